@@ -1,0 +1,64 @@
+/* shim.h - what every API file of the interceptor may use of the core, and nothing else.
+ *
+ * Why it exists: the API files (cudart.c, driver.c, cublas.c, cudnn.c, nccl.c, nvml.c) are thin translations of foreign
+ * ABIs; all state lives behind this face. Rule: no API file keeps a stream, an allocation or a time of its own. */
+#ifndef PH_SHIM_H
+#define PH_SHIM_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PH_EXPORT __attribute__((visibility("default")))
+#define PH_PRINTF(f, a) __attribute__((format(printf, f, a)))
+
+/* ---- notes (notes.c): what the user must know -------------------------------------------------------------------- */
+void ph_unsupported(const char *function); /* once per function: a line on stderr, and in the report */
+void ph_warn(const char *format, ...) PH_PRINTF(1, 2);           /* "check this before you trust the result" */
+_Noreturn void ph_die(const char *format, ...) PH_PRINTF(1, 2);  /* our own failure, not the job's: one line, exit 70 */
+
+/* ---- msgpack (pack.c): canonical encoding, shortest form of every integer -------------------------------------- */
+struct ph_pack {
+    unsigned char *data;
+    size_t length, capacity;
+};
+void ph_pack_free(struct ph_pack *pack);
+void ph_pack_nil(struct ph_pack *pack);
+void ph_pack_int(struct ph_pack *pack, int64_t value);
+void ph_pack_uint(struct ph_pack *pack, uint64_t value);
+void ph_pack_double(struct ph_pack *pack, double value);
+void ph_pack_str(struct ph_pack *pack, const char *text);
+void ph_pack_bin(struct ph_pack *pack, const void *bytes, size_t length);
+void ph_pack_array(struct ph_pack *pack, uint32_t count);
+void ph_pack_map(struct ph_pack *pack, uint32_t count);
+
+/* ---- the GPU that we imitate (device.c): read from RUN_DIR/device.conf ----------------------------------------- */
+struct ph_device_spec {
+    char name[64];                 /* "NVIDIA H200" */
+    uint64_t memory_bytes;         /* total, as cudaMemGetInfo reports it */
+    uint64_t context_bytes;        /* what a fresh context takes of it */
+    uint64_t comm_bytes;           /* what the first NCCL communicator takes */
+    int compute_major, compute_minor;
+    int multiprocessors;
+    int nvlinks;                   /* NVLink links per GPU, 0 when none */
+    int attributes[192];           /* CUdevice_attribute -> value */
+    /* host costs and latencies, nanoseconds */
+    uint64_t launch_cost_ns;       /* host time that one kernel launch takes in the driver */
+    uint64_t call_cost_ns;         /* event record, stream wait, memset, async copy */
+    uint64_t sync_cost_ns;         /* a host synchronisation beyond the waiting */
+    uint64_t alloc_cost_ns;        /* cudaMalloc, cudaFree */
+    uint64_t launch_latency_ns;    /* from the call to the first cycle on an idle stream */
+    uint64_t kernel_gap_ns;        /* between back-to-back kernels in a stream */
+};
+const struct ph_device_spec *ph_spec(void); /* never NULL; dies with one line when the run directory is unreadable */
+int ph_device_count(void);                  /* visible devices: GPUs of this node after CUDA_VISIBLE_DEVICES */
+int ph_device_physical(int device);         /* visible ordinal -> ordinal on the node */
+int ph_device_current(void);                /* this thread's current visible ordinal */
+void ph_device_uuid(int device, unsigned char uuid[16]);
+void ph_device_memory(int device, uint64_t *free_bytes, uint64_t *total_bytes); /* memory.c */
+
+/* ---- the timeline (timeline.c) --------------------------------------------------------------------------------- */
+/* Puts one piece of GPU work on a stream. `signature` is the canonical msgpack of [kind, fields] (docs/wire-protocol.md);
+ * the duration comes from the shared table, else from the hub. `stream` is a cudaStream_t/CUstream as the job passes it. */
+void ph_submit(void *stream, const struct ph_pack *signature);
+
+#endif
