@@ -1,0 +1,136 @@
+# Why it exists: the two commands a newcomer types (`make demo`, `make test`), and the only rules by which the C parts
+# are compiled (setup.py calls `make native` for `pip install .`). Everything is incremental: a second `make build`
+# does nothing.
+#
+#   PYTHON  the Python (3.11 or later) that .venv is made from
+#   TORCH   the torch that .venv gets
+#   CC/CXX  the compilers; without a C++ compiler the values library is left out, with a notice
+
+PYTHON ?= python3
+TORCH ?= torch==2.11.0
+VENV ?= .venv
+LIB ?= phantora_ns/lib
+OBJ ?= build/obj
+# whose torch headers the values library is compiled against
+TORCH_PYTHON ?= $(abspath $(VENV))/bin/python
+CXX ?= c++
+
+CFLAGS ?= -O2 -g
+CXXFLAGS ?= -O2 -g
+WARN = -Wall -Wextra
+SANITIZE =
+
+INTERCEPT_SOURCES := $(wildcard libintercept/*.c)
+LAUNCHER_SOURCES := $(wildcard launcher/*.c)
+VALUES_SOURCES := $(wildcard libintercept/values/*.cpp)
+EXPORTS := $(wildcard libintercept/exports.map)
+INTERCEPT_OBJECTS := $(INTERCEPT_SOURCES:%.c=$(OBJ)/%.o)
+LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
+VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
+
+.PHONY: build demo test bench sanitize lint clean native venv values FORCE
+.DELETE_ON_ERROR:
+
+build: venv
+	@$(MAKE) --no-print-directory native
+
+demo: build
+	$(VENV)/bin/phantora-ns torchrun --nnodes 2 --nproc-per-node 4 examples/train_llama.py --mode fsdp
+
+test: build
+	$(VENV)/bin/python -m pytest
+
+bench: build
+	@for script in bench/*/run.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
+
+lint: venv
+	$(VENV)/bin/ruff check .
+
+clean:
+	rm -rf build $(LIB) *.egg-info
+
+# ---- the virtual environment ------------------------------------------------------------------------------------------
+# pip compiles nothing here: the project is installed without build isolation (setuptools is among the test extras) and
+# the C parts are compiled by `native`, once torch is there to compile the values library against.
+venv: $(VENV)/.stamp-project
+
+$(VENV)/.stamp-python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "phantora-ns needs Python 3.11 or later; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.11" >&2; exit 1; }
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "no virtual environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	touch $@
+
+$(VENV)/.stamp-torch: | $(VENV)/.stamp-python
+	$(VENV)/bin/python -m pip install --quiet '$(TORCH)'
+	touch $@
+
+$(VENV)/.stamp-project: pyproject.toml setup.py | $(VENV)/.stamp-torch
+	$(VENV)/bin/python -m pip install --quiet 'setuptools>=64' wheel
+	PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[test]'
+	touch $@
+
+# ---- the C parts ------------------------------------------------------------------------------------------------------
+native: $(LIB)/libphantora.so $(LIB)/phantora-sandbox values
+
+# SONAME libcuda.so.1: a process that opens the driver by that name must find this library already loaded.
+$(LIB)/libphantora.so: $(INTERCEPT_OBJECTS) $(EXPORTS)
+	@mkdir -p $(@D)
+	$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libcuda.so.1 $(EXPORTS:%=-Wl,--version-script=%) \
+		-o $@ $(INTERCEPT_OBJECTS) -ldl
+
+$(OBJ)/libintercept/%.o: libintercept/%.c Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 $(CFLAGS) $(WARN) -fPIC -fvisibility=hidden -pthread $(SANITIZE) -MMD -MP -c -o $@ $<
+
+$(LIB)/phantora-sandbox: $(LAUNCHER_OBJECTS)
+	@mkdir -p $(@D)
+	$(CC) $(SANITIZE) $(LDFLAGS) -o $@ $(LAUNCHER_OBJECTS)
+
+$(OBJ)/launcher/%.o: launcher/%.c Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(SANITIZE) -MMD -MP -c -o $@ $<
+
+# The values library needs a C++ compiler and torch's headers, and nothing else needs either: their absence is a notice.
+# With both there, a compilation error is an error. torch.mk is written anew when the answer changes (a torch upgrade).
+ifneq ($(filter native,$(MAKECMDGOALS)),)
+include $(OBJ)/torch.mk
+endif
+
+$(OBJ)/torch.mk: FORCE
+	@mkdir -p $(@D)
+	@if ! command -v $(firstword $(CXX)) >/dev/null; then echo 'VALUES_OFF = no C++ compiler: $(CXX) was not found'; \
+	elif ! $(TORCH_PYTHON) libintercept/values/find_torch.py 2>/dev/null; then \
+		echo 'VALUES_OFF = no torch in the environment of $(TORCH_PYTHON)'; fi >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+FORCE:
+
+ifdef VALUES_OFF
+values:
+	@rm -f $(LIB)/libphantora-values.so
+	@echo 'phantora-ns: the values library is left out ($(VALUES_OFF)).' >&2
+	@echo 'phantora-ns: jobs run, but what GPU operators compute reads as zero; object collectives will fail.' >&2
+else
+values: $(LIB)/libphantora-values.so
+endif
+
+$(LIB)/libphantora-values.so: $(VALUES_OBJECTS)
+	@mkdir -p $(@D)
+	$(CXX) -shared -pthread $(SANITIZE) $(LDFLAGS) -o $@ $(VALUES_OBJECTS) -L$(TORCH_LIB) -lc10 -ltorch_cpu -ldl
+
+# torch's headers are system headers here: their warnings are not ours to mend
+$(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.mk
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) \
+		-MMD -MP -c -o $@ $<
+
+-include $(INTERCEPT_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(VALUES_OBJECTS:.o=.d)
+
+# ---- sanitizers -------------------------------------------------------------------------------------------------------
+# The C unit tests against an interceptor and a sandbox helper built with AddressSanitizer and UBSan.
+sanitize: venv
+	$(MAKE) --no-print-directory native LIB=build/sanitize/lib OBJ=build/sanitize/obj \
+		SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer' VALUES_SOURCES= VALUES_OFF='sanitizer build'
+	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) PHANTORA_TEST_CFLAGS='-fsanitize=address,undefined' \
+		$(VENV)/bin/python -m pytest tests/intercept

@@ -1,0 +1,52 @@
+"""Why it exists: what every test may rely on: the repository's paths, the built C parts, and that no process is left behind."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LIB = ROOT / "phantora_ns" / "lib"
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's top folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def built_library() -> Path:
+    """libphantora.so; fails, rather than skips, when `make build` has not been run."""
+    path = Path(os.environ.get("PHANTORA_TEST_LIB", LIB)) / "libphantora.so"
+    if not path.exists():
+        pytest.fail(f"{path} is missing: run `make build`")
+    return path
+
+
+@pytest.fixture(scope="session")
+def phantora():
+    """Runs the command line as a user would; returns a CompletedProcess with text output.
+
+    `phantora("torchrun", ..., timeout=120, env={...})`; the process group is killed when the time-out is reached.
+    """
+
+    def run(*arguments, timeout=150, env=None, cwd=ROOT, **options) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "phantora_ns.cli", *map(str, arguments)]
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+        process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, start_new_session=True, **options)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                out, err = process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                out, err = process.communicate()
+            pytest.fail(f"{' '.join(command)} did not end within {timeout} s\n--- stdout\n{out[-4000:]}\n--- stderr\n{err[-4000:]}")
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    return run
