@@ -46,7 +46,8 @@ def phantora():
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, 9)
                 out, err = process.communicate()
-            pytest.fail(f"{' '.join(command)} did not end within {timeout} s\n--- stdout\n{out[-4000:]}\n--- stderr\n{err[-4000:]}")
+            pytest.fail(f"{' '.join(command)} did not end within {timeout} s\n"
+                        f"--- stdout\n{out[-4000:]}\n--- stderr\n{err[-4000:]}")
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     return run
