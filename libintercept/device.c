@@ -21,6 +21,7 @@ static int physical_count;
 static int visible_count;
 static int visible_physical[MAX_DEVICES];
 static pthread_once_t spec_once = PTHREAD_ONCE_INIT;
+static pthread_once_t physical_once = PTHREAD_ONCE_INIT;
 static pthread_once_t visible_once = PTHREAD_ONCE_INIT;
 
 static _Thread_local int current_device __attribute__((tls_model("initial-exec")));
@@ -155,6 +156,16 @@ static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t length) {
     return hash;
 }
 
+static void read_physical(void) {
+    physical_count = environment_integer("PHANTORA_GPUS_PER_NODE", 1, 0, MAX_DEVICES);
+}
+
+/* Apart from the visible ones: NVML is asked for this before a job has settled CUDA_VISIBLE_DEVICES. */
+int ph_physical_count(void) {
+    pthread_once(&physical_once, read_physical);
+    return physical_count;
+}
+
 void ph_physical_uuid(int physical, unsigned char uuid[16]) {
     ph_spec();
     int place[2] = {environment_integer("PHANTORA_NODE", 0, 0, 1 << 24), physical};
@@ -217,7 +228,7 @@ static int resolve_entry(const char *entry, bool by_uuid) {
 }
 
 static void read_visible(void) {
-    physical_count = environment_integer("PHANTORA_GPUS_PER_NODE", 1, 0, MAX_DEVICES);
+    ph_physical_count();
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     if (list == NULL) {
         for (visible_count = 0; visible_count < physical_count; visible_count++)
@@ -250,11 +261,6 @@ static void read_visible(void) {
             break;
         list += length + 1;
     }
-}
-
-int ph_physical_count(void) {
-    pthread_once(&visible_once, read_visible);
-    return physical_count;
 }
 
 int ph_device_count(void) {

@@ -38,13 +38,15 @@ void ph_physical_uuid(int physical, unsigned char uuid[16]);
 /* PCI address of a GPU on its node: distinct per GPU, the same in every run. */
 void ph_physical_pci(int physical, int *domain, int *bus, int *device);
 
-/* The value of CUdevice_attribute `attribute` for a visible ordinal. False when the GPU's data file does not give it. */
+/* The value of CUdevice_attribute `attribute` for a visible ordinal (or PH_ANY_DEVICE: all but the PCI address is the same for
+ * every GPU of a node). False when the GPU's data file does not give it. */
+enum { PH_ANY_DEVICE = -1 };
 bool ph_device_attribute(int device, int attribute, int *value);
 
 /* Writes "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" and its NUL (41 bytes), as the driver spells a UUID. */
 void ph_uuid_text(const unsigned char uuid[16], char text[41]);
 
-/* Host a priority range can take: greatest is the numerically lowest (truth: cudaDeviceGetStreamPriorityRange on an H200). */
+/* What cudaDeviceGetStreamPriorityRange answers on an H200 (measured): the greatest priority is the lowest number. */
 enum { PH_STREAM_PRIORITY_LEAST = 0, PH_STREAM_PRIORITY_GREATEST = -5 };
 
 #endif
