@@ -93,7 +93,7 @@ $(OBJ)/launcher/%.o: launcher/%.c Makefile
 
 # The values library needs a C++ compiler and torch's headers, and nothing else needs either: their absence is a notice.
 # With both there, a compilation error is an error. torch.mk is written anew when the answer changes (a torch upgrade).
-ifneq ($(filter native,$(MAKECMDGOALS)),)
+ifneq ($(filter native values,$(MAKECMDGOALS)),)
 include $(OBJ)/torch.mk
 endif
 

@@ -1,0 +1,308 @@
+/* callback.cpp - PyTorch tells of every operator; the small ones are run for real.
+ *
+ * Why it exists: device kernels do nothing here, yet jobs steer by small device values: sizes that ranks exchange, norms, index
+ * tensors, routing counts. A RecordFunction callback sees each operator when it starts and when it ends. At the end the
+ * outputs exist, and if everything is small, the same operator is run on CPU tensors over the same bytes.
+ *
+ * Operators nest. An inner one runs at its own end, so that what the outer one reads back in between (a count, a maximum) is
+ * right; what an in-place outer one changes is saved at its start and restored before it runs, so that nothing is applied
+ * twice. An operator that is not run has its small outputs zeroed, unless an inner one has filled them.
+ *
+ * Rule: for an operator on large tensors this costs under a microsecond; nothing here throws into the job. */
+#include <ATen/record_function.h>
+#include <dlfcn.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
+#include "face.h"
+#include "operators.h"
+#include "run.h"
+#include "tensors.h"
+
+namespace phantora {
+
+Face face;
+
+bool find_face()
+{
+    auto find = [](auto &function, const char *name) {
+        function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(RTLD_DEFAULT, name));
+        return function != nullptr;
+    };
+    find(face.plant, "phantora_values_plant");
+    find(face.failed, "phantora_values_failed");
+    return find(face.is_device, "phantora_is_device") && find(face.pause, "phantora_values_pause") &&
+           find(face.resume, "phantora_values_resume") && find(face.before_read, "phantora_values_before_read") &&
+           find(face.operator_begin, "phantora_operator_begin") && find(face.operator_end, "phantora_operator_end");
+}
+
+namespace {
+
+struct Saved {
+    void *address;
+    std::vector<char> bytes;
+};
+
+/* One operator between its start and its end. */
+struct Frame {
+    const at::RecordFunction *function = nullptr;
+    const Operator *op = nullptr;
+    int exceptions = 0;
+    bool runnable = false;                 /* every argument is small */
+    bool inner_wrote = false;
+    std::vector<c10::IValue> inputs;       /* of a runnable operator; else its out= arguments alone */
+    std::vector<Saved> saved;              /* of a runnable operator: what it may change */
+    std::vector<const void *> filled;      /* tensors that inner operators have given values */
+    std::optional<at::Generator> generator;
+    uint64_t input_bytes = 0;
+    std::vector<int64_t> dims;
+    std::vector<uint32_t> ranks;
+
+    void reset()
+    {
+        runnable = inner_wrote = false;
+        inputs.clear(), saved.clear(), filled.clear(), dims.clear(), ranks.clear();
+        generator.reset();
+        input_bytes = 0;
+    }
+    void announce() const
+    {
+        face.operator_begin(op->name.c_str(), input_bytes, static_cast<uint32_t>(ranks.size()), dims.data(), ranks.data());
+    }
+};
+
+struct Stack {
+    std::deque<Frame> frames; /* a deque: frames keep their buffers and their addresses */
+    size_t depth = 0;
+
+    Frame &push()
+    {
+        if (depth == frames.size()) frames.emplace_back();
+        frames[depth].reset();
+        return frames[depth++];
+    }
+    Frame *top() { return depth ? &frames[depth - 1] : nullptr; }
+};
+thread_local Stack stack;
+
+constexpr size_t kShapes = 16; /* as many tensors as are described to the estimators */
+
+/* Simulator's time, not the job's. */
+struct Paused {
+    Paused() { face.pause(); }
+    ~Paused() { face.resume(); }
+};
+
+void settle(const c10::IValue &value)
+{
+    each_tensor(value, [](const at::Tensor &tensor) {
+        if (on_device(tensor) && size_of(tensor) == Size::kSmall)
+            if (size_t bytes = span_bytes(tensor)) face.before_read(address(tensor), bytes);
+    });
+}
+
+/* What a look at the arguments tells. */
+struct Scan {
+    bool device = false, small = true;
+};
+
+Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
+{
+    Scan result;
+    for (const auto &input : inputs) {
+        if (input.isDevice() && input.toDevice().is_cuda()) result.device = true;
+        each_tensor(input, [&](const at::Tensor &tensor) {
+            if (result.small && size_of(tensor) != Size::kSmall) result.small = false;
+            if (!on_device(tensor)) return;
+            result.device = true;
+            auto *impl = tensor.unsafeGetTensorImpl();
+            if (impl->has_symbolic_sizes_strides()) return;
+            frame.input_bytes += static_cast<uint64_t>(impl->numel()) * impl->itemsize();
+            if (frame.ranks.size() == kShapes) return;
+            auto sizes = tensor.sizes();
+            frame.dims.insert(frame.dims.end(), sizes.begin(), sizes.end());
+            frame.ranks.push_back(static_cast<uint32_t>(sizes.size()));
+        });
+    }
+    return result;
+}
+
+/* Keeps what the end needs of a runnable operator. */
+void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
+{
+    const Operator &op = *frame.op;
+    for (const auto &input : inputs) settle(input);
+    Paused paused;
+    frame.inputs.assign(inputs.begin(), inputs.end());
+    if (op.random) frame.generator = stand_in_generator(op, inputs);
+    if (!op.any_written) return;
+    for (size_t i = 0; i < op.arguments; i++) {
+        if (!op.written[i] || op.out[i]) continue;
+        each_tensor(inputs[i], [&](const at::Tensor &tensor) {
+            if (!on_device(tensor)) return;
+            auto *bytes = static_cast<const char *>(address(tensor));
+            frame.saved.push_back({address(tensor), std::vector<char>(bytes, bytes + span_bytes(tensor))});
+        });
+    }
+}
+
+/* The operator's own kernel will read a count back: make that the count it would have found. */
+void plant_count(const Operator &op, bool runnable, c10::ArrayRef<c10::IValue> inputs)
+{
+    if (!face.plant) return;
+    int64_t count = 0;
+    if (runnable) {
+        Paused paused;
+        count = count_results(op, inputs);
+    }
+    face.plant(&count, op.count_bytes); /* little-endian: the first bytes are the narrower integer */
+    counts.planted++;
+}
+
+void started(const at::RecordFunction &function)
+{
+    const Operator *op = find_operator(function);
+    if (!op || op->treatment == Treatment::kIgnore) return;
+    Frame &frame = stack.push();
+    frame.function = &function;
+    frame.op = op;
+    frame.exceptions = std::uncaught_exceptions();
+    if (op->treatment == Treatment::kAllocate) return;
+    auto all = function.inputs(); /* a boxed caller passes its whole stack */
+    auto inputs = all.slice(all.size() - std::min(all.size(), op->arguments));
+    Scan seen = inputs.size() == op->arguments ? scan(frame, inputs) : Scan{};
+    if (!seen.device) {
+        stack.depth--;
+        return;
+    }
+    frame.runnable = seen.small && op->treatment == Treatment::kRun && (!op->random || op->generator >= 0);
+    if (frame.runnable) {
+        prepare(frame, inputs);
+    } else if (op->any_out) {
+        for (size_t i = 0; i < op->arguments; i++)
+            if (op->out[i]) frame.inputs.push_back(inputs[i]);
+    }
+    if (op->count_bytes) plant_count(*op, frame.runnable, inputs);
+    frame.announce();
+}
+
+bool all_small(c10::ArrayRef<c10::IValue> values)
+{
+    bool small = true;
+    for (const auto &value : values)
+        each_tensor(value, [&](const at::Tensor &tensor) { small = small && size_of(tensor) == Size::kSmall; });
+    return small;
+}
+
+void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
+{
+    for (const auto &output : outputs) settle(output);
+    Paused paused;
+    if (frame.inner_wrote)
+        for (const auto &saved : frame.saved) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
+    run(*frame.op, frame.inputs, outputs, frame.generator);
+    if (!outer) return;
+    auto note = [&](const at::Tensor &tensor) {
+        if (on_device(tensor)) outer->filled.push_back(address(tensor));
+    };
+    outer->inner_wrote = true;
+    for (const auto &output : outputs) each_tensor(output, note);
+    for (size_t i = 0; i < frame.op->arguments; i++)
+        if (frame.op->written[i]) each_tensor(frame.inputs[i], note);
+}
+
+void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
+{
+    auto zero_unless_filled = [&](const c10::IValue &value) {
+        each_tensor(value, [&](const at::Tensor &tensor) {
+            if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
+            const void *where = address(tensor);
+            if (std::find(frame.filled.begin(), frame.filled.end(), where) != frame.filled.end()) return;
+            settle(tensor);
+            Paused paused;
+            zero(tensor);
+            if (outer) outer->inner_wrote = true;
+        });
+    };
+    if (!frame.runnable)
+        for (const auto &out : frame.inputs) zero_unless_filled(out);
+    for (size_t i = 0; i < outputs.size(); i++)
+        if (frame.op->fresh[i]) zero_unless_filled(outputs[i]);
+}
+
+void ended(const at::RecordFunction &function)
+{
+    Frame *frame = stack.top();
+    if (!frame || frame->function != &function) return;
+    Frame *outer = stack.depth > 1 ? &stack.frames[stack.depth - 2] : nullptr;
+    const Operator &op = *frame->op;
+    auto all = c10::ArrayRef<c10::IValue>(function.outputs());
+    auto outputs = all.slice(all.size() - std::min(all.size(), op.returns));
+    bool threw = std::uncaught_exceptions() > frame->exceptions || outputs.size() != op.returns;
+    if (op.count_bytes && face.plant) face.plant(nullptr, 0);
+    if (!threw && op.treatment != Treatment::kEnclose) {
+        if (frame->runnable && all_small(outputs))
+            run_frame(*frame, outer, outputs);
+        else
+            zero_frame(*frame, outer, outputs);
+    }
+    if (outer) outer->filled.insert(outer->filled.end(), frame->filled.begin(), frame->filled.end());
+    if (op.treatment != Treatment::kAllocate) {
+        face.operator_end();
+        if (outer && outer->op->treatment != Treatment::kAllocate) outer->announce();
+    }
+    frame->inputs.clear(); /* the job's tensors must not live longer than the job wants */
+    frame->generator.reset();
+    stack.depth--;
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function)
+{
+    try {
+        started(function);
+    } catch (const std::exception &) {
+        counts.failed++;
+    }
+    return nullptr;
+}
+
+void on_end(const at::RecordFunction &function, at::ObserverContext *)
+{
+    try {
+        ended(function);
+    } catch (const std::exception &) {
+        counts.failed++;
+        if (stack.top() && stack.top()->function == &function) stack.depth--;
+    }
+}
+
+}  // namespace
+}  // namespace phantora
+
+#define VALUES_EXPORT extern "C" __attribute__((visibility("default")))
+
+/* The version of the torch of this process; absent from old ones. */
+extern "C" __attribute__((weak)) uint64_t aoti_torch_abi_version();
+
+/* Starts running small operators, in all threads, for the life of the process. 0, or -1 when the interceptor's functions or
+ * the torch that this was compiled against are not the ones of this process. */
+VALUES_EXPORT int phantora_values_start(void)
+{
+    if (aoti_torch_abi_version && aoti_torch_abi_version() != TORCH_ABI_VERSION) return -1;
+    if (!phantora::find_face()) return -1;
+    static auto handle = at::addGlobalCallback(at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
+                                                   .needsInputs(true)
+                                                   .needsOutputs(true)
+                                                   .scopes({at::RecordScope::FUNCTION}));
+    return handle == at::INVALID_CALLBACK_HANDLE ? -1 : 0;
+}
+
+/* Operators run, small outputs zeroed, failures, counts planted: for tests and measurements. */
+VALUES_EXPORT void phantora_values_counts(uint64_t into[4])
+{
+    into[0] = phantora::counts.ran, into[1] = phantora::counts.zeroed;
+    into[2] = phantora::counts.failed, into[3] = phantora::counts.planted;
+}

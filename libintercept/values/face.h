@@ -1,0 +1,37 @@
+/* face.h - what the values library needs of the interceptor, and nothing else of it.
+ *
+ * Why it exists: the interceptor is preloaded C without dependencies, this library is C++ against one torch; they meet in a
+ * handful of C functions found by name at start, so that either can be built and tested without the other. */
+#ifndef PHANTORA_VALUES_FACE_H
+#define PHANTORA_VALUES_FACE_H
+#include <cstddef>
+#include <cstdint>
+
+namespace phantora {
+
+/* Tensors that span more than this have no values: DESIGN section 3. Equals PH_SMALL_BYTES in core.h. */
+constexpr size_t kSmallBytes = 65536;
+
+struct Face {
+    int (*is_device)(const void *pointer);
+    void (*pause)();  /* from here on this thread's CPU time is the simulator's, not the job's */
+    void (*resume)();
+    /* Must be called, outside pause/resume, before device memory is read or written here: a small collective may still
+     * owe its result to these bytes. */
+    void (*before_read)(const void *pointer, size_t bytes);
+    void (*operator_begin)(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims,
+                           const uint32_t *ranks);
+    void (*operator_end)();
+    /* Optional. The next device-to-host copy of exactly `bytes` bytes by this thread yields these bytes instead of what
+     * device memory holds; plant(nullptr, 0) withdraws it. */
+    void (*plant)(const void *value, size_t bytes);
+    void (*failed)(const char *operator_name, const char *reason); /* optional: an operator could not be run */
+};
+
+extern Face face;
+
+/* Fills `face`; false when a function that is not optional is missing. */
+bool find_face();
+
+}  // namespace phantora
+#endif

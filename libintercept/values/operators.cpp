@@ -1,0 +1,109 @@
+/* operators.cpp - classifies operators by their schema and their kernels. See operators.h. */
+#include "operators.h"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace phantora {
+namespace {
+
+/* Operators with a CUDA kernel that must not be repeated: they change what a tensor is rather than what it holds, or their
+ * effect is not a value. */
+const std::unordered_set<std::string> kNeverRun = {
+    "aten::set_",          "aten::resize_",          "aten::resize_as_",     "aten::_resize_output_",
+    "aten::record_stream", "aten::_assert_async",    "aten::rename_",        "aten::_cudnn_init_dropout_state",
+    "aten::is_pinned",     "aten::_pin_memory",      "aten::_cudnn_rnn_flatten_weight",
+};
+
+/* Operators whose output's size is a number that their own kernel counts, with the width in which it comes back (ATen's
+ * native/cuda/Nonzero.cu and UniqueCub.cu, 2.11). Others (bincount, repeat_interleave, boolean masks) count with operators
+ * that come by themselves. */
+const std::unordered_map<std::string, size_t> kCounted = {
+    {"aten::nonzero", sizeof(int)},
+    {"aten::_unique", sizeof(int64_t)},
+    {"aten::_unique2", sizeof(int64_t)},
+};
+
+Treatment classify(const c10::OperatorHandle &handle, const std::string &name)
+{
+    const auto &schema = handle.schema();
+    /* copy_ is the one composite operator that launches by itself. */
+    bool own_kernel = name == "aten::copy_" || handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+    if (!own_kernel) return Treatment::kIgnore;
+    if (name.rfind("aten::", 0) != 0) return Treatment::kEnclose;
+    for (const auto &value : schema.returns())
+        if (value.alias_info() && !value.alias_info()->isWrite()) return Treatment::kIgnore; /* a view */
+    if (name.rfind("aten::empty", 0) == 0) return Treatment::kAllocate;
+    bool gives_tensors = schema.is_mutable();
+    for (const auto &value : schema.returns())
+        if (value.type()->kind() == c10::TypeKind::TensorType || value.type()->kind() == c10::TypeKind::ListType)
+            gives_tensors = true;
+    if (!gives_tensors || kNeverRun.count(name)) return Treatment::kLaunch;
+    return handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ? Treatment::kRun : Treatment::kLaunch;
+}
+
+std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
+{
+    const auto &schema = handle.schema();
+    auto op = std::make_unique<Operator>(Operator{handle, schema.name(), schema.overload_name()});
+    op->treatment = classify(handle, op->name);
+    op->random = handle.hasTag(at::Tag::nondeterministic_seeded);
+    op->softmax = op->name == "aten::_softmax" || op->name == "aten::_log_softmax";
+    op->arguments = schema.arguments().size();
+    op->returns = schema.returns().size();
+    auto counted = kCounted.find(op->name);
+    if (counted != kCounted.end()) op->count_bytes = counted->second;
+    for (size_t i = 0; i < op->arguments; i++) {
+        const auto &argument = schema.arguments()[i];
+        bool written = argument.alias_info() && argument.alias_info()->isWrite();
+        op->written.push_back(written);
+        op->out.push_back(argument.is_out());
+        op->any_written |= written;
+        op->any_out |= argument.is_out();
+        if (argument.type()->str().rfind("Generator", 0) == 0) op->generator = static_cast<int>(i);
+    }
+    for (const auto &value : schema.returns()) op->fresh.push_back(!value.alias_info());
+    op->random |= op->generator >= 0;
+    return op;
+}
+
+/* The registry of the process; entries are never removed, so that threads may keep pointers. */
+const Operator *lookup(const c10::OperatorName &name)
+{
+    static std::mutex lock;
+    static std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>> known;
+    std::lock_guard<std::mutex> guard(lock);
+    auto found = known.find(name);
+    if (found != known.end()) return found->second.get();
+    auto handle = c10::Dispatcher::singleton().findSchema(name);
+    return known.emplace(name, handle ? describe(*handle) : nullptr).first->second.get();
+}
+
+struct Slot {
+    const char *key;
+    const Operator *op;
+};
+constexpr size_t kSlots = 4096; /* a job uses some hundred operators; a collision only costs a slow look-up */
+thread_local std::array<Slot, kSlots> slots{};
+
+}  // namespace
+
+const Operator *find_operator(const at::RecordFunction &function)
+{
+    /* A schema's name stays at one address while it is registered; a name that is compared as well cannot be mistaken for
+     * another that was given the same address later. */
+    const char *name = function.name();
+    Slot &slot = slots[(reinterpret_cast<uintptr_t>(name) >> 4) % kSlots];
+    if (slot.key == name && slot.op->name == name && slot.op->overload == function.overload_name()) return slot.op;
+    auto full_name = function.operator_name();
+    if (!full_name) return nullptr;
+    const Operator *op = lookup(*full_name);
+    if (op) slot = {name, op};
+    return op;
+}
+
+}  // namespace phantora

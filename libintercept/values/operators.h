@@ -1,0 +1,43 @@
+/* operators.h - what can be known of an operator without looking at its arguments.
+ *
+ * Why it exists: the callback runs for every operator of the job, large ones above all; everything that depends on the
+ * operator alone is worked out once and found again by the address of its name. */
+#ifndef PHANTORA_VALUES_OPERATORS_H
+#define PHANTORA_VALUES_OPERATORS_H
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+
+#include <string>
+#include <vector>
+
+namespace phantora {
+
+enum class Treatment {
+    kIgnore,    /* no kernel of its own (its inner operators come by themselves), or or an alias */
+    kEnclose,   /* not of aten: launches kernels of which nothing more is known */
+    kAllocate,  /* makes uninitialised memory: small outputs are zeroed, so that runs repeat */
+    kLaunch,    /* launches kernels but is never run here: no CPU kernel, or an effect that the CPU must not repeat */
+    kRun,
+};
+
+struct Operator {
+    c10::OperatorHandle handle;
+    std::string name, overload;  /* "aten::add", "Tensor" */
+    Treatment treatment = Treatment::kIgnore;
+    bool random = false;                /* draws from a generator */
+    int generator = -1;         /* index of the Generator argument, -1: none */
+    bool softmax = false;               /* has a "half to float" flag that CPU kernels refuse (_softmax, _log_softmax) */
+    size_t count_bytes = 0;     /* its own kernel counts results, and this many bytes of count are read back to size them */
+    std::vector<bool> written{};  /* per argument: written to */
+    std::vector<bool> out{};      /* per argument: written to and never read */
+    bool any_written = false, any_out = false;
+    std::vector<bool> fresh{};    /* per return: a new tensor rather than a written argument */
+    size_t arguments = 0, returns = 0;
+};
+
+/* The operator that `function` records, or nullptr when it is not one (a user's range, an autograd node). Operators live for
+ * ever. Thread-safe; a hit costs one probe of a table of this thread and two string comparisons. */
+const Operator *find_operator(const at::RecordFunction &function);
+
+}  // namespace phantora
+#endif

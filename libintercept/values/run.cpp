@@ -1,0 +1,204 @@
+/* run.cpp - runs one small operator on the CPU. See run.h. */
+#include "run.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <mutex>
+
+#include "face.h"
+#include "tensors.h"
+
+namespace phantora {
+
+Counts counts;
+
+namespace {
+
+/* The job's warnings come from its own operator; the same operator on the CPU would repeat them. */
+struct Silence : c10::WarningHandler {
+    void process(const c10::Warning &) override {}
+};
+
+/* Whatever modes, autograd or transforms surround the job's operator, here only plain CPU kernels are called. */
+struct PlainCpu {
+    at::DisableRecordFunctionGuard unrecorded;
+    c10::impl::ForceDispatchKeyGuard plain{
+        c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+        c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::python_ks};
+    Silence silence;
+    c10::WarningUtils::WarningHandlerGuard silent{&silence};
+};
+
+/* Arguments as the CPU kernel gets them. With `widen`, tensors of 16-bit floats become float copies, for kernels that exist in
+ * no narrower type on the CPU; what those write is brought back afterwards. */
+class Arguments {
+public:
+    Arguments(const Operator &op, c10::ArrayRef<c10::IValue> inputs, bool widen) : widen_(widen)
+    {
+        for (const auto &input : inputs) stack.push_back(convert(input));
+        /* CUDA's softmax may read 16-bit floats and give float; the CPU's takes floats for that. */
+        if (op.softmax && stack[2].toBool()) {
+            stack[0] = stack[0].toTensor().to(at::kFloat);
+            stack[2] = false;
+        }
+    }
+
+    void bring_back() const
+    {
+        for (const auto &[narrow, wide] : widened_) narrow.copy_(wide);
+    }
+
+    std::vector<c10::IValue> stack;
+
+private:
+    c10::IValue convert(const c10::IValue &value)
+    {
+        c10::IValue converted = on_cpu(value);
+        if (!widen_) return converted;
+        if (converted.isTensor()) return widen_one(converted.toTensor());
+        if (!converted.isList()) return converted;
+        auto list = converted.toList();
+        for (size_t i = 0; i < list.size(); i++) {
+            c10::IValue item = list.get(i);
+            if (item.isTensor()) list.set(i, widen_one(item.toTensor()));
+        }
+        return converted;
+    }
+
+    at::Tensor widen_one(const at::Tensor &tensor)
+    {
+        if (!tensor.defined() || !c10::isReducedFloatingType(tensor.scalar_type())) return tensor;
+        widened_.emplace_back(tensor, tensor.to(at::kFloat));
+        return widened_.back().second;
+    }
+
+    bool widen_;
+    std::vector<std::pair<at::Tensor, at::Tensor>> widened_;
+};
+
+std::vector<c10::IValue> call(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
+                              const std::optional<at::Generator> &generator, bool widen)
+{
+    Arguments arguments(op, inputs, widen);
+    if (generator && op.generator >= 0) arguments.stack[op.generator] = *generator;
+    c10::Dispatcher::singleton().redispatchBoxed(op.handle, c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments.stack);
+    if (widen && op.any_written) arguments.bring_back();
+    return std::move(arguments.stack);
+}
+
+std::vector<c10::IValue> call_as_wide_as_needed(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
+                                                const std::optional<at::Generator> &generator)
+{
+    try {
+        return call(op, inputs, generator, false);
+    } catch (const c10::Error &error) {
+        /* AT_DISPATCH's words when a kernel lacks a type; they come before anything is written. */
+        if (!std::strstr(error.what_without_backtrace(), "not implemented for")) throw;
+    }
+    return call(op, inputs, generator, true);
+}
+
+void copy_result(const c10::IValue &output, const c10::IValue &result)
+{
+    std::vector<at::Tensor> from;
+    each_tensor(result, [&](const at::Tensor &tensor) { from.push_back(tensor); });
+    size_t i = 0;
+    each_tensor(output, [&](const at::Tensor &tensor) {
+        TORCH_CHECK(i < from.size(), "the CPU gave ", from.size(), " tensors");
+        const at::Tensor &value = from[i++];
+        if (!on_device(tensor)) return;
+        TORCH_CHECK(value.defined() && value.numel() == tensor.numel(), "the CPU gave another size");
+        alias(tensor).copy_(value.sizes() == tensor.sizes() ? value : value.reshape(tensor.sizes()));
+    });
+}
+
+void note_failure(const Operator &op, const char *reason)
+{
+    counts.failed++;
+    if (face.failed) face.failed(op.name.c_str(), reason);
+}
+
+uint64_t mix(uint64_t x)
+{
+    /* SplitMix64's finaliser (Steele, Lea, Flood 2014): neighbouring states must not give neighbouring seeds. */
+    x ^= x >> 30, x *= 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 27, x *= 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+}  // namespace
+
+std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
+{
+    if (op.generator < 0) return std::nullopt;
+    try {
+        const auto &given = inputs[op.generator];
+        at::Generator source;
+        if (given.isGenerator()) {
+            source = given.toGenerator();
+        } else {
+            c10::Device device(c10::kCUDA, 0);
+            for (const auto &input : inputs)
+                each_tensor(input, [&](const at::Tensor &tensor) {
+                    if (on_device(tensor)) device = tensor.device();
+                });
+            source = at::globalContext().defaultGenerator(device);
+        }
+        std::lock_guard<std::mutex> guard(source.mutex());
+        return at::detail::createCPUGenerator(mix(source.current_seed() + mix(source.get_offset() + 1)));
+    } catch (const std::exception &) { /* a generator that a graph capture has taken over keeps its state to itself */
+        return std::nullopt;
+    }
+}
+
+bool run(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs,
+         const std::optional<at::Generator> &generator)
+{
+    try {
+        PlainCpu guard;
+        auto results = call_as_wide_as_needed(op, inputs, generator);
+        TORCH_CHECK(results.size() == outputs.size(), "the CPU gave ", results.size(), " values");
+        for (size_t i = 0; i < outputs.size(); i++)
+            if (op.fresh[i]) copy_result(outputs[i], results[i]);
+        counts.ran++;
+        return true;
+    } catch (const c10::Error &error) {
+        note_failure(op, error.what_without_backtrace());
+    } catch (const std::exception &error) {
+        note_failure(op, error.what());
+    }
+    for (size_t i = 0; i < outputs.size(); i++)
+        if (op.fresh[i]) zero(outputs[i]);
+    return false;
+}
+
+int64_t count_results(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
+{
+    try {
+        PlainCpu guard;
+        return call_as_wide_as_needed(op, inputs, std::nullopt)[0].toTensor().size(0);
+    } catch (const std::exception &error) {
+        note_failure(op, error.what());
+        return 0;
+    }
+}
+
+void zero(const c10::IValue &value)
+{
+    each_tensor(value, [](const at::Tensor &tensor) {
+        if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
+        if (tensor.is_non_overlapping_and_dense()) {
+            std::memset(address(tensor), 0, tensor.nbytes());
+        } else {
+            PlainCpu guard;
+            alias(tensor).zero_();
+        }
+        counts.zeroed++;
+    });
+}
+
+}  // namespace phantora

@@ -1,0 +1,38 @@
+/* run.h - runs one small operator on the CPU, over the bytes of the device tensors.
+ *
+ * Why it exists: what has to be set up around an operator so that the job cannot notice: no autograd, no modes, no warnings,
+ * no draw from the job's own generators, and no exception.  */
+#ifndef PHANTORA_VALUES_RUN_H
+#define PHANTORA_VALUES_RUN_H
+#include <ATen/core/Generator.h>
+
+#include <atomic>
+#include <optional>
+#include <vector>
+
+#include "operators.h"
+
+namespace phantora {
+
+struct Counts {
+    std::atomic<uint64_t> ran{0}, zeroed{0}, failed{0}, planted{0};
+};
+extern Counts counts;
+
+/* A generator that gives the same numbers whenever the device generator that the operator would draw from is in the same
+ * state; nullopt when that cannot be read. Call before the operator draws. */
+std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
+
+/* Runs `op` on the aliases of `inputs` and writes what it gives into `outputs`. False when it cannot be done: fresh outputs
+ * are then zero. Device memory involved must have been settled (Face::before_read). */
+bool run(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs,
+         const std::optional<at::Generator> &generator);
+
+/* How many results a counting operator (Operator::count_bytes) will find; 0 when it cannot be done. */
+int64_t count_results(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
+
+/* Makes every small device tensor in `value` zero. */
+void zero(const c10::IValue &value);
+
+}  // namespace phantora
+#endif
