@@ -1,0 +1,28 @@
+"""Why it exists: the C interceptor has no TOML reader; it is told what GPU to imitate in `key value` lines.
+
+Rule: every name equals a field of `struct ph_device_spec` in libintercept/shim.h; the reader there and the test here fail
+when one side has a key that the other lacks.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+
+from phantora_ns.config import GpuModel
+
+
+def device_lines(gpu: GpuModel) -> list[str]:
+    """The lines of device.conf: `key value`, one per field, then `attribute.N value` for each CUdevice_attribute."""
+    host = gpu.host
+    fields = {
+        "name": gpu.name, "memory_bytes": gpu.memory_bytes, "context_bytes": gpu.context_bytes, "comm_bytes": gpu.comm_bytes,
+        "compute_major": gpu.compute_major, "compute_minor": gpu.compute_minor, "multiprocessors": gpu.multiprocessors,
+        "nvlinks": gpu.nvlinks, "launch_cost_ns": host.launch_cost_ns, "call_cost_ns": host.call_cost_ns,
+        "sync_cost_ns": host.sync_cost_ns, "alloc_cost_ns": host.alloc_cost_ns, "launch_latency_ns": host.launch_latency_ns,
+        "kernel_gap_ns": host.kernel_gap_ns}
+    return [f"{key} {value}" for key, value in fields.items()] + \
+        [f"attribute.{number} {value}" for number, value in sorted(gpu.attributes.items())]
+
+
+def write_device_conf(gpu: GpuModel, path: str | Path) -> None:
+    """Writes `device_lines(gpu)` to `path`. Raises OSError."""
+    Path(path).write_text("".join(line + "\n" for line in device_lines(gpu)), encoding="utf-8")

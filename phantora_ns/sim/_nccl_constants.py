@@ -1,0 +1,118 @@
+"""Why it exists: the numbers that NCCL's model runs on, as types; the numbers themselves are data files with sources.
+
+Rule: no number of NCCL's is written in code. `NcclConstants` decides *which* algorithm NCCL picks (data/nccl.toml, facts
+of NCCL's own tuning code); `NcclTimes` says how long it then takes (data/gpus/MODEL.toml [nccl], measured).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree", "pat")
+
+
+@dataclass(frozen=True)
+class ProtocolTimes:
+    """Measured times of one protocol (LL, LL128, Simple) on one GPU model, inside a server.
+
+    A ring of R ranks takes start + steps * step + wire / bandwidth + own / copy_bandwidth, with `wire` the bytes that each
+    rank sends and `own` a rank's own share, which is moved locally. A chain (broadcast, reduce) takes chain_start +
+    (R - 1) * chain_step + bytes / bandwidth.
+    """
+
+    start_ns: int
+    step_ns: int
+    chain_start_ns: int
+    chain_step_ns: int
+    bytes_per_ns: float
+    copy_bytes_per_ns: float
+
+
+@dataclass(frozen=True)
+class PairTimes:
+    """Measured times of grouped send and receive on one GPU model: start + peers * peer + bytes over channels."""
+
+    start_ns: int
+    peer_ns: int
+    ll_start_ns: int
+    ll_peer_ns: int
+    channel_bytes_per_ns: float
+    bytes_per_ns: float
+    copy_bytes_per_ns: float
+
+
+@dataclass(frozen=True)
+class NcclConstants:
+    """Facts of NCCL's tuning code for one GPU generation; latencies in microseconds, bandwidths in GB/s, as NCCL has them.
+
+    Triples are (LL, LL128, Simple); triples called `*_per_nodes` are for 1, 2 and 4 or more nodes.
+    """
+
+    base_latency: Mapping[str, tuple[float, ...]]
+    nvlink_latency: Mapping[str, tuple[float, ...]]
+    pcie_latency: Mapping[str, tuple[float, ...]]
+    network_latency: Mapping[str, tuple[float, ...]]
+    tree_correction: tuple[tuple[float, ...], ...]
+    ll_single_node: float
+    ll_intel: tuple[float, ...]
+    ll_amd: tuple[float, ...]
+    ring_ll128_per_nodes: tuple[float, ...]
+    tree_ll128_per_nodes: tuple[float, ...]
+    tree_per_nodes: tuple[float, ...]
+    network_reference_ns: int
+    nvls_efficiency: float
+    intra_speeds: tuple[float, ...]
+    inter_speeds: tuple[float, ...]
+    nvls_channels: int
+    max_channels: int
+    pair_channels: int
+    pair_ll_bytes: int
+    pair_part_bytes: int
+    thread_thresholds: tuple[float, ...]
+    threads: tuple[float, ...]
+
+    @classmethod
+    def from_table(cls, top: Any, generation: str, protocols: tuple[str, ...]) -> NcclConstants:
+        """Reads data/nccl.toml through a `Table`. Raises ConfigError."""
+        latency = top.table("latency")
+        latencies = {}
+        for place in ("base", "nvlink", "pcie", "network"):
+            part = latency.table(place)
+            latencies[place] = {algorithm: part.numbers(algorithm, len(protocols)) for algorithm in ("tree", "ring")}
+            latencies[place] |= {algorithm: (0.0, 0.0, part.number(algorithm)) for algorithm in ("nvls", "nvls_tree", "pat")}
+            part.done()
+        reference = latency.time_ns("network_reference")
+        latency.done()
+        correction = top.table("tree_correction")
+        tree_correction = tuple(correction.numbers(name, 23) for name in protocols)
+        correction.done()
+        channels = top.table("channels")
+        generations = top.table("generation")
+        for name in generations.keys():
+            generations.has(name)
+        part = generations.table(generation)
+        constants = cls(
+            base_latency=latencies["base"], nvlink_latency=latencies["nvlink"], pcie_latency=latencies["pcie"],
+            network_latency=latencies["network"], tree_correction=tree_correction,
+            ll_single_node=part.number("ll_single_node"), ll_intel=top.table("ll_across_nodes").numbers("intel", 2),
+            ll_amd=top.table("ll_across_nodes").numbers("amd", 2), ring_ll128_per_nodes=part.numbers("ring_ll128_per_nodes", 3),
+            tree_ll128_per_nodes=part.numbers("tree_ll128_per_nodes", 3), tree_per_nodes=part.numbers("tree_per_nodes", 3),
+            network_reference_ns=reference,
+            nvls_efficiency=part.number("nvls_efficiency"), intra_speeds=part.numbers("intra_speeds", 0),
+            inter_speeds=part.numbers("inter_speeds", 0), nvls_channels=part.integer("nvls_channels"),
+            max_channels=channels.integer("max"), pair_channels=channels.integer("pair"),
+            pair_ll_bytes=channels.size_bytes("pair_ll_threshold"), pair_part_bytes=channels.size_bytes("pair_part"),
+            thread_thresholds=channels.numbers("thread_thresholds", 3), threads=channels.numbers("threads", 3))
+        for table in (part, channels, top):
+            table.done()
+        return constants
+
+
+@dataclass(frozen=True)
+class NcclTimes:
+    """All that `CollectiveModel` knows of NCCL on one GPU model; `protocols` in the order LL, LL128, Simple."""
+
+    protocols: tuple[ProtocolTimes, ...]
+    pairs: PairTimes
+    constants: NcclConstants

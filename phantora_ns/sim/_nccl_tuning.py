@@ -1,0 +1,207 @@
+"""Why it exists: which algorithm, protocol and number of channels NCCL would pick; its own cost formula, re-stated.
+
+Facts of NCCL 2.28.9: src/graph/tuning.cc (bandwidths, latencies, time), src/graph/search.cc (channels and speeds),
+src/graph/connect.cc (doubling), src/enqueue.cc (fewer channels for small sizes, channels of send and receive). The
+formula's times only serve the choice; how long the choice takes is measured (collectives.py). Units as in NCCL:
+microseconds and GB/s.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from phantora_ns.sim._nccl_constants import ALGORITHMS, NcclConstants
+
+PROTOCOL_NAMES = ("LL", "LL128", "Simple")
+SIMPLE = 2
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What NCCL picked: an algorithm of ALGORITHMS, a protocol (index into PROTOCOL_NAMES), channels, its bus bandwidth."""
+
+    algorithm: str
+    protocol: int
+    channels: int
+    bus_bytes_per_ns: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """What NCCL's search of the hardware finds: channels (before doubling) and the speed of each in GB/s."""
+
+    channels: int
+    speed: float
+    running: int  # channels of the communicator, after doubling
+
+
+class Tuner:
+    """NCCL's choice for one communicator shape.
+
+    `rails`: NICs in use per node; `nic` their bandwidth and `inside` the bandwidth of a GPU inside the server, in GB/s
+    (payload for NVLink). `nvlink`: whether that is NVLink. `compute_capability`: major * 10 + minor.
+    """
+
+    def __init__(self, constants: NcclConstants, ranks: int, nodes: int, rails: int, inside: float, nic: float, *,
+                 nvlink: bool = True, nvls: bool = False, amd_host: bool = False, compute_capability: int = 90):
+        self.constants, self.ranks, self.nodes = constants, ranks, nodes
+        self.nvlink, self.nvls, self.amd_host = nvlink, nvls and nvlink and constants.nvls_channels > 0, amd_host
+        self.compute_capability = compute_capability
+        self.search = self._search(rails, inside, nic)
+        running = self.search.running
+        self.pair_channels = constants.pair_channels if nodes == 1 else 1 << (running - 1).bit_length()
+        self._per_nodes = min(nodes, 3) - 1  # NCCL's index: 1, 2, more nodes
+
+    def _search(self, rails: int, inside: float, nic: float) -> Search:
+        constants = self.constants
+        if self.nodes > 1:
+            speed = next((s for s in constants.inter_speeds if s <= nic and s * rails <= inside), constants.inter_speeds[-1])
+            channels = rails
+            if speed >= 25 and not (self.compute_capability > 80 and speed < 50 and channels > 4):
+                channels, speed = channels * 2, speed / 2
+            return Search(channels, speed, channels * 2)
+        best = (0, 0.0)
+        first = 0.0
+        for speed in constants.intra_speeds:
+            channels = min(int(inside // speed), constants.max_channels // 2)
+            if channels == 0:
+                continue
+            first = first or speed
+            if speed < 0.49 * first:
+                break
+            if channels * speed >= best[0] * best[1]:
+                best = (channels, speed)
+        channels, speed = best if best[0] else (1, constants.intra_speeds[-1])
+        return Search(channels, speed, channels * 2)
+
+    def _bus_bandwidth(self, kind: str, algorithm: str, protocol: int) -> float:
+        """GB/s of the busiest link's payload, 0 where NCCL does not offer the combination."""
+        constants, search, index = self.constants, self.search, self._per_nodes
+        bus = search.channels * search.speed
+        if algorithm == "ring":
+            if protocol == 0:
+                if self.nodes == 1:
+                    limit = constants.ll_single_node
+                else:
+                    limit = (constants.ll_amd if self.amd_host else constants.ll_intel)[index - 1]
+                return min(limit, bus * 0.5)
+            if protocol == 1:
+                if not self.nvlink:  # LL128 needs 128-byte stores to arrive whole: NVLink inside the server
+                    return 0.0
+                return min(bus * 0.92, search.channels * constants.ring_ll128_per_nodes[index])
+            return bus
+        if algorithm == "tree":
+            if kind != "all_reduce":
+                return 0.0
+            tree = min(bus * 0.92, search.channels * constants.tree_per_nodes[index])
+            if protocol == 0:
+                limit = constants.ll_single_node if self.nodes == 1 else \
+                    (constants.ll_amd if self.amd_host else constants.ll_intel)[index - 1]
+                return min(tree / 3.8, limit)
+            if protocol == 1:
+                if not self.nvlink:
+                    return 0.0
+                return min(tree * (7 / 9 if self.nodes == 1 else 120 / 128),
+                           search.channels * constants.tree_ll128_per_nodes[index])
+            return tree
+        if protocol != SIMPLE:
+            return 0.0
+        if algorithm == "pat":  # one GPU per node only
+            return bus * 0.75 if kind in ("all_gather", "reduce_scatter") and 1 < self.nodes == self.ranks else 0.0
+        if not self.nvls or self.ranks // self.nodes < 2:
+            return 0.0
+        if algorithm == "nvls":
+            offered = kind == "all_reduce" and self.nodes == 1 or kind in ("all_gather", "reduce_scatter") and self.nodes == 1
+            return bus * constants.nvls_efficiency * 1.5 if offered else 0.0
+        return bus * constants.nvls_efficiency if kind == "all_reduce" and self.nodes > 1 else 0.0
+
+    def _algorithm_bandwidth(self, kind: str, algorithm: str, protocol: int) -> float:
+        """Bytes of the buffer per microsecond / 1000."""
+        bus = self._bus_bandwidth(kind, algorithm, protocol)
+        if algorithm == "ring":
+            return bus * self.ranks / steps_of(kind, self.ranks)
+        if algorithm in ("nvls", "nvls_tree"):
+            return bus * 5 / 6
+        return bus * 0.5
+
+    def _latency(self, kind: str, algorithm: str, protocol: int) -> float:
+        """Microseconds."""
+        constants, nodes, ranks = self.constants, self.nodes, self.ranks
+        base = constants.base_latency[algorithm][protocol]
+        inside = (constants.nvlink_latency if self.nvlink else constants.pcie_latency)[algorithm][protocol]
+        between = constants.network_latency[algorithm][protocol]
+        if algorithm == "ring":
+            steps = steps_of(kind, ranks)
+            if kind in ("broadcast", "reduce"):
+                return base + steps * (between if nodes > 1 else inside)
+            crossing = 0 if nodes == 1 else 2 * (nodes - 1) if kind == "all_reduce" else nodes - 1
+            if nodes > 1:  # every step also launches network work: about 1 us, three times that for Simple
+                inside = max(inside, 3.0 if protocol == SIMPLE else 1.0)
+            return base + (steps - crossing) * inside + crossing * between
+        log2 = int(math.log2(nodes))
+        if algorithm == "tree":
+            return base + 2 * ((ranks // nodes - 1) * inside + log2 * between)
+        if algorithm == "pat":
+            return base + log2 * between / 3.5 + ranks * 2.8
+        return inside + (2 * log2 * between if algorithm == "nvls_tree" else 0.0)
+
+    def estimate_us(self, kind: str, algorithm: str, protocol: int, total_bytes: int) -> float | None:
+        """NCCL's own estimate in microseconds, None where the combination is not offered."""
+        bandwidth = self._algorithm_bandwidth(kind, algorithm, protocol)
+        if bandwidth <= 0:
+            return None
+        latency = self._latency(kind, algorithm, protocol)
+        bandwidth *= self.tree_correction(algorithm, protocol, total_bytes)
+        if algorithm == "ring" and protocol == SIMPLE and self.nodes > 1 and kind == "all_reduce" \
+                and total_bytes / (self.search.running * self.ranks) >= 64:
+            latency *= 1.4
+        return latency + total_bytes / (1000 * bandwidth)
+
+    def tree_correction(self, algorithm: str, protocol: int, total_bytes: int) -> float:
+        """NCCL's factor on a tree's bandwidth at middle sizes; 1 for everything else."""
+        power = (total_bytes >> 6).bit_length() - 1
+        row = self.constants.tree_correction[protocol]
+        return row[power] if algorithm == "tree" and 0 <= power < len(row) else 1.0
+
+    def choose(self, kind: str, total_bytes: int) -> Choice:
+        """The fastest by NCCL's estimate. `total_bytes`: the whole buffer, gathered side. The first of equals wins."""
+        best: tuple[float, str, int] | None = None
+        for algorithm in ALGORITHMS:
+            for protocol in range(3):
+                time = self.estimate_us(kind, algorithm, protocol, total_bytes)
+                if time is not None and (best is None or time < best[0]):
+                    best = (time, algorithm, protocol)
+        assert best is not None  # ring Simple is always offered
+        _, algorithm, protocol = best
+        return Choice(algorithm, protocol, self._channels(algorithm, protocol, total_bytes),
+                      self._bus_bandwidth(kind, algorithm, protocol) * self.tree_correction(algorithm, protocol, total_bytes))
+
+    def _channels(self, algorithm: str, protocol: int, total_bytes: int) -> int:
+        if algorithm in ("nvls", "nvls_tree"):
+            return self.constants.nvls_channels
+        threshold = self.constants.thread_thresholds[protocol] * self.constants.threads[protocol]
+        if algorithm == "ring" and protocol == 0:
+            threshold *= self.ranks
+        return max(1, min(self.search.running, int(total_bytes // threshold)))
+
+    def pair_channels_for(self, size_bytes: int, ranks: int | None = None) -> int:
+        """Channels that one message of grouped send and receive is spread over."""
+        ranks = ranks or self.ranks
+        most = self.pair_channels
+        if self.nodes > 1:  # two per NIC, one when that would overload the channels
+            most = 2 if 2 * ranks <= 4 * self.pair_channels else 1
+        channels = most
+        while channels * ranks > self.pair_channels and channels > 1:
+            channels //= 2
+        part = -(-size_bytes // channels)
+        while part > self.constants.pair_part_bytes and channels <= most // 2:
+            channels *= 2
+            part = -(-size_bytes // channels)
+        return channels
+
+
+def steps_of(kind: str, ranks: int) -> int:
+    """NCCL's count of ring steps."""
+    if kind == "all_reduce":
+        return 2 * (ranks - 1)
+    return ranks - 1 if kind in ("all_gather", "reduce_scatter") else ranks
