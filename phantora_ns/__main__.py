@@ -1,0 +1,6 @@
+"""`python -m phantora_ns` is `phantora-ns`."""
+import sys
+
+from phantora_ns.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""From a user's command line to running nodes and back to one exit code."""

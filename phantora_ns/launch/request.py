@@ -1,0 +1,85 @@
+"""Why it exists: everything that can be wrong with a request is found here, before a file or a process has been made."""
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from phantora_ns.launch import environment
+from phantora_ns.launch.command import MAX_NODES, JobCommand, check_multi_node, parse_command
+from phantora_ns.launch.errors import UsageError, say
+from phantora_ns.launch.runner import Request
+
+
+def _load_cluster(name: str | None, nodes: int | None, gpus: int | None, processes: int | None) -> Any:
+    """The cluster with the asked sizes. A job that starts fewer workers than a fixed server has GPUs leaves some idle."""
+    from phantora_ns.config import ConfigError, load_cluster
+
+    try:
+        return load_cluster(name, nodes, gpus if gpus is not None else processes)
+    except ConfigError as error:
+        if gpus is None and processes is not None:
+            try:
+                whole = load_cluster(name, nodes, None)
+            except ConfigError:
+                whole = None
+            if whole is not None and whole.gpus_per_node >= processes:
+                return whole
+        raise UsageError(str(error)) from error
+
+
+def _check_report(path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    path = Path(os.path.abspath(path))
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise UsageError(f"--report {path} cannot be written; on the command line; choose another file")
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
+        missing = "does not exist" if not path.parent.exists() else "cannot be written"
+        raise UsageError(f"--report: the folder {path.parent} {missing}; on the command line; create it or choose another")
+    return path
+
+
+def _check_cwd(isolated: bool) -> str:
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder has been deleted; in the shell; cd to one that exists") from error
+    if isolated and (cwd + "/").startswith("/dev/shm/"):
+        raise UsageError(f"the current folder is hidden in the nodes, which have a /dev/shm of their own; {cwd}; cd to another")
+    return cwd
+
+
+def _shipped_databases(gpu: str) -> tuple[str, ...]:
+    return tuple(str(path) for path in sorted((environment.PACKAGE / "data" / "kernels").glob(f"{gpu}*.sqlite")))
+
+
+def build_request(argv: Sequence[str], *, cluster: str | None, nnodes: int | None, gpus_per_node: int | None, report: Path | None,
+                  host_time: str, host_scale: float, sync: str, isolation: str, keep_run_dir: bool, quiet: bool,
+                  outer: Mapping[str, str] | None = None) -> Request:
+    """Validates a request. Raises UsageError, or LaunchError when the installation itself is incomplete."""
+    outer = environment.outer_environment() if outer is None else outer
+    isolated = isolation == "namespaces"
+    command: JobCommand = parse_command(argv, outer, nnodes=nnodes)
+    loaded = _load_cluster(cluster, command.nodes, gpus_per_node, command.processes_per_node)
+    if loaded.nodes > MAX_NODES:
+        raise UsageError(f"{loaded.nodes} nodes are more than one machine can isolate; in the command; use at most {MAX_NODES}")
+    if command.processes_per_node is not None and command.processes_per_node > loaded.gpus_per_node:
+        raise UsageError(f"--nproc-per-node {command.processes_per_node} is more than the {loaded.gpus_per_node} GPUs of a node; "
+                         "in the command; start fewer processes, or raise --gpus-per-node")
+    if command.torchrun is not None and command.nodes != loaded.nodes:
+        raise UsageError(f"the cluster has {loaded.nodes} nodes and the job runs on {command.nodes}; {loaded.file}; pass "
+                         f"--nnodes {loaded.nodes} to torchrun")
+    check_multi_node(command, loaded.nodes, isolated)
+    checked_report, cwd = _check_report(report), _check_cwd(isolated)
+    environment.require_built()
+    environment.find_libzmq()
+    if not quiet:
+        for note in environment.replaced_notes(outer):
+            say(note)
+    shape = environment.Shape(loaded.nodes, loaded.gpus_per_node, isolated)
+    return Request(command=command, cluster=loaded, shape=shape, cwd=cwd, report=checked_report, host_time=host_time,
+                   host_scale=host_scale, sync=sync, keep_run_dir=keep_run_dir, quiet=quiet,
+                   databases=_shipped_databases(loaded.gpu))
