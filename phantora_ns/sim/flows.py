@@ -1,0 +1,198 @@
+"""Flows over shared links: when does each transfer finish?
+
+Why it exists: a collective becomes flows, and flows share links max-min fairly, so the end of each depends on all that
+meet it, directly or not. The timeline learns of flows in whatever order ranks report them, also behind the time that has
+been simulated. The rule this module keeps:
+
+    the same flows added in any order give the same completions, to the nanosecond.
+
+It holds by construction: every number is a function of the set of flows (`_flow_time`, `_flow_fill`), and a rollback puts
+flows back to exactly what they were (`_flow_engine`). What a completion means is defined in `_flow_time` too: the fluid
+max-min model in continuous time, the end rounded up to whole nanoseconds.
+
+>>> simulator = FlowSimulator({"up": 50.0, "down": 50.0})
+>>> first = simulator.add(0, ["up", "down"], 1_000_000)
+>>> simulator.completion_ns(first)
+20000
+>>> second = simulator.add(10_000, ["up"], 250_000)     # in the simulator's past: it has run to 20,000 ns
+>>> simulator.completion_ns(second)
+20000
+>>> simulator.changed() == {first: 25000}
+True
+"""
+
+import math
+from array import array
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+
+from phantora_ns.sim._flow_check import check_history
+from phantora_ns.sim._flow_engine import PythonEngine
+from phantora_ns.sim._flow_time import alone_ns
+
+
+class Flow:
+    """A handle. Opaque, hashable, compared by identity. It may outlive what the simulator remembers of the flow."""
+
+    __slots__ = ("_slot", "_final_ns")
+
+    def __init__(self, slot: int | None, final_ns: int | None = None):
+        self._slot, self._final_ns = slot, final_ns
+
+
+@dataclass(frozen=True)
+class FlowStatistics:
+    """`rollbacks`: insertions that put flows back; `events`: instants at which something was computed, repetitions after
+    a rollback included; `retained`: objects held for present and history; `engine`: which engine runs."""
+
+    rollbacks: int
+    events: int
+    retained: int
+    engine: str
+
+
+class FlowSimulator:
+    """Max-min fair flows over links of given capacity, with automatic rollback."""
+
+    def __init__(self, capacities: Mapping[Hashable, float], engine=None):
+        """`capacities`: link id -> bytes per nanosecond, > 0, from the beginning of time.
+
+        `engine` chooses an engine class; the default is the fastest there is. Raises ValueError for a capacity that is not
+        positive and finite.
+        """
+        self._links = {link: number for number, link in enumerate(capacities)}
+        self._engine = (engine or PythonEngine)(
+            [_positive(value, f"capacity of link {link!r}") for link, value in capacities.items()]
+        )
+        self._handles: dict[int, Flow] = {}
+        self._committed_ns: int | None = None
+        self._new_batch()
+
+    def add(self, start_ns: int, links: Iterable[Hashable], size_bytes: int, rate_cap: float | None = None, count: int = 1):
+        """A flow of `size_bytes` from `start_ns` over `links`; returns its handle. O(links), plus what it undoes when asked.
+
+        `start_ns` may lie behind what has been simulated. A link listed twice is used twice by every byte. `rate_cap` in
+        bytes/ns. `count` makes one object of that many equal flows: each has `size_bytes`, they finish together. A flow of
+        no bytes, or with neither links nor cap, completes at its start; one without links moves at its cap.
+        Raises KeyError for an unknown link; ValueError for a size below 0, a cap that is not positive, a count below 1, or a
+        start before the time given to `commit`.
+        """
+        numbers = [self._links[link] for link in links]
+        start_ns = index(start_ns)
+        size = _size(size_bytes)
+        cap = math.inf if rate_cap is None else _positive(rate_cap, "rate_cap", infinite=True)
+        if index(count) < 1:
+            raise ValueError(f"count {count} must be at least 1")
+        self._refuse_committed(start_ns)
+        if not size:
+            return Flow(None, start_ns)
+        if not numbers:
+            return Flow(None, alone_ns(start_ns, size, cap))
+        handle = Flow(None)
+        self._starts.append(start_ns)
+        self._sizes.append(size)
+        self._caps.append(cap)
+        self._counts.append(count)
+        self._numbers.extend(numbers)
+        self._offsets.append(len(self._numbers))
+        self._unsent.append(handle)
+        return handle
+
+    def add_many(
+        self, start_ns: int, routes: Iterable[Sequence[Hashable]], size_bytes: int, rate_cap: float | None = None, count: int = 1
+    ) -> list[Flow]:
+        """One flow per route, equal in all else: what a step of a collective is. The handles, in the order of `routes`."""
+        return [self.add(start_ns, links, size_bytes, rate_cap, count) for links in routes]
+
+    def set_capacity(self, at_ns: int, link: Hashable, bytes_per_ns: float) -> None:
+        """From `at_ns` until the next change, `link` carries `bytes_per_ns` (> 0): a degraded or a repaired link.
+
+        May lie in the simulator's past, like `add`. Setting the same link at the same time again replaces the value.
+        Raises KeyError for an unknown link, ValueError for a capacity that is not positive, or a time before `commit`'s.
+        """
+        number = self._links[link]
+        value = _positive(bytes_per_ns, f"capacity of link {link!r}")
+        self._refuse_committed(index(at_ns))
+        self._flush()
+        self._engine.set_capacity(index(at_ns), number, value)
+
+    def completion_ns(self, handle: Flow) -> int:
+        """When the flow is complete, given all flows added so far. Simulates as far as needed."""
+        if handle._final_ns is not None:
+            return handle._final_ns
+        self._flush()
+        return self._engine.completion_ns(handle._slot)
+
+    def changed(self) -> dict[Flow, int]:
+        """Completions reported before, by `completion_ns` or here, that have moved since; with their new times, in ns."""
+        self._flush()
+        return {self._handles[slot]: time_ns for slot, time_ns in self._engine.changed()}
+
+    def commit(self, before_ns: int) -> None:
+        """Nothing that starts before `before_ns` will be added any more: simulates up to there and forgets the history.
+
+        Completions of forgotten flows stay with their handles. Committing an earlier time than before changes nothing.
+        """
+        before_ns = index(before_ns)
+        if self._committed_ns is not None and before_ns <= self._committed_ns:
+            return
+        self._flush()
+        self._committed_ns = before_ns
+        for slot, time_ns in self._engine.commit(before_ns):
+            self._handles.pop(slot)._final_ns = time_ns
+
+    def check(self) -> None:
+        """Asserts every invariant at every instant that history still covers: see `_flow_check`. Slow: for tests."""
+        self._flush()
+        self._engine.settle()
+        check_history(*self._engine.history())
+
+    @property
+    def statistics(self) -> FlowStatistics:
+        retained = self._engine.retained() + len(self._handles) + len(self._unsent)
+        return FlowStatistics(self._engine.rollbacks, self._engine.events, retained, self._engine.name)
+
+    @property
+    def rollbacks(self) -> int:
+        """Insertions so far that put flows back."""
+        return self._engine.rollbacks
+
+    @property
+    def events(self) -> int:
+        """Instants computed so far, repetitions included."""
+        return self._engine.events
+
+    def _new_batch(self) -> None:
+        """Flows are handed to the engine in batches: one call for a collective, not one for each flow."""
+        self._starts, self._sizes, self._caps, self._counts = [], array("d"), array("d"), []
+        self._offsets, self._numbers = array("q", [0]), array("i")
+        self._unsent: list[Flow] = []
+
+    def _flush(self) -> None:
+        if not self._unsent:
+            return
+        unsent = self._unsent
+        slots = self._engine.add_batch(self._starts, self._sizes, self._caps, self._counts, self._offsets, self._numbers)
+        self._new_batch()
+        for handle, slot in zip(unsent, slots, strict=True):
+            handle._slot = slot
+            self._handles[slot] = handle
+
+    def _refuse_committed(self, time_ns: int) -> None:
+        if self._committed_ns is not None and time_ns < self._committed_ns:
+            raise ValueError(f"{time_ns} ns lies before {self._committed_ns} ns, which has been committed")
+
+
+def _positive(value: float, what: str, infinite: bool = False) -> float:
+    value = float(value)
+    if not value > 0 or (math.isinf(value) and not infinite):
+        raise ValueError(f"{what} must be positive{'' if infinite else ' and finite'}, not {value}")
+    return value
+
+
+def _size(size_bytes: float) -> float:
+    size = float(size_bytes)
+    if not 0 <= size < math.inf:
+        raise ValueError(f"size_bytes must be at least 0 and finite, not {size_bytes}")
+    return size

@@ -1,0 +1,143 @@
+"""The law of the flow simulator: flows added in any order complete as if all had been known from the start."""
+
+import random
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phantora_ns.sim._flow_engine import PythonEngine
+from phantora_ns.sim._flow_time import TICKS_PER_NS
+from phantora_ns.sim.flows import FlowSimulator
+
+from .oracle import Change, Spec, completions, near_rounding_edge, to_ns
+
+ENGINES = [PythonEngine]
+
+LINKS = "abcd"
+
+
+@st.composite
+def schedules(draw):
+    capacities = {link: draw(st.sampled_from([1, 2, 3, 7, 12.5, 50, 0.25])) for link in LINKS}
+    spec = st.builds(
+        Spec,
+        start=st.integers(0, 60),
+        links=st.lists(st.sampled_from(LINKS), max_size=3).map(tuple),
+        size=st.sampled_from([0, 1, 5, 60, 100, 360, 1000]) | st.integers(0, 2000),
+        cap=st.none() | st.sampled_from([0.5, 1, 2, 3.5, 10]),
+        count=st.sampled_from([1, 1, 1, 2, 5]),
+    )
+    specs = draw(st.lists(spec, min_size=1, max_size=9))
+    changes = draw(
+        st.lists(
+            st.builds(Change, at=st.integers(0, 200), link=st.sampled_from(LINKS), capacity=st.sampled_from([0.5, 1, 4, 20])),
+            max_size=3,
+            unique_by=lambda change: (change.at, change.link),
+        )
+    )
+    order = draw(st.permutations(range(len(specs) + len(changes))))
+    queries = draw(st.lists(st.booleans(), min_size=len(order), max_size=len(order)))
+    return capacities, specs, changes, order, queries
+
+
+def assert_completes(simulator, handle, exact):
+    reported = simulator.completion_ns(handle)
+    assert reported == to_ns(exact) or (near_rounding_edge(exact) and abs(reported - to_ns(exact)) == 1)
+    tick = simulator._engine.end_tick(handle._slot) if handle._slot is not None else None
+    if tick is not None:
+        assert abs(Fraction(exact) - Fraction(tick, TICKS_PER_NS)) < Fraction(1, 1 << 14)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(schedule=schedules())
+@settings(max_examples=300, deadline=None)
+def test_any_order_of_insertion_completes_as_the_oracle(engine, schedule):
+    capacities, specs, changes, order, queries = schedule
+    simulator = FlowSimulator(capacities, engine=engine)
+    handles, reported = {}, {}
+    for number, query in zip(order, queries, strict=True):
+        if number < len(specs):
+            s = specs[number]
+            handles[number] = simulator.add(s.start, s.links, s.size, s.cap, s.count)
+        else:
+            change = changes[number - len(specs)]
+            simulator.set_capacity(change.at, change.link, change.capacity)
+        if query:
+            before = dict(reported)
+            moved = simulator.changed()
+            assert all(before[handle] != time for handle, time in moved.items())
+            reported.update(moved)
+            for handle in handles.values():
+                reported[handle] = simulator.completion_ns(handle)
+                assert reported[handle] == moved.get(handle, before.get(handle, reported[handle]))
+            simulator.check()
+    for number, exact in enumerate(completions(capacities, specs, changes)):
+        assert_completes(simulator, handles[number], exact)
+    simulator.check()
+
+
+def random_schedule(seed, flows, links, span_ns, cap_share=0.2):
+    """Flows that share links by chance: routes of 0 to 4 links, sizes over four decades, many equal starts."""
+    rng = random.Random(seed)
+    capacities = {f"l{i}": rng.choice([12.5, 25, 50, 450, 3.3]) for i in range(links)}
+    specs = [
+        Spec(
+            start=rng.randrange(span_ns) // 16 * rng.choice([1, 16]),
+            links=tuple(rng.choices(list(capacities), k=rng.choice([0, 1, 1, 2, 2, 3, 4]))),
+            size=int(10 ** rng.uniform(0, 4)) * rng.choice([0, 1, 1, 1, 1]),
+            cap=rng.choice([1, 5, 12.5]) if rng.random() < cap_share else None,
+            count=rng.choice([1, 1, 1, 3]),
+        )
+        for _ in range(flows)
+    ]
+    return capacities, specs
+
+
+def run_in_order(capacities, specs, order, engine, ask_every=0):
+    """Completions by flow number, the flows being added in `order` with questions in between."""
+    simulator = FlowSimulator(capacities, engine=engine)
+    handles = {}
+    for position, number in enumerate(order):
+        s = specs[number]
+        handles[number] = simulator.add(s.start, s.links, s.size, s.cap, s.count)
+        if ask_every and position % ask_every == 0:
+            simulator.completion_ns(handles[number])
+    return [simulator.completion_ns(handles[number]) for number in range(len(specs))], simulator, handles
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_hundred_orders_give_the_same_ticks(engine):
+    capacities, specs = random_schedule(seed=7, flows=60, links=9, span_ns=4000)
+    _, simulator, handles = run_in_order(capacities, specs, range(60), engine)
+    expected = [handles[i]._slot is not None and simulator._engine.end_tick(handles[i]._slot) for i in range(60)]
+    rng = random.Random(8)
+    for _ in range(200):
+        order = rng.sample(range(60), 60)
+        _, simulator, handles = run_in_order(capacities, specs, order, engine, ask_every=rng.choice([0, 1, 5]))
+        assert expected == [handles[i]._slot is not None and simulator._engine.end_tick(handles[i]._slot) for i in range(60)]
+    assert simulator.rollbacks or simulator.events
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed, flows, links, span", [(1, 1500, 12, 100_000), (2, 1500, 60, 40_000), (3, 600, 4, 60_000)])
+def test_schedules_of_many_flows_match_the_oracle(engine, seed, flows, links, span):
+    capacities, specs = random_schedule(seed, flows, links, span)
+    rng = random.Random(seed)
+    order = sorted(range(flows), key=lambda i: specs[i].start + rng.randrange(span // 10))
+    _, simulator, handles = run_in_order(capacities, specs, order, engine, ask_every=7)
+    assert simulator.rollbacks > flows // 20
+    for number, exact in enumerate(completions(capacities, specs, exact=False)):
+        assert_completes(simulator, handles[number], exact)
+    simulator.check()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_schedule_shifted_in_time_gives_the_same_durations(engine):
+    capacities, specs = random_schedule(seed=11, flows=200, links=8, span_ns=9000)
+    shift = 123_456_789_012_345
+    later = [Spec(s.start + shift, s.links, s.size, s.cap, s.count) for s in specs]
+    here, _, _ = run_in_order(capacities, specs, range(200), engine)
+    there, _, _ = run_in_order(capacities, later, range(200), engine)
+    assert [time + shift for time in here] == there
