@@ -237,7 +237,9 @@ class CollectiveModel:
         return FlowSpec(self.topology.route(a, b, rail=rail), round(size * wire), rate * wire)
 
     def _network_step_ns(self, layout: Layout, algorithm: str, protocol: int) -> int:
-        """One step between servers: NCCL's figure, and what this network adds to the usual one."""
+        """One step between servers: NCCL's figure, and what this network adds to the usual one; 0 on one server."""
+        if layout.nodes == 1:
+            return 0
         constants = self.gpu.nccl.constants
         first, second = layout.members[0][0], layout.members[1][0]
         added = self.topology.latency_ns(first, second) - constants.network_reference_ns

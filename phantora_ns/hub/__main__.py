@@ -1,0 +1,71 @@
+"""`python -m phantora_ns.hub RUN_DIR`: the hub as a process.
+
+Why it exists: the launcher starts the hub before the job and ends it after. It prints "ready" once clients may connect, and on
+SIGTERM writes RUN_DIR/hub.json, its part of the report. Exit status: 0 after SIGTERM or SIGINT; 1 with one line on stderr when
+it cannot start.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+
+import zmq
+
+from phantora_ns.config import ConfigError, load_cluster, load_gpu
+from phantora_ns.hub.result import write_result
+from phantora_ns.hub.server import Hub
+from phantora_ns.kernels import KernelTimes
+from phantora_ns.sim.collectives import CollectiveModel
+from phantora_ns.sim.flows import FlowSimulator
+from phantora_ns.sim.graph import EventGraph
+from phantora_ns.sim.topology import Topology
+
+GC_THRESHOLD = 100_000
+"""Objects are freed by reference count as history is dropped; the collector only has rare circles to find."""
+
+
+def build_hub(run_dir: Path) -> Hub:
+    """The hub of the run that RUN_DIR/run.json describes. Raises OSError, KeyError, ValueError, ConfigError."""
+    run = json.loads((run_dir / "run.json").read_text())
+    if run.get("sync", "conservative") != "conservative":
+        raise ValueError(f"run.json: sync: {run['sync']!r} is not known; only \"conservative\" is")
+    cluster = load_cluster(run["cluster"], nodes=run["nodes"], gpus_per_node=run["gpus_per_node"])
+    gpu = load_gpu(cluster.gpu)
+    topology = Topology.build(cluster)
+    capacities = topology.capacities
+    graph = EventGraph(FlowSimulator(capacities), CollectiveModel(topology, gpu), capacities)
+    kernel_times = KernelTimes(gpu, run.get("databases") or [])
+    return Hub(run_dir, graph, kernel_times, nodes=run["nodes"], gpus_per_node=run["gpus_per_node"],
+               config={"sync": "conservative", "host_time": run.get("host_time"), "values": run.get("values")})
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the hub of the run directory named by the only argument; returns the exit status."""
+    if len(arguments) != 1:
+        print("usage: python -m phantora_ns.hub RUN_DIR", file=sys.stderr)
+        return 1
+    run_dir = Path(arguments[0])
+    try:
+        hub = build_hub(run_dir)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
+        hub.serve(f"ipc://{run_dir.resolve()}/hub.sock", _announce)
+    except (OSError, ConfigError, KeyError, ValueError, zmq.ZMQError) as error:
+        what = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+        print(f"phantora-ns: the hub cannot start: {what}", file=sys.stderr)
+        return 1
+    write_result(run_dir / "hub.json", hub)
+    return 0
+
+
+def _announce() -> None:
+    os.write(1, b"ready\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

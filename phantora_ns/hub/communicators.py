@@ -1,0 +1,190 @@
+"""Communicators as the hub keeps them: how they form, split and end, and the values that pass through them.
+
+Why it exists: forming a communicator is a rendezvous of messages (by unique id, or by the order of splits), which the event
+graph knows only as a meeting of times; and values travel with operations whose matching the graph decides. Both meet here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from phantora_ns.hub import protocol
+from phantora_ns.hub.payload import RECV, SEND, Exchange
+from phantora_ns.hub.protocol import BadMessage
+from phantora_ns.hub.registry import Client, Group, Meeting, split_members
+from phantora_ns.hub.requests import Joining, Splitting
+from phantora_ns.sim.graph import EventGraph, Mismatch, Op
+
+WANTED = 1
+"""OPS' flag bit: the client will fetch the result."""
+MAX_RESULTS = 4096
+"""Results kept per client for a FETCH to come; the oldest go first."""
+
+
+class JobError(Exception):
+    """The job's own mistake, which real NCCL would hang or fail on; `members` are the clients that it concerns."""
+
+    def __init__(self, text: str, members: Iterable[int]) -> None:
+        super().__init__(text)
+        self.members = tuple(members)
+
+
+class Waiter(NamedTuple):
+    """A FETCH: which client's request, for which rank's result of which exchange."""
+
+    client: Client
+    number: int
+    exchange: Exchange
+    rank: int
+
+    def result(self) -> bytes:
+        """What its receive buffer holds."""
+        return self.exchange.result(self.rank)
+
+
+class Communicators:
+    """All communicators of a run, formed and forming."""
+
+    def __init__(self, graph: EventGraph, nodes: int, gpus_per_node: int) -> None:
+        self._graph = graph
+        self._nodes = nodes
+        self._gpus_per_node = gpus_per_node
+        self._groups: dict[int, Group] = {}
+        self._meetings: dict[bytes, Meeting] = {}
+
+    def join(self, client: Client, request: int, node: int, flat: list, uid: bytes, size: int, rank: int,
+             device: int) -> Joining:
+        """COMM_INIT: `client` comes to the communicator of `uid`. Raises BadMessage, BadHead, JobError."""
+        if not 0 <= rank < size <= protocol.MAX_RANKS:
+            raise BadMessage(f"rank {rank} of a communicator of {size}", request)
+        if not (0 <= client.node < self._nodes and 0 <= device < self._gpus_per_node):
+            raise BadMessage(f"node {client.node} device {device} is not in the cluster", request)
+        head = self._graph.head(client.number, flat)
+        meeting = self._meetings.get(uid)
+        if meeting is None:
+            meeting = Meeting(size, self._graph.rendezvous(size))
+        if meeting.size != size or rank in meeting.arrivals:
+            raise BadMessage(f"rank {rank} of {size} does not fit the communicator being formed", request)
+        if any(arrival[0] is client for arrival in meeting.arrivals.values()):
+            raise BadMessage("one process cannot be two ranks of one communicator", request)
+        self._graph.join(meeting.node, client.number, node, head)
+        self._meetings[uid] = meeting
+        joining = Joining(client, request, meeting.node, head)
+        if client.device < 0:
+            client.device = device
+        meeting.arrivals[rank] = (client, joining, device)
+        if meeting.complete:
+            del self._meetings[uid]
+            arrivals = [meeting.arrivals[rank] for rank in range(size)]
+            gpus = [member.node * self._gpus_per_node + local for member, _, local in arrivals]
+            if len(set(gpus)) < size:
+                names = ", ".join(f"{member.name} on node {member.node} device {local}" for member, _, local in arrivals)
+                raise JobError(f"two ranks of one communicator share a GPU: {names}", (a[0].number for a in arrivals))
+            number = self._form([(member, gpu) for (member, _, _), gpu in zip(arrivals, gpus, strict=True)])
+            for _, other, _ in arrivals:
+                other.group_number = number
+        return joining
+
+    def split(self, client: Client, request: int, node: int, flat: list, number: int, color: int, key: int) -> Splitting:
+        """COMM_SPLIT: `client` comes to its next split of communicator `number`. Raises BadMessage, BadHead."""
+        group = self._group(client, number)
+        comm = group.comm
+        rank = comm.ranks[client.number]
+        ordinal = group.splits.get(rank, 0)
+        meeting = group.open_splits.get(ordinal)
+        if meeting is None:
+            meeting = Meeting(len(comm.clients), self._graph.rendezvous(len(comm.clients)))
+        head = self._graph.head(client.number, flat)
+        self._graph.join(meeting.node, client.number, node, head)
+        group.open_splits[ordinal] = meeting
+        group.splits[rank] = ordinal + 1
+        splitting = Splitting(client, request, meeting.node, head)
+        meeting.arrivals[rank] = (client, splitting, (color, key))
+        if meeting.complete:
+            del group.open_splits[ordinal]
+            wishes = {rank: arrival[2] for rank, arrival in meeting.arrivals.items()}
+            for members in split_members(wishes).values():
+                number = self._form([(meeting.arrivals[rank][0], comm.gpus[rank]) for rank in members])
+                for new_rank, rank in enumerate(members):
+                    other = meeting.arrivals[rank][1]
+                    other.group_number, other.rank, other.size = number, new_rank, len(members)
+        return splitting
+
+    def leave(self, client: Client, number: int) -> None:
+        """COMM_FREE. Raises BadMessage."""
+        group = self._group(client, number)
+        group.left.add(client.number)
+        if len(group.left) == len(group.comm.clients):
+            del self._groups[number]
+
+    def depart(self, client: Client) -> None:
+        """A client has gone; communicators that it was the last to hold go with it. O(communicators)."""
+        for number, group in list(self._groups.items()):
+            if client.number in group.comm.ranks:
+                group.left.add(client.number)
+                if len(group.left) == len(group.comm.clients):
+                    del self._groups[number]
+
+    def launch(self, client: Client, number: int, node: int, flat: list, items: list) -> list[Waiter]:
+        """OPS. Returns the fetches that it completes. Raises BadMessage, BadHead, BadOp, JobError."""
+        comm = self._group(client, number).comm
+        ops = [op for op, _, _ in items]
+        head = self._graph.head(client.number, flat)
+        comm.validate(ops)
+        for op, payload, _ in items:
+            if payload is not None and len(payload) != _exchange(op, len(comm.clients)).send_bytes():
+                raise BadMessage(f"{op.describe()} with a payload of {len(payload)} bytes")
+        try:
+            transfers = self._graph.launch(comm, client.number, node, head, ops)
+        except Mismatch as error:
+            raise JobError(f"the members of a communicator disagree: {error}", comm.clients) from None
+        rank = comm.ranks[client.number]
+        ready: list[Waiter] = []
+        for index, (transfer, (op, payload, flags)) in enumerate(zip(transfers, items, strict=True)):
+            exchange = transfer.values
+            if payload is not None or flags & WANTED:
+                if exchange is None:
+                    exchange = transfer.values = _exchange(op, len(comm.clients))
+                if payload is not None:
+                    exchange.payloads[rank] = payload
+                if flags & WANTED:
+                    self._keep(client, (node, index), exchange, rank)
+            if exchange is not None and transfer.matched:
+                exchange.complete = True
+                ready.extend(exchange.waiters)
+                exchange.waiters = []
+                transfer.values = None
+        return ready
+
+    def fetch(self, client: Client, request: int, node: int, index: int) -> Waiter:
+        """FETCH: who waits for what; `launch` returns it when the exchange completes, unless it has. Raises BadMessage."""
+        entry = client.results.pop((node, index), None)
+        if entry is None:
+            raise BadMessage(f"operation {index} of node {node} has no result to fetch", request)
+        exchange, rank = entry
+        waiter = Waiter(client, request, exchange, rank)
+        if not exchange.complete:
+            exchange.waiters.append(waiter)
+        return waiter
+
+    def _keep(self, client: Client, key: tuple[int, int], exchange: Exchange, rank: int) -> None:
+        if len(client.results) >= MAX_RESULTS:
+            del client.results[next(iter(client.results))]
+        client.results[key] = (exchange, rank)
+
+    def _group(self, client: Client, number: int) -> Group:
+        group = self._groups.get(number)
+        if group is None or client.number not in group.comm.ranks or client.number in group.left:
+            raise BadMessage(f"communicator {number} is not one of this process")
+        return group
+
+    def _form(self, members: list[tuple[Client, int]]) -> int:
+        comm = self._graph.communicator([client.number for client, _ in members], [gpu for _, gpu in members],
+                                        [client.name for client, _ in members])
+        self._groups[comm.number] = Group(comm)
+        return comm.number
+
+
+def _exchange(op: Op, size: int) -> Exchange:
+    return Exchange(op.kind, op.count_bytes, op.dtype, op.redop, op.peer, 1 if op.kind in (SEND, RECV) else size)

@@ -1,0 +1,131 @@
+"""How far virtual time is known: the lower bound on time stamps (LBTS) over all clients, and who is idle.
+
+Why it exists: DESIGN section 5. An answer may be released once nothing that any client still does can change it. Each
+client is in one of three states:
+
+- running: bounded by its host clock, read from its page (or, with a message under way, by its last handled message);
+- blocked on an answer whose time is known: bounded by that time;
+- blocked on something not known yet (a collective, a communicator, the values of others): it can only act after one of the
+  others has, so it is never the earliest to act. Its own bound is a maximum over clients it waits for, a fixed point over
+  the wait-for graph; since that is never below the smallest bound of the first two kinds, the minimum over all clients is
+  the minimum over those, and the fixed point need not be computed. Clients that wait for each other in a circle never act.
+
+Processes of the job that have not said HELLO do not count: they reach the others' timelines only through a communicator,
+which meets no earlier than its other members.
+
+A client blocked outside our calls (a socket, a lock, a sleep) may be waiting for someone whose answer waits for it. It is
+noticed: its page stands still over some samples, it uses no CPU and all of its threads sleep. It is then left out of the
+LBTS until it moves. What it does next may lie in the past of answers already given; the graph re-times everything, and
+counts the told times that moved (`revised`). The commit horizon, behind which history is dropped, does include it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+
+from phantora_ns.hub.registry import Client
+
+STILL_SAMPLES = 3
+"""Samples without movement before a client counts as idle."""
+SAMPLE_MS = 5
+"""Between samples; three of them are well below a person's notice and well above a thread's usual hand-over."""
+STILL_CPU_NS = 100_000
+"""CPU time between two samples that still counts as none: watchdog threads wake up now and then."""
+UNSEEN_STILL_SAMPLES = 100
+"""For a client whose PID we cannot see: only its page tells, and half a second of silence must do."""
+
+
+def lower_bound_ns(clients: Iterable[Client]) -> int | None:
+    """The LBTS; None when no client can act before another has. O(clients)."""
+    lowest = None
+    for client in clients:
+        if client.gone:
+            continue
+        if client.pending:
+            bound_ns = _blocked_bound_ns(client)
+            if bound_ns is None:
+                continue
+        elif client.idle or client.fetching is not None:
+            continue
+        else:
+            bound_ns = client.bound_ns()
+        if lowest is None or bound_ns < lowest:
+            lowest = bound_ns
+    return lowest
+
+
+def commit_bound_ns(clients: Iterable[Client]) -> int | None:
+    """Nothing will be done before this, by idle clients and by those who wait for values either; None when unknown."""
+    lowest = None
+    for client in clients:
+        if client.gone:
+            continue
+        if not client.pending:
+            bound_ns = client.bound_ns()
+        else:
+            bounds = [request.floor_ns() for request in client.pending.values()]
+            known = [bound for bound in bounds if bound is not None]
+            if not known:
+                continue
+            bound_ns = min(known)
+        if lowest is None or bound_ns < lowest:
+            lowest = bound_ns
+    return lowest
+
+
+def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
+    """Looks at every running client that holds back an answer at `needed_ns`; marks the idle ones.
+
+    Returns the clients found dead. Called every SAMPLE_MS while an answer is held back and no message comes.
+    """
+    dead = []
+    for client in clients:
+        if client.gone or client.pending or client.fetching is not None or (not client.idle and client.bound_ns() >= needed_ns):
+            continue
+        pid = client.page.owner()
+        if pid is None:
+            dead.append(client)
+            continue
+        cpu_ns = _cpu_ns(pid) if pid else 0
+        position = (client.bound_ns(), client.seq)
+        before = client.seen
+        client.seen = (position, cpu_ns)
+        if cpu_ns is None or not before or before[0] != position or cpu_ns - before[1] > STILL_CPU_NS:
+            client.still = 0
+            client.idle = False
+            continue
+        client.still += 1
+        if not client.idle and client.still >= (STILL_SAMPLES if pid else UNSEEN_STILL_SAMPLES):
+            client.idle = not pid or _all_threads_sleep(pid)
+    return dead
+
+
+def _blocked_bound_ns(client: Client) -> int | None:
+    lowest = None
+    for request in client.pending.values():
+        bound_ns = request.bound_ns()
+        if bound_ns is not None and (lowest is None or bound_ns < lowest):
+            lowest = bound_ns
+    return lowest
+
+
+def _cpu_ns(pid: int) -> int | None:
+    """CPU time of all threads of a process; None when it is gone. Clock number: CPUCLOCK_SCHED of linux/posix-timers.h."""
+    try:
+        return time.clock_gettime_ns((~pid << 3) | 2)
+    except OSError:
+        return None
+
+
+def _all_threads_sleep(pid: int) -> bool:
+    """Whether no thread is runnable or in uninterruptible (disk) sleep: the third field of /proc/PID/task/TID/stat."""
+    try:
+        for task in os.scandir(f"/proc/{pid}/task"):
+            with open(f"{task.path}/stat", "rb") as stat:
+                if stat.read().rpartition(b") ")[2][:1] != b"S":
+                    return False
+    except OSError:
+        return False
+    return True

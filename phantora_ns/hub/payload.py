@@ -1,0 +1,105 @@
+"""What a communicator operation does to values: the bytes each member's receive buffer ends up with.
+
+Why it exists: small tensors carry real values through collectives (object collectives, size exchanges, norms), so the hub
+computes what NCCL would. Reductions go in rank order, 16-bit floats are added in fp32 and rounded once to nearest even:
+NCCL's own order depends on its ring, so the last bit may differ from a real run, but never from one of our runs to the next.
+8-bit floats and reductions that the caller defined are refused: the answer is then empty, "no values", never a guess.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV = range(10)
+_SUM, _PROD, _MAX, _MIN, _AVG = range(5)
+_BF16 = 9
+_NUMPY_TYPES = {
+    0: np.int8, 1: np.uint8, 2: np.int32, 3: np.uint32, 4: np.int64, 5: np.uint64, 6: np.float16, 7: np.float32, 8: np.float64,
+    _BF16: np.uint16,
+}  # fmt: skip
+_COMBINE = {_SUM: np.add, _PROD: np.multiply, _MAX: np.maximum, _MIN: np.minimum, _AVG: np.add}
+
+
+def _decode(data: bytes, dtype: int) -> np.ndarray:
+    values = np.frombuffer(data, _NUMPY_TYPES[dtype])
+    if dtype == _BF16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
+def _encode(values: np.ndarray, dtype: int) -> bytes:
+    if dtype != _BF16:
+        return values.astype(_NUMPY_TYPES[dtype]).tobytes()
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    quiet_nan = ((bits >> np.uint32(16)) | np.uint32(0x40)).astype(np.uint16)
+    return np.where(np.isnan(values), quiet_nan, rounded).tobytes()
+
+
+def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
+    """The reduction of equally long buffers, in list order; empty when the type, the operation or a ragged length is refused."""
+    if dtype not in _NUMPY_TYPES or redop not in _COMBINE or len(parts[0]) % np.dtype(_NUMPY_TYPES[dtype]).itemsize:
+        return b""
+    with np.errstate(all="ignore"):
+        arrays = [_decode(part, dtype) for part in parts]
+        total = arrays[0]
+        for array in arrays[1:]:
+            total = _COMBINE[redop](total, array)
+        if redop == _AVG:
+            if total.dtype.kind == "f":
+                total = total / total.dtype.type(len(parts))
+            else:  # C's integer division, as NCCL's, rounds toward zero
+                quotient = total // len(parts)
+                total = quotient + ((total < 0) & (quotient * len(parts) != total)) if total.dtype.kind == "i" else quotient
+        return _encode(total, dtype)
+
+
+class Exchange:
+    """The values of one transfer: what each rank put in, who wants the result, who already waits for it."""
+
+    __slots__ = ("kind", "count_bytes", "dtype", "redop", "root", "size", "payloads", "complete", "waiters", "_reduced")
+
+    def __init__(self, kind: int, count_bytes: int, dtype: int, redop: int, root: int, size: int) -> None:
+        self.kind = kind
+        self.count_bytes = count_bytes
+        self.dtype = dtype
+        self.redop = redop
+        self.root = root
+        self.size = size
+        self.payloads: dict[int, bytes] = {}
+        self.complete = False
+        self.waiters: list = []
+        self._reduced: bytes | None = None
+
+    def send_bytes(self) -> int:
+        """How long a member's send buffer is."""
+        whole = self.kind in (REDUCE_SCATTER, ALL_TO_ALL, SCATTER)
+        return self.count_bytes * (self.size if whole else 1)
+
+    def result(self, rank: int) -> bytes:
+        """The receive buffer of `rank`; empty when the operation gives it none, or when no value was sent."""
+        kind, count = self.kind, self.count_bytes
+        if kind in (ALL_REDUCE, REDUCE_SCATTER, REDUCE):
+            if kind == REDUCE and rank != self.root:
+                return b""
+            total = self._reduce()
+            return total[rank * count : (rank + 1) * count] if kind == REDUCE_SCATTER else total
+        if kind in (SEND, RECV, BROADCAST, SCATTER):
+            data = next(iter(self.payloads.values()), b"") if kind in (SEND, RECV) else self.payloads.get(self.root, b"")
+            return data[rank * count : (rank + 1) * count] if kind == SCATTER else data
+        if kind == GATHER and rank != self.root or not self.payloads:
+            return b""
+        if kind == ALL_TO_ALL:
+            return b"".join(self._part(source)[rank * count : (rank + 1) * count] for source in range(self.size))
+        return b"".join(self._part(source) for source in range(self.size))
+
+    def _part(self, rank: int) -> bytes:
+        part = self.payloads.get(rank)
+        return bytes(self.send_bytes()) if part is None else part
+
+    def _reduce(self) -> bytes:
+        if self._reduced is None:
+            self._reduced = b""
+            if self.payloads:
+                self._reduced = reduce_bytes([self._part(rank) for rank in range(self.size)], self.dtype, self.redop)
+        return self._reduced

@@ -1,0 +1,157 @@
+"""Who is there: the processes of the job, their shared pages, and the communicators they are forming.
+
+Why it exists: everything the hub must know about a client that is not a time. A client is one process; its page tells the
+clock it has reached without a message, and the lock on the page tells whether the process still lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from pathlib import Path
+
+PAGE_MAGIC = 0x50484E5352414E4B
+PAGE_VERSION = 1
+PAGE_BYTES = 256
+_CLOCK, _SENT_SEQ = 2, 3  # 64-bit words of the page, docs/wire-protocol.md
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, bits/fcntl.h
+
+
+class PageError(Exception):
+    """A client's shared page is missing or is not one; the text says which."""
+
+
+class Page:
+    """A client's shared page, read-only. Raises PageError when `path` is not one."""
+
+    __slots__ = ("_descriptor", "_map", "_words")
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise PageError(f"{path}: {error.strerror}") from None
+        try:
+            self._map = mmap.mmap(self._descriptor, PAGE_BYTES, prot=mmap.PROT_READ)
+        except (OSError, ValueError) as error:
+            os.close(self._descriptor)
+            raise PageError(f"{path}: {error}") from None
+        self._words = memoryview(self._map).cast("Q")
+        if (self._words[0], self._words[1]) != (PAGE_MAGIC, PAGE_VERSION):
+            self.close()
+            raise PageError(f"{path}: not a page of version {PAGE_VERSION}")
+
+    def clock_ns(self, handled_seq: int) -> int | None:
+        """The client's clock, if no message sent since `handled_seq` can make it worthless; else None."""
+        words = self._words
+        clock_ns = words[_CLOCK]
+        return clock_ns if words[_SENT_SEQ] == handled_seq else None
+
+    def owner(self) -> int | None:
+        """The PID, in our PID namespace, that holds the page's lock; None when no living process does.
+
+        0 when the holder lives in a PID namespace that we cannot see into.
+        """
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_GETLK, query))
+        return None if kind == fcntl.F_UNLCK else max(pid, 0)
+
+    def close(self) -> None:
+        """Lets go of the mapping and the file."""
+        self._words.release()
+        self._map.close()
+        os.close(self._descriptor)
+
+
+class Client:
+    """One process of the job, from HELLO to BYE or its death."""
+
+    def __init__(self, identity: bytes, number: int, info: dict, page: Page) -> None:
+        self.identity = identity
+        self.number = number
+        self.rank = _integer(info.get("rank"), -1)
+        self.node = _integer(info.get("node"), 0)
+        self.device = -1
+        self.shm = info.get("shm")
+        self.page = page
+        self.seq = 1
+        self.clock_ns = 0
+        self.messages = 1
+        self.pending: dict[int, object] = {}
+        self.fetching: int | None = None
+        """The FETCH that was its last message, unanswered. A client that sends on has stopped waiting for it."""
+        self.results: dict[tuple[int, int], tuple] = {}
+        self.gone = False
+        self.failure: str | None = None
+        # what the idle rule last saw (hub/horizon.py)
+        self.idle = False
+        self.still = 0
+        self.seen: tuple = ()
+        self.pid: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What to call it in a message to a person."""
+        return f"rank {self.rank}" if self.rank >= 0 else f"process {self.number} on node {self.node}"
+
+    def bound_ns(self) -> int:
+        """A lower bound of everything it may still do while it runs."""
+        page_ns = self.page.clock_ns(self.seq)
+        return self.clock_ns if page_ns is None else max(self.clock_ns, page_ns)
+
+    def leave(self) -> None:
+        """It has gone: nothing of it is waited for any more."""
+        self.gone = True
+        self.pending.clear()
+        self.results.clear()
+        self.page.close()
+
+
+class Meeting:
+    """A communicator being formed: who of `size` members has come, and the node that all of them will share.
+
+    `arrivals` maps a member's rank to (client, request, what else its message said).
+    """
+
+    __slots__ = ("size", "node", "arrivals")
+
+    def __init__(self, size: int, node) -> None:
+        self.size = size
+        self.node = node
+        self.arrivals: dict[int, tuple] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every member has come."""
+        return len(self.arrivals) == self.size
+
+
+class Group:
+    """A communicator with what the hub adds to it: splits under way and who has let go of it."""
+
+    __slots__ = ("comm", "splits", "open_splits", "left")
+
+    def __init__(self, comm) -> None:
+        self.comm = comm
+        self.splits: dict[int, int] = {}
+        self.open_splits: dict[int, Meeting] = {}
+        self.left: set[int] = set()
+
+
+def split_members(arrivals: dict[int, tuple[int, int]]) -> dict[int, list[int]]:
+    """color -> old ranks in their new order, from old rank -> (color, key); negative colors take no part.
+
+    Ordered by (key, old rank), as MPI_Comm_split does (MPI 4.0, section 7.4.2) and ncclCommSplit documents.
+    """
+    groups: dict[int, list[int]] = {}
+    for rank in sorted(arrivals, key=lambda rank: (arrivals[rank][1], rank)):
+        color = arrivals[rank][0]
+        if color >= 0:
+            groups.setdefault(color, []).append(rank)
+    return dict(sorted(groups.items()))
+
+
+def _integer(value: object, default: int) -> int:
+    return value if type(value) is int and -1 <= value < 1 << 31 else default

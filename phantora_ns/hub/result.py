@@ -1,0 +1,49 @@
+"""RUN_DIR/hub.json: what the hub knows about the run when it ends.
+
+Why it exists: the report is put together after the run (report/run_report.py) from this file and the ranks' pages; the hub
+adds what only it saw: times of communication, messages, what was unsupported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from phantora_ns.hub.server import Hub
+
+SCHEMA = 1
+
+
+def result(hub: Hub) -> dict:
+    """The content of hub.json; times in nanoseconds, fields in docs/report.md."""
+    hub.graph.run()
+    clients = []
+    simulated_ns = 0
+    for client in hub.everyone:
+        comm_ns, exposed_ns, latest_ns = hub.graph.totals(client.number)
+        simulated_ns = max(simulated_ns, latest_ns, client.clock_ns)
+        if not client.gone:
+            simulated_ns = max(simulated_ns, client.bound_ns())
+        clients.append({
+            "client": client.number, "rank": client.rank, "node": client.node, "device": client.device, "shm": client.shm,
+            "comm_ns": comm_ns, "exposed_comm_ns": sum(exposed_ns.values()),
+            "exposed_comm_ns_by_device": {str(device): ns for device, ns in sorted(exposed_ns.items())},
+            "messages": client.messages,
+        })  # fmt: skip
+    return {
+        "schema": SCHEMA, "simulated_ns": simulated_ns, "rollbacks": hub.graph.retimed, "revised": hub.graph.revised,
+        "late": hub.graph.late, "messages": hub.messages, "bad_messages": hub.bad_messages,
+        "internal_errors": hub.internal_errors, "hub_cpu_ns": time.process_time_ns(), "errors": hub.errors,
+        "unsupported_calls": dict(sorted(hub.notes["unsupported"].items())),
+        "warnings": dict(sorted(hub.notes["warning"].items())), "guesses": dict(sorted(hub.notes["guess"].items())),
+        "clients": clients,
+    }  # fmt: skip
+
+
+def write_result(path: Path, hub: Hub) -> None:
+    """Writes hub.json whole or not at all. Raises OSError."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(result(hub), indent=1) + "\n")
+    os.replace(partial, path)

@@ -1,0 +1,381 @@
+"""The hub's message handlers and its loop.
+
+Why it exists: every process of the job talks to this one. A message is checked (protocol.py), entered into the event graph
+(sim/graph.py), and answered when the answer can be released (horizon.py). The rule kept here: whatever a client sends, the
+hub goes on; a message that makes no sense is counted, and a request among them is answered with an error.
+
+Messages are taken in batches, all that have come; times are brought up to date and answers released once a batch.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket as sockets
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import zmq
+
+from phantora_ns.hub import horizon, protocol
+from phantora_ns.hub.communicators import Communicators, JobError, Waiter
+from phantora_ns.hub.kernel_table import KernelTable
+from phantora_ns.hub.protocol import BadMessage
+from phantora_ns.hub.registry import Client, Page, PageError
+from phantora_ns.hub.requests import Arrival, Query, Request, Times
+from phantora_ns.sim.graph import BadHead, BadOp, EventGraph
+
+BATCH = 256
+"""Messages taken before answers are released again."""
+COMMIT_EVERY = 4096
+"""Messages between two commits: each looks at every client, and history in between is small."""
+INTERNAL = "the hub failed (this is a defect of phantora-ns): the lines above on standard error say how; please report them"
+MAX_NOTES = 1000
+"""Different texts remembered per kind of note, so that a client cannot grow the hub."""
+
+
+class Hub:
+    """All state of a run. `gpus_per_node` maps a client's node and device to a global GPU number below `gpus`."""
+
+    def __init__(self, run_dir: Path, graph: EventGraph, kernel_times, *, nodes: int, gpus_per_node: int,
+                 config: dict | None = None, table_capacity: int | None = None) -> None:
+        self.run_dir = run_dir
+        self.graph = graph
+        self.kernel_times = kernel_times
+        self.config = config or {}
+        options = {} if table_capacity is None else {"capacity": table_capacity}
+        self.table = KernelTable(run_dir / "kernels.tbl", **options)
+        self.clients: dict[bytes, Client] = {}
+        self.everyone: list[Client] = []
+        self.communicators = Communicators(graph, nodes, gpus_per_node)
+        self.waiting: list[Request] = []
+        self.outbox: list[tuple[bytes, list]] = []
+        self.messages = 0
+        self.bad_messages = 0
+        self.internal_errors = 0
+        self.notes: dict[str, Counter] = {"unsupported": Counter(), "warning": Counter(), "guess": Counter()}
+        self.errors: list[str] = []
+        self.lbts_ns: int | None = 0
+        self._held = False
+        self._sampled = 0.0
+        self._next_commit = COMMIT_EVERY
+        self._handlers = {
+            protocol.SYNC: self._sync, protocol.QUERY: self._query, protocol.TIMES: self._times,
+            protocol.COMM_INIT: self._comm_init, protocol.COMM_SPLIT: self._comm_split, protocol.COMM_FREE: self._comm_free,
+            protocol.OPS: self._ops, protocol.FETCH: self._fetch, protocol.LOOKUP: self._lookup, protocol.NOTE: self._note,
+            protocol.BYE: self._bye,
+        }  # fmt: skip
+
+    # ---- one message ------------------------------------------------------------------------------------------------
+
+    def handle(self, identity: bytes, frame: bytes) -> None:
+        """Takes one message; never raises because of what is in it."""
+        self.messages += 1
+        client = self.clients.get(identity)
+        request = None
+        try:
+            message = protocol.parse(frame)
+            kind = message[0]
+            if kind in protocol.REQUESTS:
+                request = message[2]
+            if kind == protocol.HELLO:
+                self._hello(identity, client, message)
+                return
+            if client is None:
+                raise BadMessage("no HELLO came first", request)
+            self._count(client, message[1], request)
+            if client.failure is not None and request is not None:
+                self._refuse(client.identity, request, client.failure)
+                return
+            if request is not None and request in client.pending:
+                raise BadMessage(f"request {request} is open already")
+            self._handlers[kind](client, message)
+        except (BadMessage, BadHead, BadOp) as error:
+            self.bad_messages += 1
+            if isinstance(error, BadMessage) and error.request is not None:
+                request = error.request
+            if request is not None:
+                self._refuse(identity, request, f"the hub did not understand a message: {error}")
+        except JobError as error:
+            self._fail(str(error), error.members)
+        except Exception:  # ours, not the client's
+            self._internal_error()
+            if request is not None:
+                self._refuse(identity, request, INTERNAL)
+
+    def _count(self, client: Client, seq: int, request: int | None) -> None:
+        expected = client.seq + 1
+        client.messages += 1
+        client.idle = False
+        client.still = 0
+        client.fetching = None
+        if seq == expected:
+            client.seq = seq
+        elif seq > expected:
+            client.seq = seq
+            self.bad_messages += 1
+        else:
+            raise BadMessage(f"message {seq} came after message {client.seq}", request)
+
+    def _hello(self, identity: bytes, client: Client | None, message: list) -> None:
+        _, seq, version, info = message
+        if client is not None or seq != 1:
+            raise BadMessage("a second HELLO")
+        if version != protocol.VERSION:
+            self._send(identity, [protocol.HELLO, -1, {"error": f"the hub speaks version {protocol.VERSION}, not {version}"}])
+            raise BadMessage("another version")
+        name = info.get("shm")
+        if type(name) is not str or not name or "/" in name or "\0" in name or name in (".", ".."):
+            self._send(identity, [protocol.HELLO, -1, {"error": "shm must name a file in the run directory's ranks folder"}])
+            raise BadMessage("no shm")
+        try:
+            page = Page(self.run_dir / "ranks" / name)
+        except PageError as error:
+            self._send(identity, [protocol.HELLO, -1, {"error": str(error)}])
+            raise BadMessage(str(error)) from None
+        client = Client(identity, self.graph.add_client(), info, page)
+        self.clients[identity] = client
+        self.everyone.append(client)
+        self._send(identity, [protocol.HELLO, client.number, self.config])
+
+    def _extra(self, client: Client, extra: dict) -> None:
+        number = client.number
+        graph = self.graph
+        nodes = extra.get("nodes")
+        if nodes:
+            if type(nodes) is not list:
+                raise BadMessage("nodes is not an array")
+            for item in nodes:
+                if type(item) is not list or len(item) != 2:
+                    raise BadMessage("a definition is [node, head]")
+                graph.define(number, item[0], graph.head(number, item[1]))
+        stalls = extra.get("stalls")
+        if stalls:
+            if type(stalls) is not list:
+                raise BadMessage("stalls is not an array")
+            for item in stalls:
+                if type(item) is not list or len(item) != 3 or type(item[0]) is not int:
+                    raise BadMessage("a stall is [device, head, head]")
+                graph.stall(number, item[0], graph.head(number, item[1]), graph.head(number, item[2]))
+        keep = extra.get("keep")
+        if keep is not None:
+            if type(keep) is not int or keep < 0:
+                raise BadMessage("keep is a node number")
+            graph.forget(number, keep)
+
+    def _wait(self, client: Client, request: Request) -> None:
+        client.pending[request.number] = request
+        self.waiting.append(request)
+
+    def _sync(self, client: Client, message: list) -> None:
+        _, _, number, client.clock_ns, extra, node, flat = message
+        self._extra(client, extra)
+        head = self.graph.head(client.number, flat)
+        self._wait(client, Arrival(client, number, self.graph.define(client.number, node, head), head))
+
+    def _query(self, client: Client, message: list) -> None:
+        _, _, number, client.clock_ns, extra, flat, host_flat = message
+        self._extra(client, extra)
+        query = Query(client, number, self.graph.head(client.number, flat), self.graph.head(client.number, host_flat))
+        if host_flat:
+            self._wait(client, query)
+        else:  # a thread that only watches: it is told what is known now, and bounds nothing
+            self.graph.run()
+            self._send(client.identity, [protocol.QUERY, number, int(query.head.known())])
+
+    def _times(self, client: Client, message: list) -> None:
+        _, _, number, client.clock_ns, extra, flats = message
+        self._extra(client, extra)
+        self._wait(client, Times(client, number, [self.graph.head(client.number, flat) for flat in flats]))
+
+    def _comm_init(self, client: Client, message: list) -> None:
+        client.clock_ns = message[3]
+        self._extra(client, message[4])
+        self._wait(client, self.communicators.join(client, message[2], *message[5:]))
+
+    def _comm_split(self, client: Client, message: list) -> None:
+        client.clock_ns = message[3]
+        self._extra(client, message[4])
+        self._wait(client, self.communicators.split(client, message[2], *message[5:]))
+
+    def _comm_free(self, client: Client, message: list) -> None:
+        client.clock_ns = message[2]
+        self.communicators.leave(client, message[3])
+
+    def _ops(self, client: Client, message: list) -> None:
+        _, _, client.clock_ns, extra, comm, node, flat, items = message
+        self._extra(client, extra)
+        for waiter in self.communicators.launch(client, comm, node, flat, protocol.parse_ops(items)):
+            self._deliver(waiter)
+
+    def _fetch(self, client: Client, message: list) -> None:
+        _, _, number, client.clock_ns, node, index = message
+        waiter = self.communicators.fetch(client, number, node, index)
+        if waiter.exchange.complete:
+            self._deliver(waiter)
+        else:
+            client.fetching = number
+
+    def _lookup(self, client: Client, message: list) -> None:
+        _, _, number, client.clock_ns, key, kind, fields = message
+        if not 0 < key < 1 << 64:
+            raise BadMessage("a signature's key is 64 bits and not zero")
+        context = fields.pop() if kind == 0 and len(fields) == 13 else None
+        duration_ns, source, klass = self.kernel_times.lookup(kind, fields, context)
+        self.table.put(key, duration_ns, source, klass)
+        self._send(client.identity, [protocol.LOOKUP, number, duration_ns, source])
+
+    def _note(self, client: Client, message: list) -> None:
+        _, _, client.clock_ns, what, text = message
+        counter = self.notes.get(what)
+        if counter is None:
+            raise BadMessage(f"unknown note {what!r}")
+        if text in counter or len(counter) < MAX_NOTES:
+            counter[text] += 1
+
+    def _bye(self, client: Client, message: list) -> None:
+        client.clock_ns = message[2]
+        self._leave(client)
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Brings times up to date and releases every answer that is final."""
+        try:
+            self.graph.run()
+            if self.waiting:
+                self._release()
+        except Exception:  # ours: no message is to blame any more
+            self._internal_error()
+        if self.messages >= self._next_commit:
+            self._next_commit = self.messages + COMMIT_EVERY
+            self.commit()
+
+    def commit(self) -> None:
+        """Drops history that nobody can change any more."""
+        bound_ns = horizon.commit_bound_ns(self.clients.values())
+        if bound_ns is not None:
+            self.graph.commit(bound_ns)
+
+    def hold_ms(self) -> int | None:
+        """How long to wait for messages: until the next sample while answers are held back, else for ever."""
+        return horizon.SAMPLE_MS if self._held else None
+
+    def _release(self) -> None:
+        lbts_ns = horizon.lower_bound_ns(self.clients.values())
+        needed_ns = 0
+        kept = []
+        for request in self.waiting:
+            if request.number not in request.client.pending or request.client.gone:
+                continue
+            settled_ns = request.settled_ns()
+            if settled_ns is not None and (lbts_ns is None or settled_ns <= lbts_ns):
+                self._answer(request, request.reply())
+                continue
+            if settled_ns is not None:
+                needed_ns = max(needed_ns, settled_ns)
+            kept.append(request)
+        self.waiting = kept
+        self._held = needed_ns > 0
+        if self._held and time.monotonic() - self._sampled >= horizon.SAMPLE_MS / 1000:
+            self._sampled = time.monotonic()
+            for client in horizon.sample_idle(self.clients.values(), needed_ns):
+                self._leave(client)
+
+    def _deliver(self, waiter: Waiter) -> None:
+        client, number = waiter.client, waiter.number
+        if client.fetching == number:
+            client.fetching = None
+        if not client.gone and client.failure is None:
+            self._send(client.identity, [protocol.FETCH, number, waiter.result()])
+
+    def _answer(self, request: Request, reply: list) -> None:
+        if request.client.pending.pop(request.number, None) is not None:
+            self._send(request.client.identity, reply)
+
+    def _refuse(self, identity: bytes, number: int, text: str) -> None:
+        client = self.clients.get(identity)
+        if client is not None:
+            client.pending.pop(number, None)
+        self._send(identity, [protocol.ERROR, number, text])
+
+    def _send(self, identity: bytes, reply: list) -> None:
+        self.outbox.append((identity, reply))
+
+    def _internal_error(self) -> None:
+        """A defect of the hub. Times may be wrong from here on, so the job is told and ends, instead of hanging."""
+        self.internal_errors += 1
+        if self.internal_errors == 1:
+            traceback.print_exc()
+            self._fail(INTERNAL, range(len(self.everyone)))
+
+    def _fail(self, text: str, members: Iterable[int]) -> None:
+        """Says once what is wrong, and fails what these clients wait for and will ask, instead of letting them hang."""
+        if text not in self.errors:
+            self.errors.append(text)
+            print(f"phantora-ns: {text}", file=sys.stderr, flush=True)
+        for number in members:
+            client = self.everyone[number]
+            if client.gone or client.failure is not None:
+                continue
+            client.failure = text
+            for request in [*client.pending, *([] if client.fetching is None else [client.fetching])]:
+                self._refuse(client.identity, request, text)
+
+    def _leave(self, client: Client) -> None:
+        del self.clients[client.identity]
+        self.communicators.depart(client)
+        client.leave()
+
+    # ---- the loop ---------------------------------------------------------------------------------------------------
+
+    def serve(self, address: str, ready) -> None:
+        """Binds `address`, calls `ready()`, serves until SIGTERM or SIGINT. Raises zmq.ZMQError when it cannot bind."""
+        context = zmq.Context()
+        router = context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.SNDHWM, 0)
+        wake, wakened = sockets.socketpair()
+        wake.setblocking(False)
+        wakened.setblocking(False)
+        stopping: list[int] = []
+        previous = {number: signal.signal(number, lambda number, _: stopping.append(number))
+                    for number in (signal.SIGTERM, signal.SIGINT)}
+        previous_wake = signal.set_wakeup_fd(wake.fileno())
+        try:
+            router.bind(address)
+            ready()
+            poller = zmq.Poller()
+            poller.register(router, zmq.POLLIN)
+            poller.register(wakened.fileno(), zmq.POLLIN)
+            while not stopping:
+                poller.poll(self.hold_ms())
+                self._take(router)
+        finally:
+            signal.set_wakeup_fd(previous_wake)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            wake.close()
+            wakened.close()
+            router.close()
+            context.term()
+
+    def _take(self, router: zmq.Socket) -> None:
+        receive, handle = router.recv_multipart, self.handle
+        for _ in range(BATCH):
+            try:
+                frames = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if len(frames) == 2:
+                handle(frames[0], frames[1])
+            else:
+                self.messages += 1
+                self.bad_messages += 1
+        self.settle()
+        outbox, self.outbox = self.outbox, []
+        for identity, reply in outbox:
+            router.send_multipart((identity, protocol.pack(reply)), zmq.NOBLOCK)

@@ -1,0 +1,208 @@
+"""Communicators: which operation of one rank belongs to which of the others, and the transfers that come of it.
+
+Why it exists: matching follows NCCL's rules and nothing else (collectives by their order on the communicator, sends and
+receives by order per source and destination), while sim/graph.py knows only nodes and times. The rule kept here: what is
+matched depends on each rank's own order of calls, never on whose message came first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from phantora_ns.sim._graph_nodes import Node
+
+KIND_NAMES = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter", "send", "recv",
+)  # fmt: skip
+SEND, RECV = 8, 9
+ROOTED = frozenset((3, 4, 6, 7))
+REDUCING = frozenset((0, 2, 4))
+DTYPE_NAMES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "fp16", "fp32", "fp64", "bf16", "fp8e4m3", "fp8e5m2")
+REDOP_NAMES = ("sum", "prod", "max", "min", "avg")
+MAX_BYTES = 1 << 56
+PLAN_CACHE = 1024
+"""Different operations remembered per communicator; a job repeats a few dozen every step."""
+
+
+class Op(NamedTuple):
+    """One operation as a rank issues it; the fields are those of OPS in docs/wire-protocol.md."""
+
+    kind: int
+    count_bytes: int
+    dtype: int
+    redop: int
+    peer: int
+
+    def describe(self) -> str:
+        """For a person: what, how much, of which type."""
+        words = [KIND_NAMES[self.kind], f"{self.count_bytes} bytes", DTYPE_NAMES[self.dtype]]
+        if self.kind in REDUCING:
+            words.append(REDOP_NAMES[self.redop] if 0 <= self.redop < len(REDOP_NAMES) else f"redop {self.redop}")
+        if self.kind in ROOTED:
+            words.append(f"root {self.peer}")
+        return f"{words[0]}({', '.join(words[1:])})"
+
+
+class Mismatch(ValueError):
+    """Members of a communicator disagree about an operation; the text names them and what each asked for."""
+
+
+class BadOp(ValueError):
+    """An operation that no communicator could run: unknown kind, negative size, a peer that is no member."""
+
+
+class Course(NamedTuple):
+    """What a transfer does once it starts, derived from a Plan (sim/collectives.py)."""
+
+    before_ns: int
+    after_ns: int
+    shared: tuple  # flows over links that others may use
+    private_ns: int  # the longest of the flows that use no link
+    estimate_ns: int  # no flow can end sooner; only the order of work follows it
+
+
+def course_of(plan, capacities) -> Course:
+    """Splits a plan's flows into those that can meet others on a link and those that cannot. O(flows)."""
+    shared = []
+    private_ns = 0
+    estimate_ns = 0
+    for flow in plan.flows:
+        rate = min((capacities[link] for link in flow.links), default=math.inf)
+        if flow.rate_cap is not None:
+            rate = min(rate, flow.rate_cap)
+        alone_ns = 0 if rate == math.inf else math.ceil(flow.size_bytes / rate)
+        estimate_ns = max(estimate_ns, alone_ns)
+        if flow.links:
+            shared.append(flow)
+        else:
+            private_ns = max(private_ns, alone_ns)
+    return Course(plan.before_ns, plan.after_ns, tuple(shared), private_ns, estimate_ns)
+
+
+class Transfer(Node):
+    """One matched operation: a collective, or a send with its receive. Its time is its end.
+
+    It starts (`start_ns`) when every member has reached it; `matched` says that every member has issued its part.
+    `values` belongs to the caller, who may tie data to it.
+    """
+
+    __slots__ = ("op", "first_rank", "ordinal", "matched", "course", "start_ns", "handles", "asking", "values")
+
+    def __init__(self, op: Op, first_rank: int, ordinal: int, contributors: int) -> None:
+        super().__init__(contributors)
+        self.op = op
+        self.first_rank = first_rank
+        self.ordinal = ordinal
+        self.matched = False
+        self.course: Course | None = None
+        self.start_ns: int | None = None
+        self.handles: tuple = ()
+        self.asking = False
+        self.values = None
+
+    def comm_span_ns(self) -> int:
+        """From the moment the last member came to the end."""
+        return self.time_ns - self.start_ns
+
+
+class Communicator:
+    """The ranks that may exchange data with each other: rank i is client `clients[i]` on global GPU `gpus[i]`.
+
+    `names` are what to call the members in an error message.
+    """
+
+    __slots__ = ("number", "clients", "gpus", "names", "ranks", "_issued", "_open", "_waiting", "_courses")
+
+    def __init__(self, number: int, clients: Sequence[int], gpus: Sequence[int], names: Sequence[str]) -> None:
+        self.number = number
+        self.clients = tuple(clients)
+        self.gpus = tuple(gpus)
+        self.names = tuple(names)
+        self.ranks = {client: rank for rank, client in enumerate(self.clients)}
+        self._issued = [0] * len(self.clients)
+        self._open: dict[int, tuple[Transfer, set[int]]] = {}
+        self._waiting: dict[tuple[int, int, int], deque[Transfer]] = {}
+        self._courses: dict[Op, Course] = {}
+
+    def validate(self, ops: Sequence[Op]) -> None:
+        """Raises BadOp when one of `ops` makes no sense on this communicator."""
+        size = len(self.clients)
+        for op in ops:
+            if not 0 <= op.kind <= RECV:
+                raise BadOp(f"unknown operation kind {op.kind}")
+            if not 0 <= op.count_bytes < MAX_BYTES:
+                raise BadOp(f"a size of {op.count_bytes} bytes")
+            if not 0 <= op.dtype < len(DTYPE_NAMES):
+                raise BadOp(f"unknown data type {op.dtype}")
+            if (op.kind in ROOTED or op.kind >= SEND) and not 0 <= op.peer < size:
+                raise BadOp(f"peer {op.peer} of a communicator of {size}")
+
+    def match(self, rank: int, op: Op) -> Transfer:
+        """The transfer that `op`, issued next by `rank`, is part of: a new one, or one that others have joined.
+
+        Raises Mismatch when the members disagree.
+        """
+        if op.kind >= SEND:
+            return self._match_pair(rank, op)
+        ordinal = self._issued[rank]
+        self._issued[rank] += 1
+        entry = self._open.get(ordinal)
+        if entry is None:
+            entry = self._open[ordinal] = (Transfer(op, rank, ordinal, len(self.clients)), set())
+        transfer, joined = entry
+        first = transfer.op
+        alike = first.kind == op.kind and first.count_bytes == op.count_bytes and first.dtype == op.dtype
+        if not alike or (op.kind in ROOTED and first.peer != op.peer) or (op.kind in REDUCING and first.redop != op.redop):
+            raise Mismatch(
+                f"collective {ordinal} of communicator {self.number}: {self.names[transfer.first_rank]} calls "
+                f"{first.describe()}, {self.names[rank]} calls {op.describe()}"
+            )
+        joined.add(rank)
+        if len(joined) == len(self.clients):
+            transfer.matched = True
+            del self._open[ordinal]
+        return transfer
+
+    def course(self, transfer: Transfer, collectives, capacities) -> Course:
+        """What `transfer` does, from the collective model; remembered, since a job repeats its operations."""
+        op = transfer.op
+        if op.kind >= SEND:
+            source, destination, _ = self._pair_key(transfer.first_rank, op)
+            key = Op(SEND, op.count_bytes, source, 0, destination)
+        else:
+            key = op._replace(redop=-1)
+        course = self._courses.get(key)
+        if course is None:
+            if op.kind >= SEND:
+                plan = collectives.plan_pairs([(self.gpus[source], self.gpus[destination], op.count_bytes)])
+            else:
+                plan = collectives.plan(op.kind, self.gpus, op.count_bytes, op.dtype, max(op.peer, 0))
+            if len(self._courses) >= PLAN_CACHE:
+                self._courses.clear()
+            course = self._courses[key] = course_of(plan, capacities)
+        return course
+
+    def _pair_key(self, rank: int, op: Op) -> tuple[int, int, int]:
+        return (rank, op.peer, SEND) if op.kind == SEND else (op.peer, rank, RECV)
+
+    def _match_pair(self, rank: int, op: Op) -> Transfer:
+        source, destination, own = self._pair_key(rank, op)
+        opposite = (source, destination, RECV if own == SEND else SEND)
+        queue = self._waiting.get(opposite)
+        if queue:
+            transfer = queue.popleft()
+            transfer.matched = True
+            if not queue:
+                del self._waiting[opposite]
+            if transfer.op.count_bytes != op.count_bytes:
+                raise Mismatch(
+                    f"communicator {self.number}: {self.names[transfer.first_rank]} calls {transfer.op.describe()} with "
+                    f"{self.names[rank]}, which calls {op.describe()}"
+                )
+            return transfer
+        transfer = Transfer(op, rank, 0, 2)
+        self._waiting.setdefault((source, destination, own), deque()).append(transfer)
+        return transfer

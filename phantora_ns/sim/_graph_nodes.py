@@ -1,0 +1,281 @@
+"""Nodes and heads of the event graph, and each client's table of them.
+
+Why it exists: the graph's arithmetic is small (a maximum of sums) and runs for every message of every rank, so its
+objects are kept apart from the rules about communicators. The rule kept here: a node's time is a pure function of its
+terms, so evaluating it again after any of them moved gives what it would have been had the new times been known first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable
+
+MAX_SPAN_NS = 1 << 56
+"""Largest lag or work accepted in one head entry (over two years): keeps sums within 64 bits whatever a client sends."""
+
+MAX_ID_GAP = 1 << 20
+"""How far a client's node number may run ahead of the largest before it; retired times are stored by number."""
+
+MIN_DROP = 4096
+"""Forgotten entries are dropped by the page of this many, so that forgetting costs nothing per message."""
+
+
+class Node:
+    """A point in virtual time: the maximum over its terms of (their time + weight), never below `base_ns`.
+
+    `settled_ns` lies just after the latest end, over all ancestors, of flows that share links with others: once the lower
+    bound on time stamps has reached it, nothing can move this node any more (the argument is in sim/graph.py).
+    Both are None until everything the node depends on is known; `missing` counts what is not: terms without a time,
+    and contributors that have not come. `told` is set by whoever has told a client the time.
+    """
+
+    __slots__ = ("time_ns", "settled_ns", "base_ns", "terms", "dependents", "missing", "queued", "retired", "told")
+
+    def __init__(self, contributors: int = 0) -> None:
+        self.time_ns: int | None = None
+        self.settled_ns: int | None = None
+        self.base_ns = 0
+        self.terms: dict[Node, int] = {}
+        self.dependents: list[Node] = []
+        self.missing = contributors
+        self.queued = False
+        self.retired = False
+        self.told = False
+
+    def absorb(self, head: Head) -> None:
+        """Adds a head's entries to the terms; two entries over the same node keep the larger weight."""
+        if head.base_ns > self.base_ns:
+            self.base_ns = head.base_ns
+        terms = self.terms
+        for node, weight in head.terms:
+            known = terms.get(node)
+            if known is None:
+                terms[node] = weight
+                node.dependents.append(self)
+                if node.time_ns is None:
+                    self.missing += 1
+            elif weight > known:
+                terms[node] = weight
+
+    def reach(self) -> tuple[int, int]:
+        """(time_ns, settled_ns) of the maximum over the terms; all of them must be known."""
+        time_ns = self.base_ns
+        settled_ns = 0
+        for node, weight in self.terms.items():
+            reached = node.time_ns + weight
+            if reached > time_ns:
+                time_ns = reached
+            if node.settled_ns > settled_ns:
+                settled_ns = node.settled_ns
+        return time_ns, settled_ns
+
+    def comm_span_ns(self) -> int:
+        """How long the communication that this node ends took; 0 for a node that is not an end of communication."""
+        return 0
+
+    def retire(self) -> None:
+        """Forgets how the time came about: it is final. Its dependents keep it as a plain number."""
+        self.retired = True
+        self.terms = {}
+        self.dependents = []
+
+
+class Rendezvous(Node):
+    """All members of a communicator meet: the latest of them, and one nanosecond.
+
+    The nanosecond makes a rendezvous strictly later than every member, which the answer to a query relies on (a node
+    that is not known yet is later than the lower bound on time stamps). NCCL's real start-up time is not modelled.
+    """
+
+    __slots__ = ()
+
+    def reach(self) -> tuple[int, int]:
+        """(time_ns, settled_ns), one nanosecond after the last member."""
+        time_ns, settled_ns = super().reach()
+        return time_ns + 1, settled_ns
+
+
+class PartEnd(Node):
+    """The end of a grouped launch on one rank: when the last of its transfers has ended."""
+
+    __slots__ = ("transfers",)
+
+    def __init__(self, transfers: tuple[Node, ...]) -> None:
+        super().__init__()
+        self.transfers = transfers
+        self.absorb(Head(0, [(transfer, 0) for transfer in transfers]))
+
+    def comm_span_ns(self) -> int:
+        """From the first transfer's start to the last one's end."""
+        return self.time_ns - min(transfer.start_ns for transfer in self.transfers)
+
+    def retire(self) -> None:
+        """As Node.retire; lets go of the transfers too."""
+        super().retire()
+        self.transfers = ()
+
+
+class Head:
+    """A max-plus expression over nodes: the maximum of `base_ns` and (time of node + weight) over `terms`.
+
+    Nodes whose time is final are folded into `base_ns` on the way in, so that history is not kept alive by heads.
+    """
+
+    __slots__ = ("base_ns", "terms")
+
+    def __init__(self, base_ns: int, terms: list[tuple[Node, int]]) -> None:
+        self.base_ns = base_ns
+        self.terms = terms
+
+    def known(self) -> bool:
+        """Whether every node of the head has a time."""
+        for node, _ in self.terms:
+            if node.time_ns is None:
+                return False
+        return True
+
+    def reach(self) -> tuple[int, int] | None:
+        """(time_ns, settled_ns), or None while a node of the head is not known."""
+        time_ns = self.base_ns
+        settled_ns = 0
+        for node, weight in self.terms:
+            if node.time_ns is None:
+                return None
+            if node.time_ns + weight > time_ns:
+                time_ns = node.time_ns + weight
+            if node.settled_ns > settled_ns:
+                settled_ns = node.settled_ns
+        return time_ns, settled_ns
+
+
+class BadHead(ValueError):
+    """A client's message names a node that it never defined, defines one twice, or is no head at all."""
+
+
+class Timeline:
+    """One client's nodes by number: live ones as objects, final ones as plain numbers in an array.
+
+    An array entry costs eight bytes; `forget` drops the entries below a number that the client will not name again.
+    """
+
+    __slots__ = ("live", "order", "past", "past_base", "largest", "comm_ns", "exposed_ns", "stalls", "latest_ns")
+
+    def __init__(self) -> None:
+        self.live: dict[int, Node] = {}
+        self.order: deque[int] = deque()
+        self.past = array("q", [0])
+        self.past_base = 0
+        self.largest = 0
+        self.comm_ns = 0
+        self.exposed_ns: dict[int, int] = {}
+        self.stalls: deque[tuple[int, Head, Head]] = deque()
+        self.latest_ns = 0
+
+    def check_new(self, number: object) -> int:
+        """`number` if it can name a new node of this client; raises BadHead otherwise."""
+        if type(number) is not int or number <= 0:
+            raise BadHead(f"node {number!r} is not a positive integer")
+        if number in self.live or self._past(number) is not None:
+            raise BadHead(f"node {number} is defined twice")
+        if number > self.largest + MAX_ID_GAP or number < self.past_base:
+            raise BadHead(f"node {number} is out of order")
+        return number
+
+    def head(self, flat: object) -> Head:
+        """Parses `[node, lag, work, ...]`; raises BadHead when it is not one, or names an unknown node. Empty: time 0."""
+        if type(flat) is not list or len(flat) % 3:
+            raise BadHead("a head is an array of node, lag, work")
+        live = self.live
+        base_ns = 0
+        terms = []
+        for i in range(0, len(flat), 3):
+            number, lag, work = flat[i : i + 3]
+            if type(lag) is not int or type(work) is not int or not (0 <= lag < MAX_SPAN_NS and 0 <= work < MAX_SPAN_NS):
+                raise BadHead("lag and work are nanoseconds from 0 to 2^56")
+            if type(number) is not int:
+                raise BadHead(f"node {number!r} is not an integer")
+            node = live.get(number)
+            if node is not None and not node.retired:
+                terms.append((node, lag + work))
+                continue
+            past = self._past(number) if node is None else node.time_ns
+            if past is None:
+                raise BadHead(f"node {number} is not known")
+            if past + lag + work > base_ns:
+                base_ns = past + lag + work
+        return Head(base_ns, terms)
+
+    def add(self, number: int, node: Node) -> None:
+        """Enters a new node; `number` must have passed `check_new`."""
+        self.live[number] = node
+        self.order.append(number)
+        if number > self.largest:
+            self.largest = number
+
+    def retire(self, before_ns: int) -> Iterable[Node]:
+        """Moves the oldest nodes whose time can change no more into the array; yields each. Amortised O(1) a node."""
+        order, live = self.order, self.live
+        while order:
+            node = live[order[0]]
+            if node.settled_ns is None or node.settled_ns > before_ns:
+                return
+            number = order.popleft()
+            del live[number]
+            self._store(number, node.time_ns)
+            self.comm_ns += node.comm_span_ns()
+            self.latest_ns = max(self.latest_ns, node.time_ns)
+            yield node
+
+    def forget(self, number: int) -> None:
+        """The client will name no node below `number` again, the origin apart."""
+        drop = number - self.past_base
+        if MIN_DROP <= drop <= len(self.past) and drop * 2 >= len(self.past):
+            del self.past[:drop]
+            self.past_base += drop
+
+    def settle_stalls(self) -> None:
+        """Adds up the leading stalls whose both ends are final."""
+        stalls = self.stalls
+        while stalls:
+            device, before, after = stalls[0]
+            if any(not node.retired for node, _ in before.terms) or any(not node.retired for node, _ in after.terms):
+                return
+            stalls.popleft()
+            self._add_stall(device, before, after)
+
+    def totals(self) -> tuple[int, dict[int, int], int]:
+        """(comm_ns, exposed_ns by device, latest_ns) over all nodes whose time is known, final or not."""
+        comm_ns, latest_ns = self.comm_ns, self.latest_ns
+        for node in self.live.values():
+            if node.time_ns is not None:
+                comm_ns += node.comm_span_ns()
+                latest_ns = max(latest_ns, node.time_ns)
+        exposed = dict(self.exposed_ns)
+        for device, before, after in self.stalls:
+            if before.known() and after.known():
+                exposed[device] = exposed.get(device, 0) + max(0, after.reach()[0] - before.reach()[0])
+        return comm_ns, exposed, latest_ns
+
+    def _add_stall(self, device: int, before: Head, after: Head) -> None:
+        stalled_ns = max(0, after.reach()[0] - before.reach()[0])
+        self.exposed_ns[device] = self.exposed_ns.get(device, 0) + stalled_ns
+
+    def _past(self, number: int) -> int | None:
+        if number == 0:
+            return 0
+        index = number - self.past_base
+        if 0 <= index < len(self.past) and self.past[index] >= 0:
+            return self.past[index]
+        return None
+
+    def _store(self, number: int, time_ns: int) -> None:
+        past = self.past
+        index = number - self.past_base
+        if index < 0:
+            return
+        if index >= len(past):
+            past.extend([-1] * (index - len(past)))
+            past.append(min(time_ns, (1 << 63) - 1))
+        else:
+            past[index] = min(time_ns, (1 << 63) - 1)
