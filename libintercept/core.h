@@ -1,0 +1,146 @@
+/* core.h - the state behind shim.h: streams, events, allocations, the host clock, the hub connection.
+ *
+ * Why it exists: the API files see only shim.h and these functions; everything that must be locked is locked behind them.
+ * Rule: `ph_lock` guards streams, events and the host clock; it is never held while waiting for the hub. */
+#ifndef PH_CORE_H
+#define PH_CORE_H
+#include "page.h"
+#include "shim.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* ---- environment ------------------------------------------------------------------------------------------------ */
+#define PH_WINDOW_BASE 0x7a0000000000ull /* cudaMalloc: one slice per device */
+#define PH_SLICE_BYTES (1ull << 39)
+#define PH_WINDOW_END (PH_WINDOW_BASE + 8 * PH_SLICE_BYTES)
+#define PH_VIRTUAL_BASE 0x600000000000ull /* cuMemAddressReserve */
+#define PH_VIRTUAL_END 0x700000000000ull
+#define PH_SMALL_BYTES 65536u        /* values of collectives up to this size are carried */
+#define PH_COPY_BYTES (1u << 20)     /* copies, and collectives of bytes, up to this size are carried */
+
+const char *ph_env(const char *name); /* NULL when unset or empty */
+extern pthread_mutex_t ph_lock;
+
+/* ---- heads: max-plus expressions over nodes (docs/wire-protocol.md) ---------------------------------------------- */
+enum { PH_HEAD_MAX = 8 };
+struct ph_entry {
+    uint64_t node;
+    int64_t lag, work;
+};
+struct ph_head {
+    int count;
+    struct ph_entry entry[PH_HEAD_MAX];
+};
+
+struct ph_stream {
+    uint32_t magic;
+    int device, priority;
+    unsigned flags;
+    uint64_t id;
+    bool used;
+    struct ph_head head;
+    struct ph_stream *next;
+};
+
+struct ph_event {
+    uint32_t magic;
+    unsigned flags;
+    int device;
+    bool recorded;
+    struct ph_head head;
+};
+
+/* ---- timeline.c: every function takes ph_lock itself unless its name ends in _locked ------------------------------ */
+void ph_touch(void);           /* the process starts to use CUDA: joins the hub, starts its clock; idempotent, cheap */
+bool ph_touched(void);
+uint64_t ph_now(void);         /* advances the host chain by the caller's CPU time and returns it */
+struct ph_stream *ph_stream_create(int device, unsigned flags, int priority);
+bool ph_stream_destroy(struct ph_stream *stream);
+struct ph_stream *ph_stream_resolve(void *handle); /* NULL: no such stream */
+struct ph_event *ph_event_create(unsigned flags);
+bool ph_event_destroy(struct ph_event *event);
+bool ph_event_valid(const struct ph_event *event);
+void ph_event_record(struct ph_event *event, struct ph_stream *stream);
+void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event);
+bool ph_event_ready(const struct ph_event *event);
+bool ph_stream_ready(struct ph_stream *stream);
+void ph_event_synchronize(const struct ph_event *event);
+void ph_stream_synchronize(struct ph_stream *stream);
+void ph_device_synchronize(int device);
+bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, float *milliseconds);
+void ph_run(struct ph_stream *stream, uint64_t duration_ns, enum ph_source source); /* GPU work of known length */
+void ph_host_cost(uint64_t nanoseconds);     /* a call's modelled cost on the host */
+void ph_host_pause(void);                    /* from here on this thread's CPU time is ours, not the job's */
+void ph_host_resume(void);
+uint64_t ph_duration(const struct ph_pack *signature, enum ph_source *source);
+/* A collective launch: sends OPS and leaves its end node as the stream's head. `ops` is count packed operations. */
+uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops, uint32_t count);
+
+/* ---- hub.c: the connection. Thread-safe. --------------------------------------------------------------------------- */
+enum ph_message_type {
+    PH_HELLO = 1, PH_SYNC, PH_QUERY, PH_TIMES, PH_COMM_INIT, PH_COMM_SPLIT, PH_COMM_FREE, PH_OPS, PH_FETCH, PH_LOOKUP, PH_NOTE, PH_BYE
+};
+struct ph_reply { /* a received frame with a read cursor */
+    unsigned char *data;
+    size_t length, at;
+    bool bad;
+    void *owner; /* what ph_reply_free frees */
+};
+void ph_hub_connect(void); /* makes the page, says HELLO, waits for WELCOME; dies with one line when there is no hub */
+bool ph_hub_connected(void);
+struct ph_rank_page *ph_page(void); /* never NULL after ph_hub_connect */
+uint64_t ph_request_id(void);
+/* Sends [type, seq, body...]; body holds `fields` packed values. */
+void ph_send(enum ph_message_type type, const struct ph_pack *body, uint32_t fields);
+/* Waits for the reply that carries `req`; positioned after [type, req]. Dies if the hub answers with an error.
+ * timeout_ms < 0 waits for ever; false when the time ran out. */
+bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms);
+void ph_reply_free(struct ph_reply *reply);
+int64_t ph_read_int(struct ph_reply *reply);
+uint32_t ph_read_array(struct ph_reply *reply);
+const unsigned char *ph_read_bytes(struct ph_reply *reply, size_t *length);
+void ph_hub_forget(void); /* in a forked child */
+
+/* A host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT): `rest` holds `fields` packed values; the reply's
+ * values before the time go to `answer`. */
+void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32_t fields, int64_t *answer, int answers);
+
+/* ---- memory.c ------------------------------------------------------------------------------------------------------ */
+enum ph_memory_kind { PH_PAGEABLE, PH_PINNED, PH_DEVICE };
+struct ph_allocation {
+    uintptr_t base;
+    size_t bytes;
+    int device;
+    enum ph_memory_kind kind;
+    uint64_t id;
+};
+bool ph_is_device(const void *pointer);
+void *ph_device_alloc(int device, size_t bytes);  /* NULL: out of memory */
+bool ph_device_free(void *pointer);               /* false: not an allocation */
+void *ph_pinned_alloc(size_t bytes);
+bool ph_pinned_free(void *pointer);
+void ph_pinned_register(void *pointer, size_t bytes);
+bool ph_pinned_unregister(void *pointer);
+bool ph_find(const void *pointer, struct ph_allocation *found); /* the allocation around a pointer */
+enum ph_memory_kind ph_kind(const void *pointer);
+int ph_pointer_device(const void *pointer);
+bool ph_charge(int device, uint64_t bytes);       /* account for memory without an address; false: out of memory */
+void ph_discharge(int device, uint64_t bytes);
+void *ph_virtual_reserve(size_t bytes, size_t alignment);
+bool ph_virtual_free(void *pointer, size_t bytes);
+void ph_virtual_owner(void *pointer, size_t bytes, int device); /* device -1: unmapped */
+/* Moves the values of a copy if they are carried at all, else makes the destination zero. */
+void ph_move(void *destination, const void *source, size_t bytes);
+void ph_fill(void *destination, int value, size_t bytes);
+
+/* ---- payload.c: values that collectives bring --------------------------------------------------------------------- */
+void ph_payload_expect(void *destination, size_t bytes, uint64_t node, uint32_t index);
+void ph_payload_settle(const void *pointer, size_t bytes); /* call before reading or writing device memory on the CPU */
+bool ph_planted(void *destination, size_t bytes); /* plant.c: true when a device-to-host copy was answered by a planted number */
+void ph_values_load(void); /* duration.c: starts the values library if torch is there; once; before torch's first operator */
+bool ph_planted(void *destination, size_t bytes); /* plant.c: the number an operator is about to read back, if it is known */
+bool ph_all_zero(const void *pointer, size_t bytes);
+
+/* ---- the last error of the runtime API, per thread (cudart.c) ----------------------------------------------------- */
+int ph_set_error(int error);
+#endif

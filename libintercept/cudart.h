@@ -1,0 +1,40 @@
+/* cudart.h - the little that the runtime API's files share: error codes and dim3 (facts of CUDA 13's ABI). */
+#ifndef PH_CUDART_H
+#define PH_CUDART_H
+#include "core.h"
+
+enum {
+    CUDA_OK = 0, CUDA_INVALID_VALUE = 1, CUDA_OUT_OF_MEMORY = 2, CUDA_INVALID_SYMBOL = 13, CUDA_INVALID_FUNCTION = 98, CUDA_INVALID_DEVICE = 101,
+    CUDA_INVALID_IMAGE = 200, CUDA_INVALID_CONTEXT = 201, CUDA_FILE_NOT_FOUND = 301, CUDA_INVALID_HANDLE = 400, CUDA_NOT_FOUND = 500,
+    CUDA_NOT_READY = 600, CUDA_HOST_ALREADY_REGISTERED = 712, CUDA_HOST_NOT_REGISTERED = 713, CUDA_NOT_SUPPORTED = 801
+};
+struct ph_dim3 {
+    unsigned x, y, z;
+};
+
+/* ---- kernels.c ------------------------------------------------------------------------------------------------------- */
+struct ph_kernel; /* what cudaKernel_t, CUfunction and host functions stand for */
+struct ph_kernel_param;
+struct ph_kernel *ph_kernel_resolve(const void *handle); /* NULL: not a kernel */
+struct ph_kernel *ph_kernel_make(const char *name);      /* for a function of a loaded module */
+struct ph_launch {
+    struct ph_dim3 grid, block, cluster;
+    size_t shared_bytes;
+    void *stream;
+};
+int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments);
+struct ph_kernel_facts {
+    bool known;
+    unsigned registers, max_threads, static_shared, local_bytes;
+    unsigned param_count;
+    const struct ph_kernel_param *params;
+};
+const struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel);
+void ph_kernel_set_facts(struct ph_kernel *kernel, const struct ph_kernel_facts *facts);
+int ph_occupancy(struct ph_kernel *kernel, int block_threads, size_t dynamic_shared);
+void *ph_own_symbol(const char *name); /* of this library; NULL when it has none */
+void ph_device_use(int device); /* driver.c: its primary context exists from now on */
+/* ---- copies.c: one copy or fill with its values, its time and its synchronisation ------------------------------------- */
+void ph_copy(void *destination, const void *source, size_t bytes, void *stream, bool blocking);
+void ph_set(void *destination, int value, size_t bytes, void *stream, bool blocking);
+#endif

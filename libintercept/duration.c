@@ -1,0 +1,185 @@
+/* duration.c - how long a piece of GPU work takes: the shared kernel table first, else the hub.
+ *
+ * Why it exists: thousands of launches a step repeat a few hundred signatures; the first rank to meet one asks, all others
+ * read the answer from a mapped table without a message. Also here: which framework operator encloses the caller, which the
+ * hub's estimators are told (docs/wire-protocol.md, LOOKUP). */
+#include "core.h"
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LOCAL = 1 << 14, SHAPES = 64 };
+
+static const struct ph_table_header *header;
+static const struct ph_table_slot *slots;
+/* Answers that found no room in the shared table, and a first level for the others. */
+static struct { uint64_t key, duration; uint32_t source; } local[LOCAL];
+static pthread_mutex_t local_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static _Thread_local struct {
+    const char *name;
+    uint64_t input_bytes;
+    uint32_t shapes;
+    uint32_t rank[SHAPES / 4];
+    int64_t dims[SHAPES];
+} operator_now;
+
+PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims, const uint32_t *ranks);
+PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims, const uint32_t *ranks)
+{
+    uint32_t used = 0, kept = 0;
+    for (; kept < shapes && kept < SHAPES / 4 && used + ranks[kept] <= SHAPES; kept++) {
+        operator_now.rank[kept] = ranks[kept];
+        memcpy(operator_now.dims + used, dims + used, ranks[kept] * sizeof *dims);
+        used += ranks[kept];
+    }
+    operator_now.name = name;
+    operator_now.input_bytes = input_bytes;
+    operator_now.shapes = kept;
+}
+
+PH_EXPORT void phantora_operator_end(void);
+PH_EXPORT void phantora_operator_end(void) { operator_now.name = NULL; }
+
+static void map_table(void)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/kernels.tbl", ph_env("PHANTORA_RUN_DIR"));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat status;
+    if (fd < 0 || fstat(fd, &status) != 0) ph_die("cannot open %s: %s", path, strerror(errno));
+    const struct ph_table_header *map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED || map->magic != PH_TABLE_MAGIC || map->version != 1 ||
+        (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
+        ph_die("%s is not a kernel table of this version", path);
+    slots = (const struct ph_table_slot *)(map + 1);
+    header = map;
+}
+
+static bool shared_find(uint64_t key, uint64_t *duration, uint32_t *source)
+{
+    uint64_t mask = header->capacity - 1;
+    for (uint64_t at = key & mask, seen = 0; seen <= mask; at = (at + 1) & mask, seen++) {
+        uint64_t there = atomic_load_explicit(&slots[at].key, memory_order_acquire);
+        if (there == 0) return false;
+        if (there == key) {
+            *duration = atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed);
+            *source = slots[at].source;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void pack_context(struct ph_pack *body)
+{
+    if (!operator_now.name) {
+        ph_pack_nil(body);
+        return;
+    }
+    ph_pack_array(body, 4);
+    ph_pack_str(body, operator_now.name);
+    ph_pack_uint(body, operator_now.input_bytes);
+    ph_pack_uint(body, 0); /* outputs are not known when the operator launches */
+    ph_pack_array(body, operator_now.shapes);
+    const int64_t *dim = operator_now.dims;
+    for (uint32_t i = 0; i < operator_now.shapes; i++) {
+        ph_pack_array(body, operator_now.rank[i]);
+        for (uint32_t j = 0; j < operator_now.rank[i]; j++) ph_pack_int(body, *dim++);
+    }
+}
+
+_Thread_local unsigned ph_lookups; /* kernels.c watches it for signatures that never repeat */
+
+static uint64_t ask_hub(uint64_t key, const struct ph_pack *signature, uint32_t *source)
+{
+    struct ph_pack body = {0};
+    uint64_t req = ph_request_id();
+    ph_pack_uint(&body, req);
+    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_uint(&body, key);
+    /* The signature is [kind, fields]; a kernel's fields get one element more, the context. */
+    bool kernel = signature->data[1] == 0;
+    ph_pack_uint(&body, signature->data[1]);
+    if (kernel) {
+        ph_pack_array(&body, 13);
+        ph_pack_raw(&body, signature->data + 3, signature->length - 3);
+        pack_context(&body);
+    } else {
+        ph_pack_raw(&body, signature->data + 2, signature->length - 2);
+    }
+    ph_lookups++;
+    ph_send(PH_LOOKUP, &body, 5);
+    ph_pack_free(&body);
+    struct ph_reply reply;
+    ph_wait(req, &reply, -1);
+    uint64_t duration = (uint64_t)ph_read_int(&reply);
+    *source = (uint32_t)ph_read_int(&reply);
+    ph_reply_free(&reply);
+    return duration;
+}
+
+uint64_t ph_duration(const struct ph_pack *signature, enum ph_source *source)
+{
+    uint64_t key = 0xcbf29ce484222325ull, duration;
+    uint32_t from;
+    for (size_t i = 0; i < signature->length; i++) key = (key ^ signature->data[i]) * 0x100000001b3ull;
+    key = key ? key : 1;
+    pthread_mutex_lock(&local_lock);
+    bool found = local[key % LOCAL].key == key;
+    if (found) {
+        duration = local[key % LOCAL].duration;
+        from = local[key % LOCAL].source;
+    } else if (!header) {
+        map_table();
+    }
+    pthread_mutex_unlock(&local_lock);
+    if (!found) {
+        if (!shared_find(key, &duration, &from)) duration = ask_hub(key, signature, &from);
+        pthread_mutex_lock(&local_lock);
+        local[key % LOCAL].key = key;
+        local[key % LOCAL].duration = duration;
+        local[key % LOCAL].source = from;
+        pthread_mutex_unlock(&local_lock);
+    }
+    *source = from < PH_SOURCES ? (enum ph_source)from : PH_GUESS;
+    return duration;
+}
+
+/* ---- the values library ------------------------------------------------------------------------------------------------ */
+PH_EXPORT int phantora_is_device(const void *pointer);
+PH_EXPORT int phantora_is_device(const void *pointer) { return ph_is_device(pointer); }
+PH_EXPORT void phantora_values_pause(void);
+PH_EXPORT void phantora_values_pause(void) { ph_host_pause(); }
+PH_EXPORT void phantora_values_resume(void);
+PH_EXPORT void phantora_values_resume(void) { ph_host_resume(); }
+PH_EXPORT void phantora_values_before_read(const void *pointer, size_t bytes);
+PH_EXPORT void phantora_values_before_read(const void *pointer, size_t bytes) { ph_payload_settle(pointer, bytes); }
+
+static void load_values(void)
+{
+    const char *path = ph_env("PHANTORA_VALUES_LIB");
+    void *torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW);
+    if (!torch) return; /* not a PyTorch process: there are no operators */
+    dlclose(torch);
+    if (!path) {
+        ph_warn("small operators do not run on the CPU (the values library was not built: no C++ compiler); values computed on the GPU read as zero");
+        return;
+    }
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    int (*start)(void) = library ? (int (*)(void))dlsym(library, "phantora_values_start") : NULL;
+    if (!start || start() != 0)
+        ph_warn("the values library does not fit this torch (%s); run make build; values computed on the GPU read as zero", dlerror());
+}
+
+void ph_values_load(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load_values);
+}
