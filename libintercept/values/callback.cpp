@@ -149,16 +149,18 @@ void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     }
 }
 
-/* The operator's own kernel will read a count back: make that the count it would have found. */
-void plant_count(const Operator &op, bool runnable, c10::ArrayRef<c10::IValue> inputs)
+/* The host will read back what the operator's own kernel would have computed: make it read that. Zero if the operands have
+ * no values, rather than what happens to lie in memory. */
+void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inputs)
 {
     if (!face.plant) return;
-    int64_t count = 0;
-    if (runnable) {
+    int64_t number = 0;
+    if (small) {
+        for (const auto &input : inputs) settle(input);
         Paused paused;
-        count = count_results(op, inputs);
+        number = number_read_back(op, inputs);
     }
-    face.plant(&count, op.count_bytes); /* little-endian: the first bytes are the narrower integer */
+    face.plant(&number, op.read_back); /* little-endian: the first bytes are the narrower integer */
     counts.planted++;
 }
 
@@ -185,7 +187,7 @@ void started(const at::RecordFunction &function)
         for (size_t i = 0; i < op->arguments; i++)
             if (op->out[i]) frame.inputs.push_back(inputs[i]);
     }
-    if (op->count_bytes) plant_count(*op, frame.runnable, inputs);
+    if (op->read_back) plant_number(*op, seen.small, inputs);
     frame.announce();
 }
 
@@ -242,7 +244,7 @@ void ended(const at::RecordFunction &function)
     auto all = c10::ArrayRef<c10::IValue>(function.outputs());
     auto outputs = all.slice(all.size() - std::min(all.size(), op.returns));
     bool threw = std::uncaught_exceptions() > frame->exceptions || outputs.size() != op.returns;
-    if (op.count_bytes && face.plant) face.plant(nullptr, 0);
+    if (op.read_back && face.plant) face.plant(nullptr, 0);
     if (!threw && op.treatment != Treatment::kEnclose) {
         if (frame->runnable && all_small(outputs))
             run_frame(*frame, outer, outputs);

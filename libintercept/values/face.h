@@ -22,8 +22,8 @@ struct Face {
     void (*operator_begin)(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims,
                            const uint32_t *ranks);
     void (*operator_end)();
-    /* Optional. The next device-to-host copy of exactly `bytes` bytes by this thread yields these bytes instead of what
-     * device memory holds; plant(nullptr, 0) withdraws it. */
+    /* Optional. Device-to-host copies of `bytes` bytes by this thread yield these bytes instead of what device memory holds,
+     * until plant(nullptr, 0). A planted number of 8 bytes also answers copies of 4. */
     void (*plant)(const void *value, size_t bytes);
     void (*failed)(const char *operator_name, const char *reason); /* optional: an operator could not be run */
 };

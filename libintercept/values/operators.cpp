@@ -19,13 +19,16 @@ const std::unordered_set<std::string> kNeverRun = {
     "aten::is_pinned",     "aten::_pin_memory",      "aten::_cudnn_rnn_flatten_weight",
 };
 
-/* Operators whose output's size is a number that their own kernel counts, with the width in which it comes back (ATen's
- * native/cuda/Nonzero.cu and UniqueCub.cu, 2.11). Others (bincount, repeat_interleave, boolean masks) count with operators
- * that come by themselves. */
-const std::unordered_map<std::string, size_t> kCounted = {
+/* Operators whose result, or its size, is a number that their own kernels compute unseen, with the width in which it comes back
+ * (ATen's native/cuda/Nonzero.cu, UniqueCub.cu and Equal.cpp, 2.11). Others (bincount, repeat_interleave, boolean masks) go
+ * through operators that come by themselves. */
+const std::unordered_map<std::string, size_t> kReadBack = {
     {"aten::nonzero", sizeof(int)},
     {"aten::_unique", sizeof(int64_t)},
     {"aten::_unique2", sizeof(int64_t)},
+    {"aten::equal", sizeof(bool)},
+    {"aten::unique_consecutive", sizeof(int64_t)},
+    {"aten::unique_dim", sizeof(int64_t)},
 };
 
 Treatment classify(const c10::OperatorHandle &handle, const std::string &name)
@@ -55,8 +58,8 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
     op->softmax = op->name == "aten::_softmax" || op->name == "aten::_log_softmax";
     op->arguments = schema.arguments().size();
     op->returns = schema.returns().size();
-    auto counted = kCounted.find(op->name);
-    if (counted != kCounted.end()) op->count_bytes = counted->second;
+    auto read_back = kReadBack.find(op->name);
+    if (read_back != kReadBack.end()) op->read_back = read_back->second;
     for (size_t i = 0; i < op->arguments; i++) {
         const auto &argument = schema.arguments()[i];
         bool written = argument.alias_info() && argument.alias_info()->isWrite();

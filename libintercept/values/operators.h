@@ -13,25 +13,25 @@
 namespace phantora {
 
 enum class Treatment {
-    kIgnore,    /* no kernel of its own (its inner operators come by themselves), or or an alias */
-    kEnclose,   /* not of aten: launches kernels of which nothing more is known */
-    kAllocate,  /* makes uninitialised memory: small outputs are zeroed, so that runs repeat */
-    kLaunch,    /* launches kernels but is never run here: no CPU kernel, or an effect that the CPU must not repeat */
+    kIgnore,   /* no kernel of its own (its inner operators come by themselves), or a view */
+    kEnclose,  /* not of aten: launches kernels of which nothing more is known */
+    kAllocate, /* makes uninitialised memory: small outputs are zeroed, so that runs repeat */
+    kLaunch,   /* launches kernels but is never run here: no CPU kernel, or an effect that the CPU must not repeat */
     kRun,
 };
 
 struct Operator {
     c10::OperatorHandle handle;
-    std::string name, overload;  /* "aten::add", "Tensor" */
+    std::string name, overload; /* "aten::add", "Tensor" */
     Treatment treatment = Treatment::kIgnore;
-    bool random = false;                /* draws from a generator */
-    int generator = -1;         /* index of the Generator argument, -1: none */
-    bool softmax = false;               /* has a "half to float" flag that CPU kernels refuse (_softmax, _log_softmax) */
-    size_t count_bytes = 0;     /* its own kernel counts results, and this many bytes of count are read back to size them */
-    std::vector<bool> written{};  /* per argument: written to */
-    std::vector<bool> out{};      /* per argument: written to and never read */
+    bool random = false;         /* draws from a generator */
+    int generator = -1;          /* index of the Generator argument, -1: none */
+    bool softmax = false;        /* has a "half to float" flag that CPU kernels refuse (_softmax, _log_softmax) */
+    size_t read_back = 0;        /* bytes of a number that its own kernel computes and the host reads, to size or be its result */
+    std::vector<bool> written{}; /* per argument: written to */
+    std::vector<bool> out{};     /* per argument: written to and never read */
     bool any_written = false, any_out = false;
-    std::vector<bool> fresh{};    /* per return: a new tensor rather than a written argument */
+    std::vector<bool> fresh{};   /* per return: a new tensor rather than a written argument */
     size_t arguments = 0, returns = 0;
 };
 

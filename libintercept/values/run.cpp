@@ -110,8 +110,9 @@ void copy_result(const c10::IValue &output, const c10::IValue &result)
     each_tensor(output, [&](const at::Tensor &tensor) {
         TORCH_CHECK(i < from.size(), "the CPU gave ", from.size(), " tensors");
         const at::Tensor &value = from[i++];
-        if (!on_device(tensor)) return;
-        TORCH_CHECK(value.defined() && value.numel() == tensor.numel(), "the CPU gave another size");
+        /* Results that were not asked for are empty on one of the two, or on both. */
+        if (!on_device(tensor) || tensor.numel() == 0 || !value.defined() || value.numel() == 0) return;
+        TORCH_CHECK(value.numel() == tensor.numel(), "the CPU gave another size");
         alias(tensor).copy_(value.sizes() == tensor.sizes() ? value : value.reshape(tensor.sizes()));
     });
 }
@@ -176,11 +177,12 @@ bool run(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c1
     return false;
 }
 
-int64_t count_results(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
+int64_t number_read_back(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
 {
     try {
         PlainCpu guard;
-        return call_as_wide_as_needed(op, inputs, std::nullopt)[0].toTensor().size(0);
+        c10::IValue result = call_as_wide_as_needed(op, inputs, std::nullopt)[0];
+        return result.isBool() ? result.toBool() : result.toTensor().size(0);
     } catch (const std::exception &error) {
         note_failure(op, error.what());
         return 0;

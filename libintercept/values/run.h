@@ -28,8 +28,8 @@ std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRe
 bool run(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs,
          const std::optional<at::Generator> &generator);
 
-/* How many results a counting operator (Operator::count_bytes) will find; 0 when it cannot be done. */
-int64_t count_results(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
+/* The number that the host will read back within `op` (Operator::read_back); 0 when it cannot be computed. */
+int64_t number_read_back(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
 
 /* Makes every small device tensor in `value` zero. */
 void zero(const c10::IValue &value);
