@@ -1,0 +1,104 @@
+"""A hub double that answers every rank at once and remembers what it was asked.
+
+Why it exists: tests of the interceptor want to see the signatures and messages that a C call leads to, not times. It speaks
+docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns`.
+"""
+
+import struct
+import threading
+from pathlib import Path
+
+import msgpack
+import zmq
+
+HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE = range(1, 13)
+
+
+class RecordingHub:
+    """Binds RUN_DIR/hub.sock in a thread; use as a context manager. `messages` holds every decoded array in order."""
+
+    def __init__(self, run_dir, duration_ns=1000):
+        self.messages = []
+        self.duration_ns = duration_ns
+        self._path = Path(run_dir) / "hub.sock"
+        (Path(run_dir) / "ranks").mkdir(exist_ok=True)
+        slots = 64  # stays empty: every duration is asked for, and so recorded
+        header = struct.pack("<QQQQ", 0x50484E534B524E4C, 1, slots, 0)
+        (Path(run_dir) / "kernels.tbl").write_bytes(header.ljust(64 + 32 * slots, b"\0"))
+        self._times = {}
+        self._context = zmq.Context()
+        self._thread = threading.Thread(target=self._serve, name="recording-hub")
+
+    def __enter__(self):
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.bind(f"ipc://{self._path}")
+        self._stop = self._context.socket(zmq.PAIR)
+        self._stop.bind("inproc://stop")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        stopper = self._context.socket(zmq.PAIR)
+        stopper.connect("inproc://stop")
+        stopper.send(b"")
+        self._thread.join()
+        stopper.close(0)
+        self._socket.close(0)
+        self._stop.close(0)
+        self._context.term()
+
+    def of(self, kind):
+        """The recorded messages of one type."""
+        return [m for m in self.messages if m[0] == kind]
+
+    def signatures(self, kind):
+        """The fields of each LOOKUP of a signature kind, in order."""
+        return [m[6] for m in self.of(LOOKUP) if m[5] == kind]
+
+    def notes(self, what):
+        """The texts of the NOTEs of one sort (unsupported, warning, guess)."""
+        return [m[4] for m in self.of(NOTE) if m[3] == what]
+
+    def _serve(self):
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._stop, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._stop in ready:
+                return
+            client, data = self._socket.recv_multipart()
+            message = msgpack.unpackb(data, strict_map_key=False)
+            self.messages.append(message)
+            answer = self._answer(client, message)
+            if answer is not None:
+                self._socket.send_multipart([client, msgpack.packb(answer)])
+
+    def _time(self, client, head):
+        """t(head), with the nodes this client has defined."""
+        nodes = self._times.setdefault(client, {0: 0})
+        entries = zip(head[0::3], head[1::3], head[2::3], strict=True)
+        return max((nodes.get(node, 0) + lag + work for node, lag, work in entries), default=0)
+
+    def _answer(self, client, message):
+        kind = message[0]
+        nodes = self._times.setdefault(client, {0: 0})
+        if kind in (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, OPS):
+            extra = message[3] if kind == OPS else message[4]
+            for node, head in extra.get("nodes", []):
+                nodes[node] = self._time(client, head)
+        if kind == HELLO:
+            return [HELLO, len(self._times), {}]
+        if kind == SYNC:
+            nodes[message[5]] = self._time(client, message[6])
+            return [SYNC, message[2], nodes[message[5]]]
+        if kind == QUERY:
+            return [QUERY, message[2], int(self._time(client, message[5]) <= self._time(client, message[6]))]
+        if kind == TIMES:
+            return [TIMES, message[2], [self._time(client, head) for head in message[5]]]
+        if kind == LOOKUP:
+            return [LOOKUP, message[2], self.duration_ns, 7]
+        if kind == COMM_INIT:
+            nodes[message[5]] = self._time(client, message[6])
+            return [COMM_INIT, message[2], 1, nodes[message[5]]]
+        return None
