@@ -18,7 +18,7 @@ be larger than a connected one (flows that linked its parts may have ended): the
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from phantora_ns.sim._flow_fill import fair_rates
@@ -101,6 +101,18 @@ class PythonEngine:
         self._grown += len(slots)
         return slots
 
+    def move(self, slot: int, start_ns: int) -> None:
+        """The flow starts at `start_ns` instead, as if it had been added so."""
+        flow, start, before = self._flows[slot], ns_to_tick(start_ns), self._flows[slot].start
+        flow.start = start
+        if not flow.log:  # it has not begun, or has been put back
+            self._pending = [entry for entry in self._pending if entry[2] is not flow]
+            heapify(self._pending)
+            heappush(self._pending, (start, next(self._order), flow))
+        if min(start, before) <= self._now:
+            self._late.append((min(start, before), tuple(link for link, _ in flow.entries)))
+        self._grown += 1
+
     def set_capacity(self, at_ns: int, link: int, bytes_per_ns: float) -> None:
         tick = ns_to_tick(at_ns)
         table = [entry for entry in self._links[link].capacities if entry[0] != tick]
@@ -141,6 +153,10 @@ class PythonEngine:
 
     def settle(self) -> None:
         self._settle()
+
+    def start_ns(self, slot: int) -> int:
+        """When the flow starts."""
+        return tick_to_ns(self._flows[slot].start)
 
     def end_tick(self, slot: int) -> int | None:
         """The exact end, in ticks, of a flow that has ended."""

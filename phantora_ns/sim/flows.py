@@ -105,6 +105,20 @@ class FlowSimulator:
         """One flow per route, equal in all else: what a step of a collective is. The handles, in the order of `routes`."""
         return [self.add(start_ns, links, size_bytes, rate_cap, count) for links in routes]
 
+    def move(self, handle: Flow, start_ns: int) -> None:
+        """The flow starts at `start_ns` instead: everything is as if it had been added so. Cost as of `add`.
+
+        For communication whose start depends on completions that have moved. Raises ValueError when the flow started, or would
+        start, before the time given to `commit`, or is of the kind that no other flow can touch (no bytes, no links).
+        """
+        start_ns = index(start_ns)
+        self._refuse_committed(start_ns)
+        self._flush()
+        if handle._final_ns is not None:
+            raise ValueError("the flow's completion is final: it has no bytes, no links, or lies before what has been committed")
+        self._refuse_committed(self._engine.start_ns(handle._slot))
+        self._engine.move(handle._slot, start_ns)
+
     def set_capacity(self, at_ns: int, link: Hashable, bytes_per_ns: float) -> None:
         """From `at_ns` until the next change, `link` carries `bytes_per_ns` (> 0): a degraded or a repaired link.
 
