@@ -85,7 +85,7 @@ std::vector<c10::IValue> call(const Operator &op, c10::ArrayRef<c10::IValue> inp
 {
     Arguments arguments(op, inputs, widen);
     if (generator && op.generator >= 0) arguments.stack[op.generator] = *generator;
-    c10::Dispatcher::singleton().redispatchBoxed(op.handle, c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments.stack);
+    c10::Dispatcher::singleton().callBoxed(op.handle, &arguments.stack);
     if (widen && op.any_written) arguments.bring_back();
     return std::move(arguments.stack);
 }

@@ -25,11 +25,10 @@ void *address(const at::Tensor &tensor)
     return base ? base + tensor.storage_offset() * tensor.element_size() : nullptr;
 }
 
-/* Tensors with any of these are wrappers, or say that their bytes are not yet their values. */
+/* Tensors with any of these are wrappers, or have no bytes. */
 static constexpr c10::DispatchKeySet kWrapped = c10::DispatchKeySet({
     c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
-    c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
-    c10::DispatchKey::ZeroTensor,
+    c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::ZeroTensor,
 });
 
 Size size_of(const at::Tensor &tensor)
@@ -50,8 +49,11 @@ at::Tensor alias(const at::Tensor &tensor)
     if (!on_device(tensor)) return tensor;
     static char nothing;
     void *pointer = tensor.numel() ? address(tensor) : &nothing;
-    return at::from_blob(pointer, tensor.sizes(), tensor.strides(),
-                         at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU));
+    at::Tensor same = at::from_blob(pointer, tensor.sizes(), tensor.strides(),
+                                    at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU));
+    if (tensor.is_conj()) same._set_conj(true); /* bytes that stand for their conjugates or negatives still do */
+    if (tensor.is_neg()) same._set_neg(true);
+    return same;
 }
 
 c10::IValue on_cpu(const c10::IValue &value)

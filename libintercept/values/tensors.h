@@ -11,7 +11,7 @@
 
 namespace phantora {
 
-enum class Size { kSmall, kLarge, kOpaque }; /* opaque: a subclass, a fake, a lazy conjugate: its inner operators come anyway */
+enum class Size { kSmall, kLarge, kOpaque }; /* opaque: a subclass, a fake: its inner operators come anyway */
 
 /* Bytes from the first to the last element, by the strides; 0 for an empty tensor. */
 size_t span_bytes(const at::Tensor &tensor);
