@@ -1,0 +1,122 @@
+"""Kernel times: how long a kernel or library call takes on a GPU, from measurements where there are any, else from models.
+
+`KernelTimes(gpu, databases).lookup(kind, fields, context)` is the only face that the hub needs. The order (DESIGN section 8):
+the exact signature, the same launch ignoring scalars when its recorded variants agree, then the estimators. The answer
+always says where it came from, so that the report can count it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from phantora_ns.config import GpuModel
+
+from . import rates, signature
+from .database import Database
+from .estimators import attention, copies, gemm, graphs, launch
+from .estimators.launch import COMPUTE_BOUND, MEMORY_BOUND, Estimate
+from .signature import CUDNN, GEMM, KERNEL, MEMORY, Gemm, Memory, SignatureError
+
+EXACT, VARIANTS = 0, 1
+LONGEST_NS = 1 << 40   # 18 minutes: beyond this a size in a signature is nonsense, and a clock must not be carried away
+CACHE_ENTRIES = 1 << 18
+
+
+class KernelTimes:
+    """Durations for one GPU model. `gpu` is a GpuModel or its name; `databases` are Database objects or their paths,
+    asked in order. Raises ConfigError (GPU without efficiencies) and DatabaseError (unreadable or foreign file)."""
+
+    def __init__(self, gpu: GpuModel | str, databases: Iterable[Database | Path | str] = ()):
+        self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
+        self.databases = [d if isinstance(d, Database) else Database.open(d, gpu=self.rates.model) for d in databases]
+        self._known: dict[Any, tuple[int, int, int]] = {}
+
+    def lookup(self, kind: int, fields: Any, context: Any = None) -> tuple[int, int, int]:
+        """(duration_ns, source, klass) of a signature; at least 1 ns, and an answer for any input whatever.
+
+        `fields` and `context` as in docs/wire-protocol.md; a kernel's context may also be its thirteenth field. O(1) when
+        asked before, else an SQLite look-up and some arithmetic.
+        """
+        if kind == KERNEL and isinstance(fields, (list, tuple)) and len(fields) == 13:
+            context = fields[12] if context is None else context
+            fields = fields[:12]
+        try:
+            token = signature.encode(kind, fields), signature.encode(0, [context])
+        except SignatureError:
+            return self._whole(self._guess())
+        known = self._known.get(token)
+        if known is None:
+            known = self._measured(token[0], kind, fields) or self._whole(self.estimate(kind, fields, context))
+            if len(self._known) >= CACHE_ENTRIES:
+                self._known.clear()
+            self._known[token] = known
+        return known
+
+    def estimate(self, kind: int, fields: Any, context: Any = None) -> Estimate:
+        """What the models say of a signature, databases left aside; a guess for what they cannot read."""
+        try:
+            return self._estimate(kind, fields, context)
+        except (SignatureError, ArithmeticError, ValueError, TypeError, IndexError, AttributeError):
+            # Sizes and nested lists come from a foreign process; whatever they break, the answer is a counted guess.
+            return self._guess()
+
+    def _estimate(self, kind: int, fields: Any, context: Any) -> Estimate:
+        if kind == KERNEL:
+            return launch.estimate(signature.parse_kernel(fields), launch.context_of(context), self.rates)
+        if kind == GEMM:
+            product = signature.parse_numbers(Gemm, fields)
+            if min(product.m, product.n, product.k, product.batch) < 0:
+                raise SignatureError("negative size")
+            return Estimate(gemm.duration_ns(product, self.rates), launch.GEMM, self._class(product))
+        if kind == CUDNN:
+            return self._graph(fields[0])
+        if kind == MEMORY:
+            return Estimate(copies.duration_ns(signature.parse_numbers(Memory, fields), self.rates), launch.COPY, MEMORY_BOUND)
+        return self._guess()
+
+    def _class(self, product: Gemm) -> int:
+        """Compute-bound when arithmetic at the peak takes longer than moving the operands."""
+        arithmetic = gemm.flop(product) / self.rates.peak(gemm.arithmetic(product))
+        return COMPUTE_BOUND if arithmetic > sum(gemm.moved_bytes(product)) / self.rates.memory_bytes_per_ns else MEMORY_BOUND
+
+    def _graph(self, graph: Any) -> Estimate:
+        found = graphs.operations(graph)
+        call = graphs.as_attention(found)
+        if call is not None:
+            return Estimate(attention.duration_ns(call, self.rates), launch.ATTENTION, COMPUTE_BOUND)
+        products = [(o, p) for o in found if (p := graphs.as_gemm(o)) is not None]
+        if products:
+            total = sum(graphs.convolution_ns(o, p, self.rates) if o.kind in graphs.CONVOLUTION_TENSORS
+                        else gemm.duration_ns(p, self.rates) for o, p in products)
+            klass = max(self._class(p) for _, p in products)
+            return Estimate(total, launch.GEMM, klass)
+        moved = sum(tensor.bytes for tensor in {t for o in found for t in o.tensors.values()})
+        if not moved:
+            return self._guess()
+        return Estimate(self.rates.memory_ns("other", moved), launch.ROOFLINE, MEMORY_BOUND)
+
+    def _guess(self) -> Estimate:
+        return Estimate(self.rates.memory_ns("other", 0), launch.GUESS, MEMORY_BOUND)
+
+    def _measured(self, data: bytes, kind: int, fields: Any) -> tuple[int, int, int] | None:
+        for database in self.databases:
+            duration = database.exact(data)
+            source = EXACT
+            if duration is None and kind == KERNEL:
+                duration, source = database.variants(fields), VARIANTS
+            if duration is not None:
+                klass = self.estimate(kind, fields).klass
+                return self._whole(Estimate(duration, source, klass))
+        return None
+
+    @staticmethod
+    def _whole(estimate: Estimate) -> tuple[int, int, int]:
+        duration = estimate.duration_ns
+        if not math.isfinite(duration):
+            return LONGEST_NS, launch.GUESS, estimate.klass
+        if duration > LONGEST_NS:
+            return LONGEST_NS, launch.GUESS, estimate.klass
+        return max(1, round(duration)), estimate.source, estimate.klass

@@ -1,0 +1,85 @@
+"""Time of a matrix multiplication from its sizes: tiles on multiprocessors, memory traffic, and the sustained rate.
+
+Why it exists: cuBLAS' kernels are persistent, one name and one grid for shapes whose times differ fivefold, so the time must
+come from the call. The model: the library picks the tile and the split of k that finish first; tiles run in waves over the
+multiprocessors; a large product cannot go beyond what the power limit leaves; a thin one is bound by memory; and part of
+writing the result does not overlap with arithmetic. The shares are fitted (bench/kernels) and in the GPU's data file.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..rates import Rates
+from ..signature import Gemm
+
+# Output tiles of cuBLAS' Hopper and Ampere kernels, as their names give them (nvjet_sm90_tst_256x128_64x4, ...).
+TILES = ((256, 128), (128, 256), (320, 128), (192, 128), (128, 192), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128),
+         (64, 64), (128, 32), (64, 32), (64, 16))
+SPLITS = (1, 2, 4, 8, 16)
+K_STEP = 64        # k is walked in steps of this many elements
+PARTIAL_BYTES = 4  # partial sums of a split k are fp32
+
+# cudaDataType: element bytes and name of the data sheet's peak
+DATA_TYPES = {0: (4, "fp32"), 1: (8, "fp64"), 2: (2, "fp16"), 3: (1, "int8"), 4: (8, "fp32"), 5: (16, "fp64"), 6: (4, "fp16"),
+              8: (1, "int8"), 10: (4, "fp32"), 14: (2, "bf16"), 15: (4, "bf16"), 28: (1, "fp8"), 29: (1, "fp8")}
+# cublasComputeType: those that put fp32 operands on tensor cores
+TENSOR_COMPUTE = {74: "fp16", 75: "bf16", 77: "tf32"}
+FP64_TENSOR_COMPUTE = 70  # CUBLAS_COMPUTE_64F
+
+
+def data_type(code: int) -> tuple[int, str]:
+    """(bytes, peak) of a cudaDataType; an unknown one counts as fp32."""
+    return DATA_TYPES.get(code, (4, "fp32"))
+
+
+def arithmetic(gemm: Gemm) -> str:
+    """Which of the data sheet's peaks bounds the product."""
+    _, kind = data_type(gemm.atype)
+    if kind == "fp32":
+        return TENSOR_COMPUTE.get(gemm.compute, "fp32")
+    return "fp64_tensor" if kind == "fp64" and gemm.compute == FP64_TENSOR_COMPUTE else kind
+
+
+def flop(gemm: Gemm) -> int:
+    """Floating-point operations, two per multiply-add."""
+    return 2 * gemm.m * gemm.n * gemm.k * gemm.batch
+
+
+def moved_bytes(gemm: Gemm) -> tuple[int, int]:
+    """(bytes read, bytes written) with every operand moved once."""
+    read = gemm.m * gemm.k * data_type(gemm.atype)[0] + gemm.k * gemm.n * data_type(gemm.btype)[0]
+    return read * gemm.batch, gemm.m * gemm.n * data_type(gemm.dtype)[0] * gemm.batch
+
+
+def duration_ns(gemm: Gemm, rates: Rates) -> float:
+    """Nanoseconds of the product on the GPU, at least what its peaks allow. O(tiles x splits)."""
+    m, n, k, batch = (max(1, v) for v in (gemm.m, gemm.n, gemm.k, gemm.batch))
+    gemm = gemm._replace(m=m, n=n, k=k, batch=batch)
+    kind = arithmetic(gemm)
+    peak = rates.peak(kind)
+    bandwidth = rates.memory_bytes_per_ns * rates.number("gemm.bandwidth")
+    per_multiprocessor = peak / rates.multiprocessors
+    type_share = rates.numbers.get(f"gemm.{kind}", rates.number("gemm.other_types"))
+    half, tile_ns = rates.number("gemm.half_area"), rates.number("gemm.tile")
+    best = math.inf
+    for rows, columns in TILES:
+        area = rows * columns
+        rate = per_multiprocessor * type_share * area / (area + half)
+        tiles = math.ceil(m / rows) * math.ceil(n / columns) * batch
+        for split in SPLITS:
+            if split > 1 and k / split < rates.number("gemm.smallest_k"):
+                break
+            waves = math.ceil(tiles * split / rates.multiprocessors)
+            depth = math.ceil(math.ceil(k / split) / K_STEP) * K_STEP
+            time = waves * (2 * area * depth / rate + tile_ns)
+            if split > 1:
+                time += rates.number("gemm.split") + PARTIAL_BYTES * m * n * batch * split / bandwidth
+            best = min(best, time)
+    read, written = moved_bytes(gemm)
+    sustained = flop(gemm) / (peak * rates.number("gemm.sustained"))
+    moving = (read + written) / bandwidth
+    power = rates.number("gemm.overlap_power")
+    overlapped = (max(best, sustained) ** power + moving ** power) ** (1 / power)
+    epilogue = rates.number("gemm.exposed_write") * written / bandwidth
+    return rates.number("gemm.base") + overlapped + epilogue

@@ -1,0 +1,95 @@
+"""Time of one kernel launch that is in no database: attention kernels, then memory traffic, then launch volume.
+
+Why it exists: the order in which the estimators are asked, and what each may claim to know, is decided in one place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from .. import names
+from ..rates import Rates
+from ..signature import Kernel
+from . import attention, memory
+
+LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
+MEMORY_BOUND, COMPUTE_BOUND = 0, 1
+GUESSED_BYTES_PER_THREAD = 16   # a thread of an unknown kernel reads or writes this much: one vector access
+CONTEXT_SLACK = 1.25            # a kernel may move this much more than its operator's operands, not more
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Nanoseconds, source and class as the kernel table holds them."""
+
+    duration_ns: float
+    source: int
+    klass: int
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The framework operator around a launch; sizes in bytes."""
+
+    operator: str
+    input_bytes: int
+    output_bytes: int
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def context_of(value: Any) -> Context | None:
+    """Checks what a rank sends as context; anything else is no context."""
+    if not isinstance(value, (list, tuple)) or len(value) != 4 or not isinstance(value[0], str):
+        return None
+    if not all(type(v) is int and v >= 0 for v in value[1:3]) or not isinstance(value[3], (list, tuple)):
+        return None
+    shapes = tuple(tuple(s) for s in value[3] if isinstance(s, (list, tuple)) and all(type(d) is int for d in s))
+    return Context(value[0], value[1], value[2], shapes)
+
+
+def estimate(kernel: Kernel, context: Context | None, rates: Rates) -> Estimate:
+    """The time of a launch; always an answer, at worst a guess from the launch's volume."""
+    name = names.parse(kernel.name)
+    call = flash_call(kernel, name, context)
+    if call is not None:
+        return Estimate(attention.duration_ns(call, rates), ATTENTION, COMPUTE_BOUND)
+    found = memory.traffic(kernel, name)
+    total = context.input_bytes + context.output_bytes if context else 0
+    if found is not None:
+        size = found.bytes
+        if total and found.family.startswith("strided"):
+            size = min(size, total * CONTEXT_SLACK)  # broadcast operands are smaller than the launch
+        return Estimate(rates.memory_ns(found.family, size, found.elements), ROOFLINE, MEMORY_BOUND)
+    if total:
+        return Estimate(rates.memory_ns(memory.family(name), total), ROOFLINE, MEMORY_BOUND)
+    volume = kernel.blocks * kernel.block_threads * GUESSED_BYTES_PER_THREAD
+    return Estimate(rates.memory_ns("other", volume), GUESS, MEMORY_BOUND)
+
+
+def flash_call(kernel: Kernel, name: names.KernelName, context: Context | None) -> attention.Attention | None:
+    """The attention call behind a `flash_fwd_kernel` or `flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel` launch.
+
+    Traits `<head size, block of queries, block of keys, ...>` and the flags after them (is_dropout, is_causal, ...) are
+    template arguments; the grid is (blocks, batch, heads) forward and (blocks of keys, batch, heads) backward. Lengths
+    are exact with the operator's shapes, else rounded up to whole blocks and equal for queries and keys.
+    """
+    backward = name.base == "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"
+    if name.base not in ("flash_fwd_kernel", "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel") or not name.arguments:
+        return None
+    traits = re.match(r"Flash_\w+_kernel_traits<(\d+), (\d+), (\d+),", name.arguments[0])
+    if traits is None:
+        return None
+    size, query_block, key_block = (int(g) for g in traits.groups())
+    causal = len(name.arguments) > 2 and name.arguments[2] == "true"
+    queries = keys = kernel.gx * (key_block if backward else query_block)
+    batch, heads = (kernel.gy, kernel.gz)
+    kv_heads = heads
+    shapes = [s for s in context.shapes if len(s) == 4] if context else []
+    lead = 1 if backward else 0  # the gradient comes first in the backward operator
+    if len(shapes) >= lead + 2 and shapes[lead][0] == batch and heads in shapes[lead][1:3]:
+        axis = shapes[lead].index(heads, 1, 3)
+        queries, keys, kv_heads = shapes[lead][3 - axis], shapes[lead + 1][3 - axis], shapes[lead + 1][axis]
+    bytes_each = 2 if re.search(r"bfloat16|half", name.text) else 4
+    return attention.Attention(batch, heads, kv_heads, queries, keys, size, causal, backward, bytes_each, "flash")

@@ -1,0 +1,283 @@
+"""How much a memory-bound kernel moves: from its name, its launch and, where the layout is known, its scalar parameters.
+
+Why it exists: most kernels of a training step read and write each element once, and PyTorch's kernels say in their names
+which types they handle and in their launches how many elements. Facts of PyTorch 2.11's sources (aten/src/ATen/native/cuda)
+stand beside each reader. Rule: a reader that meets something unexpected returns None; nothing is made up.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..names import KernelName, lambda_arguments, split_arguments, template_arguments, type_bytes
+from ..signature import Kernel
+
+CHUNK = 65536                       # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements per block
+MAX_BLOCKS = 320                    # MultiTensorApply.cuh: depth_to_max_blocks
+MAX_TENSORS = (110, 64, 48, 36, 30)  # MultiTensorApply.cuh: depth_to_max_tensors
+FUSED_MAX_TENSORS = (72, 60, 48, 36, 30)  # depth_to_max_tensors_scalarlist_of_complex_double and fused optimizer lists
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a launch moves: bytes, elements handled, and the family whose fitted rates apply."""
+
+    bytes: float
+    elements: float
+    family: str
+
+
+def _scalar(kernel: Kernel, offset: int, form: str) -> int | None:
+    size = struct.calcsize(form)
+    if len(kernel.scalars) < offset + size:
+        return None
+    return struct.unpack_from("<" + form, kernel.scalars, offset)[0]
+
+
+def _count(kernel: Kernel, per_block: int) -> int:
+    """Elements of an elementwise launch: its first parameter is `int N`, and the grid rounds N up to whole blocks."""
+    n = _scalar(kernel, 0, "i")
+    if n is not None and (kernel.blocks - 1) * per_block < n <= kernel.blocks * per_block:
+        return n
+    return kernel.blocks * per_block
+
+
+def operand_bytes(functor: str, tensors: int) -> float:
+    """Bytes per element of all operands of an elementwise functor with `tensors` operands, outputs included.
+
+    The types come from the functor's own template arguments or from the lambda's parameters. A comparison writes bool; a
+    functor whose types cannot be read counts 4 bytes per operand.
+    """
+    if "bfloat16_copy_kernel_cuda" in functor or "float16_copy_kernel_cuda" in functor:
+        arguments = lambda_arguments(functor)
+        return (type_bytes(arguments[0]) or 4 if arguments else 4) + 2
+    types = None
+    for name in ("BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor"):
+        found = template_arguments(functor, name)
+        if len(found) >= 3:
+            first, second, out = (type_bytes(t) or 4 for t in found[:3])
+            types = [first, second, out] if name == "BinaryFunctor" else [first if name == "BUnaryFunctor" else second, out]
+            break
+    if types is None:
+        arguments = [type_bytes(a) for a in lambda_arguments(functor)]
+        if not arguments:
+            inner = functor[functor.find("<") + 1:functor.rfind(">")] if "<" in functor else ""
+            arguments = [size for size in (type_bytes(a) for a in split_arguments(inner)) if size][:1]
+        arguments = [a or 4 for a in arguments]
+        if not arguments:
+            return 4.0 * tensors
+        compares = "compare" in functor or "CompareEq" in functor
+        inputs = (arguments * tensors)[:max(0, tensors - 1)] if len(arguments) < tensors - 1 else arguments[:tensors - 1]
+        types = [*inputs, 1 if compares else arguments[0]]
+    return float(sum((types + [types[-1]] * tensors)[:tensors]))
+
+
+def _tensor_count(text: str, functor: str) -> int:
+    match = re.search(r"std::array<char\s*\*, (\d+)ul>", text)
+    if match:
+        return int(match[1])
+    if any(name in functor for name in ("AUnaryFunctor", "BUnaryFunctor", "OnSelf")):
+        return 2
+    if "BinaryFunctor" in functor or "CUDAFunctor_" in functor:
+        return 3
+    return 1 + max(1, len(lambda_arguments(functor)))
+
+
+def vectorized(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`vectorized_elementwise_kernel<vec, functor, array<char*, n>>`: contiguous, 8 elements a thread (16 for one byte)."""
+    functor = name.arguments[1] if len(name.arguments) > 1 else ""
+    tensors = _tensor_count(name.text, functor)
+    size = operand_bytes(functor, tensors)
+    # CUDALoops.cuh, elems_per_thread: 16 for operands of one byte in all, else 8 on sm_90 and later with the vectorised
+    # path, 4 before; the grid is rounded up, so N, where it is known, decides.
+    for per_thread in (8, 16, 4):
+        n = _scalar(kernel, 0, "i")
+        per_block = per_thread * kernel.block_threads
+        if n is not None and (kernel.blocks - 1) * per_block < n <= kernel.blocks * per_block:
+            return Traffic(n * size, n, "elementwise")
+    elements = kernel.blocks * kernel.block_threads * (16 if size <= tensors else 8)
+    return Traffic(elements * size, elements, "fill" if tensors == 1 else "elementwise")
+
+
+def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`unrolled_elementwise_kernel<functor, array<char*, n>, per_thread, ..., Load, Store>`: with casts, when so named."""
+    functor = name.arguments[0] if name.arguments else ""
+    tensors = _tensor_count(name.text, functor)
+    elements = _count(kernel, (name.integer(2) or 4) * kernel.block_threads)
+    size = operand_bytes(functor, tensors)
+    casts = "LoadWithCast" in name.text
+    if casts and "copy_kernel" in functor:
+        out = size / tensors  # the lambda's type is the output's; the input has another, most often the other of 2 and 4
+        size = out + (2 if out > 2 else 4)
+    return Traffic(elements * size, elements, "elementwise_cast" if casts else "elementwise_unrolled")
+
+
+def strided(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`elementwise_kernel<threads, per_thread, gpu_kernel_impl...<functor>>`: strided or broadcast operands."""
+    per_thread = name.integer(1) or 4
+    functor = name.arguments[2] if len(name.arguments) > 2 else ""
+    start = functor.find("gpu_kernel_impl")
+    inner = functor[functor.find("<", start) + 1:] if start >= 0 else functor
+    nested = split_arguments(inner)
+    tensors = _tensor_count("", nested[0] if nested else inner)
+    elements = _count(kernel, per_thread * kernel.block_threads)
+    family = "strided" if "nocast" in functor else "strided_cast"
+    return Traffic(elements * operand_bytes(nested[0] if nested else inner, tensors), elements,
+                   f"{family}_{'narrow' if per_thread > 2 else 'wide'}" if family == "strided" else family)
+
+
+def _list_elements(kernel: Kernel, depth: int, fused: bool) -> int | None:
+    """Elements of a foreach launch, from the tensor sizes in its metadata parameter (MultiTensorApply.cuh)."""
+    most = (FUSED_MAX_TENSORS if fused else MAX_TENSORS)[depth - 1]
+    sizes_at = depth * most * 8
+    tensor_at = sizes_at + most * 8 * (2 if fused else 1)  # fused lists carry the addresses of the step counters too
+    chunk_at = (tensor_at + MAX_BLOCKS + 3) // 4 * 4
+    if len(kernel.scalars) < chunk_at + 4 * MAX_BLOCKS or kernel.gx > MAX_BLOCKS:
+        return None
+    sizes = struct.unpack_from(f"<{most}q", kernel.scalars, sizes_at)
+    tensors = kernel.scalars[tensor_at:tensor_at + kernel.gx]
+    chunks = struct.unpack_from(f"<{kernel.gx}i", kernel.scalars, chunk_at)
+    total = 0
+    for tensor, chunk in zip(tensors, chunks):
+        if tensor >= most or chunk < 0 or sizes[tensor] <= chunk * CHUNK:
+            return None
+        total += min(CHUNK, sizes[tensor] - chunk * CHUNK)
+    return total
+
+
+def foreach(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`multi_tensor_apply_kernel<Metadata<depth>, Functor<T, ...>, ...>`: a block handles a chunk of 65,536 elements."""
+    if len(name.arguments) < 2:
+        return None
+    metadata, functor = name.arguments[0], name.arguments[1]
+    match = re.search(r"<(\d+)>", metadata)
+    depth = int(match[1]) if match else 1
+    arguments = split_arguments(functor[functor.find("<") + 1:functor.rfind(">")])
+    sizes = [size for size in map(type_bytes, arguments) if size]
+    size = sizes[0] if sizes else 4
+    numbers = [int(a) for a in arguments if re.fullmatch(r"\d+", a)]
+    fused = "FusedOptimizer" in metadata
+    known = _list_elements(kernel, depth, fused) if 1 <= depth <= len(MAX_TENSORS) else None
+    elements = kernel.blocks * CHUNK if known is None else known
+    if fused:
+        return Traffic(elements * size * (2 * depth - 1), elements, "optimizer")  # all but the gradient is read and written
+    if "Norm" in functor:
+        return Traffic(elements * size, elements, "foreach")
+    if "CopyFunctor" in functor:
+        copied = [s for s in (type_bytes(a) for a in split_arguments(name.arguments[2].partition("<")[2].rstrip("> "))) if s] \
+            if len(name.arguments) > 2 else []
+        return Traffic(elements * (sum(copied[:2]) if len(copied) > 1 else 2 * size), elements, "foreach")
+    read = numbers[1] if len(numbers) > 1 and numbers[1] <= depth else depth
+    return Traffic(elements * size * (read + 1), elements, "foreach")
+
+
+def concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`CatArrayBatchedCopy*<T, index, dims, batch, stride, ...>`: one input per grid row (Shape.cu)."""
+    size = type_bytes(name.arguments[0]) if name.arguments else None
+    if size is None:
+        return None
+    # The vectorised and aligned kernels move 16 bytes a thread and step over the grid at most a few times.
+    per_thread = 16 if "vectorized" in name.base or "aligned" in name.base else size
+    moved = kernel.blocks * kernel.block_threads * per_thread * 2
+    return Traffic(moved, moved / (2 * size), "concatenate")
+
+
+def chunk_concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`chunk_cat_cuda_kernel<out, in>`: FSDP's copy into the reduce-scatter buffer; 16 bytes of output a thread."""
+    sizes = [type_bytes(a) for a in name.arguments[:2]]
+    if len(sizes) < 2 or None in sizes:
+        return None
+    elements = kernel.blocks * kernel.block_threads * 16 / sizes[0]
+    return Traffic(elements * (sizes[0] + sizes[1]), elements, "chunk_concatenate")
+
+
+def split_copy(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`split_with_sizes_copy_out_contiguous_no_cast_kernel(..., int64 src_stride, int64 num_chunks)`: FSDP's copy out."""
+    stride, chunks = _scalar(kernel, 40, "q"), _scalar(kernel, 48, "q")
+    if not stride or not chunks or not 0 < stride < 1 << 44 or not 0 < chunks < 1 << 24:
+        return None
+    return Traffic(2.0 * stride * chunks, stride * chunks / 4, "split_copy")
+
+
+def layer_norm(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`vectorized_layer_norm_kernel<T, ...>(int N, ...)` and its gradients: a row a block, where N is known."""
+    size = type_bytes(name.arguments[0]) if name.arguments else None
+    if size is None:
+        return None
+    forward = name.base == "vectorized_layer_norm_kernel"
+    width = _scalar(kernel, 0 if forward else 48, "i")  # the gradients take six pointers first
+    if not width or not 0 < width < 1 << 24:
+        return None
+    elements = kernel.blocks * width
+    return Traffic(elements * size * (2 if forward else 3), elements, "norm" if forward else "norm_backward")
+
+
+def softmax(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`cunn_SoftMaxForward<vec, in, acc, out, ...>(out*, in*, int classes)`: a row a block, read three times when it does not
+    fit in shared memory or registers; the backward pass reads two inputs and re-reads one (SoftMax.cu, PersistentSoftmax)."""
+    backward = "Backward" in name.base
+    width = _scalar(kernel, 24, "q") if backward else _scalar(kernel, 16, "i")
+    types = [size for size in map(type_bytes, name.arguments) if size]
+    if not width or not 0 < width < 1 << 32 or not types:
+        return None
+    passes = 4 if backward or name.base == "cunn_SoftMaxForward" else 2
+    return Traffic(float(kernel.blocks) * width * types[0] * passes, kernel.blocks * width, "softmax")
+
+
+def gather(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`vectorized_gather_kernel<bytes a thread, index>`: embedding and index_select; a row a grid column (IndexKernel)."""
+    width = name.integer(0)
+    if width is None:
+        return None
+    moved = kernel.blocks * kernel.block_threads * width * 2
+    return Traffic(moved, moved / 4, "gather")
+
+
+def reduction(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`reduce_kernel<threads, outputs, ReduceOp<T, ...>>`: sizes from ReduceConfig in the parameters (Reduce.cuh): ints
+    element_size, num_inputs, num_outputs, ..., block_width (11th), block_height, num_threads."""
+    form = struct.Struct("<14i")
+    for at in range(0, len(kernel.scalars) - form.size + 1, 4):
+        config = form.unpack_from(kernel.scalars, at)
+        threads = kernel.bx, kernel.by, kernel.bx * kernel.by
+        if config[0] in (1, 2, 4, 8, 16) and config[11:] == threads and min(config[1:3]) > 0:
+            inputs = config[1] * config[2]
+            return Traffic(inputs * config[0] + config[2] * config[0], inputs, "reduce")
+    return None
+
+
+READERS: dict[str, Callable[[Kernel, KernelName], Traffic | None]] = {
+    "vectorized_elementwise_kernel": vectorized,
+    "unrolled_elementwise_kernel": unrolled,
+    "elementwise_kernel": strided,
+    "multi_tensor_apply_kernel": foreach,
+    "chunk_cat_cuda_kernel": chunk_concatenate,
+    "split_with_sizes_copy_out_contiguous_no_cast_kernel": split_copy,
+    "vectorized_layer_norm_kernel": layer_norm,
+    "layer_norm_grad_input_kernel_vectorized": layer_norm,
+    "layer_norm_grad_input_kernel": layer_norm,
+    "vectorized_gather_kernel": gather,
+    "reduce_kernel": reduction,
+}
+PREFIXES = (("CatArrayBatchedCopy", concatenate), ("cunn_SoftMax", softmax))
+# Families of kernels whose volume only the framework's context tells.
+CONTEXT_FAMILIES = (("reduce", "reduce"), ("SoftMax", "softmax"), ("softmax", "softmax"), ("layer_norm", "norm"),
+                    ("GammaBeta", "norm_weight"), ("Cat", "concatenate"), ("gather", "gather"), ("scatter", "gather"),
+                    ("index", "gather"), ("split_with_sizes", "split_copy"))
+
+
+def traffic(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """What a launch moves, None when neither name nor parameters tell."""
+    reader = READERS.get(name.base)
+    if reader is None:
+        reader = next((r for prefix, r in PREFIXES if name.base.startswith(prefix)), None)
+    found = reader(kernel, name) if reader else None
+    return found if found is not None and found.bytes > 0 else None
+
+
+def family(name: KernelName) -> str:
+    """The family whose rates apply to a kernel of which only the volume is known."""
+    return next((family for part, family in CONTEXT_FAMILIES if part in name.base), "other")

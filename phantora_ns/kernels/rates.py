@@ -1,0 +1,114 @@
+"""What one GPU model achieves: its data sheet's peaks and the measured share of them, as the estimators read them.
+
+Why it exists: the estimators hold formulas, the GPU's data file holds numbers, each with its source. A model that nobody
+has measured says `like = "h200"` and takes over shares of peak, never absolute rates: those scale with its own peaks, its
+number of multiprocessors and its clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from phantora_ns import units
+from phantora_ns.config import ConfigError, GpuModel, load_gpu
+
+CLOCK_ATTRIBUTE = 13   # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
+CACHE_ATTRIBUTE = 38   # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, bytes
+_REQUIRED, _ALLOWED = {"base", "bandwidth"}, {"base", "bandwidth", "elements"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """How fast one family of memory-bound kernels goes: a fixed time, a share of the memory's bandwidth, and what one
+    multiprocessor gets through per clock cycle when instructions and not bytes are the limit (0: never)."""
+
+    base_ns: float
+    bandwidth: float
+    elements_per_cycle: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bandwidths in bytes per ns, peaks in FLOP per ns, times in ns. `numbers`: "section.key" -> value."""
+
+    model: str
+    multiprocessors: int
+    cycles_per_ns: float
+    cache_bytes: int
+    memory_bytes_per_ns: float
+    pcie_bytes_per_ns: float
+    peak_flop_per_ns: Mapping[str, float]
+    numbers: Mapping[str, float]
+    families: Mapping[str, Family]
+
+    def peak(self, kind: str) -> float:
+        """Peak FLOP per ns of a data type; a type that the data sheet lacks counts as fp32."""
+        return self.peak_flop_per_ns.get(kind) or self.peak_flop_per_ns["fp32"]
+
+    def number(self, key: str) -> float:
+        """An efficiency by "section.key". Raises KeyError for a name that the GPU's file does not give."""
+        return self.numbers[key]
+
+    def memory_ns(self, family: str, size_bytes: float, elements: float = 0.0) -> float:
+        """Time of a memory-bound kernel of `family` that moves `size_bytes` and handles `elements`."""
+        entry = self.families.get(family) or self.families["other"]
+        moving = size_bytes / (self.memory_bytes_per_ns * entry.bandwidth)
+        if entry.elements_per_cycle:
+            moving = max(moving, elements / (entry.elements_per_cycle * self.multiprocessors * self.cycles_per_ns))
+        return entry.base_ns + moving
+
+
+def _value(value: Any, where: str, file: str) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    for parse in (units.fraction, units.time_ns):
+        try:
+            return float(parse(value))
+        except units.UnitError:
+            continue
+    raise ConfigError(file, f"efficiency.{where}", f"{value!r} is no number, share (\"90%\") or time (\"2 us\")")
+
+
+def _efficiency(gpu: GpuModel) -> Mapping[str, Any]:
+    table = dict(gpu.tables.get("efficiency", {}))
+    file = f"{gpu.model}.toml"
+    if not table:
+        raise ConfigError(file, "efficiency", "is missing; write `like = \"h200\"` to take over its shares of peak")
+    like = table.pop("like", None)
+    if like is None:
+        return table
+    if like == gpu.model:
+        raise ConfigError(file, "efficiency.like", "names the file itself")
+    base = {key: dict(value) for key, value in _efficiency(load_gpu(like)).items()}
+    for key, value in table.items():
+        base.setdefault(key, {}).update(value)
+    return base
+
+
+@lru_cache(maxsize=16)
+def load(model: str) -> Rates:
+    """The rates of a GPU model by name. Raises ConfigError when its file is wrong or says nothing of efficiency."""
+    return of(load_gpu(model))
+
+
+def of(gpu: GpuModel) -> Rates:
+    """The rates of a GPU model. Raises ConfigError when its file says nothing of efficiency."""
+    numbers: dict[str, float] = {}
+    families: dict[str, Family] = {}
+    file = f"{gpu.model}.toml"
+    for section, entries in _efficiency(gpu).items():
+        for key, value in entries.items():
+            if section != "memory":
+                numbers[f"{section}.{key}"] = _value(value, f"{section}.{key}", file)
+                continue
+            if not isinstance(value, Mapping) or not _REQUIRED <= value.keys() <= _ALLOWED:
+                raise ConfigError(file, f"efficiency.memory.{key}", "needs base and bandwidth, and may have elements")
+            numbers_of = (_value(value.get(k, 0), f"memory.{key}.{k}", file) for k in ("base", "bandwidth", "elements"))
+            families[key] = Family(*numbers_of)
+    if "other" not in families:
+        raise ConfigError(file, "efficiency.memory.other", "is missing: kernels of no known family need it")
+    return Rates(gpu.model, gpu.multiprocessors, gpu.attributes[CLOCK_ATTRIBUTE] * 1e-6, gpu.attributes[CACHE_ATTRIBUTE],
+                 gpu.memory_bytes_per_ns, gpu.pcie_bytes_per_ns, gpu.peak_flop_per_ns, numbers, families)

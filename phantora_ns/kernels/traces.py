@@ -1,0 +1,276 @@
+"""Kineto traces as observations: which signature took how long.
+
+Why it exists: the estimators are calibrated on, and judged by, traces of real runs. A trace names kernels, their grid and
+the operator that launched them; with recorded shapes it also tells the operands of library calls, which is what their
+signature consists of. One library call may launch several kernels: their times are added up.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import signature
+
+GEMM_OPERATORS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"}
+ATTENTION_OPERATORS = {"aten::_cudnn_attention_forward", "aten::_cudnn_attention_backward"}
+CONVOLUTION_OPERATORS = {"aten::cudnn_convolution", "aten::convolution_backward"}
+CUDA_TYPES = {"float": 0, "c10::Half": 2, "c10::BFloat16": 14, "double": 1, "c10::Float8_e4m3fn": 28, "c10::Float8_e5m2": 29}
+CUDNN_TYPES = {"float": 0, "double": 1, "c10::Half": 2, "int": 4, "c10::BFloat16": 9}
+MATMUL, POINTWISE, GEN_INDEX = 19, 13, 501  # cudnn_graph.h: descriptor types of operations, CUDNN_POINTWISE_GEN_INDEX
+ITEM_BYTES = {"float": 4, "c10::Half": 2, "c10::BFloat16": 2, "double": 8, "long int": 8, "int": 4, "unsigned char": 1,
+              "bool": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "signed char": 1, "short int": 2}
+COMPUTE_32F, COMPUTE_32F_TF32, COMPUTE_64F = 68, 77, 70  # cublasComputeType_t
+
+
+class TraceError(Exception):
+    """A file that is not a Kineto trace we can read; str() says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One launch or library call: signature, framework context, measured nanoseconds, and the share of that time during
+    which a communication kernel ran beside it."""
+
+    kind: int
+    fields: list
+    context: list | None
+    duration_ns: float
+    overlapped: float
+    operator: str
+    case: str
+
+
+@dataclass(frozen=True)
+class LlamaShapes:
+    """Sizes that tell each linear layer of one training step, for traces without recorded shapes."""
+
+    dim: int
+    kv_dim: int
+    ffn: int
+    vocabulary: int
+    layers: int
+    tokens: int
+    heads: int = 32
+
+    def attention_graph(self, operator: str) -> list:
+        """The cuDNN graph of the step's attention, one sequence, causal."""
+        size = self.dim // self.heads
+        return sdpa_graph([1, self.heads, self.tokens, size], [1, self.kv_dim // size, self.tokens, size], "c10::BFloat16", True,
+                          operator.endswith("backward"))
+
+    def products(self) -> list[tuple[int, int, int, int, int]]:
+        """(transa, transb, m, n, k) of every matrix product of a step, in launch order: forward, then backward.
+
+        Forward per layer: q, k, v, o, gate, up, down, then the head; backward the reverse with k and v before q, and
+        per layer the weight's gradient before the input's (autograd's MmBackward for a transposed weight).
+        """
+        sizes = {"q": (self.dim, self.dim), "k": (self.kv_dim, self.dim), "v": (self.kv_dim, self.dim), "o": (self.dim, self.dim),
+                 "gate": (self.ffn, self.dim), "up": (self.ffn, self.dim), "down": (self.dim, self.ffn)}
+        head = (self.vocabulary, self.dim)
+        forward = [sizes[n] for _ in range(self.layers) for n in ("q", "k", "v", "o", "gate", "up", "down")] + [head]
+        backward = [head] + [sizes[n] for _ in range(self.layers) for n in ("down", "up", "gate", "o", "v", "k", "q")]
+        products = [(1, 0, out, self.tokens, inner) for out, inner in forward]
+        for out, inner in backward:
+            products.append((0, 1, inner, out, self.tokens))
+            products.append((0, 0, inner, self.tokens, out))
+        return products
+
+
+def read_events(path: Path | str) -> list[dict]:
+    """The trace's events. Raises TraceError or OSError."""
+    path = Path(path)
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+    except (ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile) as error:
+        raise TraceError(f"{path}: not a Kineto trace: {error}") from error
+    return [e for e in events if isinstance(e, dict)]
+
+
+@dataclass
+class _Intervals:
+    """Disjoint busy intervals, to ask how much of a span they cover."""
+
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+
+    def add(self, start: float, end: float) -> None:
+        if self.ends and start <= self.ends[-1]:
+            self.ends[-1] = max(self.ends[-1], end)
+        else:
+            self.starts.append(start)
+            self.ends.append(end)
+
+    def covered(self, start: float, end: float) -> float:
+        total = 0.0
+        for i in range(bisect.bisect_right(self.ends, start), len(self.starts)):
+            if self.starts[i] >= end:
+                break
+            total += min(end, self.ends[i]) - max(start, self.starts[i])
+        return total
+
+
+def observations(path: Path | str, llama: LlamaShapes | None = None) -> list[Observation]:
+    """Every launch and library call of a trace in order of start, communication kernels left out.
+
+    `llama` names the matrix products of a trace without shapes; without it such products are left out, as are kernels
+    inside library calls whose operands are unknown. Raises TraceError or OSError.
+    """
+    events = read_events(path)
+    gpu = sorted((e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"])
+    operators = {e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and "External id" in e.get("args", {})}
+    cases = sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in events
+                   if e.get("cat") == "gpu_user_annotation" and e["name"].startswith("case "))
+    starts = [c[0] for c in cases]
+    products = iter(llama.products()) if llama else None
+    communication = _Intervals()
+    for event in gpu:
+        if event["name"].startswith("ncclDev"):
+            communication.add(event["ts"], event["ts"] + event["dur"])
+    calls: dict[Any, list[dict]] = defaultdict(list)
+    for event in gpu:
+        if event["name"].startswith("ncclDev"):
+            continue
+        external = event["args"].get("External id")
+        operator = operators.get(external, {}).get("name", "")
+        library = operator in GEMM_OPERATORS | ATTENTION_OPERATORS | CONVOLUTION_OPERATORS
+        calls[("call", external) if library else ("kernel", len(calls))].append(event)
+    result = []
+    for group in calls.values():
+        first = group[0]
+        operator = operators.get(first["args"].get("External id"))
+        at = bisect.bisect_right(starts, first["ts"]) - 1
+        case = cases[at][2][5:] if at >= 0 else ""
+        signed = _sign(group, operator, products, llama)
+        if signed is None:
+            continue
+        duration = sum(e["dur"] for e in group)
+        covered = sum(communication.covered(e["ts"], e["ts"] + e["dur"]) for e in group)
+        result.append(Observation(*signed, duration * 1000.0, covered / duration if duration else 0.0,
+                                  operator["name"] if operator else "", case))
+    return result
+
+
+def _sign(group: list[dict], operator: dict | None, products, llama: LlamaShapes | None) -> tuple[int, list, list | None] | None:
+    name = operator["name"] if operator else ""
+    shaped = operator is not None and "Input Dims" in operator["args"]
+    if name in GEMM_OPERATORS:
+        if shaped:
+            return signature.GEMM, gemm_fields(operator), None
+        product = next(products, None) if products is not None else None
+        if product is None:
+            return None
+        transa, transb, m, n, k = product
+        bf16 = CUDA_TYPES["c10::BFloat16"]
+        return signature.GEMM, [0, transa, transb, m, n, k, 1, bf16, bf16, bf16, bf16, COMPUTE_32F, 1,
+                                k if transa else m, n if transb else k, m], None
+    if name in ATTENTION_OPERATORS:
+        graph = attention_graph(operator) if shaped else llama.attention_graph(name) if llama else None
+        return None if graph is None else (signature.CUDNN, [graph], None)
+    if name in CONVOLUTION_OPERATORS:
+        return (signature.CUDNN, [convolution_graph(operator)], None) if shaped else None
+    event = group[0]
+    arguments = event["args"]
+    if event["cat"] == "kernel":
+        fields = [event["name"], *arguments["grid"], *arguments["block"], int(arguments.get("shared memory", 0)), 0, 0, 0, b""]
+        return signature.KERNEL, fields, _context(operator)
+    if event["cat"] == "gpu_memset":
+        return signature.MEMORY, [1, arguments["bytes"], 2, 2], None
+    places = {"Pageable": 0, "Pinned": 1, "Device": 2}
+    source, _, destination = event["name"].partition("(")[2].rstrip(")").partition(" -> ")
+    return signature.MEMORY, [0, arguments["bytes"], places.get(source, 2), places.get(destination, 2)], None
+
+
+def _graph_tensor(dims: list[int], kind: str) -> list:
+    strides = [1]
+    for size in reversed(dims[1:]):
+        strides.insert(0, strides[0] * size)
+    return ["t", CUDNN_TYPES[kind], list(dims), strides]
+
+
+def sdpa_graph(query: list[int], key: list[int], kind: str, causal: bool, backward: bool) -> list:
+    """The graph that PyTorch's cuDNN attention comes to: its products (two forward, five backward) and the mask."""
+    batch, heads, queries, size = query
+    keys = key[2]
+    scores = [batch, heads, queries, keys]
+    first = [MATMUL, [[1520, _graph_tensor(query, kind)], [1521, _graph_tensor([batch, key[1], size, keys], kind)],
+                      [1522, _graph_tensor(scores, kind)]]]
+    other = [MATMUL, [[1520, _graph_tensor(scores, kind)], [1521, _graph_tensor([batch, key[1], keys, size], kind)],
+                      [1522, _graph_tensor(query, kind)]]]
+    mask = [[POINTWISE, [[0, GEN_INDEX], [753, _graph_tensor(scores, "int")]]]] if causal else []
+    return [first, *mask, *[other] * (4 if backward else 1)]
+
+
+def attention_graph(operator: dict) -> list:
+    """The cuDNN graph of an attention operator with recorded shapes."""
+    arguments = operator["args"]
+    backward = operator["name"].endswith("backward")
+    causal = arguments["Concrete Inputs"][14 if backward else 10] == "True"
+    query, key = arguments["Input Dims"][1:3] if backward else arguments["Input Dims"][0:2]
+    return sdpa_graph(query, key, arguments["Input type"][1], causal, backward)
+
+
+def convolution_graph(operator: dict) -> list:
+    """The cuDNN graph of a convolution operator with recorded shapes: one operation, or two for both gradients."""
+    arguments = operator["args"]
+    dims, kind = arguments["Input Dims"], arguments["Input type"][0]
+    if operator["name"].endswith("backward"):
+        out, image, weight = dims[:3]
+        wanted = json.loads(arguments["Concrete Inputs"][10].lower())
+        tensors = [_graph_tensor(t, kind) for t in (image, weight, out)]
+        graph = [[12, [[710, tensors[0]], [709, tensors[1]], [711, tensors[2]]]]] if wanted[0] else []
+        return graph + ([[11, [[716, tensors[0]], [715, tensors[1]], [717, tensors[2]]]]] if wanted[1] else [])
+    image, weight = dims[:2]
+    padding, stride, dilation = (json.loads(arguments["Concrete Inputs"][i]) for i in (2, 3, 4))
+    spatial = [(size + 2 * p - d * (w - 1) - 1) // s + 1
+               for size, w, p, s, d in zip(image[2:], weight[2:], padding, stride, dilation)]
+    out = [image[0], weight[0], *spatial]
+    return [[10, [[704, _graph_tensor(image, kind)], [703, _graph_tensor(weight, kind)], [705, _graph_tensor(out, kind)]]]]
+
+
+def gemm_fields(operator: dict) -> list:
+    """The cuBLAS signature of a row-major product with recorded shapes: column-major, the operands change places."""
+    arguments = operator["args"]
+    shift = operator["name"] in ("aten::addmm", "aten::baddbmm")
+    left, right = arguments["Input Dims"][shift:shift + 2]
+    strides = arguments["Input Strides"][shift:shift + 2]
+    dtype = arguments["Input type"][shift]
+    batch = left[0] if len(left) == 3 else 1
+    rows, inner, columns = left[-2], left[-1], right[-1]
+    transa = int(not (strides[1][-1] == 1 and strides[1][-2] >= columns))
+    transb = int(not (strides[0][-1] == 1 and strides[0][-2] >= inner))
+    kind = CUDA_TYPES[dtype]
+    scaled = operator["name"] == "aten::_scaled_mm"
+    out = CUDA_TYPES["c10::BFloat16"] if scaled else kind
+    compute = COMPUTE_64F if dtype == "double" else COMPUTE_32F
+    return [int(scaled), transa, transb, columns, rows, inner, batch, kind, kind, out, out, compute, 1,
+            inner if transa else columns, rows if transb else inner, columns]
+
+
+def _context(operator: dict | None) -> list | None:
+    """[operator, input bytes, output bytes, shapes] as a rank would send it; the output is taken to be as large as the first
+    input, for the operators where that is so, else the trace does not tell."""
+    if operator is None or "Input Dims" not in operator["args"]:
+        return None
+    arguments = operator["args"]
+    sizes = []
+    for dims, kind in zip(arguments["Input Dims"], arguments["Input type"]):
+        if kind in ITEM_BYTES and all(isinstance(d, int) for d in dims):
+            count = 1
+            for d in dims:
+                count *= d
+            sizes.append(count * ITEM_BYTES[kind])
+    if operator["name"] not in SHAPE_KEEPING or not sizes:
+        return None
+    return [operator["name"], sum(sizes), sizes[0], arguments["Input Dims"]]
+
+
+SHAPE_KEEPING = {"aten::_softmax", "aten::_softmax_backward_data", "aten::_log_softmax", "aten::_log_softmax_backward_data",
+                 "aten::_fused_rms_norm", "aten::native_layer_norm", "aten::cumsum"}

@@ -1,0 +1,132 @@
+"""How far the estimators are from real traces: `python -m phantora_ns.kernels.validate [--llama ...] TRACE...`.
+
+Why it exists: an estimate without its error is worth little. Each distinct signature of a trace is one test, with the median
+of its launches that no communication kernel overlapped. Signatures are split into calibration and held-out by the parity of
+their key, which the fit (bench/kernels/fit.py) uses in the same way: no number is judged by what it was fitted on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from phantora_ns.config import ConfigError
+
+from . import KernelTimes, names, signature
+from .estimators import launch, memory
+from .traces import LlamaShapes, Observation, TraceError, observations
+
+UNTOUCHED = 0.01  # an observation counts as alone when communication kernels covered less than this share of it
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One distinct signature: its measured median, the estimate, how often it was launched, and its total measured time."""
+
+    family: str
+    kind: int
+    fields: list
+    context: list | None
+    measured_ns: float
+    launches: int
+    held_out: bool
+    operator: str
+
+
+def family_of(observation: Observation) -> str:
+    """The name under which an observation's error is reported."""
+    if observation.kind == signature.GEMM:
+        return "gemm"
+    if observation.kind == signature.CUDNN:
+        return "convolution" if "convolution" in observation.operator else "attention"
+    if observation.kind == signature.MEMORY:
+        if observation.fields[0] == 1:
+            return "memset"
+        return "device copy" if observation.fields[2:] == [2, 2] else "host copy"
+    kernel = signature.parse_kernel(observation.fields)
+    name = names.parse(kernel.name)
+    if "flash" in name.base:
+        return "attention"
+    found = memory.traffic(kernel, name)
+    if found is not None:
+        return found.family
+    return memory.family(name) if observation.context else "guess"
+
+
+def cases(found: Iterable[Observation]) -> list[Case]:
+    """The distinct signatures among the observations that ran alone."""
+    groups: dict[bytes, list[Observation]] = defaultdict(list)
+    for observation in found:
+        if observation.overlapped < UNTOUCHED:
+            groups[signature.encode(observation.kind, [observation.fields, observation.context])].append(observation)
+    return [Case(family_of(g[0]), g[0].kind, g[0].fields, g[0].context, statistics.median(o.duration_ns for o in g), len(g),
+                 bool(signature.key(g[0].kind, g[0].fields) & 1), g[0].operator) for g in groups.values()]
+
+
+def report(times: KernelTimes, found: list[Case], worst: int = 0) -> list[str]:
+    """Lines of a table: error by family, for calibration and held-out signatures, and of the total time."""
+    lines = [f"{'family':<22}{'set':<13}{'signatures':>11}{'median':>9}{'mean':>8}{'p90':>8}{'time ms':>10}{'of time':>9}"]
+    errors: dict[tuple[str, bool], list[tuple[float, float, float, Case]]] = defaultdict(list)
+    for case in found:
+        estimate = times.estimate(case.kind, case.fields, case.context).duration_ns
+        errors[case.family, case.held_out].append((estimate / case.measured_ns - 1, estimate, case.measured_ns, case))
+
+    def line(name: str, which: str, rows: list) -> str:
+        relative = sorted(abs(r[0]) for r in rows)
+        measured = sum(r[2] * r[3].launches for r in rows)
+        estimated = sum(r[1] * r[3].launches for r in rows)
+        return (f"{name:<22}{which:<13}{len(rows):>11}{statistics.median(relative):>9.1%}{statistics.fmean(relative):>8.1%}"
+                f"{relative[int(0.9 * (len(relative) - 1))]:>8.1%}{measured / 1e6:>10.2f}{estimated / measured - 1:>+9.1%}")
+
+    for name in sorted({family for family, _ in errors}):
+        for held_out in (False, True):
+            if errors.get((name, held_out)):
+                lines.append(line(name, "held-out" if held_out else "calibration", errors[name, held_out]))
+    for held_out in (False, True):
+        rows = [row for (_, side), group in errors.items() if side == held_out for row in group]
+        if rows:
+            lines.append(line("all", "held-out" if held_out else "calibration", rows))
+    rows = [row for group in errors.values() for row in group]
+    if rows:
+        lines.append(line("all", "both", rows))
+    for row in sorted(rows, key=lambda r: -abs(r[1] - r[2]) * r[3].launches)[:worst]:
+        case = row[3]
+        lines.append(f"  {row[0]:+7.1%} {row[2] / 1e3:9.1f} us measured, {row[1] / 1e3:9.1f} estimated, x{case.launches} "
+                     f"[{case.family}] {case.operator} {signature.describe(case.kind, case.fields)[:400]}")
+    return lines
+
+
+def main(arguments: list[str]) -> int:
+    """Command line; exit status 1 for a trace or GPU file that cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m phantora_ns.kernels.validate", description=__doc__.splitlines()[0])
+    parser.add_argument("traces", nargs="+", metavar="TRACE", help="Kineto trace (.json or .json.gz)")
+    parser.add_argument("--gpu", default="h200", help="GPU model of the trace (default: h200)")
+    parser.add_argument("--llama", metavar="DIM,KV_DIM,FFN,VOCABULARY,LAYERS,TOKENS,HEADS",
+                        help="sizes of the model, for a trace of one training step without recorded shapes")
+    parser.add_argument("--worst", type=int, default=0, metavar="N", help="also list the N signatures that cost most accuracy")
+    options = parser.parse_args(arguments)
+    try:
+        llama = LlamaShapes(*map(int, options.llama.split(","))) if options.llama else None
+    except (ValueError, TypeError):
+        parser.error("--llama takes seven integers separated by commas")
+    try:
+        found = [o for trace in options.traces for o in observations(trace, llama)]
+        times = KernelTimes(options.gpu)
+    except (TraceError, ConfigError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("\n".join(report(times, cases(found), options.worst)))
+    overlapped = sum(o.duration_ns for o in found if o.overlapped >= UNTOUCHED)
+    total = sum(o.duration_ns for o in found)
+    guessed = sum(o.duration_ns for o in found if times.lookup(o.kind, o.fields, o.context)[1] == launch.GUESS)
+    print(f"compute in the traces {total / 1e6:.2f} ms, of it beside communication {overlapped / 1e6:.2f} ms (not judged), "
+          f"guessed {guessed / 1e6:.2f} ms")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
