@@ -70,6 +70,8 @@ def course_of(plan, capacities) -> Course:
     private_ns = 0
     estimate_ns = 0
     for flow in plan.flows:
+        if not flow.size_bytes:
+            continue
         rate = min((capacities[link] for link in flow.links), default=math.inf)
         if flow.rate_cap is not None:
             rate = min(rate, flow.rate_cap)
@@ -85,11 +87,12 @@ def course_of(plan, capacities) -> Course:
 class Transfer(Node):
     """One matched operation: a collective, or a send with its receive. Its time is its end.
 
-    It starts (`start_ns`) when every member has reached it; `matched` says that every member has issued its part.
+    It starts (`start_ns`) when every member has reached it, its flows at `flows_ns`; `matched` says that every member has
+    issued its part.
     `values` belongs to the caller, who may tie data to it.
     """
 
-    __slots__ = ("op", "first_rank", "ordinal", "matched", "course", "start_ns", "handles", "asking", "values")
+    __slots__ = ("op", "first_rank", "ordinal", "matched", "course", "start_ns", "flows_ns", "handles", "asking", "values")
 
     def __init__(self, op: Op, first_rank: int, ordinal: int, contributors: int) -> None:
         super().__init__(contributors)
@@ -99,6 +102,7 @@ class Transfer(Node):
         self.matched = False
         self.course: Course | None = None
         self.start_ns: int | None = None
+        self.flows_ns = 0
         self.handles: tuple = ()
         self.asking = False
         self.values = None

@@ -58,7 +58,7 @@ class EventGraph:
         self.revised = 0
         """Nodes whose time moved after a client had been told it (`Node.told`)."""
         self.late = 0
-        """Transfers that came to start before the committed horizon, and were put on it."""
+        """Transfers that came to start, or to move, before the committed horizon: their flows start on it, or stay."""
 
     def add_client(self) -> int:
         """A new client, at virtual time 0; returns its number. O(1)."""
@@ -155,15 +155,15 @@ class EventGraph:
             return
         self.committed_ns = before_ns
         self._flows.commit(before_ns)
-        owners = self._owners
         for timeline in self._timelines:
             for node in timeline.retire(before_ns):
                 if node.retired:
                     continue
                 if type(node) is Transfer:
-                    for handle in node.handles:
-                        del owners[handle]
-                    node.handles = ()
+                    self._let_go(node)
+                elif type(node) is PartEnd:
+                    for transfer in node.transfers:
+                        self._let_go(transfer)
                 node.retire()
         for timeline in self._timelines:
             timeline.settle_stalls()
@@ -208,6 +208,13 @@ class EventGraph:
             assert node.settled_ns <= node.time_ns
         assert set(self._owners.values()) <= seen
 
+    def _let_go(self, transfer: Transfer) -> None:
+        """A transfer's end is final: it gives up its flows."""
+        for handle in transfer.handles:
+            del self._owners[handle]
+        transfer.handles = ()
+        transfer.retire()
+
     def _contribute(self, node: Node, head: Head) -> None:
         node.absorb(head)
         node.missing -= 1
@@ -248,10 +255,13 @@ class EventGraph:
             return
         transfer.start_ns = start_ns
         flows_ns = start_ns + course.before_ns
-        if flows_ns < self.committed_ns:
-            flows_ns = self.committed_ns
-            self.late += 1
         flows = self._flows
+        if flows_ns < self.committed_ns or (transfer.handles and transfer.flows_ns < self.committed_ns):
+            self.late += 1
+            if transfer.handles and transfer.flows_ns < self.committed_ns:
+                return
+            flows_ns = self.committed_ns
+        transfer.flows_ns = flows_ns
         if transfer.handles:
             for handle in transfer.handles:
                 flows.move(handle, flows_ns)
