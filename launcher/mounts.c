@@ -4,7 +4,6 @@
  * would betray the other nodes or the host is replaced. No pivot_root: paths, the run directory included, stay the same.
  * Rule: everything lives in the node's own mount namespace, so its death removes it. Mounts that have to survive being
  * covered are taken by open_tree(2) first and put back by move_mount(2); both, and fsopen, need Linux 5.2. */
-#define _GNU_SOURCE
 #include "sandbox.h"
 
 #include <errno.h>

@@ -4,7 +4,6 @@
  * all of a PID namespace when its process 1 ends, which is what makes clean ends certain. Rule: it says how the command
  * ended on the channel and exits 0, so that its own exit status can only mean a failure of ours. Without namespaces it is
  * a subreaper instead, and kills what the command left. */
-#define _GNU_SOURCE
 #include "sandbox.h"
 
 #include <errno.h>

@@ -3,7 +3,6 @@
  * Why it exists: the launcher must be able to tell our failures from the job's, so nothing of ours may go to the job's
  * stdout or stderr. Messages are datagrams on a SOCK_SEQPACKET channel, so processes may share it; without a channel
  * (a person trying things by hand) they are lines on stderr. */
-#define _GNU_SOURCE
 #include "sandbox.h"
 
 #include <errno.h>

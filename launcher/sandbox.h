@@ -4,6 +4,9 @@
  * policy (supervise). Rule: a mechanism never decides what a failure means; it says what failed and what cures it, and dies. */
 #ifndef PHANTORA_SANDBOX_H
 #define PHANTORA_SANDBOX_H
+#ifndef _GNU_SOURCE /* every file includes this one first */
+#define _GNU_SOURCE
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>

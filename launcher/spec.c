@@ -15,7 +15,6 @@
  *     arg TEXT
  *     env NAME=VALUE             the whole environment of the command
  *     node NAME ADDRESS/PREFIX   one more node; the next env lines are this node's own, and win */
-#define _GNU_SOURCE
 #include "sandbox.h"
 
 #include <errno.h>

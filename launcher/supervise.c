@@ -4,7 +4,6 @@
  *     to the launcher:   step NAME | failed NODE|- TEXT | up | noexec NODE TEXT | exit NODE CODE | signal NODE NUMBER | gone NODE
  *     to us:             signal NODE|all NUMBER | kill NODE|all
  * A closed channel means that the launcher has died: then everything goes, the run directory included. */
-#define _GNU_SOURCE
 #include "sandbox.h"
 
 #include <errno.h>

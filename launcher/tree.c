@@ -2,7 +2,6 @@
  *
  * Why it exists: without PID namespaces (isolation none) nothing but us ends what the job leaves running, and when the
  * launcher is killed outright nobody else is left to delete its directory. */
-#define _GNU_SOURCE
 #include "sandbox.h"
 
 #include <dirent.h>

@@ -2,7 +2,6 @@
  *
  * Why it exists: inside it we are allowed what root is (network devices, mounts, host names) without being root outside.
  * Rule: every id that is visible outside and that we may map is the same number inside. */
-#define _GNU_SOURCE
 #include "sandbox.h"
 
 #include <errno.h>

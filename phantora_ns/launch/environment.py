@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from phantora_ns.launch.command import C10D_PORT, STATIC_PORT, JobCommand, foreign_names, node_address, node_name
@@ -35,14 +37,32 @@ class Shape:
 
 def find_libzmq() -> Path:
     """The libzmq that the pyzmq wheel carries. Raises LaunchError when there is none."""
-    import zmq  # slow to import, and only needed for where it lies
-
-    folder = Path(zmq.__file__).resolve().parent
+    found = find_spec("zmq")  # not imported: only where it lies matters
+    if found is None or found.origin is None:
+        raise LaunchError(f"pyzmq is not installed; for {sys.executable}; pip install pyzmq")
+    folder = Path(found.origin).resolve().parent
     for pattern in (folder.parent / "pyzmq.libs", folder / ".libs", folder):
         for candidate in sorted(pattern.glob("libzmq*.so*")):
             return candidate
     raise LaunchError(f"the pyzmq in {folder} carries no libzmq; beside it; install the wheel: pip install --force-reinstall "
                       "--only-binary :all: pyzmq")
+
+
+def find_kernel_info(arch: int) -> Path | None:
+    """What torch's own kernels say of their parameters, for the interceptor; None without torch beside this Python.
+
+    `arch`: 90 for sm_90. Read from torch's libraries the first time (seconds), then from a cache.
+    Raises LaunchError when the libraries cannot be read.
+    """
+    from phantora_ns.kernels.fatbin import FatbinError, ensure_kernel_info
+
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    try:
+        return ensure_kernel_info(Path(found.origin).parent / "lib", arch)
+    except (FatbinError, OSError) as error:
+        raise LaunchError(f"torch's kernels cannot be read: {error}; in {found.origin}; install the CUDA build of torch") from None
 
 
 def require_built() -> None:
@@ -63,7 +83,8 @@ def _prefixed(first: str, rest: str | None) -> str:
     return f"{first}:{rest}" if rest else first
 
 
-def job_environment(outer: Mapping[str, str], run_dir: Path, shape: Shape, host_time: str, host_scale: float) -> dict[str, str]:
+def job_environment(outer: Mapping[str, str], run_dir: Path, shape: Shape, host_time: str, host_scale: float,
+                    kernel_info: Path | None) -> dict[str, str]:
     """What every process of the job sees, on all nodes alike."""
     env = {name: value for name, value in outer.items() if name not in _THIS_MACHINES}
     for name in _INTERFACES:
@@ -78,6 +99,7 @@ def job_environment(outer: Mapping[str, str], run_dir: Path, shape: Shape, host_
     env["PHANTORA_GPUS_PER_NODE"] = str(shape.gpus_per_node)
     env["PHANTORA_LIBZMQ"] = str(find_libzmq())
     env["PHANTORA_VALUES_LIB"] = str(VALUES_LIBRARY) if VALUES_LIBRARY.is_file() else ""
+    env["PHANTORA_KERNEL_INFO"] = str(kernel_info or "")
     env["PHANTORA_HOST_TIME"] = host_time
     env["PHANTORA_HOST_SCALE"] = repr(host_scale)
     return env
@@ -141,11 +163,16 @@ def _torchrun(command: JobCommand, node: int, shape: Shape, master: str, port: s
 
 
 def hosts_file(command: JobCommand, nodes: int) -> str:
-    """Text of /etc/hosts in every node: all nodes' names, and node-0 under the real names that the command uses."""
+    """Text of /etc/hosts in every node: all nodes' names, and node-0 under the real names that the command uses.
+
+    Dual-stack sockets (torch's stores) ask for the name of ::ffff:10.77.0.1; without an answer here they ask DNS and warn.
+    That answer is a name of its own, so that the nodes' usual names mean IPv4 addresses only.
+    """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     for node in range(nodes):
         aliases = foreign_names(command, nodes) if node == 0 else []
         lines.append(" ".join([node_address(node, True), node_name(node), *aliases]))
+        lines.append(f"::ffff:{node_address(node, True)} {node_name(node)}.cluster")
     return "\n".join(lines) + "\n"
 
 

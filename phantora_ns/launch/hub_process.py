@@ -13,6 +13,11 @@ from phantora_ns.launch.environment import PACKAGE, SANDBOX
 from phantora_ns.launch.errors import LaunchError
 
 
+def hub_command(run_dir: Path) -> list[str]:
+    """What a hub on `run_dir` is started with."""
+    return [sys.executable, "-m", "phantora_ns.hub", str(run_dir)]
+
+
 class HubProcess:
     """A running hub on `run_dir`; ready once its stdout says "ready", ended once that is closed."""
 
@@ -22,7 +27,7 @@ class HubProcess:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE.parent), env.get("PYTHONPATH")]))
         try:
             self.process = subprocess.Popen(
-                [SANDBOX, "guard", str(os.getpid()), sys.executable, "-m", "phantora_ns.hub", str(run_dir)],
+                [SANDBOX, "guard", str(os.getpid()), *hub_command(run_dir)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, start_new_session=True)
         except OSError as error:
             raise LaunchError(f"cannot start the hub: {error.strerror}; {SANDBOX}; run make build", "hub") from error

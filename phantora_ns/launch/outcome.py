@@ -83,8 +83,8 @@ class Outcome:
 
     def hub_ended(self, how: str) -> bool:
         """The hub ended while the job ran."""
-        return self.fail(Verdict(EXIT_OURS, "hub", f"the hub ended ({how}) while the job ran, and the job with it; its message, if "
-                                                   "it had one, is above; run it again, and report this if it happens again"))
+        return self.fail(Verdict(EXIT_OURS, "hub", f"the hub ended ({how}) while the job ran, and the job with it; its message, "
+                                                   "if it had one, is above; run it again, and report this if it happens again"))
 
     def sandbox_ended(self, how: str) -> bool:
         """phantora-sandbox ended before its nodes did."""
@@ -96,5 +96,4 @@ class Outcome:
         return self.fail(Verdict(128 + number, "job", f"{signal_name(number)}: ending the job"))
 
     def _whose(self, node: int, what: str) -> str:
-        others = "; the other nodes are being ended" if self._left - self._reported - {node} else ""
-        return f"the command {what}; on {node_name(node)}; its own messages are above{others}"
+        return f"the command {what}; on {node_name(node)}; its own messages are above"

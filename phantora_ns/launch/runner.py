@@ -107,6 +107,8 @@ class Runner:
         (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
         write_device_conf(request.cluster.gpu_model, path / "device.conf")
         environment.link_cuda_names(path / "lib")
+        gpu = request.cluster.gpu_model
+        self._kernel_info = environment.find_kernel_info(10 * gpu.compute_major + gpu.compute_minor)
         (path / "hosts").write_text(environment.hosts_file(request.command, request.shape.nodes))
 
     def _start_nodes(self, path: Path) -> None:
@@ -114,7 +116,8 @@ class Runner:
         isolated = request.shape.isolated
         spec = write_spec(
             program=request.command.program, argv=request.command.argv, cwd=request.cwd, isolated=isolated,
-            env=environment.job_environment(outer, path, request.shape, request.host_time, request.host_scale),
+            env=environment.job_environment(outer, path, request.shape, request.host_time, request.host_scale,
+                                            self._kernel_info),
             node_envs=environment.node_environments(request.command, request.shape, outer),
             fake_gpus=request.shape.gpus_per_node if isolated else 0, hosts=str(path / "hosts") if isolated else None,
             remove=None if request.keep_run_dir else str(path))
@@ -184,8 +187,8 @@ class Runner:
         elif not line:
             self._selector.unregister(self._hub.stdout)
             if not self._hub_ready:
-                raise LaunchError(f"the hub did not start ({self._hub.describe_end()}); its message is above; run phantora-ns doctor",
-                                  "hub")
+                how = self._hub.describe_end()
+                raise LaunchError(f"the hub did not start ({how}); its message is above; run phantora-ns doctor", "hub")
             self._hub_lost()
 
     def _hub_late(self) -> None:

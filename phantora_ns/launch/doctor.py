@@ -1,0 +1,176 @@
+"""Why it exists: "it does not start" has a dozen causes outside our code; the doctor does what a run does, step by step, until
+one step fails, and prints that step's reason and cure.
+
+Rule: nothing is guessed from version numbers or files where the real thing can be tried. A check that cannot matter after an
+earlier failure is left out.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from phantora_ns.launch import environment
+from phantora_ns.launch.command import node_address
+from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.hub_process import HubProcess
+from phantora_ns.launch.rundir import RunDir
+from phantora_ns.launch.sandbox import Sandbox, write_spec
+
+_TESTED_TORCH = "2.11"
+# on both nodes: bind one port everywhere, meet over it by name
+_MEETING = """
+import os, socket, sys, time
+node = int(os.environ["PHANTORA_NODE"])
+assert socket.gethostname() == f"node-{node}", f"the host name is {socket.gethostname()}"
+server = socket.create_server(("", 29500))
+if node == 0:
+    server.settimeout(20)
+    server.accept()[0].sendall(b"hello")
+else:
+    for _ in range(200):
+        try:
+            connection = socket.create_connection(("node-0", 29500), timeout=20)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    assert connection.recv(5) == b"hello"
+"""
+
+
+class _Report:
+    """Prints one line per check and remembers whether all went well."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self.healthy = True
+
+    def ok(self, what: str) -> None:
+        self._write(f"ok      {what}")
+
+    def failed(self, what: str) -> None:
+        self._write(f"FAILED  {what}")
+        self.healthy = False
+
+    def attempt(self, what: str, check: Callable[[], str]) -> bool:
+        """Runs a check that returns a detail, or raises LaunchError."""
+        try:
+            detail = check()
+        except (LaunchError, OSError) as error:
+            self.failed(f"{what}: {error}")
+            return False
+        self.ok(f"{what}: {detail}" if detail else what)
+        return True
+
+
+def _check_python() -> str:
+    return f"{sys.version.split()[0]} at {sys.executable}"
+
+
+def _check_built() -> str:
+    environment.require_built()
+    values = "" if environment.VALUES_LIBRARY.is_file() else \
+        " (without libphantora-values.so: small values stay zero; make build with torch's headers and c++ there)"
+    return f"{environment.LIBRARIES}{values}"
+
+
+def _torch_version_file() -> Path:
+    """torch/version.py of the interpreter that torchrun on PATH would use, else of ours."""
+    torchrun = shutil.which("torchrun")
+    if torchrun:
+        for folder in sorted(Path(torchrun).resolve().parent.parent.glob("lib*/python3*/site-packages/torch/version.py")):
+            return folder
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise LaunchError(f"not installed; neither for torchrun on PATH nor for {sys.executable}; pip install torch==2.11.0")
+    return Path(spec.origin).parent / "version.py"
+
+
+def _check_torch() -> str:
+    path = _torch_version_file()
+    text = path.read_text()
+    version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda: .*= '([^']+)'", text, re.MULTILINE)
+    if version is None:
+        raise LaunchError(f"no version in {path}; a broken installation; pip install --force-reinstall torch==2.11.0")
+    if cuda is None:
+        raise LaunchError(f"{version[1]} is a build without CUDA; {path.parent}; install the default one: "
+                          "pip install --force-reinstall torch==2.11.0")
+    note = "" if version[1].startswith(_TESTED_TORCH) else f" (tested with {_TESTED_TORCH}: check results before you trust them)"
+    return f"{version[1]}, CUDA {cuda[1]}{note}"
+
+
+def _try_nodes(report: _Report, run_dir: Path) -> bool:
+    nodes = 2
+    (run_dir / "hosts").write_text("".join(f"{node_address(node, True)} node-{node}\n" for node in range(nodes)))
+    env = {"PATH": os.environ.get("PATH", os.defpath)}
+    spec = write_spec(program=sys.executable, argv=["python", "-I", "-c", _MEETING], cwd="/", env=env, isolated=True, fake_gpus=1,
+                      node_envs=[{"PHANTORA_NODE": str(node)} for node in range(nodes)], hosts=str(run_dir / "hosts"), steps=True)
+    sandbox = Sandbox(spec)
+    codes = []
+    try:
+        while (message := sandbox.receive()) is not None:
+            if message.kind == "step":
+                report.ok(message.text)
+            elif message.kind == "failed":
+                where = "" if message.node is None else f" (on node-{message.node})"
+                report.failed(f"{message.text}{where}")
+                return False
+            elif message.kind in ("exit", "signal"):
+                codes.append(message.number)
+    finally:
+        sandbox.kill()
+        sandbox.close(5)
+    if codes != [0] * nodes:
+        report.failed("TCP between the nodes: its messages are above; a firewall or security module of this machine interferes; "
+                      "let bridges pass: sudo sysctl -w net.bridge.bridge-nf-call-iptables=0")
+        return False
+    report.ok("TCP between the nodes, by name, one port bound on both")
+    return True
+
+
+def _try_hub(run_dir: Path) -> str:
+    from phantora_ns.config import load_cluster
+
+    cluster = load_cluster(None, 1, 1)
+    (run_dir / "run.json").write_text(json.dumps({
+        "cluster": os.path.abspath(cluster.file), "nodes": 1, "gpus_per_node": 1, "host_time": "measured", "host_scale": 1.0,
+        "sync": "conservative", "values": "none", "databases": []}))
+    hub = HubProcess(run_dir)
+    try:
+        if hub.stdout.readline() != b"ready\n":
+            raise LaunchError(f"it ended ({hub.describe_end()}); its message is above; cure that, or install phantora-ns again")
+    finally:
+        stopped = hub.stop(10)
+    if not stopped or not (run_dir / "hub.json").is_file():
+        raise LaunchError(f"it does not end as it should; {run_dir.parent}; install phantora-ns again")
+    return f"on a socket in {run_dir.parent}"
+
+
+def run_doctor(write: Callable[[str], None]) -> int:
+    """Prints a line per step through `write`; returns 0 when a run would work, else 1."""
+    report = _Report(write)
+    report.attempt("Python", _check_python)
+    built = report.attempt("C parts built", _check_built)
+    report.attempt("libzmq", lambda: str(environment.find_libzmq()))
+    report.attempt("torch", _check_torch)
+    if built:
+        try:
+            run_dir = RunDir()
+        except LaunchError as error:
+            report.failed(f"run directory: {error}")
+            return 1
+        try:
+            report.ok(f"run directory in {run_dir.path.parent}")
+            _try_nodes(report, run_dir.path)
+            report.attempt("hub", lambda: _try_hub(run_dir.path))
+        finally:
+            run_dir.remove()
+    write("phantora-ns can run jobs on this machine" if report.healthy else
+          "phantora-ns cannot run jobs here yet: cure the first FAILED line, then run phantora-ns doctor again")
+    return 0 if report.healthy else 1

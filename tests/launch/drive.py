@@ -1,0 +1,33 @@
+"""The command line with the parts that other folders test replaced, so that tests of the launcher test the launcher.
+
+Only the hub's program and the report's content are stand-ins; namespaces, processes, signals and files are the real ones.
+"""
+
+import os
+import sys
+import types
+from pathlib import Path
+
+from phantora_ns.launch import hub_process
+
+HERE = Path(__file__).resolve().parent
+
+
+def _hub_command(run_dir):
+    return [sys.executable, "-I", str(HERE / "fake_hub.py"), str(run_dir)]
+
+
+report = types.ModuleType("phantora_ns.report.run_report")
+report.build_report = lambda run_dir, **facts: {key: value for key, value in facts.items() if key != "wall_s"}
+report.summary_lines = lambda facts: [f"ended: {facts}"]
+pages = types.ModuleType("phantora_ns.report.pages")
+pages.read_page = lambda path: types.SimpleNamespace(clock_ns=int(path.read_text()))
+sys.modules["phantora_ns.report.run_report"] = report
+sys.modules["phantora_ns.report.pages"] = pages
+hub_process.hub_command = _hub_command
+
+if __name__ == "__main__":
+    from phantora_ns.cli import main
+
+    os.environ.pop("XDG_RUNTIME_DIR", None)
+    sys.exit(main())
