@@ -150,6 +150,8 @@ class Communicators:
                     exchange.payloads[rank] = payload
                 if flags & WANTED:
                     self._keep(client, (node, index), exchange, rank)
+        for transfer in transfers:  # only now: a rank that sends to itself has both halves of one transfer in `items`
+            exchange = transfer.values
             if exchange is not None and transfer.matched:
                 exchange.complete = True
                 ready.extend(exchange.waiters)
