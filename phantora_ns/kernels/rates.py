@@ -53,8 +53,12 @@ class Rates:
         return self.numbers[key]
 
     def memory_ns(self, family: str, size_bytes: float, elements: float = 0.0) -> float:
-        """Time of a memory-bound kernel of `family` that moves `size_bytes` and handles `elements`."""
+        """Time of a memory-bound kernel of `family` that moves `size_bytes` and handles `elements`.
+
+        Part of what it reads is still in the L2 cache from the kernel before, up to a share of the cache's size.
+        """
         entry = self.families.get(family) or self.families["other"]
+        size_bytes -= min(size_bytes / 2, self.number("cache.warm_share") * self.cache_bytes)
         moving = size_bytes / (self.memory_bytes_per_ns * entry.bandwidth)
         if entry.elements_per_cycle:
             moving = max(moving, elements / (entry.elements_per_cycle * self.multiprocessors * self.cycles_per_ns))

@@ -35,7 +35,7 @@ class TraceError(Exception):
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One launch or library call: signature, framework context, measured nanoseconds, and the share of that time during
-    which a communication kernel ran beside it."""
+    which another stream's kernel or copy ran beside it. `cold`: the caches were flushed before (bench/kernels/record.py)."""
 
     kind: int
     fields: list
@@ -43,7 +43,7 @@ class Observation:
     duration_ns: float
     overlapped: float
     operator: str
-    case: str
+    cold: bool
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,13 @@ class LlamaShapes:
         size = self.dim // self.heads
         return sdpa_graph([1, self.heads, self.tokens, size], [1, self.kv_dim // size, self.tokens, size], "c10::BFloat16", True,
                           operator.endswith("backward"))
+
+    def context(self, operator: str) -> list | None:
+        """[operator, input bytes, output bytes, shapes] of the step's norms and loss, None for others."""
+        hidden, logits = self.tokens * self.dim * 2, self.tokens * self.vocabulary * 4
+        sizes = {"aten::_fused_rms_norm": (hidden, hidden), "aten::_fused_rms_norm_backward": (2 * hidden, hidden),
+                 "aten::_log_softmax": (logits, logits), "aten::_log_softmax_backward_data": (2 * logits, logits)}.get(operator)
+        return [operator, *sizes, []] if sizes else None
 
     def products(self) -> list[tuple[int, int, int, int, int]]:
         """(transa, transb, m, n, k) of every matrix product of a step, in launch order: forward, then backward.
@@ -126,14 +133,11 @@ def observations(path: Path | str, llama: LlamaShapes | None = None) -> list[Obs
     events = read_events(path)
     gpu = sorted((e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"])
     operators = {e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and "External id" in e.get("args", {})}
-    cases = sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in events
-                   if e.get("cat") == "gpu_user_annotation" and e["name"].startswith("case "))
-    starts = [c[0] for c in cases]
+    cold = any(e.get("cat") == "user_annotation" and e["name"].startswith("case ") for e in events)
     products = iter(llama.products()) if llama else None
-    communication = _Intervals()
+    busy: dict[Any, _Intervals] = defaultdict(_Intervals)
     for event in gpu:
-        if event["name"].startswith("ncclDev"):
-            communication.add(event["ts"], event["ts"] + event["dur"])
+        busy[event["args"].get("stream")].add(event["ts"], event["ts"] + event["dur"])
     calls: dict[Any, list[dict]] = defaultdict(list)
     for event in gpu:
         if event["name"].startswith("ncclDev"):
@@ -146,15 +150,14 @@ def observations(path: Path | str, llama: LlamaShapes | None = None) -> list[Obs
     for group in calls.values():
         first = group[0]
         operator = operators.get(first["args"].get("External id"))
-        at = bisect.bisect_right(starts, first["ts"]) - 1
-        case = cases[at][2][5:] if at >= 0 else ""
         signed = _sign(group, operator, products, llama)
         if signed is None:
             continue
         duration = sum(e["dur"] for e in group)
-        covered = sum(communication.covered(e["ts"], e["ts"] + e["dur"]) for e in group)
+        beside = [intervals for stream, intervals in busy.items() if stream != first["args"].get("stream")]
+        covered = sum(max((b.covered(e["ts"], e["ts"] + e["dur"]) for b in beside), default=0.0) for e in group)
         result.append(Observation(*signed, duration * 1000.0, covered / duration if duration else 0.0,
-                                  operator["name"] if operator else "", case))
+                                  operator["name"] if operator else "", cold))
     return result
 
 
@@ -180,7 +183,7 @@ def _sign(group: list[dict], operator: dict | None, products, llama: LlamaShapes
     arguments = event["args"]
     if event["cat"] == "kernel":
         fields = [event["name"], *arguments["grid"], *arguments["block"], int(arguments.get("shared memory", 0)), 0, 0, 0, b""]
-        return signature.KERNEL, fields, _context(operator)
+        return signature.KERNEL, fields, _context(operator) if shaped else llama.context(name) if llama else None
     if event["cat"] == "gpu_memset":
         return signature.MEMORY, [1, arguments["bytes"], 2, 2], None
     places = {"Pageable": 0, "Pinned": 1, "Device": 2}
@@ -254,11 +257,9 @@ def gemm_fields(operator: dict) -> list:
             inner if transa else columns, rows if transb else inner, columns]
 
 
-def _context(operator: dict | None) -> list | None:
+def _context(operator: dict) -> list | None:
     """[operator, input bytes, output bytes, shapes] as a rank would send it; the output is taken to be as large as the first
     input, for the operators where that is so, else the trace does not tell."""
-    if operator is None or "Input Dims" not in operator["args"]:
-        return None
     arguments = operator["args"]
     sizes = []
     for dims, kind in zip(arguments["Input Dims"], arguments["Input type"]):
@@ -273,4 +274,5 @@ def _context(operator: dict | None) -> list | None:
 
 
 SHAPE_KEEPING = {"aten::_softmax", "aten::_softmax_backward_data", "aten::_log_softmax", "aten::_log_softmax_backward_data",
-                 "aten::_fused_rms_norm", "aten::native_layer_norm", "aten::cumsum"}
+                 "aten::_fused_rms_norm", "aten::_fused_rms_norm_backward", "aten::native_layer_norm",
+                 "aten::native_layer_norm_backward", "aten::cumsum", "aten::index", "aten::embedding"}

@@ -18,7 +18,6 @@ from ..signature import Kernel
 CHUNK = 65536                       # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements per block
 MAX_BLOCKS = 320                    # MultiTensorApply.cuh: depth_to_max_blocks
 MAX_TENSORS = (110, 64, 48, 36, 30)  # MultiTensorApply.cuh: depth_to_max_tensors
-FUSED_MAX_TENSORS = (72, 60, 48, 36, 30)  # depth_to_max_tensors_scalarlist_of_complex_double and fused optimizer lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +109,13 @@ def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
     size = operand_bytes(functor, tensors)
     casts = "LoadWithCast" in name.text
     if casts and "copy_kernel" in functor:
-        out = size / tensors  # the lambda's type is the output's; the input has another, most often the other of 2 and 4
-        size = out + (2 if out > 2 else 4)
+        # Parameters: N at 0, data at 8, then LoadWithCast {type, u32 size} at 28 and StoreWithCast {type, u32 size} at 36.
+        sizes = (_scalar(kernel, 32, "i"), _scalar(kernel, 40, "i")) if len(kernel.scalars) == 44 else (None, None)
+        if set(sizes) <= {1, 2, 4, 8, 16}:
+            size = sum(sizes)
+        else:
+            out = size / tensors  # the lambda's type is the output's; the input has another, most often the other of 2 and 4
+            size = out + (2 if out > 2 else 4)
     return Traffic(elements * size, elements, "elementwise_cast" if casts else "elementwise_unrolled")
 
 
@@ -131,7 +135,7 @@ def strided(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 def _list_elements(kernel: Kernel, depth: int, fused: bool) -> int | None:
     """Elements of a foreach launch, from the tensor sizes in its metadata parameter (MultiTensorApply.cuh)."""
-    most = (FUSED_MAX_TENSORS if fused else MAX_TENSORS)[depth - 1]
+    most = MAX_TENSORS[depth - 1]
     sizes_at = depth * most * 8
     tensor_at = sizes_at + most * 8 * (2 if fused else 1)  # fused lists carry the addresses of the step counters too
     chunk_at = (tensor_at + MAX_BLOCKS + 3) // 4 * 4
@@ -175,14 +179,21 @@ def foreach(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`CatArrayBatchedCopy*<T, index, dims, batch, stride, ...>`: one input per grid row (Shape.cu)."""
-    size = type_bytes(name.arguments[0]) if name.arguments else None
-    if size is None:
+    """`CatArrayBatchedCopy*<T, index, dims, batch, ...>(out*, CatArrInputTensorMetadata, ...)`: an input a grid row (Shape.cu).
+
+    The grid is as large as the GPU, not as the inputs; their sizes are `nElements[batch]` in the metadata, after
+    `input*[batch], offset[batch], dimSize[batch]`.
+    """
+    size, batch = type_bytes(name.arguments[0]) if name.arguments else None, name.integer(3)
+    if size is None or not batch or len(name.arguments) < 4 or kernel.gy > batch:
         return None
-    # The vectorised and aligned kernels move 16 bytes a thread and step over the grid at most a few times.
-    per_thread = 16 if "vectorized" in name.base or "aligned" in name.base else size
-    moved = kernel.blocks * kernel.block_threads * per_thread * 2
-    return Traffic(moved, moved / (2 * size), "concatenate")
+    index_bytes = type_bytes(name.arguments[1]) or 4
+    at = 8 + batch * (8 + 2 * index_bytes)
+    if len(kernel.scalars) < at + batch * index_bytes:
+        return None
+    counts = struct.unpack_from(f"<{kernel.gy}{'I' if index_bytes == 4 else 'Q'}", kernel.scalars, at)
+    elements = sum(counts)
+    return Traffic(2.0 * elements * size, elements, "concatenate")
 
 
 def chunk_concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
@@ -215,16 +226,35 @@ def layer_norm(kernel: Kernel, name: KernelName) -> Traffic | None:
     return Traffic(elements * size * (2 if forward else 3), elements, "norm" if forward else "norm_backward")
 
 
-def softmax(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`cunn_SoftMaxForward<vec, in, acc, out, ...>(out*, in*, int classes)`: a row a block, read three times when it does not
-    fit in shared memory or registers; the backward pass reads two inputs and re-reads one (SoftMax.cu, PersistentSoftmax)."""
-    backward = "Backward" in name.base
-    width = _scalar(kernel, 24, "q") if backward else _scalar(kernel, 16, "i")
-    types = [size for size in map(type_bytes, name.arguments) if size]
-    if not width or not 0 < width < 1 << 32 or not types:
+def norm_weight(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`GammaBetaBackward*<T, ...>(int64 M, int64 N, dY*, X*, ...)`: reads the gradient and the input once."""
+    rows, width = _scalar(kernel, 0, "q"), _scalar(kernel, 8, "q")
+    size = type_bytes(name.arguments[0]) if name.arguments else None
+    if not rows or not width or not size or not 0 < rows * width < 1 << 44:
         return None
-    passes = 4 if backward or name.base == "cunn_SoftMaxForward" else 2
-    return Traffic(float(kernel.blocks) * width * types[0] * passes, kernel.blocks * width, "softmax")
+    return Traffic(2.0 * rows * width * size, rows * width, "norm_weight")
+
+
+def softmax(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """Softmax.cu: a row a block, whose length is a parameter. The plain kernels read the row again in each of their passes
+    (forward: maximum, sum, result; backward: sum, result), the Reg and Smem ones keep it; the warp ones take a batch."""
+    backward = "ackward" in name.base
+    types = [size for size in map(type_bytes, name.arguments) if size]
+    first = 24 if backward else 16
+    if name.base.startswith("softmax_warp"):
+        batch, width = _scalar(kernel, first, "i"), _scalar(kernel, first + 8, "i")
+        elements = batch * width if batch and width else 0
+    else:
+        width = _scalar(kernel, first, "q") or _scalar(kernel, first, "i")
+        elements = kernel.blocks * width if width else 0
+    if not 0 < elements < 1 << 44 or not types:
+        return None
+    return Traffic(float(elements) * types[0] * (3 if backward else 2) * passes(name), elements, family(name))
+
+
+def passes(name: KernelName) -> float:
+    """How often a kernel moves its operands, for those that do not move them once."""
+    return {"cunn_SoftMaxForward": 4 / 2, "cunn_SoftMaxBackward": 4 / 3}.get(name.base, 1.0)
 
 
 def gather(kernel: Kernel, name: KernelName) -> Traffic | None:
@@ -262,9 +292,11 @@ READERS: dict[str, Callable[[Kernel, KernelName], Traffic | None]] = {
     "vectorized_gather_kernel": gather,
     "reduce_kernel": reduction,
 }
-PREFIXES = (("CatArrayBatchedCopy", concatenate), ("cunn_SoftMax", softmax))
+PREFIXES = (("CatArrayBatchedCopy", concatenate), ("cunn_SoftMax", softmax), ("softmax_warp", softmax),
+            ("GammaBetaBackward", norm_weight))
 # Families of kernels whose volume only the framework's context tells.
-CONTEXT_FAMILIES = (("reduce", "reduce"), ("SoftMax", "softmax"), ("softmax", "softmax"), ("layer_norm", "norm"),
+CONTEXT_FAMILIES = (("reduce", "reduce"), ("SoftMaxForwardReg", "softmax_kept"), ("Smem", "softmax_kept"), ("SoftMax", "softmax"),
+                    ("softmax", "softmax_kept"), ("layer_norm_grad", "norm_backward"), ("layer_norm", "norm"),
                     ("GammaBeta", "norm_weight"), ("Cat", "concatenate"), ("gather", "gather"), ("scatter", "gather"),
                     ("index", "gather"), ("split_with_sizes", "split_copy"))
 
