@@ -213,13 +213,18 @@ def _nccl_times(table: Table, compute_major: int) -> NcclTimes:
         part = table.table(name)
         protocols.append(ProtocolTimes(
             start_ns=part.time_ns("start"), step_ns=part.time_ns("step"), chain_start_ns=part.time_ns("chain_start"),
-            chain_step_ns=part.time_ns("chain_step"), bytes_per_ns=part.bytes_per_ns("bandwidth"),
+            chain_step_ns=part.time_ns("chain_step"), tree_start_ns=part.time_ns("tree_start"),
+            tree_step_ns=part.time_ns("tree_step"), tree_bytes_per_ns=part.bytes_per_ns("tree_bandwidth"),
+            bytes_per_ns=part.bytes_per_ns("bandwidth"),
             copy_bytes_per_ns=part.bytes_per_ns("copy_bandwidth")))
         part.done()
     part = table.table("pairs")
-    pairs = PairTimes(start_ns=part.time_ns("start"), peer_ns=part.time_ns("peer"), ll_start_ns=part.time_ns("ll_start"),
-                      ll_peer_ns=part.time_ns("ll_peer"), channel_bytes_per_ns=part.bytes_per_ns("channel_bandwidth"),
-                      bytes_per_ns=part.bytes_per_ns("bandwidth"), copy_bytes_per_ns=part.bytes_per_ns("copy_bandwidth"))
+    pairs = PairTimes(
+        start_ns=part.time_ns("start"), doubling_ns=part.time_ns("doubling"), ll_start_ns=part.time_ns("ll_start"),
+        ll_doubling_ns=part.time_ns("ll_doubling"), ll_channel_bytes_per_ns=part.bytes_per_ns("ll_channel_bandwidth"),
+        channel_bytes_per_ns=part.bytes_per_ns("channel_bandwidth"),
+        bytes_per_ns=part.bytes_per_ns("bandwidth"), spread_bytes_per_ns=part.bytes_per_ns("spread_bandwidth"),
+        fill_bytes_per_ns=part.bytes_per_ns("fill_bandwidth"))
     part.done()
     table.done()
     return NcclTimes(protocols=tuple(protocols), pairs=pairs, constants=_nccl_constants(compute_major))

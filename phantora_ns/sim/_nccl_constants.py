@@ -17,29 +17,40 @@ class ProtocolTimes:
     """Measured times of one protocol (LL, LL128, Simple) on one GPU model, inside a server.
 
     A ring of R ranks takes start + steps * step + wire / bandwidth + own / copy_bandwidth, with `wire` the bytes that each
-    rank sends and `own` a rank's own share, which is moved locally. A chain (broadcast, reduce) takes chain_start +
-    (R - 1) * chain_step + bytes / bandwidth.
+    rank sends and `own` a rank's own share, which the same threads move. A chain (broadcast, reduce) takes chain_start +
+    (R - 1) * chain_step + bytes / bandwidth: what each of several such launches in a row takes, which overlap. A tree takes
+    tree_start + 2 * (R - 1) * tree_step + bytes / tree_bandwidth.
     """
 
     start_ns: int
     step_ns: int
     chain_start_ns: int
     chain_step_ns: int
+    tree_start_ns: int
+    tree_step_ns: int
     bytes_per_ns: float
     copy_bytes_per_ns: float
+    tree_bytes_per_ns: float
 
 
 @dataclass(frozen=True)
 class PairTimes:
-    """Measured times of grouped send and receive on one GPU model: start + peers * peer + bytes over channels."""
+    """Measured times of grouped send and receive on one GPU model.
+
+    A launch takes start + doubling * log2(GPUs) + bytes / rate + chunk / fill_bandwidth. The rate is that of the message's
+    channels, of a GPU with one peer (bandwidth) or of a GPU with several (spread_bandwidth), whichever is least; the chunk,
+    a channel's part but at most NCCL's chunk, fills the way before bytes flow (Simple only).
+    """
 
     start_ns: int
-    peer_ns: int
+    doubling_ns: int
     ll_start_ns: int
-    ll_peer_ns: int
+    ll_doubling_ns: int
+    ll_channel_bytes_per_ns: float
     channel_bytes_per_ns: float
     bytes_per_ns: float
-    copy_bytes_per_ns: float
+    spread_bytes_per_ns: float
+    fill_bytes_per_ns: float
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,9 @@ class NcclConstants:
     max_channels: int
     pair_channels: int
     pair_ll_bytes: int
-    pair_part_bytes: int
+    pair_ll_chunk_bytes: int
+    pair_chunk_bytes: int
+    pair_network_chunk_bytes: int
     thread_thresholds: tuple[float, ...]
     threads: tuple[float, ...]
 
@@ -102,7 +115,9 @@ class NcclConstants:
             nvls_efficiency=part.number("nvls_efficiency"), intra_speeds=part.numbers("intra_speeds", 0),
             inter_speeds=part.numbers("inter_speeds", 0), nvls_channels=part.integer("nvls_channels"),
             max_channels=channels.integer("max"), pair_channels=channels.integer("pair"),
-            pair_ll_bytes=channels.size_bytes("pair_ll_threshold"), pair_part_bytes=channels.size_bytes("pair_part"),
+            pair_ll_bytes=channels.size_bytes("pair_ll_threshold"), pair_ll_chunk_bytes=channels.size_bytes("pair_ll_chunk"),
+            pair_chunk_bytes=channels.size_bytes("pair_chunk"),
+            pair_network_chunk_bytes=channels.size_bytes("pair_network_chunk"),
             thread_thresholds=channels.numbers("thread_thresholds", 3), threads=channels.numbers("threads", 3))
         for table in (part, channels, top):
             table.done()

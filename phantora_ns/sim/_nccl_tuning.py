@@ -27,11 +27,21 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class PairChoice:
+    """How a message travels: protocol, channels, and what a channel sends at once."""
+
+    protocol: int
+    channels: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True)
 class Search:
     """What NCCL's search of the hardware finds: channels (before doubling) and the speed of each in GB/s."""
 
     channels: int
     speed: float
+    tree_speed: float
     running: int  # channels of the communicator, after doubling
 
 
@@ -59,7 +69,7 @@ class Tuner:
             channels = rails
             if speed >= 25 and not (self.compute_capability > 80 and speed < 50 and channels > 4):
                 channels, speed = channels * 2, speed / 2
-            return Search(channels, speed, channels * 2)
+            return Search(channels, speed, speed, channels * 2)
         best = (0, 0.0)
         first = 0.0
         for speed in constants.intra_speeds:
@@ -72,7 +82,18 @@ class Tuner:
             if channels * speed >= best[0] * best[1]:
                 best = (channels, speed)
         channels, speed = best if best[0] else (1, constants.intra_speeds[-1])
-        return Search(channels, speed, channels * 2)
+        return Search(channels, speed, self._tree_speed(channels, speed, inside), channels * 2)
+
+    def _tree_speed(self, channels: int, speed: float, inside: float) -> float:
+        """A tree inside a server has one edge fewer than a ring, which lets few ranks run its channels faster.
+
+        NCCL's search packs edges one by one: beyond two ranks it does not find a packing that leaves no link free.
+        """
+        for faster in self.constants.intra_speeds:
+            free = self.ranks * int(inside // faster) - (self.ranks - 1) * channels
+            if faster > speed and free >= (0 if self.ranks == 2 else 1):
+                return faster
+        return speed
 
     def _bus_bandwidth(self, kind: str, algorithm: str, protocol: int) -> float:
         """GB/s of the busiest link's payload, 0 where NCCL does not offer the combination."""
@@ -93,7 +114,7 @@ class Tuner:
         if algorithm == "tree":
             if kind != "all_reduce":
                 return 0.0
-            tree = min(bus * 0.92, search.channels * constants.tree_per_nodes[index])
+            tree = min(search.channels * search.tree_speed * 0.92, search.channels * constants.tree_per_nodes[index])
             if protocol == 0:
                 limit = constants.ll_single_node if self.nodes == 1 else \
                     (constants.ll_amd if self.amd_host else constants.ll_intel)[index - 1]
@@ -133,7 +154,9 @@ class Tuner:
         if algorithm == "ring":
             steps = steps_of(kind, ranks)
             if kind in ("broadcast", "reduce"):
-                return base + steps * (between if nodes > 1 else inside)
+                if nodes == 1 or self.search.channels <= 2:  # all channels have one ring, so launches in a row overlap
+                    return base + (between if nodes > 1 else inside)
+                return base + steps * (constants.network_latency["tree"][protocol] if protocol == SIMPLE else between)
             crossing = 0 if nodes == 1 else 2 * (nodes - 1) if kind == "all_reduce" else nodes - 1
             if nodes > 1:  # every step also launches network work: about 1 us, three times that for Simple
                 inside = max(inside, 3.0 if protocol == SIMPLE else 1.0)
@@ -184,20 +207,24 @@ class Tuner:
             threshold *= self.ranks
         return max(1, min(self.search.running, int(total_bytes // threshold)))
 
-    def pair_channels_for(self, size_bytes: int, ranks: int | None = None) -> int:
-        """Channels that one message of grouped send and receive is spread over."""
-        ranks = ranks or self.ranks
+    def choose_pair(self, size_bytes: int, ranks: int | None = None) -> PairChoice:
+        """How one message of grouped send and receive travels, in a communicator of `ranks` (None: this one's)."""
+        constants, ranks = self.constants, ranks or self.ranks
         most = self.pair_channels
         if self.nodes > 1:  # two per NIC, one when that would overload the channels
             most = 2 if 2 * ranks <= 4 * self.pair_channels else 1
-        channels = most
-        while channels * ranks > self.pair_channels and channels > 1:
-            channels //= 2
-        part = -(-size_bytes // channels)
-        while part > self.constants.pair_part_bytes and channels <= most // 2:
+        usual = most
+        while usual * ranks > self.pair_channels and usual > 1:
+            usual //= 2
+        if size_bytes <= most * constants.pair_ll_bytes:
+            protocol, chunk = 0, constants.pair_ll_chunk_bytes
+        else:
+            protocol, chunk = SIMPLE, constants.pair_chunk_bytes if self.nodes == 1 else constants.pair_network_chunk_bytes
+        least, limit = (chunk // 8, chunk * 32) if self.nodes == 1 else (chunk // 2, chunk)
+        channels = max(1, min(usual, -(-size_bytes // least)))
+        while max(least, -(-size_bytes // channels)) > limit and channels <= most // 2:
             channels *= 2
-            part = -(-size_bytes // channels)
-        return channels
+        return PairChoice(protocol, channels, min(-(-size_bytes // channels), chunk))
 
 
 def steps_of(kind: str, ranks: int) -> int:

@@ -10,13 +10,17 @@ not computed here: flows that share a link share it in the flow simulator. Pure:
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from phantora_ns.config import GpuModel
 from phantora_ns.sim._nccl_layout import Layout
 from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, SIMPLE, Choice, Tuner
 from phantora_ns.sim.topology import Topology
+
+if TYPE_CHECKING:
+    from phantora_ns.config import GpuModel
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter", "send", "recv")
 # Bytes on the wire per byte of data: LL sends a 4-byte flag with every 4 bytes, LL128 an 8-byte flag with every 120.
@@ -127,12 +131,15 @@ class CollectiveModel:
         times, protocol = self.gpu.nccl.protocols[choice.protocol], choice.protocol
         inside = max(len(found) for found in layout.members) - 1
         between = (layout.nodes.bit_length() - 1) if layout.nodes > 1 else 0
-        latency = 2 * (inside * times.step_ns + between * self._network_step_ns(layout, "tree", protocol))
+        latency = 2 * (inside * times.tree_step_ns + between * self._network_step_ns(layout, "tree", protocol))
         flows = []
         for (child, parent, rail), share in layout.tree_edges().items():
+            rate = times.tree_bytes_per_ns
+            if self.topology.kind(child, parent) == "network":
+                rate = min(rate, choice.bus_bytes_per_ns / 2)
             for a, b in ((child, parent), (parent, child)):
-                flows.append(self._flow(a, b, rail, total * share, choice.bus_bytes_per_ns / 2 * share, protocol))
-        return self._plan_of(flows, times.start_ns, latency, "tree", choice)
+                flows.append(self._flow(a, b, rail, total * share, rate * share, protocol))
+        return self._plan_of(flows, times.tree_start_ns, latency, "tree", choice)
 
     def _pat(self, layout: Layout, total: int, choice: Choice) -> Plan:
         """Parallel aggregated trees: every rank sends all shards but its own, in log2(ranks) exchanges at doubling distance."""
@@ -174,8 +181,10 @@ class CollectiveModel:
 
     def _alone(self, count_bytes: int) -> Plan:
         """One rank: NCCL copies the buffer inside the GPU (read and written once), or does nothing when in place."""
-        start = self.gpu.nccl.protocols[0].start_ns
-        return Plan((), start, round(2 * count_bytes / self.gpu.memory_bytes_per_ns), "copy", "Simple", 0)
+        return Plan((), self.gpu.nccl.protocols[0].start_ns, self._copy_ns(count_bytes), "copy", "Simple", 0)
+
+    def _copy_ns(self, size_bytes: int) -> int:
+        return round(2 * size_bytes / self.gpu.memory_bytes_per_ns)
 
     def plan_pairs(self, pairs: Iterable[tuple[int, int, int]], ranks: int | None = None) -> Plan:
         """One launch of grouped sends and receives: (from GPU, to GPU, bytes) each; equal GPUs are a local copy.
@@ -191,38 +200,35 @@ class CollectiveModel:
             return Plan((), 0, 0, "pairs", "Simple", 0)
         layout = self._layout(gpus)
         times, tuner = self.gpu.nccl.pairs, self._tuner(layout)
-        out: dict[int, int] = {}
-        into: dict[int, int] = {}
-        peers: dict[int, int] = {}
-        local = largest = 0
-        crossing = False
-        for a, b, size in pairs:
-            if a == b:
-                local = max(local, size)
-                continue
-            out[a] = out.get(a, 0) + size
-            into[b] = into.get(b, 0) + size
-            for gpu in (a, b):
-                peers[gpu] = peers.get(gpu, 0) + 1
-            largest = max(largest, size)
+        remote = [(a, b, size) for a, b, size in pairs if a != b]
+        if not remote:
+            return Plan((), times.ll_start_ns, self._copy_ns(max(size for _, _, size in pairs)), "copy", "Simple", 0)
+        out: dict[int, list[int]] = {}
+        into: dict[int, list[int]] = {}
+        for a, b, size in remote:
+            out.setdefault(a, []).append(size)
+            into.setdefault(b, []).append(size)
+        flows: list[FlowSpec] = []
+        channels = protocol = fill = crossing = 0
+        for a, b, size in remote:
+            choice = tuner.choose_pair(size, ranks)
+            channels, protocol = max(channels, choice.channels), max(protocol, choice.protocol)
             crossing = crossing or self.topology.kind(a, b) == "network"
-        protocol = 0 if largest <= self.gpu.nccl.constants.pair_ll_bytes else SIMPLE
-        start, peer = (times.ll_start_ns, times.ll_peer_ns) if protocol == 0 else (times.start_ns, times.peer_ns)
-        latency = max(max(peers.values(), default=0) - 2, 0) * peer // 2
-        if crossing:
-            latency += self._network_step_ns(layout, "ring", protocol)
-        flows = []
-        channels = 0
-        for a, b, size in pairs:
-            if a == b or size == 0:
+            rate = times.ll_channel_bytes_per_ns
+            if choice.protocol == SIMPLE:
+                rate = times.channel_bytes_per_ns
+                fill = max(fill, choice.chunk_bytes / times.fill_bytes_per_ns)
+            if size == 0:
                 continue
-            used = tuner.pair_channels_for(size, ranks)
-            channels = max(channels, used)
-            rate = min(used * times.channel_bytes_per_ns, times.bytes_per_ns * size / max(out[a], into[b]))
-            flows.append(self._flow(a, b, None, size, rate, protocol))
-        copy_ns = round(local / times.copy_bytes_per_ns)
+            busiest = max(out[a], into[b], key=sum)  # its bytes share a GPU's rate in proportion, and so end together
+            whole = times.bytes_per_ns if len(busiest) == 1 else times.spread_bytes_per_ns
+            rate = min(rate * choice.channels, whole * size / sum(busiest))
+            flows.append(self._flow(a, b, None, size, rate, choice.protocol))
+        start, doubling = (times.ll_start_ns, times.ll_doubling_ns) if protocol == 0 else (times.start_ns, times.doubling_ns)
+        latency = round(fill) + (self._network_step_ns(layout, "ring", protocol) if crossing else 0)
         half = latency // 2
-        return Plan(tuple(flows), start + half, latency - half + copy_ns, "pairs", PROTOCOL_NAMES[protocol], channels)
+        before = start + round(doubling * math.log2(len(gpus))) + half
+        return Plan(tuple(flows), before, latency - half, "pairs", PROTOCOL_NAMES[protocol], channels)
 
     # ---- pieces --------------------------------------------------------------------------------------------------
 
