@@ -33,24 +33,23 @@ enum kind { U64, INT, TEXT };
 static const struct field {
     const char *key;
     enum kind kind;
-    bool required;
     size_t offset;
 } fields[] = {
-#define FIELD(name, kind, required) {#name, kind, required, offsetof(struct ph_device_spec, name)}
-    FIELD(name, TEXT, true),
-    FIELD(memory_bytes, U64, true),
-    FIELD(context_bytes, U64, true),
-    FIELD(comm_bytes, U64, false),
-    FIELD(compute_major, INT, true),
-    FIELD(compute_minor, INT, true),
-    FIELD(multiprocessors, INT, true),
-    FIELD(nvlinks, INT, false),
-    FIELD(launch_cost_ns, U64, false),
-    FIELD(call_cost_ns, U64, false),
-    FIELD(sync_cost_ns, U64, false),
-    FIELD(alloc_cost_ns, U64, false),
-    FIELD(launch_latency_ns, U64, false),
-    FIELD(kernel_gap_ns, U64, false),
+#define FIELD(name, kind) {#name, kind, offsetof(struct ph_device_spec, name)}
+    FIELD(name, TEXT),
+    FIELD(memory_bytes, U64),
+    FIELD(context_bytes, U64),
+    FIELD(comm_bytes, U64),
+    FIELD(compute_major, INT),
+    FIELD(compute_minor, INT),
+    FIELD(multiprocessors, INT),
+    FIELD(nvlinks, INT),
+    FIELD(launch_cost_ns, U64),
+    FIELD(call_cost_ns, U64),
+    FIELD(sync_cost_ns, U64),
+    FIELD(alloc_cost_ns, U64),
+    FIELD(launch_latency_ns, U64),
+    FIELD(kernel_gap_ns, U64),
 #undef FIELD
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -96,7 +95,7 @@ static void set_field(const char *path, int line, const char *key, const char *v
             *(uint64_t *)target = (uint64_t)number;
         return;
     }
-    /* A newer launcher may say more than this library knows. */
+    ph_die("%s:%d: %s: unknown key; is the launcher of another version than this library?", path, line, key);
 }
 
 static void read_spec(void) {
@@ -129,7 +128,7 @@ static void read_spec(void) {
     if (failed)
         ph_die("%s: cannot be read", path);
     for (int i = 0; i < FIELDS; i++)
-        if (fields[i].required && !seen[i])
+        if (!seen[i])
             ph_die("%s: %s is missing", path, fields[i].key);
 }
 

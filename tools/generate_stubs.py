@@ -49,8 +49,26 @@ APIS = {
 }
 # Of the runtime's entry points for compilers (in no header) these return no status; the others do.
 REGISTRATION = re.compile(r"__cuda(Un)?[Rr]egister\w+|__cudaInitModule")
-# libcuda's functions that only headers outside the wheels declare (cudaProfiler.h)
-ALSO = {"driver": {"cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"}}
+# Functions that the libraries export and these headers do not declare: cudaProfiler.h's, and NVML's older ones (nvml.h of
+# CUDA 12), which pynvml and PyTorch still call.
+ALSO = {
+    "driver": {"cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"},
+    "nvml": {
+        "nvmlDeviceFreezeNvLinkUtilizationCounter",
+        "nvmlDeviceGetApplicationsClock",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        "nvmlDeviceGetDefaultApplicationsClock",
+        "nvmlDeviceGetDetailedEccErrors",
+        "nvmlDeviceGetNvLinkUtilizationControl",
+        "nvmlDeviceGetNvLinkUtilizationCounter",
+        "nvmlDeviceGetSupportedClocksThrottleReasons",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceResetApplicationsClocks",
+        "nvmlDeviceResetNvLinkUtilizationCounter",
+        "nvmlDeviceSetApplicationsClocks",
+        "nvmlDeviceSetNvLinkUtilizationControl",
+    },
+}
 
 
 def exported_names(library):

@@ -1,0 +1,90 @@
+"""Why it exists: a preloaded library overrides by name, so what it exports is its contract: all of CUDA's APIs, nothing else."""
+
+import fnmatch
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SITE = next((Path(sys.prefix) / "lib").glob("python3*/site-packages"))
+OURS = re.compile(r"(__cuda|cuda|cublas|cudnn|nccl|nvml|cu)[A-Z]\w*")
+# cuFile is a library of its own (libcufile.so.0): storage, not GPU
+NOT_CUDA = re.compile(r"cuFile\w+")
+# Stubs among what PyTorch imports: reached only by features that we refuse by name. The list may shrink, not grow.
+STUBS = Path(__file__).resolve().parent / "stubs.txt"
+
+
+def symbols(path, *options):
+    """(type, name) of each dynamic symbol, its version left out."""
+    listing = subprocess.run(["nm", "-D", *options, path], capture_output=True, text=True, check=True).stdout
+    for line in listing.splitlines():
+        fields = line.split()
+        yield fields[-2], fields[-1].split("@")[0]
+
+
+@pytest.fixture(scope="module")
+def exported(built_library):
+    """name -> True when it is only a stub (a weak symbol)."""
+    return {name: kind in "Ww" for kind, name in symbols(built_library, "--defined-only")}
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """The CUDA functions that PyTorch's libraries import."""
+    torch = SITE / "torch" / "lib"
+    names = set()
+    for library in ("libtorch_cuda.so", "libtorch_cpu.so", "libc10_cuda.so", "libtorch_python.so", "libtorch_cuda_linalg.so"):
+        if (torch / library).exists():
+            names |= {name for _, name in symbols(torch / library, "--undefined-only")}
+    assert len(names) > 1000, "torch's libraries were not found"
+    return {name for name in names if OURS.fullmatch(name) and not NOT_CUDA.fullmatch(name)}
+
+
+def test_every_export_is_allowed_by_the_version_script(exported, root):
+    script = (root / "libintercept" / "exports.map").read_text()
+    patterns = re.findall(r"^\s+([\w\[\]-]+\*);$", script, re.M)
+    assert len(patterns) == 9
+    strays = [n for n in exported if not any(fnmatch.fnmatchcase(n, p) for p in patterns)]
+    assert strays == []
+
+
+def test_nothing_of_the_libraries_that_stay_nvidias(exported):
+    assert [n for n in exported if re.match(r"(cufft|cusparse|cusolver|curand|nvrtc|cuFile)", n)] == []
+    for wheel in ("libcufft.so", "libcusparse.so", "libcusolver.so", "libcurand.so", "libnvrtc.so"):
+        for library in (SITE / "nvidia").glob(f"*/lib/{wheel}.*"):
+            theirs = {name for _, name in symbols(library, "--defined-only")}
+            assert theirs & exported.keys() == set(), library
+
+
+def test_all_that_pytorch_imports_is_exported(exported, imported):
+    assert imported - exported.keys() == set()
+
+
+def test_which_of_pytorchs_imports_are_stubs(exported, imported, capsys):
+    stubs = sorted(name for name in imported if exported[name])
+    with capsys.disabled():
+        print(f"\n{len(stubs)} of {len(imported)} functions that PyTorch imports are stubs: {', '.join(stubs)}")
+    assert sorted(set(stubs) - set(STUBS.read_text().split())) == []
+
+
+def test_the_generated_files_are_up_to_date(root):
+    if not (SITE / "cuda" / "bindings" / "cynvml.pxd").exists():
+        pytest.skip("cuda-bindings is not installed: NVML's names come from it")
+    command = [sys.executable, root / "tools" / "generate_stubs.py", "--site-packages", SITE, "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_stub_fails_by_its_own_code_and_names_itself_once(run_program, condition):
+    done = run_program("unsupported", condition)
+    assert done.values == {
+        "cudaGraphAddHostNode": "801",
+        "cuGraphicsMapResources": "801",
+        "cublasSgbmv_v2": "15",
+        "cudnnTransformFilter": "3000",
+        "nvmlDeviceGetFanSpeed": "3",
+    }
+    for name in done.values:
+        assert done.stderr.count(name) == 1
