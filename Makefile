@@ -22,10 +22,12 @@ SANITIZE =
 
 INTERCEPT_SOURCES := $(wildcard libintercept/*.c)
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)
+FLOWS_SOURCES := $(wildcard libflows/*.c)
 VALUES_SOURCES := $(wildcard libintercept/values/*.cpp)
 EXPORTS := $(wildcard libintercept/exports.map)
 INTERCEPT_OBJECTS := $(INTERCEPT_SOURCES:%.c=$(OBJ)/%.o)
 LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
+FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 
 .PHONY: build demo test bench sanitize lint clean native venv values FORCE
@@ -71,7 +73,7 @@ $(VENV)/.stamp-project: pyproject.toml setup.py | $(VENV)/.stamp-torch
 	touch $@
 
 # ---- the C parts ------------------------------------------------------------------------------------------------------
-native: $(LIB)/libphantora.so $(LIB)/phantora-sandbox values
+native: $(LIB)/libphantora.so $(LIB)/phantora-sandbox $(LIB)/libphantora-flows.so values
 
 # SONAME libcuda.so.1: a process that opens the driver by that name must find this library already loaded.
 $(LIB)/libphantora.so: $(INTERCEPT_OBJECTS) $(EXPORTS)
@@ -90,6 +92,15 @@ $(LIB)/phantora-sandbox: $(LAUNCHER_OBJECTS)
 $(OBJ)/launcher/%.o: launcher/%.c Makefile
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(SANITIZE) -MMD -MP -c -o $@ $<
+
+$(LIB)/libphantora-flows.so: $(FLOWS_OBJECTS)
+	@mkdir -p $(@D)
+	$(CC) -shared $(SANITIZE) $(LDFLAGS) -o $@ $(FLOWS_OBJECTS) -lm
+
+# No contraction: the compiled and the Python engine must round alike.
+$(OBJ)/libflows/%.o: libflows/%.c Makefile
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(CFLAGS) $(WARN) -ffp-contract=off -fPIC -fvisibility=hidden $(SANITIZE) -MMD -MP -c -o $@ $<
 
 # The values library needs a C++ compiler and torch's headers, and nothing else needs either: their absence is a notice.
 # With both there, a compilation error is an error. torch.mk is written anew when the answer changes (a torch upgrade).
@@ -125,7 +136,7 @@ $(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.
 	$(CXX) -std=c++17 $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) \
 		-MMD -MP -c -o $@ $<
 
--include $(INTERCEPT_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(VALUES_OBJECTS:.o=.d)
+-include $(INTERCEPT_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(FLOWS_OBJECTS:.o=.d) $(VALUES_OBJECTS:.o=.d)
 
 # ---- sanitizers -------------------------------------------------------------------------------------------------------
 # The C unit tests against an interceptor and a sandbox helper built with AddressSanitizer and UBSan.

@@ -29,7 +29,11 @@ from operator import index
 
 from phantora_ns.sim._flow_check import check_history
 from phantora_ns.sim._flow_engine import PythonEngine
+from phantora_ns.sim._flow_native import NativeEngine
 from phantora_ns.sim._flow_time import alone_ns
+
+
+_MOST = 2**31  # equal flows in one class: counts times routes must stay exact as floats
 
 
 class Flow:
@@ -58,13 +62,12 @@ class FlowSimulator:
     def __init__(self, capacities: Mapping[Hashable, float], engine=None):
         """`capacities`: link id -> bytes per nanosecond, > 0, from the beginning of time.
 
-        `engine` chooses an engine class; the default is the fastest there is. Raises ValueError for a capacity that is not
+        `engine` chooses an engine class; by default the compiled one where it has been built. Raises ValueError for a capacity that is not
         positive and finite.
         """
         self._links = {link: number for number, link in enumerate(capacities)}
-        self._engine = (engine or PythonEngine)(
-            [_positive(value, f"capacity of link {link!r}") for link, value in capacities.items()]
-        )
+        engine = engine or (NativeEngine if NativeEngine.available() else PythonEngine)
+        self._engine = engine([_positive(value, f"capacity of link {link!r}") for link, value in capacities.items()])
         self._handles: dict[int, Flow] = {}
         self._committed_ns: int | None = None
         self._new_batch()
@@ -75,15 +78,15 @@ class FlowSimulator:
         `start_ns` may lie behind what has been simulated. A link listed twice is used twice by every byte. `rate_cap` in
         bytes/ns. `count` makes one object of that many equal flows: each has `size_bytes`, they finish together. A flow of
         no bytes, or with neither links nor cap, completes at its start; one without links moves at its cap.
-        Raises KeyError for an unknown link; ValueError for a size below 0, a cap that is not positive, a count below 1, or a
-        start before the time given to `commit`.
+        Raises KeyError for an unknown link; ValueError for a size below 0, a cap that is not positive, a count below 1 or above 2^31, or a
+        start before the time given to `commit`; OverflowError for a start beyond 64 bits.
         """
         numbers = [self._links[link] for link in links]
         start_ns = index(start_ns)
         size = _size(size_bytes)
         cap = math.inf if rate_cap is None else _positive(rate_cap, "rate_cap", infinite=True)
-        if index(count) < 1:
-            raise ValueError(f"count {count} must be at least 1")
+        if not 1 <= index(count) <= _MOST:
+            raise ValueError(f"count {count} must be from 1 to {_MOST}")
         self._refuse_committed(start_ns)
         if not size:
             return Flow(None, start_ns)
@@ -179,7 +182,7 @@ class FlowSimulator:
 
     def _new_batch(self) -> None:
         """Flows are handed to the engine in batches: one call for a collective, not one for each flow."""
-        self._starts, self._sizes, self._caps, self._counts = [], array("d"), array("d"), []
+        self._starts, self._sizes, self._caps, self._counts = array("q"), array("d"), array("d"), array("q")
         self._offsets, self._numbers = array("q", [0]), array("i")
         self._unsent: list[Flow] = []
 

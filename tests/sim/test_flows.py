@@ -8,9 +8,10 @@ from phantora_ns.sim import _flow_engine
 from phantora_ns.sim._flow_check import check_history
 from phantora_ns.sim._flow_engine import PythonEngine
 from phantora_ns.sim._flow_fill import fair_rates
+from phantora_ns.sim._flow_native import NativeEngine
 from phantora_ns.sim.flows import FlowSimulator
 
-ENGINES = [PythonEngine]
+ENGINES = [PythonEngine, NativeEngine]
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 

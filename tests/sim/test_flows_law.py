@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora_ns.sim._flow_engine import PythonEngine
+from phantora_ns.sim._flow_native import NativeEngine
 from phantora_ns.sim._flow_time import TICKS_PER_NS
 from phantora_ns.sim.flows import FlowSimulator
 
 from .oracle import Change, Spec, completions, near_rounding_edge, to_ns
 
-ENGINES = [PythonEngine]
+ENGINES = [PythonEngine, NativeEngine]
 
 LINKS = "abcd"
 

@@ -1,0 +1,247 @@
+/* The functions that phantora_ns/sim/_flow_native.py calls, and their contract.
+ *
+ * Why it exists: the engine's face is as narrow as the Python engine's, batches in and results out, so that a call costs
+ * little beside what it computes. Times are nanoseconds; slots number flows; arguments have been validated by the caller. */
+#include "engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Kept by default: some 100 MB of log entries. */
+#define DEFAULT_BUDGET (2 << 20)
+
+EXPORT struct engine *ph_flows_new(int32_t count, const double *capacities, int64_t budget)
+{
+    struct engine *e = grow_array(NULL, sizeof *e, 1);
+    *e = (struct engine){.link_count = count, .now = TICK_MIN, .horizon = TICK_MIN, .base = TICK_MAX, .all_from = TICK_MIN,
+                           .sweep_at = 256};
+    e->budget = budget > 0 ? budget : DEFAULT_BUDGET;
+    e->events.tracked = true;
+    memset(e->free_routes, 0xff, sizeof e->free_routes);
+    e->links = grow_array(NULL, sizeof *e->links, count ? count : 1);
+    for (int32_t i = 0; i < count; i++) {
+        e->links[i] = (struct link){0};
+        RESERVE(e->links[i].capacities, e->links[i].capacity_room, 1);
+        e->links[i].capacities[e->links[i].capacity_count++] = (struct since_capacity){TICK_MIN, capacities[i]};
+    }
+    return e;
+}
+
+EXPORT void ph_flows_free(struct engine *e)
+{
+    for (int32_t i = 0; i < e->slots; i++) {
+        if (e->state[i] == FREE)
+            continue;
+        if (e->component[i] != NULL) {
+            struct component *c = e->component[i];
+            for (int32_t k = 0; k < c->count; k++)
+                e->component[c->flows[k]] = NULL;
+            component_free(e, c);
+        }
+        flow_free(e, i);
+    }
+    for (struct entry *entry = e->spare_entries, *older; entry != NULL; entry = older) {
+        older = entry->older;
+        free(entry);
+    }
+    for (struct component *c = e->spare_components, *more; c != NULL; c = more) {
+        more = (struct component *)(void *)c->flows;
+        free(c);
+    }
+    for (int32_t i = 0; i < e->link_count; i++) {
+        free(e->links[i].members);
+        free(e->links[i].past);
+        free(e->links[i].capacities);
+    }
+    void *arrays[] = {e->links, e->flows, e->state, e->rated, e->cap, e->left, e->rate, e->next_rate, e->since, e->done,
+                      e->component, e->component_at, e->route, e->route_length, e->free_slots, e->route_link, e->route_at,
+                      e->route_weight, e->events.items, e->pending.items, e->changes.items, e->late, e->suspects, e->points,
+                      e->results, e->touched, e->stack, e->frozen, e->level_touched, e->found, e->level_links, e->level_caps};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        free(arrays[i]);
+    free(e);
+}
+
+static void add_late(struct engine *e, tick_t tick, int32_t flow, int32_t link)
+{
+    RESERVE(e->late, e->late_room, e->late_count + 1);
+    e->late[e->late_count++] = (struct late){tick, flow, link};
+}
+
+/* `count` flows; flow i crosses links[offsets[i]] to links[offsets[i + 1] - 1], at least one. Their slots go to `slots`. */
+EXPORT void ph_flows_add(struct engine *e, int64_t count, const int64_t *starts, const double *sizes, const double *caps,
+                         const int64_t *counts, const int64_t *offsets, const int32_t *links, int32_t *slots)
+{
+    for (int64_t i = 0; i < count; i++) {
+        int32_t flow = flow_new(e, links + offsets[i], offsets[i + 1] - offsets[i], (double)counts[i]);
+        e->flows[flow].start = ns_to_tick(starts[i]);
+        e->flows[flow].size = sizes[i];
+        e->cap[flow] = caps[i];
+        heap_push(&e->pending, e->flows[flow].start, (void *)(intptr_t)flow);
+        if (e->flows[flow].start <= e->now)
+            add_late(e, e->flows[flow].start, flow, -1);
+        slots[i] = flow;
+    }
+    e->grown += count;
+}
+
+EXPORT void ph_flows_set_capacity(struct engine *e, int64_t at_ns, int32_t number, double bytes_per_ns)
+{
+    tick_t tick = ns_to_tick(at_ns);
+    struct link *link = &e->links[number];
+    int32_t at = link->capacity_count;
+    while (link->capacities[at - 1].since > tick)
+        at--;
+    if (link->capacities[at - 1].since == tick) {
+        link->capacities[at - 1].bytes_per_ns = bytes_per_ns;
+    } else {
+        RESERVE(link->capacities, link->capacity_room, link->capacity_count + 1);
+        memmove(link->capacities + at + 1, link->capacities + at, (size_t)(link->capacity_count - at) * sizeof *link->capacities);
+        link->capacities[at] = (struct since_capacity){tick, bytes_per_ns};
+        link->capacity_count++;
+    }
+    heap_push(&e->changes, tick, (void *)(intptr_t)number);
+    if (tick <= e->now)
+        add_late(e, tick, -1, number);
+    e->grown++;
+}
+
+EXPORT void ph_flows_settle(struct engine *e)
+{
+    settle(e);
+}
+
+static bool run_to_end(struct engine *e, int32_t flow, int64_t *time_ns)
+{
+    while (e->state[flow] != ENDED)
+        run_step(e);
+    return tick_to_ns(e->done[flow], time_ns);
+}
+
+/* 0, or -1 when the completion does not fit in 64 bits of nanoseconds. */
+EXPORT int ph_flows_completion(struct engine *e, int32_t flow, int64_t *time_ns)
+{
+    settle(e);
+    if (!run_to_end(e, flow, time_ns))
+        return -1;
+    e->flows[flow].reported = true;
+    e->flows[flow].reported_ns = *time_ns;
+    return 0;
+}
+
+/* Reported completions that moved, as results; returns how many, or -1 as above. */
+EXPORT int64_t ph_flows_changed(struct engine *e)
+{
+    settle(e);
+    e->result_count = 0;
+    for (int64_t i = 0; i < e->suspect_count; i++) {
+        int32_t flow = e->suspects[i];
+        int64_t time_ns;
+        if (!run_to_end(e, flow, &time_ns))
+            return -1;
+        e->flows[flow].suspect = false;
+        if (time_ns != e->flows[flow].reported_ns)
+            result_add(e, flow, time_ns);
+        e->flows[flow].reported_ns = time_ns;
+    }
+    e->suspect_count = 0;
+    return e->result_count;
+}
+
+/* Runs up to `before_ns` and forgets; the flows that are gone for good are the results. Returns how many. */
+EXPORT int64_t ph_flows_commit(struct engine *e, int64_t before_ns)
+{
+    tick_t horizon = ns_to_tick(before_ns);
+    settle(e);
+    e->result_count = 0;
+    if (horizon > e->horizon)
+        e->horizon = horizon;
+    while (next_tick(e) < e->horizon)
+        run_step(e);
+    if (e->grown >= e->sweep_at)
+        sweep(e);
+    return e->result_count;
+}
+
+EXPORT const struct result *ph_flows_results(const struct engine *e)
+{
+    return e->results;
+}
+
+/* rollbacks, events, retained objects, whether every tick since the horizon can be restored, slots ever used at once */
+EXPORT void ph_flows_statistics(const struct engine *e, int64_t out[5])
+{
+    int64_t changes = 0;
+    for (int32_t i = 0; i < e->link_count; i++)
+        changes += e->links[i].capacity_count;
+    out[0] = e->rollbacks;
+    out[1] = e->events_run;
+    out[2] = e->live_flows + e->entries + e->past_references + e->events.count + e->pending.count + e->changes.count
+             + e->suspect_count + e->point_count + changes;
+    out[3] = e->all_from <= e->horizon;
+    out[4] = e->slots;
+}
+
+/* ---- what `check` reads: a tick as two 64-bit halves, high first -------------------------------------------------------*/
+
+static void split_tick(tick_t tick, int64_t out[2])
+{
+    out[0] = (int64_t)(tick >> 64);
+    out[1] = (int64_t)(uint64_t)tick;
+}
+
+EXPORT void ph_flows_now(const struct engine *e, int64_t now[2], int64_t horizon[2])
+{
+    split_tick(e->now, now);
+    split_tick(e->horizon, horizon);
+}
+
+/* State of the flow (enum state); its start, end (when ended), size, cap, number of log entries and of links on its route. */
+EXPORT int ph_flows_flow(const struct engine *e, int32_t flow, int64_t start[2], int64_t done[2], double size_cap[2],
+                         int64_t lengths[2])
+{
+    if (e->state[flow] == FREE)
+        return FREE;
+    split_tick(e->flows[flow].start, start);
+    split_tick(e->state[flow] == ENDED ? e->done[flow] : 0, done);
+    size_cap[0] = e->flows[flow].size;
+    size_cap[1] = e->cap[flow];
+    lengths[0] = e->state[flow] != PENDING;
+    for (const struct entry *entry = e->flows[flow].older; entry != NULL; entry = entry->older)
+        lengths[0]++;
+    lengths[1] = e->route_length[flow];
+    return e->state[flow];
+}
+
+/* The log, newest first, and the route, into arrays of the lengths told by ph_flows_flow. */
+EXPORT void ph_flows_log(const struct engine *e, int32_t flow, int64_t (*since)[2], double *left, double *rate, int32_t *links,
+                         double *weights)
+{
+    int64_t i = 0;
+    if (e->state[flow] != PENDING) {
+        split_tick(e->since[flow], since[i]);
+        left[i] = e->left[flow];
+        rate[i++] = e->rate[flow];
+    }
+    for (const struct entry *entry = e->flows[flow].older; entry != NULL; entry = entry->older, i++) {
+        split_tick(entry->since, since[i]);
+        left[i] = entry->left;
+        rate[i] = entry->rate;
+    }
+    memcpy(links, e->route_link + e->route[flow], (size_t)e->route_length[flow] * sizeof *links);
+    memcpy(weights, e->route_weight + e->route[flow], (size_t)e->route_length[flow] * sizeof *weights);
+}
+
+/* The link's capacities since the horizon; `since` and `values` may be NULL, to learn how many. */
+EXPORT int32_t ph_flows_capacities(const struct engine *e, int32_t number, int64_t (*since)[2], double *values)
+{
+    const struct link *link = &e->links[number];
+    for (int32_t i = 0; since != NULL && i < link->capacity_count; i++) {
+        split_tick(link->capacities[i].since, since[i]);
+        values[i] = link->capacities[i].bytes_per_ns;
+    }
+    return link->capacity_count;
+}

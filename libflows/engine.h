@@ -1,0 +1,207 @@
+/* The flow simulator's compiled engine: its data.
+ *
+ * Why it exists: a ring of 1,024 GPUs is 1,024 flows that never meet, and plain Python spends 20 us on each. This engine
+ * does what phantora_ns/sim/_flow_engine.py does, in the same arithmetic (phantora_ns/sim/_flow_time.py says why that
+ * matters), so that both give the same bits; read that one first. What is different here:
+ *
+ * - Numbers that every computation of rates visits lie in arrays by flow slot, apart from what is rarely needed.
+ * - A flow's present state is in those arrays; only older entries of its log are allocated.
+ * - Logs have a budget. While they are within it every tick can be restored. When a large component outgrows it, only
+ *   chosen ticks (`points`) remain restorable, entries between them are dropped, and a rollback starts from the nearest
+ *   point before the tick it wants. Results do not depend on that, only what a rollback costs. */
+#ifndef PHANTORA_FLOWS_ENGINE_H
+#define PHANTORA_FLOWS_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Ticks of 2^-20 ns in 64 bits would end after 2.4 hours of simulated time. */
+__extension__ typedef __int128 tick_t;
+
+#define TICK_MIN (-((tick_t)1 << 120))
+#define TICK_MAX ((tick_t)1 << 120)
+
+enum state { FREE, PENDING, ACTIVE, ENDED };
+
+struct entry { /* one older line of a flow's log */
+    tick_t since;
+    double left, rate;
+    struct entry *older;
+};
+
+struct component { /* closed under sharing a link; may be more than one connected set */
+    int32_t *flows;
+    int32_t count, room, lost, heap_at;
+    tick_t next; /* its first end, while in the heap of events */
+    bool touched;
+    int32_t few[5];
+};
+
+struct member {
+    int32_t flow, place; /* place: index into the pool of routes */
+};
+
+struct since_capacity {
+    tick_t since;
+    double bytes_per_ns;
+};
+
+struct link {
+    struct member *members; /* active flows */
+    int32_t count, room;
+    int32_t *past; /* ended flows that a rollback may bring back, by end; the first `forgotten` are void */
+    int32_t past_count, past_room, forgotten;
+    struct since_capacity *capacities;
+    int32_t capacity_count, capacity_room;
+    uint64_t fill_stamp, reach_stamp;
+    double left, share, weight, taken; /* while rates are computed */
+};
+
+struct flow { /* what is rarely needed */
+    tick_t start;
+    double size;
+    struct entry *older;
+    int64_t reported_ns;
+    uint64_t rolled;
+    bool reported, suspect;
+};
+
+struct heap_item {
+    tick_t key;
+    void *item;
+};
+
+struct heap {
+    struct heap_item *items;
+    int64_t count, room;
+    bool tracked; /* items are components, which know their place */
+};
+
+struct late {
+    tick_t tick;
+    int32_t flow, link; /* one of the two is -1 */
+};
+
+struct result {
+    int64_t slot, time_ns;
+};
+
+struct level_link {
+    double share;
+    int32_t link;
+};
+
+struct level_cap {
+    double cap;
+    int32_t flow;
+};
+
+struct engine {
+    struct link *links;
+    int32_t link_count;
+
+    /* by slot */
+    struct flow *flows;
+    uint8_t *state;
+    bool *rated;
+    double *cap, *left, *rate, *next_rate;
+    tick_t *since, *done;
+    struct component **component;
+    int32_t *component_at, *route, *route_length;
+    int32_t slots, slot_room;
+    int32_t *free_slots;
+    int32_t free_count, free_room;
+
+    /* pool of routes: blocks of a few sizes */
+    int32_t *route_link, *route_at;
+    double *route_weight;
+    int32_t route_used, route_room;
+    int32_t free_routes[64];
+
+    struct heap events, pending, changes;
+    struct component *spare_components; /* chained through `flows` */
+    struct entry *spare_entries;
+    int64_t entries, live_flows, active_flows, past_references;
+
+    tick_t now, horizon, base; /* base: what the last sweep could go back to */
+    struct late *late;
+    int64_t late_count, late_room;
+    int32_t *suspects;
+    int64_t suspect_count, suspect_room;
+    uint64_t settling, stamp;
+
+    tick_t all_from; /* every tick from here on can be restored; below, only the points */
+    tick_t *points;
+    int64_t point_count, point_room;
+    int64_t work; /* flows rated since the last point */
+    tick_t point_now; /* the last restorable tick at or before the tick being run */
+    int64_t budget;
+
+    int64_t grown, sweep_at, rollbacks, events_run;
+
+    struct result *results;
+    int64_t result_count, result_room;
+
+    /* scratch */
+    struct component **touched;
+    int64_t touched_count, touched_room;
+    int32_t *stack, *frozen, *level_touched, *found;
+    int64_t stack_room, frozen_room, level_touched_room, found_room;
+    struct level_link *level_links;
+    int64_t level_link_room;
+    struct level_cap *level_caps;
+    int64_t level_cap_room;
+};
+
+/* Room for `need` items of the array behind `array`; ends the process when memory is exhausted. */
+#define RESERVE(array, room, need) \
+    do { \
+        if ((int64_t)(need) > (int64_t)(room)) { \
+            int64_t more_ = (int64_t)(room) * 2 > (int64_t)(need) ? (int64_t)(room) * 2 : (int64_t)(need) + 8; \
+            (array) = grow_array((array), sizeof *(array), more_); \
+            (room) = more_; \
+        } \
+    } while (0)
+
+void *grow_array(void *array, size_t size, int64_t count);
+
+/* store.c */
+void heap_push(struct heap *heap, tick_t key, void *item);
+void heap_remove(struct heap *heap, int64_t at);
+void heap_rekey(struct heap *heap, int64_t at, tick_t key);
+struct component *component_new(struct engine *e);
+void component_free(struct engine *e, struct component *c);
+void component_add(struct engine *e, struct component *c, int32_t flow);
+void component_remove(struct engine *e, int32_t flow);
+int32_t flow_new(struct engine *e, const int32_t *links, int64_t count, double weight);
+void flow_free(struct engine *e, int32_t flow);
+void link_enter(struct engine *e, int32_t flow);
+void link_leave(struct engine *e, int32_t flow);
+void log_push(struct engine *e, int32_t flow);
+void log_pop(struct engine *e, int32_t flow);
+double capacity_at(const struct link *link, tick_t tick);
+void schedule(struct engine *e, struct component *c);
+void result_add(struct engine *e, int32_t slot, int64_t time_ns);
+
+/* time.c: the arithmetic of _flow_time.py */
+tick_t ns_to_tick(int64_t time_ns);
+bool tick_to_ns(tick_t tick, int64_t *time_ns);
+double bytes_left(double left, double rate, tick_t ticks);
+tick_t end_tick(tick_t tick, double left, double rate);
+
+/* fill.c */
+void fair_rates(struct engine *e, const struct component *c, tick_t tick);
+
+/* run.c */
+tick_t next_tick(const struct engine *e);
+void run_step(struct engine *e);
+
+/* history.c */
+tick_t restorable(const struct engine *e, tick_t tick);
+void settle(struct engine *e);
+void mark_point(struct engine *e, tick_t tick);
+void keep_budget(struct engine *e);
+void sweep(struct engine *e);
+
+#endif

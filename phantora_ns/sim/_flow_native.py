@@ -1,0 +1,162 @@
+"""The flow simulator's compiled engine, through ctypes.
+
+Why it exists: `libflows/` computes, this file converts. Same face as `PythonEngine`, same bits as results. A library that
+has not been built is a choice of the installation, not an error: `NativeEngine.available()` says so and `FlowSimulator` takes
+the Python engine, which gives the same times more slowly.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Iterable
+from ctypes import POINTER, byref, c_double, c_int, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libphantora-flows.so"
+
+_ENDED = 3  # enum state in engine.h
+_Tick = c_int64 * 2
+
+
+class _Result(ctypes.Structure):
+    _fields_ = [("slot", c_int64), ("time_ns", c_int64)]
+
+
+@cache
+def _library(path: Path = LIBRARY) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    signatures = {
+        "new": (c_void_p, [c_int32, POINTER(c_double), c_int64]),
+        "free": (None, [c_void_p]),
+        "add": (None, [c_void_p, c_int64, *[c_void_p] * 7]),
+        "set_capacity": (None, [c_void_p, c_int64, c_int32, c_double]),
+        "settle": (None, [c_void_p]),
+        "completion": (c_int, [c_void_p, c_int32, POINTER(c_int64)]),
+        "changed": (c_int64, [c_void_p]),
+        "commit": (c_int64, [c_void_p, c_int64]),
+        "results": (POINTER(_Result), [c_void_p]),
+        "statistics": (None, [c_void_p, POINTER(c_int64)]),
+        "now": (None, [c_void_p, _Tick, _Tick]),
+        "flow": (c_int, [c_void_p, c_int32, _Tick, _Tick, c_double * 2, c_int64 * 2]),
+        "log": (None, [c_void_p, c_int32, c_void_p, POINTER(c_double), POINTER(c_double), POINTER(c_int32), POINTER(c_double)]),
+        "capacities": (c_int32, [c_void_p, c_int32, c_void_p, POINTER(c_double)]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"ph_flows_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _tick(halves) -> int:
+    return (halves[0] << 64) | (halves[1] & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def _address(values: array) -> int:
+    return values.buffer_info()[0]
+
+
+class NativeEngine:
+    """Flows by slot number. Times at this face are nanoseconds, links are indices into `capacities`."""
+
+    name = "native"
+
+    def __init__(self, capacities: Iterable[float], budget: int = 0):
+        """`budget`: log entries (48 bytes each) to keep before history is thinned; 0: about two million."""
+        values = list(capacities)
+        self._link_count = len(values)
+        self._library = _library()
+        self._engine = self._library.ph_flows_new(len(values), (c_double * len(values))(*values), budget)
+        self._time = c_int64()
+
+    def __del__(self):
+        if getattr(self, "_engine", None):
+            self._library.ph_flows_free(self._engine)
+
+    @staticmethod
+    def available() -> bool:
+        """Has the library been built?"""
+        return LIBRARY.exists()
+
+    def add_batch(self, starts: array, sizes: array, caps: array, counts: array, offsets: array, links: array) -> array:
+        """Flows i with route links[offsets[i]:offsets[i+1]]; sizes > 0, routes not empty. Returns their slots."""
+        slots = array("i", bytes(4 * len(starts)))
+        arrays = (starts, sizes, caps, counts, offsets, links, slots)
+        self._library.ph_flows_add(self._engine, len(starts), *map(_address, arrays))
+        return slots
+
+    def set_capacity(self, at_ns: int, link: int, bytes_per_ns: float) -> None:
+        self._library.ph_flows_set_capacity(self._engine, at_ns, link, bytes_per_ns)
+
+    def completion_ns(self, slot: int) -> int:
+        if self._library.ph_flows_completion(self._engine, slot, byref(self._time)):
+            raise OverflowError("a flow would complete after more nanoseconds than 64 bits can count")
+        return self._time.value
+
+    def changed(self) -> list[tuple[int, int]]:
+        """(slot, new time) of reported completions that moved, by slot."""
+        count = self._library.ph_flows_changed(self._engine)
+        if count < 0:
+            raise OverflowError("a flow would complete after more nanoseconds than 64 bits can count")
+        return sorted(self._results(count))
+
+    def commit(self, before_ns: int) -> list[tuple[int, int]]:
+        """Runs up to `before_ns` and forgets; returns (slot, completion) of the flows that are forgotten for good."""
+        return self._results(self._library.ph_flows_commit(self._engine, before_ns))
+
+    def settle(self) -> None:
+        self._library.ph_flows_settle(self._engine)
+
+    def end_tick(self, slot: int) -> int | None:
+        """The exact end, in ticks, of a flow that has ended."""
+        start, done = _Tick(), _Tick()
+        state = self._library.ph_flows_flow(self._engine, slot, start, done, (c_double * 2)(), (c_int64 * 2)())
+        return _tick(done) if state == _ENDED else None
+
+    @property
+    def rollbacks(self) -> int:
+        return self._statistics()[0]
+
+    @property
+    def events(self) -> int:
+        return self._statistics()[1]
+
+    def retained(self) -> int:
+        """Objects that history and present hold: flows, log entries, past references, queue entries, capacity changes."""
+        return self._statistics()[2]
+
+    def history(self):
+        """As `PythonEngine.history`. When history has been thinned it is complete only from now on."""
+        now, horizon = _Tick(), _Tick()
+        self._library.ph_flows_now(self._engine, now, horizon)
+        complete = bool(self._statistics()[3])
+        flows = [flow for slot in range(self._statistics()[4]) if (flow := self._flow(slot, complete))]
+        capacities = [self._capacities(link) for link in range(self._link_count)]
+        return _tick(now), _tick(horizon if complete else now), flows, capacities
+
+    def _results(self, count: int) -> list[tuple[int, int]]:
+        results = self._library.ph_flows_results(self._engine)
+        return [(results[i].slot, results[i].time_ns) for i in range(count)]
+
+    def _statistics(self) -> list[int]:
+        values = (c_int64 * 5)()
+        self._library.ph_flows_statistics(self._engine, values)
+        return list(values)
+
+    def _flow(self, slot: int, complete: bool):
+        start, done, size_cap, lengths = _Tick(), _Tick(), (c_double * 2)(), (c_int64 * 2)()
+        state = self._library.ph_flows_flow(self._engine, slot, start, done, size_cap, lengths)
+        if not state:
+            return None
+        since, left, rate = (_Tick * lengths[0])(), (c_double * lengths[0])(), (c_double * lengths[0])()
+        links, weights = (c_int32 * lengths[1])(), (c_double * lengths[1])()
+        self._library.ph_flows_log(self._engine, slot, since, left, rate, links, weights)
+        log = [(_tick(since[i]), left[i], rate[i]) for i in reversed(range(lengths[0]))]
+        entries = tuple(sorted(zip(links, map(int, weights), strict=True)))
+        end = _tick(done) if state == _ENDED else None
+        return slot, _tick(start), size_cap[0], size_cap[1], entries, log if complete else log[-1:], end
+
+    def _capacities(self, link: int) -> list[tuple[int, float]]:
+        count = self._library.ph_flows_capacities(self._engine, link, None, None)
+        since, values = (_Tick * count)(), (c_double * count)()
+        self._library.ph_flows_capacities(self._engine, link, since, values)
+        return [(_tick(since[i]), values[i]) for i in range(count)]
