@@ -48,21 +48,27 @@ def find_libzmq() -> Path:
                       "--only-binary :all: pyzmq")
 
 
-def find_kernel_info(arch: int) -> Path | None:
+def find_kernel_info(arch: int, run_dir: Path) -> Path | None:
     """What torch's own kernels say of their parameters, for the interceptor; None without torch beside this Python.
 
-    `arch`: 90 for sm_90. Read from torch's libraries the first time (seconds), then from a cache.
-    Raises LaunchError when the libraries cannot be read.
+    `arch`: 90 for sm_90. Read from torch's libraries the first time (seconds), then from a cache; for a user whose home
+    cannot be written, into `run_dir` each time. Raises LaunchError when the libraries cannot be read.
     """
-    from phantora_ns.kernels.fatbin import FatbinError, ensure_kernel_info
+    from phantora_ns.kernels.fatbin import TORCH_LIBRARIES, FatbinError, ensure_kernel_info, write_kernel_info
 
     found = find_spec("torch")
     if found is None or found.origin is None:
         return None
+    folder = Path(found.origin).parent / "lib"
     try:
-        return ensure_kernel_info(Path(found.origin).parent / "lib", arch)
+        try:
+            return ensure_kernel_info(folder, arch)
+        except OSError:
+            path = run_dir / "kernels.bin"
+            write_kernel_info([folder / name for name in TORCH_LIBRARIES if (folder / name).exists()], arch, path)
+            return path
     except (FatbinError, OSError) as error:
-        raise LaunchError(f"torch's kernels cannot be read: {error}; in {found.origin}; install the CUDA build of torch") from None
+        raise LaunchError(f"torch's kernels cannot be read: {error}; in {folder}; install torch's CUDA build") from None
 
 
 def require_built() -> None:

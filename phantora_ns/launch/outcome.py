@@ -34,7 +34,7 @@ class Outcome:
     def __init__(self, nodes: int) -> None:
         self._left = set(range(nodes))
         self._reported: set[int] = set()
-        self._nodes = nodes
+        self._not_run: dict[int, str] = {}
         self.failure: Verdict | None = None
 
     @property
@@ -61,16 +61,17 @@ class Outcome:
     def command_exited(self, node: int, code: int) -> bool:
         """A node's command ended by itself; True when this is the failure that decides."""
         self._reported.add(node)
-        return code != 0 and self.fail(Verdict(code, "job", self._whose(node, f"failed with exit code {code}")))
+        how = self._not_run.get(node) or f"the command failed with exit code {code}"
+        return code != 0 and self.fail(Verdict(code, "job", self._on(node, how)))
 
     def command_killed(self, node: int, number: int) -> bool:
         """A node's command was ended by a signal."""
         self._reported.add(node)
-        return self.fail(Verdict(128 + number, "job", self._whose(node, f"was killed by {signal_name(number)}")))
+        return self.fail(Verdict(128 + number, "job", self._on(node, f"the command was killed by {signal_name(number)}")))
 
     def command_not_run(self, node: int, text: str) -> None:
-        """The command could not be executed; its exit code follows."""
-        self.fail(Verdict(127, "job", self._whose(node, text)))
+        """The command could not be executed; its exit code (126 or 127, as in a shell) follows."""
+        self._not_run[node] = text
 
     def node_gone(self, node: int) -> bool:
         """All of a node's processes are gone; True when its command had not ended, and nobody had asked for this."""
@@ -78,8 +79,8 @@ class Outcome:
         if node in self._reported:
             return False
         self._reported.add(node)
-        return self.fail(Verdict(128 + signal.SIGKILL, "job", self._whose(
-            node, "was killed from outside; out of memory, if dmesg says so")))
+        return self.fail(Verdict(128 + signal.SIGKILL, "job", f"the node was killed from outside; {node_name(node)}; if dmesg says "
+                                                              "that memory ran out, simulate fewer ranks"))
 
     def hub_ended(self, how: str) -> bool:
         """The hub ended while the job ran."""
@@ -95,5 +96,5 @@ class Outcome:
         """The user asked for the end."""
         return self.fail(Verdict(128 + number, "job", f"{signal_name(number)}: ending the job"))
 
-    def _whose(self, node: int, what: str) -> str:
-        return f"the command {what}; on {node_name(node)}; its own messages are above"
+    def _on(self, node: int, what: str) -> str:
+        return f"{what}; on {node_name(node)}; its own messages are above"

@@ -22,9 +22,9 @@ MARK = "PHANTORA_TEST_MARK"
 class Launch:
     """A running launcher whose processes, files and interfaces can be told from all others."""
 
-    def __init__(self, arguments, *, as_nobody=False, env=None, **options):
+    def __init__(self, arguments, *, as_nobody=False, env=None, folder=None, within=None, **options):
         self.mark = uuid.uuid4().hex
-        self.folder = Path(tempfile.mkdtemp(prefix="pl-", dir="/tmp"))  # short, and open to other users
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="pl-", dir="/tmp"))  # short, and open to other users
         self.folder.chmod(0o777)
         self.interfaces = interfaces()
         environment = {
@@ -40,6 +40,8 @@ class Launch:
         command = [sys.executable, str(HERE / "drive.py"), *map(str, arguments)]
         if as_nobody:
             command = unprivileged(command, self.folder)
+        if within is not None:
+            command = within(command)
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         self.process = subprocess.Popen(
             command, cwd=options.pop("cwd", ROOT), env=environment, start_new_session=True, text=True, **options

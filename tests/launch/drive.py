@@ -3,7 +3,6 @@
 Only the hub's program and the report's content are stand-ins; namespaces, processes, signals and files are the real ones.
 """
 
-import os
 import sys
 import types
 from pathlib import Path
@@ -29,5 +28,4 @@ hub_process.hub_command = _hub_command
 if __name__ == "__main__":
     from phantora_ns.cli import main
 
-    os.environ.pop("XDG_RUNTIME_DIR", None)
     sys.exit(main())

@@ -1,11 +1,17 @@
-"""A hub without simulation, for tests of the launcher alone: binds nothing, says ready, writes hub.json on SIGTERM."""
+"""A hub without simulation, for tests of the launcher alone: says ready, and on SIGTERM writes hub.json.
+
+PHANTORA_TEST_HUB in its environment makes it one that fails.
+"""
 
 import json
 import os
 import signal
 import sys
 
+how = os.environ.get("PHANTORA_TEST_HUB", "")
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+if how == "dies":
+    sys.exit(3)
 os.write(1, b"ready\n")
 signal.sigwait([signal.SIGTERM])
 with open(os.path.join(sys.argv[1], "hub.json"), "w") as file:

@@ -1,0 +1,170 @@
+"""Whatever is killed, whenever: one message, the right exit code, and nothing of ours on the machine."""
+
+import os
+import pty
+import signal
+import sys
+
+import pytest
+
+SLEEPER = "echo up $NODE_RANK; sleep 1000 & wait"
+STUBBORN = 'trap "" INT TERM HUP; echo up $NODE_RANK; while :; do sleep 1000; done'
+ISOLATION = pytest.mark.parametrize("isolation", ["namespaces", "none"])
+
+
+def start(launch, isolation, script=SLEEPER, nodes=2, **options):
+    run = launch("--isolation", isolation, "--nnodes", nodes, "--", "sh", "-c", script, **options)
+    assert sorted(run.line() for _ in range(nodes)) == [f"up {node}" for node in range(nodes)]
+    return run
+
+
+def messages(err):
+    return [line for line in err.splitlines() if line.startswith("phantora-ns:") and "ended:" not in line]
+
+
+@pytest.mark.parametrize(
+    "number, code, script, isolation",
+    [
+        (signal.SIGINT, 130, SLEEPER, "namespaces"),
+        (signal.SIGTERM, 143, SLEEPER, "namespaces"),
+        (signal.SIGHUP, 129, SLEEPER, "none"),
+        (signal.SIGINT, 130, STUBBORN, "namespaces"),
+        (signal.SIGTERM, 143, STUBBORN, "none"),
+    ],
+)
+def test_signals_end_the_job(launch, number, code, script, isolation):
+    run = start(launch, isolation, script)
+    os.killpg(run.process.pid, number)
+    got, _, err = run.finish(timeout=20)
+    assert got == code
+    assert len(messages(err)) == 1 and number.name in err
+
+
+def test_the_job_gets_the_signal_once_and_may_clean_up(launch):
+    script = 'trap "echo caught; exit 3" INT; echo up $NODE_RANK; while :; do sleep 0.01; done'
+    run = start(launch, "namespaces", script)
+    os.killpg(run.process.pid, signal.SIGINT)
+    code, out, _ = run.finish(timeout=20)
+    assert code == 130 and out == "caught\ncaught\n"
+
+
+def test_a_second_signal_does_not_wait(launch):
+    run = start(launch, "namespaces", STUBBORN)
+    run.process.send_signal(signal.SIGINT)
+    while "SIGINT" not in run.process.stderr.readline():
+        pass
+    run.process.send_signal(signal.SIGINT)
+    assert run.finish(timeout=20)[0] == 130
+
+
+@ISOLATION
+def test_hub_killed(launch, isolation):
+    run = start(launch, isolation)
+    os.kill(run.find("fake_hub.py"), signal.SIGKILL)
+    code, _, err = run.finish(timeout=20)
+    assert code == 70 and "'failed_by': 'hub'" in err
+    assert len(messages(err)) == 1 and "killed by signal 9" in err
+
+
+@ISOLATION
+def test_sandbox_killed(launch, isolation):
+    run = start(launch, isolation)
+    sandbox = min(pid for pid, command in run.processes().items() if "phantora-sandbox run" in command)
+    os.kill(sandbox, signal.SIGKILL)
+    code, _, err = run.finish(timeout=20)
+    assert code == 70 and "'failed_by': 'launcher'" in err
+    assert len(messages(err)) == 1 and "phantora-sandbox ended (killed by signal 9)" in err
+
+
+@ISOLATION
+def test_launcher_killed(launch, isolation):
+    run = start(launch, isolation, STUBBORN)
+    os.kill(run.find("drive.py"), signal.SIGKILL)
+    run.process.wait(timeout=20)
+    run.assert_nothing_left()
+
+
+def test_launcher_and_sandbox_killed_together_leave_a_directory_that_the_next_run_sweeps(launch):
+    run = start(launch, "namespaces")
+    os.kill(run.process.pid, signal.SIGSTOP)  # so that neither can see the other's death
+    sandbox = min(pid for pid, command in run.processes().items() if "phantora-sandbox run" in command)
+    os.kill(sandbox, signal.SIGKILL)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait(timeout=20)
+    run.assert_nothing_left(run_dir=False)
+    assert len(list(run.folder.glob("phantora-ns-*"))) == 1
+    later = launch("true", folder=run.folder)
+    assert later.finish()[0] == 0
+    assert not list(run.folder.glob("phantora-ns-*"))
+
+
+@ISOLATION
+def test_one_nodes_command_killed(launch, isolation):
+    run = start(launch, isolation, STUBBORN)
+    victim = next(pid for pid, command in run.processes().items() if command.startswith("sh -c") and node_of(pid) == "1")
+    os.kill(victim, signal.SIGKILL)
+    code, _, err = run.finish(timeout=20)
+    assert code == 137 and "'failed_by': 'job'" in err
+    assert len(messages(err)) == 1 and "SIGKILL; on node-1" in err
+
+
+@ISOLATION
+def test_one_nodes_init_killed(launch, isolation):
+    run = start(launch, isolation)
+    inits = sorted(pid for pid, command in run.processes().items() if "phantora-sandbox run" in command)
+    os.kill(inits[-1], signal.SIGKILL)
+    code, _, err = run.finish(timeout=20)
+    assert code == 137 and "killed from outside" in err
+
+
+def node_of(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return next(item.split(b"=")[1].decode() for item in file.read().split(b"\0") if item.startswith(b"PHANTORA_NODE="))
+
+
+@pytest.mark.slow
+def test_a_torchrun_worker_killed(launch):
+    script = "import os, time; print('up', os.environ['RANK'], flush=True); time.sleep(1000)"
+    run = launch(
+        "torchrun", "--nnodes=2", "--nproc-per-node=2", "--no-python", sys.executable, "-c", script, env={"OMP_NUM_THREADS": "1"}
+    )
+    assert sorted(run.line() for _ in range(4)) == [f"up {rank}" for rank in range(4)]
+    workers = [
+        pid
+        for pid, command in run.processes().items()
+        if command.startswith(sys.executable) and "time.sleep" in command and "torchrun" not in command
+    ]
+    os.kill(max(workers), signal.SIGKILL)
+    code, _, err = run.finish(timeout=30)
+    assert code == 1 and "'failed_by': 'job'" in err and len(messages(err)) == 1
+
+
+def test_ctrl_c_and_the_progress_line_on_a_terminal(launch):
+    controller, terminal = pty.openpty()
+    script = "echo 5000000 >$PHANTORA_RUN_DIR/ranks/1; echo 7000000 >$PHANTORA_RUN_DIR/ranks/2; exec sleep 1000"
+    run = launch(
+        "--nnodes", 2, "--", "sh", "-c", script, stdin=terminal, stderr=terminal, preexec_fn=lambda: claim_terminal(terminal)
+    )
+    os.close(terminal)
+    seen = read_until(controller, b"2/16 ranks up")
+    assert b"simulated 5 ms to 7 ms" in seen and b"\x1b[K" in seen
+    os.write(controller, b"\x03")
+    seen = read_until(controller, b"ended:")
+    assert run.process.wait(timeout=20) == 130
+    assert seen.count(b"phantora-ns: SIGINT") == 1 and b"\x1b[Kphantora-ns: SIGINT" in seen
+    run.assert_nothing_left()
+    os.close(controller)
+
+
+def claim_terminal(terminal):
+    import fcntl
+    import termios
+
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+
+def read_until(fd, end):
+    seen = b""
+    while end not in seen:
+        seen += os.read(fd, 4096)
+    return seen
