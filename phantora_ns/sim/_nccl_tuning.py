@@ -145,12 +145,17 @@ class Tuner:
             return bus * 5 / 6
         return bus * 0.5
 
+    def network_latency_us(self, algorithm: str, protocol: int) -> float:
+        """One step between servers. With one rank per server each GPU both sends and receives there, as in a tree."""
+        table = self.constants.network_latency
+        return table["tree" if algorithm == "ring" and self.ranks == self.nodes else algorithm][protocol]
+
     def _latency(self, kind: str, algorithm: str, protocol: int) -> float:
         """Microseconds."""
         constants, nodes, ranks = self.constants, self.nodes, self.ranks
         base = constants.base_latency[algorithm][protocol]
         inside = (constants.nvlink_latency if self.nvlink else constants.pcie_latency)[algorithm][protocol]
-        between = constants.network_latency[algorithm][protocol]
+        between = self.network_latency_us(algorithm, protocol)
         if algorithm == "ring":
             steps = steps_of(kind, ranks)
             if kind in ("broadcast", "reduce"):

@@ -246,10 +246,9 @@ class CollectiveModel:
         """One step between servers: NCCL's figure, and what this network adds to the usual one; 0 on one server."""
         if layout.nodes == 1:
             return 0
-        constants = self.gpu.nccl.constants
         first, second = layout.members[0][0], layout.members[1][0]
-        added = self.topology.latency_ns(first, second) - constants.network_reference_ns
-        return round(1000 * constants.network_latency[algorithm][protocol]) + max(0, added)
+        added = self.topology.latency_ns(first, second) - self.gpu.nccl.constants.network_reference_ns
+        return round(1000 * self._tuner(layout).network_latency_us(algorithm, protocol)) + max(0, added)
 
     def _inside(self) -> float:
         """Payload bytes per ns of one GPU inside its server."""
