@@ -323,7 +323,7 @@ def _network(table: Table, gpu: GpuModel) -> Network:
         nic_bytes_per_ns=table.bytes_per_ns("nic_bandwidth") if kind != "graph" else 1.0,
         nic_latency_ns=table.time_ns("nic_latency", 700) if kind != "graph" else 0,
         switch_latency_ns=table.time_ns("switch_latency", 300) if kind != "graph" else 0,
-        efficiency=_share(table, "efficiency", 0.98),
+        efficiency=_share(table, "efficiency", 0.97),
         nodes_per_leaf=table.integer("nodes_per_leaf", low=1) if tiered else table.integer("nodes_per_leaf", None, low=1)
         if rail else None,
         spines=table.integer("spines", low=1) if tiered else table.integer("spines", 0) if rail else 0,

@@ -117,7 +117,8 @@ class CollectiveModel:
         latency = (steps - crossing) * step + crossing * self._network_step_ns(layout, "ring", protocol)
         # The rank's own share is moved by the same threads, so it slows the ring rather than delaying it.
         pace = sent / (sent / times.bytes_per_ns + own / times.copy_bytes_per_ns) if sent else times.bytes_per_ns
-        between = choice.bus_bytes_per_ns
+        # Between servers the NICs are the limit, except for LL, which is bound by the hosts that poll its flags.
+        between = choice.bus_bytes_per_ns if protocol == 0 else pace
         flows = []
         edges = layout.ring_edges(root if chain else None)  # a chain is a ring without the edge back to its root
         for (a, b, rail), share in edges.items():

@@ -2,7 +2,7 @@
 
 A topology is a directed graph: GPUs, an NVSwitch per server, NICs, switches. A cable is two links, one per direction.
 Link capacities are what a payload can use: the nominal bandwidth times an efficiency (NVLink's packet headers cost 18 %,
-an RDMA network's about 2 %). Rules: building and routing are deterministic; among equal paths one is chosen by a hash
+an RDMA network's about 3 %). Rules: building and routing are deterministic; among equal paths one is chosen by a hash
 seeded by the cluster file (ECMP); routes of generated networks are written down directly, in constant time, and only
 explicit graphs are searched.
 

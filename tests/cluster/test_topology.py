@@ -73,10 +73,10 @@ def test_routes_by_own_nics_are_the_shortest(shape):
 def test_capacities_are_the_files_bandwidths_times_their_efficiencies():
     topology = BUILT["h200-rail", 5, 8]
     assert topology.capacities[topology.link_id("node-0/gpu-3", "node-0/nvswitch")] == pytest.approx(450 * 0.824)
-    assert topology.capacities[topology.link_id("node-4/nic-7", "rail-7")] == pytest.approx(50 * 0.98)
+    assert topology.capacities[topology.link_id("node-4/nic-7", "rail-7")] == pytest.approx(50 * 0.97)
     tree = BUILT["a100-fat-tree", 11, 8]  # 4 nodes x 8 NICs x 25 GB/s, halved, over 8 spines; the last leaf is not full
     for leaf in ("leaf-0", "leaf-2"):
-        assert tree.capacities[tree.link_id(leaf, "spine-3")] == pytest.approx(4 * 8 * 25 / 2 / 8 * 0.98)
+        assert tree.capacities[tree.link_id(leaf, "spine-3")] == pytest.approx(4 * 8 * 25 / 2 / 8 * 0.97)
 
 
 def test_two_flows_leaving_by_one_nic_share_it(tmp_path):
