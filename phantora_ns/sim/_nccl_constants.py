@@ -100,7 +100,7 @@ class NcclConstants:
         correction = top.table("tree_correction")
         tree_correction = tuple(correction.numbers(name, 23) for name in protocols)
         correction.done()
-        channels = top.table("channels")
+        channels, across = top.table("channels"), top.table("ll_across_nodes")
         generations = top.table("generation")
         for name in generations.keys():
             generations.has(name)
@@ -108,8 +108,8 @@ class NcclConstants:
         constants = cls(
             base_latency=latencies["base"], nvlink_latency=latencies["nvlink"], pcie_latency=latencies["pcie"],
             network_latency=latencies["network"], tree_correction=tree_correction,
-            ll_single_node=part.number("ll_single_node"), ll_intel=top.table("ll_across_nodes").numbers("intel", 2),
-            ll_amd=top.table("ll_across_nodes").numbers("amd", 2), ring_ll128_per_nodes=part.numbers("ring_ll128_per_nodes", 3),
+            ll_single_node=part.number("ll_single_node"), ll_intel=across.numbers("intel", 2), ll_amd=across.numbers("amd", 2),
+            ring_ll128_per_nodes=part.numbers("ring_ll128_per_nodes", 3),
             tree_ll128_per_nodes=part.numbers("tree_ll128_per_nodes", 3), tree_per_nodes=part.numbers("tree_per_nodes", 3),
             network_reference_ns=reference,
             nvls_efficiency=part.number("nvls_efficiency"), intra_speeds=part.numbers("intra_speeds", 0),
@@ -119,7 +119,7 @@ class NcclConstants:
             pair_chunk_bytes=channels.size_bytes("pair_chunk"),
             pair_network_chunk_bytes=channels.size_bytes("pair_network_chunk"),
             thread_thresholds=channels.numbers("thread_thresholds", 3), threads=channels.numbers("threads", 3))
-        for table in (part, channels, top):
+        for table in (part, channels, across, top):
             table.done()
         return constants
 
