@@ -17,17 +17,20 @@ from phantora_ns.config import ConfigError, GpuModel, load_gpu
 
 CLOCK_ATTRIBUTE = 13   # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
 CACHE_ATTRIBUTE = 38   # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, bytes
-_REQUIRED, _ALLOWED = {"base", "bandwidth"}, {"base", "bandwidth", "elements"}
+_REQUIRED, _ALLOWED = {"base", "bandwidth"}, {"base", "bandwidth", "elements", "block_elements"}
+_OPTIONAL = "elements and block_elements"
 
 
 @dataclass(frozen=True)
 class Family:
-    """How fast one family of memory-bound kernels goes: a fixed time, a share of the memory's bandwidth, and what one
-    multiprocessor gets through per clock cycle when instructions and not bytes are the limit (0: never)."""
+    """How fast one family of memory-bound kernels goes: a fixed time, a share of the memory's bandwidth, what one
+    multiprocessor gets through per clock cycle when instructions and not bytes are the limit, and what one block gets
+    through alone, which limits a few long rows (0: never)."""
 
     base_ns: float
     bandwidth: float
-    elements_per_cycle: float
+    elements_per_cycle: float = 0.0
+    block_elements_per_cycle: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,8 @@ class Rates:
         """An efficiency by "section.key". Raises KeyError for a name that the GPU's file does not give."""
         return self.numbers[key]
 
-    def memory_ns(self, family: str, size_bytes: float, elements: float = 0.0) -> float:
-        """Time of a memory-bound kernel of `family` that moves `size_bytes` and handles `elements`.
+    def memory_ns(self, family: str, size_bytes: float, elements: float = 0.0, blocks: int = 0) -> float:
+        """Time of a memory-bound kernel of `family` that moves `size_bytes` and handles `elements` in `blocks`.
 
         Part of what it reads is still in the L2 cache from the kernel before, up to a share of the cache's size.
         """
@@ -62,6 +65,8 @@ class Rates:
         moving = size_bytes / (self.memory_bytes_per_ns * entry.bandwidth)
         if entry.elements_per_cycle:
             moving = max(moving, elements / (entry.elements_per_cycle * self.multiprocessors * self.cycles_per_ns))
+        if entry.block_elements_per_cycle and blocks > 0:
+            moving = max(moving, elements / blocks / (entry.block_elements_per_cycle * self.cycles_per_ns))
         return entry.base_ns + moving
 
 
@@ -92,6 +97,17 @@ def _efficiency(gpu: GpuModel) -> Mapping[str, Any]:
     return base
 
 
+# What the estimators ask for: a file that lacks one is refused when it is read, not in the middle of a run.
+REQUIRED_NUMBERS = (
+    "gemm.base", "gemm.other_types", "gemm.half_area", "gemm.tile", "gemm.split", "gemm.smallest_k", "gemm.bandwidth",
+    "gemm.overlap_power", "gemm.exposed_write", "gemm.sustained", "attention.score_cost", "attention.causal_tail",
+    "attention.bandwidth", "convolution.base", "convolution.share", "convolution.few_channels", "convolution.bandwidth",
+    "convolution.relayout_bandwidth", "copy.base", "copy.pinned", "copy.peer", "copy.pageable_to_device",
+    "copy.pageable_to_host", "copy.staged_above", "cache.warm_share",
+    *(f"attention.{backend}_{direction}{part}" for backend in ("cudnn", "flash") for direction in ("forward", "backward")
+      for part in ("", "_base")))
+
+
 @lru_cache(maxsize=16)
 def load(model: str) -> Rates:
     """The rates of a GPU model by name. Raises ConfigError when its file is wrong or says nothing of efficiency."""
@@ -109,10 +125,13 @@ def of(gpu: GpuModel) -> Rates:
                 numbers[f"{section}.{key}"] = _value(value, f"{section}.{key}", file)
                 continue
             if not isinstance(value, Mapping) or not _REQUIRED <= value.keys() <= _ALLOWED:
-                raise ConfigError(file, f"efficiency.memory.{key}", "needs base and bandwidth, and may have elements")
-            numbers_of = (_value(value.get(k, 0), f"memory.{key}.{k}", file) for k in ("base", "bandwidth", "elements"))
-            families[key] = Family(*numbers_of)
+                raise ConfigError(file, f"efficiency.memory.{key}", f"needs base and bandwidth, and may have {_OPTIONAL}")
+            names = ("base", "bandwidth", "elements", "block_elements")
+            families[key] = Family(*(_value(value.get(name, 0), f"memory.{key}.{name}", file) for name in names))
     if "other" not in families:
         raise ConfigError(file, "efficiency.memory.other", "is missing: kernels of no known family need it")
+    for key in REQUIRED_NUMBERS:
+        if numbers.get(key, 0.0) < 0 or key not in numbers:
+            raise ConfigError(file, f"efficiency.{key}", "is missing or negative; docs/kernel-times.md says what it means")
     return Rates(gpu.model, gpu.multiprocessors, gpu.attributes[CLOCK_ATTRIBUTE] * 1e-6, gpu.attributes[CACHE_ATTRIBUTE],
                  gpu.memory_bytes_per_ns, gpu.pcie_bytes_per_ns, gpu.peak_flop_per_ns, numbers, families)

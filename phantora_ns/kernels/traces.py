@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import gzip
 import json
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +167,8 @@ def _sign(group: list[dict], operator: dict | None, products, llama: LlamaShapes
     shaped = operator is not None and "Input Dims" in operator["args"]
     if name in GEMM_OPERATORS:
         if shaped:
-            return signature.GEMM, gemm_fields(operator), None
+            tf32 = any("tf32" in e["name"] or "s1688gemm" in e["name"] for e in group)
+            return signature.GEMM, gemm_fields(operator, tf32), None
         product = next(products, None) if products is not None else None
         if product is None:
             return None
@@ -191,10 +193,11 @@ def _sign(group: list[dict], operator: dict | None, products, llama: LlamaShapes
     return signature.MEMORY, [0, arguments["bytes"], places.get(source, 2), places.get(destination, 2)], None
 
 
-def _graph_tensor(dims: list[int], kind: str) -> list:
-    strides = [1]
-    for size in reversed(dims[1:]):
-        strides.insert(0, strides[0] * size)
+def _graph_tensor(dims: list[int], kind: str, strides: list[int] | None = None) -> list:
+    if strides is None:
+        strides = [1]
+        for size in reversed(dims[1:]):
+            strides.insert(0, strides[0] * size)
     return ["t", CUDNN_TYPES[kind], list(dims), strides]
 
 
@@ -223,11 +226,11 @@ def attention_graph(operator: dict) -> list:
 def convolution_graph(operator: dict) -> list:
     """The cuDNN graph of a convolution operator with recorded shapes: one operation, or two for both gradients."""
     arguments = operator["args"]
-    dims, kind = arguments["Input Dims"], arguments["Input type"][0]
+    dims, kind, strides = arguments["Input Dims"], arguments["Input type"][0], arguments["Input Strides"]
     if operator["name"].endswith("backward"):
         out, image, weight = dims[:3]
         wanted = json.loads(arguments["Concrete Inputs"][10].lower())
-        tensors = [_graph_tensor(t, kind) for t in (image, weight, out)]
+        tensors = [_graph_tensor(t, kind, strides[i]) for t, i in ((image, 1), (weight, 2), (out, 0))]
         graph = [[12, [[710, tensors[0]], [709, tensors[1]], [711, tensors[2]]]]] if wanted[0] else []
         return graph + ([[11, [[716, tensors[0]], [715, tensors[1]], [717, tensors[2]]]]] if wanted[1] else [])
     image, weight = dims[:2]
@@ -235,10 +238,13 @@ def convolution_graph(operator: dict) -> list:
     spatial = [(size + 2 * p - d * (w - 1) - 1) // s + 1
                for size, w, p, s, d in zip(image[2:], weight[2:], padding, stride, dilation)]
     out = [image[0], weight[0], *spatial]
-    return [[10, [[704, _graph_tensor(image, kind)], [703, _graph_tensor(weight, kind)], [705, _graph_tensor(out, kind)]]]]
+    channels_last = strides[0][1] == 1
+    out_strides = [math.prod(out[1:]), 1, out[1] * out[3], out[1]] if channels_last and len(out) == 4 else None
+    return [[10, [[704, _graph_tensor(image, kind, strides[0])], [703, _graph_tensor(weight, kind, strides[1])],
+                  [705, _graph_tensor(out, kind, out_strides)]]]]
 
 
-def gemm_fields(operator: dict) -> list:
+def gemm_fields(operator: dict, tf32: bool) -> list:
     """The cuBLAS signature of a row-major product with recorded shapes: column-major, the operands change places."""
     arguments = operator["args"]
     shift = operator["name"] in ("aten::addmm", "aten::baddbmm")
@@ -252,27 +258,26 @@ def gemm_fields(operator: dict) -> list:
     kind = CUDA_TYPES[dtype]
     scaled = operator["name"] == "aten::_scaled_mm"
     out = CUDA_TYPES["c10::BFloat16"] if scaled else kind
-    compute = COMPUTE_64F if dtype == "double" else COMPUTE_32F
+    compute = COMPUTE_64F if dtype == "double" else COMPUTE_32F_TF32 if tf32 else COMPUTE_32F
     return [int(scaled), transa, transb, columns, rows, inner, batch, kind, kind, out, out, compute, 1,
             inner if transa else columns, rows if transb else inner, columns]
 
 
 def _context(operator: dict) -> list | None:
-    """[operator, input bytes, output bytes, shapes] as a rank would send it; the output is taken to be as large as the first
-    input, for the operators where that is so, else the trace does not tell."""
+    """[operator, input bytes, output bytes, shapes] as a rank would send it. Traces do not record outputs: they are known for
+    operators whose output is as large as an input, or small; for others there is no context."""
     arguments = operator["args"]
     sizes = []
     for dims, kind in zip(arguments["Input Dims"], arguments["Input type"]):
-        if kind in ITEM_BYTES and all(isinstance(d, int) for d in dims):
-            count = 1
-            for d in dims:
-                count *= d
-            sizes.append(count * ITEM_BYTES[kind])
-    if operator["name"] not in SHAPE_KEEPING or not sizes:
-        return None
-    return [operator["name"], sum(sizes), sizes[0], arguments["Input Dims"]]
+        lists = dims if dims and isinstance(dims[0], list) else [dims]
+        each = ITEM_BYTES.get(kind if lists is not dims else "", 0) or ITEM_BYTES.get(kind.partition("[")[2].rstrip("]"), 0)
+        sizes.append(sum(math.prod(d) * each for d in lists if d))
+    out = {"first": sizes[0] if sizes else 0, "all": sum(sizes), "none": 0}.get(OUTPUTS.get(operator["name"], ""))
+    return None if out is None or not sizes[0] else [operator["name"], sum(sizes), out, arguments["Input Dims"]]
 
 
-SHAPE_KEEPING = {"aten::_softmax", "aten::_softmax_backward_data", "aten::_log_softmax", "aten::_log_softmax_backward_data",
-                 "aten::_fused_rms_norm", "aten::_fused_rms_norm_backward", "aten::native_layer_norm",
-                 "aten::native_layer_norm_backward", "aten::cumsum", "aten::index", "aten::embedding"}
+OUTPUTS = {"aten::_softmax": "first", "aten::_softmax_backward_data": "first", "aten::_log_softmax": "first",
+           "aten::_log_softmax_backward_data": "first", "aten::_fused_rms_norm": "first",
+           "aten::_fused_rms_norm_backward": "first", "aten::native_layer_norm": "first",
+           "aten::native_layer_norm_backward": "first", "aten::cumsum": "first", "aten::cat": "all", "aten::sum": "none",
+           "aten::amax": "none", "aten::normal_": "none", "aten::native_dropout": "first"}

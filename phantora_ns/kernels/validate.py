@@ -1,7 +1,7 @@
 """How far the estimators are from real traces: `python -m phantora_ns.kernels.validate [--llama ...] TRACE...`.
 
 Why it exists: an estimate without its error is worth little. Each distinct signature of a trace is one test, with the median
-of its launches that no work on another stream overlapped. Signatures are split into calibration and held-out by the parity of
+of its launches that no work on another stream overlapped. Signatures are split into calibration and held-out by a bit of
 their key, which the fit (bench/kernels/fit.py) uses in the same way: no number is judged by what it was fitted on.
 """
 
@@ -52,12 +52,17 @@ def family_of(observation: Observation) -> str:
         return "device copy" if observation.fields[2:] == [2, 2] else "host copy"
     kernel = signature.parse_kernel(observation.fields)
     name = names.parse(kernel.name)
-    if "flash" in name.base:
+    if launch.flash_call(kernel, name, None) is not None:
         return "attention"
     found = memory.traffic(kernel, name)
     if found is not None:
         return found.family
     return memory.family(name) if observation.context else "guess"
+
+
+def is_held_out(observation: Observation) -> bool:
+    """Which side of the split a signature is on: a high bit of its key (FNV's lowest bit is a mere parity of the bytes)."""
+    return bool(signature.key(observation.kind, observation.fields) >> 40 & 1)
 
 
 def cases(found: Iterable[Observation]) -> list[Case]:
@@ -68,7 +73,7 @@ def cases(found: Iterable[Observation]) -> list[Case]:
             identity = [observation.fields, observation.context, observation.cold]
             groups[signature.encode(observation.kind, identity)].append(observation)
     return [Case(family_of(g[0]), g[0].kind, g[0].fields, g[0].context, statistics.median(o.duration_ns for o in g), len(g),
-                 bool(signature.key(g[0].kind, g[0].fields) & 1), g[0].operator, g[0].cold) for g in groups.values()]
+                 is_held_out(g[0]), g[0].operator, g[0].cold) for g in groups.values()]
 
 
 def cold_times(times: KernelTimes) -> KernelTimes:

@@ -1,8 +1,8 @@
 """Time of scaled dot product attention, from a cuDNN graph or from a flash kernel's launch.
 
 Why it exists: attention is one call whose time depends on batch, heads, sequence, head size and the causal mask. The model:
-arithmetic at a fitted share of peak, less for small heads (the exponentials do not shrink with the head) and for short rows
-(each block of queries has a start-up as long as a few blocks of keys); blocks run in waves over the multiprocessors. The
+arithmetic at a fitted share of peak, less for small heads (the exponentials do not shrink with the head); blocks of queries
+run in waves over the multiprocessors, which end apart from one another under a causal mask. The
 backward pass does 2.5 times the forward's arithmetic (five products instead of two; FlashAttention-2, arXiv 2307.08691).
 """
 
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from ..rates import Rates
 
 BACKWARD_RATIO = 2.5
-QUERY_BLOCK = 128  # rows of queries and of keys handled at once
-KEY_BLOCK = 128
+QUERY_BLOCK = 128  # rows of queries that one block handles
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,19 @@ def flop(call: Attention) -> float:
 
 
 def moved_bytes(call: Attention) -> int:
-    """Bytes of queries, keys, values and outputs, and of their gradients in the backward pass, each moved once."""
+    """Bytes that the call moves: queries, keys, values and the output once.
+
+    Backward: their gradients too; the output and its gradient once more for their row sums; the queries' gradient gathered in
+    fp32 (written, read, converted: twice four bytes an element); and, where heads share keys, each head's gradients of keys
+    and values, written and read to be summed. These are the helper kernels that a trace shows beside the main one.
+    """
     query = call.batch * call.heads * call.queries * call.head_size * call.element_bytes
     key = call.batch * call.kv_heads * call.keys * call.head_size * call.element_bytes
-    return 4 * query + 4 * key if call.backward else 2 * query + 2 * key
+    if not call.backward:
+        return 2 * query + 2 * key
+    gathered = 2 * 4 * query // call.element_bytes
+    shared = 4 * key * call.heads // call.kv_heads if 0 < call.kv_heads < call.heads else 0
+    return (4 + 2) * query + 4 * key + gathered + shared
 
 
 def duration_ns(call: Attention, rates: Rates) -> float:
@@ -57,11 +65,9 @@ def duration_ns(call: Attention, rates: Rates) -> float:
     peak = rates.peak("bf16" if call.element_bytes <= 2 else "tf32")
     exponentials = rates.number("attention.score_cost")
     share = rates.number(f"attention.{name}") * call.head_size / (call.head_size + exponentials)
-    key_blocks = call.keys / KEY_BLOCK * (0.5 if call.causal else 1.0)
-    share *= key_blocks / (key_blocks + rates.number("attention.start_blocks"))
-    blocks = call.batch * call.heads * math.ceil(call.queries / QUERY_BLOCK)
-    waves = blocks / rates.multiprocessors
-    quantised = max(1.0, waves + rates.number("attention.tail")) / waves
-    arithmetic = flop(call) / (peak * share) * quantised
+    if call.causal:  # the last blocks are twice as long as the average: the multiprocessors do not end together
+        waves = call.batch * call.heads * math.ceil(call.queries / QUERY_BLOCK) / rates.multiprocessors
+        share /= max(1.0, waves + rates.number("attention.causal_tail")) / waves
+    arithmetic = flop(call) / (peak * share)
     moving = moved_bytes(call) / (rates.memory_bytes_per_ns * rates.number("attention.bandwidth"))
     return rates.number(f"attention.{name}_base") + max(arithmetic, flop(call) / peak) + moving

@@ -60,7 +60,8 @@ def duration_ns(gemm: Gemm, rates: Rates) -> float:
     peak = rates.peak(kind)
     bandwidth = rates.memory_bytes_per_ns * rates.number("gemm.bandwidth")
     per_multiprocessor = peak / rates.multiprocessors
-    type_share = rates.numbers.get(f"gemm.{kind}", rates.number("gemm.other_types"))
+    name = "bf16" if kind == "fp16" else kind
+    type_share = rates.numbers.get(f"gemm.{name}", rates.number("gemm.other_types"))
     half, tile_ns = rates.number("gemm.half_area"), rates.number("gemm.tile")
     best = math.inf
     for rows, columns in TILES:

@@ -28,6 +28,7 @@ CONVOLUTION_TENSORS = {CONVOLUTION_FORWARD: (704, 703, 705), CONVOLUTION_DATA: (
 DATA_TYPES = {0: (4, 0), 1: (8, 1), 2: (2, 2), 3: (1, 3), 4: (4, 10), 6: (1, 8), 9: (2, 14), 10: (8, 0), 11: (1, 8), 12: (1, 28),
               13: (1, 29), 19: (4, 0)}
 TF32_COMPUTE = 77  # CUBLAS_COMPUTE_32F_FAST_TF32: PyTorch lets cuDNN use it for fp32 unless told otherwise
+TILE = 128  # output tile of cuDNN's implicit products
 MATMULS_OF_BACKWARD = 4  # an attention graph with this many products or more is a backward pass
 
 
@@ -37,6 +38,7 @@ class Tensor:
 
     kind: int
     dims: tuple[int, ...]
+    strides: tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -57,7 +59,8 @@ def _tensor(value: Any) -> Tensor | None:
         return None
     if type(value[1]) is not int or not all(type(d) is int and d > 0 for d in value[2]):
         return None
-    return Tensor(value[1], tuple(value[2]))
+    strides = value[3] if len(value) > 3 and isinstance(value[3], (list, tuple)) else ()
+    return Tensor(value[1], tuple(value[2]), tuple(strides))
 
 
 def _pairs(value: Any, depth: int = 0) -> Iterator[tuple[int, Any]]:
@@ -147,15 +150,21 @@ def _product(m: int, n: int, k: int, batch: int, kind: int) -> Gemm:
 
 
 def convolution_ns(operation: Operation, product: Gemm, rates: Rates) -> float:
-    """A convolution as the product it amounts to: less of the peak than cuBLAS reaches, and its own tensors to move."""
-    share = rates.number("convolution.share")
-    arithmetic = (gemm.duration_ns(product, rates) - rates.number("gemm.base")) / share
-    moved = sum(tensor.bytes for tensor in operation.tensors.values())
+    """A convolution as the product it amounts to, its operands moved once, and the layout changed where it is not channels
+    last: tensor cores want channels innermost, in multiples of 16 bytes (cuDNN developer guide, tensor layouts)."""
+    kind = gemm.arithmetic(product)
+    tensors = [operation.tensors[n] for n in CONVOLUTION_TENSORS[operation.kind]]
+    unit = max(1, 16 // gemm.data_type(product.atype)[0])
+    channels = tensors[1].dims[1]
+    padded = math.ceil(channels / unit) * unit / channels if kind != "fp32" else 1.0
+    share = rates.number("convolution.few_channels" if channels < unit and kind != "fp32" else "convolution.share")
+    tiles = math.ceil(product.m / TILE) * math.ceil(product.n / TILE) * product.batch
+    waves = tiles / rates.multiprocessors
+    filled = waves / math.ceil(waves) if operation.kind != CONVOLUTION_FILTER else 1.0  # a filter's gradient splits its sum
+    arithmetic = gemm.flop(product) * padded / (rates.peak(kind) * share * filled)
+    moved = sum(tensor.bytes for tensor in tensors)
     moving = moved / (rates.memory_bytes_per_ns * rates.number("convolution.bandwidth"))
-    return rates.number("convolution.base") + max(min(arithmetic, _bound(product, moved, rates, share)), moving)
-
-
-def _bound(product: Gemm, moved: int, rates: Rates, share: float) -> float:
-    """The product's time when its operands are read from the convolution's own, smaller tensors (no im2col in memory)."""
-    peak = rates.peak(gemm.arithmetic(product))
-    return gemm.flop(product) / (peak * rates.number("gemm.sustained") * share) + moved / rates.memory_bytes_per_ns
+    wide = math.prod(tensors[1].dims[2:]) > 1  # a 1x1 filter is a plain product in either layout
+    relaid = sum(2 * t.bytes for t in tensors if wide and len(t.strides) > 2 and t.dims[1] > 1 and t.strides[1] != 1)
+    relaying = relaid / (rates.memory_bytes_per_ns * rates.number("convolution.relayout_bandwidth"))
+    return rates.number("convolution.base") + max(arithmetic, moving) + relaying

@@ -61,9 +61,11 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates) -> Estimate:
         size = found.bytes
         if total and found.family.startswith("strided"):
             size = min(size, total * CONTEXT_SLACK)  # broadcast operands are smaller than the launch
-        return Estimate(rates.memory_ns(found.family, size, found.elements), ROOFLINE, MEMORY_BOUND)
+        return Estimate(rates.memory_ns(found.family, size, found.elements, kernel.blocks), ROOFLINE, MEMORY_BOUND)
     if total:
-        return Estimate(rates.memory_ns(memory.family(name), total * memory.passes(name)), ROOFLINE, MEMORY_BOUND)
+        elements = max(context.input_bytes, context.output_bytes) / memory.element_bytes(name)
+        duration = rates.memory_ns(memory.family(name), total * memory.passes(name), elements, kernel.blocks)
+        return Estimate(duration, ROOFLINE, MEMORY_BOUND)
     volume = kernel.blocks * kernel.block_threads * GUESSED_BYTES_PER_THREAD
     return Estimate(rates.memory_ns("other", volume), GUESS, MEMORY_BOUND)
 

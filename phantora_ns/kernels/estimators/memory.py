@@ -253,7 +253,9 @@ def softmax(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def passes(name: KernelName) -> float:
-    """How often a kernel moves its operands, for those that do not move them once."""
+    """How often a kernel moves its operator's operands, for those that do not move all of them once."""
+    if name.base.startswith("GammaBetaBackward"):
+        return 2 / 3  # the gradient of the input, a third of what the operator moves, is another kernel's
     return {"cunn_SoftMaxForward": 4 / 2, "cunn_SoftMaxBackward": 4 / 3}.get(name.base, 1.0)
 
 
@@ -264,6 +266,51 @@ def gather(kernel: Kernel, name: KernelName) -> Traffic | None:
         return None
     moved = kernel.blocks * kernel.block_threads * width * 2
     return Traffic(moved, moved / 4, "gather")
+
+
+def flash_helper(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`flash_bwd_dot_do_o_kernel<clear, traits>` (reads dO and O, clears the fp32 accumulator) and
+    `flash_bwd_convert_dq_kernel<traits>` (fp32 accumulator to the result); traits `<head size, rows a block, ...>`."""
+    found = re.search(r"Flash_bwd_kernel_traits<(\d+), (\d+),", name.text)
+    if found is None:
+        return None
+    elements = kernel.blocks * int(found[1]) * int(found[2])
+    clears = bool(name.arguments) and name.arguments[0] == "true"
+    size = 2 + 2 + 4 * clears if "dot_do_o" in name.base else 4 + 2
+    return Traffic(float(elements) * size, elements, "attention_helper")
+
+
+def random_numbers(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`distribution_elementwise_grid_stride_kernel<acc, unroll, ..., *_and_transform<T, ...>>(int64 numel, ...)`: writes."""
+    found = re.search(r"_and_transform<([\w:]+)", name.text)
+    size = type_bytes(found[1]) if found else None
+    elements = _scalar(kernel, 0, "q")
+    if not size or not elements or not 0 < elements < 1 << 44:
+        return None
+    return Traffic(float(elements) * size, elements, "random")
+
+
+def dropout(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`fused_dropout_kernel*<T, acc, index, ...>(TensorInfo in, out, mask, index total, ...)`: a byte of mask an element."""
+    if len(name.arguments) < 3:
+        return None
+    size, wide = type_bytes(name.arguments[0]), type_bytes(name.arguments[2]) == 8
+    elements = _scalar(kernel, 3 * 416 if wide else 3 * 216, "q" if wide else "i")  # sizeof(TensorInfo) by index type
+    if not size or not elements or not 0 < elements < 1 << 44:
+        return None
+    return Traffic(elements * (2.0 * size + 1), elements, "random")
+
+
+def indexed(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`_scatter_gather_elementwise_kernel<threads, per_thread, f>` and `index_elementwise_kernel<...>`: an index of 8 bytes, a
+    read and a write an element."""
+    threads, per_thread = name.integer(0), name.integer(1)
+    found = re.search(r"OpaqueType<(\d+)", name.text)
+    if not threads or not per_thread:
+        return None
+    elements = kernel.blocks * threads * per_thread
+    size = int(found[1]) if found else 4
+    return Traffic(elements * (8.0 + 2 * size), elements, "indexed")
 
 
 def reduction(kernel: Kernel, name: KernelName) -> Traffic | None:
@@ -291,14 +338,20 @@ READERS: dict[str, Callable[[Kernel, KernelName], Traffic | None]] = {
     "layer_norm_grad_input_kernel": layer_norm,
     "vectorized_gather_kernel": gather,
     "reduce_kernel": reduction,
+    "flash_bwd_dot_do_o_kernel": flash_helper,
+    "flash_bwd_convert_dq_kernel": flash_helper,
+    "distribution_elementwise_grid_stride_kernel": random_numbers,
+    "_scatter_gather_elementwise_kernel": indexed,
+    "index_elementwise_kernel": indexed,
 }
 PREFIXES = (("CatArrayBatchedCopy", concatenate), ("cunn_SoftMax", softmax), ("softmax_warp", softmax),
-            ("GammaBetaBackward", norm_weight))
+            ("GammaBetaBackward", norm_weight), ("fused_dropout_kernel", dropout))
 # Families of kernels whose volume only the framework's context tells.
-CONTEXT_FAMILIES = (("reduce", "reduce"), ("SoftMaxForwardReg", "softmax_kept"), ("Smem", "softmax_kept"), ("SoftMax", "softmax"),
-                    ("softmax", "softmax_kept"), ("layer_norm_grad", "norm_backward"), ("layer_norm", "norm"),
-                    ("GammaBeta", "norm_weight"), ("Cat", "concatenate"), ("gather", "gather"), ("scatter", "gather"),
-                    ("index", "gather"), ("split_with_sizes", "split_copy"))
+CONTEXT_FAMILIES = (
+    ("reduce", "reduce"), ("SoftMaxForwardReg", "softmax_registers"), ("Smem", "softmax_shared"), ("SoftMax", "softmax"),
+    ("warp_backward", "softmax_warp_backward"), ("softmax", "softmax_warp"), ("layer_norm_grad", "norm_backward"),
+    ("layer_norm", "norm"), ("GammaBeta", "norm_weight"), ("Cat", "concatenate"), ("distribution", "random"),
+    ("dropout", "random"), ("gather", "gather"), ("scatter", "gather"), ("index", "gather"), ("split_with_sizes", "split_copy"))
 
 
 def traffic(kernel: Kernel, name: KernelName) -> Traffic | None:
@@ -308,6 +361,11 @@ def traffic(kernel: Kernel, name: KernelName) -> Traffic | None:
         reader = next((r for prefix, r in PREFIXES if name.base.startswith(prefix)), None)
     found = reader(kernel, name) if reader else None
     return found if found is not None and found.bytes > 0 else None
+
+
+def element_bytes(name: KernelName) -> int:
+    """Bytes of the first type among a kernel's template arguments, 4 when they name none."""
+    return next((size for size in map(type_bytes, name.arguments) if size), 4)
 
 
 def family(name: KernelName) -> str:
