@@ -43,7 +43,7 @@ class Row:
 
 def read(paths: list[Path]) -> tuple[list[Row], list[Row]]:
     """(what the model must predict, what only helps to fit): graph-captured sizes and 1 GB; forced algorithms."""
-    target, helpers = [], []
+    target, forced_rows = [], []
     for path in paths:
         for line in path.read_text().splitlines():
             entry = json.loads(line)
@@ -52,10 +52,10 @@ def read(paths: list[Path]) -> tuple[list[Row], list[Row]]:
             forced = (entry["algo"], entry["proto"]) if entry.get("algo") else None
             row = Row(entry["op"], entry["world"], entry["bytes"], entry["us"], forced)
             if forced:
-                helpers.append(row)
+                forced_rows.append(row)
             elif entry.get("graph") or row.bytes == 1 << 30:  # other sizes issued one by one are the host's rate
                 target.append(row)
-    return target, helpers
+    return target, forced_rows
 
 
 def bounded(matrix: numpy.ndarray, wanted: numpy.ndarray, low: list[float]) -> numpy.ndarray:
@@ -88,7 +88,7 @@ def _rate(inverse: float) -> float:
     return min(1 / (1000 * inverse), 1e5) if inverse > 0 else 1e5
 
 
-def fit(target: list[Row], helpers: list[Row], gpu: GpuModel, model: CollectiveModel) -> NcclTimes:
+def fit(target: list[Row], forced_rows: list[Row], gpu: GpuModel, model: CollectiveModel) -> NcclTimes:
     """The constants that fit the rows best."""
     tuners = {}
 
@@ -103,7 +103,7 @@ def fit(target: list[Row], helpers: list[Row], gpu: GpuModel, model: CollectiveM
     for number, name in enumerate(PROTOCOL_NAMES):
         rows = [row for row in target if row.op in RINGS and chosen(row) == f"ring {name}"]
         if name == "LL128":  # NCCL rarely picks it by itself inside one server
-            rows += [row for row in helpers if row.forced == ("Ring", name) and 1 << 18 <= row.bytes <= 1 << 26]
+            rows += [row for row in forced_rows if row.forced == ("Ring", name) and 1 << 18 <= row.bytes <= 1 << 26]
         features = []
         for row in rows:
             passes = 2 if row.op == "all_reduce" else 1
@@ -115,7 +115,7 @@ def fit(target: list[Row], helpers: list[Row], gpu: GpuModel, model: CollectiveM
         if len(rows) >= 4:
             features = [[1, row.world - 1, row.bytes] for row in rows]
             chain_start, chain_step, _ = regress(features, [row.us for row in rows], {2: _rate(wire)})
-        rows = [row for row in helpers if row.forced == ("Tree", name) and row.world > 2]
+        rows = [row for row in forced_rows if row.forced == ("Tree", name) and row.world > 2]
         features = [[1, 2 * (row.world - 1), row.bytes] for row in rows]
         tree_start, tree_step, tree = regress(features, [row.us for row in rows], {})
         protocols.append(ProtocolTimes(_us(start), _us(step), _us(chain_start), _us(chain_step), _us(tree_start), _us(tree_step),
@@ -193,13 +193,13 @@ def report(rows: list[Row], found: list[float], title: str) -> None:
         summary(f"  {name}", part)
 
 
-def leave_out(target, helpers, gpu, model, key, title) -> None:
+def leave_out(target, forced_rows, gpu, model, key, title) -> None:
     """Fits without each value of `key` in turn and predicts the rows left out."""
     found, rows = [], []
     for value in sorted({key(row) for row in target}):
         inside = [row for row in target if key(row) != value]
         outside = [row for row in target if key(row) == value]
-        times = fit(inside, [row for row in helpers if key(row) != value], gpu, model)
+        times = fit(inside, [row for row in forced_rows if key(row) != value], gpu, model)
         found += errors(outside, with_times(model, times))
         rows += outside
     report(rows, found, title)
@@ -228,14 +228,14 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--rows", action="store_true", help="print every row's error")
     arguments = parser.parse_args()
-    target, helpers = read(arguments.measurements or sorted(DATA.glob("*.jsonl")))
+    target, forced_rows = read(arguments.measurements or sorted(DATA.glob("*.jsonl")))
     cluster = load_cluster("h200-1x8")
     gpu = cluster.gpu_model
     model = CollectiveModel(Topology.build(cluster), gpu)
     if arguments.check:
         title = "as shipped"
     else:
-        times = fit(target, helpers, gpu, model)
+        times = fit(target, forced_rows, gpu, model)
         print(toml(times), end="\n\n")
         title, model = "fitted to all", with_times(model, times)
     found = errors(target, model)
@@ -244,8 +244,8 @@ def main() -> None:
         for row, error in zip(target, found):
             print(f"    {row.op:14} {row.world} {row.bytes:11} {row.us:9.2f} us  {error:+6.1%}")
     if not arguments.check:
-        leave_out(target, helpers, gpu, model, lambda row: row.bytes, "leave one size out")
-        leave_out(target, helpers, gpu, model, lambda row: row.world, "leave one GPU count out")
+        leave_out(target, forced_rows, gpu, model, lambda row: row.bytes, "leave one size out")
+        leave_out(target, forced_rows, gpu, model, lambda row: row.world, "leave one GPU count out")
 
 
 if __name__ == "__main__":
