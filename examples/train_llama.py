@@ -67,12 +67,16 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads, kv_heads, inner):
+    def __init__(self, width, heads, kv_heads, inner, recompute):
         super().__init__()
+        self.recompute = recompute
         self.attention_norm, self.feed_forward_norm = nn.RMSNorm(width), nn.RMSNorm(width)
         self.attention, self.feed_forward = Attention(width, heads, kv_heads), FeedForward(width, inner)
 
     def forward(self, x, rotation):
+        return checkpoint(self.compute, x, rotation, use_reentrant=False) if self.recompute else self.compute(x, rotation)
+
+    def compute(self, x, rotation):
         x = x + self.attention(self.attention_norm(x), rotation)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
@@ -80,9 +84,9 @@ class Block(nn.Module):
 class Llama(nn.Module):
     def __init__(self, vocabulary, width, layers, heads, kv_heads, inner, recompute):
         super().__init__()
-        self.recompute, self.head_width = recompute, width // heads
+        self.head_width = width // heads
         self.embedding = nn.Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(Block(width, heads, kv_heads, inner) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(width, heads, kv_heads, inner, recompute) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens):
@@ -90,7 +94,7 @@ class Llama(nn.Module):
         angle = torch.outer(torch.arange(tokens.shape[1], device=tokens.device), frequency)
         x, rotation = self.embedding(tokens), (angle.cos(), angle.sin())
         for layer in self.layers:
-            x = checkpoint(layer, x, rotation, use_reentrant=False) if self.recompute else layer(x, rotation)
+            x = layer(x, rotation)
         return self.head(self.norm(x))
 
 
@@ -124,7 +128,7 @@ def build(options, mesh):
     if mesh["tp"].size() > 1:
         tensor_parallel(model, mesh["tp"])
     if options.mode in ("fsdp", "fsdp_tp"):
-        precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for part in (*model.layers, model):
             fully_shard(part, mesh=mesh["dp"], mp_policy=precision)
     else:
@@ -155,8 +159,9 @@ def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     split = {"tp": world, "fsdp_tp": options.tp}.get(options.mode, 1)
     mesh = init_device_mesh("cuda", (world // split, split), mesh_dim_names=("dp", "tp"))
-    torch.manual_seed(mesh["dp"].get_local_rank())  # ranks that share a batch must draw the same one
+    torch.manual_seed(0)  # the same model on every rank
     model, vocabulary, flops_per_token = build(options, mesh)
+    torch.manual_seed(1 + mesh["dp"].get_local_rank())  # another batch on every data-parallel rank
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 
     name = torch.cuda.get_device_name()
