@@ -2,6 +2,7 @@
  *
  * Why it exists: the job's allocator must see what a real GPU would answer, out-of-memory included, while the host holds
  * almost nothing. A device's slice of the window is one reserve-only mapping: pages appear only where values are written. */
+#include "addresses.h"
 #include "cudart.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ static struct {
 static struct {
     bool mapped;
     uint64_t used; /* bytes charged, without context and communicators */
+    struct ph_addresses addresses;
 } devices[DEVICES];
 static uint64_t next_id;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -131,8 +133,7 @@ static void map_window(uintptr_t base, size_t bytes)
     madvise(at, bytes, MADV_DONTDUMP);
 }
 
-/* The lowest free address in a slice that holds `bytes`, as a fresh driver gives ascending addresses: the caching allocator
- * breaks ties by address. */
+/* The lowest free address that holds `bytes`. */
 static uintptr_t first_fit_locked(uintptr_t from, uintptr_t end, size_t bytes, size_t alignment)
 {
     uintptr_t at = from;
@@ -144,25 +145,34 @@ static uintptr_t first_fit_locked(uintptr_t from, uintptr_t end, size_t bytes, s
     return at + bytes <= end ? at : 0;
 }
 
+/* The driver maps 2 MiB chunks; a request under 1 MiB shares one, a larger one has its own. */
+static bool is_small(size_t bytes) { return bytes < CHUNK / 2; }
+
+static size_t rounded(size_t bytes)
+{
+    size_t unit = is_small(bytes) ? GRAIN : CHUNK;
+    return (bytes + unit - 1) / unit * unit;
+}
+
 void *ph_device_alloc(int device, size_t bytes)
 {
     if (bytes == 0) return NULL;
-    /* The driver maps 2 MiB chunks; a smaller request shares one, a larger one has its own. */
-    bool small = bytes < CHUNK / 2;
-    size_t size = small ? (bytes + GRAIN - 1) & ~(size_t)(GRAIN - 1) : (bytes + CHUNK - 1) & ~(size_t)(CHUNK - 1);
-    uintptr_t base = PH_WINDOW_BASE + (uintptr_t)device * PH_SLICE_BYTES, middle = base + PH_SLICE_BYTES / 8;
-    void *result = NULL;
+    uintptr_t base = PH_WINDOW_BASE + (uintptr_t)device * PH_SLICE_BYTES, middle = base + PH_SLICE_BYTES / 8, at = 0;
+    size_t size = rounded(bytes);
     pthread_mutex_lock(&memory_lock);
-    if (!devices[device].mapped) map_window(base, PH_SLICE_BYTES), ph_device_use(device);
-    devices[device].mapped = true;
+    if (!devices[device].mapped) {
+        map_window(base, PH_SLICE_BYTES);
+        ph_addresses_init(&devices[device].addresses, middle, base + PH_SLICE_BYTES);
+        ph_device_use(device);
+        devices[device].mapped = true;
+    }
     if (charge_locked(device, size)) {
-        uintptr_t at = small ? first_fit_locked(base, middle, size, GRAIN) : first_fit_locked(middle, base + PH_SLICE_BYTES, size, CHUNK);
+        at = is_small(bytes) ? first_fit_locked(base, middle, size, GRAIN) : ph_addresses_take(&devices[device].addresses, size);
         if (at) insert_locked((struct ph_allocation){at, bytes, device, PH_DEVICE, 0});
         else devices[device].used -= size;
-        result = (void *)at;
     }
     pthread_mutex_unlock(&memory_lock);
-    return result;
+    return (void *)at;
 }
 
 bool ph_device_free(void *pointer)
@@ -171,11 +181,14 @@ bool ph_device_free(void *pointer)
     struct ph_allocation *entry = find_locked(pointer);
     bool ok = entry && entry->base == (uintptr_t)pointer && entry->kind == PH_DEVICE && (uintptr_t)pointer >= PH_WINDOW_BASE;
     if (ok) {
-        size_t size = entry->bytes < CHUNK / 2 ? (entry->bytes + GRAIN - 1) & ~(size_t)(GRAIN - 1)
-                                               : (entry->bytes + CHUNK - 1) & ~(size_t)(CHUNK - 1);
+        size_t size = rounded(entry->bytes);
         devices[entry->device].used -= size;
-        if (size >= CHUNK) madvise(pointer, size, MADV_DONTNEED);
-        else memset(pointer, 0, entry->bytes);
+        if (is_small(entry->bytes)) {
+            memset(pointer, 0, entry->bytes);
+        } else {
+            madvise(pointer, size, MADV_DONTNEED);
+            ph_addresses_give(&devices[entry->device].addresses, entry->base, size);
+        }
         remove_locked(entry);
         publish_locked();
     }
