@@ -195,6 +195,8 @@ static bool complete_tensor(const struct ph_cudnn_descriptor *tensor) {
            dims->type == CUDNN_TYPE_INT64 && strides->type == CUDNN_TYPE_INT64;
 }
 
+/* A plan gets no twin: NVIDIA's library would compile kernels for it (near a second of CPU for attention), and all that is
+ * asked of a plan is its workspace, which its engine configuration knows. */
 static int finalize_plan(struct ph_cudnn_descriptor *plan) {
     struct ph_cudnn_descriptor *configuration = ph_cudnn_child(plan, CUDNN_PLAN_ENGINE_CONFIG, 0);
     if (configuration == NULL && has(plan, CUDNN_PLAN_JSON)) {
@@ -203,12 +205,9 @@ static int finalize_plan(struct ph_cudnn_descriptor *plan) {
     }
     if (configuration == NULL || configuration->graph == NULL)
         return ph_cudnn_fail(CUDNN_BAD_PARAM, "the plan has no engine configuration");
-    int status = ph_cudnn_real_available() ? ph_cudnn_real_make(plan) : CUDNN_SUCCESS;
-    if (status == CUDNN_SUCCESS) {
-        set_graph(plan, configuration->graph);
-        ph_cudnn_signature(&plan->signature, plan->graph);
-    }
-    return status;
+    set_graph(plan, configuration->graph);
+    ph_cudnn_signature(&plan->signature, plan->graph);
+    return CUDNN_SUCCESS;
 }
 
 PH_EXPORT int cudnnBackendFinalize(struct ph_cudnn_descriptor *descriptor) {
@@ -332,6 +331,10 @@ PH_EXPORT int cudnnBackendGetAttribute(struct ph_cudnn_descriptor *descriptor, i
     }
     if (!ph_cudnn_real_available())
         return get_without_real(descriptor, name, type, requested, count, values);
+    if (descriptor->type == CUDNN_PLAN && name == CUDNN_PLAN_WORKSPACE_SIZE) {
+        descriptor = ph_cudnn_child(descriptor, CUDNN_PLAN_ENGINE_CONFIG, 0);
+        name = CUDNN_ENGINECFG_WORKSPACE_SIZE;
+    }
     if (descriptor->real == NULL) {
         int status = ph_cudnn_real_make(descriptor);
         if (status != CUDNN_SUCCESS)

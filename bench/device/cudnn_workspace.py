@@ -202,6 +202,26 @@ def conv(batch, layer, dtype, channels_last, benchmark, tf32):
         emit(dict(base, error=str(error).splitlines()[0][:200]))
 
 
+def batch_norm(batch, channels, size, dtype, channels_last):
+    """Training forward and backward of cuDNN's batch normalisation; prints a line for each.
+
+    The forward's outputs are the result, the saved mean and variance, and the reserve space.
+    """
+    base = dict(op="batch_norm", dtype=str(dtype), channels_last=channels_last, batch=batch, channels=channels, size=size)
+    memory = torch.channels_last if channels_last else torch.contiguous_format
+    try:
+        x = torch.randn(batch, channels, size, size, device="cuda", dtype=dtype).to(memory_format=memory)
+        weight, bias, mean, variance = (torch.ones(channels, device="cuda") for _ in range(4))
+        forward = measure(lambda: ATEN.cudnn_batch_norm(x, weight, bias, mean, variance, True, 0.1, 1e-5))
+        y, saved_mean, saved_variance, reserve = forward["results"]
+        emit(dict(base, direction="forward", reserve=reserve.numel(), **forward))
+        grad = torch.randn_like(y)
+        arguments = (x, grad, weight, mean, variance, saved_mean, saved_variance, 1e-5, reserve)
+        emit(dict(base, direction="backward", **measure(lambda: ATEN.cudnn_batch_norm_backward(*arguments))))
+    except (RuntimeError, ValueError) as error:
+        emit(dict(base, error=str(error).splitlines()[0][:200]))
+
+
 def main():
     """Runs the cases, the most wanted first, until the time is up."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -241,6 +261,9 @@ def main():
             (64, torch.bfloat16, True, True, True),
         ]
         work += [lambda v=v, y=y: conv(v[0], y, *v[1:]) for v in variants for y in RESNET50]
+        shapes = [(64, 64, 112), (64, 64, 56), (64, 256, 56), (64, 512, 28), (64, 1024, 14), (64, 2048, 7), (8, 64, 56)]
+        kinds = [(torch.float32, False), (torch.float32, True), (torch.float16, True)]
+        work += [lambda s=s, k=k: batch_norm(*s, *k) for k in kinds for s in shapes]
     if options.grid == "full" and options.only != "conv":
         work += [lambda s=s: sdpa(s, torch.bfloat16, "bshd") for s in sdpa_cases("full")]
     done = 0

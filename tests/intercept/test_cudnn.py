@@ -143,3 +143,21 @@ print([e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e
     matmul = 19
     assert [len([op for op in g if op[0] == matmul]) for g in (forward_graph, backward_graph)] == [2, 5]
     assert hub.notes("unsupported") == []
+
+
+@pytest.mark.slow
+def test_pytorchs_batch_norm_is_a_call_signature(run_python, hub):
+    source = """
+import torch
+x = torch.empty(8, 64, 56, 56, device="cuda", requires_grad=True)
+torch.nn.BatchNorm2d(64, device="cuda")(x).backward(torch.empty_like(x))
+"""
+    run_python(source)
+    fp32, spatial = 0, 1
+    integers = [spatial, 0, fp32, fp32, 4, 8, 64, 56, 56, 64 * 56 * 56, 56 * 56, 56, 1]
+    calls = [fields for fields in hub.signatures(4) if fields[0].startswith("cudnn")]
+    assert calls == [
+        ["cudnnBatchNormalizationForwardTraining", integers],
+        ["cudnnBatchNormalizationBackward", integers],
+    ]
+    assert any("batch normalisation" in text for text in hub.notes("warning"))
