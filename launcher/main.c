@@ -6,6 +6,7 @@
  *     phantora-sandbox guard PARENT_PID COMMAND... becomes COMMAND, and is killed when process PARENT_PID dies */
 #include "sandbox.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -31,18 +32,30 @@ static int guard(char **argv) {
     die_with_errno("running %s", argv[1]);
 }
 
+/* The job is to inherit the three standard descriptors and nothing else, whatever we were given. */
+static void keep_descriptors_from_the_job(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    if (!folder)
+        die_with_errno("reading /proc/self/fd");
+    for (struct dirent *entry; (entry = readdir(folder));)
+        if (atoi(entry->d_name) > 2)
+            fcntl(atoi(entry->d_name), F_SETFD, FD_CLOEXEC);
+    closedir(folder);
+}
+
 int main(int argc, char **argv) {
     if (argc >= 4 && !strcmp(argv[1], "guard"))
         return guard(argv + 2);
     if (argc < 3 || argc > 4 || strcmp(argv[1], "run"))
         return usage();
     int channel = argc == 4 ? atoi(argv[3]) : -1;
-    if (channel >= 0 && fcntl(channel, F_SETFD, FD_CLOEXEC)) {
+    if (channel >= 0 && fcntl(channel, F_GETFD) < 0) {
         fprintf(stderr, "phantora-sandbox: descriptor %d of the channel is not open\n", channel);
         return EXIT_USAGE;
     }
     struct spec spec;
     report_to(channel);
+    keep_descriptors_from_the_job();
     spec_read(argv[2], &spec);
     report_steps(spec.steps);
     return supervise(&spec, channel);

@@ -60,12 +60,22 @@ static void make_file(const char *path, mode_t mode) {
     close(fd);
 }
 
+/* Terminals of the node's own: in the machine's devpts, the mode of ptmx may keep a node from opening any. */
+static void mount_pts(int outer) {
+    if (mkdir("/dev/pts", 0755))
+        die_with_errno("creating /dev/pts");
+    if (mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620") && outer >= 0)
+        put(outer, "/dev/pts");
+    if (outer >= 0)
+        close(outer);
+}
+
 /* /dev/nvidia*: mknod is refused in a user namespace, so a private /dev gets the machine's usual nodes bound into it, and
  * /dev/null under the GPUs' names. Left alone where a real GPU is, since a real driver needs its own nodes. */
 static void mount_dev(int gpus) {
     static const char *const nodes[] = {"/dev/null",    "/dev/zero", "/dev/full", "/dev/random",
                                         "/dev/urandom", "/dev/tty",  "/dev/fuse", "/dev/kvm"};
-    static const char *const folders[] = {"/dev/pts", "/dev/mqueue", "/dev/hugepages", "/dev/infiniband", "/dev/dri"};
+    static const char *const folders[] = {"/dev/mqueue", "/dev/hugepages", "/dev/infiniband", "/dev/dri"};
     static const char *const links[][2] = {{"/proc/self/fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"},
                                            {"fd/2", "/dev/stderr"},      {"pts/ptmx", "/dev/ptmx"}};
     enum { NODES = sizeof nodes / sizeof *nodes, FOLDERS = sizeof folders / sizeof *folders };
@@ -76,6 +86,11 @@ static void mount_dev(int gpus) {
         node_trees[i] = take(nodes[i], false);
     for (int i = 0; i < FOLDERS; i++)
         folder_trees[i] = take(folders[i], true);
+    int terminals = take("/dev/pts", true);
+    if (node_trees[0] < 0) { /* a /dev without /dev/null would be worse than one without GPUs */
+        step("/dev (the machine's own, without /dev/nvidia*: its nodes cannot be bound here)");
+        return;
+    }
     if (mount("dev", "/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=0755"))
         die_with_errno("mounting a private /dev");
     for (int i = 0; i < NODES; i++) {
@@ -93,6 +108,7 @@ static void mount_dev(int gpus) {
             die_with_errno("showing %s in the private /dev", folders[i]);
         close(folder_trees[i]);
     }
+    mount_pts(terminals);
     for (size_t i = 0; i < sizeof links / sizeof *links; i++)
         (void)!symlink(links[i][0], links[i][1]);
     if (mkdir("/dev/shm", 01777))

@@ -12,7 +12,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 from phantora_ns.launch import environment
@@ -79,20 +78,11 @@ def _check_built() -> str:
     return f"{environment.LIBRARIES}{values}"
 
 
-def _torch_version_file() -> Path:
-    """torch/version.py of the interpreter that torchrun on PATH would use, else of ours."""
-    torchrun = shutil.which("torchrun")
-    if torchrun:
-        for folder in sorted(Path(torchrun).resolve().parent.parent.glob("lib*/python3*/site-packages/torch/version.py")):
-            return folder
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise LaunchError(f"not installed; neither for torchrun on PATH nor for {sys.executable}; pip install torch==2.11.0")
-    return Path(spec.origin).parent / "version.py"
-
-
 def _check_torch() -> str:
-    path = _torch_version_file()
+    torch = environment.find_torch(shutil.which("torchrun"))
+    if torch is None:
+        raise LaunchError(f"not installed; neither for torchrun on PATH nor for {sys.executable}; pip install torch==2.11.0")
+    path = torch / "version.py"
     text = path.read_text()
     version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
     cuda = re.search(r"^cuda: .*= '([^']+)'", text, re.MULTILINE)

@@ -48,18 +48,27 @@ def find_libzmq() -> Path:
                       "--only-binary :all: pyzmq")
 
 
-def find_kernel_info(arch: int, run_dir: Path) -> Path | None:
-    """What torch's own kernels say of their parameters, for the interceptor; None without torch beside this Python.
+def find_torch(program: str | None) -> Path | None:
+    """The torch package that the job's `program` would import: that of its environment, else of ours; None without any."""
+    if program is not None:
+        for found in sorted(Path(program).parent.parent.glob("lib*/python3*/site-packages/torch")):
+            return found
+    found = find_spec("torch")
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
+    """What the kernels in the job's torch say of their parameters, for the interceptor; None without torch.
 
     `arch`: 90 for sm_90. Read from torch's libraries the first time (seconds), then from a cache; for a user whose home
     cannot be written, into `run_dir` each time. Raises LaunchError when the libraries cannot be read.
     """
     from phantora_ns.kernels.fatbin import TORCH_LIBRARIES, FatbinError, ensure_kernel_info, write_kernel_info
 
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    torch = find_torch(program)
+    if torch is None:
         return None
-    folder = Path(found.origin).parent / "lib"
+    folder = torch / "lib"
     try:
         try:
             return ensure_kernel_info(folder, arch)

@@ -79,8 +79,8 @@ class Outcome:
         if node in self._reported:
             return False
         self._reported.add(node)
-        return self.fail(Verdict(128 + signal.SIGKILL, "job", f"the node was killed from outside; {node_name(node)}; if dmesg says "
-                                                              "that memory ran out, simulate fewer ranks"))
+        return self.fail(Verdict(128 + signal.SIGKILL, "job", f"the node was killed from outside; {node_name(node)}; if dmesg "
+                                                              "says that memory ran out, simulate fewer ranks"))
 
     def hub_ended(self, how: str) -> bool:
         """The hub ended while the job ran."""

@@ -108,7 +108,8 @@ class Runner:
         write_device_conf(request.cluster.gpu_model, path / "device.conf")
         environment.link_cuda_names(path / "lib")
         gpu = request.cluster.gpu_model
-        self._kernel_info = environment.find_kernel_info(10 * gpu.compute_major + gpu.compute_minor, path)
+        self._kernel_info = environment.find_kernel_info(request.command.program, 10 * gpu.compute_major + gpu.compute_minor,
+                                                         path)
         (path / "hosts").write_text(environment.hosts_file(request.command, request.shape.nodes))
 
     def _start_nodes(self, path: Path) -> None:

@@ -124,7 +124,7 @@ def node_of(pid):
 
 @pytest.mark.slow
 def test_a_torchrun_worker_killed(launch):
-    script = "import os, time; print('up', os.environ['RANK'], flush=True); time.sleep(1000)"
+    script = "import os, time; os.write(1, f'up {os.environ[\"RANK\"]}\\n'.encode()); time.sleep(1000)"
     run = launch(
         "torchrun", "--nnodes=2", "--nproc-per-node=2", "--no-python", sys.executable, "-c", script, env={"OMP_NUM_THREADS": "1"}
     )

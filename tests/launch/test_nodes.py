@@ -14,6 +14,7 @@ INTERPRETER = [sys.executable, "-I"]
 # each node writes one line of JSON; node 1 first proves that it reaches node 0 on the port that both have bound
 LOOK = r"""
 import json, os, pathlib, socket, time
+inherited = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and os.path.lexists(f"/proc/self/fd/{fd}")]
 node = int(os.environ["NODE_RANK"])
 server = socket.create_server(("", 4711))
 pathlib.Path("/dev/shm/mine").write_text(str(node))
@@ -32,6 +33,7 @@ else:
     peer.sendall(socket.gethostname().encode())
     assert peer.recv(3) == b"bye"
     address, greeting = peer.getsockname(), ""
+os.close(os.openpty()[0])
 abstract = socket.socket(socket.AF_UNIX)
 abstract.bind("\0phantora-test")  # would clash in one network namespace
 print(json.dumps({
@@ -40,7 +42,7 @@ print(json.dumps({
     "interfaces": sorted(os.listdir("/sys/class/net")),
     "proc": os.readlink("/proc/self"), "gpus": sorted(n for n in os.listdir("/dev") if n.startswith("nvidia")),
     "name": socket.gethostbyaddr(address[0])[0], "stdin": os.readlink("/proc/self/fd/0"),
-    "fds": sorted(os.listdir("/proc/self/fd")),
+    "fds": inherited,
     "run_dir": sorted(os.listdir(os.environ["PHANTORA_RUN_DIR"])), "writes": open("/dev/null", "w").write("x"),
     "nodes": {name: os.readlink(f"/proc/self/ns/{name}") for name in ("net", "pid", "uts", "ipc", "mnt", "user")}}), flush=True)
 """
@@ -62,7 +64,7 @@ def test_nodes_are_machines_of_their_own(launch, as_nobody):
         assert {"device.conf", "hosts", "lib", "ranks", "run.json"} <= set(node["run_dir"])
         if not Path("/dev/nvidiactl").exists():
             assert node["gpus"] == ["nvidia-uvm", "nvidia0", "nvidia1", "nvidiactl"]
-        assert len(node["fds"]) <= 8  # 0-2, two sockets, a listing: nothing of the launcher's
+        assert node["fds"] == []  # nothing of the launcher's
     for kind in ("net", "pid", "uts", "ipc", "mnt"):
         assert nodes[0]["nodes"][kind] != nodes[1]["nodes"][kind]
     assert nodes[0]["nodes"]["user"] == nodes[1]["nodes"]["user"]
@@ -151,45 +153,38 @@ def test_the_report_is_written_whole(launch, tmp_path):
     assert os.listdir(tmp_path) == ["report.json"]
 
 
+STATIC = "torchrun --nnodes 2 --nproc_per_node=2"
+C10D = "python -m torch.distributed.run --nnodes=2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint=node-0:29500"
+REAL_NAME = "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=trainer17:29500"
+LOOPBACK = "--isolation none torchrun --nnodes 2"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments, as_nobody",
-    [
-        (["torchrun", "--nnodes", 2, "--nproc_per_node=2", HERE / "gloo_job.py"], False),
-        (
-            [
-                "python",
-                "-m",
-                "torch.distributed.run",
-                "--nnodes=2",
-                "--nproc-per-node",
-                2,
-                "--rdzv-backend",
-                "c10d",
-                "--rdzv-endpoint=node-0:29500",
-                HERE / "gloo_job.py",
-            ],
-            True,
-        ),
-        (
-            [
-                "torchrun",
-                "--nnodes=2",
-                "--nproc-per-node=2",
-                "--rdzv-backend=c10d",
-                "--rdzv-endpoint=trainer17:29500",
-                HERE / "gloo_job.py",
-            ],
-            False,
-        ),
-        (["--isolation", "none", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, HERE / "gloo_job.py"], False),
-    ],
+    "command, workers, as_nobody",
+    [(STATIC, 2, False), (C10D, 2, True), (REAL_NAME, 1, False), (LOOPBACK, 1, False)],
     ids=["static", "c10d as nobody", "c10d by a real host's name", "no isolation"],
 )
-def test_torchrun_meets_across_nodes(launch, arguments, as_nobody):
-    code, out, err = launch(*arguments, as_nobody=as_nobody, env={"OMP_NUM_THREADS": "1"}).finish(timeout=120)
+def test_torchrun_meets_across_nodes(launch, command, workers, as_nobody):
+    run = launch(*command.split(), HERE / "gloo_job.py", as_nobody=as_nobody, env={"OMP_NUM_THREADS": "1"})
+    code, out, err = run.finish(timeout=120)
     assert code == 0, err
     lines = sorted(out.splitlines())
-    assert len(lines) == 4 and all("sum=10 world=4" in line for line in lines)
-    if "none" not in arguments:
-        assert [line.split()[0] for line in lines] == ["host=node-0"] * 2 + ["host=node-1"] * 2
+    ranks = 2 * workers
+    assert len(lines) == ranks and all(f"sum={ranks * (ranks + 1) // 2} world={ranks}" in line for line in lines)
+    if command != LOOPBACK:
+        assert [line.split()[0] for line in lines] == ["host=node-0"] * workers + ["host=node-1"] * workers
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may map more than itself")
+def test_root_keeps_every_user_it_had(launch):
+    code, out, err = launch("cat", "/proc/self/uid_map").finish()
+    assert code == 0, err
+    outer = Path("/proc/self/uid_map").read_text().split()
+    assert out.split() == [outer[0], outer[0], outer[2]]
+
+
+def test_an_ordinary_user_is_itself_and_nobody_else(launch):
+    code, out, err = launch("cat", "/proc/self/uid_map", as_nobody=True).finish()
+    uid = "65534" if os.geteuid() == 0 else str(os.geteuid())
+    assert (code, out.split()) == (0, [uid, uid, "1"]), err
