@@ -88,6 +88,23 @@ EXPORT void ph_flows_add(struct engine *e, int64_t count, const int64_t *starts,
     e->grown += count;
 }
 
+/* The flow starts at `start_ns` instead, as if it had been added so. */
+EXPORT void ph_flows_move(struct engine *e, int32_t flow, int64_t start_ns)
+{
+    tick_t start = ns_to_tick(start_ns), before = e->flows[flow].start, first = start < before ? start : before;
+    e->flows[flow].start = start;
+    if (e->state[flow] == PENDING) {
+        int64_t at = 0;
+        while (e->pending.items[at].item != (void *)(intptr_t)flow)
+            at++;
+        heap_remove(&e->pending, at);
+        heap_push(&e->pending, start, (void *)(intptr_t)flow);
+    }
+    if (first <= e->now)
+        add_late(e, first, flow, -1);
+    e->grown++;
+}
+
 EXPORT void ph_flows_set_capacity(struct engine *e, int64_t at_ns, int32_t number, double bytes_per_ns)
 {
     tick_t tick = ns_to_tick(at_ns);

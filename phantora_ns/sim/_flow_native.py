@@ -29,6 +29,7 @@ def _library(path: Path = LIBRARY) -> ctypes.CDLL:
         "new": (c_void_p, [c_int32, POINTER(c_double), c_int64]),
         "free": (None, [c_void_p]),
         "add": (None, [c_void_p, c_int64, *[c_void_p] * 7]),
+        "move": (None, [c_void_p, c_int32, c_int64]),
         "set_capacity": (None, [c_void_p, c_int64, c_int32, c_double]),
         "settle": (None, [c_void_p]),
         "completion": (c_int, [c_void_p, c_int32, POINTER(c_int64)]),
@@ -83,6 +84,16 @@ class NativeEngine:
         arrays = (starts, sizes, caps, counts, offsets, links, slots)
         self._library.ph_flows_add(self._engine, len(starts), *map(_address, arrays))
         return slots
+
+    def move(self, slot: int, start_ns: int) -> None:
+        """The flow starts at `start_ns` instead, as if it had been added so."""
+        self._library.ph_flows_move(self._engine, slot, start_ns)
+
+    def start_ns(self, slot: int) -> int:
+        """When the flow starts."""
+        start = _Tick()
+        self._library.ph_flows_flow(self._engine, slot, start, _Tick(), (c_double * 2)(), (c_int64 * 2)())
+        return _tick(start) >> 20
 
     def set_capacity(self, at_ns: int, link: int, bytes_per_ns: float) -> None:
         self._library.ph_flows_set_capacity(self._engine, at_ns, link, bytes_per_ns)

@@ -1,10 +1,14 @@
 """Why it exists: the event graph moves a collective whose start has moved; its flows must end up as if added there at first."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phantora_ns.sim._flow_engine import PythonEngine
+from phantora_ns.sim._flow_native import NativeEngine
 from phantora_ns.sim.flows import FlowSimulator
 
+ENGINES = [PythonEngine, NativeEngine, lambda capacities: NativeEngine(capacities, budget=16)]
 CAPACITIES = {"a": 1.0, "b": 3.0, "c": 12.5}
 
 flow = st.tuples(
@@ -16,10 +20,11 @@ flow = st.tuples(
 step = st.tuples(st.integers(0, 7), st.integers(0, 300), st.sampled_from(["ask", "changed", "nothing"]), st.integers(0, 7))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @given(st.lists(flow, min_size=1, max_size=8), st.lists(step, max_size=10))
 @settings(max_examples=400, deadline=None)
-def test_moved_flows_complete_as_if_added_there(flows, steps):
-    simulator = FlowSimulator(CAPACITIES)
+def test_moved_flows_complete_as_if_added_there(engine, flows, steps):
+    simulator = FlowSimulator(CAPACITIES, engine=engine)
     starts = [start for start, *_ in flows]
     handles, told = [], {}
     for i, (start, links, size, cap) in enumerate(flows):
