@@ -39,11 +39,13 @@ REQUESTS = frozenset((SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP))
 
 
 class BadMessage(ValueError):
-    """Bytes that are no message of ours. `request` is the number to send an error reply to, when there is one."""
+    """Bytes that are no message of ours. `request` is the number to send an error reply to, and `seq` the message's own, where
+    they can be made out."""
 
-    def __init__(self, text: str, request: int | None = None) -> None:
+    def __init__(self, text: str, request: int | None = None, seq: int | None = None) -> None:
         super().__init__(text)
         self.request = request
+        self.seq = seq
 
 
 def parse(frame: bytes) -> list:
@@ -59,12 +61,17 @@ def parse(frame: bytes) -> list:
     if shape is None:
         raise BadMessage(f"unknown message {kind!r}")
     if tuple(map(type, message)) != shape:
-        request = message[2] if kind in REQUESTS and len(message) > 2 and type(message[2]) is int else None
-        raise BadMessage(f"message {kind} of the wrong shape", request)
+        raise BadMessage(f"message {kind} of the wrong shape", *_numbers(message))
     clock_at = _CLOCK_AT.get(kind, 3)
     if clock_at is not None and not 0 <= message[clock_at] < MAX_TIME_NS:
-        raise BadMessage(f"message {kind} with an impossible clock", message[2] if kind in REQUESTS else None)
+        raise BadMessage(f"message {kind} with an impossible clock", *_numbers(message))
     return message
+
+
+def _numbers(message: list) -> tuple[int | None, int | None]:
+    """(request, seq) of a message that is wrong otherwise."""
+    numbers = [field if type(field) is int else None for field in (message + [None, None])[1:3]]
+    return numbers[1] if message[0] in REQUESTS else None, numbers[0]
 
 
 def parse_ops(items: list) -> list[tuple[Op, bytes | None, int]]:

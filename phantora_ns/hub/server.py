@@ -95,12 +95,16 @@ class Hub:
             self._handlers[kind](client, message)
         except (BadMessage, BadHead, BadOp) as error:
             self.bad_messages += 1
-            if isinstance(error, BadMessage) and error.request is not None:
-                request = error.request
+            if isinstance(error, BadMessage):
+                request = request if error.request is None else error.request
+                if client is not None and error.seq == client.seq + 1:
+                    client.seq += 1
             if request is not None:
                 self._refuse(identity, request, f"the hub did not understand a message: {error}")
         except JobError as error:
             self._fail(str(error), error.members)
+            if request is not None:
+                self._refuse(identity, request, str(error))
         except Exception:  # ours, not the client's
             self._internal_error()
             if request is not None:
@@ -354,6 +358,8 @@ class Hub:
             while not stopping:
                 poller.poll(self.hold_ms())
                 self._take(router)
+            while self._take(router):  # what had come when the end was asked for
+                pass
         finally:
             signal.set_wakeup_fd(previous_wake)
             for number, handler in previous.items():
@@ -363,12 +369,15 @@ class Hub:
             router.close()
             context.term()
 
-    def _take(self, router: zmq.Socket) -> None:
+    def _take(self, router: zmq.Socket) -> bool:
+        """One batch: takes it, settles, answers. Whether there may be more."""
         receive, handle = router.recv_multipart, self.handle
+        more = True
         for _ in range(BATCH):
             try:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
+                more = False
                 break
             if len(frames) == 2:
                 handle(frames[0], frames[1])
@@ -379,3 +388,4 @@ class Hub:
         outbox, self.outbox = self.outbox, []
         for identity, reply in outbox:
             router.send_multipart((identity, protocol.pack(reply)), zmq.NOBLOCK)
+        return more

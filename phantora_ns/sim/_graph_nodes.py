@@ -229,8 +229,8 @@ class Timeline:
 
     def forget(self, number: int) -> None:
         """The client will name no node below `number` again, the origin apart."""
-        drop = number - self.past_base
-        if MIN_DROP <= drop <= len(self.past) and drop * 2 >= len(self.past):
+        drop = min(number - self.past_base, len(self.past))
+        if drop >= MIN_DROP and drop * 2 >= len(self.past):
             del self.past[:drop]
             self.past_base += drop
 

@@ -1,0 +1,214 @@
+"""Why it exists: whatever a client sends, the hub counts it and goes on; never a traceback, never a wrong turn of the graph."""
+
+import fcntl
+import itertools
+import os
+import random
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phantora_ns.config import load_cluster, load_gpu
+from phantora_ns.hub.server import Hub
+from phantora_ns.sim.collectives import CollectiveModel
+from phantora_ns.sim.flows import FlowSimulator
+from phantora_ns.sim.graph import EventGraph
+from phantora_ns.sim.topology import Topology
+
+CLUSTER = load_cluster("h200-rail", nodes=2, gpus_per_node=2)
+TOPOLOGY = Topology.build(CLUSTER)
+GPU = load_gpu(CLUSTER.gpu)
+
+
+class NoTimes:
+    def lookup(self, kind, fields, context=None):
+        return 1, 7, 0
+
+
+class Bench:
+    """A hub without sockets, and pages for its clients."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "ranks").mkdir()
+        graph = EventGraph(FlowSimulator(TOPOLOGY.capacities), CollectiveModel(TOPOLOGY, GPU), TOPOLOGY.capacities)
+        self.hub = Hub(folder, graph, NoTimes(), nodes=2, gpus_per_node=2, table_capacity=64)
+        self.hub._internal_error = self.give_up
+        self.folder = folder
+        self.pages = []
+
+    @staticmethod
+    def give_up() -> None:
+        """Called inside of the handler that would keep the hub alive: shows the defect instead."""
+        raise sys.exc_info()[1]
+
+    def page(self) -> str:
+        name = f"page{len(self.pages)}"
+        fd = os.open(self.folder / "ranks" / name, os.O_RDWR | os.O_CREAT, 0o600)
+        os.write(fd, struct.pack("<32Q", 0x50484E5352414E4B, 1, *[0] * 30))
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)
+        self.pages.append(fd)
+        return name
+
+    def hello(self, identity: bytes, rank: int) -> None:
+        info = {"rank": rank, "node": rank // 2, "shm": self.page()}
+        self.hub.handle(identity, msgpack.packb([1, 1, 1, info]))
+
+    def close(self) -> None:
+        for client in list(self.hub.clients.values()):
+            self.hub._leave(client)
+        self.hub.table.close()
+        for fd in self.pages:
+            os.close(fd)
+
+
+@pytest.fixture(scope="module")
+def benches():
+    """Makes benches, each in a folder of its own."""
+    made = []
+    with tempfile.TemporaryDirectory(prefix="ph-") as folder:
+        def make() -> Bench:
+            (Path(folder) / str(len(made))).mkdir()
+            made.append(Bench(Path(folder) / str(len(made))))
+            return made[-1]
+
+        yield make
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=4) | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6) | st.integers(0, 3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+class Fuzzer:
+    """Random messages of four clients, from small pools of numbers so that they often name something that exists."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.made = [1, 1, 1, 1]  # each client's largest node: that of its first COMM_INIT
+        self.seqs = [2, 2, 2, 2]
+        self.requests = itertools.count(2)
+
+    def pick(self, usual, *odd, share=0.04):
+        return self.rng.choice(odd) if odd and self.rng.random() < share else self.rng.choice(usual)
+
+    def junk(self):
+        """Any value that msgpack can hold."""
+        pick = self.rng.randrange(9)
+        simple = [None, True, -1, 2**63, 1.5, "x", b"y", [], {}]
+        return [self.junk(), self.junk()] if pick == 7 else {"nodes": self.junk()} if pick == 8 else simple[pick]
+
+    def time(self) -> int:
+        return self.pick([0, 1, 5, 100, 3_000, 70_000], 2**55, 2**63, -1, share=0.01)
+
+    def head(self, who: int) -> list:
+        entries = [(self.pick([0, *range(max(0, self.made[who] - 4), self.made[who] + 1)], 99), self.time(), self.time())
+                   for _ in range(self.pick([1, 1, 2], 0))]
+        return [x for entry in entries for x in entry]
+
+    def fresh(self, who: int) -> int:
+        if self.rng.random() < 0.03:
+            return self.rng.choice([0, 1, 2**40, -3, self.made[who]])
+        self.made[who] += self.pick([1], 2, 1000)
+        return self.made[who]
+
+    def extra(self, who: int) -> dict:
+        if self.rng.random() < 0.8:
+            return {}
+        nodes = [[self.fresh(who), self.head(who)] for _ in range(self.rng.randrange(3))]
+        stalls = [[self.pick([0, 1], -7), self.head(who), self.head(who)] for _ in range(self.rng.randrange(2))]
+        return {key: self.junk() if self.rng.random() < 0.05 else value
+                for key, value in {"nodes": nodes, "stalls": stalls, "keep": max(0, self.made[who] - 6)}.items()
+                if self.rng.random() < 0.6}
+
+    def op(self) -> list:
+        count = self.pick([4], 8, 0, 2**55, 1 << 20, share=0.1)
+        payload = self.pick([None, bytes(count % 64), bytes(2 * count % 64)], b"", b"123")
+        kind = self.pick([0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 9], -1, 10)
+        return [kind, count, self.pick([7], 9, 0, 10, 12, share=0.2), self.pick([0], 1, 4, -1), self.pick([0, 1], -1, 2), payload,
+                self.rng.randrange(2)]
+
+    def fields(self, kind: int, who: int) -> list:
+        number, time = next(self.requests), self.time()
+        comm = self.pick([who // 2], 0, 2, 3)
+        if kind == 1:
+            return [1, {"shm": self.junk()}]
+        if kind == 2:
+            return [number, time, self.extra(who), self.fresh(who), self.head(who)]
+        if kind == 3:
+            return [number, time, self.extra(who), self.head(who), self.head(who)]
+        if kind == 4:
+            return [number, time, self.extra(who), [self.head(who), self.head(who)]]
+        if kind == 5:
+            uid, size = self.pick([b"a", b"b"]), self.pick([2], 1, 3, 0)
+            return [number, time, self.extra(who), self.fresh(who), self.head(who), uid, size, who % 2, who % 2]
+        if kind == 6:
+            return [number, time, {}, self.fresh(who), self.head(who), comm, self.pick([0, -1]), self.pick([0, 1])]
+        if kind == 7:
+            return [time, comm]
+        if kind == 8:
+            ops = [self.op() for _ in range(self.pick([1, 1, 2], 0))]
+            return [time, self.extra(who), comm, self.fresh(who), self.head(who), ops]
+        if kind == 9:
+            return [number, time, self.made[who], self.pick([0, 1])]
+        if kind == 10:
+            return [number, time, self.pick([1, 2, 2**64 - 1], 0), self.pick([0, 1, 4]), [self.junk()] * self.pick([13, 2])]
+        if kind == 11:
+            return [time, self.pick(["unsupported", "guess", "odd"]), "text"]
+        return [time]
+
+    def message(self) -> tuple[int, bytes]:
+        """(client, frame): mostly well formed; now and then a field, a sequence number or the whole frame is junk."""
+        who = self.pick([0, 1], 2, 3, share=0.2)
+        if self.rng.random() < 0.02:
+            return who, self.rng.randbytes(self.rng.randrange(30))
+        kind = self.pick([2, 2, 3, 4, 5, 6, 8, 8, 8, 8, 8, 8, 9, 9, 10], 1, 7, 11, 12)
+        fields = self.fields(kind, who)
+        if self.rng.random() < 0.03:
+            fields[self.rng.randrange(len(fields))] = self.junk()
+        self.seqs[who] += self.pick([1], 0, 2, -1, share=0.01)
+        return who, msgpack.packb([kind, self.seqs[who], *fields])
+
+
+def feed(bench: Bench, sent) -> None:
+    for who, frame in sent:
+        bench.hub.handle(b"client%d" % who, frame)
+        bench.hub.settle()
+    bench.hub.commit()
+    bench.hub.settle()
+
+
+@given(seed=st.integers(0, 2**32), length=st.integers(1, 120))
+@settings(max_examples=200, deadline=None)
+def test_nothing_that_is_sent_breaks_the_hub(benches, seed, length):
+    """Two communicators of two exist from the start."""
+    bench = benches()
+    for rank in range(4):
+        identity = b"client%d" % rank
+        bench.hello(identity, rank)
+        bench.hub.handle(identity, msgpack.packb([5, 2, 1, 0, {}, 1, [0, 0, 0], b"u%d" % (rank // 2), 2, rank % 2, rank % 2]))
+    bench.hub.settle()
+    assert len(bench.hub.outbox) == 8
+    fuzzer = Fuzzer(random.Random(seed))
+    feed(bench, (fuzzer.message() for _ in range(length)))
+    assert bench.hub.internal_errors == 0
+    bench.hub.graph.check()
+    assert all(msgpack.packb(reply) for _, reply in bench.hub.outbox)
+    bench.close()
+
+
+@given(sent=st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=60) | junk.map(msgpack.packb)), max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_bytes_that_are_no_messages_are_counted(benches, sent):
+    bench = benches()
+    feed(bench, sent)
+    assert bench.hub.internal_errors == 0
+    assert bench.hub.bad_messages == bench.hub.messages == len(sent)
+    bench.close()
