@@ -36,7 +36,7 @@ struct ph_stream {
     uint32_t magic;
     int device, priority;
     unsigned flags;
-    uint64_t id;
+    uint64_t id, busy_ns;
     bool used;
     struct ph_head head;
     struct ph_stream *next;

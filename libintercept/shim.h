@@ -30,6 +30,7 @@ void ph_pack_str(struct ph_pack *pack, const char *text);
 void ph_pack_bin(struct ph_pack *pack, const void *bytes, size_t length);
 void ph_pack_array(struct ph_pack *pack, uint32_t count);
 void ph_pack_map(struct ph_pack *pack, uint32_t count);
+void ph_pack_raw(struct ph_pack *pack, const void *bytes, size_t length); /* already packed values */
 
 /* ---- the GPU that we imitate (device.c): read from RUN_DIR/device.conf ----------------------------------------- */
 struct ph_device_spec {

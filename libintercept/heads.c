@@ -1,0 +1,177 @@
+/* heads.c - the algebra of heads: max-plus expressions over nodes, and what this process knows of the nodes.
+ *
+ * Why it exists: a head says max over entries of t(node) + lag + work. Nodes of this process: 0 (its origin), anchors (times that
+ * the hub has answered, known here), collective ends and materialised heads (unknown here, bounded by `upper` and `lower`).
+ * Entries that can no longer decide anything are dropped: an operation never starts before the host's clock, so an entry known
+ * to lie at or before the clock is dominated. Rule: every function here is called with ph_lock held. */
+#include "timeline.h"
+#include <string.h>
+
+enum { RING = 8192, HEAD_FULL = PH_HEAD_MAX - 2 };
+
+static uint64_t next_node = 1;
+static struct ph_bound bounds[RING];
+static struct ph_pack pending_nodes, pending_stalls; /* the `extra` of the next message */
+static uint32_t pending_node_count, pending_stall_count;
+
+void ph_heads_reset(void)
+{
+    memset(bounds, 0, sizeof bounds);
+    next_node = 1;
+    ph_pack_free(&pending_nodes), ph_pack_free(&pending_stalls);
+    pending_node_count = pending_stall_count = 0;
+}
+
+/* ---- what is known of nodes ----------------------------------------------------------------------------------------------- */
+struct ph_bound *ph_bound(uint64_t node)
+{
+    struct ph_bound *slot = &bounds[node % RING];
+    return slot->node == node ? slot : NULL;
+}
+
+uint64_t ph_node_new(uint64_t lower, uint64_t upper)
+{
+    uint64_t node = next_node++;
+    bounds[node % RING] = (struct ph_bound){node, upper, lower};
+    return node;
+}
+
+static uint64_t entry_upper(const struct ph_entry *entry)
+{
+    struct ph_bound *bound = ph_bound(entry->node);
+    return bound && bound->upper != PH_UNKNOWN ? bound->upper + (uint64_t)(entry->lag + entry->work) : PH_UNKNOWN;
+}
+
+static uint64_t entry_lower(const struct ph_entry *entry)
+{
+    struct ph_bound *bound = ph_bound(entry->node);
+    return (bound ? bound->lower : 0) + (uint64_t)(entry->lag + entry->work);
+}
+
+void ph_head_prune(struct ph_head *head, uint64_t time)
+{
+    int kept = 0;
+    for (int i = 0; i < head->count; i++)
+        if (entry_upper(&head->entry[i]) > time) head->entry[kept++] = head->entry[i];
+    head->count = kept;
+}
+
+/* ---- heads ------------------------------------------------------------------------------------------------------------------ */
+void ph_head_pack(struct ph_pack *pack, const struct ph_head *head)
+{
+    ph_pack_array(pack, (uint32_t)head->count * 3);
+    for (int i = 0; i < head->count; i++) {
+        ph_pack_uint(pack, head->entry[i].node);
+        ph_pack_int(pack, head->entry[i].lag);
+        ph_pack_int(pack, head->entry[i].work);
+    }
+}
+
+uint64_t ph_head_lower(const struct ph_head *head)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < head->count; i++)
+        if (entry_lower(&head->entry[i]) > most) most = entry_lower(&head->entry[i]);
+    return most;
+}
+
+uint64_t ph_head_upper(const struct ph_head *head)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < head->count; i++)
+        if (entry_upper(&head->entry[i]) > most) most = entry_upper(&head->entry[i]); /* PH_UNKNOWN is the largest */
+    return most;
+}
+
+/* The head's time if it depends on nothing that other ranks decide, else PH_UNKNOWN. Entries known to lie in the past of `now`
+ * cannot decide it: the caller's own entry is at `now`. */
+uint64_t ph_head_exact(const struct ph_head *head, uint64_t now)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < head->count; i++) {
+        uint64_t upper = entry_upper(&head->entry[i]);
+        if (upper > now && upper != entry_lower(&head->entry[i])) return PH_UNKNOWN;
+        if (upper > most) most = upper;
+    }
+    return most;
+}
+
+/* A head that grew long becomes a node of its own, defined by the next message. */
+static void materialise(struct ph_head *head)
+{
+    uint64_t node = ph_node_new(ph_head_lower(head), ph_head_upper(head));
+    ph_pack_array(&pending_nodes, 2);
+    ph_pack_uint(&pending_nodes, node);
+    ph_head_pack(&pending_nodes, head);
+    pending_node_count++;
+    head->count = 1;
+    head->entry[0] = (struct ph_entry){node, 0, 0};
+}
+
+void ph_head_add(struct ph_head *head, struct ph_entry fresh)
+{
+    for (int i = 0; i < head->count; i++)
+        if (head->entry[i].node == fresh.node) {
+            if (fresh.lag + fresh.work > head->entry[i].lag + head->entry[i].work) head->entry[i] = fresh;
+            return;
+        }
+    if (head->count >= HEAD_FULL) {
+        ph_head_prune(head, ph_clock());
+        if (head->count >= HEAD_FULL) materialise(head);
+    }
+    head->entry[head->count++] = fresh;
+}
+
+void ph_head_merge(struct ph_head *head, const struct ph_head *other)
+{
+    for (int i = 0; i < other->count; i++) ph_head_add(head, other->entry[i]);
+}
+
+void ph_head_add_host(struct ph_head *head, int64_t latency)
+{
+    ph_head_add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0});
+}
+
+/* Nodes that are not anchors come from communication. */
+bool ph_head_waits_for_more(const struct ph_head *head, const struct ph_head *event)
+{
+    for (int i = 0; i < event->count; i++) {
+        struct ph_bound *bound = ph_bound(event->entry[i].node);
+        if (bound && bound->upper == bound->lower) continue;
+        bool known = false;
+        for (int j = 0; j < head->count && !known; j++)
+            known = head->entry[j].node == event->entry[i].node &&
+                    head->entry[j].lag + head->entry[j].work >= event->entry[i].lag + event->entry[i].work;
+        if (!known) return true;
+    }
+    return false;
+}
+
+/* ---- what the next message defines ------------------------------------------------------------------------------------- */
+void ph_extra_stall(int device, const struct ph_head *before, const struct ph_head *after)
+{
+    ph_pack_array(&pending_stalls, 3);
+    ph_pack_uint(&pending_stalls, (uint64_t)device);
+    ph_head_pack(&pending_stalls, before);
+    ph_head_pack(&pending_stalls, after);
+    pending_stall_count++;
+}
+
+void ph_extra_pack(struct ph_pack *body)
+{
+    ph_pack_map(body, (pending_node_count > 0) + (pending_stall_count > 0));
+    if (pending_node_count) {
+        ph_pack_str(body, "nodes");
+        ph_pack_array(body, pending_node_count);
+        ph_pack_raw(body, pending_nodes.data, pending_nodes.length);
+    }
+    if (pending_stall_count) {
+        ph_pack_str(body, "stalls");
+        ph_pack_array(body, pending_stall_count);
+        ph_pack_raw(body, pending_stalls.data, pending_stalls.length);
+    }
+    pending_nodes.length = pending_stalls.length = 0;
+    pending_node_count = pending_stall_count = 0;
+}
+
+void ph_node_known(uint64_t node, uint64_t time) { bounds[node % RING] = (struct ph_bound){node, time, time}; }

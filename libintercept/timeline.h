@@ -1,0 +1,41 @@
+/* timeline.h - what heads.c, hostclock.c and timeline.c share. All of it is guarded by ph_lock, which the caller holds. */
+#ifndef PH_TIMELINE_H
+#define PH_TIMELINE_H
+#include "core.h"
+
+#define PH_UNKNOWN UINT64_MAX
+
+/* ---- hostclock.c --------------------------------------------------------------------------------------------------- */
+extern struct ph_host {
+    uint64_t node, time; /* the anchor */
+    int64_t offset;      /* what passed since */
+} ph_host;
+uint64_t ph_clock(void);
+void ph_clock_publish(void);
+void ph_clock_advance(uint64_t cost_ns); /* by the caller's CPU time since its last call, and the call's cost */
+void ph_leave(void);      /* on the way out of a call: what the interceptor spent is not the job's; needs no lock */
+bool ph_in_chain(void);   /* false for a thread that has only ever asked (NCCL's watchdog) */
+
+/* ---- heads.c --------------------------------------------------------------------------------------------------------- */
+struct ph_bound { /* what is known of a node's time */
+    uint64_t node, upper, lower;
+};
+struct ph_bound *ph_bound(uint64_t node); /* NULL: too long ago */
+uint64_t ph_node_new(uint64_t lower, uint64_t upper);
+void ph_node_known(uint64_t node, uint64_t time);
+void ph_head_prune(struct ph_head *head, uint64_t time);
+void ph_head_pack(struct ph_pack *pack, const struct ph_head *head);
+uint64_t ph_head_lower(const struct ph_head *head);
+uint64_t ph_head_upper(const struct ph_head *head);                /* PH_UNKNOWN when it has none */
+uint64_t ph_head_exact(const struct ph_head *head, uint64_t now); /* PH_UNKNOWN when others decide it */
+void ph_head_add(struct ph_head *head, struct ph_entry fresh);
+void ph_head_merge(struct ph_head *head, const struct ph_head *other);
+void ph_head_add_host(struct ph_head *head, int64_t latency);
+bool ph_head_waits_for_more(const struct ph_head *head, const struct ph_head *event); /* for communication, that is */
+void ph_extra_stall(int device, const struct ph_head *before, const struct ph_head *after);
+void ph_extra_pack(struct ph_pack *body);
+void ph_heads_reset(void);
+
+/* ---- timeline.c ------------------------------------------------------------------------------------------------------ */
+void ph_streams_reset(void);
+#endif
