@@ -59,7 +59,7 @@ class KernelTimes:
         """What the models say of a signature, databases left aside; a guess for what they cannot read."""
         try:
             return self._estimate(kind, fields, context)
-        except (SignatureError, ArithmeticError, ValueError, TypeError, IndexError, AttributeError):
+        except (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
             # Sizes and nested lists come from a foreign process; whatever they break, the answer is a counted guess.
             return self._guess()
 

@@ -11,6 +11,7 @@ import bisect
 import gzip
 import json
 import math
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,8 +97,8 @@ def read_events(path: Path | str) -> list[dict]:
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as file:
-            events = json.load(file)["traceEvents"]
-    except (ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile) as error:
+            events = list(json.load(file)["traceEvents"])
+    except (ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(f"{path}: not a Kineto trace: {error}") from error
     return [e for e in events if isinstance(e, dict)]
 

@@ -110,6 +110,7 @@ def report(times: KernelTimes, found: list[Case], worst: int = 0) -> list[str]:
     rows = [row for group in errors.values() for row in group]
     if rows:
         lines.append(line("all", "both", rows))
+        lines.append(line("all but guesses", "both", [row for row in rows if row[3].family != "guess"] or rows))
     for row in sorted(rows, key=lambda r: -abs(r[1] - r[2]) * r[3].launches)[:worst]:
         case = row[3]
         lines.append(f"  {row[0]:+7.1%} {row[2] / 1e3:9.1f} us measured, {row[1] / 1e3:9.1f} estimated, x{case.launches} "

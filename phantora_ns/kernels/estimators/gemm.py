@@ -69,10 +69,10 @@ def duration_ns(gemm: Gemm, rates: Rates) -> float:
         rate = per_multiprocessor * type_share * area / (area + half)
         tiles = math.ceil(m / rows) * math.ceil(n / columns) * batch
         for split in SPLITS:
-            if split > 1 and k / split < rates.number("gemm.smallest_k"):
-                break
             waves = math.ceil(tiles * split / rates.multiprocessors)
             depth = math.ceil(math.ceil(k / split) / K_STEP) * K_STEP
+            if split > 1:  # a part is never shorter than this; taken so, the time grows with k
+                depth = max(depth, rates.number("gemm.smallest_k"))
             time = waves * (2 * area * depth / rate + tile_ns)
             if split > 1:
                 time += rates.number("gemm.split") + PARTIAL_BYTES * m * n * batch * split / bandwidth

@@ -1,0 +1,279 @@
+"""The estimators: arithmetic that must come out exactly, laws that must hold for any size, and figures measured on an H200."""
+
+import dataclasses
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantora_ns.config import ConfigError, load_gpu
+from phantora_ns.kernels import KernelTimes, names, rates, signature
+from phantora_ns.kernels.estimators import attention, gemm, graphs, memory
+from phantora_ns.kernels.signature import Gemm, Kernel
+
+H200 = rates.load("h200")
+TIMES = KernelTimes("h200")
+BF16, FP32, FP8 = 14, 0, 28
+sizes = st.integers(1, 20000)
+
+
+def product(m, n, k, batch=1, kind=BF16, compute=68) -> Gemm:
+    out = BF16 if kind == FP8 else kind
+    return Gemm(0, 0, 0, m, n, k, batch, kind, kind, out, out, compute, 1, m, k, m)
+
+
+def launch(name, grid=(1, 1, 1), block=(128, 1, 1), scalars=b"") -> list:
+    return [name, *grid, *block, 0, 0, 0, 0, scalars]
+
+
+NATIVE, HIDDEN = "at::native::", "at::native::(anonymous namespace)::"
+ADD = f"void {NATIVE}vectorized_elementwise_kernel<8, {NATIVE}CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int)"
+
+
+# ---- products ----------------------------------------------------------------------------------------------------------
+
+@given(sizes, sizes, sizes, st.integers(1, 64),
+       st.sampled_from([(BF16, 68), (FP32, 68), (FP32, 77), (FP8, 68), (1, 70), (2, 68)]))
+def test_a_product_is_never_faster_than_the_peaks(m, n, k, batch, types):
+    call = product(m, n, k, batch, *types)
+    time = gemm.duration_ns(call, H200)
+    assert time >= gemm.flop(call) / H200.peak(gemm.arithmetic(call))
+    assert time >= sum(gemm.moved_bytes(call)) / H200.memory_bytes_per_ns
+
+
+@given(sizes, sizes, sizes, st.integers(1, 8), st.sampled_from("mnkb"), st.integers(1, 3000))
+def test_a_larger_product_takes_no_less(m, n, k, batch, which, more):
+    larger = {"m": m, "n": n, "k": k, "b": batch}
+    larger[which] += more
+    time = gemm.duration_ns(product(m, n, k, batch), H200)
+    assert gemm.duration_ns(product(larger["m"], larger["n"], larger["k"], larger["b"]), H200) >= time * (1 - 1e-12)
+
+
+def test_types_choose_the_peak_that_bounds_them():
+    kinds = [product(1, 1, 1, 1, *t) for t in ((BF16, 68), (2, 68), (FP32, 68), (FP32, 77), (FP8, 68), (1, 70), (1, 71), (3, 72))]
+    assert [gemm.arithmetic(k) for k in kinds] == ["bf16", "fp16", "fp32", "tf32", "fp8", "fp64_tensor", "fp64", "int8"]
+
+
+# ---- attention ---------------------------------------------------------------------------------------------------------
+
+calls = st.builds(attention.Attention, st.integers(1, 16), st.sampled_from([4, 8, 32]), st.sampled_from([1, 4]), sizes, sizes,
+                  st.sampled_from([32, 64, 128, 256]), st.booleans(), st.booleans(), st.just(2),
+                  st.sampled_from(["cudnn", "flash"]))
+
+
+def test_a_causal_mask_leaves_every_query_its_own_past():
+    full = attention.Attention(1, 1, 1, 4, 4, 1, False, False)
+    assert attention.flop(full) == 4 * 16
+    assert attention.flop(attention.Attention(1, 1, 1, 4, 4, 1, True, False)) == 4 * (1 + 2 + 3 + 4)
+    assert attention.flop(attention.Attention(1, 1, 1, 1, 4, 1, True, False)) == 4 * 4
+
+
+@given(calls)
+def test_attention_is_never_faster_than_the_peaks_and_a_mask_never_costs_work(call):
+    time = attention.duration_ns(call, H200)
+    assert time >= attention.flop(call) / H200.peak("bf16")
+    assert attention.flop(call) <= attention.flop(dataclasses.replace(call, causal=False))
+
+
+@given(calls, st.sampled_from(["batch", "heads", "queries", "keys", "head_size"]))
+def test_more_attention_takes_no_less(call, which):
+    values = dataclasses.asdict(call)
+    more = {which: values[which] * 2} | ({"kv_heads": values["kv_heads"] * 2} if which == "heads" else {})
+    larger = dataclasses.replace(call, **more)
+    assert attention.duration_ns(larger, H200) >= attention.duration_ns(call, H200)
+
+
+# ---- memory-bound kernels ----------------------------------------------------------------------------------------------
+
+def test_elementwise_is_a_fixed_time_and_its_bytes():
+    n = 1 << 26
+    family = H200.families["elementwise"]
+    scalars = struct.pack("<i", n) + bytes(36)
+    moved = 6 * n - H200.number("cache.warm_share") * H200.cache_bytes
+    expected = family.base_ns + moved / (4800 * family.bandwidth)
+    assert TIMES.lookup(0, launch(ADD, (n // 1024, 1, 1), scalars=scalars)) == (round(expected), 5, 0)
+    assert TIMES.lookup(0, launch(ADD, (n // 1024, 1, 1))) == (round(expected), 5, 0)
+
+
+@given(st.integers(1, 1 << 20), st.integers(1, 1 << 10))
+def test_more_blocks_take_no_less(blocks, more):
+    assert TIMES.lookup(0, launch(ADD, (blocks + more, 1, 1)))[0] >= TIMES.lookup(0, launch(ADD, (blocks, 1, 1)))[0]
+
+
+@pytest.mark.parametrize(("functor", "tensors", "size"), [
+    ("at::native::CUDAFunctor_add<float>", 3, 12),
+    ("at::native::BinaryFunctor<float, float, bool, at::native::Lt>", 3, 9),
+    ("at::native::AUnaryFunctor<float, c10::BFloat16, c10::BFloat16, at::native::Mul>", 2, 4),
+    ("at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}", 2, 6),
+    ("at::native::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(c10::BFloat16)#1}", 2, 4),
+    ("at::native::FillFunctor<unsigned char>", 1, 1),
+    ("at::native::compare_scalar_kernel<c10::BFloat16>(at::TensorIteratorBase&)::{lambda(c10::BFloat16)#1}", 2, 3),
+    ("at::native::where_kernel(at::TensorIterator&)::{lambda(bool, float, float)#1}", 4, 10),
+    ("something::unknown", 2, 8),
+])
+def test_bytes_an_element_follow_from_the_functor(functor, tensors, size):
+    if "where" in functor:
+        size = 1 + 4 + 4 + 1  # the output of a lambda is taken to be of its first argument's type
+    assert memory.operand_bytes(functor, tensors) == size
+
+
+def test_foreach_sizes_come_from_the_metadata():
+    """TensorListMetadata<2>: addresses [2][64], sizes [64], block_to_tensor [320], block_to_chunk [320]."""
+    lengths = [65536 + 10, 7]
+    block = bytearray(3152)
+    struct.pack_into("<2q", block, 2 * 64 * 8, *lengths)
+    struct.pack_into("<3B", block, 2 * 64 * 8 + 64 * 8, 0, 0, 1)
+    struct.pack_into("<3i", block, 2 * 64 * 8 + 64 * 8 + 320, 0, 1, 0)
+    name = (f"void {HIDDEN}multi_tensor_apply_kernel<{HIDDEN}TensorListMetadata<2>, "
+            f"{HIDDEN}BinaryOpListAlphaFunctor<float, 2, 2, 0>, std::plus<float>, float>(int)")
+    kernel = Kernel(*launch(name, (3, 1, 1), (512, 1, 1), bytes(block)))
+    assert memory.traffic(kernel, names.parse(name)) == memory.Traffic(sum(lengths) * 12, sum(lengths), "foreach")
+    blind = memory.traffic(kernel._replace(scalars=b""), names.parse(name))
+    assert blind.elements == 3 * 65536
+
+
+def test_concatenation_sizes_come_from_the_metadata():
+    block = bytearray(3440)
+    struct.pack_into("<2I", block, 8 + 64 * 16, 100, 28)
+    name = f"void {HIDDEN}CatArrayBatchedCopy_contig<{HIDDEN}OpaqueType<4u>, unsigned int, 2, 64, 64>(char*)"
+    kernel = Kernel(*launch(name, (528, 2, 1), (128, 1, 1), bytes(block)))
+    assert memory.traffic(kernel, names.parse(name)).bytes == 128 * 4 * 2
+    assert memory.traffic(kernel._replace(scalars=b""), names.parse(name)) is None
+
+
+def test_a_reduction_is_found_by_its_configuration():
+    config = struct.pack("<14i", 4, 4096, 512, 1, 1, 1, 0, 0, 0, 0, 0, 32, 16, 512)
+    kernel = Kernel(*launch("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(x)", (32, 1, 1), (32, 16, 1),
+                            bytes(40) + config + bytes(100)))
+    assert memory.traffic(kernel, names.parse(kernel.name)) == memory.Traffic(4096 * 512 * 4 + 512 * 4, 4096 * 512, "reduce")
+
+
+def test_context_bounds_what_the_launch_does_not_tell():
+    norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, true>(int)"
+    fields = launch(norm, (4096, 1, 1), (32, 4, 1))
+    assert TIMES.lookup(0, fields)[1] == 7
+    context = ["aten::rms_norm", 4096 * 4096 * 2, 4096 * 4096 * 2, [[4096, 4096]]]
+    with_context = TIMES.lookup(0, fields, context)
+    assert with_context[1] == 5
+    assert TIMES.lookup(0, [*fields, context]) == with_context
+    scalars = struct.pack("<i", 4096) + bytes(52)
+    assert TIMES.lookup(0, launch(norm, (4096, 1, 1), (32, 4, 1), scalars))[0] == pytest.approx(with_context[0], rel=0.01)
+
+
+# ---- copies ------------------------------------------------------------------------------------------------------------
+
+@given(st.integers(0, 1), st.integers(0, 1 << 34), st.integers(0, 1 << 30), st.integers(0, 3), st.integers(0, 3))
+def test_larger_copies_take_no_less(op, size, more, src, dst):
+    first, second = (TIMES.lookup(3, [op, s, src, dst]) for s in (size, size + more))
+    assert second[0] >= first[0] > 0 and first[1] == 6
+
+
+# ---- graphs ------------------------------------------------------------------------------------------------------------
+
+def tensor(*dims, kind=9, strides=()):
+    return ["t", kind, list(dims), list(strides) or [1] * len(dims)]
+
+
+def test_attention_is_recognised_in_a_graph():
+    query, key, scores = tensor(2, 32, 512, 128), tensor(2, 8, 128, 512), tensor(2, 32, 512, 512)
+    first = [19, [[1520, query], [1521, key], [1522, scores]]]
+    second = [19, [[1520, scores], [1521, tensor(2, 8, 512, 128)], [1522, query]]]
+    mask = [13, [[750, [[0, 501]]], [753, scores]]]  # a nested pointwise descriptor: generate an index
+    forward = graphs.as_attention(graphs.operations([first, mask, second]))
+    assert forward == attention.Attention(2, 32, 8, 512, 512, 128, True, False)
+    backward = graphs.as_attention(graphs.operations([first, second, second, second, second]))
+    assert (backward.causal, backward.backward) == (False, True)
+    assert TIMES.lookup(2, [[first, mask, second]])[1:] == (4, 1)
+
+
+def test_unified_attention_operation():
+    graph = [[41, [[2800, tensor(1, 32, 256, 64)], [2801, tensor(1, 4, 64, 1024)], [2802, tensor(1, 4, 1024, 64)]]]]
+    assert graphs.as_attention(graphs.operations(graph)) == attention.Attention(1, 32, 4, 256, 1024, 64, False, False)
+
+
+def test_a_convolution_does_the_same_arithmetic_in_every_direction():
+    image, weight, out = tensor(32, 64, 56, 56), tensor(128, 64, 3, 3), tensor(32, 128, 28, 28)
+    expected = 2 * 32 * 28 * 28 * 128 * 64 * 9
+    for kind, (x, w, y) in graphs.CONVOLUTION_TENSORS.items():
+        (operation,) = graphs.operations([[kind, [[x, image], [w, weight], [y, out]]]])
+        assert gemm.flop(graphs.as_gemm(operation)) == pytest.approx(expected, rel=0.01)
+        assert TIMES.lookup(2, [[[kind, [[x, image], [w, weight], [y, out]]]]])[1] == 3
+
+
+def test_a_graph_of_pointwise_operations_is_bound_by_memory():
+    assert TIMES.lookup(2, [[[13, [[751, tensor(1024, 1024)], [753, tensor(1024, 1024)]]]]])[1:] == (5, 0)
+
+
+# ---- anything at all ---------------------------------------------------------------------------------------------------
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)
+junk = st.recursive(leaves, lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+                    max_leaves=25)
+
+
+@given(st.integers(-2, 9), junk, junk)
+def test_any_input_gets_an_answer(kind, fields, context):
+    duration, source, klass = TIMES.lookup(kind, fields, context)
+    assert isinstance(duration, int) and duration > 0 and 0 <= source < 8 and klass in (0, 1)
+
+
+@given(st.integers(0, 1 << 63), st.integers(0, 1 << 63), st.integers(-1, 1 << 63), st.integers(-9, 99))
+def test_absurd_sizes_get_an_answer(m, n, k, kind):
+    for signed in ((1, list(product(m, n, k)._replace(atype=kind))), (3, [0, m, n, k]), (0, launch(ADD, (m, n, 1)))):
+        duration, source, _ = TIMES.lookup(*signed)
+        assert 0 < duration <= 1 << 40 and 0 <= source < 8
+
+
+@given(st.text(max_size=40), st.lists(st.integers(0, 1 << 31), min_size=10, max_size=10), st.binary(max_size=4000))
+def test_known_names_with_odd_parameters_get_an_answer(tail, numbers, scalars):
+    for base in [*memory.READERS, "CatArrayBatchedCopy_x", "cunn_SoftMaxForward", "fused_dropout_kernel", "flash_fwd_kernel"]:
+        for name in (f"void at::native::{base}<{tail}>(int)", f"void at::native::{base}<float, unsigned int, 2, 64>()", base):
+            duration, _, _ = TIMES.lookup(0, [name, *numbers, scalars])
+            assert duration > 0
+    assert signature.KERNEL == 0
+
+
+# ---- figures measured on an H200 ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("call", "measured_us"), [
+    # the launches of a real 8-GPU FSDP step of an 8B Llama on H200 that nothing overlapped, medians; and one 8192 cube alone
+    (product(8192, 8192, 8192), 1369), (product(4096, 4096, 4096), 182), (product(14336, 4096, 4096), 587),
+    (product(4096, 4096, 14336), 610), (product(128256, 4096, 4096), 5179), (product(4096, 1024, 4096), 50),
+])
+def test_products_are_near_real_ones(call, measured_us):
+    assert gemm.duration_ns(call, H200) / 1000 == pytest.approx(measured_us, rel=0.10)
+
+
+@pytest.mark.parametrize(("backward", "measured_us"), [(False, 255.5), (True, 868)])
+def test_attention_is_near_the_real_one(backward, measured_us):
+    call = attention.Attention(1, 32, 8, 4096, 4096, 128, True, backward)
+    assert attention.duration_ns(call, H200) / 1000 == pytest.approx(measured_us, rel=0.12)
+
+
+def test_a_device_copy_is_near_the_real_one():
+    assert TIMES.lookup(3, [0, 512 << 20, 2, 2])[0] / 1000 == pytest.approx(259, rel=0.08)
+
+
+# ---- the GPUs' files ---------------------------------------------------------------------------------------------------
+
+def test_every_gpu_has_rates_and_a_faster_one_is_faster():
+    call = list(product(8192, 8192, 8192))
+    h200, h100, a100 = (KernelTimes(model).lookup(1, call)[0] for model in ("h200", "h100", "a100"))
+    assert h200 <= h100 < a100
+    copy = [0, 1 << 30, 2, 2]
+    h200, h100, a100 = (KernelTimes(model).lookup(3, copy)[0] for model in ("h200", "h100", "a100"))
+    assert h200 < h100 < a100
+
+
+def test_a_gpu_file_without_efficiencies_is_refused():
+    gpu = load_gpu("h200")
+    with pytest.raises(ConfigError, match="efficiency"):
+        rates.of(dataclasses.replace(gpu, tables={}))
+    broken = {key: dict(value) for key, value in gpu.tables["efficiency"].items()}
+    with pytest.raises(ConfigError, match="efficiency.gemm.base"):
+        del broken["gemm"]["base"]
+        rates.of(dataclasses.replace(gpu, tables={"efficiency": broken}))
+    with pytest.raises(ConfigError, match="no number"):
+        broken["gemm"]["base"] = "fast"
+        rates.of(dataclasses.replace(gpu, tables={"efficiency": broken}))
