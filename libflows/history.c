@@ -225,7 +225,7 @@ static void put_back(struct engine *e, const struct reach *reach, tick_t tick)
     for (int64_t i = 0; i < reach->links; i++) {
         const struct link *link = &e->links[e->stack[i]];
         for (int32_t k = link->capacity_count; k-- > 0 && link->capacities[k].since >= tick;)
-            if (link->capacities[k].since <= e->now)
+            if (link->capacities[k].since <= e->now && link->capacities[k].since > TICK_MIN)
                 heap_push(&e->changes, link->capacities[k].since, (void *)(intptr_t)e->stack[i]);
     }
 }
@@ -259,7 +259,7 @@ static void rewind_all(struct engine *e, tick_t point)
     e->now = point - 1;
 }
 
-/* Late arrivals where not every tick can be restored. If they reach much of what is active, all flows go back, so that points
+/* Late arrivals where not every tick can be restored. If they reach much of what history holds, all flows go back, so that points
  * can be marked again on the way forward; else only those reached, and what is ahead stays there. */
 static void settle_from_point(struct engine *e)
 {
@@ -271,7 +271,7 @@ static void settle_from_point(struct engine *e)
     reach_all(e, &reach, point);
     e->rollbacks += reach.flows > 0;
     put_back(e, &reach, point);
-    if (reach.flows * 4 > e->active_flows)
+    if (reach.flows * 4 > e->live_flows - e->pending.count)
         rewind_all(e, point);
     while (next_tick(e) <= now)
         run_step(e);

@@ -62,8 +62,8 @@ class FlowSimulator:
     def __init__(self, capacities: Mapping[Hashable, float], engine=None):
         """`capacities`: link id -> bytes per nanosecond, > 0, from the beginning of time.
 
-        `engine` chooses an engine class; by default the compiled one where it has been built. Raises ValueError for a capacity that is not
-        positive and finite.
+        `engine` chooses an engine class; by default the compiled one where it has been built.
+        Raises ValueError for a capacity that is not positive and finite.
         """
         self._links = {link: number for number, link in enumerate(capacities)}
         engine = engine or (NativeEngine if NativeEngine.available() else PythonEngine)
@@ -78,8 +78,8 @@ class FlowSimulator:
         `start_ns` may lie behind what has been simulated. A link listed twice is used twice by every byte. `rate_cap` in
         bytes/ns. `count` makes one object of that many equal flows: each has `size_bytes`, they finish together. A flow of
         no bytes, or with neither links nor cap, completes at its start; one without links moves at its cap.
-        Raises KeyError for an unknown link; ValueError for a size below 0, a cap that is not positive, a count below 1 or above 2^31, or a
-        start before the time given to `commit`; OverflowError for a start beyond 64 bits.
+        Raises KeyError for an unknown link; ValueError for a size below 0, a cap that is not positive, a count below 1 or above
+        2^31, or a start before the time given to `commit`; OverflowError for a start beyond 64 bits.
         """
         numbers = [self._links[link] for link in links]
         start_ns = index(start_ns)

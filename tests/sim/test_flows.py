@@ -11,7 +11,15 @@ from phantora_ns.sim._flow_fill import fair_rates
 from phantora_ns.sim._flow_native import NativeEngine
 from phantora_ns.sim.flows import FlowSimulator
 
-ENGINES = [PythonEngine, NativeEngine]
+
+class ThinEngine(NativeEngine):
+    """Keeps so few log entries that history is always being thinned: rollbacks start from points far back."""
+
+    def __init__(self, capacities):
+        super().__init__(capacities, budget=20)
+
+
+ENGINES = [PythonEngine, NativeEngine, ThinEngine]
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
@@ -186,7 +194,10 @@ def test_filling_a_component_alone_gives_the_bits_of_filling_the_network():
         for number, (links, flows) in enumerate(parts):
             shift = len(capacities)
             capacities += links
-            moved = {(number, key): (tuple((link + shift, w) for link, w in entries), cap) for key, (entries, cap) in flows.items()}
+            moved = {
+                (number, key): (tuple((link + shift, weight) for link, weight in entries), cap)
+                for key, (entries, cap) in flows.items()
+            }
             everything |= moved
             alone |= fair_rates(moved, capacities.__getitem__)
         shuffled = dict(rng.sample(list(everything.items()), len(everything)))
