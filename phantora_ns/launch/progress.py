@@ -1,13 +1,15 @@
 """Why it exists: a simulation that takes minutes must show, on a terminal, that time passes in it, and how fast.
 
-The line is written so that the cursor stays at its start: what the job prints next takes its place.
+The job's output passes through here while there is such a line (`terminal`), so that neither spoils the other.
 """
 from __future__ import annotations
 
-import sys
+import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from phantora_ns.launch.terminal import JobTerminal
 
 INTERVAL_S = 0.25
 _CLEAR = "\r\x1b[K"
@@ -52,28 +54,47 @@ def read_clocks(run_dir: Path) -> list[int]:
 class Progress:
     """The line on a terminal; does nothing when stderr is none."""
 
-    def __init__(self, run_dir: Path, world_size: int, wanted: bool, now: Callable[[], float] = time.monotonic) -> None:
-        self._run_dir, self._world_size, self._now = run_dir, world_size, now
-        self.active = wanted and sys.stderr.isatty()
+    def __init__(self, run_dir: Path, ranks: int, wanted: bool, now: Callable[[], float] = time.monotonic) -> None:
+        self._run_dir, self._ranks, self._now = run_dir, ranks, now
+        self.terminal = JobTerminal() if wanted and os.isatty(2) else None
         self._start = now()
         self._shown = False
 
+    @property
+    def active(self) -> bool:
+        """Whether there is a terminal to draw on."""
+        return self.terminal is not None
+
     def show(self) -> None:
-        """Draws the line anew."""
-        if self.active:
-            text = format_line(read_clocks(self._run_dir), self._now() - self._start, self._world_size)
-            self._write(f"{_CLEAR}{text}\r")
-            self._shown = True
+        """Draws the line anew, unless the job has left the cursor within a line of its own."""
+        if self.terminal is None or not self.terminal.at_line_start:
+            return
+        text = format_line(read_clocks(self._run_dir), self._now() - self._start, self._ranks)
+        self.terminal.write(f"{_CLEAR}{text[:self.terminal.copy_size() - 1]}\r".encode())
+        self._shown = True
+
+    def pass_on(self) -> bool:
+        """Writes what the job has printed to the terminal, in the line's place; False when there was nothing."""
+        assert self.terminal is not None
+        data = self.terminal.read()
+        if data:
+            self.clear()
+            self.terminal.write(data)
+            self.terminal.at_line_start = data.endswith(b"\n")
+        return bool(data)
 
     def clear(self) -> None:
-        """Takes the line away; messages of ours and the job's last output stand alone."""
-        if self._shown:
-            self._write(_CLEAR)
+        """Takes the line away, so that what is written next stands alone."""
+        if self._shown and self.terminal is not None:
+            self.terminal.write(_CLEAR.encode())
             self._shown = False
 
-    def _write(self, text: str) -> None:
-        try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            self.active = False
+    def close(self) -> None:
+        """Passes on the last of the job's output and takes the line away. To be called once the job has ended."""
+        if self.terminal is not None:
+            self.terminal.close_job_end()
+            while self.pass_on():
+                pass
+            self.clear()
+            self.terminal.close()
+            self.terminal = None

@@ -87,7 +87,8 @@ class Runner:
         request = self._request
         self._run_dir = RunDir()
         self._prepare(self._run_dir.path)
-        self._progress = Progress(self._run_dir.path, request.shape.nodes * request.shape.gpus_per_node, not request.quiet)
+        per_node = request.command.processes_per_node or request.shape.gpus_per_node
+        self._progress = Progress(self._run_dir.path, request.shape.nodes * per_node, not request.quiet)
         self._hub = HubProcess(self._run_dir.path)
         self._selector.register(self._hub.stdout, selectors.EVENT_READ, self._on_hub_output)
         self._after("hub start", HUB_START_S, self._hub_late)
@@ -122,9 +123,11 @@ class Runner:
             node_envs=environment.node_environments(request.command, request.shape, outer),
             fake_gpus=request.shape.gpus_per_node if isolated else 0, hosts=str(path / "hosts") if isolated else None,
             remove=None if request.keep_run_dir else str(path))
-        self._sandbox = Sandbox(spec)
+        terminal = self._progress.terminal if self._progress is not None else None
+        self._sandbox = Sandbox(spec) if terminal is None else Sandbox(spec, terminal.stdout, terminal.stderr)
         self._selector.register(self._sandbox.channel, selectors.EVENT_READ, self._on_sandbox)
-        if self._progress is not None and self._progress.active:
+        if terminal is not None:
+            self._selector.register(terminal.controller, selectors.EVENT_READ, self._on_output)
             self._draw()
 
     # ---- events ----------------------------------------------------------------------------------------------------
@@ -178,6 +181,10 @@ class Runner:
                 self._after("kill", TERM_GRACE_S, self._kill_all)
             else:
                 self._kill_all()
+
+    def _on_output(self) -> None:
+        assert self._progress is not None
+        self._progress.pass_on()
 
     def _on_hub_output(self) -> None:
         assert self._hub is not None
@@ -273,7 +280,7 @@ class Runner:
             self._sandbox.close(SANDBOX_STOP_S)
         self._stop_hub()
         if self._progress is not None:
-            self._progress.clear()
+            self._progress.close()
         self._announce()
         verdict = self._outcome.verdict()
         if self._run_dir is None:

@@ -78,8 +78,8 @@ def write_spec(*, program: str, argv: Sequence[str], cwd: str, env: Mapping[str,
 class Sandbox:
     """A running phantora-sandbox. Nothing of it survives us: its channel closes when we die."""
 
-    def __init__(self, spec: bytes) -> None:
-        """Starts the helper. Raises LaunchError when it cannot be started."""
+    def __init__(self, spec: bytes, stdout: int | None = None, stderr: int | None = None) -> None:
+        """Starts the helper, with our own output descriptors unless told others. Raises LaunchError when that is impossible."""
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memory = os.memfd_create("phantora-spec")  # the environment in it is nobody else's business
         try:
@@ -87,7 +87,7 @@ class Sandbox:
                 file.write(spec)
             self.process = subprocess.Popen(
                 [SANDBOX, "run", f"/proc/self/fd/{memory}", str(theirs.fileno())], pass_fds=(memory, theirs.fileno()),
-                start_new_session=True)  # Ctrl-C reaches us alone, and is forwarded once
+                stdout=stdout, stderr=stderr, start_new_session=True)  # Ctrl-C reaches us alone, and is forwarded once
         except OSError as error:
             self.channel.close()
             raise LaunchError(f"cannot start phantora-sandbox: {error.strerror}; {SANDBOX}; run make build") from error

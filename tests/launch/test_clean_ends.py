@@ -1,9 +1,12 @@
 """Whatever is killed, whenever: one message, the right exit code, and nothing of ours on the machine."""
 
+import fcntl
 import os
 import pty
 import signal
+import struct
 import sys
+import termios
 
 import pytest
 
@@ -141,26 +144,27 @@ def test_a_torchrun_worker_killed(launch):
 
 def test_ctrl_c_and_the_progress_line_on_a_terminal(launch):
     controller, terminal = pty.openpty()
-    script = "echo 5000000 >$PHANTORA_RUN_DIR/ranks/1; echo 7000000 >$PHANTORA_RUN_DIR/ranks/2; exec sleep 1000"
+    fcntl.ioctl(controller, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 101, 0, 0))
+    script = """[ $NODE_RANK = 0 ] && test -t 1 && test -t 2 && stty size <&2 && printf 'half a ' && printf 'line\\n' >&2
+        echo 5000000 >$PHANTORA_RUN_DIR/ranks/1; echo 7000000 >$PHANTORA_RUN_DIR/ranks/2; exec sleep 1000"""
+    arguments = ("--nnodes", 2, "--", "sh", "-c", script)
     run = launch(
-        "--nnodes", 2, "--", "sh", "-c", script, stdin=terminal, stderr=terminal, preexec_fn=lambda: claim_terminal(terminal)
+        *arguments,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        preexec_fn=lambda: fcntl.ioctl(terminal, termios.TIOCSCTTY, 0),
     )
     os.close(terminal)
     seen = read_until(controller, b"2/16 ranks up")
-    assert b"simulated 5 ms to 7 ms" in seen and b"\x1b[K" in seen
+    assert b"30 101\r\nhalf a line\r\n" in seen  # what the job prints is whole, and for a terminal of this size
+    assert b"\r\x1b[Ksimulated 5 ms to 7 ms" in seen
     os.write(controller, b"\x03")
     seen = read_until(controller, b"ended:")
     assert run.process.wait(timeout=20) == 130
     assert seen.count(b"phantora-ns: SIGINT") == 1 and b"\x1b[Kphantora-ns: SIGINT" in seen
     run.assert_nothing_left()
     os.close(controller)
-
-
-def claim_terminal(terminal):
-    import fcntl
-    import termios
-
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 def read_until(fd, end):

@@ -14,7 +14,8 @@ INTERPRETER = [sys.executable, "-I"]
 # each node writes one line of JSON; node 1 first proves that it reaches node 0 on the port that both have bound
 LOOK = r"""
 import json, os, pathlib, socket, time
-inherited = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and os.path.lexists(f"/proc/self/fd/{fd}")]
+links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
+inherited = [os.readlink(link) for link in links if os.path.lexists(link)]
 node = int(os.environ["NODE_RANK"])
 server = socket.create_server(("", 4711))
 pathlib.Path("/dev/shm/mine").write_text(str(node))
