@@ -31,6 +31,8 @@ STILL_SAMPLES = 3
 """Samples without movement before a client counts as idle."""
 SAMPLE_MS = 5
 """Between samples; three of them are well below a person's notice and well above a thread's usual hand-over."""
+HELD_POLL_MS = 2
+"""Between looks at the running clients' clocks while answers are held back: a page that moves sends no message."""
 STILL_CPU_NS = 100_000
 """CPU time between two samples that still counts as none: watchdog threads wake up now and then."""
 UNSEEN_STILL_SAMPLES = 100
@@ -47,7 +49,7 @@ def lower_bound_ns(clients: Iterable[Client]) -> int | None:
             bound_ns = _blocked_bound_ns(client)
             if bound_ns is None:
                 continue
-        elif client.idle or client.fetching is not None:
+        elif client.fetching is not None or (client.idle and not client.stirs()):
             continue
         else:
             bound_ns = client.bound_ns()
@@ -78,7 +80,7 @@ def commit_bound_ns(clients: Iterable[Client]) -> int | None:
 def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
     """Looks at every running client that holds back an answer at `needed_ns`; marks the idle ones.
 
-    Returns the clients found dead. Called every SAMPLE_MS while an answer is held back and no message comes.
+    Returns the clients found dead. Called every SAMPLE_MS while an answer is held back.
     """
     dead = []
     for client in clients:

@@ -101,6 +101,12 @@ class Client:
         page_ns = self.page.clock_ns(self.seq)
         return self.clock_ns if page_ns is None else max(self.clock_ns, page_ns)
 
+    def stirs(self) -> bool:
+        """Whether an idle client's page or messages have moved since it was found idle; it is not idle then."""
+        if self.idle and (self.bound_ns(), self.seq) != self.seen[0]:
+            self.idle = False
+        return not self.idle
+
     def leave(self) -> None:
         """It has gone: nothing of it is waited for any more."""
         self.gone = True

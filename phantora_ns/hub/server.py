@@ -227,8 +227,10 @@ class Hub:
         _, _, number, client.clock_ns, key, kind, fields = message
         if not 0 < key < 1 << 64:
             raise BadMessage("a signature's key is 64 bits and not zero")
-        context = fields.pop() if kind == 0 and len(fields) == 13 else None
-        duration_ns, source, klass = self.kernel_times.lookup(kind, fields, context)
+        context = parameters = None
+        if kind == 0 and len(fields) == 14:
+            *fields, context, parameters = fields
+        duration_ns, source, klass = self.kernel_times.lookup(kind, fields, context, parameters)
         self.table.put(key, duration_ns, source, klass)
         self._send(client.identity, [protocol.LOOKUP, number, duration_ns, source])
 
@@ -265,8 +267,8 @@ class Hub:
             self.graph.commit(bound_ns)
 
     def hold_ms(self) -> int | None:
-        """How long to wait for messages: until the next sample while answers are held back, else for ever."""
-        return horizon.SAMPLE_MS if self._held else None
+        """How long to wait for messages: until the next look at clocks while answers are held back, else for ever."""
+        return horizon.HELD_POLL_MS if self._held else None
 
     def _release(self) -> None:
         lbts_ns = horizon.lower_bound_ns(self.clients.values())

@@ -160,10 +160,7 @@ class Communicator:
         first = transfer.op
         alike = first.kind == op.kind and first.count_bytes == op.count_bytes and first.dtype == op.dtype
         if not alike or (op.kind in ROOTED and first.peer != op.peer) or (op.kind in REDUCING and first.redop != op.redop):
-            raise Mismatch(
-                f"collective {ordinal} of communicator {self.number}: {self.names[transfer.first_rank]} calls "
-                f"{first.describe()}, {self.names[rank]} calls {op.describe()}"
-            )
+            raise self._mismatch(f"collective {ordinal} of communicator {self.number}", (transfer.first_rank, first), (rank, op))
         joined.add(rank)
         if len(joined) == len(self.clients):
             transfer.matched = True
@@ -181,13 +178,18 @@ class Communicator:
         course = self._courses.get(key)
         if course is None:
             if op.kind >= SEND:
-                plan = collectives.plan_pairs([(self.gpus[source], self.gpus[destination], op.count_bytes)])
+                pair = (self.gpus[source], self.gpus[destination], op.count_bytes)
+                plan = collectives.plan_pairs([pair], ranks=len(self.gpus))
             else:
                 plan = collectives.plan(op.kind, self.gpus, op.count_bytes, op.dtype, max(op.peer, 0))
             if len(self._courses) >= PLAN_CACHE:
                 self._courses.clear()
             course = self._courses[key] = course_of(plan, capacities)
         return course
+
+    def _mismatch(self, what: str, *calls: tuple[int, Op]) -> Mismatch:
+        """In rank order, so that the text does not depend on who came first."""
+        return Mismatch(f"{what}: " + ", ".join(f"{self.names[rank]} calls {op.describe()}" for rank, op in sorted(calls)))
 
     def _pair_key(self, rank: int, op: Op) -> tuple[int, int, int]:
         return (rank, op.peer, SEND) if op.kind == SEND else (op.peer, rank, RECV)
@@ -202,10 +204,8 @@ class Communicator:
             if not queue:
                 del self._waiting[opposite]
             if transfer.op.count_bytes != op.count_bytes:
-                raise Mismatch(
-                    f"communicator {self.number}: {self.names[transfer.first_rank]} calls {transfer.op.describe()} with "
-                    f"{self.names[rank]}, which calls {op.describe()}"
-                )
+                what = f"message from rank {source} to rank {destination} of communicator {self.number}"
+                raise self._mismatch(what, (transfer.first_rank, transfer.op), (rank, op))
             return transfer
         transfer = Transfer(op, rank, 0, 2)
         self._waiting.setdefault((source, destination, own), deque()).append(transfer)

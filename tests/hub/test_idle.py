@@ -1,0 +1,129 @@
+"""Ranks that are not there in one way or another: asleep in a socket, busy, dead, never come. None may stop the others."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+from client import Client, form
+
+SIZE = 1 << 20
+
+
+def sleeper(run_dir, pipe):
+    """A rank on another server's rail that connects, then waits in a read, as for a store or a lock."""
+    client = Client(run_dir, 2, 0)
+    pipe.send("here")
+    pipe.recv()
+    client.close()
+
+
+def worker(run_dir, pipe):
+    """A rank that computes on the CPU until it is told to stop: it still may do anything at its clock."""
+    client = Client(run_dir, 2, 0)
+    pipe.send("here")
+    while not pipe.poll(0):
+        sum(range(10_000))
+    client.advance(10**10)
+    pipe.send("advanced")
+    pipe.recv()
+    client.close()
+
+
+@pytest.fixture
+def other(hub):
+    """Starts a process of the job that runs `function(run_dir, pipe)`."""
+    context = multiprocessing.get_context("spawn")
+    started = []
+
+    def start(function):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=function, args=(hub.run_dir, theirs))
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+        assert ours.recv() == "here"
+        return process, ours
+
+    yield start
+    for process, pipe in started:
+        pipe.close()
+        process.kill()
+        process.join()
+
+
+def pair(hub):
+    """Two ranks on two servers that have all-reduced and wait for the end."""
+    clients = [Client(hub.run_dir, rank, rank) for rank in range(2)]
+    comm = form(clients, devices=[0, 0])
+    for client in clients:
+        client.advance(5_000)
+        client.all_reduce(comm, SIZE)
+    return clients, [client.start_sync() for client in clients]
+
+
+def test_an_idle_rank_is_left_out(hub, other):
+    other(sleeper)
+    clients, syncs = pair(hub)
+    times = [client.finish_sync(*sync) for client, sync in zip(clients, syncs)]  # would time out otherwise
+    assert times[0] == times[1] > 5_000
+    assert hub.stop()["revised"] == 0
+
+
+def test_a_rank_that_uses_its_cpu_is_waited_for(hub, other):
+    _, pipe = other(worker)
+    clients, syncs = pair(hub)
+    deadline = time.monotonic() + 0.3  # many times what makes a rank count as idle
+    while time.monotonic() < deadline:
+        assert not clients[0].socket.poll(20)
+    pipe.send("stop")
+    assert pipe.recv() == "advanced"
+    assert clients[0].finish_sync(*syncs[0]) == clients[1].finish_sync(*syncs[1])
+    pipe.send("end")
+
+
+def test_a_killed_rank_is_left_out(hub, other):
+    process, _ = other(worker)
+    clients, syncs = pair(hub)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert clients[0].finish_sync(*syncs[0]) == clients[1].finish_sync(*syncs[1])
+
+
+def test_an_idle_rank_that_wakes_up_revises_what_was_told(hub, other):
+    """It had a flow in the past of an answer. The times are told as revised, and the rest goes on."""
+    clients = [Client(hub.run_dir, rank, rank % 2) for rank in range(4)]
+    first = form(clients[:2], b"first", [0, 0])
+    second = form(clients[2:], b"second", [0, 0])
+    for client in clients[:2]:
+        client.all_reduce(first, 8 * SIZE)
+    syncs = [client.start_sync() for client in clients[:2]]
+    told = [client.finish_sync(*sync) for client, sync in zip(clients, syncs)]  # this process sleeps: all look idle
+    for client in clients[2:]:
+        client.all_reduce(second, 8 * SIZE)
+    later = [client.start_sync() for client in clients[2:]]
+    assert [client.finish_sync(*sync) for client, sync in zip(clients[2:], later)][0] >= told[0]
+    assert hub.stop()["revised"] == 2
+
+
+def test_ranks_that_wait_for_one_another_do_not_hold_back_a_third(hub):
+    """Two ranks in rendezvous whose other members have not come, and one that only needs itself and a partner."""
+    clients = [Client(hub.run_dir, rank, rank % 2) for rank in range(4)]
+    clients[2].start_init(b"never-a", 2, 0, 1)
+    clients[3].start_init(b"never-b", 2, 0, 1)
+    comm = form(clients[:2], b"pair", [0, 0])
+    for client in clients[:2]:
+        client.advance(1_000_000)
+        client.all_reduce(comm, SIZE)
+    syncs = [client.start_sync() for client in clients[:2]]
+    assert clients[0].finish_sync(*syncs[0]) == clients[1].finish_sync(*syncs[1]) > 1_000_000
+
+
+def test_sigterm_while_answers_are_open(hub, other):
+    other(worker)
+    clients, _ = pair(hub)
+    clients[0].lookup(1, 4, ["nop", []])
+    clients[1].lookup(1, 4, ["nop", []])
+    result = hub.stop()
+    assert result["simulated_ns"] > 5_000 and len(result["clients"]) == 3

@@ -1,0 +1,50 @@
+"""The kernel table as a rank reads it: by linear probing from the key's slot."""
+
+import random
+import struct
+
+import pytest
+
+from phantora_ns.hub.kernel_table import HEADER_BYTES, MAX_FILL, SLOT_BYTES, KernelTable
+
+
+def find(data: bytes, key: int):
+    """What a rank does, in its own words: (duration, source, class), or None."""
+    magic, version, capacity, _ = struct.unpack_from("<4Q", data)
+    assert (magic, version) == (0x50484E534B524E4C, 1)
+    index = key & (capacity - 1)
+    while True:
+        found, duration, source, klass = struct.unpack_from("<QQII", data, HEADER_BYTES + index * SLOT_BYTES)
+        if found == key:
+            return duration, source, klass
+        if found == 0:
+            return None
+        index = (index + 1) % capacity
+
+
+@pytest.fixture
+def table(tmp_path):
+    made = KernelTable(tmp_path / "kernels.tbl", 64)
+    yield made
+    made.close()
+
+
+def test_what_is_put_is_found_and_the_table_never_fills_up(table, tmp_path):
+    rng = random.Random(1)
+    keys = [rng.choice([5, 69, 133, 2**64 - 1]) + 64 * rng.randrange(2**50) & 2**64 - 1 for _ in range(90)]
+    stored = {key: (key % 10_007, 3, key & 1) for key in keys if table.put(key, key % 10_007, 3, key & 1)}
+    data = (tmp_path / "kernels.tbl").read_bytes()
+    assert len(data) == HEADER_BYTES + 64 * SLOT_BYTES
+    assert {key: find(data, key) for key in stored} == stored
+    assert len(stored) == table.count == 64 * MAX_FILL
+    assert all(find(data, key) is None for key in keys if key not in stored)
+
+
+def test_the_first_duration_stays(table, tmp_path):
+    assert table.put(9, 100, 0, 1) and table.put(9, 200, 7, 0)
+    assert find((tmp_path / "kernels.tbl").read_bytes(), 9) == (100, 0, 1) and table.count == 1
+
+
+def test_a_capacity_that_is_no_power_of_two_is_refused(tmp_path):
+    with pytest.raises(ValueError):
+        KernelTable(tmp_path / "kernels.tbl", 100)
