@@ -32,6 +32,8 @@ struct ph_kernel_facts {
 const struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel);
 void ph_kernel_set_facts(struct ph_kernel *kernel, const struct ph_kernel_facts *facts);
 int ph_occupancy(struct ph_kernel *kernel, int block_threads, size_t dynamic_shared);
+void ph_pack_parameters(struct ph_pack *pack); /* of the launch this thread is making: bytes with addresses zeroed */
+bool ph_operator_identity(uint64_t *identity);  /* duration.c */
 void *ph_own_symbol(const char *name); /* of this library; NULL when it has none */
 void ph_device_use(int device); /* driver.c: its primary context exists from now on */
 /* ---- copies.c: one copy or fill with its values, its time and its synchronisation ------------------------------------- */

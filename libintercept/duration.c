@@ -3,7 +3,7 @@
  * Why it exists: thousands of launches a step repeat a few hundred signatures; the first rank to meet one asks, all others
  * read the answer from a mapped table without a message. Also here: which framework operator encloses the caller, which the
  * hub's estimators are told (docs/wire-protocol.md, LOOKUP). */
-#include "core.h"
+#include "cudart.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +24,8 @@ static pthread_mutex_t local_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct {
     const char *name;
     uint64_t input_bytes;
+    uint64_t hash;     /* of the name and every input's shape: the same in all processes */
+    uint32_t launches; /* so far */
     uint32_t shapes;
     uint32_t rank[SHAPES / 4];
     int64_t dims[SHAPES];
@@ -32,7 +34,14 @@ static _Thread_local struct {
 PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims, const uint32_t *ranks);
 PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims, const uint32_t *ranks)
 {
-    uint32_t used = 0, kept = 0;
+    uint64_t hash = input_bytes + 0xcbf29ce484222325ull;
+    uint32_t used = 0, kept = 0, all = 0;
+    for (const char *at = name; *at; at++) hash = (hash ^ (unsigned char)*at) * 0x100000001b3ull;
+    for (uint32_t i = 0; i < shapes; i++) {
+        hash = (hash ^ ranks[i]) * 0x100000001b3ull;
+        for (uint32_t j = 0; j < ranks[i]; j++) hash = (hash ^ (uint64_t)dims[all++]) * 0x9e3779b97f4a7c15ull;
+        hash ^= hash >> 29;
+    }
     for (; kept < shapes && kept < SHAPES / 4 && used + ranks[kept] <= SHAPES; kept++) {
         operator_now.rank[kept] = ranks[kept];
         memcpy(operator_now.dims + used, dims + used, ranks[kept] * sizeof *dims);
@@ -41,6 +50,17 @@ PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, u
     operator_now.name = name;
     operator_now.input_bytes = input_bytes;
     operator_now.shapes = kept;
+    operator_now.hash = hash;
+    operator_now.launches = 0;
+}
+
+/* What tells launches of equal dimensions apart: the enclosing operator, its inputs' shapes, and the launch's place in it.
+ * The kernel's own parameters would not do: they are full of the caller's uninitialised stack. */
+bool ph_operator_identity(uint64_t *identity)
+{
+    if (!operator_now.name) return false;
+    *identity = (operator_now.hash + ++operator_now.launches) * 0x9e3779b97f4a7c15ull;
+    return true;
 }
 
 PH_EXPORT void phantora_operator_end(void);
@@ -95,8 +115,6 @@ static void pack_context(struct ph_pack *body)
     }
 }
 
-_Thread_local unsigned ph_lookups; /* kernels.c watches it for signatures that never repeat */
-
 static uint64_t ask_hub(uint64_t key, const struct ph_pack *signature, uint32_t *source)
 {
     struct ph_pack body = {0};
@@ -104,17 +122,17 @@ static uint64_t ask_hub(uint64_t key, const struct ph_pack *signature, uint32_t 
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
     ph_pack_uint(&body, key);
-    /* The signature is [kind, fields]; a kernel's fields get one element more, the context. */
+    /* The signature is [kind, fields]; a kernel's fields get two elements more, for the estimators. */
     bool kernel = signature->data[1] == 0;
     ph_pack_uint(&body, signature->data[1]);
     if (kernel) {
-        ph_pack_array(&body, 13);
+        ph_pack_array(&body, 14);
         ph_pack_raw(&body, signature->data + 3, signature->length - 3);
         pack_context(&body);
+        ph_pack_parameters(&body);
     } else {
         ph_pack_raw(&body, signature->data + 2, signature->length - 2);
     }
-    ph_lookups++;
     ph_send(PH_LOOKUP, &body, 5);
     ph_pack_free(&body);
     struct ph_reply reply;

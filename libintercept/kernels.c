@@ -9,12 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KERNEL_MAGIC = 0x50484b4e, NOISY = 200, PARAM_BYTES = 4096 };
+enum { KERNEL_MAGIC = 0x50484b4e, PARAM_BYTES = 4096, SMALL_INTEGERS = 16 };
 
 struct ph_kernel {
     uint32_t magic;
     bool facts_read;
-    unsigned asked; /* signatures of this kernel that the hub had to be asked for */
     const void *host_function;
     const char *name;
     struct ph_kernel_facts facts;
@@ -262,7 +261,8 @@ PH_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const v
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------------------------------ */
-/* Parameter bytes with device addresses and pinned host addresses zeroed: what is left are the scalars. */
+/* Parameter bytes with device addresses and pinned host addresses zeroed. What is left are the scalars, and whatever the
+ * caller left uninitialised in its structures: good for estimators that know a kernel's layout, not for telling launches apart. */
 static size_t scalars_of(const struct ph_kernel_facts *facts, void **arguments, unsigned char *bytes)
 {
     size_t total = 0;
@@ -283,18 +283,38 @@ static size_t scalars_of(const struct ph_kernel_facts *facts, void **arguments, 
     return total;
 }
 
-extern _Thread_local unsigned ph_lookups; /* duration.c: questions this thread asked the hub */
+static _Thread_local struct { const struct ph_kernel_facts *facts; void **arguments; } launching;
+
+void ph_pack_parameters(struct ph_pack *pack)
+{
+    unsigned char bytes[PARAM_BYTES];
+    const struct ph_kernel_facts *facts = launching.facts;
+    ph_pack_bin(pack, bytes, facts && facts->known && launching.arguments ? scalars_of(facts, launching.arguments, bytes) : 0);
+}
+
+/* The identity of a launch that no framework operator encloses (Triton's, or without the values library): its parameters that
+ * are integers of a size that sizes have. A 32-bit float is larger than any of them when read as an integer. */
+static size_t integers_of(const struct ph_kernel_facts *facts, void **arguments, uint32_t *integers)
+{
+    size_t count = 0;
+    for (unsigned i = 0; i < facts->param_count && count < SMALL_INTEGERS; i++) {
+        uint64_t value = 0;
+        if (facts->params[i].size != 4 && facts->params[i].size != 8) continue;
+        memcpy(&value, arguments[i], facts->params[i].size);
+        integers[count++] = value < 1u << 29 ? (uint32_t)value : UINT32_MAX;
+    }
+    return count * sizeof *integers;
+}
 
 int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments)
 {
     static _Thread_local struct ph_pack signature;
-    unsigned char scalars[PARAM_BYTES];
     const struct ph_kernel_facts *facts = ph_kernel_facts(kernel);
     if (!ph_stream_resolve(launch->stream)) return CUDA_INVALID_HANDLE;
     if (launch->grid.x == 0 || launch->grid.y == 0 || launch->grid.z == 0 || launch->block.x * launch->block.y * launch->block.z == 0)
         return CUDA_INVALID_VALUE;
-    /* Uninitialised padding would make every launch a signature of its own: such a kernel goes by its launch alone. */
-    size_t bytes = facts->known && arguments && kernel->asked < NOISY ? scalars_of(facts, arguments, scalars) : 0;
+    uint32_t integers[SMALL_INTEGERS];
+    uint64_t identity;
     const struct ph_dim3 *dims[3] = {&launch->grid, &launch->block, &launch->cluster};
     signature.length = 0;
     ph_pack_array(&signature, 2);
@@ -307,10 +327,12 @@ int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **a
         ph_pack_uint(&signature, dims[i]->y);
         ph_pack_uint(&signature, dims[i]->z);
     }
-    ph_pack_bin(&signature, scalars, bytes);
-    unsigned before = ph_lookups;
+    if (ph_operator_identity(&identity)) ph_pack_bin(&signature, &identity, sizeof identity);
+    else ph_pack_bin(&signature, integers, facts->known && arguments ? integers_of(facts, arguments, integers) : 0);
+    launching.facts = facts;
+    launching.arguments = arguments;
     ph_submit(launch->stream, &signature);
-    kernel->asked += ph_lookups - before;
+    launching.facts = NULL;
     return CUDA_OK;
 }
 

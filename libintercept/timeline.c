@@ -293,8 +293,9 @@ void ph_event_record(struct ph_event *event, struct ph_stream *stream)
     pthread_mutex_lock(&ph_lock);
     implicit_order_locked(stream);
     ph_head_prune(&stream->head, ph_clock());
+    ph_head_add_host(&stream->head, (int64_t)ph_spec()->launch_latency_ns);
+    stream->used = true;
     event->head = stream->head;
-    ph_head_add_host(&event->head, (int64_t)ph_spec()->launch_latency_ns);
     event->recorded = true;
     event->device = stream->device;
     pthread_mutex_unlock(&ph_lock);

@@ -34,29 +34,28 @@ class KernelTimes:
         self.databases = [d if isinstance(d, Database) else Database.open(d, gpu=self.rates.model) for d in databases]
         self._known: dict[Any, tuple[int, int, int]] = {}
 
-    def lookup(self, kind: int, fields: Any, context: Any = None) -> tuple[int, int, int]:
+    def lookup(self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None) -> tuple[int, int, int]:
         """(duration_ns, source, klass) of a signature; at least 1 ns, and an answer for any input whatever.
 
-        `fields` and `context` as in docs/wire-protocol.md; a kernel's context may also be its thirteenth field. O(1) when
-        asked before, else an SQLite look-up and some arithmetic.
+        `fields`, `context` and `parameters` as in docs/wire-protocol.md. O(1) when asked before, else an SQLite look-up and
+        some arithmetic.
         """
-        if kind == KERNEL and isinstance(fields, (list, tuple)) and len(fields) == 13:
-            context = fields[12] if context is None else context
-            fields = fields[:12]
         try:
             token = signature.encode(kind, fields), signature.encode(0, [context])
         except SignatureError:
             return self._whole(self._guess())
         known = self._known.get(token)
         if known is None:
-            known = self._measured(token[0], kind, fields) or self._whole(self.estimate(kind, fields, context))
+            known = self._measured(token[0], kind, fields) or self._whole(self.estimate(kind, fields, context, parameters))
             if len(self._known) >= CACHE_ENTRIES:
                 self._known.clear()
             self._known[token] = known
         return known
 
-    def estimate(self, kind: int, fields: Any, context: Any = None) -> Estimate:
+    def estimate(self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None) -> Estimate:
         """What the models say of a signature, databases left aside; a guess for what they cannot read."""
+        if kind == KERNEL and parameters is not None and isinstance(fields, (list, tuple)):
+            fields = [*fields[:11], parameters]  # the models read sizes where a kernel's layout has them
         try:
             return self._estimate(kind, fields, context)
         except (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
