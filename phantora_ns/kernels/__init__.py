@@ -1,7 +1,7 @@
 """Kernel times: how long a kernel or library call takes on a GPU, from measurements where there are any, else from models.
 
 `KernelTimes(gpu, databases).lookup(kind, fields, context)` is the only face that the hub needs. The order (DESIGN section 8):
-the exact signature, the same launch ignoring scalars when its recorded variants agree, then the estimators. The answer
+the exact signature, the same launch whatever its identity when its recorded variants agree, then the estimators. The answer
 always says where it came from, so that the report can count it.
 """
 
@@ -54,17 +54,15 @@ class KernelTimes:
 
     def estimate(self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None) -> Estimate:
         """What the models say of a signature, databases left aside; a guess for what they cannot read."""
-        if kind == KERNEL and parameters is not None and isinstance(fields, (list, tuple)):
-            fields = [*fields[:11], parameters]  # the models read sizes where a kernel's layout has them
         try:
-            return self._estimate(kind, fields, context)
+            return self._estimate(kind, fields, context, parameters)
         except (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
             # Sizes and nested lists come from a foreign process; whatever they break, the answer is a counted guess.
             return self._guess()
 
-    def _estimate(self, kind: int, fields: Any, context: Any) -> Estimate:
+    def _estimate(self, kind: int, fields: Any, context: Any, parameters: bytes | None) -> Estimate:
         if kind == KERNEL:
-            return launch.estimate(signature.parse_kernel(fields), launch.context_of(context), self.rates)
+            return launch.estimate(signature.parse_kernel(fields, parameters), launch.context_of(context), self.rates)
         if kind == GEMM:
             product = signature.parse_numbers(Gemm, fields)
             if min(product.m, product.n, product.k, product.batch) < 0:

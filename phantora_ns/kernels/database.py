@@ -21,7 +21,7 @@ from . import signature
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x50484B54  # "PHKT", so that `file` and we can tell our files from any other SQLite database
 META = ("gpu", "driver", "cuda", "torch", "date", "clocks", "provenance")
-VARIANT_TOLERANCE = 0.10     # launches that differ only in scalars count as one when no median is further from theirs
+VARIANT_TOLERANCE = 0.10     # launches that differ only in identity count as one when no median is further from theirs
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -34,7 +34,7 @@ CREATE INDEX samples_launch ON samples (launch) WHERE launch IS NOT NULL;
 """
 
 
-class DatabaseError(Exception):
+class DatabaseError(ValueError):
     """A file that is no kernel-time database of ours, or cannot be used; str() says which and what to do."""
 
 
@@ -229,7 +229,7 @@ class Database:
         return found.median if found else None
 
     def variants(self, fields: list | tuple, tolerance: float = VARIANT_TOLERANCE) -> float | None:
-        """The median over recorded launches that differ from `fields` in scalars only, in ns; None when there are none, or
+        """The median over recorded launches that differ from `fields` in identity only, in ns; None when there are none, or
         when one of their medians is further than `tolerance` (a share) from it. O(log n + variants)."""
         if len(fields) < 12:
             return None

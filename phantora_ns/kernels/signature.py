@@ -17,7 +17,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 KERNEL, GEMM, CUDNN, MEMORY, CALL = range(5)
 KIND_NAMES = ("kernel", "gemm", "cudnn", "memory", "call")
-KERNEL_FIELDS = ("name", "gx", "gy", "gz", "bx", "by", "bz", "smem", "cx", "cy", "cz", "scalars")
+KERNEL_FIELDS = ("name", "gx", "gy", "gz", "bx", "by", "bz", "smem", "cx", "cy", "cz", "identity")
 GEMM_FIELDS = ("api", "transa", "transb", "m", "n", "k", "batch", "atype", "btype", "ctype", "dtype", "compute", "epilogue",
                "lda", "ldb", "ldc")
 MEMORY_FIELDS = ("op", "bytes", "src", "dst")
@@ -29,7 +29,8 @@ class SignatureError(ValueError):
 
 
 class Kernel(NamedTuple):
-    """Fields of a kernel launch; `smem` is dynamic shared memory in bytes, `scalars` the parameter bytes or empty."""
+    """A kernel launch as the estimators see it: `smem` is dynamic shared memory in bytes; `parameters` the parameter bytes
+    with addresses zeroed, empty when unknown, in the place of the signature's identity."""
 
     name: str
     gx: int
@@ -42,7 +43,7 @@ class Kernel(NamedTuple):
     cx: int
     cy: int
     cz: int
-    scalars: bytes
+    parameters: bytes
 
     @property
     def blocks(self) -> int:
@@ -125,21 +126,24 @@ def key(kind: int, fields: list | tuple) -> int:
 
 
 def launch_fields(fields: list | tuple) -> list:
-    """A kernel's fields without the scalars: what launches have in common whose scalar arguments differ.
+    """A kernel's fields without the identity: what all its launches of equal dimensions have in common.
 
-    The scalars become nil, which no rank ever sends, so that a launch never meets a signature with an unknown layout.
+    The identity becomes nil, which no rank ever sends, so that a launch never meets a signature with an empty one.
     """
     return [*fields[:11], None]
 
 
-def parse_kernel(fields: Any) -> Kernel:
-    """Checks the fields of kind 0 (a thirteenth element, the context, is left out). Raises SignatureError."""
-    if not isinstance(fields, (list, tuple)) or not 12 <= len(fields) <= 13:
-        raise SignatureError("a kernel has 12 fields")
-    name, *numbers, scalars = fields[:12]
+def parse_kernel(fields: Any, parameters: bytes | None = None) -> Kernel:
+    """Checks the fields of kind 0 and joins them with the launch's parameter bytes. Raises SignatureError.
+
+    The identity is left out: it tells launches apart, and says nothing about sizes.
+    """
+    if not isinstance(fields, (list, tuple)) or len(fields) != len(KERNEL_FIELDS):
+        raise SignatureError(f"a kernel has {len(KERNEL_FIELDS)} fields")
+    name, *numbers, _ = fields
     if not isinstance(name, str) or not all(type(n) is int and n >= 0 for n in numbers):
         raise SignatureError("a kernel's fields are a name, then numbers")
-    return Kernel(name, *numbers, scalars if isinstance(scalars, bytes) else b"")
+    return Kernel(name, *numbers, parameters if isinstance(parameters, bytes) else b"")
 
 
 def parse_numbers(kind: type[NamedTuple], fields: Any) -> Any:
@@ -157,7 +161,8 @@ def describe(kind: int, fields: Any) -> str:
         if kind == KERNEL:
             k = parse_kernel(fields)
             cluster = f" cluster {k.cx}x{k.cy}x{k.cz}" if k.cx else ""
-            return f"{k.name} <<<({k.gx},{k.gy},{k.gz}), ({k.bx},{k.by},{k.bz}), {k.smem}>>>{cluster} {k.scalars.hex()}".rstrip()
+            identity = fields[11].hex() if isinstance(fields[11], bytes) else ""
+            return f"{k.name} <<<({k.gx},{k.gy},{k.gz}), ({k.bx},{k.by},{k.bz}), {k.smem}>>>{cluster} {identity}".rstrip()
         if kind == GEMM:
             g = parse_numbers(Gemm, fields)
             names = "NTC"

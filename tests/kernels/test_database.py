@@ -15,8 +15,8 @@ META = {"gpu": "h200", "driver": "580", "cuda": "13.0", "torch": "2.11.0", "date
 durations = st.lists(st.integers(1, 10**9), min_size=1, max_size=30)
 
 
-def kernel(name="k", scalars=b"") -> list:
-    return [name, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, scalars]
+def kernel(name="k", identity=b"") -> list:
+    return [name, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, identity]
 
 
 @pytest.fixture
@@ -84,18 +84,18 @@ def test_a_failed_insert_leaves_nothing_behind(database):
 
 
 def test_variants_agree_or_are_silent(database):
-    put(database, "a", (kernel(scalars=b"1"), [100]), (kernel(scalars=b"2"), [105]), (kernel(scalars=b"3"), [109]))
-    assert database.variants(kernel(scalars=b"new")) == 105
+    put(database, "a", (kernel(identity=b"1"), [100]), (kernel(identity=b"2"), [105]), (kernel(identity=b"3"), [109]))
+    assert database.variants(kernel(identity=b"new")) == 105
     assert database.variants(kernel("other")) is None
-    put(database, "a", (kernel(scalars=b"4"), [200]))
-    assert database.variants(kernel(scalars=b"new")) is None
+    put(database, "a", (kernel(identity=b"4"), [200]))
+    assert database.variants(kernel(identity=b"new")) is None
 
 
 def test_lookup_prefers_the_exact_signature_then_variants_then_the_model(database):
-    put(database, "a", (kernel(scalars=b"1"), [1000]), (kernel(scalars=b"2"), [1040]))
+    put(database, "a", (kernel(identity=b"1"), [1000]), (kernel(identity=b"2"), [1040]))
     times = KernelTimes("h200", [database])
-    assert times.lookup(0, kernel(scalars=b"1"))[:2] == (1000, 0)
-    assert times.lookup(0, kernel(scalars=b"9"))[:2] == (1020, 1)
+    assert times.lookup(0, kernel(identity=b"1"))[:2] == (1000, 0)
+    assert times.lookup(0, kernel(identity=b"9"))[:2] == (1020, 1)
     assert times.lookup(0, kernel("unknown"))[1] == 7
 
 

@@ -23,8 +23,8 @@ def product(m, n, k, batch=1, kind=BF16, compute=68) -> Gemm:
     return Gemm(0, 0, 0, m, n, k, batch, kind, kind, out, out, compute, 1, m, k, m)
 
 
-def launch(name, grid=(1, 1, 1), block=(128, 1, 1), scalars=b"") -> list:
-    return [name, *grid, *block, 0, 0, 0, 0, scalars]
+def launch(name, grid=(1, 1, 1), block=(128, 1, 1), identity=b"") -> list:
+    return [name, *grid, *block, 0, 0, 0, 0, identity]
 
 
 NATIVE, HIDDEN = "at::native::", "at::native::(anonymous namespace)::"
@@ -92,7 +92,7 @@ def test_elementwise_is_a_fixed_time_and_its_bytes():
     scalars = struct.pack("<i", n) + bytes(36)
     moved = 6 * n - H200.number("cache.warm_share") * H200.cache_bytes
     expected = family.base_ns + moved / (4800 * family.bandwidth)
-    assert TIMES.lookup(0, launch(ADD, (n // 1024, 1, 1), scalars=scalars)) == (round(expected), 5, 0)
+    assert TIMES.lookup(0, launch(ADD, (n // 1024, 1, 1), identity=b"1"), None, scalars) == (round(expected), 5, 0)
     assert TIMES.lookup(0, launch(ADD, (n // 1024, 1, 1))) == (round(expected), 5, 0)
 
 
@@ -129,7 +129,7 @@ def test_foreach_sizes_come_from_the_metadata():
             f"{HIDDEN}BinaryOpListAlphaFunctor<float, 2, 2, 0>, std::plus<float>, float>(int)")
     kernel = Kernel(*launch(name, (3, 1, 1), (512, 1, 1), bytes(block)))
     assert memory.traffic(kernel, names.parse(name)) == memory.Traffic(sum(lengths) * 12, sum(lengths), "foreach")
-    blind = memory.traffic(kernel._replace(scalars=b""), names.parse(name))
+    blind = memory.traffic(kernel._replace(parameters=b""), names.parse(name))
     assert blind.elements == 3 * 65536
 
 
@@ -139,7 +139,7 @@ def test_concatenation_sizes_come_from_the_metadata():
     name = f"void {HIDDEN}CatArrayBatchedCopy_contig<{HIDDEN}OpaqueType<4u>, unsigned int, 2, 64, 64>(char*)"
     kernel = Kernel(*launch(name, (528, 2, 1), (128, 1, 1), bytes(block)))
     assert memory.traffic(kernel, names.parse(name)).bytes == 128 * 4 * 2
-    assert memory.traffic(kernel._replace(scalars=b""), names.parse(name)) is None
+    assert memory.traffic(kernel._replace(parameters=b""), names.parse(name)) is None
 
 
 def test_a_reduction_is_found_by_its_configuration():
@@ -156,9 +156,15 @@ def test_context_bounds_what_the_launch_does_not_tell():
     context = ["aten::rms_norm", 4096 * 4096 * 2, 4096 * 4096 * 2, [[4096, 4096]]]
     with_context = TIMES.lookup(0, fields, context)
     assert with_context[1] == 5
-    assert TIMES.lookup(0, [*fields, context]) == with_context
-    scalars = struct.pack("<i", 4096) + bytes(52)
-    assert TIMES.lookup(0, launch(norm, (4096, 1, 1), (32, 4, 1), scalars))[0] == pytest.approx(with_context[0], rel=0.01)
+    parameters = struct.pack("<i", 4096) + bytes(52)
+    found = TIMES.lookup(0, launch(norm, (4096, 1, 1), (32, 4, 1), b"2"), None, parameters)
+    assert found[0] == pytest.approx(with_context[0], rel=0.01)
+
+
+def test_an_identity_is_not_read_as_parameters():
+    norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, true>(int)"
+    identity = struct.pack("<2i", 4096, 4096)
+    assert TIMES.lookup(0, launch(norm, (4096, 1, 1), (32, 4, 1), identity))[1] == 7
 
 
 # ---- copies ------------------------------------------------------------------------------------------------------------
@@ -212,9 +218,9 @@ junk = st.recursive(leaves, lambda inner: st.lists(inner, max_size=8) | st.dicti
                     max_leaves=25)
 
 
-@given(st.integers(-2, 9), junk, junk)
-def test_any_input_gets_an_answer(kind, fields, context):
-    duration, source, klass = TIMES.lookup(kind, fields, context)
+@given(st.integers(-2, 9), junk, junk, junk)
+def test_any_input_gets_an_answer(kind, fields, context, parameters):
+    duration, source, klass = TIMES.lookup(kind, fields, context, parameters)
     assert isinstance(duration, int) and duration > 0 and 0 <= source < 8 and klass in (0, 1)
 
 
@@ -229,9 +235,8 @@ def test_absurd_sizes_get_an_answer(m, n, k, kind):
 def test_known_names_with_odd_parameters_get_an_answer(tail, numbers, scalars):
     for base in [*memory.READERS, "CatArrayBatchedCopy_x", "cunn_SoftMaxForward", "fused_dropout_kernel", "flash_fwd_kernel"]:
         for name in (f"void at::native::{base}<{tail}>(int)", f"void at::native::{base}<float, unsigned int, 2, 64>()", base):
-            duration, _, _ = TIMES.lookup(0, [name, *numbers, scalars])
+            duration, _, _ = TIMES.lookup(signature.KERNEL, [name, *numbers, scalars], None, scalars)
             assert duration > 0
-    assert signature.KERNEL == 0
 
 
 # ---- figures measured on an H200 ---------------------------------------------------------------------------------------

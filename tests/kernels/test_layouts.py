@@ -68,7 +68,8 @@ def test_concatenation_metadata_holds_the_sizes_where_they_are_read(kernels):
     ("GammaBetaBackwardCUDAKernelTemplate", 0, 8), ("cunn_SoftMaxForwardReg", 16, 8), ("cunn_SoftMaxForwardSmem", 16, 8),
     ("cunn_SoftMaxBackward", 24, 8), ("softmax_warp_backward", 24, 4),
     ("split_with_sizes_copy_out_contiguous_no_cast_kernel", 40, 8),
-    ("distribution_elementwise_grid_stride_kernel", 0, 8)])
+    ("distribution_elementwise_grid_stride_kernel", 0, 8), ("nll_loss_forward_reduce_cuda_kernel_2d", 48, 8),
+    ("nll_loss_backward_reduce_cuda_kernel_2d", 44, 4)])
 def test_sizes_are_where_they_are_read(kernels, base, offset, size):
     for name, params in layouts(kernels, base):
         assert (offset, size) in params, name.text

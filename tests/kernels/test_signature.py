@@ -40,9 +40,9 @@ def test_any_bytes_are_decoded_or_refused(data):
     assert isinstance(kind, int) and isinstance(values, list)
 
 
-def test_launches_that_differ_in_scalars_share_a_launch_key():
-    def launch(scalars):
-        return signature.key(0, signature.launch_fields(["k", 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, scalars]))
+def test_launches_that_differ_in_identity_share_a_launch_key():
+    def launch(identity):
+        return signature.key(0, signature.launch_fields(["k", 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, identity]))
 
     assert launch(b"\x01") == launch(b"\x02") == launch(b"")
     assert launch(b"") != signature.key(0, ["k", 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, b""])

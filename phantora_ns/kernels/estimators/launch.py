@@ -17,7 +17,7 @@ from . import attention, memory
 LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
 MEMORY_BOUND, COMPUTE_BOUND = 0, 1
 GUESSED_BYTES_PER_THREAD = 16   # a thread of an unknown kernel reads or writes this much: one vector access
-CONTEXT_SLACK = 1.25            # a kernel may move this much more than its operator's operands, not more
+MOST_BYTES_PER_THREAD = 64      # an operator's operands are this kernel's work only as far as its launch can handle them
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,14 @@ class Context:
     output_bytes: int
     shapes: tuple[tuple[int, ...], ...]
 
+    @property
+    def total_bytes(self) -> float:
+        """Inputs and outputs; where the outputs are not known yet (0), they are taken to be as large as the mean input,
+        unless the operator works in place."""
+        if self.output_bytes or self.operator.endswith("_"):
+            return self.input_bytes + self.output_bytes
+        return self.input_bytes + self.input_bytes / max(1, sum(1 for shape in self.shapes if shape))
+
 
 def context_of(value: Any) -> Context | None:
     """Checks what a rank sends as context; anything else is no context."""
@@ -56,18 +64,20 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates) -> Estimate:
     if call is not None:
         return Estimate(attention.duration_ns(call, rates), ATTENTION, COMPUTE_BOUND)
     found = memory.traffic(kernel, name)
-    total = context.input_bytes + context.output_bytes if context else 0
+    threads = kernel.blocks * kernel.block_threads
     if found is not None:
         size = found.bytes
-        if total and found.family.startswith("strided"):
-            size = min(size, total * CONTEXT_SLACK)  # broadcast operands are smaller than the launch
+        if context and context.input_bytes and found.family.startswith("strided"):
+            size = min(size, context.input_bytes + size / 2)  # broadcast inputs are smaller than the launch
         return Estimate(rates.memory_ns(found.family, size, found.elements, kernel.blocks), ROOFLINE, MEMORY_BOUND)
-    if total:
+    if context and context.input_bytes:
+        family = memory.family(name)
+        size = context.total_bytes * memory.passes(name)
+        if family == "other":  # one kernel of several that an operator may launch
+            size = min(max(size, GUESSED_BYTES_PER_THREAD * threads), MOST_BYTES_PER_THREAD * threads)
         elements = max(context.input_bytes, context.output_bytes) / memory.element_bytes(name)
-        duration = rates.memory_ns(memory.family(name), total * memory.passes(name), elements, kernel.blocks)
-        return Estimate(duration, ROOFLINE, MEMORY_BOUND)
-    volume = kernel.blocks * kernel.block_threads * GUESSED_BYTES_PER_THREAD
-    return Estimate(rates.memory_ns("other", volume), GUESS, MEMORY_BOUND)
+        return Estimate(rates.memory_ns(family, size, elements, kernel.blocks), ROOFLINE, MEMORY_BOUND)
+    return Estimate(rates.memory_ns("other", threads * GUESSED_BYTES_PER_THREAD), GUESS, MEMORY_BOUND)
 
 
 def flash_call(kernel: Kernel, name: names.KernelName, context: Context | None) -> attention.Attention | None:

@@ -31,9 +31,9 @@ class Traffic:
 
 def _scalar(kernel: Kernel, offset: int, form: str) -> int | None:
     size = struct.calcsize(form)
-    if len(kernel.scalars) < offset + size:
+    if len(kernel.parameters) < offset + size:
         return None
-    return struct.unpack_from("<" + form, kernel.scalars, offset)[0]
+    return struct.unpack_from("<" + form, kernel.parameters, offset)[0]
 
 
 def _count(kernel: Kernel, per_block: int) -> int:
@@ -92,13 +92,14 @@ def vectorized(kernel: Kernel, name: KernelName) -> Traffic | None:
     size = operand_bytes(functor, tensors)
     # CUDALoops.cuh, elems_per_thread: 16 for operands of one byte in all, else 8 on sm_90 and later with the vectorised
     # path, 4 before; the grid is rounded up, so N, where it is known, decides.
+    family = "fill" if tensors == 1 else "elementwise"
     for per_thread in (8, 16, 4):
         n = _scalar(kernel, 0, "i")
         per_block = per_thread * kernel.block_threads
         if n is not None and (kernel.blocks - 1) * per_block < n <= kernel.blocks * per_block:
-            return Traffic(n * size, n, "elementwise")
+            return Traffic(n * size, n, family)
     elements = kernel.blocks * kernel.block_threads * (16 if size <= tensors else 8)
-    return Traffic(elements * size, elements, "fill" if tensors == 1 else "elementwise")
+    return Traffic(elements * size, elements, family)
 
 
 def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
@@ -110,7 +111,7 @@ def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
     casts = "LoadWithCast" in name.text
     if casts and "copy_kernel" in functor:
         # Parameters: N at 0, data at 8, then LoadWithCast {type, u32 size} at 28 and StoreWithCast {type, u32 size} at 36.
-        sizes = (_scalar(kernel, 32, "i"), _scalar(kernel, 40, "i")) if len(kernel.scalars) == 44 else (None, None)
+        sizes = (_scalar(kernel, 32, "i"), _scalar(kernel, 40, "i")) if len(kernel.parameters) == 44 else (None, None)
         if set(sizes) <= {1, 2, 4, 8, 16}:
             size = sum(sizes)
         else:
@@ -139,11 +140,11 @@ def _list_elements(kernel: Kernel, depth: int, fused: bool) -> int | None:
     sizes_at = depth * most * 8
     tensor_at = sizes_at + most * 8 * (2 if fused else 1)  # fused lists carry the addresses of the step counters too
     chunk_at = (tensor_at + MAX_BLOCKS + 3) // 4 * 4
-    if len(kernel.scalars) < chunk_at + 4 * MAX_BLOCKS or kernel.gx > MAX_BLOCKS:
+    if len(kernel.parameters) < chunk_at + 4 * MAX_BLOCKS or kernel.gx > MAX_BLOCKS:
         return None
-    sizes = struct.unpack_from(f"<{most}q", kernel.scalars, sizes_at)
-    tensors = kernel.scalars[tensor_at:tensor_at + kernel.gx]
-    chunks = struct.unpack_from(f"<{kernel.gx}i", kernel.scalars, chunk_at)
+    sizes = struct.unpack_from(f"<{most}q", kernel.parameters, sizes_at)
+    tensors = kernel.parameters[tensor_at:tensor_at + kernel.gx]
+    chunks = struct.unpack_from(f"<{kernel.gx}i", kernel.parameters, chunk_at)
     total = 0
     for tensor, chunk in zip(tensors, chunks):
         if tensor >= most or chunk < 0 or sizes[tensor] <= chunk * CHUNK:
@@ -189,9 +190,9 @@ def concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
         return None
     index_bytes = type_bytes(name.arguments[1]) or 4
     at = 8 + batch * (8 + 2 * index_bytes)
-    if len(kernel.scalars) < at + batch * index_bytes:
+    if len(kernel.parameters) < at + batch * index_bytes:
         return None
-    counts = struct.unpack_from(f"<{kernel.gy}{'I' if index_bytes == 4 else 'Q'}", kernel.scalars, at)
+    counts = struct.unpack_from(f"<{kernel.gy}{'I' if index_bytes == 4 else 'Q'}", kernel.parameters, at)
     elements = sum(counts)
     return Traffic(2.0 * elements * size, elements, "concatenate")
 
@@ -313,12 +314,21 @@ def indexed(kernel: Kernel, name: KernelName) -> Traffic | None:
     return Traffic(elements * (8.0 + 2 * size), elements, "indexed")
 
 
+def loss(kernel: Kernel, name: KernelName) -> Traffic | None:
+    """`nll_loss_*_reduce_cuda_kernel_2d(...)`: one block picks a number per row, a row a thread at a time; the count is
+    `int64 nframe` at 48 forward, `int nframe` at 44 backward (Loss.cu). `elements` are the turns of the loop."""
+    rows = _scalar(kernel, 48, "q") if "forward" in name.base else _scalar(kernel, 44, "i")
+    if not rows or not 0 < rows < 1 << 32:
+        return None
+    return Traffic(16.0 * rows, rows / kernel.block_threads * kernel.blocks, "loss")
+
+
 def reduction(kernel: Kernel, name: KernelName) -> Traffic | None:
     """`reduce_kernel<threads, outputs, ReduceOp<T, ...>>`: sizes from ReduceConfig in the parameters (Reduce.cuh): ints
     element_size, num_inputs, num_outputs, ..., block_width (11th), block_height, num_threads."""
     form = struct.Struct("<14i")
-    for at in range(0, len(kernel.scalars) - form.size + 1, 4):
-        config = form.unpack_from(kernel.scalars, at)
+    for at in range(0, len(kernel.parameters) - form.size + 1, 4):
+        config = form.unpack_from(kernel.parameters, at)
         threads = kernel.bx, kernel.by, kernel.bx * kernel.by
         if config[0] in (1, 2, 4, 8, 16) and config[11:] == threads and min(config[1:3]) > 0:
             inputs = config[1] * config[2]
@@ -338,6 +348,8 @@ READERS: dict[str, Callable[[Kernel, KernelName], Traffic | None]] = {
     "layer_norm_grad_input_kernel": layer_norm,
     "vectorized_gather_kernel": gather,
     "reduce_kernel": reduction,
+    "nll_loss_forward_reduce_cuda_kernel_2d": loss,
+    "nll_loss_backward_reduce_cuda_kernel_2d": loss,
     "flash_bwd_dot_do_o_kernel": flash_helper,
     "flash_bwd_convert_dq_kernel": flash_helper,
     "distribution_elementwise_grid_stride_kernel": random_numbers,
@@ -348,10 +360,10 @@ PREFIXES = (("CatArrayBatchedCopy", concatenate), ("cunn_SoftMax", softmax), ("s
             ("GammaBetaBackward", norm_weight), ("fused_dropout_kernel", dropout))
 # Families of kernels whose volume only the framework's context tells.
 CONTEXT_FAMILIES = (
-    ("reduce", "reduce"), ("SoftMaxForwardReg", "softmax_registers"), ("Smem", "softmax_shared"), ("SoftMax", "softmax"),
+    ("reduce_kernel", "reduce"), ("SoftMaxForwardReg", "softmax_registers"), ("Smem", "softmax_shared"), ("SoftMax", "softmax"),
     ("warp_backward", "softmax_warp_backward"), ("softmax", "softmax_warp"), ("layer_norm_grad", "norm_backward"),
     ("layer_norm", "norm"), ("GammaBeta", "norm_weight"), ("Cat", "concatenate"), ("distribution", "random"),
-    ("dropout", "random"), ("gather", "gather"), ("scatter", "gather"), ("index", "gather"), ("split_with_sizes", "split_copy"))
+    ("dropout", "random"), ("gather", "gather"), ("index", "gather"), ("split_with_sizes", "split_copy"))
 
 
 def traffic(kernel: Kernel, name: KernelName) -> Traffic | None:
