@@ -39,7 +39,6 @@ def test_events_measure_kernels_in_every_condition(run_program, hub, condition, 
     assert seen["second_after_first"] == seen["side_by_side"] == "1"
 
 
-@pytest.mark.xfail(strict=True, reason="an event on an idle stream ends after what a stream synchronisation waits for")
 def test_an_event_on_an_idle_stream_is_ready_after_the_stream_is_synchronised(run_program, hub):
     assert int(run_program("timeline").values["idle"]) >= 0
 
