@@ -273,12 +273,12 @@ def _context(operator: dict) -> list | None:
         lists = dims if dims and isinstance(dims[0], list) else [dims]
         each = ITEM_BYTES.get(kind if lists is not dims else "", 0) or ITEM_BYTES.get(kind.partition("[")[2].rstrip("]"), 0)
         sizes.append(sum(math.prod(d) * each for d in lists if d))
-    out = {"first": sizes[0] if sizes else 0, "all": sum(sizes), "none": 0}.get(OUTPUTS.get(operator["name"], ""))
+    out = {"first": sizes[0] if sizes else 0, "all": sum(sizes), "small": 4}.get(OUTPUTS.get(operator["name"], ""))
     return None if out is None or not sizes[0] else [operator["name"], sum(sizes), out, arguments["Input Dims"]]
 
 
 OUTPUTS = {"aten::_softmax": "first", "aten::_softmax_backward_data": "first", "aten::_log_softmax": "first",
            "aten::_log_softmax_backward_data": "first", "aten::_fused_rms_norm": "first",
            "aten::_fused_rms_norm_backward": "first", "aten::native_layer_norm": "first",
-           "aten::native_layer_norm_backward": "first", "aten::cumsum": "first", "aten::cat": "all", "aten::sum": "none",
-           "aten::amax": "none", "aten::normal_": "none", "aten::native_dropout": "first"}
+           "aten::native_layer_norm_backward": "first", "aten::cumsum": "first", "aten::cat": "all", "aten::sum": "small",
+           "aten::amax": "small", "aten::normal_": "small", "aten::native_dropout": "first"}
