@@ -10,8 +10,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Kept by default: some 100 MB of log entries. */
-#define DEFAULT_BUDGET (2 << 20)
+/* Log entries kept by default: 6 MB, what the caches of today's machines hold. */
+#define DEFAULT_BUDGET (1 << 17)
 
 EXPORT struct engine *ph_flows_new(int32_t count, const double *capacities, int64_t budget)
 {
@@ -33,20 +33,15 @@ EXPORT struct engine *ph_flows_new(int32_t count, const double *capacities, int6
 EXPORT void ph_flows_free(struct engine *e)
 {
     for (int32_t i = 0; i < e->slots; i++) {
-        if (e->state[i] == FREE)
+        struct component *c = e->state[i] == ACTIVE ? e->component[i] : NULL;
+        if (c == NULL)
             continue;
-        if (e->component[i] != NULL) {
-            struct component *c = e->component[i];
-            for (int32_t k = 0; k < c->count; k++)
-                e->component[c->flows[k]] = NULL;
-            component_free(e, c);
-        }
-        flow_free(e, i);
+        for (int32_t k = 0; k < c->count; k++)
+            e->component[c->flows[k]] = NULL;
+        component_free(e, c);
     }
-    for (struct entry *entry = e->spare_entries, *older; entry != NULL; entry = older) {
-        older = entry->older;
-        free(entry);
-    }
+    for (int64_t i = 0; i < e->entry_chunk_count; i++)
+        free(e->entry_chunks[i]);
     for (struct component *c = e->spare_components, *more; c != NULL; c = more) {
         more = (struct component *)(void *)c->flows;
         free(c);
@@ -59,7 +54,8 @@ EXPORT void ph_flows_free(struct engine *e)
     void *arrays[] = {e->links, e->flows, e->state, e->rated, e->cap, e->left, e->rate, e->next_rate, e->since, e->done,
                       e->component, e->component_at, e->route, e->route_length, e->free_slots, e->route_link, e->route_at,
                       e->route_weight, e->events.items, e->pending.items, e->changes.items, e->late, e->suspects, e->points,
-                      e->results, e->touched, e->stack, e->frozen, e->level_touched, e->found, e->level_links, e->level_caps};
+                      e->entry_chunks, e->results, e->touched, e->stack, e->frozen, e->level_touched, e->found, e->level_links,
+                      e->level_caps};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     free(e);

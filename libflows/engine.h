@@ -121,7 +121,8 @@ struct engine {
 
     struct heap events, pending, changes;
     struct component *spare_components; /* chained through `flows` */
-    struct entry *spare_entries;
+    struct entry *spare_entries, **entry_chunks;
+    int64_t entry_chunk_count, entry_chunk_room;
     int64_t entries, live_flows, active_flows, past_references;
 
     tick_t now, horizon, base; /* base: what the last sweep could go back to */
@@ -179,6 +180,7 @@ void flow_free(struct engine *e, int32_t flow);
 void link_enter(struct engine *e, int32_t flow);
 void link_leave(struct engine *e, int32_t flow);
 void log_push(struct engine *e, int32_t flow);
+void log_drop(struct engine *e, struct entry **at);
 void log_pop(struct engine *e, int32_t flow);
 double capacity_at(const struct link *link, tick_t tick);
 void schedule(struct engine *e, struct component *c);

@@ -41,11 +41,11 @@ static void insert_point(struct engine *e, tick_t tick)
     e->points[at] = tick;
 }
 
-/* After `tick` has been run: once eight flows have been rated for each active one, a point costs little beside them.
+/* After `tick` has been run: once 32 flows have been rated for each active one, a point costs little beside them.
  * Only where all flows have come this far: those ahead may have dropped what they were doing at this tick. */
 void mark_point(struct engine *e, tick_t tick)
 {
-    if (e->all_from < TICK_MAX || e->work < 8 * e->active_flows || tick < e->now)
+    if (e->all_from < TICK_MAX || e->work < 32 * e->active_flows || tick < e->now)
         return;
     insert_point(e, tick + 1);
     e->work = 0;
@@ -101,14 +101,10 @@ static void prune_log(struct engine *e, int32_t flow)
         struct entry *entry = *at;
         bool needed = restorable(e, newer) > entry->since;
         newer = entry->since;
-        if (needed) {
+        if (needed)
             at = &entry->older;
-            continue;
-        }
-        *at = entry->older;
-        entry->older = e->spare_entries;
-        e->spare_entries = entry;
-        e->entries--;
+        else
+            log_drop(e, at);
     }
 }
 
@@ -128,7 +124,7 @@ void keep_budget(struct engine *e)
     else
         thin_points(e);
     prune(e);
-    if (e->entries * 2 > e->budget) /* few points, many flows: halving again would leave nothing */
+    if (e->entries * 4 > e->budget * 3) /* many flows, few points: thinning again would leave none */
         e->budget = e->entries * 2;
 }
 
@@ -340,26 +336,15 @@ static void forget_links(struct engine *e, tick_t base)
 
 static void forget_log(struct engine *e, int32_t flow, tick_t base)
 {
-    if (e->since[flow] < base) {
-        while (e->flows[flow].older != NULL) {
-            struct entry *entry = e->flows[flow].older;
-            e->flows[flow].older = entry->older;
-            entry->older = e->spare_entries;
-            e->spare_entries = entry;
-            e->entries--;
-        }
-        return;
+    struct entry **after = &e->flows[flow].older; /* what is older than the newest state from before `base` */
+    if (e->since[flow] >= base) {
+        while (*after != NULL && (*after)->since >= base)
+            after = &(*after)->older;
+        if (*after != NULL)
+            after = &(*after)->older;
     }
-    struct entry *last = e->flows[flow].older;
-    while (last != NULL && last->since >= base)
-        last = last->older;
-    while (last != NULL && last->older != NULL) {
-        struct entry *entry = last->older;
-        last->older = entry->older;
-        entry->older = e->spare_entries;
-        e->spare_entries = entry;
-        e->entries--;
-    }
+    while (*after != NULL)
+        log_drop(e, after);
 }
 
 /* Drops what no rollback to the horizon can need; the flows that are gone for good go to the results. */

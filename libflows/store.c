@@ -225,7 +225,7 @@ void flow_free(struct engine *e, int32_t flow)
     e->route_link[e->route[flow]] = e->free_routes[class];
     e->free_routes[class] = e->route[flow];
     while (e->flows[flow].older != NULL)
-        log_pop(e, flow);
+        log_drop(e, &e->flows[flow].older);
     e->state[flow] = FREE;
     RESERVE(e->free_slots, e->free_room, e->free_count + 1);
     e->free_slots[e->free_count++] = flow;
@@ -267,28 +267,47 @@ double capacity_at(const struct link *link, tick_t tick)
 
 /* ---- logs ------------------------------------------------------------------------------------------------------------*/
 
+static void more_entries(struct engine *e)
+{
+    enum { CHUNK = 1024 };
+    struct entry *chunk = grow_array(NULL, sizeof *chunk, CHUNK);
+    RESERVE(e->entry_chunks, e->entry_chunk_room, e->entry_chunk_count + 1);
+    e->entry_chunks[e->entry_chunk_count++] = chunk;
+    for (int i = CHUNK; i-- > 0;) {
+        chunk[i].older = e->spare_entries;
+        e->spare_entries = &chunk[i];
+    }
+}
+
 void log_push(struct engine *e, int32_t flow)
 {
+    if (e->spare_entries == NULL)
+        more_entries(e);
     struct entry *entry = e->spare_entries;
-    if (entry != NULL)
-        e->spare_entries = entry->older;
-    else
-        entry = grow_array(NULL, sizeof *entry, 1);
+    e->spare_entries = entry->older;
     *entry = (struct entry){e->since[flow], e->left[flow], e->rate[flow], e->flows[flow].older};
     e->flows[flow].older = entry;
     e->entries++;
 }
 
-void log_pop(struct engine *e, int32_t flow)
+/* Takes the entry at `*at` out of its log. */
+void log_drop(struct engine *e, struct entry **at)
 {
-    struct entry *entry = e->flows[flow].older;
-    e->since[flow] = entry->since;
-    e->left[flow] = entry->left;
-    e->rate[flow] = entry->rate;
-    e->flows[flow].older = entry->older;
+    struct entry *entry = *at;
+    *at = entry->older;
     entry->older = e->spare_entries;
     e->spare_entries = entry;
     e->entries--;
+}
+
+/* Back to the entry before the present state. */
+void log_pop(struct engine *e, int32_t flow)
+{
+    const struct entry *entry = e->flows[flow].older;
+    e->since[flow] = entry->since;
+    e->left[flow] = entry->left;
+    e->rate[flow] = entry->rate;
+    log_drop(e, &e->flows[flow].older);
 }
 
 void result_add(struct engine *e, int32_t slot, int64_t time_ns)

@@ -62,7 +62,7 @@ class NativeEngine:
     name = "native"
 
     def __init__(self, capacities: Iterable[float], budget: int = 0):
-        """`budget`: log entries (48 bytes each) to keep before history is thinned; 0: about two million."""
+        """`budget`: log entries (48 bytes each) to keep before history is thinned; 0: about 131,000."""
         values = list(capacities)
         self._link_count = len(values)
         self._library = _library()

@@ -171,7 +171,7 @@ def test_history_stays_flat_under_steady_commits(engine):
         simulator.changed()
         simulator.commit(now)
         retained.append(simulator.statistics.retained)
-    assert max(retained[10_000:]) <= max(retained[1000:10_000])
+    assert max(retained[10_000:]) <= 1.25 * max(retained[1000:10_000])  # growth would make it twice
     assert max(retained) < 4000
     assert simulator.completion_ns(background) > now
 
