@@ -18,8 +18,10 @@ from phantora_ns.sim.graph import EventGraph, Mismatch, Op
 
 WANTED = 1
 """OPS' flag bit: the client will fetch the result."""
-MAX_RESULTS = 4096
-"""Results kept per client for a FETCH to come; the oldest go first."""
+MAX_RESULTS = 65536
+"""Results remembered per client for a FETCH to come; the oldest go first."""
+MAX_VALUE_BYTES = 256 << 20
+"""Values kept for FETCHes to come, all clients together; the oldest go first. A client need not fetch what it never reads."""
 
 
 class JobError(Exception):
@@ -52,6 +54,10 @@ class Communicators:
         self._gpus_per_node = gpus_per_node
         self._groups: dict[int, Group] = {}
         self._meetings: dict[bytes, Meeting] = {}
+        self._kept: dict[Exchange, int] = {}  # complete ones that somebody may still fetch, oldest first, with their bytes
+        self._kept_bytes = 0
+        self.expired = 0
+        """Results asked for after their values had been dropped; answered as having no values."""
 
     def join(self, client: Client, request: int, node: int, flat: list, uid: bytes, size: int, rank: int,
              device: int) -> Joining:
@@ -153,18 +159,25 @@ class Communicators:
         for transfer in transfers:  # only now: a rank that sends to itself has both halves of one transfer in `items`
             exchange = transfer.values
             if exchange is not None and transfer.matched:
-                exchange.complete = True
-                ready.extend(exchange.waiters)
-                exchange.waiters = []
                 transfer.values = None
+                ready.extend(self._complete(exchange))
         return ready
+
+    def delivered(self, waiter: Waiter) -> None:
+        """A fetch has been answered; the last one lets the values go."""
+        exchange = waiter.exchange
+        exchange.wanted -= 1
+        self.expired += exchange.expired
+        if exchange.wanted <= 0 and exchange in self._kept:
+            self._kept_bytes -= self._kept.pop(exchange)
+            exchange.drop()
 
     def fetch(self, client: Client, request: int, node: int, index: int) -> Waiter:
         """FETCH: who waits for what; `launch` returns it when the exchange completes, unless it has. Raises BadMessage."""
         entry = client.results.pop((node, index), None)
-        if entry is None:
+        if entry is None and not 0 < node <= client.results_dropped_to:
             raise BadMessage(f"operation {index} of node {node} has no result to fetch", request)
-        exchange, rank = entry
+        exchange, rank = entry or (_EXPIRED, 0)
         waiter = Waiter(client, request, exchange, rank)
         if not exchange.complete:
             exchange.waiters.append(waiter)
@@ -172,8 +185,25 @@ class Communicators:
 
     def _keep(self, client: Client, key: tuple[int, int], exchange: Exchange, rank: int) -> None:
         if len(client.results) >= MAX_RESULTS:
-            del client.results[next(iter(client.results))]
+            oldest = next(iter(client.results))
+            client.results_dropped_to = oldest[0]
+            client.results.pop(oldest)[0].wanted -= 1
         client.results[key] = (exchange, rank)
+        exchange.wanted += 1
+
+    def _complete(self, exchange: Exchange) -> list[Waiter]:
+        """All values are there: who waits for them. They are kept for those who may still ask, within the budget."""
+        exchange.complete = True
+        waiters, exchange.waiters = exchange.waiters, []
+        if exchange.wanted and exchange.payloads:
+            held = self._kept[exchange] = exchange.held_bytes()
+            self._kept_bytes += held
+            while self._kept_bytes > MAX_VALUE_BYTES and len(self._kept) > 1:
+                oldest = next(iter(self._kept))
+                self._kept_bytes -= self._kept.pop(oldest)
+                oldest.drop()
+                oldest.expired = True
+        return waiters
 
     def _group(self, client: Client, number: int) -> Group:
         group = self._groups.get(number)
@@ -190,3 +220,8 @@ class Communicators:
 
 def _exchange(op: Op, size: int) -> Exchange:
     return Exchange(op.kind, op.count_bytes, op.dtype, op.redop, op.peer, 1 if op.kind in (SEND, RECV) else size)
+
+
+_EXPIRED = Exchange(SEND, 0, 0, -1, -1, 1)
+"""Stands for a result that was remembered no longer."""
+_EXPIRED.complete = _EXPIRED.expired = True

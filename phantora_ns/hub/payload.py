@@ -55,9 +55,13 @@ def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
 
 
 class Exchange:
-    """The values of one transfer: what each rank put in, who wants the result, who already waits for it."""
+    """The values of one transfer: what each rank put in, how many still want the result, who already waits for it.
 
-    __slots__ = ("kind", "count_bytes", "dtype", "redop", "root", "size", "payloads", "complete", "waiters", "_reduced")
+    `complete`: every member has issued its part. `expired`: the values were dropped before everyone had fetched them.
+    """
+
+    __slots__ = ("kind", "count_bytes", "dtype", "redop", "root", "size", "payloads", "wanted", "waiters", "complete", "expired",
+                 "_reduced")
 
     def __init__(self, kind: int, count_bytes: int, dtype: int, redop: int, root: int, size: int) -> None:
         self.kind = kind
@@ -67,9 +71,20 @@ class Exchange:
         self.root = root
         self.size = size
         self.payloads: dict[int, bytes] = {}
-        self.complete = False
+        self.wanted = 0
         self.waiters: list = []
+        self.complete = False
+        self.expired = False
         self._reduced: bytes | None = None
+
+    def held_bytes(self) -> int:
+        """What it keeps in memory."""
+        return sum(map(len, self.payloads.values()))
+
+    def drop(self) -> None:
+        """Lets go of the values."""
+        self.payloads = {}
+        self._reduced = None
 
     def send_bytes(self) -> int:
         """How long a member's send buffer is."""

@@ -83,6 +83,10 @@ class Client:
         self.fetching: int | None = None
         """The FETCH that was its last message, unanswered. A client that sends on has stopped waiting for it."""
         self.results: dict[tuple[int, int], tuple] = {}
+        self.results_dropped_to = 0
+        """The node whose result, the oldest then, was last dropped to make room."""
+        self.complaint: str | None = None
+        """What was wrong with its first message that made no sense: usually the reason for later ones."""
         self.gone = False
         self.failure: str | None = None
         # what the idle rule last saw (hub/horizon.py)

@@ -35,6 +35,7 @@ def result(hub: Hub) -> dict:
     return {
         "schema": SCHEMA, "simulated_ns": simulated_ns, "rollbacks": hub.graph.retimed, "revised": hub.graph.revised,
         "late": hub.graph.late, "messages": hub.messages, "bad_messages": hub.bad_messages,
+        "expired_values": hub.communicators.expired,
         "internal_errors": hub.internal_errors, "hub_cpu_ns": time.process_time_ns(), "errors": hub.errors,
         "unsupported_calls": dict(sorted(hub.notes["unsupported"].items())),
         "warnings": dict(sorted(hub.notes["warning"].items())), "guesses": dict(sorted(hub.notes["guess"].items())),

@@ -100,7 +100,10 @@ class Hub:
                 if client is not None and error.seq == client.seq + 1:
                     client.seq += 1
             if request is not None:
-                self._refuse(identity, request, f"the hub did not understand a message: {error}")
+                before = f" (before that: {client.complaint})" if client is not None and client.complaint else ""
+                self._refuse(identity, request, f"the hub did not understand a message: {error}{before}")
+            if client is not None and client.complaint is None:
+                client.complaint = str(error)
         except JobError as error:
             self._fail(str(error), error.members)
             if request is not None:
@@ -297,6 +300,7 @@ class Hub:
             client.fetching = None
         if not client.gone and client.failure is None:
             self._send(client.identity, [protocol.FETCH, number, waiter.result()])
+        self.communicators.delivered(waiter)
 
     def _answer(self, request: Request, reply: list) -> None:
         if request.client.pending.pop(request.number, None) is not None:

@@ -42,6 +42,7 @@ def build_report(run_dir: Path, *, exit_code: int, failed_by: str | None, wall_s
         "revised": _of(hub, "revised"),
         "messages": _of(hub, "messages"),
         "bad_messages": _of(hub, "bad_messages"),
+        "expired_values": _of(hub, "expired_values"),
         "hub_cpu_ns": _of(hub, "hub_cpu_ns"),
         "kernel_time_share": {name: round(ns / sum(busy), 6) for name, ns in zip(SOURCES, busy, strict=True) if ns},
         "unsupported_calls": hub["unsupported_calls"] if hub else {},
@@ -94,6 +95,9 @@ def _warnings(report: dict[str, Any]) -> list[str]:
     if report["revised"]:
         lines.append(f"warning: {report['revised']} times were told to a rank and moved afterwards, because of ranks that were "
                      "idle outside of CUDA calls")
+    if report["expired_values"]:
+        lines.append(f"warning: {report['expired_values']} results of small collectives were read so late that their values were "
+                     "gone; they read as zero")
     if report["bad_messages"]:
         lines.append(f"warning: {report['bad_messages']} messages made no sense to the hub")
     if report["messages"] is None:

@@ -14,7 +14,7 @@ class ForeseeableTimes:
     def __init__(self, gpu, databases) -> None:
         self.asked = 0
 
-    def lookup(self, kind, fields, context=None):
+    def lookup(self, kind, fields, context=None, parameters=None):
         self.asked += 1
         return 1000 + len(fields) + (0 if context is None else 100), 2, int(kind == 1)
 

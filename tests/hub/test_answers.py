@@ -217,7 +217,8 @@ def test_stalls_and_communication_are_added_up(hub):
 def test_lookups_and_notes(hub):
     client = Client(hub.run_dir)
     assert client.lookup(77, 1, [0] * 16) == [10, 1, 1016, 2]
-    assert client.lookup(78, 0, ["k", *[1] * 10, b"", ["aten::add", 1, 2, [[1]]]])[2] == 1112  # the context is not a field
+    context, parameters = ["aten::add", 1, 2, [[1]]], b"\1"
+    assert client.lookup(78, 0, ["k", *[1] * 10, b"", context, parameters])[2] == 1112  # those two are not fields
     client.note("unsupported", "cudaFoo")
     client.note("unsupported", "cudaFoo")
     client.note("guess", "something")

@@ -1,11 +1,7 @@
 """Why it exists: whatever a client sends, the hub counts it and goes on; never a traceback, never a wrong turn of the graph."""
 
-import fcntl
 import itertools
-import os
 import random
-import struct
-import sys
 import tempfile
 from pathlib import Path
 
@@ -13,58 +9,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from phantora_ns.config import load_cluster, load_gpu
-from phantora_ns.hub.server import Hub
-from phantora_ns.sim.collectives import CollectiveModel
-from phantora_ns.sim.flows import FlowSimulator
-from phantora_ns.sim.graph import EventGraph
-from phantora_ns.sim.topology import Topology
-
-CLUSTER = load_cluster("h200-rail", nodes=2, gpus_per_node=2)
-TOPOLOGY = Topology.build(CLUSTER)
-GPU = load_gpu(CLUSTER.gpu)
-
-
-class NoTimes:
-    def lookup(self, kind, fields, context=None):
-        return 1, 7, 0
-
-
-class Bench:
-    """A hub without sockets, and pages for its clients."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "ranks").mkdir()
-        graph = EventGraph(FlowSimulator(TOPOLOGY.capacities), CollectiveModel(TOPOLOGY, GPU), TOPOLOGY.capacities)
-        self.hub = Hub(folder, graph, NoTimes(), nodes=2, gpus_per_node=2, table_capacity=64)
-        self.hub._internal_error = self.give_up
-        self.folder = folder
-        self.pages = []
-
-    @staticmethod
-    def give_up() -> None:
-        """Called inside of the handler that would keep the hub alive: shows the defect instead."""
-        raise sys.exc_info()[1]
-
-    def page(self) -> str:
-        name = f"page{len(self.pages)}"
-        fd = os.open(self.folder / "ranks" / name, os.O_RDWR | os.O_CREAT, 0o600)
-        os.write(fd, struct.pack("<32Q", 0x50484E5352414E4B, 1, *[0] * 30))
-        fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)
-        self.pages.append(fd)
-        return name
-
-    def hello(self, identity: bytes, rank: int) -> None:
-        info = {"rank": rank, "node": rank // 2, "shm": self.page()}
-        self.hub.handle(identity, msgpack.packb([1, 1, 1, info]))
-
-    def close(self) -> None:
-        for client in list(self.hub.clients.values()):
-            self.hub._leave(client)
-        self.hub.table.close()
-        for fd in self.pages:
-            os.close(fd)
+from inprocess import Bench
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ def run_dir(tmp_path):
                for i, (rank, shm) in enumerate([(1, "b"), (0, "a"), (1, "c"), (-1, "d")])]
     (tmp_path / "hub.json").write_text(json.dumps({
         "schema": 1, "simulated_ns": 6_000_000_000, "rollbacks": 3, "revised": 0, "late": 0, "messages": 20, "bad_messages": 0,
+        "expired_values": 0,
         "internal_errors": 0, "hub_cpu_ns": 1000, "errors": [], "unsupported_calls": {"cudaFoo": 3}, "warnings": {},
         "guesses": {}, "clients": clients}))
     return tmp_path
