@@ -1,9 +1,10 @@
 """What a run costs: `python bench/overhead/run.py` prints a table for 2, 8 and 16 ranks of FSDP, Llama 1B.
 
-overhead         wall time x cores / CPU time of the ranks' own host work (1.0: the machine did nothing but the job's Python)
-messages         to the hub, per rank and step; the cost of starting (one step's run) is subtracted
+overhead         wall time x cores / CPU time of the ranks' own host work (1.0: the machine did nothing but the job's Python),
+                 of the steps alone: a run of one step is subtracted; "whole" includes starting, whose CPU time is not the job's
+messages         to the hub, per rank and step, likewise
 hub us/message   CPU time of the hub per message
-USS MiB          memory that only one rank holds, largest over ranks, just before the job ends
+USS MiB          memory that only one rank holds, largest over ranks
 
 Rule: the job is examples/train_llama.py as a user would start it; what is measured comes from the report and from /proc.
 """
@@ -20,19 +21,20 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-POLL_S = 0.5
+POLL_S = 1.0
+MARK = "BENCH_OVERHEAD_RUN"
 
 
-def unique_memory(process, peak):
-    """Keeps in `peak` the largest USS seen of each rank below `process` (PID -> bytes) until it ends."""
+def unique_memory(process, mark, peak):
+    """Keeps in `peak` the largest USS seen of each rank whose environment holds `mark` (PID -> bytes), until `process` ends.
+
+    Ranks are found by a mark because their ancestors live in namespaces of their own and are not our descendants.
+    """
     while process.poll() is None:
-        try:
-            children = psutil.Process(process.pid).children(recursive=True)
-        except psutil.Error:
-            return
-        for child in children:
+        for child in psutil.process_iter():
             try:
-                if "train_llama.py" in child.cmdline() and "LOCAL_RANK" in child.environ():
+                environment = child.environ()
+                if environment.get(MARK) == mark and "LOCAL_RANK" in environment:
                     peak[child.pid] = max(peak.get(child.pid, 0), child.memory_full_info().uss)
             except psutil.Error:
                 continue
@@ -45,15 +47,22 @@ def measure(nodes, gpus, steps, layers):
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "phantora_ns.cli", "--quiet", "--report", str(report), "torchrun", f"--nnodes={nodes}",
                    f"--nproc-per-node={gpus}", "examples/train_llama.py", "--mode=fsdp", "--size=1b", f"--steps={steps}"]
-        process = subprocess.Popen(command + ([f"--layers={layers}"] if layers else []), cwd=ROOT, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command + ([f"--layers={layers}"] if layers else []), cwd=ROOT, stdout=subprocess.DEVNULL,
+                                   env={**os.environ, MARK: folder, "OMP_NUM_THREADS": "1"})
         peak = {}
-        watcher = threading.Thread(target=unique_memory, args=(process, peak))
+        watcher = threading.Thread(target=unique_memory, args=(process, folder, peak))
         watcher.start()
         code = process.wait()
         watcher.join()
         if code != 0:
             raise SystemExit(code)
         return {**json.loads(report.read_text()), "uss": max(peak.values(), default=0)}
+
+
+def figures(report):
+    """Seconds, and counts over all ranks."""
+    return {"wall": report["wall_s"], "host": sum(rank["host_cpu_ns"] for rank in report["ranks"]) / 1e9,
+            "messages": report["messages"], "hub": report["hub_cpu_ns"] / 1e9, "uss": report["uss"]}
 
 
 def main() -> int:
@@ -64,15 +73,14 @@ def main() -> int:
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     print(f"{cores} cores, {options.steps} steps; load before: {os.getloadavg()[0]:.1f}")
-    print(f"{'ranks':>5} {'wall s':>7} {'host CPU s':>10} {'overhead':>8} {'step':>8} {'messages':>8} {'hub us/msg':>10} {'USS MiB':>7}")
+    print("ranks  wall s  wall s/step  host CPU s/step  overhead  whole  messages  hub us/message  USS MiB")
     for ranks in options.ranks:
         nodes, gpus = (2, ranks // 2) if ranks > 2 else (1, ranks)
-        first = measure(nodes, gpus, 1, options.layers)
-        run = measure(nodes, gpus, options.steps, options.layers)
-        host_s = sum(rank["host_cpu_ns"] for rank in run["ranks"]) / 1e9
-        per_step = {key: (run[key] - first[key]) / (options.steps - 1) for key in ("messages", "wall_s")}
-        print(f"{ranks:5} {run['wall_s']:7.1f} {host_s:10.1f} {run['wall_s'] * cores / host_s:8.2f} {per_step['wall_s']:6.2f} s "
-              f"{per_step['messages'] / ranks:8.0f} {run['hub_cpu_ns'] / run['messages'] / 1e3:10.1f} {run['uss'] / 2**20:7.0f}",
+        first, run = (figures(measure(nodes, gpus, steps, options.layers)) for steps in (1, options.steps))
+        wall, host, messages, hub = ((run[key] - first[key]) / (options.steps - 1) for key in ("wall", "host", "messages", "hub"))
+        print(f"{ranks:5} {run['wall']:7.1f} {wall:12.2f} {host:16.2f} {wall * cores / host:9.2f} "
+              f"{run['wall'] * cores / run['host']:6.2f} {messages / ranks:9.0f} {hub / messages * 1e6:15.1f} "
+              f"{run['uss'] / 2**20:8.0f}",
               flush=True)
     return 0
 
