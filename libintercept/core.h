@@ -16,7 +16,8 @@
 #define PH_VIRTUAL_BASE 0x600000000000ull /* cuMemAddressReserve */
 #define PH_VIRTUAL_END 0x700000000000ull
 #define PH_SMALL_BYTES 65536u        /* values of collectives up to this size are carried */
-#define PH_COPY_BYTES (1u << 20)     /* copies, and collectives of bytes, up to this size are carried */
+#define PH_COPY_BYTES (1u << 20)     /* copies up to this size are carried, and collectives of as many bytes per rank */
+#define PH_BYTES_MAX (64u << 20)     /* what a collective of bytes brings from all ranks together */
 
 const char *ph_env(const char *name); /* NULL when unset or empty */
 extern pthread_mutex_t ph_lock;
@@ -140,6 +141,10 @@ bool ph_planted(void *destination, size_t bytes); /* plant.c: true when a device
 void ph_values_load(void); /* duration.c: starts the values library if torch is there; once; before torch's first operator */
 bool ph_planted(void *destination, size_t bytes); /* plant.c: the number an operator is about to read back, if it is known */
 bool ph_all_zero(const void *pointer, size_t bytes);
+
+/* ---- straggler.c ----------------------------------------------------------------------------------------------------- */
+void ph_stragglers_read(void);
+uint64_t ph_straggle(int device, uint64_t duration_ns, uint64_t now); /* the duration on this GPU, if it is slow */
 
 /* ---- the last error of the runtime API, per thread (cudart.c) ----------------------------------------------------- */
 int ph_set_error(int error);

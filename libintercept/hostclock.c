@@ -116,6 +116,7 @@ void ph_touch(void)
         const char *mode = ph_env("PHANTORA_HOST_TIME"), *factor = ph_env("PHANTORA_HOST_SCALE");
         measured = !mode || strcmp(mode, "none") != 0;
         if (factor) scale = strtod(factor, NULL);
+        ph_stragglers_read();
         ph_hub_connect();
         ph_node_known(0, 0);
         clock_gettime(CLOCK_REALTIME, &touch_real);

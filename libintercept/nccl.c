@@ -40,8 +40,9 @@ static struct comm *valid(void *comm) { return comm && ((struct comm *)comm)->ma
 /* ---- values ------------------------------------------------------------------------------------------------------------------ */
 static bool carries(const struct operation *op)
 {
-    size_t most = op->dtype == UINT8 ? PH_COPY_BYTES : PH_SMALL_BYTES; /* bytes are objects, sizes, strings: never gradients */
-    return op->send_bytes <= most && op->recv_bytes <= most;
+    size_t most = op->send_bytes > op->recv_bytes ? op->send_bytes : op->recv_bytes;
+    if (op->dtype == UINT8) return op->bytes <= PH_COPY_BYTES && most <= PH_BYTES_MAX; /* objects: large ones of many ranks meet */
+    return most <= PH_SMALL_BYTES;
 }
 
 static float from_bf16(uint16_t bits)

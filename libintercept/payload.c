@@ -47,13 +47,13 @@ static void deliver(const struct owed *item)
     if (!ph_wait(req, &reply, PATIENCE_MS)) {
         ph_warn("a small collective's result was needed on the host side before its other members came within %d s; it reads as zero",
                 PATIENCE_MS / 1000);
-        memset(item->destination, 0, item->bytes);
+        ph_fill(item->destination, 0, item->bytes);
     } else {
         size_t n;
         const unsigned char *bytes = ph_read_bytes(&reply, &n);
         if (n > item->bytes) n = item->bytes;
         if (n) memcpy(item->destination, bytes, n);
-        memset(item->destination + n, 0, item->bytes - n);
+        ph_fill(item->destination + n, 0, item->bytes - n);
         ph_reply_free(&reply);
     }
     ph_host_resume();

@@ -96,6 +96,7 @@ static void run_locked(struct ph_stream *stream, uint64_t duration_ns)
 void ph_run(struct ph_stream *stream, uint64_t duration_ns, enum ph_source source)
 {
     pthread_mutex_lock(&ph_lock);
+    duration_ns = ph_straggle(stream->device, duration_ns, ph_clock());
     run_locked(stream, duration_ns);
     stream->busy_ns += duration_ns;
     if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns) busiest[stream->device] = stream;

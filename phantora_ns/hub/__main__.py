@@ -37,7 +37,10 @@ def build_hub(run_dir: Path) -> Hub:
     gpu = load_gpu(cluster.gpu)
     topology = Topology.build(cluster)
     capacities = topology.capacities
-    graph = EventGraph(FlowSimulator(capacities), CollectiveModel(topology, gpu), capacities)
+    flows = FlowSimulator(capacities)
+    for at_ns, link, bytes_per_ns in topology.capacity_changes():
+        flows.set_capacity(at_ns, link, bytes_per_ns)
+    graph = EventGraph(flows, CollectiveModel(topology, gpu), capacities)
     kernel_times = KernelTimes(gpu, run.get("databases") or [])
     return Hub(run_dir, graph, kernel_times, nodes=run["nodes"], gpus_per_node=run["gpus_per_node"],
                config={"sync": "conservative", "host_time": run.get("host_time"), "values": run.get("values")})

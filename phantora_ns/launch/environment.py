@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from phantora_ns.config import Fault
 from phantora_ns.launch.command import C10D_PORT, STATIC_PORT, JobCommand, foreign_names, node_address, node_name
 from phantora_ns.launch.errors import LaunchError
 
@@ -149,6 +150,13 @@ def node_environments(command: JobCommand, shape: Shape, outer: Mapping[str, str
             env |= _torchrun(command, node, shape, master, port, c10d_port)
         result.append(env)
     return result
+
+
+def gpu_faults(faults: Iterable[Fault], node: int) -> dict[str, str]:
+    """What a node's ranks are told of its slow GPUs: libintercept/straggler.c says how."""
+    entries = [f"{gpu},{fault.from_ns},{fault.to_ns or 0},{round(fault.factor * 1000)}" for fault in faults
+               if fault.gpu is not None and fault.gpu.startswith(f"node-{node}/gpu-") and (gpu := fault.gpu.rpartition("-")[2])]
+    return {"PHANTORA_GPU_FAULTS": ";".join(entries)} if entries else {}
 
 
 def _plain(node: int, shape: Shape, master: str, port: str) -> dict[str, str]:

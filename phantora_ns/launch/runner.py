@@ -120,7 +120,8 @@ class Runner:
             program=request.command.program, argv=request.command.argv, cwd=request.cwd, isolated=isolated,
             env=environment.job_environment(outer, path, request.shape, request.host_time, request.host_scale,
                                             self._kernel_info),
-            node_envs=environment.node_environments(request.command, request.shape, outer),
+            node_envs=[own | environment.gpu_faults(request.cluster.faults, node) for node, own in
+                       enumerate(environment.node_environments(request.command, request.shape, outer))],
             fake_gpus=request.shape.gpus_per_node if isolated else 0, hosts=str(path / "hosts") if isolated else None,
             remove=None if request.keep_run_dir else str(path))
         terminal = self._progress.terminal if self._progress is not None else None

@@ -199,6 +199,23 @@ class Topology:
 
     # ---- faults --------------------------------------------------------------------------------------------------
 
+    def capacity_changes(self) -> list[tuple[int, int, float]]:
+        """(at_ns, link, bytes per ns from then on) for every moment at which a fault begins or ends, in order of time.
+
+        Faults of one link that overlap multiply.
+        """
+        changes = []
+        for link in sorted({link for link, *_ in self.faults}):
+            own = [(begin, end, factor) for other, begin, end, factor in self.faults if other == link]
+            moments = {begin for begin, _, _ in own} | {end for _, end, _ in own if end is not None}
+            for at_ns in moments:
+                rate = self.capacities[link]
+                for begin, end, factor in own:
+                    if begin <= at_ns and (end is None or at_ns < end):
+                        rate *= factor
+                changes.append((at_ns, link, rate))
+        return sorted(changes)
+
     def _apply(self, fault: Fault) -> None:
         if fault.gpu is not None:
             names = {self.gpu_name(gpu): gpu for gpu in range(self.world_size)}
