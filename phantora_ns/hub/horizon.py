@@ -14,9 +14,10 @@ Processes of the job that have not said HELLO do not count: they reach the other
 which meets no earlier than its other members.
 
 A client blocked outside our calls (a socket, a lock, a sleep) may be waiting for someone whose answer waits for it. It is
-noticed: its page stands still over some samples, it uses no CPU and all of its threads sleep. It is then left out of the
-LBTS until it moves. What it does next may lie in the past of answers already given; the graph re-times everything, and
-counts the told times that moved (`revised`). The commit horizon, behind which history is dropped, does include it.
+noticed: nothing is under way between it and us, its page stands still over some samples, it uses no CPU and all of its
+threads sleep. It is then left out of the LBTS until it moves. What it does next may lie in the past of answers already given;
+the graph re-times everything, and counts the told times that moved (`revised`). The commit horizon, behind which history is
+dropped, does include it.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
         position = (client.bound_ns(), client.seq)
         before = client.seen
         client.seen = (position, cpu_ns)
-        if cpu_ns is None or not before or before[0] != position or cpu_ns - before[1] > STILL_CPU_NS:
+        moved = not before or before[0] != position or cpu_ns is None or cpu_ns - before[1] > STILL_CPU_NS
+        if moved or not client.page.quiet(client.seq):
             client.still = 0
             client.idle = False
             continue

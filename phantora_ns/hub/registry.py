@@ -15,7 +15,7 @@ from pathlib import Path
 PAGE_MAGIC = 0x50484E5352414E4B
 PAGE_VERSION = 1
 PAGE_BYTES = 256
-_CLOCK, _SENT_SEQ = 2, 3  # 64-bit words of the page, docs/wire-protocol.md
+_CLOCK, _SENT_SEQ, _BLOCKED = 2, 3, 5  # 64-bit words of the page, docs/wire-protocol.md
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, bits/fcntl.h
 
 
@@ -48,6 +48,11 @@ class Page:
         words = self._words
         clock_ns = words[_CLOCK]
         return clock_ns if words[_SENT_SEQ] == handled_seq else None
+
+    def quiet(self, handled_seq: int) -> bool:
+        """Whether nothing is under way between the client and us: no message, and no reply that it has yet to take."""
+        words = self._words
+        return words[_SENT_SEQ] == handled_seq and words[_BLOCKED] == 0
 
     def owner(self) -> int | None:
         """The PID, in our PID namespace, that holds the page's lock; None when no living process does.

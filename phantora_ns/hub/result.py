@@ -22,14 +22,14 @@ def result(hub: Hub) -> dict:
     clients = []
     simulated_ns = 0
     for client in hub.everyone:
-        comm_ns, exposed_ns, latest_ns = hub.graph.totals(client.number)
-        simulated_ns = max(simulated_ns, latest_ns, client.clock_ns)
+        totals = hub.graph.totals(client.number)
+        simulated_ns = max(simulated_ns, totals.latest_ns, client.clock_ns)
         if not client.gone:
             simulated_ns = max(simulated_ns, client.bound_ns())
         clients.append({
             "client": client.number, "rank": client.rank, "node": client.node, "device": client.device, "shm": client.shm,
-            "comm_ns": comm_ns, "exposed_comm_ns": sum(exposed_ns.values()),
-            "exposed_comm_ns_by_device": {str(device): ns for device, ns in sorted(exposed_ns.items())},
+            "comm_ns": totals.comm_ns, "comm_wait_ns": totals.comm_wait_ns, "exposed_comm_ns": sum(totals.exposed_ns.values()),
+            "exposed_comm_ns_by_device": {str(device): ns for device, ns in sorted(totals.exposed_ns.items())},
             "messages": client.messages,
         })  # fmt: skip
     return {

@@ -58,7 +58,6 @@ class Hub:
         self.internal_errors = 0
         self.notes: dict[str, Counter] = {"unsupported": Counter(), "warning": Counter(), "guess": Counter()}
         self.errors: list[str] = []
-        self.lbts_ns: int | None = 0
         self._held = False
         self._sampled = 0.0
         self._next_commit = COMMIT_EVERY
@@ -264,7 +263,10 @@ class Hub:
             self.commit()
 
     def commit(self) -> None:
-        """Drops history that nobody can change any more."""
+        """Drops history that nobody can change any more. A client that died without a word must not hold it back."""
+        for client in list(self.clients.values()):
+            if client.page.owner() is None:
+                self._leave(client)
         bound_ns = horizon.commit_bound_ns(self.clients.values())
         if bound_ns is not None:
             self.graph.commit(bound_ns)
@@ -274,19 +276,24 @@ class Hub:
         return horizon.HELD_POLL_MS if self._held else None
 
     def _release(self) -> None:
-        lbts_ns = horizon.lower_bound_ns(self.clients.values())
-        needed_ns = 0
         kept = []
+        known = []
         for request in self.waiting:
-            if request.number not in request.client.pending or request.client.gone:
-                continue
-            settled_ns = request.settled_ns()
-            if settled_ns is not None and (lbts_ns is None or settled_ns <= lbts_ns):
-                self._answer(request, request.reply())
-                continue
-            if settled_ns is not None:
-                needed_ns = max(needed_ns, settled_ns)
-            kept.append(request)
+            if request.number in request.client.pending:
+                settled_ns = request.settled_ns()
+                if settled_ns is None:
+                    kept.append(request)
+                else:
+                    known.append((settled_ns, request))
+        needed_ns = 0
+        if known:  # else nobody's clock matters yet
+            lbts_ns = horizon.lower_bound_ns(self.clients.values())
+            for settled_ns, request in known:
+                if lbts_ns is None or settled_ns <= lbts_ns:
+                    self._answer(request, request.reply())
+                else:
+                    needed_ns = max(needed_ns, settled_ns)
+                    kept.append(request)
         self.waiting = kept
         self._held = needed_ns > 0
         if self._held and time.monotonic() - self._sampled >= horizon.SAMPLE_MS / 1000:
@@ -296,6 +303,7 @@ class Hub:
 
     def _deliver(self, waiter: Waiter) -> None:
         client, number = waiter.client, waiter.number
+        client.still = 0
         if client.fetching == number:
             client.fetching = None
         if not client.gone and client.failure is None:
@@ -304,6 +312,7 @@ class Hub:
 
     def _answer(self, request: Request, reply: list) -> None:
         if request.client.pending.pop(request.number, None) is not None:
+            request.client.still = 0
             self._send(request.client.identity, reply)
 
     def _refuse(self, identity: bytes, number: int, text: str) -> None:

@@ -69,7 +69,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         if all(rank["comm_ns"] is not None for rank in ranks):
             comm = sum(rank["comm_ns"] for rank in ranks) / len(ranks) / 1e9
             exposed = sum(rank["exposed_comm_ns"] for rank in ranks) / len(ranks) / 1e9
-            line += f", communicating {_seconds(comm)}, of which waited for {_seconds(exposed)}"
+            line += f", communicating {_seconds(comm)}, streams held up by it {_seconds(exposed)}"
         peaks = [rank["peak_allocated_bytes"] for rank in ranks if rank["peak_allocated_bytes"] is not None]
         if peaks:
             line += f"; peak memory {max(peaks) / 2**30:.2f} GiB"
@@ -143,6 +143,7 @@ def _rank(clients: list[dict[str, Any]], pages: list[RankPage]) -> dict[str, Any
         "host_cpu_ns": sum(page.host_cpu_ns for page in pages) if pages else None,
         "gpu_busy_ns": sum(sum(page.busy_ns) for page in pages) if pages else None,
         "comm_ns": sum(c["comm_ns"] for c in clients) if "comm_ns" in first else None,
+        "comm_wait_ns": sum(c["comm_wait_ns"] for c in clients) if "comm_wait_ns" in first else None,
         "exposed_comm_ns": sum(c["exposed_comm_ns"] for c in clients) if "exposed_comm_ns" in first else None,
         "peak_allocated_bytes": max((page.torch_peak_allocated for page in pages), default=0) or None,
         "peak_reserved_bytes": max((page.torch_peak_reserved for page in pages), default=0) or None,

@@ -107,10 +107,6 @@ class Transfer(Node):
         self.asking = False
         self.values = None
 
-    def comm_span_ns(self) -> int:
-        """From the moment the last member came to the end."""
-        return self.time_ns - self.start_ns
-
 
 class Communicator:
     """The ranks that may exchange data with each other: rank i is client `clients[i]` on global GPU `gpus[i]`.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 MAX_SPAN_NS = 1 << 56
 """Largest lag or work accepted in one head entry (over two years): keeps sums within 64 bits whatever a client sends."""
@@ -70,10 +71,6 @@ class Node:
                 settled_ns = node.settled_ns
         return time_ns, settled_ns
 
-    def comm_span_ns(self) -> int:
-        """How long the communication that this node ends took; 0 for a node that is not an end of communication."""
-        return 0
-
     def retire(self) -> None:
         """Forgets how the time came about: it is final. Its dependents keep it as a plain number."""
         self.retired = True
@@ -106,9 +103,10 @@ class PartEnd(Node):
         self.transfers = transfers
         self.absorb(Head(0, [(transfer, 0) for transfer in transfers]))
 
-    def comm_span_ns(self) -> int:
-        """From the first transfer's start to the last one's end."""
-        return self.time_ns - min(transfer.start_ns for transfer in self.transfers)
+    @property
+    def start_ns(self) -> int:
+        """When the first of its transfers started; all of them must have."""
+        return min(transfer.start_ns for transfer in self.transfers)
 
     def retire(self) -> None:
         """As Node.retire; lets go of the transfers too."""
@@ -153,13 +151,30 @@ class BadHead(ValueError):
     """A client's message names a node that it never defined, defines one twice, or is no head at all."""
 
 
+class Totals(NamedTuple):
+    """What a client's timeline adds up to: communication from where the client reached it, the share of it before the last
+    member came, waiting of streams for it by device, and the latest time of any node. All ns."""
+
+    comm_ns: int
+    comm_wait_ns: int
+    exposed_ns: dict[int, int]
+    latest_ns: int
+
+
+def _comm_span_ns(head: Head, end: Node) -> tuple[int, int]:
+    """(from `head` to the end of communication, the share of it before all members had come)."""
+    reached_ns = head.reach()[0]
+    return end.time_ns - reached_ns, max(0, end.start_ns - reached_ns)
+
+
 class Timeline:
     """One client's nodes by number: live ones as objects, final ones as plain numbers in an array.
 
     An array entry costs eight bytes; `forget` drops the entries below a number that the client will not name again.
     """
 
-    __slots__ = ("live", "order", "past", "past_base", "largest", "comm_ns", "exposed_ns", "stalls", "latest_ns")
+    __slots__ = ("live", "order", "past", "past_base", "largest", "launched", "comm_ns", "comm_wait_ns", "exposed_ns", "stalls",
+                 "latest_ns")
 
     def __init__(self) -> None:
         self.live: dict[int, Node] = {}
@@ -167,7 +182,9 @@ class Timeline:
         self.past = array("q", [0])
         self.past_base = 0
         self.largest = 0
+        self.launched: dict[int, Head] = {}
         self.comm_ns = 0
+        self.comm_wait_ns = 0
         self.exposed_ns: dict[int, int] = {}
         self.stalls: deque[tuple[int, Head, Head]] = deque()
         self.latest_ns = 0
@@ -223,8 +240,11 @@ class Timeline:
             number = order.popleft()
             del live[number]
             self._store(number, node.time_ns)
-            self.comm_ns += node.comm_span_ns()
             self.latest_ns = max(self.latest_ns, node.time_ns)
+            if number in self.launched:
+                comm_ns, wait_ns = _comm_span_ns(self.launched.pop(number), node)
+                self.comm_ns += comm_ns
+                self.comm_wait_ns += wait_ns
             yield node
 
     def forget(self, number: int) -> None:
@@ -244,18 +264,20 @@ class Timeline:
             stalls.popleft()
             self._add_stall(device, before, after)
 
-    def totals(self) -> tuple[int, dict[int, int], int]:
-        """(comm_ns, exposed_ns by device, latest_ns) over all nodes whose time is known, final or not."""
-        comm_ns, latest_ns = self.comm_ns, self.latest_ns
-        for node in self.live.values():
+    def totals(self) -> Totals:
+        """Sums over all nodes whose time is known, final or not."""
+        comm_ns, wait_ns, latest_ns = self.comm_ns, self.comm_wait_ns, self.latest_ns
+        for number, node in self.live.items():
             if node.time_ns is not None:
-                comm_ns += node.comm_span_ns()
                 latest_ns = max(latest_ns, node.time_ns)
+                if number in self.launched:
+                    spans = _comm_span_ns(self.launched[number], node)
+                    comm_ns, wait_ns = comm_ns + spans[0], wait_ns + spans[1]
         exposed = dict(self.exposed_ns)
         for device, before, after in self.stalls:
             if before.known() and after.known():
                 exposed[device] = exposed.get(device, 0) + max(0, after.reach()[0] - before.reach()[0])
-        return comm_ns, exposed, latest_ns
+        return Totals(comm_ns, wait_ns, exposed, latest_ns)
 
     def _add_stall(self, device: int, before: Head, after: Head) -> None:
         stalled_ns = max(0, after.reach()[0] - before.reach()[0])

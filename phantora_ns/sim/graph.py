@@ -30,9 +30,9 @@ from heapq import heappop, heappush
 from itertools import count
 
 from phantora_ns.sim._graph_comm import BadOp, Communicator, Mismatch, Op, Transfer
-from phantora_ns.sim._graph_nodes import BadHead, Head, Node, PartEnd, Rendezvous, Timeline
+from phantora_ns.sim._graph_nodes import BadHead, Head, Node, PartEnd, Rendezvous, Timeline, Totals
 
-__all__ = ["BadHead", "BadOp", "Communicator", "EventGraph", "Head", "Mismatch", "Node", "Op", "Rendezvous", "Transfer"]
+__all__ = ["BadHead", "BadOp", "Communicator", "EventGraph", "Head", "Mismatch", "Node", "Op", "Rendezvous", "Totals", "Transfer"]
 
 
 class EventGraph:
@@ -105,6 +105,8 @@ class EventGraph:
         comm.validate(ops)
         rank = comm.ranks[client]
         transfers = [comm.match(rank, op) for op in ops]
+        if transfers:
+            timeline.launched[number] = head
         if len(transfers) == 1:
             timeline.add(number, transfers[0])
         elif transfers:
@@ -168,8 +170,8 @@ class EventGraph:
         for timeline in self._timelines:
             timeline.settle_stalls()
 
-    def totals(self, client: int) -> tuple[int, dict[int, int], int]:
-        """(comm_ns, exposed comm_ns by device, latest time) of one client, over everything known so far."""
+    def totals(self, client: int) -> Totals:
+        """What one client's timeline adds up to, over everything known so far."""
         return self._timelines[client].totals()
 
     def nodes(self, client: int) -> Iterator[tuple[int, Node]]:

@@ -15,6 +15,7 @@ import msgpack
 import zmq
 
 (ERROR, HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE) = range(13)
+REQUESTS = (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP)
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV = range(10)
 FP32, BF16 = 7, 9
 SUM, PROD, MAX, MIN, AVG = range(5)
@@ -62,7 +63,14 @@ class Client:
     def send(self, kind: int, *fields) -> None:
         self.seq += 1
         self.set_word(3, self.seq)
+        if kind in REQUESTS:
+            self.set_word(5, 1)
         self.socket.send(msgpack.packb([kind, self.seq, *fields]))
+
+    def look_busy(self) -> None:
+        """Until its next request is answered the hub takes this client for one that is about to act, however long a test's
+        own process sleeps."""
+        self.set_word(5, 1)
 
     def set_word(self, index: int, value: int) -> None:
         """Stores a 64-bit field of the page."""
@@ -74,6 +82,7 @@ class Client:
             reply = msgpack.unpackb(self.socket.recv())
             self.replies[reply[1]] = reply
         reply = self.replies.pop(request)
+        self.set_word(5, 0)
         if reply[0] == ERROR:
             raise HubError(reply[2])
         return reply

@@ -85,6 +85,8 @@ def test_a_running_rank_holds_back_what_it_can_still_change(hub):
     clients = [Client(hub.run_dir, rank, node, timeout_ms=20_000) for rank, node in ((0, 0), (1, 1), (2, 0), (3, 1))]
     first = form([clients[0], clients[1]], b"first", [0, 0])
     second = form([clients[2], clients[3]], b"second", [0, 0])
+    for client in clients[2:]:
+        client.look_busy()
     size = 8 << 20
     for client in clients[:2]:
         client.all_reduce(first, size)
@@ -112,6 +114,8 @@ def test_contended_times_do_not_depend_on_who_comes_first(hub_of):
         comms = {0: form([clients[0], clients[1]], b"a", [0, 0]), 2: form([clients[2], clients[3]], b"b", [0, 0])}
         for client in clients[2:]:
             client.advance(40_000)
+        for client in clients:
+            client.look_busy()
         syncs = {}
         for i in order:
             for _ in range(3):

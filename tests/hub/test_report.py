@@ -25,7 +25,7 @@ def run_dir(tmp_path):
     write_page(tmp_path / "ranks" / "c", 4_000_000_000, 200, 20, 2 << 30, 2 << 30, 1, (990, 0, 0, 0, 0, 0, 0, 0))
     write_page(tmp_path / "ranks" / "d", 0)
     (tmp_path / "ranks" / "half").write_bytes(b"PHNS")
-    counts = {"node": 0, "comm_ns": 50, "exposed_comm_ns": 20, "messages": 5}
+    counts = {"node": 0, "comm_ns": 50, "comm_wait_ns": 10, "exposed_comm_ns": 20, "messages": 5}
     clients = [{"client": i, "rank": rank, "device": rank, "shm": shm, **counts}
                for i, (rank, shm) in enumerate([(1, "b"), (0, "a"), (1, "c"), (-1, "d")])]
     (tmp_path / "hub.json").write_text(json.dumps({
@@ -47,7 +47,8 @@ def test_everything_that_was_asked_for(run_dir):
     first, second, other = report["ranks"]
     assert first == {
         "rank": 0, "node": 0, "device": 0, "processes": 1, "host_cpu_ns": 100, "gpu_busy_ns": 1000, "comm_ns": 50,
-        "exposed_comm_ns": 20, "peak_allocated_bytes": 3 << 30, "peak_reserved_bytes": 4 << 30, "peak_driver_bytes": 20,
+        "comm_wait_ns": 10, "exposed_comm_ns": 20,
+        "peak_allocated_bytes": 3 << 30, "peak_reserved_bytes": 4 << 30, "peak_driver_bytes": 20,
         "kernel_launches": 10, "comm_launches": 2, "messages": 5,
     }  # fmt: skip
     assert (second["rank"], second["processes"], second["kernel_launches"], second["gpu_busy_ns"]) == (1, 2, 21, 1000)
