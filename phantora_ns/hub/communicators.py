@@ -137,10 +137,11 @@ class Communicators:
         comm = self._group(client, number).comm
         ops = [op for op, _, _ in items]
         head = self._graph.head(client.number, flat)
-        comm.validate(ops)
         for op, payload, _ in items:
-            if payload is not None and len(payload) != _exchange(op, len(comm.clients)).send_bytes():
-                raise BadMessage(f"{op.describe()} with a payload of {len(payload)} bytes")
+            if payload is not None:
+                comm.validate((op,))
+                if len(payload) != _exchange(op, len(comm.clients)).send_bytes():
+                    raise BadMessage(f"{op.describe()} with a payload of {len(payload)} bytes")
         try:
             transfers = self._graph.launch(comm, client.number, node, head, ops)
         except Mismatch as error:
