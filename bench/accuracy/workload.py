@@ -220,6 +220,9 @@ def main():
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if options.mode == "none" and world > 1:
         raise SystemExit("workload.py: --mode none is for one GPU; name a parallel mode")
+    if options.mode == "pp" and options.mbs > 1:
+        raise SystemExit("workload.py: --mode pp takes one sequence per micro-batch (its inputs are views of the batch, and "
+                         "torch's pipelining refuses strided ones); raise --accum instead of --mbs")
     if options.mode != "none":
         dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
