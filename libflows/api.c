@@ -52,10 +52,10 @@ EXPORT void ph_flows_free(struct engine *e)
         free(e->links[i].capacities);
     }
     void *arrays[] = {e->links, e->flows, e->state, e->rated, e->cap, e->left, e->rate, e->next_rate, e->since, e->done,
-                      e->component, e->component_at, e->route, e->route_length, e->free_slots, e->route_link, e->route_at,
-                      e->route_weight, e->events.items, e->pending.items, e->changes.items, e->late, e->suspects, e->points,
-                      e->entry_chunks, e->results, e->touched, e->stack, e->frozen, e->level_touched, e->found, e->level_links,
-                      e->level_caps};
+                      e->component, e->component_at, e->route, e->route_length, e->free_slots, e->groups, e->free_groups,
+                      e->route_link, e->route_at, e->route_weight, e->events.items, e->pending.items, e->changes.items,
+                      e->late, e->suspects, e->points, e->entry_chunks, e->results, e->touched, e->stack, e->frozen,
+                      e->level_touched, e->found, e->level_links, e->level_caps};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     free(e);
@@ -67,38 +67,61 @@ static void add_late(struct engine *e, tick_t tick, int32_t flow, int32_t link)
     e->late[e->late_count++] = (struct late){tick, flow, link};
 }
 
-/* `count` flows; flow i crosses links[offsets[i]] to links[offsets[i + 1] - 1], at least one. Their slots go to `slots`. */
-EXPORT void ph_flows_add(struct engine *e, int64_t count, const int64_t *starts, const double *sizes, const double *caps,
-                         const int64_t *counts, const int64_t *offsets, const int32_t *links, int32_t *slots)
+static int32_t add_one(struct engine *e, int32_t group, int64_t start_ns, double size, double cap, int64_t count,
+                       const int32_t *links, int64_t length)
 {
-    for (int64_t i = 0; i < count; i++) {
-        int32_t flow = flow_new(e, links + offsets[i], offsets[i + 1] - offsets[i], (double)counts[i]);
-        e->flows[flow].start = ns_to_tick(starts[i]);
-        e->flows[flow].size = sizes[i];
-        e->cap[flow] = caps[i];
-        heap_push(&e->pending, e->flows[flow].start, (void *)(intptr_t)flow);
-        if (e->flows[flow].start <= e->now)
-            add_late(e, e->flows[flow].start, flow, -1);
-        slots[i] = flow;
-    }
-    e->grown += count;
+    int32_t flow = flow_new(e, links, length, (double)count);
+    e->flows[flow].start = ns_to_tick(start_ns);
+    e->flows[flow].size = size;
+    e->cap[flow] = cap;
+    group_join(e, group, flow);
+    heap_push(&e->pending, e->flows[flow].start, (void *)(intptr_t)flow);
+    if (e->flows[flow].start <= e->now)
+        add_late(e, e->flows[flow].start, flow, -1);
+    e->grown++;
+    return flow;
 }
 
-/* The flow starts at `start_ns` instead, as if it had been added so. */
-EXPORT void ph_flows_move(struct engine *e, int32_t flow, int64_t start_ns)
+/* `count` groups of one flow; flow i crosses links[offsets[i]] to links[offsets[i + 1] - 1], at least one. The groups'
+ * numbers go to `groups`. */
+EXPORT void ph_flows_add(struct engine *e, int64_t count, const int64_t *starts, const double *sizes, const double *caps,
+                         const int64_t *counts, const int64_t *offsets, const int32_t *links, int32_t *groups)
 {
-    tick_t start = ns_to_tick(start_ns), before = e->flows[flow].start, first = start < before ? start : before;
-    e->flows[flow].start = start;
-    if (e->state[flow] == PENDING) {
-        int64_t at = 0;
-        while (e->pending.items[at].item != (void *)(intptr_t)flow)
-            at++;
-        heap_remove(&e->pending, at);
-        heap_push(&e->pending, start, (void *)(intptr_t)flow);
+    for (int64_t i = 0; i < count; i++) {
+        groups[i] = group_new(e);
+        e->groups[groups[i]].start_ns = starts[i];
+        add_one(e, groups[i], starts[i], sizes[i], caps[i], counts[i], links + offsets[i], offsets[i + 1] - offsets[i]);
     }
+}
+
+/* One group of `count` flows, at least one, which start together. Returns its number. */
+EXPORT int32_t ph_flows_add_group(struct engine *e, int64_t start, int64_t count, const double *sizes, const double *caps,
+                                  const int64_t *counts, const int64_t *offsets, const int32_t *links)
+{
+    int32_t group = group_new(e);
+    e->groups[group].start_ns = start;
+    for (int64_t i = 0; i < count; i++)
+        add_one(e, group, start, sizes[i], caps[i], counts[i], links + offsets[i], offsets[i + 1] - offsets[i]);
+    return group;
+}
+
+static void move_flow(struct engine *e, int32_t flow, tick_t start)
+{
+    tick_t before = e->flows[flow].start, first = start < before ? start : before;
+    e->flows[flow].start = start;
+    if (e->state[flow] == PENDING) /* its other place in the queue is void now */
+        heap_push(&e->pending, start, (void *)(intptr_t)flow);
     if (first <= e->now)
         add_late(e, first, flow, -1);
     e->grown++;
+}
+
+/* The group starts at `start_ns` instead, as if it had been added so. None of its flows has been forgotten. */
+EXPORT void ph_flows_move(struct engine *e, int32_t group, int64_t start_ns)
+{
+    e->groups[group].start_ns = start_ns;
+    for (int32_t flow = e->groups[group].first; flow >= 0; flow = e->flows[flow].next_member)
+        move_flow(e, flow, ns_to_tick(start_ns));
 }
 
 EXPORT void ph_flows_set_capacity(struct engine *e, int64_t at_ns, int32_t number, double bytes_per_ns)
@@ -127,21 +150,26 @@ EXPORT void ph_flows_settle(struct engine *e)
     settle(e);
 }
 
-static bool run_to_end(struct engine *e, int32_t flow, int64_t *time_ns)
+static bool run_to_end(struct engine *e, int32_t number, int64_t *time_ns)
 {
-    while (e->state[flow] != ENDED)
-        run_step(e);
-    return tick_to_ns(e->done[flow], time_ns);
+    const struct group *group = &e->groups[number];
+    tick_t latest = group->latest;
+    for (int32_t flow = group->first; flow >= 0; flow = e->flows[flow].next_member) {
+        while (e->state[flow] != ENDED)
+            run_step(e);
+        latest = e->done[flow] > latest ? e->done[flow] : latest;
+    }
+    return tick_to_ns(latest, time_ns);
 }
 
 /* 0, or -1 when the completion does not fit in 64 bits of nanoseconds. */
-EXPORT int ph_flows_completion(struct engine *e, int32_t flow, int64_t *time_ns)
+EXPORT int ph_flows_completion(struct engine *e, int32_t group, int64_t *time_ns)
 {
     settle(e);
-    if (!run_to_end(e, flow, time_ns))
+    if (!run_to_end(e, group, time_ns))
         return -1;
-    e->flows[flow].reported = true;
-    e->flows[flow].reported_ns = *time_ns;
+    e->groups[group].reported = true;
+    e->groups[group].reported_ns = *time_ns;
     return 0;
 }
 
@@ -151,20 +179,20 @@ EXPORT int64_t ph_flows_changed(struct engine *e)
     settle(e);
     e->result_count = 0;
     for (int64_t i = 0; i < e->suspect_count; i++) {
-        int32_t flow = e->suspects[i];
+        struct group *group = &e->groups[e->suspects[i]];
         int64_t time_ns;
-        if (!run_to_end(e, flow, &time_ns))
+        if (!run_to_end(e, e->suspects[i], &time_ns))
             return -1;
-        e->flows[flow].suspect = false;
-        if (time_ns != e->flows[flow].reported_ns)
-            result_add(e, flow, time_ns);
-        e->flows[flow].reported_ns = time_ns;
+        group->suspect = false;
+        if (time_ns != group->reported_ns)
+            result_add(e, e->suspects[i], time_ns);
+        group->reported_ns = time_ns;
     }
     e->suspect_count = 0;
     return e->result_count;
 }
 
-/* Runs up to `before_ns` and forgets; the flows that are gone for good are the results. Returns how many. */
+/* Runs up to `before_ns` and forgets; the groups that are gone for good are the results. Returns how many. */
 EXPORT int64_t ph_flows_commit(struct engine *e, int64_t before_ns)
 {
     tick_t horizon = ns_to_tick(before_ns);
@@ -184,8 +212,8 @@ EXPORT const struct result *ph_flows_results(const struct engine *e)
     return e->results;
 }
 
-/* rollbacks, events, retained objects, whether every tick since the horizon can be restored, slots ever used at once */
-EXPORT void ph_flows_statistics(const struct engine *e, int64_t out[5])
+/* rollbacks, events, retained objects, slots ever used at once */
+EXPORT void ph_flows_statistics(const struct engine *e, int64_t out[4])
 {
     int64_t changes = 0;
     for (int32_t i = 0; i < e->link_count; i++)
@@ -193,9 +221,8 @@ EXPORT void ph_flows_statistics(const struct engine *e, int64_t out[5])
     out[0] = e->rollbacks;
     out[1] = e->events_run;
     out[2] = e->live_flows + e->entries + e->past_references + e->events.count + e->pending.count + e->changes.count
-             + e->suspect_count + e->point_count + changes;
-    out[3] = e->all_from <= e->horizon;
-    out[4] = e->slots;
+             + e->suspect_count + e->point_count + changes + e->group_slots - e->free_group_count;
+    out[3] = e->slots;
 }
 
 /* ---- what `check` reads: a tick as two 64-bit halves, high first -------------------------------------------------------*/
@@ -206,10 +233,25 @@ static void split_tick(tick_t tick, int64_t out[2])
     out[1] = (int64_t)(uint64_t)tick;
 }
 
-EXPORT void ph_flows_now(const struct engine *e, int64_t now[2], int64_t horizon[2])
+/* `since`: the logs are complete from there on; beyond `now` when they are being thinned. */
+EXPORT void ph_flows_now(const struct engine *e, int64_t now[2], int64_t since[2])
 {
     split_tick(e->now, now);
-    split_tick(e->horizon, horizon);
+    split_tick(e->all_from > e->horizon ? e->all_from : e->horizon, since);
+}
+
+/* The group's start, and the end of its last flow: false when some have not ended. */
+EXPORT bool ph_flows_group(const struct engine *e, int32_t number, int64_t *start_ns, int64_t done[2])
+{
+    tick_t latest = e->groups[number].latest;
+    *start_ns = e->groups[number].start_ns;
+    for (int32_t member = e->groups[number].first; member >= 0; member = e->flows[member].next_member) {
+        if (e->state[member] != ENDED)
+            return false;
+        latest = e->done[member] > latest ? e->done[member] : latest;
+    }
+    split_tick(latest, done);
+    return true;
 }
 
 /* State of the flow (enum state); its start, end (when ended), size, cap, number of log entries and of links on its route. */

@@ -62,9 +62,15 @@ struct flow { /* what is rarely needed */
     tick_t start;
     double size;
     struct entry *older;
-    int64_t reported_ns;
     uint64_t rolled;
-    bool reported, suspect;
+    int32_t group, next_member;
+};
+
+struct group { /* what a handle stands for: flows that start together; complete when the last of them is */
+    int32_t first; /* of its flows that have not been forgotten; -1: none */
+    bool live, reported, suspect;
+    tick_t latest; /* the last end of those that have */
+    int64_t start_ns, reported_ns;
 };
 
 struct heap_item {
@@ -84,7 +90,7 @@ struct late {
 };
 
 struct result {
-    int64_t slot, time_ns;
+    int64_t group, time_ns;
 };
 
 struct level_link {
@@ -113,13 +119,19 @@ struct engine {
     int32_t *free_slots;
     int32_t free_count, free_room;
 
+    struct group *groups;
+    int32_t group_slots, group_room;
+    int32_t *free_groups;
+    int32_t free_group_count, free_group_room;
+
     /* pool of routes: blocks of a few sizes */
     int32_t *route_link, *route_at;
     double *route_weight;
     int32_t route_used, route_room;
     int32_t free_routes[64];
 
-    struct heap events, pending, changes;
+    struct heap events, changes;
+    struct heap pending; /* void where a flow does not wait any more, or starts at another tick */
     struct component *spare_components; /* chained through `flows` */
     struct entry *spare_entries, **entry_chunks;
     int64_t entry_chunk_count, entry_chunk_room;
@@ -128,7 +140,7 @@ struct engine {
     tick_t now, horizon, base; /* base: what the last sweep could go back to */
     struct late *late;
     int64_t late_count, late_room;
-    int32_t *suspects;
+    int32_t *suspects; /* groups with a reported completion that a rollback may have moved */
     int64_t suspect_count, suspect_room;
     uint64_t settling, stamp;
 
@@ -177,6 +189,9 @@ void component_add(struct engine *e, struct component *c, int32_t flow);
 void component_remove(struct engine *e, int32_t flow);
 int32_t flow_new(struct engine *e, const int32_t *links, int64_t count, double weight);
 void flow_free(struct engine *e, int32_t flow);
+int32_t group_new(struct engine *e);
+void group_join(struct engine *e, int32_t group, int32_t flow);
+void group_free(struct engine *e, int32_t group);
 void link_enter(struct engine *e, int32_t flow);
 void link_leave(struct engine *e, int32_t flow);
 void log_push(struct engine *e, int32_t flow);
@@ -184,7 +199,7 @@ void log_drop(struct engine *e, struct entry **at);
 void log_pop(struct engine *e, int32_t flow);
 double capacity_at(const struct link *link, tick_t tick);
 void schedule(struct engine *e, struct component *c);
-void result_add(struct engine *e, int32_t slot, int64_t time_ns);
+void result_add(struct engine *e, int32_t group, int64_t time_ns);
 
 /* time.c: the arithmetic of _flow_time.py */
 tick_t ns_to_tick(int64_t time_ns);
@@ -196,7 +211,7 @@ tick_t end_tick(tick_t tick, double left, double rate);
 void fair_rates(struct engine *e, const struct component *c, tick_t tick);
 
 /* run.c */
-tick_t next_tick(const struct engine *e);
+tick_t next_tick(struct engine *e);
 void run_step(struct engine *e);
 
 /* history.c */

@@ -171,10 +171,11 @@ static void reach_all(struct engine *e, struct reach *reach, tick_t tick)
 static void restore(struct engine *e, int32_t flow, tick_t tick, struct component *again)
 {
     bool active = e->state[flow] == ACTIVE;
-    if (e->flows[flow].reported && !e->flows[flow].suspect) {
-        e->flows[flow].suspect = true;
+    struct group *group = &e->groups[e->flows[flow].group];
+    if (group->reported && !group->suspect) {
+        group->suspect = true;
         RESERVE(e->suspects, e->suspect_room, e->suspect_count + 1);
-        e->suspects[e->suspect_count++] = flow;
+        e->suspects[e->suspect_count++] = e->flows[flow].group;
     }
     while (e->since[flow] >= tick && e->flows[flow].older != NULL)
         log_pop(e, flow);
@@ -326,7 +327,7 @@ static void forget_links(struct engine *e, tick_t base)
         link->past_count = kept;
         link->forgotten = 0;
         first = link->capacity_count - 1;
-        while (link->capacities[first].since >= base)
+        while (first > 0 && link->capacities[first].since >= base)
             first--;
         for (int32_t i = first; i < link->capacity_count; i++)
             link->capacities[i - first] = link->capacities[i];
@@ -347,35 +348,58 @@ static void forget_log(struct engine *e, int32_t flow, tick_t base)
         log_drop(e, after);
 }
 
-/* Drops what no rollback to the horizon can need; the flows that are gone for good go to the results. */
-void sweep(struct engine *e)
+/* The members that no rollback can reach any more go; without members the group goes too, unless `changed` has still to tell
+ * that its completion moved. */
+static void forget_group(struct engine *e, int32_t number, tick_t base)
 {
-    tick_t base = restorable(e, e->horizon);
-    int64_t kept = 0;
-    if (base < e->horizon && base == e->base) { /* no point came since the last sweep: make the horizon one */
-        rewind_all(e, base);
-        while (next_tick(e) < e->horizon)
-            run_step(e);
-        insert_point(e, e->horizon);
-        base = e->horizon;
-    }
-    e->base = base;
-    forget_links(e, base);
-    for (int32_t flow = 0; flow < e->slots; flow++) {
-        int64_t time_ns;
+    struct group *group = &e->groups[number];
+    int64_t time_ns;
+    for (int32_t *at = &group->first; *at >= 0;) {
+        int32_t flow = *at;
         if (e->state[flow] == ACTIVE || e->state[flow] == ENDED)
             forget_log(e, flow, base);
-        if (e->state[flow] != ENDED || e->done[flow] >= base)
+        if (e->state[flow] != ENDED || e->done[flow] >= base) {
+            at = &e->flows[flow].next_member;
             continue;
-        tick_to_ns(e->done[flow], &time_ns);
-        if (e->flows[flow].suspect && e->flows[flow].reported_ns != time_ns)
-            continue; /* `changed` has still to tell it */
-        e->flows[flow].suspect = false;
-        result_add(e, flow, time_ns);
+        }
+        group->latest = e->done[flow] > group->latest ? e->done[flow] : group->latest;
+        *at = e->flows[flow].next_member;
         flow_free(e, flow);
     }
+    if (group->first >= 0)
+        return;
+    tick_to_ns(group->latest, &time_ns);
+    if (group->suspect && group->reported_ns != time_ns)
+        return;
+    group->suspect = false;
+    result_add(e, number, time_ns);
+    group_free(e, number);
+}
+
+/* Where no point has come since the last sweep, the horizon is made one. */
+static tick_t find_base(struct engine *e)
+{
+    tick_t base = restorable(e, e->horizon);
+    if (base == e->horizon || base != e->base)
+        return base;
+    rewind_all(e, base);
+    while (next_tick(e) < e->horizon)
+        run_step(e);
+    insert_point(e, e->horizon);
+    return e->horizon;
+}
+
+/* Drops what no rollback to the horizon can need; the groups that are gone for good are the results. */
+void sweep(struct engine *e)
+{
+    int64_t kept = 0;
+    tick_t base = e->base = find_base(e);
+    forget_links(e, base);
+    for (int32_t group = 0; group < e->group_slots; group++)
+        if (e->groups[group].live)
+            forget_group(e, group, base);
     for (int64_t i = 0; i < e->suspect_count; i++)
-        if (e->flows[e->suspects[i]].suspect)
+        if (e->groups[e->suspects[i]].suspect)
             e->suspects[kept++] = e->suspects[i];
     e->suspect_count = kept;
     forget_points(e, base);

@@ -4,9 +4,17 @@
  * capacities, then new rates, once, for the components that were touched. */
 #include "engine.h"
 
-tick_t next_tick(const struct engine *e)
+static bool waits(const struct engine *e, const struct heap_item *item)
+{
+    int32_t flow = (int32_t)(intptr_t)item->item;
+    return e->state[flow] == PENDING && e->flows[flow].start == item->key;
+}
+
+tick_t next_tick(struct engine *e)
 {
     tick_t next = TICK_MAX;
+    while (e->pending.count && !waits(e, &e->pending.items[0]))
+        heap_remove(&e->pending, 0);
     const struct heap *heaps[] = {&e->events, &e->pending, &e->changes};
     for (int i = 0; i < 3; i++)
         if (heaps[i]->count && heaps[i]->items[0].key < next)
@@ -144,9 +152,9 @@ void run_step(struct engine *e)
         touch(e, c);
     }
     while (e->pending.count && e->pending.items[0].key == tick) {
-        int32_t flow = (int32_t)(intptr_t)e->pending.items[0].item;
+        if (waits(e, &e->pending.items[0]))
+            admit(e, (int32_t)(intptr_t)e->pending.items[0].item);
         heap_remove(&e->pending, 0);
-        admit(e, flow);
     }
     while (e->changes.count && e->changes.items[0].key == tick) {
         const struct link *link = &e->links[(intptr_t)e->changes.items[0].item];

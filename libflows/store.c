@@ -232,6 +232,29 @@ void flow_free(struct engine *e, int32_t flow)
     e->live_flows--;
 }
 
+int32_t group_new(struct engine *e)
+{
+    if (e->free_group_count == 0)
+        RESERVE(e->groups, e->group_room, e->group_slots + 1);
+    int32_t group = e->free_group_count ? e->free_groups[--e->free_group_count] : e->group_slots++;
+    e->groups[group] = (struct group){.first = -1, .live = true, .latest = TICK_MIN};
+    return group;
+}
+
+void group_join(struct engine *e, int32_t group, int32_t flow)
+{
+    e->flows[flow].group = group;
+    e->flows[flow].next_member = e->groups[group].first;
+    e->groups[group].first = flow;
+}
+
+void group_free(struct engine *e, int32_t group)
+{
+    e->groups[group].live = false;
+    RESERVE(e->free_groups, e->free_group_room, e->free_group_count + 1);
+    e->free_groups[e->free_group_count++] = group;
+}
+
 void link_enter(struct engine *e, int32_t flow)
 {
     int32_t end = e->route[flow] + e->route_length[flow];
@@ -310,8 +333,8 @@ void log_pop(struct engine *e, int32_t flow)
     log_drop(e, &e->flows[flow].older);
 }
 
-void result_add(struct engine *e, int32_t slot, int64_t time_ns)
+void result_add(struct engine *e, int32_t group, int64_t time_ns)
 {
     RESERVE(e->results, e->result_room, e->result_count + 1);
-    e->results[e->result_count++] = (struct result){slot, time_ns};
+    e->results[e->result_count++] = (struct result){group, time_ns};
 }

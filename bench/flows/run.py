@@ -31,10 +31,22 @@ def measure(name, flows, function):
 
 
 def run_ring(engine, hosts, flows):
+    """Each hop a flow, each step a group of them: what the timeline does for a collective."""
+    simulator = FlowSimulator(schedules.star(hosts), engine=engine)
+    step = simulator.group(next(schedules.ring_steps(hosts, hosts)))
+    now = 0
+    for _ in schedules.ring_steps(hosts, flows):
+        now = simulator.completion_ns(simulator.add_group(now, step))
+        simulator.commit(now)
+    return simulator, now
+
+
+def run_ring_singly(engine, hosts, flows):
+    """The same with a handle and a question for each flow."""
     simulator = FlowSimulator(schedules.star(hosts), engine=engine)
     now = 0
     for step in schedules.ring_steps(hosts, flows):
-        handles = simulator.add_many(now, [route for route, _ in step], step[0][1])
+        handles = [simulator.add(now, route, size) for route, size in step]
         now = max(map(simulator.completion_ns, handles))
         simulator.commit(now)
     return simulator, now
@@ -75,7 +87,8 @@ def rollback_depths(engine):
         late = simulator.add(start, flows[0][1], 100_000)
         simulator.completion_ns(late)
         cost = time.process_time() - before
-        print(f"rollback {depth:6d} flows deep: {cost * 1e3:9.3f} ms, {simulator.events - events:6d} events run again", flush=True)
+        again = simulator.events - events
+        print(f"rollback {depth:6d} flows deep: {cost * 1e3:9.3f} ms, {again:6d} events run again", flush=True)
 
 
 def main():
@@ -88,6 +101,7 @@ def main():
     for hosts, flows in ((128, 256_000), (1024, 256_000), (8192, 262_144)):
         flows = max(hosts, flows // scale)
         measure(f"ring of {hosts}, hop by hop", flows, lambda h=hosts, f=flows: run_ring(engine, h, f))
+        measure(f"ring of {hosts}, hop by hop, handle by handle", flows, lambda h=hosts, f=flows: run_ring_singly(engine, h, f))
     for hosts in (128, 1024, 8192):
         measure(f"ring of {hosts}, one flow over all hops", 200 * hosts, lambda h=hosts: run_ring_as_one(engine, h, 200))
     for hosts, equal in ((64, True), (64, False), (432, True), (432, False)):

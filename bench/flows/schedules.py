@@ -54,5 +54,6 @@ def random_pairs(hosts: int, flows: int, span_ns: int, seed: int = 2, spines: in
     found = []
     for _ in range(flows):
         source, target = rng.sample(range(hosts), 2)
-        found.append((rng.randrange(span_ns), fat_tree_route(source, target, rng.randrange(spines)), rng.randrange(1000, 1_000_000)))
+        route = fat_tree_route(source, target, rng.randrange(spines))
+        found.append((rng.randrange(span_ns), route, rng.randrange(1000, 1_000_000)))
     return sorted(found)

@@ -25,18 +25,36 @@ from phantora_ns.sim._flow_fill import fair_rates
 from phantora_ns.sim._flow_time import bytes_left, end_tick, ns_to_tick, tick_to_ns
 
 _SWEEP_AT_LEAST = 256
+_BEGINNING = -(1 << 200)  # of time, in ticks
+
+
+class _Group:
+    """What a handle stands for: flows that start together; complete when the last of them is."""
+
+    __slots__ = ("number", "start_ns", "members", "latest", "reported")
+
+    def __init__(self, number: int, start_ns: int):
+        self.number, self.start_ns = number, start_ns
+        self.members: list[_Flow] = []  # those that have not been forgotten
+        self.latest = _BEGINNING  # the last end of those that have
+        self.reported: int | None = None
+
+    def end(self) -> int | None:
+        """The tick of the last end; None before."""
+        if any(not flow.ended for flow in self.members):
+            return None
+        return max([self.latest, *(flow.done for flow in self.members)])
 
 
 class _Flow:
-    __slots__ = ("slot", "start", "size", "cap", "entries", "log", "done", "ended", "component", "reported", "rolled")
+    __slots__ = ("group", "start", "size", "cap", "entries", "log", "done", "ended", "component", "rolled")
 
-    def __init__(self, slot: int, start: int, size: float, cap: float, entries: tuple[tuple[int, int], ...]):
-        self.slot, self.start, self.size, self.cap, self.entries = slot, start, size, cap, entries
+    def __init__(self, group: _Group, start: int, size: float, cap: float, entries: tuple[tuple[int, int], ...]):
+        self.group, self.start, self.size, self.cap, self.entries = group, start, size, cap, entries
         self.log: list[tuple[int, float, float]] = []
         self.done: int | None = None  # the tick of the end: foreseen while active, final (until a rollback) once ended
         self.ended = False
         self.component: _Component | None = None
-        self.reported: int | None = None
         self.rolled = 0  # number of the last settling that put this flow back
 
 
@@ -61,22 +79,21 @@ class _Link:
 
 
 class PythonEngine:
-    """Flows by slot number. Times at this face are nanoseconds, links are indices into `capacities`."""
+    """Groups of flows by number. Times at this face are nanoseconds, links are indices into `capacities`."""
 
     name = "python"
 
     def __init__(self, capacities: Iterable[float]):
-        beginning = -(1 << 200)
-        self._links = [_Link([(beginning, float(value))]) for value in capacities]
-        self._flows: dict[int, _Flow] = {}
-        self._slots = count()
+        self._links = [_Link([(_BEGINNING, float(value))]) for value in capacities]
+        self._groups: dict[int, _Group] = {}
+        self._numbers = count()
         self._order = count()
         self._pending: list[tuple[int, int, _Flow]] = []
         self._events: list[tuple[int, int, _Component]] = []
         self._changes: list[tuple[int, int]] = []  # (tick, link): capacity changes still to be run
         self._late: list[tuple[int, tuple[int, ...]]] = []
-        self._suspects: set[_Flow] = set()
-        self._now = self._horizon = beginning  # every event up to and including _now has been run
+        self._suspects: set[_Group] = set()  # with a reported completion that a rollback may have moved
+        self._now = self._horizon = _BEGINNING  # every event up to and including _now has been run
         self._settlings = 0
         self._grown = 0  # records made since the last sweep
         self._sweep_at = _SWEEP_AT_LEAST
@@ -86,24 +103,46 @@ class PythonEngine:
     # ---- the face that flows.py uses ---------------------------------------------------------------------------------
 
     def add_batch(self, starts, sizes, caps, counts, offsets, links) -> list[int]:
-        """Flows i with route links[offsets[i]:offsets[i+1]]; sizes > 0, routes not empty. Returns their slots."""
-        slots = []
+        """Groups of one flow; flow i has route links[offsets[i]:offsets[i+1]], not empty, and size > 0. Returns their numbers."""
+        numbers = []
         for i, start in enumerate(starts):
-            weights: dict[int, int] = {}
-            for link in links[offsets[i] : offsets[i + 1]]:
-                weights[link] = weights.get(link, 0) + counts[i]
-            flow = _Flow(next(self._slots), ns_to_tick(start), float(sizes[i]), float(caps[i]), tuple(sorted(weights.items())))
-            self._flows[flow.slot] = flow
-            heappush(self._pending, (flow.start, next(self._order), flow))
-            if flow.start <= self._now:
-                self._late.append((flow.start, tuple(weights)))
-            slots.append(flow.slot)
-        self._grown += len(slots)
-        return slots
+            group = self._new_group(start)
+            self._add(group, sizes[i], caps[i], counts[i], links[offsets[i] : offsets[i + 1]])
+            numbers.append(group.number)
+        return numbers
 
-    def move(self, slot: int, start_ns: int) -> None:
-        """The flow starts at `start_ns` instead, as if it had been added so."""
-        flow, start, before = self._flows[slot], ns_to_tick(start_ns), self._flows[slot].start
+    def add_group(self, start_ns, sizes, caps, counts, offsets, links) -> int:
+        """One group of flows (at least one) that start together. Returns its number."""
+        group = self._new_group(start_ns)
+        for i, size in enumerate(sizes):
+            self._add(group, size, caps[i], counts[i], links[offsets[i] : offsets[i + 1]])
+        return group.number
+
+    def _new_group(self, start_ns: int) -> _Group:
+        group = _Group(next(self._numbers), start_ns)
+        self._groups[group.number] = group
+        return group
+
+    def _add(self, group: _Group, size: float, cap: float, multiplicity: int, route: Iterable[int]) -> None:
+        weights: dict[int, int] = {}
+        for link in route:
+            weights[link] = weights.get(link, 0) + multiplicity
+        flow = _Flow(group, ns_to_tick(group.start_ns), float(size), float(cap), tuple(sorted(weights.items())))
+        group.members.append(flow)
+        heappush(self._pending, (flow.start, next(self._order), flow))
+        if flow.start <= self._now:
+            self._late.append((flow.start, tuple(weights)))
+        self._grown += 1
+
+    def move(self, number: int, start_ns: int) -> None:
+        """The group starts at `start_ns` instead, as if it had been added so. None of its flows has been forgotten."""
+        group = self._groups[number]
+        group.start_ns = start_ns
+        for flow in group.members:
+            self._move(flow, ns_to_tick(start_ns))
+
+    def _move(self, flow: _Flow, start: int) -> None:
+        before = flow.start
         flow.start = start
         if not flow.log:  # it has not begun, or has been put back
             self._pending = [entry for entry in self._pending if entry[2] is not flow]
@@ -122,29 +161,32 @@ class PythonEngine:
         if tick <= self._now:
             self._late.append((tick, (link,)))
 
-    def completion_ns(self, slot: int) -> int:
+    def completion_ns(self, number: int) -> int:
         self._settle()
-        flow = self._flows[slot]
-        while not flow.ended:
-            self._step()
-        flow.reported = tick_to_ns(flow.done)
-        return flow.reported
+        group = self._groups[number]
+        group.reported = self._run_to_end(group)
+        return group.reported
 
-    def changed(self) -> list[tuple[int, int]]:
-        """(slot, new time) of reported completions that moved, by slot."""
-        self._settle()
-        moved = []
-        for flow in sorted(self._suspects, key=lambda suspect: suspect.slot):
+    def _run_to_end(self, group: _Group) -> int:
+        for flow in group.members:
             while not flow.ended:
                 self._step()
-            if tick_to_ns(flow.done) != flow.reported:
-                flow.reported = tick_to_ns(flow.done)
-                moved.append((flow.slot, flow.reported))
+        return tick_to_ns(group.end())
+
+    def changed(self) -> list[tuple[int, int]]:
+        """(group, new time) of reported completions that moved, by group."""
+        self._settle()
+        moved = []
+        for group in sorted(self._suspects, key=lambda suspect: suspect.number):
+            time_ns = self._run_to_end(group)
+            if time_ns != group.reported:
+                group.reported = time_ns
+                moved.append((group.number, time_ns))
         self._suspects.clear()
         return moved
 
     def commit(self, before_ns: int) -> list[tuple[int, int]]:
-        """Runs up to `before_ns` and forgets; returns (slot, completion) of the flows that are forgotten for good."""
+        """Runs up to `before_ns` and forgets; returns (group, completion) of the groups that are forgotten for good."""
         self._settle()
         self._horizon = max(self._horizon, ns_to_tick(before_ns))
         while (tick := self._next_tick()) is not None and tick < self._horizon:
@@ -154,27 +196,32 @@ class PythonEngine:
     def settle(self) -> None:
         self._settle()
 
-    def start_ns(self, slot: int) -> int:
-        """When the flow starts."""
-        return tick_to_ns(self._flows[slot].start)
+    def start_ns(self, number: int) -> int:
+        """When the group starts."""
+        return self._groups[number].start_ns
 
-    def end_tick(self, slot: int) -> int | None:
-        """The exact end, in ticks, of a flow that has ended."""
-        return self._flows[slot].done if self._flows[slot].ended else None
+    def end_tick(self, number: int) -> int | None:
+        """The exact end, in ticks, of a group that has ended."""
+        return self._groups[number].end()
+
+    def _flows(self) -> list[_Flow]:
+        return [flow for group in self._groups.values() for flow in group.members]
 
     def history(self):
         """For `check`: (now, since, flows, capacities), `since` being the tick from which the history is complete; flows as
-        (slot, start, size, cap, entries, log, end or None); capacities as one list of (tick, bytes/ns) per link."""
+        (number, start, size, cap, entries, log, end or None); capacities as one list of (tick, bytes/ns) per link."""
         flows = [
-            (f.slot, f.start, f.size, f.cap, f.entries, list(f.log), f.done if f.ended else None) for f in self._flows.values()
+            (number, f.start, f.size, f.cap, f.entries, list(f.log), f.done if f.ended else None)
+            for number, f in enumerate(self._flows())
         ]
         return self._now, self._horizon, flows, [list(link.capacities) for link in self._links]
 
     def retained(self) -> int:
         """Objects that history and present hold: flows, log entries, past references, queue entries, capacity changes."""
-        flows = sum(1 + len(flow.log) for flow in self._flows.values())
+        flows = sum(1 + len(flow.log) for flow in self._flows())
         links = sum(len(link.past) + len(link.capacities) for link in self._links)
-        return flows + links + len(self._pending) + len(self._events) + len(self._changes) + len(self._suspects)
+        queues = len(self._pending) + len(self._events) + len(self._changes) + len(self._suspects)
+        return flows + links + queues + len(self._groups)
 
     # ---- rollback ----------------------------------------------------------------------------------------------------
 
@@ -222,8 +269,8 @@ class PythonEngine:
         left: set[_Component] = set()
         again = _Component(set())
         for flow in flows:
-            if flow.reported is not None:
-                self._suspects.add(flow)
+            if flow.group.reported is not None:
+                self._suspects.add(flow.group)
             if flow.component is not None:
                 flow.component.flows.discard(flow)
                 left.add(flow.component)
@@ -331,12 +378,12 @@ class PythonEngine:
 
     def _rate(self, component: _Component, tick: int) -> None:
         """New rates from `tick` on. A flow whose rate does not change gets no entry: see rule 3 of `_flow_time`."""
-        by_slot = {flow.slot: flow for flow in component.flows}
+        flows = list(component.flows)
         rates = fair_rates(
-            {slot: (flow.entries, flow.cap) for slot, flow in by_slot.items()}, lambda link: self._links[link].capacity(tick)
+            {i: (flow.entries, flow.cap) for i, flow in enumerate(flows)}, lambda link: self._links[link].capacity(tick)
         )
-        for slot, rate in rates.items():
-            flow = by_slot[slot]
+        for i, rate in rates.items():
+            flow = flows[i]
             left = flow.size
             if flow.log:
                 since, left, old = flow.log[-1]
@@ -359,20 +406,23 @@ class PythonEngine:
     def _sweep(self) -> list[tuple[int, int]]:
         """Drop what no rollback can need. Run when as much has been recorded as the last sweep left: amortised O(1) a record.
 
-        Reported completions that moved and that `changed` has not told yet stay until it does.
+        A group whose reported completion moved, which `changed` has not told yet, stays until it does.
         """
         gone = []
-        for flow in list(self._flows.values()):
-            if flow.ended and flow.done < self._horizon:
-                if flow in self._suspects:
-                    if flow.reported != tick_to_ns(flow.done):
-                        continue
-                    self._suspects.discard(flow)
-                del self._flows[flow.slot]
-                gone.append((flow.slot, tick_to_ns(flow.done)))
-            else:
-                keep = next((i for i in range(len(flow.log) - 1, 0, -1) if flow.log[i][0] < self._horizon), 0)
-                del flow.log[:keep]
+        for group in list(self._groups.values()):
+            for flow in group.members:
+                if flow.ended and flow.done < self._horizon:
+                    group.latest = max(group.latest, flow.done)
+                else:
+                    keep = next((i for i in range(len(flow.log) - 1, 0, -1) if flow.log[i][0] < self._horizon), 0)
+                    del flow.log[:keep]
+            group.members = [flow for flow in group.members if not flow.ended or flow.done >= self._horizon]
+            time_ns = tick_to_ns(group.latest)
+            if group.members or (group in self._suspects and group.reported != time_ns):
+                continue
+            self._suspects.discard(group)
+            del self._groups[group.number]
+            gone.append((group.number, time_ns))
         for link in self._links:
             link.past = [flow for flow in link.past if flow.done >= self._horizon]
             keep = next(i for i in range(len(link.capacities) - 1, -1, -1) if link.capacities[i][0] < self._horizon)

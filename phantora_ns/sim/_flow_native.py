@@ -8,7 +8,7 @@ the Python engine, which gives the same times more slowly.
 import ctypes
 from array import array
 from collections.abc import Iterable
-from ctypes import POINTER, byref, c_double, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, byref, c_bool, c_double, c_int, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +19,7 @@ _Tick = c_int64 * 2
 
 
 class _Result(ctypes.Structure):
-    _fields_ = [("slot", c_int64), ("time_ns", c_int64)]
+    _fields_ = [("group", c_int64), ("time_ns", c_int64)]
 
 
 @cache
@@ -29,6 +29,7 @@ def _library(path: Path = LIBRARY) -> ctypes.CDLL:
         "new": (c_void_p, [c_int32, POINTER(c_double), c_int64]),
         "free": (None, [c_void_p]),
         "add": (None, [c_void_p, c_int64, *[c_void_p] * 7]),
+        "add_group": (c_int32, [c_void_p, c_int64, c_int64, *[c_void_p] * 5]),
         "move": (None, [c_void_p, c_int32, c_int64]),
         "set_capacity": (None, [c_void_p, c_int64, c_int32, c_double]),
         "settle": (None, [c_void_p]),
@@ -39,6 +40,7 @@ def _library(path: Path = LIBRARY) -> ctypes.CDLL:
         "statistics": (None, [c_void_p, POINTER(c_int64)]),
         "now": (None, [c_void_p, _Tick, _Tick]),
         "flow": (c_int, [c_void_p, c_int32, _Tick, _Tick, c_double * 2, c_int64 * 2]),
+        "group": (c_bool, [c_void_p, c_int32, POINTER(c_int64), _Tick]),
         "log": (None, [c_void_p, c_int32, c_void_p, POINTER(c_double), POINTER(c_double), POINTER(c_int32), POINTER(c_double)]),
         "capacities": (c_int32, [c_void_p, c_int32, c_void_p, POINTER(c_double)]),
     }
@@ -57,7 +59,7 @@ def _address(values: array) -> int:
 
 
 class NativeEngine:
-    """Flows by slot number. Times at this face are nanoseconds, links are indices into `capacities`."""
+    """Groups of flows by number. Times at this face are nanoseconds, links are indices into `capacities`."""
 
     name = "native"
 
@@ -79,49 +81,52 @@ class NativeEngine:
         return LIBRARY.exists()
 
     def add_batch(self, starts: array, sizes: array, caps: array, counts: array, offsets: array, links: array) -> array:
-        """Flows i with route links[offsets[i]:offsets[i+1]]; sizes > 0, routes not empty. Returns their slots."""
-        slots = array("i", bytes(4 * len(starts)))
-        arrays = (starts, sizes, caps, counts, offsets, links, slots)
+        """As `PythonEngine.add_batch`."""
+        groups = array("i", bytes(4 * len(starts)))
+        arrays = (starts, sizes, caps, counts, offsets, links, groups)
         self._library.ph_flows_add(self._engine, len(starts), *map(_address, arrays))
-        return slots
+        return groups
 
-    def move(self, slot: int, start_ns: int) -> None:
-        """The flow starts at `start_ns` instead, as if it had been added so."""
-        self._library.ph_flows_move(self._engine, slot, start_ns)
+    def add_group(self, start_ns: int, sizes: array, caps: array, counts: array, offsets: array, links: array) -> int:
+        """As `PythonEngine.add_group`."""
+        arrays = (sizes, caps, counts, offsets, links)
+        return self._library.ph_flows_add_group(self._engine, start_ns, len(sizes), *map(_address, arrays))
 
-    def start_ns(self, slot: int) -> int:
-        """When the flow starts."""
-        start = _Tick()
-        self._library.ph_flows_flow(self._engine, slot, start, _Tick(), (c_double * 2)(), (c_int64 * 2)())
-        return _tick(start) >> 20
+    def move(self, group: int, start_ns: int) -> None:
+        """The group starts at `start_ns` instead, as if it had been added so."""
+        self._library.ph_flows_move(self._engine, group, start_ns)
+
+    def start_ns(self, group: int) -> int:
+        """When the group starts."""
+        self._library.ph_flows_group(self._engine, group, byref(self._time), _Tick())
+        return self._time.value
 
     def set_capacity(self, at_ns: int, link: int, bytes_per_ns: float) -> None:
         self._library.ph_flows_set_capacity(self._engine, at_ns, link, bytes_per_ns)
 
-    def completion_ns(self, slot: int) -> int:
-        if self._library.ph_flows_completion(self._engine, slot, byref(self._time)):
+    def completion_ns(self, group: int) -> int:
+        if self._library.ph_flows_completion(self._engine, group, byref(self._time)):
             raise OverflowError("a flow would complete after more nanoseconds than 64 bits can count")
         return self._time.value
 
     def changed(self) -> list[tuple[int, int]]:
-        """(slot, new time) of reported completions that moved, by slot."""
+        """(group, new time) of reported completions that moved, by group."""
         count = self._library.ph_flows_changed(self._engine)
         if count < 0:
             raise OverflowError("a flow would complete after more nanoseconds than 64 bits can count")
         return sorted(self._results(count))
 
     def commit(self, before_ns: int) -> list[tuple[int, int]]:
-        """Runs up to `before_ns` and forgets; returns (slot, completion) of the flows that are forgotten for good."""
+        """Runs up to `before_ns` and forgets; returns (group, completion) of the groups that are forgotten for good."""
         return self._results(self._library.ph_flows_commit(self._engine, before_ns))
 
     def settle(self) -> None:
         self._library.ph_flows_settle(self._engine)
 
-    def end_tick(self, slot: int) -> int | None:
-        """The exact end, in ticks, of a flow that has ended."""
-        start, done = _Tick(), _Tick()
-        state = self._library.ph_flows_flow(self._engine, slot, start, done, (c_double * 2)(), (c_int64 * 2)())
-        return _tick(done) if state == _ENDED else None
+    def end_tick(self, group: int) -> int | None:
+        """The exact end, in ticks, of a group that has ended."""
+        done = _Tick()
+        return _tick(done) if self._library.ph_flows_group(self._engine, group, byref(self._time), done) else None
 
     @property
     def rollbacks(self) -> int:
@@ -136,24 +141,23 @@ class NativeEngine:
         return self._statistics()[2]
 
     def history(self):
-        """As `PythonEngine.history`. When history has been thinned it is complete only from now on."""
-        now, horizon = _Tick(), _Tick()
-        self._library.ph_flows_now(self._engine, now, horizon)
-        complete = bool(self._statistics()[3])
-        flows = [flow for slot in range(self._statistics()[4]) if (flow := self._flow(slot, complete))]
+        """As `PythonEngine.history`. Where history has been thinned it is complete only from later on, at worst from now."""
+        now, since = _Tick(), _Tick()
+        self._library.ph_flows_now(self._engine, now, since)
+        flows = [flow for slot in range(self._statistics()[3]) if (flow := self._flow(slot, _tick(since)))]
         capacities = [self._capacities(link) for link in range(self._link_count)]
-        return _tick(now), _tick(horizon if complete else now), flows, capacities
+        return _tick(now), min(_tick(since), _tick(now)), flows, capacities
 
     def _results(self, count: int) -> list[tuple[int, int]]:
         results = self._library.ph_flows_results(self._engine)
-        return [(results[i].slot, results[i].time_ns) for i in range(count)]
+        return [(results[i].group, results[i].time_ns) for i in range(count)]
 
     def _statistics(self) -> list[int]:
-        values = (c_int64 * 5)()
+        values = (c_int64 * 4)()
         self._library.ph_flows_statistics(self._engine, values)
         return list(values)
 
-    def _flow(self, slot: int, complete: bool):
+    def _flow(self, slot: int, complete_from: int):
         start, done, size_cap, lengths = _Tick(), _Tick(), (c_double * 2)(), (c_int64 * 2)()
         state = self._library.ph_flows_flow(self._engine, slot, start, done, size_cap, lengths)
         if not state:
@@ -162,9 +166,10 @@ class NativeEngine:
         links, weights = (c_int32 * lengths[1])(), (c_double * lengths[1])()
         self._library.ph_flows_log(self._engine, slot, since, left, rate, links, weights)
         log = [(_tick(since[i]), left[i], rate[i]) for i in reversed(range(lengths[0]))]
+        first = next((i for i in range(len(log) - 1, 0, -1) if log[i][0] < complete_from), 0)
         entries = tuple(sorted(zip(links, map(int, weights), strict=True)))
         end = _tick(done) if state == _ENDED else None
-        return slot, _tick(start), size_cap[0], size_cap[1], entries, log if complete else log[-1:], end
+        return slot, _tick(start), size_cap[0], size_cap[1], entries, log[first:], end
 
     def _capacities(self, link: int) -> list[tuple[int, float]]:
         count = self._library.ph_flows_capacities(self._engine, link, None, None)

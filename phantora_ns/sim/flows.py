@@ -45,6 +45,24 @@ class Flow:
         self._slot, self._final_ns = slot, final_ns
 
 
+class FlowGroup:
+    """Flows in the form the engines take: parallel arrays. Made by `FlowSimulator.group`; opaque."""
+
+    __slots__ = ("sizes", "caps", "counts", "offsets", "links")
+
+    def __init__(self):
+        self.sizes, self.caps, self.counts = array("d"), array("d"), array("q")
+        self.offsets, self.links = array("q", [0]), array("i")
+
+    def append(self, numbers: Sequence[int], size: float, cap: float, count: int) -> None:
+        """One more flow, of validated values, over links by number."""
+        self.sizes.append(size)
+        self.caps.append(cap)
+        self.counts.append(count)
+        self.links.extend(numbers)
+        self.offsets.append(len(self.links))
+
+
 @dataclass(frozen=True)
 class FlowStatistics:
     """`rollbacks`: insertions that put flows back; `events`: instants at which something was computed, repetitions after
@@ -72,7 +90,9 @@ class FlowSimulator:
         self._committed_ns: int | None = None
         self._new_batch()
 
-    def add(self, start_ns: int, links: Iterable[Hashable], size_bytes: int, rate_cap: float | None = None, count: int = 1):
+    def add(
+        self, start_ns: int, links: Iterable[Hashable], size_bytes: int, rate_cap: float | None = None, count: int = 1
+    ) -> Flow:
         """A flow of `size_bytes` from `start_ns` over `links`; returns its handle. O(links), plus what it undoes when asked.
 
         `start_ns` may lie behind what has been simulated. A link listed twice is used twice by every byte. `rate_cap` in
@@ -81,32 +101,53 @@ class FlowSimulator:
         Raises KeyError for an unknown link; ValueError for a size below 0, a cap that is not positive, a count below 1 or above
         2^31, or a start before the time given to `commit`; OverflowError for a start beyond 64 bits.
         """
-        numbers = [self._links[link] for link in links]
         start_ns = index(start_ns)
-        size = _size(size_bytes)
-        cap = math.inf if rate_cap is None else _positive(rate_cap, "rate_cap", infinite=True)
-        if not 1 <= index(count) <= _MOST:
-            raise ValueError(f"count {count} must be from 1 to {_MOST}")
         self._refuse_committed(start_ns)
+        numbers, size, cap = self._validate(links, size_bytes, rate_cap, count)
         if not size:
             return Flow(None, start_ns)
         if not numbers:
             return Flow(None, alone_ns(start_ns, size, cap))
         handle = Flow(None)
         self._starts.append(start_ns)
-        self._sizes.append(size)
-        self._caps.append(cap)
-        self._counts.append(count)
-        self._numbers.extend(numbers)
-        self._offsets.append(len(self._numbers))
         self._unsent.append(handle)
+        self._batch.append(numbers, size, cap, count)
         return handle
 
     def add_many(
         self, start_ns: int, routes: Iterable[Sequence[Hashable]], size_bytes: int, rate_cap: float | None = None, count: int = 1
     ) -> list[Flow]:
-        """One flow per route, equal in all else: what a step of a collective is. The handles, in the order of `routes`."""
+        """One flow per route, equal in all else. The handles, in the order of `routes`."""
         return [self.add(start_ns, links, size_bytes, rate_cap, count) for links in routes]
+
+    def group(self, flows: Iterable[tuple]) -> FlowGroup:
+        """Flows that start together, made ready to be added any number of times: what a collective is.
+
+        `flows`: (links, size_bytes), (links, size_bytes, rate_cap) or (links, size_bytes, rate_cap, count) each, as in `add`.
+        Raises as `add` does, and ValueError for a flow of some bytes without links, whose end hangs on nobody.
+        """
+        prepared = FlowGroup()
+        for links, size_bytes, *rest in flows:
+            rate_cap, count = *rest, *(None, 1)[len(rest) :]
+            numbers, size, cap = self._validate(links, size_bytes, rate_cap, count)
+            if size and not numbers:
+                raise ValueError("a flow of a group needs links: one that meets nobody can be computed apart")
+            if size:
+                prepared.append(numbers, size, cap, count)
+        return prepared
+
+    def add_group(self, start_ns: int, group: FlowGroup) -> Flow:
+        """All flows of `group` (made by this simulator) from `start_ns`, under one handle: complete when the last of them is.
+
+        One object for the caller, one call for the engine. A group without bytes completes at its start. Raises as `add`.
+        """
+        start_ns = index(start_ns)
+        self._refuse_committed(start_ns)
+        if not group.sizes:
+            return Flow(None, start_ns)
+        slot = self._engine.add_group(start_ns, group.sizes, group.caps, group.counts, group.offsets, group.links)
+        handle = self._handles[slot] = Flow(slot)
+        return handle
 
     def move(self, handle: Flow, start_ns: int) -> None:
         """The flow starts at `start_ns` instead: everything is as if it had been added so. Cost as of `add`.
@@ -180,17 +221,25 @@ class FlowSimulator:
         """Instants computed so far, repetitions included."""
         return self._engine.events
 
+    def _validate(self, links, size_bytes, rate_cap, count) -> tuple[list[int], float, float]:
+        size = float(size_bytes)
+        if not 0 <= size < math.inf:
+            raise ValueError(f"size_bytes must be at least 0 and finite, not {size_bytes}")
+        cap = math.inf if rate_cap is None else _positive(rate_cap, "rate_cap", infinite=True)
+        if not 1 <= index(count) <= _MOST:
+            raise ValueError(f"count {count} must be from 1 to {_MOST}")
+        return [self._links[link] for link in links], size, cap
+
     def _new_batch(self) -> None:
-        """Flows are handed to the engine in batches: one call for a collective, not one for each flow."""
-        self._starts, self._sizes, self._caps, self._counts = array("q"), array("d"), array("d"), array("q")
-        self._offsets, self._numbers = array("q", [0]), array("i")
+        """Single flows are handed to the engine in batches: one call for many."""
+        self._starts, self._batch = array("q"), FlowGroup()
         self._unsent: list[Flow] = []
 
     def _flush(self) -> None:
         if not self._unsent:
             return
-        unsent = self._unsent
-        slots = self._engine.add_batch(self._starts, self._sizes, self._caps, self._counts, self._offsets, self._numbers)
+        unsent, batch = self._unsent, self._batch
+        slots = self._engine.add_batch(self._starts, batch.sizes, batch.caps, batch.counts, batch.offsets, batch.links)
         self._new_batch()
         for handle, slot in zip(unsent, slots, strict=True):
             handle._slot = slot
@@ -206,10 +255,3 @@ def _positive(value: float, what: str, infinite: bool = False) -> float:
     if not value > 0 or (math.isinf(value) and not infinite):
         raise ValueError(f"{what} must be positive{'' if infinite else ' and finite'}, not {value}")
     return value
-
-
-def _size(size_bytes: float) -> float:
-    size = float(size_bytes)
-    if not 0 <= size < math.inf:
-        raise ValueError(f"size_bytes must be at least 0 and finite, not {size_bytes}")
-    return size

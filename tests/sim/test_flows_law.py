@@ -228,3 +228,39 @@ def test_thinned_history_never_restores_what_it_dropped(seed):
     order = sorted(range(900), key=lambda i: specs[i].start + rng.randrange(40_000 // rng.choice([1, 2, 8])))
     late, simulator, _ = run_in_order(capacities, specs, order, ThinEngine, ask_every=rng.choice([1, 3]))
     assert late == in_order and simulator.rollbacks > 200
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_group_is_complete_when_the_last_of_its_flows_would_be(engine, seed):
+    """Groups of six flows, added late, moved, asked and committed, against the same flows added singly and in order."""
+    rng = random.Random(seed)
+    capacities, specs = grouped_schedule(seed, 600, 30_000)
+    groups = [[(s.links, s.size, rng.choice([None, 5]), rng.choice([1, 3])) for s in specs[i : i + 6]] for i in range(0, 600, 6)]
+    starts = sorted(s.start for s in specs[:100])
+    simulator, told, handles = FlowSimulator(capacities, engine=engine), {}, {}
+    for number in sorted(range(100), key=lambda i: starts[i] + rng.randrange(3000)):
+        first = starts[number] + rng.randrange(500)
+        handles[number] = simulator.add_group(first, simulator.group(groups[number]))
+        if rng.random() < 0.5:
+            told[handles[number]] = simulator.completion_ns(handles[number])
+        simulator.move(handles[number], starts[number])
+        told.update(simulator.changed())
+        simulator.commit(starts[number] - 3500)
+    plain = FlowSimulator(capacities, engine=PythonEngine)
+    single = [[plain.add(starts[number], *flow) for flow in group] for number, group in enumerate(groups)]
+    for number, members in enumerate(single):
+        expected = max(map(plain.completion_ns, members))
+        assert told.get(handles[number], expected) == expected
+        assert simulator.completion_ns(handles[number]) == expected
+    simulator.check()
+    assert simulator.rollbacks > 50
+
+
+def test_groups_without_bytes_and_without_links():
+    simulator = FlowSimulator({"a": 1})
+    assert simulator.completion_ns(simulator.add_group(7, simulator.group([]))) == 7
+    assert simulator.completion_ns(simulator.add_group(7, simulator.group([(["a"], 0), ([], 0)]))) == 7
+    assert simulator.completion_ns(simulator.add_group(7, simulator.group([(["a"], 0), (["a"], 3)]))) == 10
+    with pytest.raises(ValueError, match="needs links"):
+        simulator.group([([], 1)])
