@@ -2,10 +2,10 @@
 
     python bench/accuracy/compare.py [--only NAME,NAME] [--set evaluation] [--gpus 1,2] [--host-time measured] [--out FILE]
 
-Why it exists: the one table that says what the simulator is worth. Real results come from data/results.jsonl; each
+Why it exists: the one table that says what the simulator is worth. Real results come from data/results*.jsonl; each
 configuration runs with the very flags that were measured. Step time is the median over the steps after the warm-up, real
-and simulated alike. Runs whose real steps vary by 3 % or more (standard deviation over median) are shown but not judged by the bar
-for steady runs. Memory is compared to the byte. Exit status: 0 when every run gave a result, 1 otherwise.
+and simulated alike. Runs whose real steps vary by 3 % or more (standard deviation over median) are summed up apart from the
+steady ones. Memory is compared to the byte. Exit status: 0 when every run gave a result, 1 otherwise.
 """
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def real_results(folder: Path) -> dict[str, dict]:
 
 
 def simulate(entry: dict, flags: list[str], report: Path) -> dict:
-    """The workload's own result under the emulator, started with `flags`. Raises RuntimeError, with the end of the log, if it gave none."""
+    """The workload's own result under the emulator, started with `flags`.
+
+    Raises RuntimeError, with the end of the log, if it gave none.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         out, log = Path(scratch, "result"), Path(scratch, "log")
         command = [str(Path(sys.executable).with_name("phantora-ns")), *flags, "--report", str(report),

@@ -34,7 +34,7 @@ def load_loops():
     """hostcosts.c as a library, its functions returning double."""
     folder = tempfile.mkdtemp()
     library = str(Path(folder, "hostcosts.so"))
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-include", "stddef.h", str(HERE / "hostcosts.c"), "-o", library], check=True)
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", str(HERE / "hostcosts.c"), "-o", library], check=True)
     loops = ctypes.CDLL(library)
     for name in ("launch_loop", "call_p_loop", "call_pp_loop", "call_ppu_loop", "call_void_loop", "memset_loop", "copy_loop",
                  "launch_and_wait_loop"):
@@ -83,6 +83,7 @@ def call_costs(loops):
     assert runtime.cudaEventCreate(ctypes.byref(timed)) == 0
     device, pinned = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda"), torch.zeros(1 << 20, dtype=torch.uint8).pin_memory()
     pageable, number = torch.zeros(1 << 20, dtype=torch.uint8), ctypes.c_int()
+    from_pinned, from_pageable = pointer(pinned.data_ptr()), pointer(pageable.data_ptr())
     to, second = pointer(device.data_ptr()), pointer(device.data_ptr() + (1 << 19))
     cycles = ctypes.c_longlong(20_000_000)  # about 10 ms
     spin_parameters = (pointer * 1)(ctypes.addressof(cycles))
@@ -116,20 +117,23 @@ def call_costs(loops):
         "cudaGetLastError": calls("call_void_loop", "cudaGetLastError"),
         "cudaMemsetAsync_4B": calls("memset_loop", "cudaMemsetAsync", to, 4, stream),
         "cudaMemcpyAsync_d2d_4B": calls("copy_loop", "cudaMemcpyAsync", to, second, 4, 3, stream),
-        "cudaMemcpyAsync_h2d_pinned_4B": calls("copy_loop", "cudaMemcpyAsync", to, pointer(pinned.data_ptr()), 4, 1, stream),
-        "cudaMemcpyAsync_h2d_pageable_4B": calls("copy_loop", "cudaMemcpyAsync", to, pointer(pageable.data_ptr()), 4, 1, stream),
-        "cudaMemcpyAsync_h2d_pageable_32KB": calls("copy_loop", "cudaMemcpyAsync", to, pointer(pageable.data_ptr()), 32768, 1, stream),
-        "cudaMemcpyAsync_d2h_pageable_4B": calls("copy_loop", "cudaMemcpyAsync", pointer(pageable.data_ptr()), to, 4, 2, stream, count=100),
-        "launch_and_wait": lambda: loops.launch_and_wait_loop(runtime.cudaLaunchKernel, runtime.cudaStreamSynchronize, empty, None, stream, 100),
+        "cudaMemcpyAsync_h2d_pinned_4B": calls("copy_loop", "cudaMemcpyAsync", to, from_pinned, 4, 1, stream),
+        "cudaMemcpyAsync_h2d_pageable_4B": calls("copy_loop", "cudaMemcpyAsync", to, from_pageable, 4, 1, stream),
+        "cudaMemcpyAsync_h2d_pageable_32KB": calls("copy_loop", "cudaMemcpyAsync", to, from_pageable, 32768, 1, stream),
+        "cudaMemcpyAsync_d2h_pageable_4B": calls("copy_loop", "cudaMemcpyAsync", from_pageable, to, 4, 2, stream, count=100),
+        "launch_and_wait": lambda: loops.launch_and_wait_loop(runtime.cudaLaunchKernel, runtime.cudaStreamSynchronize, empty,
+                                                              None, stream, 100),
     }
     costs = {name: rounds(measure) for name, measure in measures.items()}
-    costs["gpu_period_of_empty_kernels"] = rounds(lambda: gpu_period(loops, runtime, empty, spin, spin_parameters, 1, 32))
-    costs["gpu_period_of_empty_kernels_132x128"] = rounds(lambda: gpu_period(loops, runtime, empty, spin, spin_parameters, 132, 128))
-    costs["gpu_event_to_event_behind_busy"] = rounds(lambda: gpu_period(loops, runtime, empty, spin, spin_parameters, 1, 32, count=0))
+    for name, blocks, threads, count in (("gpu_period_of_empty_kernels", 1, 32, BURST),
+                                         ("gpu_period_of_empty_kernels_132x128", 132, 128, BURST),
+                                         ("gpu_event_to_event_behind_busy", 1, 32, 0)):
+        costs[name] = rounds(lambda shape=(blocks, threads, count):
+                             gpu_period(loops, runtime, empty, spin, spin_parameters, *shape))
     return costs
 
 
-def gpu_period(loops, runtime, empty, spin, spin_parameters, blocks, threads, count=BURST):
+def gpu_period(loops, runtime, empty, spin, spin_parameters, blocks, threads, count):
     """GPU time per kernel of `count` empty ones queued behind a busy one (count 0: between two adjacent events, in all)."""
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -143,8 +147,19 @@ def gpu_period(loops, runtime, empty, spin, spin_parameters, blocks, threads, co
     return before.elapsed_time(after) * 1e6 / max(count, 1)
 
 
+def per_call(function, burst=BURST):
+    """Host ns per call of `function`, in bursts with a synchronisation between: the GPU must not be the limit."""
+    def measure():
+        start = time.perf_counter_ns()
+        for _ in range(burst):
+            function()
+        return (time.perf_counter_ns() - start) / burst
+    measure()
+    return rounds(measure)
+
+
 def operator_costs():
-    """Per operator, from Python, the GPU never the limit (bursts with a synchronisation between)."""
+    """Host ns per operator, as a training script pays for it from Python."""
     x, y = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
     a, w = torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16), torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16)
     leaf = torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -157,28 +172,30 @@ def operator_costs():
         F.linear(a, leaf).sum().backward()
         leaf.grad = None
 
-    def per_call(function, burst=BURST):
-        def measure():
-            start = time.perf_counter_ns()
-            for _ in range(burst):
-                function()
-            return (time.perf_counter_ns() - start) / burst
-        measure()
-        return rounds(measure)
+    def enter_stream():
+        with torch.cuda.stream(stream):
+            pass
 
-    return {
-        "add_": per_call(lambda: x.add_(1)), "mul": per_call(lambda: x * y), "empty": per_call(lambda: torch.empty(8, device="cuda")),
-        "view": per_call(lambda: x.view(2, 4)), "linear": per_call(lambda: F.linear(a, w)), "mm": per_call(lambda: a @ w),
-        "linear_sum_backward": per_call(backward, 100), "to_float": per_call(lambda: a.float()),
-        "cat": per_call(lambda: torch.cat((a, w), -1)), "rms_norm": per_call(lambda: norm(a)),
-        "attention": per_call(lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True), 100),
-        "foreach_add_100": per_call(lambda: torch._foreach_add_(many, 1.0), 100),
-        "event_record": per_call(event.record), "stream_wait_event": per_call(lambda: stream.wait_event(event)),
-        "stream_context": per_call(lambda: torch.cuda.stream(stream).__enter__()),
-        "stream_query": per_call(lambda: torch.cuda.current_stream().query()),
-        "synchronize_idle": per_call(torch.cuda.synchronize), "item": per_call(lambda: x[0].item(), 100),
-        "h2d_pageable_4B": per_call(lambda: x[:1].copy_(host), 100), "python_pass": per_call(lambda: None),
+    cases = {
+        "add_": lambda: x.add_(1), "mul": lambda: x * y, "empty": lambda: torch.empty(8, device="cuda"),
+        "view": lambda: x.view(2, 4), "linear": lambda: F.linear(a, w), "mm": lambda: a @ w, "to_float": lambda: a.float(),
+        "cat": lambda: torch.cat((a, w), -1), "rms_norm": lambda: norm(a), "event_record": event.record,
+        "stream_wait_event": lambda: stream.wait_event(event), "stream_context": enter_stream,
+        "stream_query": lambda: torch.cuda.current_stream().query(), "synchronize_idle": torch.cuda.synchronize,
+        "python_pass": lambda: None,
     }
+    slow = {
+        "linear_sum_backward": backward, "foreach_add_100": lambda: torch._foreach_add_(many, 1.0),
+        "attention": lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True), "item": lambda: x[0].item(),
+        "h2d_pageable_4B": lambda: x[:1].copy_(host),
+    }
+    return {name: per_call(case) for name, case in cases.items()} | {name: per_call(case, 100) for name, case in slow.items()}
+
+
+def operator_costs_inference():
+    """The same for three operators without autograd: the difference is its bookkeeping."""
+    a, w = torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16), torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16)
+    return {"linear": per_call(lambda: F.linear(a, w)), "mul": per_call(lambda: a * w), "to_float": per_call(lambda: a.float())}
 
 
 def python_score():
@@ -202,31 +219,14 @@ def main():
     torch.zeros(1, device="cuda")
     free, total = torch.cuda.mem_get_info()
     report = {
-        "gpu": torch.cuda.get_device_name(), "cpu": cpu_model(), "kernel": platform.release(), "python": platform.python_version(),
-        "torch": torch.__version__, "mem_get_info_after_init": [free, total], "python_loop_5e6_s": python_score(),
-        "calls_ns": call_costs(load_loops()), "operators_ns": operator_costs(),
+        "gpu": torch.cuda.get_device_name(), "cpu": cpu_model(), "kernel": platform.release(),
+        "python": platform.python_version(), "torch": torch.__version__, "mem_get_info_after_init": [free, total],
+        "python_loop_5e6_s": python_score(), "calls_ns": call_costs(load_loops()), "operators_ns": operator_costs(),
     }
-    # once more in a forward-only context: what autograd's bookkeeping costs is the difference
     with torch.inference_mode():
-        report["operators_inference_ns"] = {k: v for k, v in operator_costs_inference().items()}
+        report["operators_inference_ns"] = operator_costs_inference()
     Path(sys.argv[1]).write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report["calls_ns"]), json.dumps(report["operators_ns"]))
-
-
-def operator_costs_inference():
-    """The few operators whose cost without autograd is of interest."""
-    a, w = torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16), torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16)
-
-    def per_call(function):
-        def measure():
-            start = time.perf_counter_ns()
-            for _ in range(BURST):
-                function()
-            return (time.perf_counter_ns() - start) / BURST
-        measure()
-        return rounds(measure)
-
-    return {"linear": per_call(lambda: F.linear(a, w)), "mul": per_call(lambda: a * w), "to_float": per_call(lambda: a.float())}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
  * that this file needs neither CUDA headers nor libraries: `cc -O2 -shared -fPIC`. Every function returns nanoseconds per
  * call, or a negative CUDA error code.
  */
+#include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
