@@ -84,6 +84,25 @@ def course_of(plan, capacities) -> Course:
     return Course(plan.before_ns, plan.after_ns, tuple(shared), private_ns, estimate_ns)
 
 
+class Load(NamedTuple):
+    """What one rank's launch sends and receives point to point, as (messages, bytes) with other ranks, and which ranks it names,
+    its own included. It decides how fast each of its messages can go."""
+
+    sent: tuple[int, int]
+    received: tuple[int, int]
+    ranks: frozenset[int]
+
+
+def load_of(rank: int, ops: Sequence[Op]) -> Load | None:
+    """The load of a launch of `rank`; None when it has no sends or receives. O(ops)."""
+    pairs = [op for op in ops if op.kind >= SEND]
+    if not pairs:
+        return None
+    sizes = {kind: [op.count_bytes for op in pairs if op.kind == kind and op.peer != rank] for kind in (SEND, RECV)}
+    sent, received = ((len(found), sum(found)) for found in (sizes[SEND], sizes[RECV]))
+    return Load(sent, received, frozenset((rank, *(op.peer for op in pairs))))
+
+
 class Transfer(Node):
     """One matched operation: a collective, or a send with its receive. Its time is its end.
 
@@ -92,13 +111,15 @@ class Transfer(Node):
     `values` belongs to the caller, who may tie data to it.
     """
 
-    __slots__ = ("op", "first_rank", "ordinal", "matched", "course", "start_ns", "flows_ns", "handles", "asking", "values")
+    __slots__ = ("op", "first_rank", "ordinal", "loads", "matched", "course", "start_ns", "flows_ns", "handles", "asking",
+                 "values")
 
     def __init__(self, op: Op, first_rank: int, ordinal: int, contributors: int) -> None:
         super().__init__(contributors)
         self.op = op
         self.first_rank = first_rank
         self.ordinal = ordinal
+        self.loads: dict[int, Load] = {}  # of a message: of its sender's and its receiver's launch, by SEND and RECV
         self.matched = False
         self.course: Course | None = None
         self.start_ns: int | None = None
@@ -125,7 +146,7 @@ class Communicator:
         self._issued = [0] * len(self.clients)
         self._open: dict[int, tuple[Transfer, set[int]]] = {}
         self._waiting: dict[tuple[int, int, int], deque[Transfer]] = {}
-        self._courses: dict[Op, Course] = {}
+        self._courses: dict[tuple, Course] = {}
 
     def validate(self, ops: Sequence[Op]) -> None:
         """Raises BadOp when one of `ops` makes no sense on this communicator."""
@@ -140,13 +161,15 @@ class Communicator:
             if (op.kind in ROOTED or op.kind >= SEND) and not 0 <= op.peer < size:
                 raise BadOp(f"peer {op.peer} of a communicator of {size}")
 
-    def match(self, rank: int, op: Op) -> Transfer:
+    def match(self, rank: int, op: Op, load: Load | None) -> Transfer:
         """The transfer that `op`, issued next by `rank`, is part of: a new one, or one that others have joined.
 
-        Raises Mismatch when the members disagree.
+        `load` is that of the launch. Raises Mismatch when the members disagree.
         """
         if op.kind >= SEND:
-            return self._match_pair(rank, op)
+            transfer = self._match_pair(rank, op)
+            transfer.loads[op.kind] = load
+            return transfer
         ordinal = self._issued[rank]
         self._issued[rank] += 1
         entry = self._open.get(ordinal)
@@ -168,14 +191,19 @@ class Communicator:
         op = transfer.op
         if op.kind >= SEND:
             source, destination, _ = self._pair_key(transfer.first_rank, op)
-            key = Op(SEND, op.count_bytes, source, 0, destination)
+            sender, receiver = transfer.loads[SEND], transfer.loads[RECV]
+            transfer.loads = {}
+            ranks = len(sender.ranks | receiver.ranks)
+            key = (source, destination, op.count_bytes, sender.sent, receiver.received, ranks)
         else:
             key = op._replace(redop=-1)
         course = self._courses.get(key)
         if course is None:
             if op.kind >= SEND:
-                pair = (self.gpus[source], self.gpus[destination], op.count_bytes)
-                plan = collectives.plan_pairs([pair], ranks=len(self.gpus))
+                plan = collectives.plan_message(
+                    self.gpus[source], self.gpus[destination], op.count_bytes, sent=sender.sent, received=receiver.received,
+                    gpus=ranks, members=self.gpus,
+                )  # fmt: skip
             else:
                 plan = collectives.plan(op.kind, self.gpus, op.count_bytes, op.dtype, max(op.peer, 0))
             if len(self._courses) >= PLAN_CACHE:

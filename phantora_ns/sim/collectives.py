@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phantora_ns.sim._nccl_layout import Layout
-from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, SIMPLE, Choice, Tuner
+from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, SIMPLE, Choice, PairChoice, Tuner
 from phantora_ns.sim.topology import Topology
 
 if TYPE_CHECKING:
@@ -215,20 +215,46 @@ class CollectiveModel:
             choice = tuner.choose_pair(size, ranks)
             channels, protocol = max(channels, choice.channels), max(protocol, choice.protocol)
             crossing = crossing or self.topology.kind(a, b) == "network"
-            rate = times.ll_channel_bytes_per_ns
             if choice.protocol == SIMPLE:
-                rate = times.channel_bytes_per_ns
                 fill = max(fill, choice.chunk_bytes / times.fill_bytes_per_ns)
             if size == 0:
                 continue
-            busiest = max(out[a], into[b], key=sum)  # its bytes share a GPU's rate in proportion, and so end together
-            whole = times.bytes_per_ns if len(busiest) == 1 else times.spread_bytes_per_ns
-            rate = min(rate * choice.channels, whole * size / sum(busiest))
-            flows.append(self._flow(a, b, None, size, rate, choice.protocol))
+            busiest = max(out[a], into[b], key=sum)
+            flows.append(self._message(a, b, size, choice, len(busiest), sum(busiest)))
+        return self._plan_of_pairs(flows, layout, len(gpus), protocol, channels, fill, bool(crossing))
+
+    def plan_message(self, a: int, b: int, size_bytes: int, *, sent: tuple[int, int], received: tuple[int, int], gpus: int,
+                     members: Sequence[int]) -> Plan:
+        """One message from GPU `a` to GPU `b` within grouped launches, as `plan_pairs` plans it where it knows the whole group.
+
+        Ranks group sends and receives as they like, so nobody knows the whole: `sent` is (messages, bytes) that a's launch
+        sends to other GPUs, `received` likewise for b's launch, this message included; `gpus` counts the GPUs that either
+        launch names. `members`: the communicator's GPUs. Raises ValueError for a negative size. O(1).
+        """
+        if a == b or size_bytes < 0:
+            return self.plan_pairs([(a, b, size_bytes)], len(members))
+        layout = self._layout(tuple(members))
+        choice = self._tuner(layout).choose_pair(size_bytes, len(members))
+        fill = choice.chunk_bytes / self.gpu.nccl.pairs.fill_bytes_per_ns if choice.protocol == SIMPLE else 0
+        busiest = max(sent, received, key=lambda load: load[1])
+        flows = [self._message(a, b, size_bytes, choice, *busiest)] if size_bytes else []
+        crossing = self.topology.kind(a, b) == "network"
+        return self._plan_of_pairs(flows, layout, gpus, choice.protocol, choice.channels, fill, crossing)
+
+    def _message(self, a: int, b: int, size: int, choice: PairChoice, messages: int, total_bytes: int) -> FlowSpec:
+        """A GPU's messages of one launch share its rate in proportion to their bytes, and so end together."""
+        times = self.gpu.nccl.pairs
+        rate = times.channel_bytes_per_ns if choice.protocol == SIMPLE else times.ll_channel_bytes_per_ns
+        whole = times.bytes_per_ns if messages == 1 else times.spread_bytes_per_ns
+        return self._flow(a, b, None, size, min(rate * choice.channels, whole * size / total_bytes), choice.protocol)
+
+    def _plan_of_pairs(self, flows: list[FlowSpec], layout: Layout, gpus: int, protocol: int, channels: int, fill: float,
+                       crossing: bool) -> Plan:
+        times = self.gpu.nccl.pairs
         start, doubling = (times.ll_start_ns, times.ll_doubling_ns) if protocol == 0 else (times.start_ns, times.doubling_ns)
         latency = round(fill) + (self._network_step_ns(layout, "ring", protocol) if crossing else 0)
         half = latency // 2
-        before = start + round(doubling * math.log2(len(gpus))) + half
+        before = start + round(doubling * math.log2(gpus)) + half
         return Plan(tuple(flows), before, latency - half, "pairs", PROTOCOL_NAMES[protocol], channels)
 
     # ---- pieces --------------------------------------------------------------------------------------------------

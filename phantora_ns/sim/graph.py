@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from phantora_ns.sim._graph_comm import BadOp, Communicator, Mismatch, Op, Transfer
+from phantora_ns.sim._graph_comm import BadOp, Communicator, Mismatch, Op, Transfer, load_of
 from phantora_ns.sim._graph_nodes import BadHead, Head, Node, PartEnd, Rendezvous, Timeline, Totals
 
 __all__ = ["BadHead", "BadOp", "Communicator", "EventGraph", "Head", "Mismatch", "Node", "Op", "Rendezvous", "Totals", "Transfer"]
@@ -104,7 +104,8 @@ class EventGraph:
         timeline.check_new(number)
         comm.validate(ops)
         rank = comm.ranks[client]
-        transfers = [comm.match(rank, op) for op in ops]
+        load = load_of(rank, ops)
+        transfers = [comm.match(rank, op, load) for op in ops]
         if transfers:
             timeline.launched[number] = head
         if len(transfers) == 1:

@@ -2,9 +2,11 @@
 
 import pytest
 
-from phantora_ns.sim.collectives import FlowSpec, Plan
+from phantora_ns.config import load_cluster, load_gpu
+from phantora_ns.sim.collectives import CollectiveModel, FlowSpec, Plan
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import BadHead, BadOp, EventGraph, Mismatch, Op
+from phantora_ns.sim.topology import Topology
 
 ALL_REDUCE, SEND, RECV = 0, 8, 9
 
@@ -16,8 +18,8 @@ class OneLink:
         flows = (FlowSpec((0,), count_bytes, None),) if len(gpus) > 1 else ()
         return Plan(flows, 10, 5, "ring", "Simple", 1)
 
-    def plan_pairs(self, pairs, ranks=None):
-        return Plan(tuple(FlowSpec((0,), size, None) for _, _, size in pairs), 10, 5, "pairs", "Simple", 1)
+    def plan_message(self, source, destination, size, *, sent, received, gpus, members):
+        return Plan((FlowSpec((0,), size, None),), 10, 5, "pairs", "Simple", 1)
 
 
 @pytest.fixture
@@ -128,6 +130,30 @@ def test_a_message_to_oneself(graph):
     both = graph.launch(comm, 1, 1, graph.head(1, [0, 2, 0]), [Op(SEND, 8, 7, -1, 1), Op(RECV, 8, 7, -1, 1)])
     graph.run()
     assert both[0] is both[1] and both[0].time_ns == 2 + 10 + 8 + 5
+
+
+@pytest.mark.parametrize("cluster,nodes", [("h200-1x8", 1), ("h200-rail", 2)])
+@pytest.mark.parametrize("size", [1 << 10, 3 << 20])
+def test_grouped_messages_to_all_take_as_long_as_an_all_to_all(cluster, nodes, size):
+    """Each rank's launch is known only when it comes, yet together they are what NCCL runs for ncclAlltoAll."""
+    found = load_cluster(cluster, nodes=nodes, gpus_per_node=8)
+    topology = Topology.build(found)
+    ranks = range(8 * nodes)
+    ends = []
+    for grouped in (False, True):
+        capacities = topology.capacities
+        graph = EventGraph(FlowSimulator(capacities), CollectiveModel(topology, load_gpu(found.gpu)), capacities)
+        for _ in ranks:
+            graph.add_client()
+        comm = comm_of(graph, *ranks)
+        for rank in ranks:
+            messages = [Op(kind, size, 1, -1, peer) for peer in ranks for kind in (SEND, RECV)]
+            ops = messages if grouped else [Op(5, size, 1, -1, -1)]
+            graph.launch(comm, rank, 1, graph.head(rank, [0, 100, 0]), ops)
+        graph.run()
+        graph.check()
+        ends.append([dict(graph.nodes(rank))[1].time_ns for rank in ranks])
+    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize("flat", [None, [1], [0, -1, 0], [0, 0, 1 << 56], [0, 0.5, 0], ["0", 0, 0], [7, 0, 0], [True, 0, 0]])

@@ -21,10 +21,9 @@ class SmallModel:
         flows = tuple(FlowSpec((gpu % 4,), count_bytes, None if gpu % 2 else 1.5) for gpu in gpus) if len(gpus) > 1 else ()
         return Plan(flows, count_bytes % 5, count_bytes % 3, "ring", "Simple", 1)
 
-    def plan_pairs(self, pairs, ranks=None):
-        (source, destination, size), = pairs
+    def plan_message(self, source, destination, size, *, sent, received, gpus, members):
         flows = () if source == destination else (FlowSpec((source % 4, (destination + 1) % 4), size, None),)
-        return Plan(flows, 2, 1, "pairs", "Simple", 1)
+        return Plan(flows, 2 + sent[0] + received[0], sent[1] % 7 + received[1] % 3 + gpus, "pairs", "Simple", 1)
 
 
 @dataclass
@@ -167,7 +166,19 @@ def simulate(job: Job) -> list[dict]:
         gpus = job.comms[lane[0]]
         if kind < 8:
             return model.plan(kind, gpus, size)
-        return model.plan_pairs([(gpus[lane[1]], gpus[lane[2]], size)])
+        _, source, destination = lane
+        ops = {}  # of the launches at both ends: (kind, own rank, peer, bytes)
+        for rank, index in parts[key]:
+            me = gpus.index(rank)
+            for op_kind, op_size, peer in job.programs[rank][index][4]:
+                ops.setdefault(me, []).append((op_kind, peer, op_size))
+        sent = [n for op_kind, peer, n in ops[source] if op_kind == 8 and peer != source]
+        received = [n for op_kind, peer, n in ops[destination] if op_kind == 9 and peer != destination]
+        if source == destination:  # both ends are one launch, which is listed twice
+            sent, received = sent[: len(sent) // 2], received[: len(received) // 2]
+        named = {source, destination} | {peer for own in ops.values() for _, peer, _ in own}
+        return model.plan_message(gpus[source], gpus[destination], size, sent=(len(sent), sum(sent)),
+                                  received=(len(received), sum(received)), gpus=len(named), members=gpus)
 
     while True:
         progress = True

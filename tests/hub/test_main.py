@@ -1,0 +1,58 @@
+"""The hub as the launcher starts it: ready, ended, or one line about why not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from client import Client
+from conftest import start_hub
+
+
+def test_the_shipped_hub_starts_answers_and_ends(short_dir):
+    hub = start_hub(short_dir / "run", main=("-m", "phantora_ns.hub"))
+    try:
+        client = Client(hub.run_dir)
+        square = [0, 0, 0, 4096, 4096, 4096, 1, 14, 14, 14, 14, 68, 1, 4096, 4096, 4096]
+        kind, _, duration_ns, source = client.lookup(5, 1, square)
+        assert kind == 10 and 50_000 < duration_ns < 1_000_000 and source == 3  # 137 GFLOP on an H200
+        client.bye()
+        assert hub.stop()["bad_messages"] == 0
+        assert not [line for line in hub.stderr.splitlines() if "Traceback" in line]
+    finally:
+        hub.process.kill()
+        hub.process.communicate()
+
+
+def hub_on(path) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "phantora_ns.hub", *map(str, path)], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, cwd=os.path.dirname(__file__) + "/../..")
+
+
+@pytest.mark.parametrize(
+    "run,said",
+    [(None, "run.json"), ("{", "Expecting"), ({"nodes": 1}, "cluster"), ({"cluster": "nowhere"}, "nowhere"),
+     ({"sync": "guess"}, "guess"), ({"databases": ["/nowhere.db"]}, "nowhere.db")],
+)  # fmt: skip
+def test_what_it_cannot_start_from_is_one_line(short_dir, run, said):
+    if isinstance(run, dict):
+        whole = {"cluster": "h200-rail", "nodes": 1, "gpus_per_node": 1, "databases": []}
+        run = json.dumps(run if "nodes" in run else {**whole, **run})
+    if run is not None:
+        (short_dir / "run.json").write_text(run)
+    ended = hub_on([short_dir])
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert said in ended.stderr and len(ended.stderr.splitlines()) == 1
+
+
+def test_it_wants_one_argument():
+    ended = hub_on([])
+    assert ended.returncode == 1 and ended.stderr.startswith("usage:")
+
+
+def test_interrupting_it_counts_as_asking(hub):
+    hub.process.send_signal(signal.SIGINT)
+    hub.process.communicate(timeout=20)
+    assert hub.process.returncode == 0 and json.loads((hub.run_dir / "hub.json").read_text())["clients"] == []
