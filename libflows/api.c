@@ -22,6 +22,7 @@ EXPORT struct engine *ph_flows_new(int32_t count, const double *capacities, int6
     e->events.tracked = true;
     memset(e->free_routes, 0xff, sizeof e->free_routes);
     e->links = grow_array(NULL, sizeof *e->links, count ? count : 1);
+    e->fillings = grow_array(NULL, sizeof *e->fillings, count ? count : 1);
     for (int32_t i = 0; i < count; i++) {
         e->links[i] = (struct link){0};
         RESERVE(e->links[i].capacities, e->links[i].capacity_room, 1);
@@ -51,8 +52,8 @@ EXPORT void ph_flows_free(struct engine *e)
         free(e->links[i].past);
         free(e->links[i].capacities);
     }
-    void *arrays[] = {e->links, e->flows, e->state, e->rated, e->cap, e->left, e->rate, e->next_rate, e->since, e->done,
-                      e->component, e->component_at, e->route, e->route_length, e->free_slots, e->groups, e->free_groups,
+    void *arrays[] = {e->links, e->flows, e->state, e->rated, e->paths, e->left, e->rate, e->fillings, e->since, e->done,
+                      e->component, e->component_at, e->free_slots, e->groups, e->free_groups,
                       e->route_link, e->route_at, e->route_weight, e->events.items, e->pending.items, e->changes.items,
                       e->late, e->suspects, e->points, e->entry_chunks, e->results, e->touched, e->stack, e->frozen,
                       e->level_touched, e->found, e->level_links, e->level_caps};
@@ -73,7 +74,7 @@ static int32_t add_one(struct engine *e, int32_t group, int64_t start_ns, double
     int32_t flow = flow_new(e, links, length, (double)count);
     e->flows[flow].start = ns_to_tick(start_ns);
     e->flows[flow].size = size;
-    e->cap[flow] = cap;
+    e->paths[flow].cap = cap;
     group_join(e, group, flow);
     heap_push(&e->pending, e->flows[flow].start, (void *)(intptr_t)flow);
     if (e->flows[flow].start <= e->now)
@@ -263,11 +264,11 @@ EXPORT int ph_flows_flow(const struct engine *e, int32_t flow, int64_t start[2],
     split_tick(e->flows[flow].start, start);
     split_tick(e->state[flow] == ENDED ? e->done[flow] : 0, done);
     size_cap[0] = e->flows[flow].size;
-    size_cap[1] = e->cap[flow];
+    size_cap[1] = e->paths[flow].cap;
     lengths[0] = e->state[flow] != PENDING;
     for (const struct entry *entry = e->flows[flow].older; entry != NULL; entry = entry->older)
         lengths[0]++;
-    lengths[1] = e->route_length[flow];
+    lengths[1] = e->paths[flow].length;
     return e->state[flow];
 }
 
@@ -286,8 +287,8 @@ EXPORT void ph_flows_log(const struct engine *e, int32_t flow, int64_t (*since)[
         left[i] = entry->left;
         rate[i] = entry->rate;
     }
-    memcpy(links, e->route_link + e->route[flow], (size_t)e->route_length[flow] * sizeof *links);
-    memcpy(weights, e->route_weight + e->route[flow], (size_t)e->route_length[flow] * sizeof *weights);
+    memcpy(links, e->route_link + e->paths[flow].first, (size_t)e->paths[flow].length * sizeof *links);
+    memcpy(weights, e->route_weight + e->paths[flow].first, (size_t)e->paths[flow].length * sizeof *weights);
 }
 
 /* The link's capacities since the horizon; `since` and `values` may be NULL, to learn how many. */

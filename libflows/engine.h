@@ -34,8 +34,22 @@ struct component { /* closed under sharing a link; may be more than one connecte
     int32_t *flows;
     int32_t count, room, lost, heap_at;
     tick_t next; /* its first end, while in the heap of events */
+    int32_t *links; /* every link its flows cross, and perhaps some they have left; known while link_count >= 0 */
+    int32_t link_count, link_room, capped;
     bool touched;
     int32_t few[5];
+};
+
+/* What filling visits of a flow: 32 bytes together, for large components do not fit in the caches. */
+struct path {
+    int32_t first, length; /* its part of the pool of routes */
+    double weight;         /* on each of its links; 0: they differ, see route_weight */
+    double cap, rate;      /* rate: the result */
+};
+
+/* What filling visits of a link. */
+struct filling {
+    double left, share, weight, taken;
 };
 
 struct member {
@@ -55,7 +69,7 @@ struct link {
     struct since_capacity *capacities;
     int32_t capacity_count, capacity_room;
     uint64_t fill_stamp, reach_stamp;
-    double left, share, weight, taken; /* while rates are computed */
+    double weight; /* of the active flows: counts, so exact */
 };
 
 struct flow { /* what is rarely needed */
@@ -105,16 +119,18 @@ struct level_cap {
 
 struct engine {
     struct link *links;
+    struct filling *fillings; /* by link */
     int32_t link_count;
 
     /* by slot */
     struct flow *flows;
     uint8_t *state;
-    bool *rated;
-    double *cap, *left, *rate, *next_rate;
+    uint8_t *rated; /* in which filling, modulo 256: 0 is never */
+    struct path *paths;
+    double *left, *rate;
     tick_t *since, *done;
     struct component **component;
-    int32_t *component_at, *route, *route_length;
+    int32_t *component_at;
     int32_t slots, slot_room;
     int32_t *free_slots;
     int32_t free_count, free_room;
@@ -143,6 +159,7 @@ struct engine {
     int32_t *suspects; /* groups with a reported completion that a rollback may have moved */
     int64_t suspect_count, suspect_room;
     uint64_t settling, stamp;
+    uint8_t filling;
 
     tick_t all_from; /* every tick from here on can be restored; below, only the points */
     tick_t *points;
@@ -208,7 +225,7 @@ double bytes_left(double left, double rate, tick_t ticks);
 tick_t end_tick(tick_t tick, double left, double rate);
 
 /* fill.c */
-void fair_rates(struct engine *e, const struct component *c, tick_t tick);
+void fair_rates(struct engine *e, struct component *c, tick_t tick);
 
 /* run.c */
 tick_t next_tick(struct engine *e);

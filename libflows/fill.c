@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void sift_down(struct level_link *heap, int64_t count, int64_t at)
 {
@@ -30,46 +31,62 @@ static int by_cap(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The links and caps of the component, ready for filling. */
-static void gather(struct engine *e, const struct component *c, tick_t tick, int64_t *links, int64_t *caps)
+/* Which links the component's flows cross: found once, then known until another flow joins. */
+static void find_links(struct engine *e, struct component *c)
 {
     uint64_t stamp = ++e->stamp;
-    *links = *caps = 0;
+    c->link_count = 0;
     for (int32_t i = 0; i < c->count; i++) {
-        int32_t flow = c->flows[i], end = e->route[flow] + e->route_length[flow];
-        e->rated[flow] = false;
-        for (int32_t place = e->route[flow]; place < end; place++) {
-            struct link *link = &e->links[e->route_link[place]];
-            if (link->fill_stamp != stamp) {
-                link->fill_stamp = stamp;
-                link->left = capacity_at(link, tick);
-                link->weight = link->taken = 0;
-                RESERVE(e->level_links, e->level_link_room, *links + 1);
-                e->level_links[(*links)++].link = e->route_link[place];
-            }
-            link->weight += e->route_weight[place];
-        }
-        if (e->cap[flow] < INFINITY) {
-            RESERVE(e->level_caps, e->level_cap_room, *caps + 1);
-            e->level_caps[(*caps)++] = (struct level_cap){e->cap[flow], flow};
+        const struct path *path = &e->paths[c->flows[i]];
+        for (int32_t place = path->first; place < path->first + path->length; place++) {
+            int32_t link = e->route_link[place];
+            if (e->links[link].fill_stamp == stamp)
+                continue;
+            e->links[link].fill_stamp = stamp;
+            RESERVE(c->links, c->link_room, c->link_count + 1);
+            c->links[c->link_count++] = link;
         }
     }
-    for (int64_t i = 0; i < *links; i++) {
-        struct link *link = &e->links[e->level_links[i].link];
-        e->level_links[i].share = link->share = link->left / link->weight;
-    }
-    for (int64_t i = *links / 2; i-- > 0;)
-        sift_down(e->level_links, *links, i);
-    if (*caps > 1)
-        qsort(e->level_caps, (size_t)*caps, sizeof *e->level_caps, by_cap);
-    RESERVE(e->frozen, e->frozen_room, c->count);
-    RESERVE(e->level_touched, e->level_touched_room, *links);
 }
 
-static void freeze(struct engine *e, int32_t flow, double level, int64_t *frozen)
+static int64_t gather_links(struct engine *e, struct component *c, tick_t tick)
 {
-    e->rated[flow] = true;
-    e->next_rate[flow] = level;
+    int64_t links = 0;
+    if (c->link_count < 0)
+        find_links(e, c);
+    RESERVE(e->level_links, e->level_link_room, c->link_count);
+    for (int32_t i = 0; i < c->link_count; i++) {
+        const struct link *link = &e->links[c->links[i]];
+        struct filling *filling = &e->fillings[c->links[i]];
+        if (link->count == 0 || e->component[link->members[0].flow] != c)
+            continue; /* its flows have left it, and another component's may have come */
+        filling->left = capacity_at(link, tick);
+        filling->weight = link->weight;
+        filling->share = filling->left / filling->weight;
+        filling->taken = 0;
+        e->level_links[links++] = (struct level_link){filling->share, c->links[i]};
+    }
+    for (int64_t i = links / 2; i-- > 0;)
+        sift_down(e->level_links, links, i);
+    return links;
+}
+
+static int64_t gather_caps(struct engine *e, const struct component *c)
+{
+    int64_t caps = 0;
+    if (c->capped == 0)
+        return 0;
+    RESERVE(e->level_caps, e->level_cap_room, c->capped);
+    for (int32_t i = 0; i < c->count; i++)
+        if (e->paths[c->flows[i]].cap < INFINITY)
+            e->level_caps[caps++] = (struct level_cap){e->paths[c->flows[i]].cap, c->flows[i]};
+    qsort(e->level_caps, (size_t)caps, sizeof *e->level_caps, by_cap);
+    return caps;
+}
+
+static void freeze(struct engine *e, int32_t flow, int64_t *frozen)
+{
+    e->rated[flow] = e->filling;
     e->frozen[(*frozen)++] = flow;
 }
 
@@ -78,24 +95,25 @@ static void take(struct engine *e, double level, int64_t frozen)
 {
     int64_t touched = 0;
     for (int64_t i = 0; i < frozen; i++) {
-        int32_t flow = e->frozen[i], end = e->route[flow] + e->route_length[flow];
-        for (int32_t place = e->route[flow]; place < end; place++) {
-            struct link *link = &e->links[e->route_link[place]];
-            if (link->taken == 0)
+        struct path *path = &e->paths[e->frozen[i]];
+        path->rate = level;
+        for (int32_t place = path->first; place < path->first + path->length; place++) {
+            struct filling *filling = &e->fillings[e->route_link[place]];
+            if (filling->taken == 0)
                 e->level_touched[touched++] = e->route_link[place];
-            link->taken += e->route_weight[place];
+            filling->taken += path->weight > 0 ? path->weight : e->route_weight[place];
         }
     }
     for (int64_t i = 0; i < touched; i++) {
-        struct link *link = &e->links[e->level_touched[i]];
-        link->left -= link->taken * level;
-        link->weight -= link->taken;
-        link->taken = 0;
-        if (link->weight > 0) {
-            double share = link->left / link->weight;
-            link->share = share > level ? share : level;
+        struct filling *filling = &e->fillings[e->level_touched[i]];
+        filling->left -= filling->taken * level;
+        filling->weight -= filling->taken;
+        filling->taken = 0;
+        if (filling->weight > 0) {
+            double share = filling->left / filling->weight;
+            filling->share = share > level ? share : level;
         } else {
-            link->share = INFINITY;
+            filling->share = INFINITY;
         }
     }
 }
@@ -105,7 +123,7 @@ static int64_t renew_top(struct engine *e, int64_t links)
 {
     struct level_link *heap = e->level_links;
     while (links > 0) {
-        double share = e->links[heap[0].link].share;
+        double share = e->fillings[heap[0].link].share;
         if (share == heap[0].share)
             break;
         if (share == INFINITY)
@@ -119,28 +137,32 @@ static int64_t renew_top(struct engine *e, int64_t links)
 
 static void fair_rate_of_one(struct engine *e, int32_t flow, tick_t tick)
 {
-    double rate = e->cap[flow];
-    int32_t end = e->route[flow] + e->route_length[flow];
-    for (int32_t place = e->route[flow]; place < end; place++) {
+    struct path *path = &e->paths[flow];
+    path->rate = path->cap;
+    for (int32_t place = path->first; place < path->first + path->length; place++) {
         double share = capacity_at(&e->links[e->route_link[place]], tick) / e->route_weight[place];
-        rate = share < rate ? share : rate;
+        path->rate = share < path->rate ? share : path->rate;
     }
-    e->next_rate[flow] = rate;
 }
 
-/* Leaves the rates in next_rate. O(E log L) when each level touches few links. */
-void fair_rates(struct engine *e, const struct component *c, tick_t tick)
+/* Leaves the rates in the paths. O(E log L) when each level touches few links. */
+void fair_rates(struct engine *e, struct component *c, tick_t tick)
 {
     if (c->count == 1) {
         fair_rate_of_one(e, c->flows[0], tick);
         return;
     }
-    int64_t links, caps, cap = 0;
-    gather(e, c, tick, &links, &caps);
+    int64_t links = gather_links(e, c, tick), caps = gather_caps(e, c), cap = 0;
+    RESERVE(e->frozen, e->frozen_room, c->count);
+    RESERVE(e->level_touched, e->level_touched_room, links);
+    if (++e->filling == 0) {
+        memset(e->rated, 0, (size_t)e->slot_room);
+        e->filling = 1;
+    }
     for (int32_t rated = 0; rated < c->count;) {
         int64_t frozen = 0;
         links = renew_top(e, links);
-        while (cap < caps && e->rated[e->level_caps[cap].flow])
+        while (cap < caps && e->rated[e->level_caps[cap].flow] == e->filling)
             cap++;
         double level = links > 0 ? e->level_links[0].share : INFINITY;
         if (cap < caps && e->level_caps[cap].cap < level)
@@ -148,16 +170,16 @@ void fair_rates(struct engine *e, const struct component *c, tick_t tick)
         while (links > 0 && e->level_links[0].share == level) {
             const struct link *link = &e->links[e->level_links[0].link];
             for (int32_t i = 0; i < link->count; i++)
-                if (!e->rated[link->members[i].flow])
-                    freeze(e, link->members[i].flow, level, &frozen);
+                if (e->rated[link->members[i].flow] != e->filling)
+                    freeze(e, link->members[i].flow, &frozen);
             e->level_links[0] = e->level_links[--links];
             if (links > 0)
                 sift_down(e->level_links, links, 0);
             links = renew_top(e, links);
         }
         for (; cap < caps && e->level_caps[cap].cap == level; cap++)
-            if (!e->rated[e->level_caps[cap].flow])
-                freeze(e, e->level_caps[cap].flow, level, &frozen);
+            if (e->rated[e->level_caps[cap].flow] != e->filling)
+                freeze(e, e->level_caps[cap].flow, &frozen);
         take(e, level, frozen);
         rated += (int32_t)frozen;
     }

@@ -151,8 +151,8 @@ static void take_up(struct engine *e, struct reach *reach, int32_t flow)
     e->flows[flow].rolled = e->settling;
     RESERVE(e->found, e->found_room, reach->flows + 1);
     e->found[reach->flows++] = flow;
-    for (int32_t i = 0; i < e->route_length[flow]; i++)
-        reach_link(e, reach, e->route_link[e->route[flow] + i]);
+    for (int32_t i = 0; i < e->paths[flow].length; i++)
+        reach_link(e, reach, e->route_link[e->paths[flow].first + i]);
 }
 
 static void reach_all(struct engine *e, struct reach *reach, tick_t tick)
@@ -239,8 +239,8 @@ static void reach_seeds(struct engine *e, struct reach *reach, const struct late
         reach_link(e, reach, late->link);
         return;
     }
-    for (int32_t k = 0; k < e->route_length[late->flow]; k++)
-        reach_link(e, reach, e->route_link[e->route[late->flow] + k]);
+    for (int32_t k = 0; k < e->paths[late->flow].length; k++)
+        reach_link(e, reach, e->route_link[e->paths[late->flow].first + k]);
 }
 
 /* All flows back to `point`, which is restorable. Nothing is ahead of it then. */

@@ -41,13 +41,13 @@ static void retire(struct engine *e, struct component *c, tick_t tick)
         c->lost++;
         link_leave(e, flow);
         e->state[flow] = ENDED;
-        int32_t end = e->route[flow] + e->route_length[flow];
-        for (int32_t place = e->route[flow]; place < end; place++) {
+        int32_t end = e->paths[flow].first + e->paths[flow].length;
+        for (int32_t place = e->paths[flow].first; place < end; place++) {
             struct link *link = &e->links[e->route_link[place]];
             RESERVE(link->past, link->past_room, link->past_count + 1);
             link->past[link->past_count++] = flow;
         }
-        e->past_references += e->route_length[flow];
+        e->past_references += e->paths[flow].length;
     }
 }
 
@@ -71,8 +71,8 @@ static void admit(struct engine *e, int32_t flow)
 {
     struct component *c = component_new(e);
     component_add(e, c, flow);
-    int32_t end = e->route[flow] + e->route_length[flow];
-    for (int32_t place = e->route[flow]; place < end; place++) {
+    int32_t end = e->paths[flow].first + e->paths[flow].length;
+    for (int32_t place = e->paths[flow].first; place < end; place++) {
         struct link *link = &e->links[e->route_link[place]];
         if (link->count && e->component[link->members[0].flow] != e->component[flow])
             merge(e, e->component[flow], e->component[link->members[0].flow]);
@@ -90,7 +90,7 @@ static void rate(struct engine *e, struct component *c, tick_t tick)
     e->grown += c->count;
     for (int32_t i = 0; i < c->count; i++) {
         int32_t flow = c->flows[i];
-        double rate = e->next_rate[flow];
+        double rate = e->paths[flow].rate;
         if (e->since[flow] == TICK_MIN) {
             e->left[flow] = e->flows[flow].size;
         } else {
@@ -119,8 +119,8 @@ static void split(struct engine *e, struct component *c, tick_t tick)
         component_remove(e, e->found[0]);
         component_add(e, part, e->found[0]);
         for (int64_t next = 0; next < found; next++) {
-            int32_t flow = e->found[next], end = e->route[flow] + e->route_length[flow];
-            for (int32_t place = e->route[flow]; place < end; place++) {
+            int32_t flow = e->found[next], end = e->paths[flow].first + e->paths[flow].length;
+            for (int32_t place = e->paths[flow].first; place < end; place++) {
                 struct link *link = &e->links[e->route_link[place]];
                 if (link->reach_stamp == stamp)
                     continue;

@@ -3,6 +3,7 @@
  * Why it exists: the simulation proper (run.c, history.c) should read as rules, not as bookkeeping. */
 #include "engine.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +78,7 @@ struct component *component_new(struct engine *e)
         e->spare_components = (struct component *)(void *)c->flows;
     else
         c = grow_array(NULL, sizeof *c, 1);
-    *c = (struct component){.flows = c->few, .room = sizeof c->few / sizeof c->few[0], .heap_at = -1};
+    *c = (struct component){.flows = c->few, .room = sizeof c->few / sizeof c->few[0], .heap_at = -1, .link_count = -1};
     return c;
 }
 
@@ -87,6 +88,7 @@ void component_free(struct engine *e, struct component *c)
         heap_remove(&e->events, c->heap_at);
     if (c->flows != c->few)
         free(c->flows);
+    free(c->links);
     c->flows = (int32_t *)(void *)e->spare_components;
     e->spare_components = c;
 }
@@ -100,6 +102,8 @@ void component_add(struct engine *e, struct component *c, int32_t flow)
         c->flows = flows;
         c->room *= 2;
     }
+    c->link_count = -1;
+    c->capped += e->paths[flow].cap < INFINITY;
     e->component[flow] = c;
     e->component_at[flow] = c->count;
     c->flows[c->count++] = flow;
@@ -109,6 +113,7 @@ void component_remove(struct engine *e, int32_t flow)
 {
     struct component *c = e->component[flow];
     int32_t last = c->flows[--c->count];
+    c->capped -= e->paths[flow].cap < INFINITY;
     c->flows[e->component_at[flow]] = last;
     e->component_at[last] = e->component_at[flow];
     e->component[flow] = NULL;
@@ -163,8 +168,8 @@ static void route_new(struct engine *e, int32_t flow, int32_t length)
         }
         e->route_used += size;
     }
-    e->route[flow] = first;
-    e->route_length[flow] = length;
+    e->paths[flow].first = first;
+    e->paths[flow].length = length;
 }
 
 static void more_slots(struct engine *e)
@@ -173,16 +178,14 @@ static void more_slots(struct engine *e)
     e->flows = grow_array(e->flows, sizeof *e->flows, room);
     e->state = grow_array(e->state, sizeof *e->state, room);
     e->rated = grow_array(e->rated, sizeof *e->rated, room);
-    e->cap = grow_array(e->cap, sizeof *e->cap, room);
+    memset(e->rated + e->slot_room, 0, (size_t)(room - e->slot_room));
+    e->paths = grow_array(e->paths, sizeof *e->paths, room);
     e->left = grow_array(e->left, sizeof *e->left, room);
     e->rate = grow_array(e->rate, sizeof *e->rate, room);
-    e->next_rate = grow_array(e->next_rate, sizeof *e->next_rate, room);
     e->since = grow_array(e->since, sizeof *e->since, room);
     e->done = grow_array(e->done, sizeof *e->done, room);
     e->component = grow_array(e->component, sizeof *e->component, room);
     e->component_at = grow_array(e->component_at, sizeof *e->component_at, room);
-    e->route = grow_array(e->route, sizeof *e->route, room);
-    e->route_length = grow_array(e->route_length, sizeof *e->route_length, room);
     e->slot_room = (int32_t)room;
 }
 
@@ -206,11 +209,12 @@ int32_t flow_new(struct engine *e, const int32_t *links, int64_t count, double w
     }
     route_new(e, flow, length);
     for (int32_t i = 0; i < length; i++) {
-        e->route_link[e->route[flow] + i] = e->stack[i];
-        e->route_weight[e->route[flow] + i] = 0;
+        e->route_link[e->paths[flow].first + i] = e->stack[i];
+        e->route_weight[e->paths[flow].first + i] = 0;
     }
     for (int64_t i = 0; i < count; i++)
-        e->route_weight[e->route[flow] + e->found[links[i]]] += weight;
+        e->route_weight[e->paths[flow].first + e->found[links[i]]] += weight;
+    e->paths[flow].weight = length == count ? weight : 0;
     e->component[flow] = NULL;
     e->state[flow] = PENDING;
     e->flows[flow] = (struct flow){0};
@@ -221,9 +225,9 @@ int32_t flow_new(struct engine *e, const int32_t *links, int64_t count, double w
 void flow_free(struct engine *e, int32_t flow)
 {
     int32_t class;
-    block_size(e->route_length[flow], &class);
-    e->route_link[e->route[flow]] = e->free_routes[class];
-    e->free_routes[class] = e->route[flow];
+    block_size(e->paths[flow].length, &class);
+    e->route_link[e->paths[flow].first] = e->free_routes[class];
+    e->free_routes[class] = e->paths[flow].first;
     while (e->flows[flow].older != NULL)
         log_drop(e, &e->flows[flow].older);
     e->state[flow] = FREE;
@@ -257,9 +261,10 @@ void group_free(struct engine *e, int32_t group)
 
 void link_enter(struct engine *e, int32_t flow)
 {
-    int32_t end = e->route[flow] + e->route_length[flow];
-    for (int32_t place_ = e->route[flow]; place_ < end; place_++) {
+    int32_t end = e->paths[flow].first + e->paths[flow].length;
+    for (int32_t place_ = e->paths[flow].first; place_ < end; place_++) {
         struct link *link = &e->links[e->route_link[place_]];
+        link->weight += e->route_weight[place_];
         RESERVE(link->members, link->room, link->count + 1);
         e->route_at[place_] = link->count;
         link->members[link->count++] = (struct member){flow, place_};
@@ -270,10 +275,11 @@ void link_enter(struct engine *e, int32_t flow)
 
 void link_leave(struct engine *e, int32_t flow)
 {
-    int32_t end = e->route[flow] + e->route_length[flow];
-    for (int32_t place_ = e->route[flow]; place_ < end; place_++) {
+    int32_t end = e->paths[flow].first + e->paths[flow].length;
+    for (int32_t place_ = e->paths[flow].first; place_ < end; place_++) {
         struct link *link = &e->links[e->route_link[place_]];
         struct member last = link->members[--link->count];
+        link->weight -= e->route_weight[place_];
         link->members[e->route_at[place_]] = last;
         e->route_at[last.place] = e->route_at[place_];
     }
