@@ -143,5 +143,5 @@ $(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.
 sanitize: venv
 	$(MAKE) --no-print-directory native LIB=build/sanitize/lib OBJ=build/sanitize/obj \
 		SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer' VALUES_SOURCES= VALUES_OFF='sanitizer build'
-	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) PHANTORA_TEST_CFLAGS='-fsanitize=address,undefined' \
-		$(VENV)/bin/python -m pytest tests/intercept
+	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 \
+		UBSAN_OPTIONS=halt_on_error=1 $(VENV)/bin/python -m pytest tests/intercept
