@@ -4,6 +4,7 @@
  * almost nothing. A device's slice of the window is one reserve-only mapping: pages appear only where values are written. */
 #include "addresses.h"
 #include "cudart.h"
+#include "stale.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -305,15 +306,14 @@ bool ph_all_zero(const void *pointer, size_t bytes)
 
 static void make_zero(void *pointer, size_t bytes)
 {
-    if (!ph_is_device(pointer) || bytes < 16384) {
-        memset(pointer, 0, bytes);
-        return;
-    }
-    /* Whole pages of the window go back to the kernel and read as zero again. */
-    uintptr_t first = ((uintptr_t)pointer + 4095) & ~(uintptr_t)4095, last = ((uintptr_t)pointer + bytes) & ~(uintptr_t)4095;
-    memset(pointer, 0, first - (uintptr_t)pointer);
-    madvise((void *)first, last - first, MADV_DONTNEED);
-    memset((void *)last, 0, (uintptr_t)pointer + bytes - last);
+    if (ph_is_device(pointer)) ph_make_zero(pointer, bytes);
+    else memset(pointer, 0, bytes);
+}
+
+static void values_follow(void *destination, size_t bytes)
+{
+    ph_written(destination, bytes);
+    if (bytes > PH_SMALL_BYTES) ph_carried(destination);
 }
 
 void ph_move(void *destination, const void *source, size_t bytes)
@@ -322,12 +322,12 @@ void ph_move(void *destination, const void *source, size_t bytes)
     ph_payload_settle(destination, bytes);
     if (bytes > PH_COPY_BYTES && (ph_is_device(destination) || ph_is_device(source))) make_zero(destination, bytes);
     else if (ph_is_device(destination) && bytes >= 4096 && ph_all_zero(source, bytes)) make_zero(destination, bytes);
-    else memmove(destination, source, bytes);
+    else values_follow(destination, bytes), memmove(destination, source, bytes);
 }
 
 void ph_fill(void *destination, int value, size_t bytes)
 {
     ph_payload_settle(destination, bytes);
     if (value == 0 || bytes > PH_COPY_BYTES) make_zero(destination, bytes);
-    else memset(destination, value, bytes);
+    else values_follow(destination, bytes), memset(destination, value, bytes);
 }

@@ -3,6 +3,7 @@
  * Why it exists: communication is what the simulation is about, so no NCCL runs here. A call becomes an operation; the operations
  * of a group on one communicator and one stream are one launch, as in NCCL. */
 #include "core.h"
+#include "stale.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -118,6 +119,7 @@ static int launch(struct operation *first)
             ph_pack_int(&ops, op->peer);
             pack_payload(&ops, op);
             ph_pack_uint(&ops, op->recv_bytes && carries(op));
+            if (op->recv_bytes && !carries(op) && ph_is_device(op->recv)) ph_forget(op->recv, op->recv_bytes);
         }
         ph_host_resume();
         uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);

@@ -3,6 +3,7 @@
  * Why it exists: issuing a collective must not wait for its other members (NCCL does not), yet a small operator that runs on
  * the CPU reads its result at once. So a result stays owed until a read or write touches its bytes, and only then waits. */
 #include "core.h"
+#include "stale.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,12 +20,39 @@ static struct owed *first, **last = &first; /* in issue order: a later result ov
 static _Atomic int owed_count;
 static pthread_mutex_t owed_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static struct owed *take_locked(struct owed **link)
+{
+    struct owed *item = *link;
+    *link = item->next;
+    if (last == &item->next) last = link;
+    atomic_fetch_sub(&owed_count, 1);
+    return item;
+}
+
+/* These bytes are written as a whole: what was owed to them and never looked at will not be missed. Without this, results that
+ * nobody reads (gradients beside large ones) would add up. */
+static void supersede_locked(const unsigned char *low, const unsigned char *high)
+{
+    for (struct owed **link = &first; *link;)
+        if ((*link)->destination >= low && (*link)->destination + (*link)->bytes <= high) free(take_locked(link));
+        else link = &(*link)->next;
+}
+
+void ph_payload_drop(const void *pointer, size_t bytes)
+{
+    if (atomic_load_explicit(&owed_count, memory_order_acquire) == 0) return;
+    pthread_mutex_lock(&owed_lock);
+    supersede_locked(pointer, (const unsigned char *)pointer + bytes);
+    pthread_mutex_unlock(&owed_lock);
+}
+
 void ph_payload_expect(void *destination, size_t bytes, uint64_t node, uint32_t index)
 {
     struct owed *item = malloc(sizeof *item);
     if (!item) ph_die("out of host memory");
     *item = (struct owed){destination, bytes, node, index, NULL};
     pthread_mutex_lock(&owed_lock);
+    supersede_locked(destination, item->destination + bytes);
     *last = item;
     last = &item->next;
     atomic_fetch_add(&owed_count, 1);
@@ -47,13 +75,14 @@ static void deliver(const struct owed *item)
     if (!ph_wait(req, &reply, PATIENCE_MS)) {
         ph_warn("a small collective's result was needed on the host side before its other members came within %d s; it reads as zero",
                 PATIENCE_MS / 1000);
-        ph_fill(item->destination, 0, item->bytes);
+        ph_make_zero(item->destination, item->bytes);
     } else {
         size_t n;
         const unsigned char *bytes = ph_read_bytes(&reply, &n);
         if (n > item->bytes) n = item->bytes;
+        ph_written(item->destination, n);
         if (n) memcpy(item->destination, bytes, n);
-        ph_fill(item->destination + n, 0, item->bytes - n);
+        ph_make_zero(item->destination + n, item->bytes - n);
         ph_reply_free(&reply);
     }
     ph_host_resume();
@@ -68,10 +97,7 @@ void ph_payload_settle(const void *pointer, size_t bytes)
         pthread_mutex_lock(&owed_lock);
         for (struct owed **link = &first; *link; link = &(*link)->next)
             if ((*link)->destination < high && low < (*link)->destination + (*link)->bytes) {
-                hit = *link;
-                *link = hit->next;
-                if (last == &hit->next) last = link;
-                atomic_fetch_sub(&owed_count, 1);
+                hit = take_locked(link);
                 break;
             }
         pthread_mutex_unlock(&owed_lock);

@@ -36,7 +36,8 @@ bool find_face()
     find(face.failed, "phantora_values_failed");
     return find(face.is_device, "phantora_is_device") && find(face.pause, "phantora_values_pause") &&
            find(face.resume, "phantora_values_resume") && find(face.before_read, "phantora_values_before_read") &&
-           find(face.operator_begin, "phantora_operator_begin") && find(face.operator_end, "phantora_operator_end");
+           find(face.written, "phantora_values_written") && find(face.copy_begins, "phantora_values_copy_begins") &&
+           find(face.forget, "phantora_values_forget") && find(face.operator_begin, "phantora_operator_begin") && find(face.operator_end, "phantora_operator_end");
 }
 
 namespace {
@@ -96,11 +97,14 @@ struct Paused {
     ~Paused() { face.resume(); }
 };
 
-void settle(const c10::IValue &value)
+void settle(const c10::IValue &value, bool written = false)
 {
-    each_tensor(value, [](const at::Tensor &tensor) {
-        if (on_device(tensor) && size_of(tensor) == Size::kSmall)
-            if (size_t bytes = span_bytes(tensor)) face.before_read(address(tensor), bytes);
+    each_tensor(value, [=](const at::Tensor &tensor) {
+        if (!on_device(tensor) || size_of(tensor) != Size::kSmall) return;
+        size_t bytes = span_bytes(tensor);
+        if (!bytes) return;
+        face.before_read(address(tensor), bytes);
+        if (written) face.written(address(tensor), bytes);
     });
 }
 
@@ -134,7 +138,7 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
     const Operator &op = *frame.op;
-    for (const auto &input : inputs) settle(input);
+    for (size_t i = 0; i < inputs.size(); i++) settle(inputs[i], op.written[i]);
     Paused paused;
     frame.inputs.assign(inputs.begin(), inputs.end());
     if (op.random) frame.generator = stand_in_generator(op, inputs);
@@ -188,6 +192,7 @@ void started(const at::RecordFunction &function)
             if (op->out[i]) frame.inputs.push_back(inputs[i]);
     }
     if (op->read_back) plant_number(*op, seen.small, inputs);
+    if (op->copies) face.copy_begins();
     frame.announce();
 }
 
@@ -201,7 +206,7 @@ bool all_small(c10::ArrayRef<c10::IValue> values)
 
 void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
-    for (const auto &output : outputs) settle(output);
+    for (const auto &output : outputs) settle(output, true);
     Paused paused;
     if (frame.inner_wrote)
         for (const auto &saved : frame.saved) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
@@ -214,6 +219,18 @@ void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
     for (const auto &output : outputs) each_tensor(output, note);
     for (size_t i = 0; i < frame.op->arguments; i++)
         if (frame.op->written[i]) each_tensor(frame.inputs[i], note);
+}
+
+/* Large results lose what small tensors have left in their memory, or what they held before: half of a value is none. */
+void forget_large(Frame &frame, const c10::IValue &value)
+{
+    each_tensor(value, [&](const at::Tensor &tensor) {
+        if (!on_device(tensor) || size_of(tensor) != Size::kLarge || !face.is_device(address(tensor))) return;
+        if (!tensor.is_non_overlapping_and_dense()) return; /* what lies in its gaps is not its own */
+        if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) != frame.filled.end()) return;
+        Paused paused;
+        if (!face.forget(address(tensor), tensor.nbytes())) frame.filled.push_back(address(tensor));
+    });
 }
 
 void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
@@ -230,9 +247,11 @@ void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
         });
     };
     if (!frame.runnable)
-        for (const auto &out : frame.inputs) zero_unless_filled(out);
-    for (size_t i = 0; i < outputs.size(); i++)
+        for (const auto &out : frame.inputs) zero_unless_filled(out), forget_large(frame, out);
+    for (size_t i = 0; i < outputs.size(); i++) {
         if (frame.op->fresh[i]) zero_unless_filled(outputs[i]);
+        if (!frame.op->keeps) forget_large(frame, outputs[i]);
+    }
 }
 
 void ended(const at::RecordFunction &function)

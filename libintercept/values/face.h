@@ -19,6 +19,10 @@ struct Face {
     /* Must be called, outside pause/resume, before device memory is read or written here: a small collective may still
      * owe its result to these bytes. */
     void (*before_read)(const void *pointer, size_t bytes);
+    void (*written)(const void *pointer, size_t bytes); /* device memory that is written here */
+    void (*copy_begins)();
+    /* Makes a large result zero; 0 when a copy since copy_begins has brought it values, which stay. */
+    int (*forget)(void *pointer, size_t bytes);
     void (*operator_begin)(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims,
                            const uint32_t *ranks);
     void (*operator_end)();

@@ -55,6 +55,8 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
     auto op = std::make_unique<Operator>(Operator{handle, schema.name(), schema.overload_name()});
     op->treatment = classify(handle, op->name);
     op->random = handle.hasTag(at::Tag::nondeterministic_seeded);
+    op->keeps = kNeverRun.count(op->name) > 0;
+    op->copies = op->name == "aten::copy_";
     op->softmax = op->name == "aten::_softmax" || op->name == "aten::_log_softmax";
     op->arguments = schema.arguments().size();
     op->returns = schema.returns().size();

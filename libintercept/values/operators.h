@@ -26,6 +26,8 @@ struct Operator {
     Treatment treatment = Treatment::kIgnore;
     bool random = false;         /* draws from a generator */
     int generator = -1;          /* index of the Generator argument, -1: none */
+    bool keeps = false;          /* its results hold what they held: it changes what a tensor is */
+    bool copies = false;         /* copy_, which may carry values of more than small tensors by itself */
     bool softmax = false;        /* has a "half to float" flag that CPU kernels refuse (_softmax, _log_softmax) */
     size_t read_back = 0;        /* bytes of a number that its own kernel computes and the host reads, to size or be its result */
     std::vector<bool> written{}; /* per argument: written to */

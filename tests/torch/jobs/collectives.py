@@ -32,8 +32,7 @@ def mine(dtype, count=6, salt=0):
 def reduced(operation, dtype, inputs):
     """The reduction of CPU tensors, computed in float64: exact for what `sent` gives."""
     stack = torch.stack([tensor.double() for tensor in inputs])
-    value = {"SUM": lambda: stack.sum(0), "AVG": lambda: stack.mean(0), "MIN": lambda: stack.amin(0), "MAX": lambda: stack.amax(0),
-             "PRODUCT": lambda: stack.prod(0)}[operation]()
+    value = getattr(stack, {"SUM": "sum", "AVG": "mean", "MIN": "amin", "MAX": "amax", "PRODUCT": "prod"}[operation])(0)
     return value.bool() if dtype == torch.bool else value.to(dtype)
 
 
@@ -78,7 +77,8 @@ def all_reduce_complex_and_inexact():
 
 @check
 def all_reduce_infinite_and_nan():
-    inputs = [torch.tensor([float("inf"), 1.0, float("nan"), -float("inf")]) if rank == 1 else torch.zeros(4) for rank in range(WORLD)]
+    inputs = [torch.zeros(4) for _ in range(WORLD)]
+    inputs[1] = torch.tensor([float("inf"), 1.0, float("nan"), -float("inf")])
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         tensor = inputs[RANK].to(dtype).cuda()
         dist.all_reduce(tensor)
@@ -233,7 +233,8 @@ def send_and_receive():
         peer, works, results = 1 - RANK, [], [torch.empty(1, device="cuda") for _ in range(3)]
         for index, result in enumerate(results):
             value = torch.full((1,), 10.0 * RANK + index, device="cuda")
-            works += [dist.isend(value, peer), dist.irecv(result, peer)] if RANK else [dist.irecv(result, peer), dist.isend(value, peer)]
+            order = (dist.isend, value), (dist.irecv, result)
+            works += [call(tensor, peer) for call, tensor in (order if RANK else reversed(order))]
         for work in works:
             work.wait()
         yield from differs("in order", torch.cat(results), torch.tensor([10.0 * peer + index for index in range(3)]))
@@ -244,8 +245,8 @@ def ring_of_batched_sends():
     tensor, total = mine(torch.float32), mine(torch.float32)
     for _ in range(WORLD - 1):
         arriving = torch.empty_like(tensor)
-        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, (RANK + 1) % WORLD), dist.P2POp(dist.irecv, arriving, (RANK - 1) % WORLD)])
-        for work in works:
+        requests = dist.P2POp(dist.isend, tensor, (RANK + 1) % WORLD), dist.P2POp(dist.irecv, arriving, (RANK - 1) % WORLD)
+        for work in dist.batch_isend_irecv(list(requests)):
             work.wait()
         tensor = arriving
         total += tensor
