@@ -228,7 +228,6 @@ void forget_large(Frame &frame, const c10::IValue &value)
         if (!on_device(tensor) || size_of(tensor) != Size::kLarge || !face.is_device(address(tensor))) return;
         if (!tensor.is_non_overlapping_and_dense()) return; /* what lies in its gaps is not its own */
         if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) != frame.filled.end()) return;
-        Paused paused;
         if (!face.forget(address(tensor), tensor.nbytes())) frame.filled.push_back(address(tensor));
     });
 }
