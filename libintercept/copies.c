@@ -10,7 +10,6 @@ enum { STAGED_BYTES = 65536 }; /* pageable host-to-device copies up to this size
 static void memory_work(int op, uint64_t bytes, int from, int to, struct ph_stream *stream)
 {
     struct ph_pack signature = {0};
-    enum ph_source source;
     ph_pack_array(&signature, 2);
     ph_pack_uint(&signature, 3);
     ph_pack_array(&signature, 4);
@@ -18,8 +17,7 @@ static void memory_work(int op, uint64_t bytes, int from, int to, struct ph_stre
     ph_pack_uint(&signature, bytes);
     ph_pack_int(&signature, from);
     ph_pack_int(&signature, to);
-    uint64_t duration = ph_duration(&signature, &source);
-    ph_run(stream, duration, source);
+    ph_run(stream, ph_duration(&signature));
     ph_pack_free(&signature);
 }
 

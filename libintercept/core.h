@@ -26,7 +26,7 @@ extern pthread_mutex_t ph_lock;
 enum { PH_HEAD_MAX = 8 };
 struct ph_entry {
     uint64_t node;
-    int64_t lag, work;
+    int64_t lag, work, drag; /* drag: what the work takes longer when communication runs beside all of it */
 };
 struct ph_head {
     int count;
@@ -37,7 +37,7 @@ struct ph_stream {
     uint32_t magic;
     int device, priority;
     unsigned flags;
-    uint64_t id, busy_ns;
+    uint64_t id, busy_ns, last_launch; /* last_launch: node of the last communication on it */
     bool used;
     struct ph_head head;
     struct ph_stream *next;
@@ -49,6 +49,13 @@ struct ph_event {
     int device;
     bool recorded;
     struct ph_head head;
+    struct ph_event *next, **link; /* all events, for the nodes that they still name */
+};
+
+struct ph_time { /* of a piece of GPU work */
+    uint64_t duration_ns;
+    uint32_t source;        /* enum ph_source */
+    uint32_t drag_permille; /* how much longer beside communication */
 };
 
 /* ---- timeline.c: every function takes ph_lock itself unless its name ends in _locked ------------------------------ */
@@ -69,11 +76,11 @@ void ph_event_synchronize(const struct ph_event *event);
 void ph_stream_synchronize(struct ph_stream *stream);
 void ph_device_synchronize(int device);
 bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, float *milliseconds);
-void ph_run(struct ph_stream *stream, uint64_t duration_ns, enum ph_source source); /* GPU work of known length */
+void ph_run(struct ph_stream *stream, struct ph_time time); /* GPU work of known length */
 void ph_host_cost(uint64_t nanoseconds);     /* a call's modelled cost on the host */
 void ph_host_pause(void);                    /* from here on this thread's CPU time is ours, not the job's */
 void ph_host_resume(void);
-uint64_t ph_duration(const struct ph_pack *signature, enum ph_source *source);
+struct ph_time ph_duration(const struct ph_pack *signature);
 /* A collective launch: sends OPS and leaves its end node as the stream's head. `ops` is count packed operations. */
 uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops, uint32_t count);
 

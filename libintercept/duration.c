@@ -18,7 +18,7 @@ enum { LOCAL = 1 << 14, SHAPES = 64 };
 static const struct ph_table_header *header;
 static const struct ph_table_slot *slots;
 /* Answers that found no room in the shared table, and a first level for the others. */
-static struct { uint64_t key, duration; uint32_t source; } local[LOCAL];
+static struct { uint64_t key; struct ph_time time; } local[LOCAL];
 static pthread_mutex_t local_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static _Thread_local struct {
@@ -82,15 +82,14 @@ static void map_table(void)
     header = map;
 }
 
-static bool shared_find(uint64_t key, uint64_t *duration, uint32_t *source)
+static bool shared_find(uint64_t key, struct ph_time *time)
 {
     uint64_t mask = header->capacity - 1;
     for (uint64_t at = key & mask, seen = 0; seen <= mask; at = (at + 1) & mask, seen++) {
         uint64_t there = atomic_load_explicit(&slots[at].key, memory_order_acquire);
         if (there == 0) return false;
         if (there == key) {
-            *duration = atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed);
-            *source = slots[at].source;
+            *time = (struct ph_time){atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed), slots[at].source, slots[at].drag_permille};
             return true;
         }
     }
@@ -115,7 +114,7 @@ static void pack_context(struct ph_pack *body)
     }
 }
 
-static uint64_t ask_hub(uint64_t key, const struct ph_pack *signature, uint32_t *source)
+static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
 {
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
@@ -137,37 +136,32 @@ static uint64_t ask_hub(uint64_t key, const struct ph_pack *signature, uint32_t 
     ph_pack_free(&body);
     struct ph_reply reply;
     ph_wait(req, &reply, -1);
-    uint64_t duration = (uint64_t)ph_read_int(&reply);
-    *source = (uint32_t)ph_read_int(&reply);
+    struct ph_time time = {.duration_ns = (uint64_t)ph_read_int(&reply)};
+    time.source = (uint32_t)ph_read_int(&reply);
+    time.drag_permille = (uint32_t)ph_read_int(&reply);
     ph_reply_free(&reply);
-    return duration;
+    return time;
 }
 
-uint64_t ph_duration(const struct ph_pack *signature, enum ph_source *source)
+struct ph_time ph_duration(const struct ph_pack *signature)
 {
-    uint64_t key = 0xcbf29ce484222325ull, duration;
-    uint32_t from;
+    uint64_t key = 0xcbf29ce484222325ull;
+    struct ph_time time = {0};
     for (size_t i = 0; i < signature->length; i++) key = (key ^ signature->data[i]) * 0x100000001b3ull;
     key = key ? key : 1;
     pthread_mutex_lock(&local_lock);
     bool found = local[key % LOCAL].key == key;
-    if (found) {
-        duration = local[key % LOCAL].duration;
-        from = local[key % LOCAL].source;
-    } else if (!header) {
-        map_table();
-    }
+    if (found) time = local[key % LOCAL].time;
+    else if (!header) map_table();
     pthread_mutex_unlock(&local_lock);
-    if (!found) {
-        if (!shared_find(key, &duration, &from)) duration = ask_hub(key, signature, &from);
-        pthread_mutex_lock(&local_lock);
-        local[key % LOCAL].key = key;
-        local[key % LOCAL].duration = duration;
-        local[key % LOCAL].source = from;
-        pthread_mutex_unlock(&local_lock);
-    }
-    *source = from < PH_SOURCES ? (enum ph_source)from : PH_GUESS;
-    return duration;
+    if (found) return time;
+    if (!shared_find(key, &time)) time = ask_hub(key, signature);
+    if (time.source >= PH_SOURCES) time.source = PH_GUESS;
+    pthread_mutex_lock(&local_lock);
+    local[key % LOCAL].key = key;
+    local[key % LOCAL].time = time;
+    pthread_mutex_unlock(&local_lock);
+    return time;
 }
 
 /* ---- the values library ------------------------------------------------------------------------------------------------ */

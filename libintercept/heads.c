@@ -7,17 +7,20 @@
 #include "timeline.h"
 #include <string.h>
 
-enum { RING = 8192, HEAD_FULL = PH_HEAD_MAX - 2 };
+enum { RING = 8192, HEAD_FULL = PH_HEAD_MAX - 2, LAUNCHES = 64 };
 
 static uint64_t next_node = 1;
 static struct ph_bound bounds[RING];
+static uint64_t keep; /* the lowest node that may still be named, when the next message shall say so */
 static struct ph_pack pending_nodes, pending_stalls; /* the `extra` of the next message */
+static uint64_t launches[LAUNCHES], launch_count; /* communication since the device was last idle: nodes */
 static uint32_t pending_node_count, pending_stall_count;
 
 void ph_heads_reset(void)
 {
     memset(bounds, 0, sizeof bounds);
     next_node = 1;
+    launch_count = 0;
     ph_pack_free(&pending_nodes), ph_pack_free(&pending_stalls);
     pending_node_count = pending_stall_count = 0;
 }
@@ -32,14 +35,14 @@ struct ph_bound *ph_bound(uint64_t node)
 uint64_t ph_node_new(uint64_t lower, uint64_t upper)
 {
     uint64_t node = next_node++;
-    bounds[node % RING] = (struct ph_bound){node, upper, lower};
+    bounds[node % RING] = (struct ph_bound){node, upper, lower, 0};
     return node;
 }
 
 static uint64_t entry_upper(const struct ph_entry *entry)
 {
     struct ph_bound *bound = ph_bound(entry->node);
-    return bound && bound->upper != PH_UNKNOWN ? bound->upper + (uint64_t)(entry->lag + entry->work) : PH_UNKNOWN;
+    return bound && bound->upper != PH_UNKNOWN ? bound->upper + (uint64_t)(entry->lag + entry->work + entry->drag) : PH_UNKNOWN;
 }
 
 static uint64_t entry_lower(const struct ph_entry *entry)
@@ -63,7 +66,9 @@ void ph_head_pack(struct ph_pack *pack, const struct ph_head *head)
     for (int i = 0; i < head->count; i++) {
         ph_pack_uint(pack, head->entry[i].node);
         ph_pack_int(pack, head->entry[i].lag);
+        if (head->entry[i].drag) ph_pack_array(pack, 2);
         ph_pack_int(pack, head->entry[i].work);
+        if (head->entry[i].drag) ph_pack_int(pack, head->entry[i].drag);
     }
 }
 
@@ -83,15 +88,60 @@ uint64_t ph_head_upper(const struct ph_head *head)
     return most;
 }
 
-/* The head's time if it depends on nothing that other ranks decide, else PH_UNKNOWN. Entries known to lie in the past of `now`
+/* What runs beside communication is stretched, and only the hub knows by how much. */
+void ph_communicated(uint64_t node, uint64_t before)
+{
+    struct ph_bound *bound = ph_bound(node);
+    if (bound) bound->before = before;
+    if (launch_count < LAUNCHES) launches[launch_count] = node;
+    launch_count++;
+}
+
+void ph_bound_above(struct ph_bound *bound, uint64_t upper)
+{
+    for (; bound && bound->upper > upper; bound = bound->before ? ph_bound(bound->before) : NULL) bound->upper = upper;
+}
+
+void ph_all_over(uint64_t now)
+{
+    for (uint64_t node = next_node > RING ? next_node - RING : 0; node < next_node; node++) {
+        struct ph_bound *bound = ph_bound(node);
+        if (bound && bound->upper > now) bound->upper = now;
+    }
+    launch_count = 0;
+}
+
+uint64_t ph_head_oldest(const struct ph_head *head, uint64_t otherwise)
+{
+    for (int i = 0; i < head->count; i++)
+        if (head->entry[i].node < otherwise) otherwise = head->entry[i].node;
+    return otherwise;
+}
+
+static bool beside_communication(uint64_t from)
+{
+    if (launch_count > LAUNCHES) return true;
+    for (uint64_t i = 0; i < launch_count; i++) {
+        struct ph_bound *bound = ph_bound(launches[i]);
+        if (!bound || bound->upper > from) return true;
+    }
+    return false;
+}
+
+/* The head's time if it depends on nothing that the hub decides, else PH_UNKNOWN. Entries known to lie in the past of `now`
  * cannot decide it: the caller's own entry is at `now`. */
 uint64_t ph_head_exact(const struct ph_head *head, uint64_t now)
 {
     uint64_t most = 0;
     for (int i = 0; i < head->count; i++) {
-        uint64_t upper = entry_upper(&head->entry[i]);
-        if (upper > now && upper != entry_lower(&head->entry[i])) return PH_UNKNOWN;
-        if (upper > most) most = upper;
+        const struct ph_entry *entry = &head->entry[i];
+        const struct ph_bound *bound = ph_bound(entry->node);
+        if (entry_upper(entry) > now) {
+            if (!bound || bound->upper != bound->lower) return PH_UNKNOWN;
+            if (entry->drag && beside_communication(bound->upper + (uint64_t)entry->lag)) return PH_UNKNOWN;
+        }
+        uint64_t time = bound ? bound->upper + (uint64_t)(entry->lag + entry->work) : 0;
+        if (time > most && time != PH_UNKNOWN) most = time;
     }
     return most;
 }
@@ -105,7 +155,7 @@ static void materialise(struct ph_head *head)
     ph_head_pack(&pending_nodes, head);
     pending_node_count++;
     head->count = 1;
-    head->entry[0] = (struct ph_entry){node, 0, 0};
+    head->entry[0] = (struct ph_entry){node, 0, 0, 0};
 }
 
 void ph_head_add(struct ph_head *head, struct ph_entry fresh)
@@ -129,7 +179,7 @@ void ph_head_merge(struct ph_head *head, const struct ph_head *other)
 
 void ph_head_add_host(struct ph_head *head, int64_t latency)
 {
-    ph_head_add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0});
+    ph_head_add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0, 0});
 }
 
 /* Nodes that are not anchors come from communication. */
@@ -157,9 +207,14 @@ void ph_extra_stall(int device, const struct ph_head *before, const struct ph_he
     pending_stall_count++;
 }
 
-void ph_extra_pack(struct ph_pack *body)
+void ph_extra_keep(uint64_t node) { keep = node; }
+
+void ph_extra_pack(struct ph_pack *body, bool beside)
 {
-    ph_pack_map(body, (pending_node_count > 0) + (pending_stall_count > 0));
+    ph_pack_map(body, (pending_node_count > 0) + (pending_stall_count > 0) + beside + (keep > 0));
+    if (keep) ph_pack_str(body, "keep"), ph_pack_uint(body, keep);
+    keep = 0;
+    if (beside) ph_pack_str(body, "beside"), ph_pack_uint(body, 1);
     if (pending_node_count) {
         ph_pack_str(body, "nodes");
         ph_pack_array(body, pending_node_count);
@@ -174,4 +229,4 @@ void ph_extra_pack(struct ph_pack *body)
     pending_node_count = pending_stall_count = 0;
 }
 
-void ph_node_known(uint64_t node, uint64_t time) { bounds[node % RING] = (struct ph_bound){node, time, time}; }
+void ph_node_known(uint64_t node, uint64_t time) { bounds[node % RING] = (struct ph_bound){node, time, time, 0}; }

@@ -31,7 +31,7 @@ _Static_assert(offsetof(struct ph_rank_page, launches) == 192, "wire-protocol.md
 
 struct ph_table_slot {
     _Atomic uint64_t key, duration_ns;
-    uint32_t source, klass;
+    uint32_t source, drag_permille;
     uint64_t reserved;
 };
 struct ph_table_header {

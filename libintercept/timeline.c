@@ -11,11 +11,13 @@
 enum { STREAM_MAGIC = 0x5048534d, EVENT_MAGIC = 0x50484556, DEVICES = 8, STREAM_NON_BLOCKING = 1 };
 static uint64_t next_stream = 16;
 static struct ph_stream *streams, *legacy[DEVICES];
+static struct ph_event *events;
 static struct ph_stream *busiest[DEVICES]; /* the one whose waiting for communication counts as exposed */
 
 void ph_streams_reset(void)
 {
     streams = NULL;
+    events = NULL;
     memset(legacy, 0, sizeof legacy);
     memset(busiest, 0, sizeof busiest);
 }
@@ -83,26 +85,26 @@ static void implicit_order_locked(struct ph_stream *stream)
             ph_head_merge(&stream->head, &other->head);
 }
 
-static void run_locked(struct ph_stream *stream, uint64_t duration_ns)
+static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns)
 {
     const struct ph_device_spec *spec = ph_spec();
     implicit_order_locked(stream);
     for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].lag += (int64_t)spec->kernel_gap_ns;
     ph_head_add_host(&stream->head, (int64_t)spec->launch_latency_ns);
-    for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].work += (int64_t)duration_ns;
+    for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].work += (int64_t)duration_ns, stream->head.entry[i].drag += (int64_t)drag_ns;
     stream->used = true;
 }
 
-void ph_run(struct ph_stream *stream, uint64_t duration_ns, enum ph_source source)
+void ph_run(struct ph_stream *stream, struct ph_time time)
 {
     pthread_mutex_lock(&ph_lock);
-    duration_ns = ph_straggle(stream->device, duration_ns, ph_clock());
-    run_locked(stream, duration_ns);
+    uint64_t duration_ns = ph_straggle(stream->device, time.duration_ns, ph_clock());
+    run_locked(stream, duration_ns, duration_ns * time.drag_permille / 1000);
     stream->busy_ns += duration_ns;
     if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns) busiest[stream->device] = stream;
     struct ph_rank_page *page = ph_page();
-    atomic_fetch_add_explicit(&page->busy_ns[source], duration_ns, memory_order_relaxed);
-    atomic_fetch_add_explicit(&page->launches[source], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&page->busy_ns[time.source], duration_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
 }
 
@@ -111,14 +113,19 @@ void ph_submit(void *handle, const struct ph_pack *signature)
     ph_host_cost(ph_spec()->launch_cost_ns);
     struct ph_stream *stream = ph_stream_resolve(handle);
     if (!stream) ph_die("a library call names a stream that does not exist");
-    enum ph_source source;
-    uint64_t duration = ph_duration(signature, &source);
-    ph_run(stream, duration, source);
+    ph_run(stream, ph_duration(signature));
     atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
     ph_leave();
 }
 
 /* ---- messages --------------------------------------------------------------------------------------------------------------- */
+/* Whether compute on the stream's GPU is queued beyond `time`: judged by lower bounds, which are all that is known here. */
+static bool computing_past_locked(const struct ph_stream *stream, uint64_t time)
+{
+    const struct ph_stream *compute = busiest[stream->device];
+    return compute && compute != stream && ph_head_lower(&compute->head) > time;
+}
+
 uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops, uint32_t count)
 {
     struct ph_pack body = {0};
@@ -129,15 +136,17 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     ph_head_add_host(&stream->head, (int64_t)ph_spec()->launch_latency_ns);
     uint64_t node = ph_node_new(ph_head_lower(&stream->head), PH_UNKNOWN);
     ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body);
+    ph_extra_pack(&body, computing_past_locked(stream, ph_head_lower(&stream->head)));
     ph_pack_uint(&body, comm);
     ph_pack_uint(&body, node);
     ph_head_pack(&body, &stream->head);
     ph_pack_array(&body, count);
     ph_pack_raw(&body, ops->data, ops->length);
+    ph_communicated(node, stream->last_launch);
+    stream->last_launch = node;
     ph_send(PH_OPS, &body, 6); /* under ph_lock: messages ph_leave in the order of their nodes */
     stream->head.count = 1;
-    stream->head.entry[0] = (struct ph_entry){node, 0, 0};
+    stream->head.entry[0] = (struct ph_entry){node, 0, 0, 0};
     stream->used = true;
     atomic_fetch_add_explicit(&ph_page()->comm_launches, 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
@@ -170,7 +179,7 @@ void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32
     uint64_t node = ph_node_new(ph_clock(), PH_UNKNOWN);
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body);
+    ph_extra_pack(&body, false);
     ph_pack_uint(&body, node);
     ph_head_add_host(&head, 0);
     ph_head_pack(&body, &head);
@@ -190,6 +199,21 @@ void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32
     ph_leave();
 }
 
+/* The lowest node that may still be named: history before it may go. */
+static uint64_t oldest_named_locked(void)
+{
+    uint64_t now = ph_clock(), oldest = ph_host.node;
+    for (struct ph_stream *stream = streams; stream; stream = stream->next) {
+        ph_head_prune(&stream->head, now);
+        oldest = ph_head_oldest(&stream->head, oldest);
+    }
+    for (struct ph_event *event = events; event; event = event->next) {
+        ph_head_prune(&event->head, now);
+        oldest = ph_head_oldest(&event->head, oldest);
+    }
+    return oldest;
+}
+
 /* Blocks the host until `head` (already merged with the host's own entry) has been reached. */
 static void synchronize_locked(struct ph_head *head)
 {
@@ -201,9 +225,10 @@ static void synchronize_locked(struct ph_head *head)
     }
     struct ph_pack body = {0};
     uint64_t req = ph_request_id(), node = ph_node_new(ph_head_lower(head), PH_UNKNOWN);
+    ph_extra_keep(ph_head_oldest(head, oldest_named_locked()));
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body);
+    ph_extra_pack(&body, false);
     ph_pack_uint(&body, node);
     ph_head_pack(&body, head);
     atomic_store(&ph_page()->blocked, 1);
@@ -218,7 +243,7 @@ static void synchronize_locked(struct ph_head *head)
     for (int i = 0; i < head->count; i++) { /* every entry was reached by then */
         struct ph_bound *bound = ph_bound(head->entry[i].node);
         uint64_t at_most = time - (uint64_t)(head->entry[i].lag + head->entry[i].work);
-        if (bound && at_most < bound->upper) bound->upper = at_most;
+        if (bound) ph_bound_above(bound, at_most);
     }
     anchor_locked(node, time);
 }
@@ -250,6 +275,13 @@ void ph_stream_synchronize(struct ph_stream *stream)
     pthread_mutex_unlock(&ph_lock);
 }
 
+static bool others_used_locked(int device)
+{
+    for (struct ph_stream *stream = streams; stream; stream = stream->next)
+        if (stream->device != device && stream->used) return true;
+    return false;
+}
+
 void ph_device_synchronize(int device)
 {
     struct ph_head all = {0};
@@ -265,6 +297,7 @@ void ph_device_synchronize(int device)
     pthread_mutex_lock(&ph_lock);
     for (struct ph_stream *stream = streams; stream; stream = stream->next) /* all work issued so far has ended */
         if (stream->device == device) stream->head.count = 0;
+    if (!others_used_locked(device)) ph_all_over(ph_clock());
     pthread_mutex_unlock(&ph_lock);
 }
 
@@ -274,7 +307,13 @@ struct ph_event *ph_event_create(unsigned flags)
     ph_touch();
     struct ph_event *event = calloc(1, sizeof *event);
     if (!event) ph_die("out of host memory");
-    *event = (struct ph_event){EVENT_MAGIC, flags, ph_device_current(), false, {0}};
+    *event = (struct ph_event){.magic = EVENT_MAGIC, .flags = flags, .device = ph_device_current()};
+    pthread_mutex_lock(&ph_lock);
+    event->next = events;
+    event->link = &events;
+    if (events) events->link = &event->next;
+    events = event;
+    pthread_mutex_unlock(&ph_lock);
     return event;
 }
 
@@ -283,7 +322,11 @@ bool ph_event_valid(const struct ph_event *event) { return event && event->magic
 bool ph_event_destroy(struct ph_event *event)
 {
     if (!ph_event_valid(event)) return false;
+    pthread_mutex_lock(&ph_lock);
+    *event->link = event->next;
+    if (event->next) event->next->link = event->link;
     event->magic = 0;
+    pthread_mutex_unlock(&ph_lock);
     free(event);
     return true;
 }
@@ -344,7 +387,7 @@ static bool reached(const struct ph_head *head)
     if (!observer) ph_head_add_host(&own, 0);
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, now);
-    ph_extra_pack(&body);
+    ph_extra_pack(&body, false);
     ph_head_pack(&body, head);
     ph_head_pack(&body, &own);
     if (!observer) atomic_store(&ph_page()->blocked, 1);
@@ -387,7 +430,7 @@ bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, 
         uint64_t req = ph_request_id();
         ph_pack_uint(&body, req);
         ph_pack_uint(&body, ph_clock());
-        ph_extra_pack(&body);
+        ph_extra_pack(&body, false);
         ph_pack_array(&body, 2);
         ph_head_pack(&body, &start->head);
         ph_head_pack(&body, &end->head);

@@ -19,6 +19,7 @@ bool ph_in_chain(void);   /* false for a thread that has only ever asked (NCCL's
 /* ---- heads.c --------------------------------------------------------------------------------------------------------- */
 struct ph_bound { /* what is known of a node's time */
     uint64_t node, upper, lower;
+    uint64_t before; /* communication that ended before this did: the one launched before on its stream; 0: none */
 };
 struct ph_bound *ph_bound(uint64_t node); /* NULL: too long ago */
 uint64_t ph_node_new(uint64_t lower, uint64_t upper);
@@ -33,7 +34,13 @@ void ph_head_merge(struct ph_head *head, const struct ph_head *other);
 void ph_head_add_host(struct ph_head *head, int64_t latency);
 bool ph_head_waits_for_more(const struct ph_head *head, const struct ph_head *event); /* for communication, that is */
 void ph_extra_stall(int device, const struct ph_head *before, const struct ph_head *after);
-void ph_extra_pack(struct ph_pack *body);
+void ph_extra_pack(struct ph_pack *body, bool beside); /* beside: communication that compute runs beside */
+/* `node` is the end of communication that was just issued, `before` that of the one before on its stream. */
+void ph_communicated(uint64_t node, uint64_t before);
+void ph_bound_above(struct ph_bound *bound, uint64_t upper); /* it, and all that ended before it, were reached by `upper` */
+void ph_all_over(uint64_t now);                              /* everything issued so far has been reached by `now` */
+uint64_t ph_head_oldest(const struct ph_head *head, uint64_t otherwise); /* the lowest node that it names */
+void ph_extra_keep(uint64_t node);
 void ph_heads_reset(void);
 
 /* ---- timeline.c ------------------------------------------------------------------------------------------------------ */

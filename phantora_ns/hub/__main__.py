@@ -20,6 +20,7 @@ from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub
 from phantora_ns.kernels import KernelTimes
 from phantora_ns.sim.collectives import CollectiveModel
+from phantora_ns.sim.contention import Contention
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph
 from phantora_ns.sim.topology import Topology
@@ -40,9 +41,11 @@ def build_hub(run_dir: Path) -> Hub:
     flows = FlowSimulator(capacities)
     for at_ns, link, bytes_per_ns in topology.capacity_changes():
         flows.set_capacity(at_ns, link, bytes_per_ns)
-    graph = EventGraph(flows, CollectiveModel(topology, gpu), capacities)
+    contention = Contention.of(gpu)
+    graph = EventGraph(flows, CollectiveModel(topology, gpu), capacities, beside=contention.collective)
     kernel_times = KernelTimes(gpu, run.get("databases") or [])
     return Hub(run_dir, graph, kernel_times, nodes=run["nodes"], gpus_per_node=run["gpus_per_node"],
+               drags_permille=contention.drags_permille(),
                config={"sync": "conservative", "host_time": run.get("host_time"), "values": run.get("values")})
 
 

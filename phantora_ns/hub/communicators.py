@@ -132,7 +132,7 @@ class Communicators:
                 if len(group.left) == len(group.comm.clients):
                     del self._groups[number]
 
-    def launch(self, client: Client, number: int, node: int, flat: list, items: list) -> list[Waiter]:
+    def launch(self, client: Client, number: int, node: int, flat: list, items: list, beside: bool) -> list[Waiter]:
         """OPS. Returns the fetches that it completes. Raises BadMessage, BadHead, BadOp, JobError."""
         comm = self._group(client, number).comm
         ops = [op for op, _, _ in items]
@@ -143,7 +143,7 @@ class Communicators:
                 if len(payload) != _exchange(op, len(comm.clients)).send_bytes():
                     raise BadMessage(f"{op.describe()} with a payload of {len(payload)} bytes")
         try:
-            transfers = self._graph.launch(comm, client.number, node, head, ops)
+            transfers = self._graph.launch(comm, client.number, node, head, ops, beside)
         except Mismatch as error:
             raise JobError(f"the members of a communicator disagree: {error}", comm.clients) from None
         rank = comm.ranks[client.number]

@@ -38,7 +38,7 @@ class KernelTable:
         self._words = memoryview(self._map).cast("Q")
         struct.pack_into("<QQQQ", self._map, 0, MAGIC, VERSION, capacity, 0)
 
-    def put(self, key: int, duration_ns: int, source: int, klass: int) -> bool:
+    def put(self, key: int, duration_ns: int, source: int, drag_permille: int) -> bool:
         """Stores a duration unless the key is there already or the table is full; True when it is in afterwards."""
         words = self._words
         index = key & (self.capacity - 1)
@@ -52,7 +52,7 @@ class KernelTable:
         if self.count >= self.capacity * MAX_FILL:
             return False
         words[at + 1] = duration_ns
-        struct.pack_into("<II", self._map, at * 8 + 16, source, klass)
+        struct.pack_into("<II", self._map, at * 8 + 16, source, drag_permille)
         words[at] = key
         self.count += 1
         words[3] = self.count

@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import zmq
@@ -41,10 +41,12 @@ class Hub:
     """All state of a run. `gpus_per_node` maps a client's node and device to a global GPU number below `gpus`."""
 
     def __init__(self, run_dir: Path, graph: EventGraph, kernel_times, *, nodes: int, gpus_per_node: int,
-                 config: dict | None = None, table_capacity: int | None = None) -> None:
+                 config: dict | None = None, table_capacity: int | None = None,
+                 drags_permille: Sequence[int] = (0, 0, 0)) -> None:
         self.run_dir = run_dir
         self.graph = graph
         self.kernel_times = kernel_times
+        self.drags = drags_permille
         self.config = config or {}
         options = {} if table_capacity is None else {"capacity": table_capacity}
         self.table = KernelTable(run_dir / "kernels.tbl", **options)
@@ -214,7 +216,7 @@ class Hub:
     def _ops(self, client: Client, message: list) -> None:
         _, _, client.clock_ns, extra, comm, node, flat, items = message
         self._extra(client, extra)
-        for waiter in self.communicators.launch(client, comm, node, flat, protocol.parse_ops(items)):
+        for waiter in self.communicators.launch(client, comm, node, flat, protocol.parse_ops(items), bool(extra.get("beside"))):
             self._deliver(waiter)
 
     def _fetch(self, client: Client, message: list) -> None:
@@ -233,8 +235,9 @@ class Hub:
         if kind == 0 and len(fields) == 14:
             *fields, context, parameters = fields
         duration_ns, source, klass = self.kernel_times.lookup(kind, fields, context, parameters)
-        self.table.put(key, duration_ns, source, klass)
-        self._send(client.identity, [protocol.LOOKUP, number, duration_ns, source])
+        drag_permille = self.drags[klass]
+        self.table.put(key, duration_ns, source, drag_permille)
+        self._send(client.identity, [protocol.LOOKUP, number, duration_ns, source, drag_permille])
 
     def _note(self, client: Client, message: list) -> None:
         _, _, client.clock_ns, what, text = message

@@ -83,7 +83,7 @@ class KernelTimes:
         found = graphs.operations(graph)
         call = graphs.as_attention(found)
         if call is not None:
-            return Estimate(attention.duration_ns(call, self.rates), launch.ATTENTION, COMPUTE_BOUND)
+            return Estimate(attention.duration_ns(call, self.rates), launch.ATTENTION, launch.ATTENTION_BOUND)
         products = [(o, p) for o in found if (p := graphs.as_gemm(o)) is not None]
         if products:
             total = sum(graphs.convolution_ns(o, p, self.rates) if o.kind in graphs.CONVOLUTION_TENSORS

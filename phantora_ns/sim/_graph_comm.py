@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from phantora_ns.sim._graph_nodes import Node
@@ -64,8 +65,11 @@ class Course(NamedTuple):
     estimate_ns: int  # no flow can end sooner; only the order of work follows it
 
 
-def course_of(plan, capacities) -> Course:
-    """Splits a plan's flows into those that can meet others on a link and those that cannot. O(flows)."""
+def course_of(plan, capacities, slowdown: float = 1.0) -> Course:
+    """Splits a plan's flows into those that can meet others on a link and those that cannot. O(flows).
+
+    `slowdown` divides the rate that NCCL reaches by itself (the flows' own caps), not what links carry.
+    """
     shared = []
     private_ns = 0
     estimate_ns = 0
@@ -74,6 +78,8 @@ def course_of(plan, capacities) -> Course:
             continue
         rate = min((capacities[link] for link in flow.links), default=math.inf)
         if flow.rate_cap is not None:
+            if slowdown != 1.0:
+                flow = replace(flow, rate_cap=flow.rate_cap / slowdown)
             rate = min(rate, flow.rate_cap)
         alone_ns = 0 if rate == math.inf else math.ceil(flow.size_bytes / rate)
         estimate_ns = max(estimate_ns, alone_ns)
@@ -112,7 +118,7 @@ class Transfer(Node):
     """
 
     __slots__ = ("op", "first_rank", "ordinal", "loads", "matched", "course", "start_ns", "flows_ns", "handles", "asking",
-                 "values")
+                 "values", "begins", "beside")
 
     def __init__(self, op: Op, first_rank: int, ordinal: int, contributors: int) -> None:
         super().__init__(contributors)
@@ -127,6 +133,8 @@ class Transfer(Node):
         self.handles: tuple = ()
         self.asking = False
         self.values = None
+        self.beside = False  # compute is queued beyond its start on some member's GPU
+        self.begins: list = []  # where each client reached it, if it is a launch of its own
 
 
 class Communicator:
@@ -186,17 +194,20 @@ class Communicator:
             del self._open[ordinal]
         return transfer
 
-    def course(self, transfer: Transfer, collectives, capacities) -> Course:
-        """What `transfer` does, from the collective model; remembered, since a job repeats its operations."""
+    def course(self, transfer: Transfer, collectives, capacities, beside: float) -> Course:
+        """What `transfer` does, from the collective model; remembered, since a job repeats its operations.
+
+        `beside`: the share by which compute beside it slows communication.
+        """
         op = transfer.op
         if op.kind >= SEND:
             source, destination, _ = self._pair_key(transfer.first_rank, op)
             sender, receiver = transfer.loads[SEND], transfer.loads[RECV]
             transfer.loads = {}
             ranks = len(sender.ranks | receiver.ranks)
-            key = (source, destination, op.count_bytes, sender.sent, receiver.received, ranks)
+            key = (source, destination, op.count_bytes, sender.sent, receiver.received, ranks, transfer.beside)
         else:
-            key = op._replace(redop=-1)
+            key = (op._replace(redop=-1), transfer.beside)
         course = self._courses.get(key)
         if course is None:
             if op.kind >= SEND:
@@ -208,7 +219,7 @@ class Communicator:
                 plan = collectives.plan(op.kind, self.gpus, op.count_bytes, op.dtype, max(op.peer, 0))
             if len(self._courses) >= PLAN_CACHE:
                 self._courses.clear()
-            course = self._courses[key] = course_of(plan, capacities)
+            course = self._courses[key] = course_of(plan, capacities, 1 + beside if transfer.beside else 1.0)
         return course
 
     def _mismatch(self, what: str, *calls: tuple[int, Op]) -> Mismatch:

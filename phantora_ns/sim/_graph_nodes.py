@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from phantora_ns.sim.contention import Activity
 
 MAX_SPAN_NS = 1 << 56
 """Largest lag or work accepted in one head entry (over two years): keeps sums within 64 bits whatever a client sends."""
@@ -22,8 +24,41 @@ MIN_DROP = 4096
 """Forgotten entries are dropped by the page of this many, so that forgetting costs nothing per message."""
 
 
+class Soft(NamedTuple):
+    """A term that communication on the same GPU may stretch: `work_ns` of compute that begins `lag_ns` after `node`.
+
+    `node` is None when its time is final; `lag_ns` then counts from 0. `activity` is the communication beside it.
+    """
+
+    node: Node | None
+    lag_ns: int
+    work_ns: int
+    drag_ns: int
+    activity: Activity
+
+    def begin_ns(self) -> int:
+        """When the work begins; the node must be known."""
+        return self.lag_ns if self.node is None else self.node.time_ns + self.lag_ns
+
+    def finish_ns(self) -> int:
+        """When the work is done."""
+        return self.activity.finish_ns(self.begin_ns(), self.work_ns, self.drag_ns)
+
+
+def _with_soft(soft: Iterable[Soft], time_ns: int, settled_ns: int) -> tuple[int, int]:
+    """Takes soft terms into a maximum; what they decide is final once nothing can begin before it any more."""
+    for term in soft:
+        time_ns = max(time_ns, term.finish_ns())
+        if term.node is not None and term.node.settled_ns > settled_ns:
+            settled_ns = term.node.settled_ns
+    return time_ns, max(settled_ns, time_ns)
+
+
 class Node:
     """A point in virtual time: the maximum over its terms of (their time + weight), never below `base_ns`.
+
+    `soft` are terms whose weight depends on the communication beside them. A node with soft terms is not final before the
+    lower bound on time stamps has reached its own time: until then communication may still begin beside it.
 
     `settled_ns` lies just after the latest end, over all ancestors, of flows that share links with others: once the lower
     bound on time stamps has reached it, nothing can move this node any more (the argument is in sim/graph.py).
@@ -31,13 +66,14 @@ class Node:
     and contributors that have not come. `told` is set by whoever has told a client the time.
     """
 
-    __slots__ = ("time_ns", "settled_ns", "base_ns", "terms", "dependents", "missing", "queued", "retired", "told")
+    __slots__ = ("time_ns", "settled_ns", "base_ns", "terms", "soft", "dependents", "missing", "queued", "retired", "told")
 
     def __init__(self, contributors: int = 0) -> None:
         self.time_ns: int | None = None
         self.settled_ns: int | None = None
         self.base_ns = 0
         self.terms: dict[Node, int] = {}
+        self.soft: list[Soft] = []
         self.dependents: list[Node] = []
         self.missing = contributors
         self.queued = False
@@ -58,6 +94,12 @@ class Node:
                     self.missing += 1
             elif weight > known:
                 terms[node] = weight
+        for term in head.soft:
+            self.soft.append(term)
+            if term.node is not None:
+                term.node.dependents.append(self)
+                if term.node.time_ns is None:
+                    self.missing += 1
 
     def reach(self) -> tuple[int, int]:
         """(time_ns, settled_ns) of the maximum over the terms; all of them must be known."""
@@ -69,12 +111,13 @@ class Node:
                 time_ns = reached
             if node.settled_ns > settled_ns:
                 settled_ns = node.settled_ns
-        return time_ns, settled_ns
+        return _with_soft(self.soft, time_ns, settled_ns) if self.soft else (time_ns, settled_ns)
 
     def retire(self) -> None:
         """Forgets how the time came about: it is final. Its dependents keep it as a plain number."""
         self.retired = True
         self.terms = {}
+        self.soft = []
         self.dependents = []
 
 
@@ -93,14 +136,26 @@ class Rendezvous(Node):
         return time_ns + 1, settled_ns
 
 
+class Begin(Node):
+    """Where one client reached a launch of communication: from here to `end`, communication runs on its GPU."""
+
+    __slots__ = ("timeline", "end")
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__()
+        self.timeline = timeline
+        self.end: Node | None = None
+
+
 class PartEnd(Node):
     """The end of a grouped launch on one rank: when the last of its transfers has ended."""
 
-    __slots__ = ("transfers",)
+    __slots__ = ("transfers", "begins")
 
     def __init__(self, transfers: tuple[Node, ...]) -> None:
         super().__init__()
         self.transfers = transfers
+        self.begins: list[Begin] = []
         self.absorb(Head(0, [(transfer, 0) for transfer in transfers]))
 
     @property
@@ -112,6 +167,7 @@ class PartEnd(Node):
         """As Node.retire; lets go of the transfers too."""
         super().retire()
         self.transfers = ()
+        self.begins = []
 
 
 class Head:
@@ -120,23 +176,32 @@ class Head:
     Nodes whose time is final are folded into `base_ns` on the way in, so that history is not kept alive by heads.
     """
 
-    __slots__ = ("base_ns", "terms")
+    __slots__ = ("base_ns", "terms", "soft")
 
-    def __init__(self, base_ns: int, terms: list[tuple[Node, int]]) -> None:
+    def __init__(self, base_ns: int, terms: list[tuple[Node, int]], soft: Sequence[Soft] = ()) -> None:
         self.base_ns = base_ns
         self.terms = terms
+        self.soft = soft
+
+    def nodes(self) -> Iterator[Node]:
+        """The nodes of all terms, those that were final on the way in apart."""
+        for node, _ in self.terms:
+            yield node
+        for term in self.soft:
+            if term.node is not None:
+                yield term.node
 
     def known(self) -> bool:
         """Whether every node of the head has a time."""
-        for node, _ in self.terms:
-            if node.time_ns is None:
-                return False
-        return True
+        return all(node.time_ns is not None for node in self.nodes())
 
     def reach(self) -> tuple[int, int] | None:
         """(time_ns, settled_ns), or None while a node of the head is not known."""
         time_ns = self.base_ns
         settled_ns = 0
+        for term in self.soft:
+            if term.node is not None and term.node.time_ns is None:
+                return None
         for node, weight in self.terms:
             if node.time_ns is None:
                 return None
@@ -144,7 +209,7 @@ class Head:
                 time_ns = node.time_ns + weight
             if node.settled_ns > settled_ns:
                 settled_ns = node.settled_ns
-        return time_ns, settled_ns
+        return _with_soft(self.soft, time_ns, settled_ns) if self.soft else (time_ns, settled_ns)
 
 
 class BadHead(ValueError):
@@ -173,8 +238,8 @@ class Timeline:
     An array entry costs eight bytes; `forget` drops the entries below a number that the client will not name again.
     """
 
-    __slots__ = ("live", "order", "past", "past_base", "largest", "launched", "comm_ns", "comm_wait_ns", "exposed_ns", "stalls",
-                 "latest_ns")
+    __slots__ = ("live", "order", "past", "past_base", "largest", "keep", "activity", "pliable", "launched", "comm_ns", "comm_wait_ns",
+                 "exposed_ns", "stalls", "latest_ns")
 
     def __init__(self) -> None:
         self.live: dict[int, Node] = {}
@@ -182,6 +247,9 @@ class Timeline:
         self.past = array("q", [0])
         self.past_base = 0
         self.largest = 0
+        self.keep = 0
+        self.activity = Activity()
+        self.pliable: dict[Node, None] = {}  # nodes with soft terms over this client's work, until they are final
         self.launched: dict[int, Head] = {}
         self.comm_ns = 0
         self.comm_wait_ns = 0
@@ -200,28 +268,42 @@ class Timeline:
         return number
 
     def head(self, flat: object) -> Head:
-        """Parses `[node, lag, work, ...]`; raises BadHead when it is not one, or names an unknown node. Empty: time 0."""
+        """Parses `[node, lag, work or [work, drag], ...]`; raises BadHead when it is none, or names an unknown node.
+
+        Empty: time 0.
+        """
         if type(flat) is not list or len(flat) % 3:
             raise BadHead("a head is an array of node, lag, work")
         live = self.live
         base_ns = 0
         terms = []
+        soft = []
         for i in range(0, len(flat), 3):
             number, lag, work = flat[i : i + 3]
+            drag = 0
+            if type(work) is list and len(work) == 2:
+                work, drag = work
+                if type(drag) is not int or not 0 <= drag < MAX_SPAN_NS:
+                    raise BadHead("drag is nanoseconds from 0 to 2^56")
             if type(lag) is not int or type(work) is not int or not (0 <= lag < MAX_SPAN_NS and 0 <= work < MAX_SPAN_NS):
                 raise BadHead("lag and work are nanoseconds from 0 to 2^56")
             if type(number) is not int:
                 raise BadHead(f"node {number!r} is not an integer")
             node = live.get(number)
             if node is not None and not node.retired:
-                terms.append((node, lag + work))
+                if drag:
+                    soft.append(Soft(node, lag, work, drag, self.activity))
+                else:
+                    terms.append((node, lag + work))
                 continue
             past = self._past(number) if node is None else node.time_ns
             if past is None:
                 raise BadHead(f"node {number} is not known")
-            if past + lag + work > base_ns:
+            if drag:
+                soft.append(Soft(None, past + lag, work, drag, self.activity))
+            elif past + lag + work > base_ns:
                 base_ns = past + lag + work
-        return Head(base_ns, terms)
+        return Head(base_ns, terms, soft)
 
     def add(self, number: int, node: Node) -> None:
         """Enters a new node; `number` must have passed `check_new`."""
@@ -248,18 +330,35 @@ class Timeline:
             yield node
 
     def forget(self, number: int) -> None:
-        """The client will name no node below `number` again, the origin apart."""
+        """The client will name no node below `number` again; the origin only if `number` is 0."""
+        self.keep = max(self.keep, number)
         drop = min(number - self.past_base, len(self.past))
         if drop >= MIN_DROP and drop * 2 >= len(self.past):
             del self.past[:drop]
             self.past_base += drop
+
+    def forget_activity(self, before_ns: int) -> None:
+        """Drops what is known of communication before `before_ns`, as far as nothing lies beside it that is not final, or that
+        the client may still tell of."""
+        for node in [node for node in self.pliable if node.retired]:
+            del self.pliable[node]
+        oldest = self.live.get(self.keep)
+        oldest_ns = self._past(self.keep) if oldest is None else oldest.time_ns
+        if oldest_ns is not None:
+            before_ns = min(before_ns, oldest_ns)
+        heads = [head.soft for _, before, after in self.stalls for head in (before, after)]
+        for soft in (*(node.soft for node in self.pliable), *heads):
+            for term in soft:
+                if term.node is None or term.node.time_ns is not None:
+                    before_ns = min(before_ns, term.begin_ns())
+        self.activity.forget(before_ns)
 
     def settle_stalls(self) -> None:
         """Adds up the leading stalls whose both ends are final."""
         stalls = self.stalls
         while stalls:
             device, before, after = stalls[0]
-            if any(not node.retired for node, _ in before.terms) or any(not node.retired for node, _ in after.terms):
+            if any(not node.retired for node in (*before.nodes(), *after.nodes())):
                 return
             stalls.popleft()
             self._add_stall(device, before, after)

@@ -20,7 +20,9 @@ completion is rounded to whole nanoseconds, possibly down by a hair: a flow that
 It contains the plain rule, time <= LBTS: communication lasts at least until its own settling, and ancestors end before a
 node. Communication over no shared link (one GPU talking to itself) adds nothing to `settled_ns`: it is final at once.
 
-Lag and work of a head are added up here; they arrive apart so that contention (DESIGN section 7) can stretch the work.
+Contention (DESIGN section 7). Work with a drag is stretched by communication on its own client's GPU (sim/contention.py). A
+node that depends on such work is final only when LBTS has reached its time, since communication may begin beside it until
+then; what begins or moves beside it re-times it like any other change, and reaches only later times.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from phantora_ns.sim._graph_comm import BadOp, Communicator, Mismatch, Op, Transfer, load_of
-from phantora_ns.sim._graph_nodes import BadHead, Head, Node, PartEnd, Rendezvous, Timeline, Totals
+from phantora_ns.sim._graph_nodes import BadHead, Begin, Head, Node, PartEnd, Rendezvous, Timeline, Totals
 
 __all__ = ["BadHead", "BadOp", "Communicator", "EventGraph", "Head", "Mismatch", "Node", "Op", "Rendezvous", "Totals", "Transfer"]
 
@@ -38,14 +40,16 @@ __all__ = ["BadHead", "BadOp", "Communicator", "EventGraph", "Head", "Mismatch",
 class EventGraph:
     """All nodes of a run.
 
-    `flows` is a FlowSimulator (sim/flows.py), `collectives` a CollectiveModel (sim/collectives.py), `capacities` the
-    link capacities both were built from. Methods that tell of something new only enter it; `run` brings times up to date.
+    `flows` is a FlowSimulator (sim/flows.py), `collectives` a CollectiveModel (sim/collectives.py), `capacities` the link
+    capacities both were built from, `beside` the share by which compute beside it slows communication. Methods that tell of
+    something new only enter it; `run` brings times up to date.
     """
 
-    def __init__(self, flows, collectives, capacities) -> None:
+    def __init__(self, flows, collectives, capacities, beside: float = 0.0) -> None:
         self._flows = flows
         self._collectives = collectives
         self._capacities = capacities
+        self._beside = beside
         self._timelines: list[Timeline] = []
         self._owners: dict = {}
         self._heap: list = []
@@ -74,7 +78,7 @@ class EventGraph:
         timeline = self._timelines[client]
         timeline.check_new(number)
         node = Node()
-        node.absorb(head)
+        self._absorb(timeline, node, head)
         timeline.add(number, node)
         self._wake(node)
         return node
@@ -88,16 +92,18 @@ class EventGraph:
         timeline = self._timelines[client]
         timeline.check_new(number)
         timeline.add(number, meeting)
-        self._contribute(meeting, head)
+        self._contribute(timeline, meeting, head)
 
     def communicator(self, clients: Sequence[int], gpus: Sequence[int], names: Sequence[str]) -> Communicator:
         """A new communicator; numbers are given in order of creation."""
         return Communicator(next(self._communicators), clients, gpus, names)
 
-    def launch(self, comm: Communicator, client: int, number: int, head: Head, ops: Sequence[Op]) -> list[Transfer]:
+    def launch(self, comm: Communicator, client: int, number: int, head: Head, ops: Sequence[Op],
+               beside: bool = False) -> list[Transfer]:
         """One launch of `client` on `comm`: every op begins once `head` is reached here and on its other members.
 
-        `number` is the end of all of them on this client. Returns one transfer per op.
+        `number` is the end of all of them on this client; `beside`: compute is queued on its GPU beyond the launch.
+        Returns one transfer per op.
         Raises BadHead or BadOp (nothing has happened), or Mismatch (the job's own error; the communicator is broken).
         """
         timeline = self._timelines[client]
@@ -106,24 +112,25 @@ class EventGraph:
         rank = comm.ranks[client]
         load = load_of(rank, ops)
         transfers = [comm.match(rank, op, load) for op in ops]
-        if transfers:
-            timeline.launched[number] = head
-        if len(transfers) == 1:
-            timeline.add(number, transfers[0])
-        elif transfers:
-            begin = Node()
-            begin.absorb(head)
-            head = Head(0, [(begin, 0)])
-            self._wake(begin)
-            end = PartEnd(tuple(dict.fromkeys(transfers)))
-            timeline.add(number, end)
-            self._wake(end)
-        else:
+        for transfer in transfers:
+            transfer.beside |= beside
+        if not transfers:
             self.define(client, number, head)
+            return transfers
+        begin = Begin(timeline)
+        self._absorb(timeline, begin, head)
+        head = timeline.launched[number] = Head(0, [(begin, 0)])
+        end = transfers[0] if len(transfers) == 1 else PartEnd(tuple(dict.fromkeys(transfers)))
+        begin.end = end
+        end.begins.append(begin)
+        timeline.add(number, end)
+        self._wake(begin)
+        if type(end) is PartEnd:
+            self._wake(end)
         for transfer in transfers:
             if transfer.matched and transfer.course is None:
-                transfer.course = comm.course(transfer, self._collectives, self._capacities)
-            self._contribute(transfer, head)
+                transfer.course = comm.course(transfer, self._collectives, self._capacities, self._beside)
+            self._contribute(timeline, transfer, head)
         return transfers
 
     def stall(self, client: int, device: int, before: Head, after: Head) -> None:
@@ -160,6 +167,10 @@ class EventGraph:
         self._flows.commit(before_ns)
         for timeline in self._timelines:
             for node in timeline.retire(before_ns):
+                for begin in getattr(node, "begins", ()):
+                    if begin.timeline is timeline:
+                        timeline.activity.release(begin)
+                        begin.retire()
                 if node.retired:
                     continue
                 if type(node) is Transfer:
@@ -170,6 +181,7 @@ class EventGraph:
                 node.retire()
         for timeline in self._timelines:
             timeline.settle_stalls()
+            timeline.forget_activity(before_ns)
 
     def totals(self, client: int) -> Totals:
         """What one client's timeline adds up to, over everything known so far."""
@@ -193,13 +205,16 @@ class EventGraph:
             seen.update(timeline.live.values())
         for node in list(seen):
             seen.update(node.terms)
+        for node in list(seen):
+            seen.update(term.node for term in node.soft if term.node is not None)
         for node in seen:
-            unknown = sum(term.time_ns is None for term in node.terms)
+            earlier = [*node.terms, *(term.node for term in node.soft if term.node is not None)]
+            unknown = sum(term.time_ns is None for term in earlier)
             assert node.missing >= unknown and (node.time_ns is not None) == (node.missing == 0), node
             assert not node.queued
             if node.retired or node.time_ns is None:
                 continue
-            for term in node.terms:
+            for term in earlier:
                 assert term.retired or node in term.dependents
             start_ns, settled_ns = node.reach()
             if type(node) is Transfer:
@@ -218,8 +233,13 @@ class EventGraph:
         transfer.handles = ()
         transfer.retire()
 
-    def _contribute(self, node: Node, head: Head) -> None:
+    def _absorb(self, timeline: Timeline, node: Node, head: Head) -> None:
         node.absorb(head)
+        if head.soft:
+            timeline.pliable[node] = None
+
+    def _contribute(self, timeline: Timeline, node: Node, head: Head) -> None:
+        self._absorb(timeline, node, head)
         node.missing -= 1
         self._wake(node)
 
@@ -236,6 +256,11 @@ class EventGraph:
             self.revised += 1
         node.time_ns = time_ns
         node.settled_ns = settled_ns
+        if type(node) is Begin:
+            self._ran_beside(node)
+        elif type(node) is Transfer or type(node) is PartEnd:
+            for begin in node.begins:
+                self._ran_beside(begin)
         first = before_ns is None
         affected_ns = time_ns if first else min(time_ns, before_ns)
         heap, sequence = self._heap, self._sequence
@@ -245,6 +270,19 @@ class EventGraph:
             if dependent.missing == 0 and not dependent.queued:
                 dependent.queued = True
                 heappush(heap, (affected_ns, next(sequence), dependent, False))
+
+    def _ran_beside(self, begin: Begin) -> None:
+        """A launch's span on one client is known, or has moved: work beside it takes another time."""
+        if begin.time_ns is None:
+            return
+        timeline = begin.timeline
+        from_ns = timeline.activity.put(begin, begin.time_ns, begin.end.time_ns)
+        if from_ns is None:
+            return
+        for node in timeline.pliable:
+            if node.missing == 0 and not node.queued and not node.retired and (node.time_ns is None or node.time_ns > from_ns):
+                node.queued = True
+                heappush(self._heap, (from_ns, next(self._sequence), node, False))
 
     def _start(self, transfer: Transfer) -> None:
         """The transfer's start is known, or has moved: put its flows where they belong."""

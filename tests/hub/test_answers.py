@@ -97,8 +97,6 @@ def test_a_running_rank_holds_back_what_it_can_still_change(hub):
         client.all_reduce(second, size)
     later = [client.start_sync() for client in clients[2:]]
     together = [client.finish_sync(*sync) for client, sync in zip(clients, pending + later)]
-    for client in clients:
-        client.all_reduce(first if client in clients[:2] else second, size)
     assert together[0] == together[1] < together[2] == together[3]
     result = hub.stop()
     assert result["rollbacks"] > 0 and result["revised"] == 0
@@ -220,7 +218,10 @@ def test_stalls_and_communication_are_added_up(hub):
 
 def test_lookups_and_notes(hub):
     client = Client(hub.run_dir)
-    assert client.lookup(77, 1, [0] * 16) == [10, 1, 1016, 2]
+    answer = client.lookup(77, 1, [0] * 16)
+    assert answer[:4] == [10, 1, 1016, 2]
+    drag_permille = answer[4]  # by the class of the kernel, from the GPU model
+    assert drag_permille > 0
     context, parameters = ["aten::add", 1, 2, [[1]]], b"\1"
     assert client.lookup(78, 0, ["k", *[1] * 10, b"", context, parameters])[2] == 1112  # those two are not fields
     client.note("unsupported", "cudaFoo")
@@ -232,7 +233,7 @@ def test_lookups_and_notes(hub):
     table = (hub.run_dir / "kernels.tbl").read_bytes()
     assert int.from_bytes(table[24:32], "little") == 2
     slot = table[64 + 77 * 32 : 64 + 78 * 32]
-    assert [int.from_bytes(slot[i:j], "little") for i, j in ((0, 8), (8, 16), (16, 20), (20, 24))] == [77, 1016, 2, 1]
+    assert [int.from_bytes(slot[i:j], "little") for i, j in ((0, 8), (8, 16), (16, 20), (20, 24))] == [77, 1016, 2, drag_permille]
 
 
 def test_a_request_that_makes_no_sense_is_answered_with_an_error(hub):

@@ -97,7 +97,7 @@ class RecordingHub:
         if kind == TIMES:
             return [TIMES, message[2], [self._time(client, head) for head in message[5]]]
         if kind == LOOKUP:
-            return [LOOKUP, message[2], self.duration_ns, 7]
+            return [LOOKUP, message[2], self.duration_ns, 7, 0]
         if kind == COMM_INIT:
             nodes[message[5]] = self._time(client, message[6])
             return [COMM_INIT, message[2], 1, nodes[message[5]]]

@@ -190,7 +190,7 @@ def test_attention_is_recognised_in_a_graph():
     assert forward == attention.Attention(2, 32, 8, 512, 512, 128, True, False)
     backward = graphs.as_attention(graphs.operations([first, second, second, second, second]))
     assert (backward.causal, backward.backward) == (False, True)
-    assert TIMES.lookup(2, [[first, mask, second]])[1:] == (4, 1)
+    assert TIMES.lookup(2, [[first, mask, second]])[1:] == (4, 2)
 
 
 def test_unified_attention_operation():

@@ -270,3 +270,53 @@ def test_two_hundred_orders_give_one_timeline():
         moved += graph.retimed
         assert times == expected
     assert moved > 200  # the orders really made the simulator change its mind
+
+
+def with_drags(job: Job, rng: random.Random) -> Job:
+    """The same job, with work that communication beside it stretches."""
+    def heads(call):
+        flat = call[-2] if call[0] == "launch" else call[-1]
+        for i in range(2, len(flat), 3):
+            if flat[i] and rng.random() < 0.7:
+                flat[i] = [flat[i], rng.randint(1, 60)]
+    for program in job.programs:
+        for call in program:
+            heads(call)
+    return job
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 14), st.integers(0, 2**32))
+@settings(max_examples=150, deadline=None)
+def test_with_contention_the_order_does_not_matter_and_final_means_final(seed, ranks, events, order):
+    job = with_drags(make_job(random.Random(seed), ranks, events), random.Random(seed + 1))
+    reference, expected = replay(job, random.Random(0), 1.0)
+    final = [{0: 0, **own} for own in expected]
+    begun = [{} for _ in job.programs]  # when each call's head was reached
+    for rank, program in enumerate(job.programs):
+        for index, call in enumerate(program):
+            begun[rank][index] = reference.head(rank, call[-2] if call[0] == "launch" else call[-1]).reach()[0]
+
+    def watch(graph, done, objects):
+        lbts = min((begun[rank][index] for rank, program in enumerate(job.programs) for index in range(done[rank], len(program))),
+                   default=1 << 60)
+        for rank, nodes in enumerate(objects):
+            for number, node in nodes.items():
+                if node.settled_ns is not None and node.settled_ns <= lbts:
+                    assert node.time_ns == final[rank][number]
+            named = [flat[i] for call in job.programs[rank][done[rank]:] for flat in (call[-2] if call[0] == "launch" else call[-1],)
+                     for i in range(0, len(flat), 3)]
+            graph.forget(rank, min(named, default=1 << 30))
+        graph.commit(lbts)
+
+    graph, times = replay(job, random.Random(order), 0.7, watch)
+    assert times == expected
+    assert graph.late == 0
+    graph.commit(1 << 61)
+    assert graph.size() == 0
+
+
+def test_contention_makes_steps_longer():
+    job = make_job(random.Random(7), 5, 40)
+    plain = replay(job, random.Random(1), 1.0)[1]
+    slower = replay(with_drags(job, random.Random(2)), random.Random(1), 1.0)[1]
+    assert all(slow[number] >= time for own, slow in zip(plain, slower) for number, time in own.items()) and slower != plain

@@ -15,7 +15,7 @@ from ..signature import Kernel
 from . import attention, memory
 
 LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
-MEMORY_BOUND, COMPUTE_BOUND = 0, 1
+MEMORY_BOUND, COMPUTE_BOUND, ATTENTION_BOUND = 0, 1, 2
 GUESSED_BYTES_PER_THREAD = 16   # a thread of an unknown kernel reads or writes this much: one vector access
 MOST_BYTES_PER_THREAD = 64      # an operator's operands are this kernel's work only as far as its launch can handle them
 
@@ -62,7 +62,7 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates) -> Estimate:
     name = names.parse(kernel.name)
     call = flash_call(kernel, name, context)
     if call is not None:
-        return Estimate(attention.duration_ns(call, rates), ATTENTION, COMPUTE_BOUND)
+        return Estimate(attention.duration_ns(call, rates), ATTENTION, ATTENTION_BOUND)
     found = memory.traffic(kernel, name)
     threads = kernel.blocks * kernel.block_threads
     if found is not None:
