@@ -13,6 +13,7 @@ struct ph_addresses {
     size_t chunks, chunk_capacity, holes, hole_capacity;
 };
 void ph_addresses_init(struct ph_addresses *space, uintptr_t low, uintptr_t high);
+void ph_addresses_code(struct ph_addresses *space); /* the first kernel is launched */
 uintptr_t ph_addresses_take(struct ph_addresses *space, size_t bytes); /* a multiple of 2 MiB; 0: no addresses left */
 void ph_addresses_give(struct ph_addresses *space, uintptr_t base, size_t bytes);
 #endif

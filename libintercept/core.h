@@ -124,6 +124,7 @@ struct ph_allocation {
 };
 bool ph_is_device(const void *pointer);
 void *ph_device_alloc(int device, size_t bytes);  /* NULL: out of memory */
+void ph_device_code(int device);                  /* a kernel is launched: the first one changes where allocations go */
 bool ph_device_free(void *pointer);               /* false: not an allocation */
 void *ph_pinned_alloc(size_t bytes);
 bool ph_pinned_free(void *pointer);

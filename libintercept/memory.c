@@ -155,18 +155,34 @@ static size_t rounded(size_t bytes)
     return (bytes + unit - 1) / unit * unit;
 }
 
+static uintptr_t slice(int device) { return PH_WINDOW_BASE + (uintptr_t)device * PH_SLICE_BYTES; }
+
+static void use_locked(int device)
+{
+    if (devices[device].mapped) return;
+    map_window(slice(device), PH_SLICE_BYTES);
+    ph_addresses_init(&devices[device].addresses, slice(device) + PH_SLICE_BYTES / 8, slice(device) + PH_SLICE_BYTES);
+    ph_device_use(device);
+    devices[device].mapped = true;
+}
+
+void ph_device_code(int device)
+{
+    static _Atomic bool loaded[DEVICES];
+    if (atomic_load_explicit(&loaded[device], memory_order_relaxed) || atomic_exchange(&loaded[device], true)) return;
+    pthread_mutex_lock(&memory_lock);
+    use_locked(device);
+    ph_addresses_code(&devices[device].addresses);
+    pthread_mutex_unlock(&memory_lock);
+}
+
 void *ph_device_alloc(int device, size_t bytes)
 {
     if (bytes == 0) return NULL;
-    uintptr_t base = PH_WINDOW_BASE + (uintptr_t)device * PH_SLICE_BYTES, middle = base + PH_SLICE_BYTES / 8, at = 0;
+    uintptr_t base = slice(device), middle = base + PH_SLICE_BYTES / 8, at = 0;
     size_t size = rounded(bytes);
     pthread_mutex_lock(&memory_lock);
-    if (!devices[device].mapped) {
-        map_window(base, PH_SLICE_BYTES);
-        ph_addresses_init(&devices[device].addresses, middle, base + PH_SLICE_BYTES);
-        ph_device_use(device);
-        devices[device].mapped = true;
-    }
+    use_locked(device);
     if (charge_locked(device, size)) {
         at = is_small(bytes) ? first_fit_locked(base, middle, size, GRAIN) : ph_addresses_take(&devices[device].addresses, size);
         if (at) insert_locked((struct ph_allocation){at, bytes, device, PH_DEVICE, 0});

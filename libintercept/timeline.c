@@ -113,6 +113,7 @@ void ph_submit(void *handle, const struct ph_pack *signature)
     ph_host_cost(ph_spec()->launch_cost_ns);
     struct ph_stream *stream = ph_stream_resolve(handle);
     if (!stream) ph_die("a library call names a stream that does not exist");
+    ph_device_code(stream->device);
     ph_run(stream, ph_duration(signature));
     atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
     ph_leave();
