@@ -51,8 +51,9 @@ EXPORT void ph_flows_free(struct engine *e)
         free(e->links[i].members);
         free(e->links[i].past);
         free(e->links[i].capacities);
+        free(e->links[i].levels);
     }
-    void *arrays[] = {e->links, e->flows, e->state, e->rated, e->paths, e->left, e->rate, e->fillings, e->since, e->done,
+    void *arrays[] = {e->links, e->flows, e->state, e->open, e->paths, e->left, e->rate, e->fillings, e->since, e->done,
                       e->component, e->component_at, e->free_slots, e->groups, e->free_groups,
                       e->route_link, e->route_at, e->route_weight, e->events.items, e->pending.items, e->changes.items,
                       e->late, e->suspects, e->points, e->entry_chunks, e->results, e->touched, e->stack, e->frozen,

@@ -36,6 +36,9 @@ struct component { /* closed under sharing a link; may be more than one connecte
     tick_t next; /* its first end, while in the heap of events */
     int32_t *links; /* every link its flows cross, and perhaps some they have left; known while link_count >= 0 */
     int32_t link_count, link_room, capped;
+    int32_t *order; /* its flows in the order in which filling froze them; known while order_count >= 0 */
+    int32_t order_count, order_room;
+    double restart; /* the lowest rate of the flows that have left since: lower levels are as they were */
     bool touched;
     int32_t few[5];
 };
@@ -45,6 +48,11 @@ struct path {
     int32_t first, length; /* its part of the pool of routes */
     double weight;         /* on each of its links; 0: they differ, see route_weight */
     double cap, rate;      /* rate: the result */
+};
+
+/* What a level of filling left of a link. */
+struct level {
+    double level, left, rated; /* rated: weight frozen up to and including this level */
 };
 
 /* What filling visits of a link. */
@@ -70,6 +78,8 @@ struct link {
     int32_t capacity_count, capacity_room;
     uint64_t fill_stamp, reach_stamp;
     double weight; /* of the active flows: counts, so exact */
+    struct level *levels; /* the last filling's, where it is kept */
+    int32_t level_count, level_room;
 };
 
 struct flow { /* what is rarely needed */
@@ -125,7 +135,7 @@ struct engine {
     /* by slot */
     struct flow *flows;
     uint8_t *state;
-    uint8_t *rated; /* in which filling, modulo 256: 0 is never */
+    uint8_t *open; /* to be rated, in which filling modulo 256; 0: in none */
     struct path *paths;
     double *left, *rate;
     tick_t *since, *done;
@@ -177,6 +187,8 @@ struct engine {
     struct component **touched;
     int64_t touched_count, touched_room;
     int32_t *stack, *frozen, *level_touched, *found;
+    const int32_t *fresh; /* the flows that the last filling rated: the others of the component keep their rates */
+    int32_t fresh_count;
     int64_t stack_room, frozen_room, level_touched_room, found_room;
     struct level_link *level_links;
     int64_t level_link_room;

@@ -5,6 +5,7 @@
 #include "engine.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,22 +50,42 @@ static void find_links(struct engine *e, struct component *c)
     }
 }
 
-static int64_t gather_links(struct engine *e, struct component *c, tick_t tick)
+/* What is left of a link where filling begins: at its capacity, or after the last level that is kept. */
+static void open_link(struct link *link, struct filling *filling, tick_t tick, double restart)
+{
+    while (link->level_count > 0 && link->levels[link->level_count - 1].level >= restart)
+        link->level_count--;
+    filling->taken = 0;
+    if (link->level_count == 0) {
+        filling->left = capacity_at(link, tick);
+        filling->weight = link->weight;
+        filling->share = filling->left / filling->weight;
+        return;
+    }
+    struct level last = link->levels[link->level_count - 1];
+    filling->left = last.left;
+    filling->weight = link->weight - last.rated;
+    filling->share = INFINITY;
+    if (filling->weight > 0) {
+        double share = filling->left / filling->weight;
+        filling->share = share > last.level ? share : last.level;
+    }
+}
+
+static int64_t gather_links(struct engine *e, struct component *c, tick_t tick, double restart)
 {
     int64_t links = 0;
     if (c->link_count < 0)
         find_links(e, c);
     RESERVE(e->level_links, e->level_link_room, c->link_count);
     for (int32_t i = 0; i < c->link_count; i++) {
-        const struct link *link = &e->links[c->links[i]];
+        struct link *link = &e->links[c->links[i]];
         struct filling *filling = &e->fillings[c->links[i]];
         if (link->count == 0 || e->component[link->members[0].flow] != c)
             continue; /* its flows have left it, and another component's may have come */
-        filling->left = capacity_at(link, tick);
-        filling->weight = link->weight;
-        filling->share = filling->left / filling->weight;
-        filling->taken = 0;
-        e->level_links[links++] = (struct level_link){filling->share, c->links[i]};
+        open_link(link, filling, tick, restart);
+        if (filling->share < INFINITY)
+            e->level_links[links++] = (struct level_link){filling->share, c->links[i]};
     }
     for (int64_t i = links / 2; i-- > 0;)
         sift_down(e->level_links, links, i);
@@ -84,18 +105,12 @@ static int64_t gather_caps(struct engine *e, const struct component *c)
     return caps;
 }
 
-static void freeze(struct engine *e, int32_t flow, int64_t *frozen)
-{
-    e->rated[flow] = e->filling;
-    e->frozen[(*frozen)++] = flow;
-}
-
-/* Charges the frozen flows' links; a link that no unrated flow crosses has share infinity from then on. */
-static void take(struct engine *e, double level, int64_t frozen)
+/* Charges the frozen flows' links; a link that no open flow crosses has share infinity from then on. */
+static void take(struct engine *e, double level, const int32_t *frozen, int32_t count, bool keep)
 {
     int64_t touched = 0;
-    for (int64_t i = 0; i < frozen; i++) {
-        struct path *path = &e->paths[e->frozen[i]];
+    for (int32_t i = 0; i < count; i++) {
+        struct path *path = &e->paths[frozen[i]];
         path->rate = level;
         for (int32_t place = path->first; place < path->first + path->length; place++) {
             struct filling *filling = &e->fillings[e->route_link[place]];
@@ -114,6 +129,11 @@ static void take(struct engine *e, double level, int64_t frozen)
             filling->share = share > level ? share : level;
         } else {
             filling->share = INFINITY;
+        }
+        if (keep) {
+            struct link *link = &e->links[e->level_touched[i]];
+            RESERVE(link->levels, link->level_room, link->level_count + 1);
+            link->levels[link->level_count++] = (struct level){level, filling->left, link->weight - filling->weight};
         }
     }
 }
@@ -145,42 +165,105 @@ static void fair_rate_of_one(struct engine *e, int32_t flow, tick_t tick)
     }
 }
 
-/* Leaves the rates in the paths. O(E log L) when each level touches few links. */
+static void next_filling(struct engine *e)
+{
+    if (++e->filling != 0)
+        return;
+    memset(e->open, 0, (size_t)e->slot_room);
+    e->filling = 1;
+}
+
+/* How many flows, from the beginning of the order, have rates below `restart`. */
+static int32_t kept_flows(const struct engine *e, const struct component *c, double restart)
+{
+    int32_t low = 0, high = c->order_count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (e->paths[c->order[middle]].rate < restart)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Opens the flows to be rated and returns how many others keep their rates.
+ *
+ * When flows have only left the component since it was last filled, the levels below the lowest of their rates are as they
+ * were, bit for bit: the links of a flow that has left were above all these levels with it, so without it, having the same
+ * left over fewer flows, they are above them too; and no other link has changed. Filling goes on from there. */
+static int32_t open_flows(struct engine *e, const struct component *c)
+{
+    int32_t kept = 0;
+    next_filling(e);
+    if (c->order_count < 0) {
+        for (int32_t i = 0; i < c->count; i++)
+            e->open[c->flows[i]] = e->filling;
+        return 0;
+    }
+    kept = kept_flows(e, c, c->restart);
+    for (int32_t i = kept; i < c->order_count; i++)
+        if (e->component[c->order[i]] == c)
+            e->open[c->order[i]] = e->filling;
+    return kept;
+}
+
+/* Leaves the rates in the paths, and which flows they are new for in `fresh`.
+ * O(E log L) when each level touches few links; of E, only what lies above the level from which filling starts again. */
 void fair_rates(struct engine *e, struct component *c, tick_t tick)
 {
+    enum { KEEP_FROM = 32 };
+    e->fresh = c->flows;
+    e->fresh_count = c->count;
     if (c->count == 1) {
         fair_rate_of_one(e, c->flows[0], tick);
         return;
     }
-    int64_t links = gather_links(e, c, tick), caps = gather_caps(e, c), cap = 0;
-    RESERVE(e->frozen, e->frozen_room, c->count);
-    RESERVE(e->level_touched, e->level_touched_room, links);
-    if (++e->filling == 0) {
-        memset(e->rated, 0, (size_t)e->slot_room);
-        e->filling = 1;
-    }
-    for (int32_t rated = 0; rated < c->count;) {
-        int64_t frozen = 0;
+    bool keep = c->count >= KEEP_FROM;
+    int32_t kept = open_flows(e, c), rated = kept;
+    int64_t links = gather_links(e, c, tick, c->order_count < 0 ? -INFINITY : c->restart);
+    int64_t caps = gather_caps(e, c), cap = 0;
+    if (keep)
+        RESERVE(c->order, c->order_room, c->count);
+    else
+        RESERVE(e->frozen, e->frozen_room, c->count);
+    int32_t *order = keep ? c->order : e->frozen;
+    RESERVE(e->level_touched, e->level_touched_room, c->link_count);
+    while (rated < c->count) {
+        int32_t first = rated;
         links = renew_top(e, links);
-        while (cap < caps && e->rated[e->level_caps[cap].flow] == e->filling)
+        while (cap < caps && e->open[e->level_caps[cap].flow] != e->filling)
             cap++;
         double level = links > 0 ? e->level_links[0].share : INFINITY;
         if (cap < caps && e->level_caps[cap].cap < level)
             level = e->level_caps[cap].cap;
         while (links > 0 && e->level_links[0].share == level) {
             const struct link *link = &e->links[e->level_links[0].link];
-            for (int32_t i = 0; i < link->count; i++)
-                if (e->rated[link->members[i].flow] != e->filling)
-                    freeze(e, link->members[i].flow, &frozen);
+            for (int32_t i = 0; i < link->count; i++) {
+                int32_t flow = link->members[i].flow;
+                if (e->open[flow] == e->filling) {
+                    e->open[flow] = 0;
+                    order[rated++] = flow;
+                }
+            }
             e->level_links[0] = e->level_links[--links];
             if (links > 0)
                 sift_down(e->level_links, links, 0);
             links = renew_top(e, links);
         }
         for (; cap < caps && e->level_caps[cap].cap == level; cap++)
-            if (e->rated[e->level_caps[cap].flow] != e->filling)
-                freeze(e, e->level_caps[cap].flow, &frozen);
-        take(e, level, frozen);
-        rated += (int32_t)frozen;
+            if (e->open[e->level_caps[cap].flow] == e->filling) {
+                e->open[e->level_caps[cap].flow] = 0;
+                order[rated++] = e->level_caps[cap].flow;
+            }
+        if (rated == first) { /* a hang would hide it */
+            fprintf(stderr, "phantora-ns: the flow simulator is broken: nothing froze at %g bytes/ns\n", level);
+            abort();
+        }
+        take(e, level, order + first, rated - first, keep);
     }
+    c->order_count = keep ? c->count : -1;
+    c->restart = INFINITY;
+    e->fresh = order + kept;
+    e->fresh_count = c->count - kept;
 }

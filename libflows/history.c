@@ -201,6 +201,7 @@ static void put_back(struct engine *e, const struct reach *reach, tick_t tick)
         struct component *left = e->component[flow];
         if (left != NULL) {
             component_remove(e, flow);
+            left->order_count = -1;
             if (!left->touched) {
                 left->touched = true;
                 RESERVE(e->touched, e->touched_room, e->touched_count + 1);

@@ -39,6 +39,7 @@ static void retire(struct engine *e, struct component *c, tick_t tick)
             continue;
         component_remove(e, flow);
         c->lost++;
+        c->restart = e->rate[flow] < c->restart ? e->rate[flow] : c->restart;
         link_leave(e, flow);
         e->state[flow] = ENDED;
         int32_t end = e->paths[flow].first + e->paths[flow].length;
@@ -86,10 +87,10 @@ static void admit(struct engine *e, int32_t flow)
 static void rate(struct engine *e, struct component *c, tick_t tick)
 {
     fair_rates(e, c, tick);
-    e->work += c->count;
-    e->grown += c->count;
-    for (int32_t i = 0; i < c->count; i++) {
-        int32_t flow = c->flows[i];
+    e->work += e->fresh_count;
+    e->grown += e->fresh_count;
+    for (int32_t i = 0; i < e->fresh_count; i++) {
+        int32_t flow = e->fresh[i];
         double rate = e->paths[flow].rate;
         if (e->since[flow] == TICK_MIN) {
             e->left[flow] = e->flows[flow].size;
@@ -159,8 +160,10 @@ void run_step(struct engine *e)
     while (e->changes.count && e->changes.items[0].key == tick) {
         const struct link *link = &e->links[(intptr_t)e->changes.items[0].item];
         heap_remove(&e->changes, 0);
-        if (link->count)
+        if (link->count) {
             touch(e, e->component[link->members[0].flow]);
+            e->component[link->members[0].flow]->order_count = -1;
+        }
     }
     for (int64_t i = 0; i < e->touched_count; i++) {
         struct component *c = e->touched[i];

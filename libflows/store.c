@@ -78,7 +78,8 @@ struct component *component_new(struct engine *e)
         e->spare_components = (struct component *)(void *)c->flows;
     else
         c = grow_array(NULL, sizeof *c, 1);
-    *c = (struct component){.flows = c->few, .room = sizeof c->few / sizeof c->few[0], .heap_at = -1, .link_count = -1};
+    *c = (struct component){.flows = c->few, .room = sizeof c->few / sizeof c->few[0], .heap_at = -1, .link_count = -1,
+                             .order_count = -1};
     return c;
 }
 
@@ -89,6 +90,7 @@ void component_free(struct engine *e, struct component *c)
     if (c->flows != c->few)
         free(c->flows);
     free(c->links);
+    free(c->order);
     c->flows = (int32_t *)(void *)e->spare_components;
     e->spare_components = c;
 }
@@ -102,7 +104,7 @@ void component_add(struct engine *e, struct component *c, int32_t flow)
         c->flows = flows;
         c->room *= 2;
     }
-    c->link_count = -1;
+    c->link_count = c->order_count = -1;
     c->capped += e->paths[flow].cap < INFINITY;
     e->component[flow] = c;
     e->component_at[flow] = c->count;
@@ -177,8 +179,8 @@ static void more_slots(struct engine *e)
     int64_t room = e->slot_room * 2 + 64;
     e->flows = grow_array(e->flows, sizeof *e->flows, room);
     e->state = grow_array(e->state, sizeof *e->state, room);
-    e->rated = grow_array(e->rated, sizeof *e->rated, room);
-    memset(e->rated + e->slot_room, 0, (size_t)(room - e->slot_room));
+    e->open = grow_array(e->open, sizeof *e->open, room);
+    memset(e->open + e->slot_room, 0, (size_t)(room - e->slot_room));
     e->paths = grow_array(e->paths, sizeof *e->paths, room);
     e->left = grow_array(e->left, sizeof *e->left, room);
     e->rate = grow_array(e->rate, sizeof *e->rate, room);

@@ -264,3 +264,56 @@ def test_groups_without_bytes_and_without_links():
     assert simulator.completion_ns(simulator.add_group(7, simulator.group([(["a"], 0), (["a"], 3)]))) == 10
     with pytest.raises(ValueError, match="needs links"):
         simulator.group([([], 1)])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed", range(4))
+def test_large_components_that_part_and_late_changes_of_capacity(engine, seed):
+    """Hundreds of flows at once in two halves, joined by short flows only: a late flow takes back one half, not the other."""
+    rng = random.Random(seed)
+    capacities = {(half, link): rng.choice([10, 50, 12.5]) for half in range(2) for link in range(8)}
+    specs, changes = [], []
+    for _ in range(180):
+        half = rng.randrange(2)
+        route = tuple((half, link) for link in rng.sample(range(8), rng.choice([1, 2, 3])))
+        specs.append(Spec(rng.randrange(600), route, rng.randrange(500, 5000), rng.choice([None, None, 0.7])))
+    for at in (0, 300, 590):
+        specs.append(Spec(at, ((0, rng.randrange(8)), (1, rng.randrange(8))), 3))
+    late = [Spec(rng.randrange(500, 2000), ((rng.randrange(2), rng.randrange(8)),), rng.randrange(500)) for _ in range(30)]
+    changes = [Change(rng.randrange(2000), (rng.randrange(2), rng.randrange(8)), rng.choice([5, 20])) for _ in range(15)]
+    changes = list({(change.at, change.link): change for change in changes}.values())
+
+    plain = FlowSimulator(capacities, engine=PythonEngine)
+    for change in changes:
+        plain.set_capacity(change.at, change.link, change.capacity)
+    expected = [plain.add(s.start, s.links, s.size, s.cap) for s in specs + late]
+    expected = [plain.completion_ns(handle) for handle in expected]
+
+    simulator = FlowSimulator(capacities, engine=engine)
+    handles = {number: simulator.add(s.start, s.links, s.size, s.cap) for number, s in enumerate(specs)}
+    simulator.completion_ns(handles[0])
+    arrivals = [*enumerate(late, len(specs)), *((None, change) for change in changes)]
+    for number, arrival in rng.sample(arrivals, len(arrivals)):
+        if number is None:
+            simulator.set_capacity(arrival.at, arrival.link, arrival.capacity)
+        else:
+            handles[number] = simulator.add(arrival.start, arrival.links, arrival.size, arrival.cap)
+        simulator.completion_ns(handles[rng.choice(list(handles))])
+    assert [simulator.completion_ns(handles[number]) for number in range(len(expected))] == expected
+    simulator.check()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_half_of_a_component_that_a_late_flow_leaves_alone_goes_on_rightly(engine):
+    """Both halves are one component, joined by a flow that ended early; the slower half is taken out of it behind its back."""
+    capacities = {"a": 5, "b": 10}
+    specs = [Spec(0, ("a", "b"), 3)]
+    specs += [Spec(0, (link,), 1000 + 10 * i) for i in range(40) for link in "ab"]
+    specs += [Spec(0, ("b",), 24), Spec(50, ("a",), 100)]
+    simulator = FlowSimulator(capacities, engine=engine)
+    handles = [simulator.add(s.start, s.links, s.size) for s in specs[:-1]]
+    simulator.completion_ns(handles[-1])
+    handles.append(simulator.add(specs[-1].start, specs[-1].links, specs[-1].size))
+    for handle, exact in zip(handles, completions(capacities, specs), strict=True):
+        assert_completes(simulator, handle, exact)
+    simulator.check()
