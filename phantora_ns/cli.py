@@ -56,8 +56,8 @@ def _print_version(ctx, _param, value: bool) -> None:
               help="Host time between GPU calls: the rank's own CPU time, or zero.")
 @click.option("--host-scale", type=float, default=1.0, show_default=True, callback=_positive, metavar="FACTOR",
               help="Multiplies measured host time: below 1 for a cluster with faster CPUs than this machine's.")
-@click.option("--sync", type=click.Choice(["conservative"]), default="conservative", show_default=True,
-              help="When a rank is told a time: once nothing can change it any more.")
+@click.option("--sync", type=click.Choice(["conservative", "optimistic"]), default="conservative", show_default=True,
+              help="When a rank is told a time: once nothing can change it, or (for many cores) as soon as it is known.")
 @click.option("--isolation", type=click.Choice(["namespaces", "none"]), default="namespaces", show_default=True,
               help="none: nodes are loopback addresses and share this machine's host name; needs no user namespaces.")
 @click.option("--keep-run-dir", is_flag=True, help="Keep the run's own files, to look into a failure.")

@@ -32,8 +32,9 @@ GC_THRESHOLD = 100_000
 def build_hub(run_dir: Path) -> Hub:
     """The hub of the run that RUN_DIR/run.json describes. Raises OSError, KeyError, ValueError, ConfigError."""
     run = json.loads((run_dir / "run.json").read_text())
-    if run.get("sync", "conservative") != "conservative":
-        raise ValueError(f"run.json: sync: {run['sync']!r} is not known; only \"conservative\" is")
+    sync = run.get("sync", "conservative")
+    if sync not in ("conservative", "optimistic"):
+        raise ValueError(f"run.json: sync: {sync!r} is neither \"conservative\" nor \"optimistic\"")
     cluster = load_cluster(run["cluster"], nodes=run["nodes"], gpus_per_node=run["gpus_per_node"])
     gpu = load_gpu(cluster.gpu)
     topology = Topology.build(cluster)
@@ -46,7 +47,7 @@ def build_hub(run_dir: Path) -> Hub:
     kernel_times = KernelTimes(gpu, run.get("databases") or [])
     return Hub(run_dir, graph, kernel_times, nodes=run["nodes"], gpus_per_node=run["gpus_per_node"],
                drags_permille=contention.drags_permille(),
-               config={"sync": "conservative", "host_time": run.get("host_time"), "values": run.get("values")})
+               optimistic=sync == "optimistic", config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")})
 
 
 def main(arguments: list[str]) -> int:

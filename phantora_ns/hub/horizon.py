@@ -18,6 +18,10 @@ noticed: nothing is under way between it and us, its page stands still over some
 threads sleep. It is then left out of the LBTS until it moves. What it does next may lie in the past of answers already given;
 the graph re-times everything, and counts the told times that moved (`revised`). The commit horizon, behind which history is
 dropped, does include it.
+
+In optimistic mode (many cores) a time is told as soon as it is known, whatever the LBTS says; if it moves, the graph re-times
+all that hangs on it, the rank's later clock included, and counts it. Queries stay conservative. The rank itself goes on with
+what it was told: only what its own code reads from clocks keeps the old time.
 """
 
 from __future__ import annotations
@@ -76,6 +80,15 @@ def commit_bound_ns(clients: Iterable[Client]) -> int | None:
         if lowest is None or bound_ns < lowest:
             lowest = bound_ns
     return lowest
+
+
+def anchors_may_move(clients: Iterable[Client], before_ns: int) -> bool:
+    """Whether a client's clock may still be revised to before `before_ns`: its anchor was told before it was final.
+
+    If no anchor may, the clocks that `before_ns` was computed from are right, so nothing earlier can come. O(clients).
+    """
+    anchors = [client.anchor for client in clients if not client.gone and client.anchor is not None]
+    return any(not anchor.retired and (anchor.settled_ns is None or anchor.settled_ns > before_ns) for anchor in anchors)
 
 
 def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:

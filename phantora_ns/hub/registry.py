@@ -83,6 +83,7 @@ class Client:
         self.page = page
         self.seq = 1
         self.clock_ns = 0
+        self.anchor = None  # the node whose time it was told last
         self.messages = 1
         self.pending: dict[int, object] = {}
         self.fetching: int | None = None

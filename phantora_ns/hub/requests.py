@@ -15,6 +15,7 @@ class Request:
     """A client's open question; `number` is what the reply carries."""
 
     __slots__ = ("client", "number")
+    early = True  # whether optimistic mode may answer as soon as an answer is known, to be revised if it moves
 
     def __init__(self, client: Client, number: int) -> None:
         self.client = client
@@ -67,6 +68,7 @@ class Arrival(Request):
 
     def _tell(self) -> None:
         self.node.told = True
+        self.client.anchor = self.node
         self.client.clock_ns = max(self.client.clock_ns, self.node.time_ns)
 
 
@@ -109,6 +111,7 @@ class Query(Request):
     """
 
     __slots__ = ("head", "host_head")
+    early = False  # the caching allocator acts on the answer: a guess would change peak memory
 
     def __init__(self, client: Client, number: int, head: Head, host_head: Head) -> None:
         super().__init__(client, number)

@@ -42,11 +42,12 @@ class Hub:
 
     def __init__(self, run_dir: Path, graph: EventGraph, kernel_times, *, nodes: int, gpus_per_node: int,
                  config: dict | None = None, table_capacity: int | None = None,
-                 drags_permille: Sequence[int] = (0, 0, 0)) -> None:
+                 drags_permille: Sequence[int] = (0, 0, 0), optimistic: bool = False) -> None:
         self.run_dir = run_dir
         self.graph = graph
         self.kernel_times = kernel_times
         self.drags = drags_permille
+        self.optimistic = optimistic
         self.config = config or {}
         options = {} if table_capacity is None else {"capacity": table_capacity}
         self.table = KernelTable(run_dir / "kernels.tbl", **options)
@@ -271,7 +272,7 @@ class Hub:
             if client.page.owner() is None:
                 self._leave(client)
         bound_ns = horizon.commit_bound_ns(self.clients.values())
-        if bound_ns is not None:
+        if bound_ns is not None and not (self.optimistic and horizon.anchors_may_move(self.clients.values(), bound_ns)):
             self.graph.commit(bound_ns)
 
     def hold_ms(self) -> int | None:
@@ -286,6 +287,8 @@ class Hub:
                 settled_ns = request.settled_ns()
                 if settled_ns is None:
                     kept.append(request)
+                elif self.optimistic and request.early:
+                    self._answer(request, request.reply())
                 else:
                     known.append((settled_ns, request))
         needed_ns = 0

@@ -238,8 +238,8 @@ class Timeline:
     An array entry costs eight bytes; `forget` drops the entries below a number that the client will not name again.
     """
 
-    __slots__ = ("live", "order", "past", "past_base", "largest", "keep", "activity", "pliable", "launched", "comm_ns", "comm_wait_ns",
-                 "exposed_ns", "stalls", "latest_ns")
+    __slots__ = ("live", "order", "past", "past_base", "largest", "keep", "activity", "pliable", "launched", "comm_ns",
+                 "comm_wait_ns", "exposed_ns", "stalls", "latest_ns")
 
     def __init__(self) -> None:
         self.live: dict[int, Node] = {}

@@ -104,6 +104,34 @@ def test_a_running_rank_holds_back_what_it_can_still_change(hub):
     assert together[0] - 1 > alone * 0.9  # the first was slowed by the second
 
 
+def contended_pairs(hub, advance_first):
+    """Two pairs share a rail; the second acts 50 us later. Returns what each of the four was told, and hub.json."""
+    clients = [Client(hub.run_dir, rank, node, timeout_ms=20_000) for rank, node in ((0, 0), (1, 1), (2, 0), (3, 1))]
+    first, second = form([clients[0], clients[1]], b"first", [0, 0]), form([clients[2], clients[3]], b"second", [0, 0])
+    told = {}
+    for pair, comm, start_ns in ((clients[:2], first, 0), (clients[2:], second, 50_000)):
+        for client in pair:
+            client.look_busy()
+            client.advance(start_ns)
+            client.all_reduce(comm, 8 << 20)
+        waiting = [(client, client.start_sync()) for client in pair]
+        if advance_first:  # the second pair acts only once the first has its answers
+            told |= {client.rank: client.finish_sync(*sync) for client, sync in waiting}
+        else:
+            told |= {client.rank: (client, sync) for client, sync in waiting}
+    if not advance_first:
+        told = {rank: client.finish_sync(*sync) for rank, (client, sync) in told.items()}
+    return told, hub.stop()
+
+
+def test_optimistic_answers_come_at_once_and_the_timeline_is_the_same(hub_of):
+    careful, result = contended_pairs(hub_of(), advance_first=False)
+    early, hasty = contended_pairs(hub_of(sync="optimistic"), advance_first=True)
+    assert early[0] < careful[0]  # told before the second pair was known, and revised since
+    assert result["revised"] == 0 and hasty["revised"] == 2
+    assert early[2] == careful[2] and hasty["simulated_ns"] == result["simulated_ns"]
+
+
 def test_contended_times_do_not_depend_on_who_comes_first(hub_of):
     found = []
     for order in ((0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)):

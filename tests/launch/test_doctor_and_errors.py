@@ -120,7 +120,7 @@ WRONG = {
     "unknown cluster": (["--cluster", "h201-rail", "true"], "h200-rail"),
     "cluster file that is not there": (["--cluster", "./no.toml", "true"], "no.toml"),
     "bad scale": (["--host-scale", "-1", "true"], "above 0"),
-    "bad sync": (["--sync", "optimistic", "true"], "conservative"),
+    "bad sync": (["--sync", "hopeful", "true"], "conservative"),
     "no nodes": (["--nnodes", "0", "true"], "--nnodes"),
     "elastic": (["torchrun", "--nnodes", "1:4", "x.py"], "--nnodes 4"),
     "too many workers": (["torchrun", "--nnodes", "2", "--nproc-per-node", "9", "x.py"], "9"),

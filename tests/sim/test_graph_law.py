@@ -303,8 +303,8 @@ def test_with_contention_the_order_does_not_matter_and_final_means_final(seed, r
             for number, node in nodes.items():
                 if node.settled_ns is not None and node.settled_ns <= lbts:
                     assert node.time_ns == final[rank][number]
-            named = [flat[i] for call in job.programs[rank][done[rank]:] for flat in (call[-2] if call[0] == "launch" else call[-1],)
-                     for i in range(0, len(flat), 3)]
+            heads = [call[-2] if call[0] == "launch" else call[-1] for call in job.programs[rank][done[rank]:]]
+            named = [head[i] for head in heads for i in range(0, len(head), 3)]
             graph.forget(rank, min(named, default=1 << 30))
         graph.commit(lbts)
 
