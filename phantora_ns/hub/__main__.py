@@ -47,7 +47,8 @@ def build_hub(run_dir: Path) -> Hub:
     kernel_times = KernelTimes(gpu, run.get("databases") or [])
     return Hub(run_dir, graph, kernel_times, nodes=run["nodes"], gpus_per_node=run["gpus_per_node"],
                drags_permille=contention.drags_permille(),
-               optimistic=sync == "optimistic", config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")})
+               optimistic=sync == "optimistic",
+               config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")})
 
 
 def main(arguments: list[str]) -> int:
