@@ -6,6 +6,8 @@
  *
  * - Numbers that every computation of rates visits lie in arrays by flow slot, apart from what is rarely needed.
  * - A flow's present state is in those arrays; only older entries of its log are allocated.
+ * - A component remembers its last filling, level by level. When flows only leave, it is filled again from the level of the
+ *   slowest of them upwards (fill.c).
  * - Logs have a budget. While they are within it every tick can be restored. When a large component outgrows it, only
  *   chosen ticks (`points`) remain restorable, entries between them are dropped, and a rollback starts from the nearest
  *   point before the tick it wants. Results do not depend on that, only what a rollback costs. */
