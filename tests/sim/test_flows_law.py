@@ -1,6 +1,7 @@
 """The law of the flow simulator: flows added in any order complete as if all had been known from the start."""
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
@@ -317,3 +318,17 @@ def test_the_half_of_a_component_that_a_late_flow_leaves_alone_goes_on_rightly(e
     for handle, exact in zip(handles, completions(capacities, specs), strict=True):
         assert_completes(simulator, handle, exact)
     simulator.check()
+
+
+@pytest.mark.parametrize("change", [{"size": 1001}, {"cap": 4.9}, {"count": 2}, {"links": ("a",)}, {"start": 3}])
+def test_the_comparison_with_the_oracle_can_fail(change):
+    """An oracle that has been given one thing wrong, however little, must not pass."""
+    specs = [Spec(2, ("a", "b"), 1000, 5), Spec(0, ("a",), 3000), Spec(40, ("b",), 500, None, 2)]
+    wrong = [replace(specs[0], **change), *specs[1:]]
+    simulator = FlowSimulator({"a": 10, "b": 7})
+    handles = [simulator.add(s.start, s.links, s.size, s.cap, s.count) for s in specs]
+    for handle, exact in zip(handles, completions({"a": 10, "b": 7}, specs), strict=True):
+        assert_completes(simulator, handle, exact)
+    with pytest.raises(AssertionError):
+        for handle, exact in zip(handles, completions({"a": 10, "b": 7}, wrong), strict=True):
+            assert_completes(simulator, handle, exact)
