@@ -146,6 +146,14 @@ uint64_t ph_head_exact(const struct ph_head *head, uint64_t now)
     return most;
 }
 
+void ph_head_settle(struct ph_head *head)
+{
+    uint64_t time = ph_head_exact(head, 0);
+    if (time == PH_UNKNOWN) return;
+    head->count = 1;
+    head->entry[0] = (struct ph_entry){0, (int64_t)time, 0, 0};
+}
+
 /* A head that grew long becomes a node of its own, defined by the next message. */
 static void materialise(struct ph_head *head)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAM_MAGIC = 0x5048534d, EVENT_MAGIC = 0x50484556, DEVICES = 8, STREAM_NON_BLOCKING = 1 };
+enum { STREAM_MAGIC = 0x5048534d, EVENT_MAGIC = 0x50484556, DEVICES = 8, STREAM_NON_BLOCKING = 1, EVENT_DISABLE_TIMING = 2 };
 static uint64_t next_stream = 16;
 static struct ph_stream *streams, *legacy[DEVICES];
 static struct ph_event *events;
@@ -209,7 +209,8 @@ static uint64_t oldest_named_locked(void)
         oldest = ph_head_oldest(&stream->head, oldest);
     }
     for (struct ph_event *event = events; event; event = event->next) {
-        ph_head_prune(&event->head, now);
+        if (event->flags & EVENT_DISABLE_TIMING) ph_head_prune(&event->head, now);
+        else if (event->recorded) ph_head_settle(&event->head); /* somebody may still ask for its time */
         oldest = ph_head_oldest(&event->head, oldest);
     }
     return oldest;
@@ -370,7 +371,7 @@ void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event)
 }
 
 /* Has `head` been reached at the caller's host clock? Decided here when the bounds decide it, else by the hub. */
-static bool reached(const struct ph_head *head)
+static bool ask(const struct ph_head *head)
 {
     bool observer = !ph_in_chain(); /* a thread that only ever polls is told what is known, whatever the clock says */
     pthread_mutex_lock(&ph_lock);
@@ -408,6 +409,13 @@ static bool reached(const struct ph_head *head)
     if (!observer) atomic_store(&ph_page()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
+    return ready;
+}
+
+static bool reached(const struct ph_head *head)
+{
+    bool ready = ask(head);
+    if (!ready && ph_in_chain()) ph_clock_poll_failed();
     return ready;
 }
 

@@ -13,6 +13,7 @@ extern struct ph_host {
 uint64_t ph_clock(void);
 void ph_clock_publish(void);
 void ph_clock_advance(uint64_t cost_ns); /* by the caller's CPU time since its last call, and the call's cost */
+void ph_clock_poll_failed(void); /* a member of the chain has asked and was told "not yet"; takes ph_lock itself */
 void ph_leave(void);      /* on the way out of a call: what the interceptor spent is not the job's; needs no lock */
 bool ph_in_chain(void);   /* false for a thread that has only ever asked (NCCL's watchdog) */
 
@@ -29,6 +30,7 @@ void ph_head_pack(struct ph_pack *pack, const struct ph_head *head);
 uint64_t ph_head_lower(const struct ph_head *head);
 uint64_t ph_head_upper(const struct ph_head *head);                /* PH_UNKNOWN when it has none */
 uint64_t ph_head_exact(const struct ph_head *head, uint64_t now); /* PH_UNKNOWN when others decide it */
+void ph_head_settle(struct ph_head *head); /* names the origin alone, if the time is known here: the same time for good */
 void ph_head_add(struct ph_head *head, struct ph_entry fresh);
 void ph_head_merge(struct ph_head *head, const struct ph_head *other);
 void ph_head_add_host(struct ph_head *head, int64_t latency);
