@@ -19,8 +19,13 @@ class Outcome:
     def __init__(self, done, ranks):
         self.done, self.ranks = done, ranks
 
+    @staticmethod
+    def parse(lines):
+        """The JSON objects of lines `KIND {...}`."""
+        return [json.loads(line.partition(" ")[2]) for line in lines]
+
     def lines(self, kind):
-        return [json.loads(line.partition(" ")[2]) for line in self.done.stdout.splitlines() if line.startswith(kind + " ")]
+        return self.parse(line for line in self.done.stdout.splitlines() if line.startswith(kind + " "))
 
     def complaints(self, name):
         reports = [line for line in self.lines("CHECK") if line["name"] == name]

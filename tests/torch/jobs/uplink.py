@@ -1,6 +1,6 @@
 """Runs under torchrun on 2 nodes x 2 ranks: how long large transfers between the nodes take, alone and beside each other.
 
-Every rank prints milliseconds between CUDA events around each of them. No value is looked at: the tensors are too large.
+Every rank prints milliseconds between CUDA events around each of them. No value is looked at: tensors so large have none.
 """
 import os
 
