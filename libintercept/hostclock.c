@@ -26,7 +26,26 @@ static uint64_t thread_cpu_ns(void)
 
 uint64_t ph_clock(void) { return ph_host.time + (uint64_t)ph_host.offset; }
 
-void ph_clock_publish(void) { atomic_store_explicit(&ph_page()->clock_ns, ph_clock(), memory_order_release); }
+static _Atomic int64_t moved_ms; /* real time of the clock's last movement */
+
+static int64_t real_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+void ph_clock_publish(void)
+{
+    atomic_store_explicit(&ph_page()->clock_ns, ph_clock(), memory_order_release);
+    atomic_store_explicit(&moved_ms, real_ms(), memory_order_relaxed);
+}
+
+bool ph_clock_stands_still(void)
+{
+    enum { STILL_MS = 500 };
+    return atomic_load(&ph_page()->blocked) == 0 && real_ms() - atomic_load_explicit(&moved_ms, memory_order_relaxed) > STILL_MS;
+}
 
 /* The first call of a thread only marks where its CPU time starts. A thread that has only ever asked (NCCL's watchdog polls
  * events) is not part of the chain: its time is not the job's. */

@@ -255,9 +255,12 @@ static void synchronize_with(const struct ph_head *head)
     struct ph_head all = *head;
     ph_host_cost(ph_spec()->sync_cost_ns);
     pthread_mutex_lock(&ph_lock);
+    uint64_t before = ph_clock();
     ph_head_add_host(&all, 0);
     synchronize_locked(&all);
+    uint64_t waited = ph_clock() - before;
     pthread_mutex_unlock(&ph_lock);
+    ph_observers_catch_up(waited);
     ph_leave();
 }
 
@@ -373,11 +376,10 @@ void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event)
 /* Has `head` been reached at the caller's host clock? Decided here when the bounds decide it, else by the hub. */
 static bool ask(const struct ph_head *head)
 {
-    bool observer = !ph_in_chain(); /* a thread that only ever polls is told what is known, whatever the clock says */
     pthread_mutex_lock(&ph_lock);
-    if (!observer) ph_clock_advance(ph_spec()->call_cost_ns);
+    ph_clock_advance(ph_spec()->call_cost_ns);
     uint64_t now = ph_clock();
-    int decided = ph_head_upper(head) <= now || (observer && ph_head_upper(head) != PH_UNKNOWN) ? 1 : !observer && ph_head_lower(head) > now ? 0 : -1;
+    int decided = ph_head_upper(head) <= now ? 1 : ph_head_lower(head) > now ? 0 : -1;
     if (decided >= 0) {
         pthread_mutex_unlock(&ph_lock);
         ph_leave();
@@ -386,13 +388,13 @@ static bool ask(const struct ph_head *head)
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
     struct ph_head own = {0};
-    if (!observer) ph_head_add_host(&own, 0);
+    ph_head_add_host(&own, 0);
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, now);
     ph_extra_pack(&body, false);
     ph_head_pack(&body, head);
     ph_head_pack(&body, &own);
-    if (!observer) atomic_store(&ph_page()->blocked, 1);
+    atomic_store(&ph_page()->blocked, 1);
     ph_send(PH_QUERY, &body, 5);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
@@ -401,21 +403,51 @@ static bool ask(const struct ph_head *head)
     bool ready = ph_read_int(&reply) != 0;
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
-    for (int i = 0; i < head->count && !observer; i++) {
+    for (int i = 0; i < head->count && ready; i++) {
         struct ph_bound *bound = ph_bound(head->entry[i].node);
-        uint64_t at_most = now - (uint64_t)(head->entry[i].lag + head->entry[i].work);
-        if (ready && bound && at_most < bound->upper) bound->upper = at_most;
+        if (bound) ph_bound_above(bound, now - (uint64_t)(head->entry[i].lag + head->entry[i].work));
     }
-    if (!observer) atomic_store(&ph_page()->blocked, 0);
+    atomic_store(&ph_page()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
     return ready;
 }
 
+/* The same for a thread that only ever polls (NCCL's watchdog). It bounds nothing, and must not wait: what the hub knows so far
+ * will do. Where the host stands still, in a socket or a join, its clock says nothing: then what is known has happened. */
+static bool observe(const struct ph_head *head)
+{
+    struct ph_pack body = {0};
+    uint64_t req = ph_request_id();
+    ph_observer_looked();
+    pthread_mutex_lock(&ph_lock);
+    uint64_t upper = ph_head_upper(head), now = ph_clock();
+    bool known = upper != PH_UNKNOWN;
+    if (!known) {
+        ph_pack_uint(&body, req);
+        ph_pack_uint(&body, now);
+        ph_extra_pack(&body, false);
+        ph_head_pack(&body, head);
+        ph_pack_array(&body, 0);
+        ph_send(PH_QUERY, &body, 5);
+    }
+    pthread_mutex_unlock(&ph_lock);
+    if (!known) {
+        struct ph_reply reply;
+        ph_pack_free(&body);
+        ph_wait(req, &reply, -1);
+        upper = (uint64_t)ph_read_int(&reply);
+        known = upper-- != 0;
+        ph_reply_free(&reply);
+    }
+    return known && (upper <= now || ph_clock_stands_still());
+}
+
 static bool reached(const struct ph_head *head)
 {
+    if (!ph_in_chain()) return observe(head);
     bool ready = ask(head);
-    if (!ready && ph_in_chain()) ph_clock_poll_failed();
+    if (!ready) ph_clock_poll_failed();
     return ready;
 }
 

@@ -14,6 +14,7 @@ uint64_t ph_clock(void);
 void ph_clock_publish(void);
 void ph_clock_advance(uint64_t cost_ns); /* by the caller's CPU time since its last call, and the call's cost */
 void ph_clock_poll_failed(void); /* a member of the chain has asked and was told "not yet"; takes ph_lock itself */
+bool ph_clock_stands_still(void); /* for half a second of real time, and not because it waits for the hub */
 void ph_leave(void);      /* on the way out of a call: what the interceptor spent is not the job's; needs no lock */
 bool ph_in_chain(void);   /* false for a thread that has only ever asked (NCCL's watchdog) */
 
@@ -44,6 +45,10 @@ void ph_all_over(uint64_t now);                              /* everything issue
 uint64_t ph_head_oldest(const struct ph_head *head, uint64_t otherwise); /* the lowest node that it names */
 void ph_extra_keep(uint64_t node);
 void ph_heads_reset(void);
+
+/* ---- observer.c -------------------------------------------------------------------------------------------------------- */
+void ph_observer_looked(void);
+void ph_observers_catch_up(uint64_t waited_ns); /* after a wait of the host that took so long in virtual time; takes no lock */
 
 /* ---- timeline.c ------------------------------------------------------------------------------------------------------ */
 void ph_streams_reset(void);

@@ -193,7 +193,8 @@ class Hub:
             self._wait(client, query)
         else:  # a thread that only watches: it is told what is known now, and bounds nothing
             self.graph.run()
-            self._send(client.identity, [protocol.QUERY, number, int(query.head.known())])
+            reached = query.head.reach()
+            self._send(client.identity, [protocol.QUERY, number, 0 if reached is None else 1 + reached[0]])
 
     def _times(self, client: Client, message: list) -> None:
         _, _, number, client.clock_ns, extra, flats = message

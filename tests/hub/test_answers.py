@@ -187,7 +187,9 @@ def test_a_watcher_is_told_what_is_known_now(hub):
     assert a.query([node, 0, 0], []) == 0
     b.all_reduce(comm, 1 << 20)
     b.lookup(1, 4, ["nop", []])
-    assert a.query([node, 0, 0], []) == 1  # its end is known, though nobody has reached it
+    told = a.query([node, 0, 0], [])  # its end is known, though nobody has reached it
+    both = a.start_sync(), b.start_sync()  # each synchronises its stream, which ends with the all-reduce
+    assert [a.finish_sync(*both[0]), b.finish_sync(*both[1])] == [told - 1] * 2
 
 
 def test_values_of_every_kind(hub):
