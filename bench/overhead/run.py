@@ -68,11 +68,14 @@ def figures(report):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 8, 16])
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--layers", type=int, help="fewer layers than the model's own 16, for a quick look")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    print(f"{cores} cores, {options.steps} steps; load before: {os.getloadavg()[0]:.1f}")
+    load = os.getloadavg()[0]
+    print(f"{cores} cores, {options.steps} steps; load before: {load:.1f}")
+    if load > cores / 4:
+        print("warning: others use this machine; the wall times below say more of them than of us", file=sys.stderr)
     print("ranks  wall s  wall s/step  host CPU s/step  overhead  whole  messages  hub us/message  USS MiB")
     for ranks in options.ranks:
         nodes, gpus = (2, ranks // 2) if ranks > 2 else (1, ranks)
