@@ -60,15 +60,16 @@ class Course(NamedTuple):
 
     before_ns: int
     after_ns: int
-    shared: tuple  # flows over links that others may use
+    shared: object  # the flows over links that others may use, as the flow simulator's group; None when there are none
     private_ns: int  # the longest of the flows that use no link
     estimate_ns: int  # no flow can end sooner; only the order of work follows it
 
 
-def course_of(plan, capacities, slowdown: float = 1.0) -> Course:
+def course_of(plan, capacities, slowdown: float, group) -> Course:
     """Splits a plan's flows into those that can meet others on a link and those that cannot. O(flows).
 
-    `slowdown` divides the rate that NCCL reaches by itself (the flows' own caps), not what links carry.
+    `slowdown` divides the rate that NCCL reaches by itself (the flows' own caps), not what links carry. `group` is the flow
+    simulator's method of that name.
     """
     shared = []
     private_ns = 0
@@ -84,10 +85,10 @@ def course_of(plan, capacities, slowdown: float = 1.0) -> Course:
         alone_ns = 0 if rate == math.inf else math.ceil(flow.size_bytes / rate)
         estimate_ns = max(estimate_ns, alone_ns)
         if flow.links:
-            shared.append(flow)
+            shared.append((flow.links, flow.size_bytes, flow.rate_cap, flow.count))
         else:
             private_ns = max(private_ns, alone_ns)
-    return Course(plan.before_ns, plan.after_ns, tuple(shared), private_ns, estimate_ns)
+    return Course(plan.before_ns, plan.after_ns, group(shared) if shared else None, private_ns, estimate_ns)
 
 
 class Load(NamedTuple):
@@ -194,10 +195,10 @@ class Communicator:
             del self._open[ordinal]
         return transfer
 
-    def course(self, transfer: Transfer, collectives, capacities, beside: float) -> Course:
+    def course(self, transfer: Transfer, collectives, capacities, beside: float, group) -> Course:
         """What `transfer` does, from the collective model; remembered, since a job repeats its operations.
 
-        `beside`: the share by which compute beside it slows communication.
+        `beside`: the share by which compute beside it slows communication; `group`: see course_of.
         """
         op = transfer.op
         if op.kind >= SEND:
@@ -219,7 +220,7 @@ class Communicator:
                 plan = collectives.plan(op.kind, self.gpus, op.count_bytes, op.dtype, max(op.peer, 0))
             if len(self._courses) >= PLAN_CACHE:
                 self._courses.clear()
-            course = self._courses[key] = course_of(plan, capacities, 1 + beside if transfer.beside else 1.0)
+            course = self._courses[key] = course_of(plan, capacities, 1 + beside if transfer.beside else 1.0, group)
         return course
 
     def _mismatch(self, what: str, *calls: tuple[int, Op]) -> Mismatch:

@@ -129,7 +129,7 @@ class EventGraph:
             self._wake(end)
         for transfer in transfers:
             if transfer.matched and transfer.course is None:
-                transfer.course = comm.course(transfer, self._collectives, self._capacities, self._beside)
+                transfer.course = comm.course(transfer, self._collectives, self._capacities, self._beside, self._flows.group)
             self._contribute(timeline, transfer, head)
         return transfers
 
@@ -307,11 +307,8 @@ class EventGraph:
             for handle in transfer.handles:
                 flows.move(handle, flows_ns)
         else:
-            add = flows.add
-            transfer.handles = tuple([add(flows_ns, flow.links, flow.size_bytes, flow.rate_cap, flow.count)
-                                      for flow in course.shared])
-            for handle in transfer.handles:
-                self._owners[handle] = transfer
+            transfer.handles = (flows.add_group(flows_ns, course.shared),)
+            self._owners[transfer.handles[0]] = transfer
         self._disturbed = True
         if not transfer.asking:
             transfer.asking = True
