@@ -138,7 +138,7 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
     const Operator &op = *frame.op;
-    for (size_t i = 0; i < inputs.size(); i++) settle(inputs[i], op.written[i]);
+    for (const auto &input : inputs) settle(input, true); /* batch norms write to arguments that their schemas call inputs */
     Paused paused;
     frame.inputs.assign(inputs.begin(), inputs.end());
     if (op.random) frame.generator = stand_in_generator(op, inputs);
@@ -184,7 +184,7 @@ void started(const at::RecordFunction &function)
         stack.depth--;
         return;
     }
-    frame.runnable = seen.small && op->treatment == Treatment::kRun && (!op->random || op->generator >= 0);
+    frame.runnable = seen.small && op->treatment == Treatment::kRun && (!op->random || op->generator >= 0 || op->substitute);
     if (frame.runnable) {
         prepare(frame, inputs);
     } else if (op->any_out) {

@@ -31,7 +31,7 @@ const std::unordered_map<std::string, size_t> kReadBack = {
     {"aten::unique_dim", sizeof(int64_t)},
 };
 
-Treatment classify(const c10::OperatorHandle &handle, const std::string &name)
+Treatment classify(const c10::OperatorHandle &handle, const std::string &name, bool substituted)
 {
     const auto &schema = handle.schema();
     /* copy_ is the one composite operator that launches by itself. */
@@ -46,14 +46,15 @@ Treatment classify(const c10::OperatorHandle &handle, const std::string &name)
         if (value.type()->kind() == c10::TypeKind::TensorType || value.type()->kind() == c10::TypeKind::ListType)
             gives_tensors = true;
     if (!gives_tensors || kNeverRun.count(name)) return Treatment::kLaunch;
-    return handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ? Treatment::kRun : Treatment::kLaunch;
+    return substituted || handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ? Treatment::kRun : Treatment::kLaunch;
 }
 
 std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
 {
     const auto &schema = handle.schema();
     auto op = std::make_unique<Operator>(Operator{handle, schema.name(), schema.overload_name()});
-    op->treatment = classify(handle, op->name);
+    op->substitute = find_substitute(op->name, op->overload);
+    op->treatment = classify(handle, op->name, op->substitute);
     op->random = handle.hasTag(at::Tag::nondeterministic_seeded);
     op->keeps = kNeverRun.count(op->name) > 0;
     op->copies = op->name == "aten::copy_";

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "substitutes.h"
+
 namespace phantora {
 
 enum class Treatment {
@@ -24,6 +26,7 @@ struct Operator {
     c10::OperatorHandle handle;
     std::string name, overload; /* "aten::add", "Tensor" */
     Treatment treatment = Treatment::kIgnore;
+    Substitute substitute = nullptr; /* what is run in its stead */
     bool random = false;         /* draws from a generator */
     int generator = -1;          /* index of the Generator argument, -1: none */
     bool keeps = false;          /* its results hold what they held: it changes what a tensor is */

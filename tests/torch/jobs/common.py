@@ -49,11 +49,10 @@ def run_checks(only=None):
 def differs(what, given, expected, tolerance=0.0):
     """Yields a complaint unless `given` (a tensor on any device, or a plain value) equals `expected`, dtype included."""
     if isinstance(given, torch.Tensor):
-        expected = torch.as_tensor(expected)
-        given = given.detach().cpu()
+        expected, given = torch.as_tensor(expected).detach().cpu(), given.detach().cpu()
         if given.dtype != expected.dtype or given.shape != expected.shape:
             yield f"{what}: {given.dtype} {tuple(given.shape)}, not {expected.dtype} {tuple(expected.shape)}"
         elif not torch.allclose(given.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
             yield f"{what}: {given.flatten()[:16].tolist()}, not {expected.flatten()[:16].tolist()}"
-    elif given != expected:
+    elif given != expected and not (isinstance(given, float) and abs(given - expected) <= tolerance):
         yield f"{what}: {given!r:.300}, not {expected!r:.300}"

@@ -170,6 +170,29 @@ def residual_step(layout, dtype):
 
 
 @check
+def small_convolutions_have_the_cpus_values():
+    torch.manual_seed(0)
+    images = torch.randn(2, 4, 9, 9)
+    models = {
+        "two layers": nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 3, stride=2, dilation=2)),
+        "grouped": nn.Conv2d(4, 8, 3, groups=2), "depthwise": nn.Conv2d(4, 4, 3, groups=4),
+        "transposed": nn.ConvTranspose2d(4, 3, 3, stride=2, output_padding=1),
+        "normalised": nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
+    }
+    for name, model in models.items():
+        yield from (f"{name}: {text}" for text in on_both(model, images, 1e-4))
+    yield from on_both(nn.Conv1d(3, 4, 5), torch.randn(2, 3, 20), 1e-4)
+    yield from on_both(nn.Conv3d(2, 2, 2), torch.randn(1, 2, 4, 4, 4), 1e-4)
+    norm = nn.BatchNorm2d(4)
+    twin = copy.deepcopy(norm).to(CUDA)
+    for _ in range(3):
+        norm(images), twin(images.to(CUDA))
+    yield from differs("running variance", twin.running_var, norm.running_var, 1e-5)
+    norm.eval(), twin.eval()
+    yield from differs("inference", twin(images.to(CUDA)), norm(images), 1e-4)
+
+
+@check
 def residual_network_trains():
     # 32 images through about 2.9 GFLOP forward each, times three: no H200 takes less than at its peak, nor 100 times that
     for dtype in (torch.float32, torch.bfloat16):
@@ -203,6 +226,46 @@ def sequence_model_has_the_cpus_values():
     model.eval()
     twin = copy.deepcopy(model).to(CUDA)
     yield from differs("inference", twin(tokens.to(CUDA)), model(tokens), 1e-4)
+    yield from on_both(Sequence(fused=True), tokens, 1e-4, sequence_loss)
+    yield from on_both(nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8)), torch.randn(4, 8), 1e-4)
+
+
+@check
+def small_attention_has_the_cpus_values():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    torch.manual_seed(5)
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH):
+        for causal in (False, True):
+            for heads in ((4, 2) if backend == SDPBackend.FLASH_ATTENTION else (4,)):
+                inputs = [torch.randn(2, count, 8, 16, dtype=torch.bfloat16) for count in (4, heads, heads)]
+                wanted = [tensor.float().requires_grad_() for tensor in inputs]
+                found = [tensor.to(CUDA).requires_grad_() for tensor in inputs]
+                expected = F.scaled_dot_product_attention(*wanted, is_causal=causal, enable_gqa=heads != 4)
+                with sdpa_kernel(backend):
+                    given = F.scaled_dot_product_attention(*found, is_causal=causal, enable_gqa=heads != 4)
+                expected.square().sum().backward(), given.float().square().sum().backward()
+                pairs = [(given, expected), *((one.grad, other.grad) for one, other in zip(found, wanted))]
+                errors = [((one.detach().cpu().float() - other.detach()).norm() / other.norm()).item() for one, other in pairs]
+                if not max(errors) < 0.01:  # bf16 keeps eight bits
+                    yield f"{backend.name} causal={causal} heads={heads}: relative errors of output and gradients {errors}"
+
+
+@check
+def dropout_keeps_its_share():
+    torch.manual_seed(6)
+    x = torch.ones(10_000, device=CUDA, requires_grad=True)
+    y = F.dropout(x, 0.25)
+    kept = (y != 0).float().mean().item()
+    if not 0.73 < kept < 0.77:
+        yield f"{kept} of the elements kept"
+    yield from differs("values", y[y != 0].mean().item(), 1 / 0.75, 1e-6)
+    y.sum().backward()
+    yield from differs("gradient", x.grad, y.detach().cpu(), 1e-6)
+    if torch.equal(y, F.dropout(x, 0.25)):
+        yield "the same elements twice"
+    torch.manual_seed(6)
+    yield from differs("repeated", F.dropout(x, 0.25), y.detach().cpu())
 
 
 @check
