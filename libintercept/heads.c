@@ -111,6 +111,20 @@ void ph_all_over(uint64_t now)
     launch_count = 0;
 }
 
+/* Where one entry alone can be what lies beyond `now`, the floor is that entry's. */
+void ph_head_not_before(const struct ph_head *head, uint64_t now, uint64_t floor)
+{
+    const struct ph_entry *only = NULL;
+    for (int i = 0; i < head->count; i++) {
+        if (entry_upper(&head->entry[i]) <= now) continue;
+        if (only) return;
+        only = &head->entry[i];
+    }
+    struct ph_bound *bound = only ? ph_bound(only->node) : NULL;
+    uint64_t weight = only ? (uint64_t)(only->lag + only->work + only->drag) : 0;
+    if (bound && floor > weight && floor - weight > bound->lower) bound->lower = floor - weight;
+}
+
 uint64_t ph_head_oldest(const struct ph_head *head, uint64_t otherwise)
 {
     for (int i = 0; i < head->count; i++)

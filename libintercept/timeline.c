@@ -401,8 +401,10 @@ static bool ask(const struct ph_head *head)
     struct ph_reply reply;
     ph_wait(req, &reply, -1);
     bool ready = ph_read_int(&reply) != 0;
+    uint64_t floor = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
+    if (!ready) ph_head_not_before(head, now, floor);
     for (int i = 0; i < head->count && ready; i++) {
         struct ph_bound *bound = ph_bound(head->entry[i].node);
         if (bound) ph_bound_above(bound, now - (uint64_t)(head->entry[i].lag + head->entry[i].work));

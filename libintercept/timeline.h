@@ -36,6 +36,7 @@ void ph_head_add(struct ph_head *head, struct ph_entry fresh);
 void ph_head_merge(struct ph_head *head, const struct ph_head *other);
 void ph_head_add_host(struct ph_head *head, int64_t latency);
 bool ph_head_waits_for_more(const struct ph_head *head, const struct ph_head *event); /* for communication, that is */
+void ph_head_not_before(const struct ph_head *head, uint64_t now, uint64_t floor); /* it is reached no earlier than `floor` */
 void ph_extra_stall(int device, const struct ph_head *before, const struct ph_head *after);
 void ph_extra_pack(struct ph_pack *body, bool beside); /* beside: communication that compute runs beside */
 /* `node` is the end of communication that was just issued, `before` that of the one before on its stream. */

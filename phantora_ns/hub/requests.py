@@ -33,8 +33,8 @@ class Request:
         """As `bound_ns`, but true whatever the others do; None when only they can say."""
         return self.bound_ns()
 
-    def reply(self) -> list:
-        """The answer's message; the request must have one."""
+    def reply(self, lbts_ns: int | None = None) -> list:
+        """The answer's message at that LBTS (None: nobody can act before this is answered); the request must have one."""
         raise NotImplementedError
 
 
@@ -61,7 +61,7 @@ class Arrival(Request):
         reached = self.head.reach()
         return None if reached is None else reached[0]
 
-    def reply(self) -> list:
+    def reply(self, lbts_ns: int | None = None) -> list:
         """SYNC's answer."""
         self._tell()
         return [protocol.SYNC, self.number, self.node.time_ns]
@@ -81,7 +81,7 @@ class Joining(Arrival):
         super().__init__(client, number, node, head)
         self.group_number = -1
 
-    def reply(self) -> list:
+    def reply(self, lbts_ns: int | None = None) -> list:
         """The communicator's number and the time."""
         self._tell()
         return [protocol.COMM_INIT, self.number, self.group_number, self.node.time_ns]
@@ -97,7 +97,7 @@ class Splitting(Joining):
         self.rank = -1
         self.size = 0
 
-    def reply(self) -> list:
+    def reply(self, lbts_ns: int | None = None) -> list:
         """The communicator's number, this client's rank in it, its size, and the time."""
         self._tell()
         return [protocol.COMM_SPLIT, self.number, self.group_number, self.rank, self.size, self.node.time_ns]
@@ -131,11 +131,15 @@ class Query(Request):
         host = self.host_head.reach()
         return None if host is None else host[0]
 
-    def reply(self) -> list:
-        """1 when reached."""
+    def reply(self, lbts_ns: int | None = None) -> list:
+        """1 when reached; else 0, and a time before which it will not be: its own if that is final, else the LBTS."""
         reached = self.head.reach()
-        ready = reached is not None and reached[0] <= self.host_head.reach()[0]
-        return [protocol.QUERY, self.number, int(ready)]
+        host_ns = self.host_head.reach()[0]
+        if reached is not None and reached[0] <= host_ns:
+            return [protocol.QUERY, self.number, 1, 0]
+        if reached is not None and (lbts_ns is None or reached[1] <= lbts_ns):
+            return [protocol.QUERY, self.number, 0, reached[0]]
+        return [protocol.QUERY, self.number, 0, max(host_ns, lbts_ns or 0)]
 
 
 class Times(Request):
@@ -171,6 +175,6 @@ class Times(Request):
         """The client's clock."""
         return self.client.clock_ns
 
-    def reply(self) -> list:
+    def reply(self, lbts_ns: int | None = None) -> list:
         """The times, in the order asked."""
         return [protocol.TIMES, self.number, [head.reach()[0] for head in self.heads]]

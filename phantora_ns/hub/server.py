@@ -297,7 +297,7 @@ class Hub:
             lbts_ns = horizon.lower_bound_ns(self.clients.values())
             for settled_ns, request in known:
                 if lbts_ns is None or settled_ns <= lbts_ns:
-                    self._answer(request, request.reply())
+                    self._answer(request, request.reply(lbts_ns))
                 else:
                     needed_ns = max(needed_ns, settled_ns)
                     kept.append(request)

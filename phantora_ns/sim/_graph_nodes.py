@@ -342,10 +342,12 @@ class Timeline:
         the client may still tell of."""
         for node in [node for node in self.pliable if node.retired]:
             del self.pliable[node]
-        oldest = self.live.get(self.keep)
-        oldest_ns = self._past(self.keep) if oldest is None else oldest.time_ns
-        if oldest_ns is not None:
-            before_ns = min(before_ns, oldest_ns)
+        # All of them: numbers do not follow time.
+        named = [time_ns for time_ns in self.past[max(0, self.keep - self.past_base):] if time_ns >= 0]
+        named += [node.time_ns for number, node in self.live.items() if number >= self.keep and node.time_ns is not None]
+        if self.keep == 0:
+            named.append(0)
+        before_ns = min(before_ns, *named) if named else before_ns
         heads = [head.soft for _, before, after in self.stalls for head in (before, after)]
         for soft in (*(node.soft for node in self.pliable), *heads):
             for term in soft:

@@ -9,8 +9,7 @@ there are. All arithmetic is in integers, exact but for one rounding up at the e
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from sortedcontainers import SortedList
@@ -76,9 +75,13 @@ class Activity:
         slow = work_ns + drag_ns
         left = work_ns * slow  # in units of 1 / slow ns of work, so that both rates are whole numbers
         now = begin_ns
-        for start, end in self._from(begin_ns):
+        open_ns = min(self._open.values(), default=FOREVER_NS)
+        intervals = self._intervals.islice(self._intervals.bisect_left((begin_ns - self._longest_ns,)))
+        for start, _, end in chain(intervals, ((open_ns, 0, FOREVER_NS),)):
             if end <= now:
                 continue
+            if start > open_ns:  # from then on there is communication for ever
+                start, end = open_ns, FOREVER_NS
             if start > now:
                 alone = (start - now) * slow
                 if left <= alone:
@@ -104,20 +107,6 @@ class Activity:
     def release(self, owner: object) -> None:
         """`owner`'s interval will not change any more; it stays until forgotten."""
         self._of.pop(owner, None)  # what is over has an end
-
-    def _from(self, at_ns: int) -> Iterator[tuple[int, int]]:
-        """(begin, end) of the intervals that may reach past `at_ns`, in order of begin."""
-        intervals = self._intervals
-        open_ns = min(self._open.values(), default=FOREVER_NS)
-        index = bisect_left(intervals, (at_ns - self._longest_ns,))
-        while index < len(intervals):
-            begin, _, end = intervals[index]
-            if begin >= open_ns:
-                break
-            yield begin, end
-            index += 1
-        if open_ns != FOREVER_NS:
-            yield open_ns, FOREVER_NS
 
 
 class Contention(NamedTuple):
