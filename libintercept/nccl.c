@@ -335,6 +335,7 @@ static int release(void *handle)
 {
     struct comm *comm = valid(handle);
     struct ph_pack body = {0};
+    if (!handle) return OK; /* as in NCCL: what was never made or is gone already needs no release */
     if (!comm) return INVALID_ARGUMENT;
     ph_pack_uint(&body, ph_now());
     ph_pack_int(&body, comm->number);
@@ -345,7 +346,7 @@ static int release(void *handle)
     return OK;
 }
 PH_EXPORT int ncclCommFinalize(void *comm);
-PH_EXPORT int ncclCommFinalize(void *comm) { return valid(comm) ? OK : INVALID_ARGUMENT; }
+PH_EXPORT int ncclCommFinalize(void *comm) { return !comm || valid(comm) ? OK : INVALID_ARGUMENT; }
 PH_EXPORT int ncclCommDestroy(void *comm);
 PH_EXPORT int ncclCommDestroy(void *comm) { return release(comm); }
 PH_EXPORT int ncclCommAbort(void *comm);

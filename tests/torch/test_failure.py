@@ -1,4 +1,4 @@
-"""Why it exists: a script that raises on one rank must end the job with that script's message and torchrun's exit code."""
+"""Why it exists: a job that fails must end as it would on GPUs: its own message, torchrun's exit code, its own time-outs."""
 from tests.torch.outcome import JOBS, Outcome
 
 
@@ -12,3 +12,11 @@ def test_one_rank_raises(phantora, tmp_path):
     assert {line["value"] for line in outcome.lines("REACHED")} == {4.0}
     assert outcome.lines("PASSED") == []
     assert '"failed_by": "job"' in report.read_text() and '"exit_code": 1' in report.read_text()
+
+
+def test_a_rank_that_never_comes_runs_into_the_watchdogs_time_out(phantora):
+    done = phantora("--quiet", "torchrun", "--nproc-per-node", 2, JOBS / "absent.py",
+                    env={"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"})  # else PyTorch waits a minute for its own flight recorder
+    assert done.returncode == 1
+    assert "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=3000" in done.stderr
+    assert "taking the entire process down" in done.stderr

@@ -32,7 +32,7 @@ def main():
         fully_shard(layer)
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    weight = torch.empty(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    weight = torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16)
     start = time.perf_counter_ns()
     for step in range(4):
         events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
