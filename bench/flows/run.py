@@ -2,6 +2,7 @@
 
 Why it exists: the numbers behind "fast" must be repeatable. `python bench/flows/run.py [--engine native|python] [--full]`
 prints one line per measurement; --full adds the all-to-all of 432 hosts with sizes that differ, which takes minutes.
+`simgrid/compare.py` beside it runs the same schedules through SimGrid too.
 """
 
 import argparse
