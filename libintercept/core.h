@@ -16,8 +16,9 @@
 #define PH_VIRTUAL_BASE 0x600000000000ull /* cuMemAddressReserve */
 #define PH_VIRTUAL_END 0x700000000000ull
 #define PH_SMALL_BYTES 65536u        /* values of collectives up to this size are carried */
-#define PH_COPY_BYTES (1u << 20)     /* copies up to this size are carried, and collectives of as many bytes per rank */
-#define PH_BYTES_MAX (64u << 20)     /* what a collective of bytes brings from all ranks together */
+#define PH_COPY_BYTES (1u << 20)     /* copies up to this size are carried */
+#define PH_OBJECT_BYTES (16u << 20)  /* collectives of bytes, which are pickled objects, are carried up to this size per rank */
+#define PH_OBJECTS_BYTES (64u << 20) /* and up to this size for all ranks together */
 
 const char *ph_env(const char *name); /* NULL when unset or empty */
 extern pthread_mutex_t ph_lock;

@@ -42,7 +42,7 @@ static struct comm *valid(void *comm) { return comm && ((struct comm *)comm)->ma
 static bool carries(const struct operation *op)
 {
     size_t most = op->send_bytes > op->recv_bytes ? op->send_bytes : op->recv_bytes;
-    if (op->dtype == UINT8) return op->bytes <= PH_COPY_BYTES && most <= PH_BYTES_MAX; /* objects: large ones of many ranks meet */
+    if (op->dtype == UINT8) return op->bytes <= PH_OBJECT_BYTES && most <= PH_OBJECTS_BYTES;
     return most <= PH_SMALL_BYTES;
 }
 
@@ -80,7 +80,7 @@ static void pack_payload(struct ph_pack *pack, const struct operation *op)
         return;
     }
     ph_payload_settle(op->send, op->send_bytes);
-    if (ph_all_zero(op->send, op->send_bytes)) ph_pack_nil(pack);
+    if (ph_absent(op->send, op->send_bytes) || ph_all_zero(op->send, op->send_bytes)) ph_pack_nil(pack);
     else if (op->redop >= BUILT_IN_OPS) {
         void *copy = malloc(op->send_bytes);
         if (!copy) ph_die("out of host memory");

@@ -57,6 +57,13 @@ static bool any_written(uintptr_t low, uintptr_t high)
     return false;
 }
 
+bool ph_absent(const void *pointer, size_t bytes)
+{
+    if (bytes == 0 || !ph_is_device(pointer)) return false;
+    pthread_once(&once, map_bits);
+    return !any_written((uintptr_t)pointer, (uintptr_t)pointer + bytes);
+}
+
 static void make_zero(uintptr_t from, uintptr_t to)
 {
     uintptr_t first = (from + PAGE - 1) & ~(uintptr_t)(PAGE - 1), last = to & ~(uintptr_t)(PAGE - 1);
@@ -103,6 +110,14 @@ void ph_carried(const void *pointer) { carried = pointer; }
 /* ---- for the values library ---------------------------------------------------------------------------------------------- */
 PH_EXPORT void phantora_values_written(const void *pointer, size_t bytes);
 PH_EXPORT void phantora_values_written(const void *pointer, size_t bytes) { ph_written(pointer, bytes); }
+
+/* Whether bytes hold nothing, a result that is owed to them included. */
+PH_EXPORT int phantora_values_absent(const void *pointer, size_t bytes);
+PH_EXPORT int phantora_values_absent(const void *pointer, size_t bytes)
+{
+    ph_payload_settle(pointer, bytes);
+    return ph_absent(pointer, bytes);
+}
 
 /* A copy begins: what it carries itself is to stay. */
 PH_EXPORT void phantora_values_copy_begins(void);

@@ -6,6 +6,8 @@
 
 /* Bytes of the window are about to be written. Whoever writes there on the CPU says so. */
 void ph_written(const void *pointer, size_t bytes);
+/* Device memory in which nothing was ever written: it is zero, and looking at it would only cost page faults. */
+bool ph_absent(const void *pointer, size_t bytes);
 /* A copy or a fill has brought values to a tensor above the limit for computed ones. */
 void ph_carried(const void *pointer);
 /* Makes device memory zero; costs next to nothing where nothing was ever written. */

@@ -37,6 +37,7 @@ bool find_face()
     return find(face.is_device, "phantora_is_device") && find(face.pause, "phantora_values_pause") &&
            find(face.resume, "phantora_values_resume") && find(face.before_read, "phantora_values_before_read") &&
            find(face.written, "phantora_values_written") && find(face.copy_begins, "phantora_values_copy_begins") &&
+           find(face.absent, "phantora_values_absent") &&
            find(face.forget, "phantora_values_forget") && find(face.operator_begin, "phantora_operator_begin") && find(face.operator_end, "phantora_operator_end");
 }
 
@@ -108,6 +109,16 @@ void settle(const c10::IValue &value, bool written = false)
     });
 }
 
+/* Rows of bytes longer than other small tensors only count as small if they hold something: buffers of large models that are
+ * looked at as bytes do not. */
+bool worth_running(const at::Tensor &tensor, bool written)
+{
+    Size size = size_of(tensor);
+    if (size != Size::kSmall || written || !on_device(tensor)) return size == Size::kSmall;
+    size_t bytes = span_bytes(tensor);
+    return bytes <= kSmallBytes || !face.absent(address(tensor), bytes);
+}
+
 /* What a look at the arguments tells. */
 struct Scan {
     bool device = false, small = true;
@@ -116,10 +127,11 @@ struct Scan {
 Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
     Scan result;
-    for (const auto &input : inputs) {
+    for (size_t i = 0; i < inputs.size(); i++) {
+        const auto &input = inputs[i];
         if (input.isDevice() && input.toDevice().is_cuda()) result.device = true;
         each_tensor(input, [&](const at::Tensor &tensor) {
-            if (result.small && size_of(tensor) != Size::kSmall) result.small = false;
+            if (result.small && !worth_running(tensor, frame.op->written[i])) result.small = false;
             if (!on_device(tensor)) return;
             result.device = true;
             auto *impl = tensor.unsafeGetTensorImpl();

@@ -12,6 +12,9 @@ namespace phantora {
 /* Tensors that span more than this have no values: DESIGN section 3. Equals PH_SMALL_BYTES in core.h. */
 constexpr size_t kSmallBytes = 65536;
 
+/* Rows of bytes are pickled objects on their way to other ranks: up to this size they have values. Equals PH_OBJECT_BYTES. */
+constexpr size_t kObjectBytes = 16 << 20;
+
 struct Face {
     int (*is_device)(const void *pointer);
     void (*pause)();  /* from here on this thread's CPU time is the simulator's, not the job's */
@@ -20,6 +23,7 @@ struct Face {
      * owe its result to these bytes. */
     void (*before_read)(const void *pointer, size_t bytes);
     void (*written)(const void *pointer, size_t bytes); /* device memory that is written here */
+    int (*absent)(const void *pointer, size_t bytes); /* nothing was ever written there; may wait as before_read does */
     void (*copy_begins)();
     /* Makes a large result zero; 0 when a copy since copy_begins has brought it values, which stay. */
     int (*forget)(void *pointer, size_t bytes);

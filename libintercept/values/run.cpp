@@ -201,7 +201,9 @@ void zero(const c10::IValue &value)
 {
     each_tensor(value, [](const at::Tensor &tensor) {
         if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
-        if (tensor.is_non_overlapping_and_dense()) {
+        if (tensor.is_non_overlapping_and_dense() && tensor.nbytes() > kSmallBytes) {
+            face.forget(address(tensor), tensor.nbytes());
+        } else if (tensor.is_non_overlapping_and_dense()) {
             std::memset(address(tensor), 0, tensor.nbytes());
         } else {
             PlainCpu guard;

@@ -39,8 +39,8 @@ Size size_of(const at::Tensor &tensor)
     if (!tensor.is_cuda()) return tensor.is_cpu() ? Size::kSmall : Size::kOpaque;
     auto *impl = tensor.unsafeGetTensorImpl();
     if (impl->has_symbolic_sizes_strides()) return Size::kOpaque;
-    if (static_cast<size_t>(impl->numel()) * impl->itemsize() > kSmallBytes || span_bytes(tensor) > kSmallBytes)
-        return Size::kLarge;
+    size_t limit = tensor.dim() == 1 && tensor.scalar_type() == at::kByte ? kObjectBytes : kSmallBytes;
+    if (static_cast<size_t>(impl->numel()) * impl->itemsize() > limit || span_bytes(tensor) > limit) return Size::kLarge;
     return impl->numel() == 0 || face.is_device(address(tensor)) ? Size::kSmall : Size::kOpaque;
 }
 

@@ -3,7 +3,9 @@
 Each rank knows what the others send (`sent`), so each computes what must arrive. Numbers are small integers: exact in every type
 and in any order of addition.
 """
+import hashlib
 import os
+import random
 import socket
 from datetime import timedelta
 
@@ -425,8 +427,10 @@ def all_gather_object():
     results = [None] * WORLD
     dist.all_gather_object(results, objects(RANK))
     yield from differs("objects", str(results), str([objects(r) for r in range(WORLD)]))
-    dist.all_gather_object(results, b"a" * 300_000 if RANK == 2 else None)
-    yield from differs("large", [result and len(result) for result in results], [None, None, 300_000, None])
+    large = random.Random(1).randbytes(3_000_000)  # a plan of a checkpoint may be that long
+    dist.all_gather_object(results, large if RANK == 2 else None)
+    yield from differs("large", [result and hashlib.md5(result).hexdigest() for result in results],
+                       [None, None, hashlib.md5(large).hexdigest(), None])
 
 
 @check
@@ -435,6 +439,10 @@ def broadcast_object_list():
         box = [objects(root), "second", None] if RANK == root else [None] * 3
         dist.broadcast_object_list(box, src=root)
         yield from differs(f"from {root}", str(box), str([objects(root), "second", None]))
+    large = [random.Random(index).randbytes(1_500_000) for index in range(3)]  # in one tensor of bytes
+    box = list(large) if RANK == 1 else [None] * 3
+    dist.broadcast_object_list(box, src=1)
+    yield from differs("large", [item == wanted for item, wanted in zip(box, large)], [True] * 3)
 
 
 @check
@@ -442,6 +450,8 @@ def gather_object():
     results = [None] * WORLD if RANK == 1 else None
     dist.gather_object("g" * (RANK * 7 + 1), results, dst=1)
     yield from differs("objects", results, ["g" * (r * 7 + 1) for r in range(WORLD)] if RANK == 1 else None)
+    dist.gather_object(list(range(100_000 * RANK)), results, dst=1)
+    yield from differs("large", [len(result) for result in results or ()], [100_000 * r for r in range(WORLD)] if results else [])
 
 
 @check
@@ -449,6 +459,8 @@ def scatter_object_list():
     result = [None]
     dist.scatter_object_list(result, [list(range(r * 5)) for r in range(WORLD)] if RANK == 3 else None, src=3)
     yield from differs("object", result, [list(range(RANK * 5))])
+    dist.scatter_object_list(result, ["s" * (r * 400_000) for r in range(WORLD)] if RANK == 0 else None, src=0)
+    yield from differs("large", len(result[0]), RANK * 400_000)
 
 
 @check
