@@ -4,10 +4,12 @@
 // max-min fairness, no latency, no TCP. Only SimGrid's network model is to be timed, so platform and schedule are read before
 // the clock starts, all flows of an instant start in one call into SimGrid's kernel, and a route is handed over instead of
 // searched: two hosts, and a zone that answers with the route of the flow being started (in a fat tree with chosen spines, two
-// flows of one pair of hosts take different links, which SimGrid's own zones cannot say).
+// flows of one pair of hosts take different links, which SimGrid's own zones cannot say). One cost that is not the flow model's
+// stays in: SimGrid 3.32 keeps all one-sided communications in one list and searches it at each end (docs/flows-benchmark.md).
 //
 // Standard input: "LINKS FLOWS", the capacity of each link in bytes/ns, then for each flow, by step and start:
-// "STEP START_NS SIZE_BYTES HOPS link...". A step begins when all flows of the one before are complete, START_NS counts from there.
+// "STEP START_NS SIZE_BYTES HOPS link...". A step begins when all flows of the one before are complete; START_NS counts from
+// there.
 // Arguments: CPU_LIMIT_S, and optionally a file for the completion times, in ns, in the order of the flows.
 // Standard output: one line of JSON. Exit status 3 when the simulation has used CPU_LIMIT_S, 2 on bad input.
 
