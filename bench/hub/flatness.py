@@ -1,8 +1,8 @@
 """Memory and CPU of the event graph over a long synthetic FSDP job, without any I/O.
 
 Why it exists: the hub's memory must not grow with the number of steps, and its CPU time per message bounds how many ranks one
-core can serve. Usage: python bench/hub/flatness.py [--ranks 64] [--steps 10000] [--collectives 24]. Prints one line per tenth of
-the run: steps done, resident memory, live nodes, objects kept by the flow simulator, microseconds per message.
+core can serve. Usage: python bench/hub/flatness.py [--ranks 64] [--steps 10000] [--collectives 24] [--drag 90000]. Prints one
+line per tenth of the run: steps done, resident memory, live nodes, objects kept by the flow simulator, microseconds per message.
 """
 
 import argparse
@@ -34,7 +34,7 @@ class Rank:
         self.client = client
         self.number = 0
         self.anchor = 0
-        self.compute = [0, 0, 0]
+        self.compute: list = [0, 0, 0]
         self.comm = [0, 0, 0]
 
     def fresh(self) -> int:
@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--collectives", type=int, default=24, help="collectives per rank and step")
+    parser.add_argument("--drag", type=int, default=90_000, help="ns that 300 us of compute take longer beside communication")
     options = parser.parse_args()
     gpus_per_node = min(8, options.ranks)
     cluster = load_cluster("h200-rail", nodes=options.ranks // gpus_per_node, gpus_per_node=gpus_per_node)
@@ -68,7 +69,7 @@ def main() -> None:
                 head = [*rank.comm, *rank.compute, rank.anchor, 5_000 * i + rank.client % 7, 0]
                 node = rank.fresh()
                 graph.launch(comm, rank.client, node, graph.head(rank.client, head), [op])
-                rank.compute = [*rank.comm[:2], rank.comm[2] + 300_000]
+                rank.compute = [*rank.comm[:2], [300_000, options.drag] if options.drag else 300_000]
                 rank.comm = [node, 0, 0]
                 messages += 1
             graph.run()
