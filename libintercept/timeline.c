@@ -421,7 +421,7 @@ static bool observe(const struct ph_head *head)
 {
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
-    ph_observer_looked();
+    ph_observer_looks();
     pthread_mutex_lock(&ph_lock);
     uint64_t upper = ph_head_upper(head), now = ph_clock();
     bool known = upper != PH_UNKNOWN;
@@ -442,7 +442,9 @@ static bool observe(const struct ph_head *head)
         known = upper-- != 0;
         ph_reply_free(&reply);
     }
-    return known && (upper <= now || ph_clock_stands_still());
+    bool over = known && (upper <= now || ph_clock_stands_still());
+    ph_observer_looked(over);
+    return over;
 }
 
 static bool reached(const struct ph_head *head)

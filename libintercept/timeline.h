@@ -48,7 +48,8 @@ void ph_extra_keep(uint64_t node);
 void ph_heads_reset(void);
 
 /* ---- observer.c -------------------------------------------------------------------------------------------------------- */
-void ph_observer_looked(void);
+void ph_observer_looks(void);             /* around each look of a thread that is not in the chain */
+void ph_observer_looked(bool over);
 void ph_observers_catch_up(uint64_t waited_ns); /* after a wait of the host that took so long in virtual time; takes no lock */
 
 /* ---- timeline.c ------------------------------------------------------------------------------------------------------ */
