@@ -45,7 +45,7 @@ void ph_copy(void *destination, const void *source, size_t bytes, void *handle, 
     ph_host_resume();
 }
 
-void ph_set(void *destination, int value, size_t bytes, void *handle, bool blocking)
+static void set(void *destination, int value, size_t bytes, void *handle, bool blocking)
 {
     int device;
     struct ph_stream *stream = ph_stream_resolve(handle);
@@ -240,7 +240,7 @@ static int checked_set(void *destination, int value, size_t bytes, void *stream,
     ph_touch();
     if (bytes && !destination) return ph_set_error(CUDA_INVALID_VALUE);
     if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
-    ph_set(destination, value, bytes, stream, blocking);
+    set(destination, value, bytes, stream, blocking);
     return CUDA_OK;
 }
 PH_EXPORT int cudaMemset(void *destination, int value, size_t bytes);

@@ -23,6 +23,15 @@ struct ph_launch {
     void *stream;
 };
 int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments);
+struct ph_launch_attribute { /* cudaLaunchAttribute and CUlaunchAttribute: one layout, one numbering */
+    int id;
+    char pad[4];
+    union {
+        char bytes[64];
+        struct ph_dim3 cluster;
+    } value;
+};
+struct ph_dim3 ph_cluster(const struct ph_launch_attribute *attributes, unsigned count); /* all zero: none asked for */
 struct ph_kernel_facts {
     bool known;
     unsigned registers, max_threads, static_shared, local_bytes;
@@ -38,5 +47,4 @@ void *ph_own_symbol(const char *name); /* of this library; NULL when it has none
 void ph_device_use(int device); /* driver.c: its primary context exists from now on */
 /* ---- copies.c: one copy or fill with its values, its time and its synchronisation ------------------------------------- */
 void ph_copy(void *destination, const void *source, size_t bytes, void *stream, bool blocking);
-void ph_set(void *destination, int value, size_t bytes, void *stream, bool blocking);
 #endif

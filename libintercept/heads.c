@@ -180,7 +180,7 @@ static void materialise(struct ph_head *head)
     head->entry[0] = (struct ph_entry){node, 0, 0, 0};
 }
 
-void ph_head_add(struct ph_head *head, struct ph_entry fresh)
+static void add(struct ph_head *head, struct ph_entry fresh)
 {
     for (int i = 0; i < head->count; i++)
         if (head->entry[i].node == fresh.node) {
@@ -196,12 +196,12 @@ void ph_head_add(struct ph_head *head, struct ph_entry fresh)
 
 void ph_head_merge(struct ph_head *head, const struct ph_head *other)
 {
-    for (int i = 0; i < other->count; i++) ph_head_add(head, other->entry[i]);
+    for (int i = 0; i < other->count; i++) add(head, other->entry[i]);
 }
 
 void ph_head_add_host(struct ph_head *head, int64_t latency)
 {
-    ph_head_add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0, 0});
+    add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0, 0});
 }
 
 /* Nodes that are not anchors come from communication. */

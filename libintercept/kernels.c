@@ -364,31 +364,29 @@ PH_EXPORT int cudaLaunchCooperativeKernel(const void *function, struct ph_dim3 g
     return cudaLaunchKernel(function, grid, block, arguments, shared, stream);
 }
 
-struct launch_attribute { /* cudaLaunchAttribute */
-    int id;
-    char pad[4];
-    union {
-        char bytes[64];
-        struct ph_dim3 cluster;
-    } value;
-};
 struct launch_config { /* cudaLaunchConfig_t */
     struct ph_dim3 grid, block;
     size_t shared_bytes;
     void *stream;
-    struct launch_attribute *attributes;
+    struct ph_launch_attribute *attributes;
     unsigned attribute_count;
 };
-enum { ATTRIBUTE_CLUSTER = 4 };
+
+struct ph_dim3 ph_cluster(const struct ph_launch_attribute *attributes, unsigned count)
+{
+    enum { CLUSTER_DIMENSION = 4 };
+    struct ph_dim3 cluster = {0, 0, 0};
+    for (unsigned i = 0; i < count; i++)
+        if (attributes[i].id == CLUSTER_DIMENSION) cluster = attributes[i].value.cluster;
+    return cluster;
+}
 
 PH_EXPORT int cudaLaunchKernelExC(const struct launch_config *config, const void *function, void **arguments);
 PH_EXPORT int cudaLaunchKernelExC(const struct launch_config *config, const void *function, void **arguments)
 {
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
-    struct ph_launch launch = {config->grid, config->block, {0, 0, 0}, config->shared_bytes, config->stream};
-    for (unsigned i = 0; i < config->attribute_count; i++)
-        if (config->attributes[i].id == ATTRIBUTE_CLUSTER) launch.cluster = config->attributes[i].value.cluster;
+    struct ph_launch launch = {config->grid, config->block, ph_cluster(config->attributes, config->attribute_count), config->shared_bytes, config->stream};
     return ph_set_error(ph_launch(kernel, &launch, arguments));
 }
 

@@ -273,30 +273,19 @@ PH_EXPORT int cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned gy
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, NULL);
 }
 
-struct launch_attribute { /* CUlaunchAttribute */
-    int id;
-    char pad[4];
-    union {
-        char bytes[64];
-        struct ph_dim3 cluster;
-    } value;
-};
 struct launch_config { /* CUlaunchConfig */
     struct ph_dim3 grid, block;
     unsigned shared_bytes;
     void *stream;
-    struct launch_attribute *attributes;
+    struct ph_launch_attribute *attributes;
     unsigned attribute_count;
 };
 PH_EXPORT int cuLaunchKernelEx(const struct launch_config *config, void *function, void **arguments, void **extra);
 PH_EXPORT int cuLaunchKernelEx(const struct launch_config *config, void *function, void **arguments, void **extra)
 {
-    enum { CLUSTER = 4 };
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     (void)extra;
     if (!kernel) return CUDA_INVALID_HANDLE;
-    struct ph_launch launch = {config->grid, config->block, {0, 0, 0}, config->shared_bytes, config->stream};
-    for (unsigned i = 0; i < config->attribute_count; i++)
-        if (config->attributes[i].id == CLUSTER) launch.cluster = config->attributes[i].value.cluster;
+    struct ph_launch launch = {config->grid, config->block, ph_cluster(config->attributes, config->attribute_count), config->shared_bytes, config->stream};
     return ph_launch(kernel, &launch, arguments);
 }

@@ -32,7 +32,6 @@ uint64_t ph_head_lower(const struct ph_head *head);
 uint64_t ph_head_upper(const struct ph_head *head);                /* PH_UNKNOWN when it has none */
 uint64_t ph_head_exact(const struct ph_head *head, uint64_t now); /* PH_UNKNOWN when others decide it */
 void ph_head_settle(struct ph_head *head); /* names the origin alone, if the time is known here: the same time for good */
-void ph_head_add(struct ph_head *head, struct ph_entry fresh);
 void ph_head_merge(struct ph_head *head, const struct ph_head *other);
 void ph_head_add_host(struct ph_head *head, int64_t latency);
 bool ph_head_waits_for_more(const struct ph_head *head, const struct ph_head *event); /* for communication, that is */
