@@ -21,16 +21,22 @@ WARN = -Wall -Wextra
 SANITIZE =
 
 INTERCEPT_SOURCES := $(wildcard libintercept/*.c)
+# What answers for a GPU that is not there; the leader's library has the rest in common with it.
+SIMULATED_ONLY := addresses copies cublas cublaslt cudart cudnn cudnn_backend cudnn_legacy cudnn_real driver env kernels library memory \
+	module nccl_values nvml payload plant properties resolve stale virtual unsupported_cublas.gen unsupported_cudart.gen \
+	unsupported_cudnn.gen unsupported_driver.gen unsupported_nvml.gen
+LEADER_SOURCES := $(wildcard libintercept/leader/*.c) $(filter-out $(SIMULATED_ONLY:%=libintercept/%.c),$(INTERCEPT_SOURCES))
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)
 FLOWS_SOURCES := $(wildcard libflows/*.c)
 VALUES_SOURCES := $(wildcard libintercept/values/*.cpp)
 EXPORTS := $(wildcard libintercept/exports.map)
 INTERCEPT_OBJECTS := $(INTERCEPT_SOURCES:%.c=$(OBJ)/%.o)
+LEADER_OBJECTS := $(LEADER_SOURCES:%.c=$(OBJ)/%.o)
 LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 
-.PHONY: build demo test bench sanitize lint clean native venv values FORCE
+.PHONY: build demo test test-all bench accuracy sanitize lint clean native venv values FORCE
 .DELETE_ON_ERROR:
 
 build: venv
@@ -42,8 +48,15 @@ demo: build
 test: build
 	$(VENV)/bin/python -m pytest
 
+test-all: build
+	$(VENV)/bin/python -m pytest -m ""
+
 bench: build
 	@for script in bench/*/run.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
+
+# real against simulated, no GPU needed; ACCURACY: options of compare.py, e.g. ACCURACY='--gpus 1,2 --host-time none'
+accuracy: build
+	$(VENV)/bin/python bench/accuracy/compare.py --docs $(ACCURACY)
 
 lint: venv
 	$(VENV)/bin/ruff check .
@@ -70,16 +83,24 @@ $(VENV)/.stamp-torch: | $(VENV)/.stamp-python
 $(VENV)/.stamp-project: pyproject.toml setup.py | $(VENV)/.stamp-torch
 	$(VENV)/bin/python -m pip install --quiet 'setuptools>=64' wheel
 	PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[test]'
+	$(VENV)/bin/python -m pip install --quiet --no-deps -r tests/traces/hta-requirements.txt
 	touch $@
 
 # ---- the C parts ------------------------------------------------------------------------------------------------------
-native: $(LIB)/libphantora.so $(LIB)/phantora-sandbox $(LIB)/libphantora-flows.so values
+native: $(LIB)/libphantora.so $(LIB)/libphantora-leader.so $(LIB)/phantora-sandbox $(LIB)/libphantora-flows.so values
 
 # SONAME libcuda.so.1: a process that opens the driver by that name must find this library already loaded.
 $(LIB)/libphantora.so: $(INTERCEPT_OBJECTS) $(EXPORTS)
 	@mkdir -p $(@D)
 	$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libcuda.so.1 $(EXPORTS:%=-Wl,--version-script=%) \
 		-o $@ $(INTERCEPT_OBJECTS) -ldl
+
+# Written beside its place and moved there: a job that starts meanwhile finds the old one whole.
+$(LIB)/libphantora-leader.so: $(LEADER_OBJECTS) libintercept/leader/exports.map
+	@mkdir -p $(@D)
+	$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libphantora-leader.so -Wl,--version-script=libintercept/leader/exports.map \
+		$(if $(SANITIZE),,-Wl,-z,defs) -o $@.new $(LEADER_OBJECTS) -ldl -lm
+	@mv $@.new $@
 
 $(OBJ)/libintercept/%.o: libintercept/%.c Makefile
 	@mkdir -p $(@D)
@@ -136,7 +157,7 @@ $(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.
 	$(CXX) -std=c++17 $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) \
 		-MMD -MP -c -o $@ $<
 
--include $(INTERCEPT_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(FLOWS_OBJECTS:.o=.d) $(VALUES_OBJECTS:.o=.d)
+-include $(INTERCEPT_OBJECTS:.o=.d) $(LEADER_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(FLOWS_OBJECTS:.o=.d) $(VALUES_OBJECTS:.o=.d)
 
 # ---- sanitizers -------------------------------------------------------------------------------------------------------
 # The C unit tests against an interceptor and a sandbox helper built with AddressSanitizer and UBSan.

@@ -5,13 +5,16 @@
  * (driver 580; the segment addresses of two training runs and of a list of plain cudaMallocs): space is taken in chunks of a
  * multiple of 32 MiB, each below the one before; an allocation goes to the lowest hole that holds it inside the chunks, else
  * to the start of a new chunk; a chunk whose last allocation is freed is gone and its addresses do not come back soon. The
- * context leaves a hole of 24 MiB above all chunks. The first kernel makes the driver take a chunk of 512 MiB, of which it leaves
- * 502 MiB at the start to allocations (in four training runs they went to its first 494 to 502 MiB, and never beyond). */
+ * context leaves a hole of 24 MiB above all chunks. The first kernel makes the driver take a chunk of 512 MiB, of which the first
+ * 502 MiB are left to allocations once the process has a communicator (in four training runs they went to its first 494 to 502
+ * MiB, and never beyond; 160m-none-1k, which has no communicator, never got any of it). Until then two gaps of 32 MiB
+ * below the context's chunk are used, the upper one first (160m-none-1k: the two segments after its first kernel; resnet50-ddp-256:
+ * the only one between its first kernel and its communicator). */
 #include "addresses.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 32 << 20, CONTEXT_HOLE = 24 << 20, CODE_CHUNK = 512 << 20, CODE_HOLE = 502 << 20 };
+enum { CHUNK = 32 << 20, CONTEXT_HOLE = 24 << 20, GAPS = 2, CODE_CHUNK = 512 << 20, CODE_HOLE = 502 << 20 };
 
 static void *grown(void *array, size_t count, size_t *capacity, size_t item)
 {
@@ -51,8 +54,8 @@ static void erase(struct ph_range *range, size_t *count, size_t at)
 
 void ph_addresses_init(struct ph_addresses *space, uintptr_t low, uintptr_t high)
 {
-    *space = (struct ph_addresses){.low = low, .top = high - CHUNK};
-    insert(&space->chunk, &space->chunks, &space->chunk_capacity, (struct ph_range){space->top, CHUNK});
+    *space = (struct ph_addresses){.low = low, .top = high - (1 + GAPS) * CHUNK, .gaps_end = high - CHUNK};
+    insert(&space->chunk, &space->chunks, &space->chunk_capacity, (struct ph_range){high - CHUNK, CHUNK});
     insert(&space->hole, &space->holes, &space->hole_capacity, (struct ph_range){high - CONTEXT_HOLE, CONTEXT_HOLE});
 }
 
@@ -68,7 +71,9 @@ static uintptr_t highest_gap(const struct ph_addresses *space, size_t bytes)
 
 static uintptr_t new_chunk(struct ph_addresses *space, size_t whole, size_t hole_from, size_t hole_to)
 {
-    uintptr_t at = space->top - space->low >= whole ? space->top - whole : highest_gap(space, whole);
+    bool in_gap = whole == CHUNK && space->gaps > 0;
+    if (in_gap) space->gaps--, space->gaps_end -= CHUNK;
+    uintptr_t at = in_gap ? space->gaps_end : space->top - space->low >= whole ? space->top - whole : highest_gap(space, whole);
     if (!at) return 0;
     if (at < space->top) space->top = at;
     insert(&space->chunk, &space->chunks, &space->chunk_capacity, (struct ph_range){at, whole});
@@ -77,7 +82,26 @@ static uintptr_t new_chunk(struct ph_addresses *space, size_t whole, size_t hole
     return at;
 }
 
-void ph_addresses_code(struct ph_addresses *space) { new_chunk(space, CODE_CHUNK, 0, CODE_HOLE); }
+static void open_code_hole(struct ph_addresses *space)
+{
+    insert(&space->hole, &space->holes, &space->hole_capacity, (struct ph_range){space->code, CODE_HOLE});
+}
+
+void ph_addresses_code(struct ph_addresses *space)
+{
+    space->code = new_chunk(space, CODE_CHUNK, 0, 0);
+    if (!space->code) return;
+    if (space->communicates) open_code_hole(space);
+    else space->gaps = GAPS;
+}
+
+void ph_addresses_communicator(struct ph_addresses *space)
+{
+    if (space->communicates) return;
+    space->communicates = true;
+    space->gaps = 0;
+    if (space->code) open_code_hole(space);
+}
 
 uintptr_t ph_addresses_take(struct ph_addresses *space, size_t bytes)
 {

@@ -1,22 +1,16 @@
 /* copies.c - the runtime API's memory calls: allocation, copies, fills, pinned memory, pointer queries.
  *
  * Why it exists: every copy has three sides that must agree: the bytes (memory.c), the time on a stream, and whether the host
- * waits. CUDA's rules for the last ("API synchronization behavior" of the runtime's reference) stand in ph_copy. */
+ * waits (ph_copy_waits). */
 #include "cudart.h"
+#include "tracelog.h"
 #include <string.h>
-
-enum { STAGED_BYTES = 65536 }; /* pageable host-to-device copies up to this size return once staged */
 
 static void memory_work(int op, uint64_t bytes, int from, int to, struct ph_stream *stream)
 {
     struct ph_pack signature = {0};
-    ph_pack_array(&signature, 2);
-    ph_pack_uint(&signature, 3);
-    ph_pack_array(&signature, 4);
-    ph_pack_int(&signature, op);
-    ph_pack_uint(&signature, bytes);
-    ph_pack_int(&signature, from);
-    ph_pack_int(&signature, to);
+    ph_memory_signature(&signature, op, bytes, from, to);
+    PH_TRACE(ph_trace_launch(&signature)); /* the caller ends the call, when it has waited */
     ph_run(stream, ph_duration(&signature));
     ph_pack_free(&signature);
 }
@@ -33,15 +27,14 @@ void ph_copy(void *destination, const void *source, size_t bytes, void *handle, 
     int to_device, from_device;
     int to = place_of(destination, &to_device), from = place_of(source, &from_device);
     struct ph_stream *stream = ph_stream_resolve(handle);
-    ph_host_cost(ph_spec()->call_cost_ns);
+    ph_host_call(PH_CALL_COPY);
     if (bytes == 0) return;
     if (to == PH_DEVICE && from == PH_DEVICE && to_device != from_device) from = 3;
     memory_work(0, bytes, from, to, stream);
-    bool staged = from == PH_PAGEABLE && to == PH_DEVICE && bytes <= STAGED_BYTES;
-    bool waits = blocking ? !staged && !(from == PH_DEVICE && to == PH_DEVICE) : (from == PH_PAGEABLE && !staged && to == PH_DEVICE) || to == PH_PAGEABLE;
-    if (waits) ph_stream_synchronize(stream);
+    if (ph_copy_waits(bytes, from, to, blocking)) ph_stream_synchronize(stream);
     ph_host_pause();
     if (from != PH_DEVICE || to == PH_DEVICE || !ph_planted(destination, bytes)) ph_move(destination, source, bytes);
+    PH_TRACE_END();
     ph_host_resume();
 }
 
@@ -49,13 +42,14 @@ static void set(void *destination, int value, size_t bytes, void *handle, bool b
 {
     int device;
     struct ph_stream *stream = ph_stream_resolve(handle);
-    ph_host_cost(ph_spec()->call_cost_ns);
+    ph_host_call(PH_CALL_MEMSET);
     if (bytes == 0) return;
     int to = place_of(destination, &device);
     memory_work(1, bytes, 0, to, stream);
     if (blocking && to != PH_DEVICE) ph_stream_synchronize(stream);
     ph_host_pause();
     ph_fill(destination, value, bytes);
+    PH_TRACE_END();
     ph_host_resume();
 }
 
@@ -63,7 +57,7 @@ static void set(void *destination, int value, size_t bytes, void *handle, bool b
 PH_EXPORT int cudaMalloc(void **pointer, size_t bytes);
 PH_EXPORT int cudaMalloc(void **pointer, size_t bytes)
 {
-    ph_host_cost(ph_spec()->alloc_cost_ns);
+    ph_host_call(PH_CALL_MALLOC);
     *pointer = ph_device_alloc(ph_device_current(), bytes);
     return ph_set_error(*pointer || bytes == 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY);
 }
@@ -71,7 +65,7 @@ PH_EXPORT int cudaMalloc(void **pointer, size_t bytes)
 PH_EXPORT int cudaFree(void *pointer);
 PH_EXPORT int cudaFree(void *pointer)
 {
-    ph_host_cost(ph_spec()->alloc_cost_ns);
+    ph_host_call(PH_CALL_FREE);
     if (!pointer) return CUDA_OK;
     ph_device_synchronize(ph_pointer_device(pointer)); /* cudaFree waits for the device */
     return ph_set_error(ph_device_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
@@ -81,7 +75,7 @@ PH_EXPORT int cudaMallocAsync(void **pointer, size_t bytes, void *stream);
 PH_EXPORT int cudaMallocAsync(void **pointer, size_t bytes, void *stream)
 {
     if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
-    ph_host_cost(ph_spec()->call_cost_ns);
+    ph_host_call(PH_CALL_WAIT);
     *pointer = ph_device_alloc(ph_device_current(), bytes);
     return ph_set_error(*pointer || bytes == 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY);
 }
@@ -90,7 +84,7 @@ PH_EXPORT int cudaFreeAsync(void *pointer, void *stream);
 PH_EXPORT int cudaFreeAsync(void *pointer, void *stream)
 {
     if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
-    ph_host_cost(ph_spec()->call_cost_ns);
+    ph_host_call(PH_CALL_WAIT);
     return ph_set_error(!pointer || ph_device_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
 }
 
@@ -108,7 +102,7 @@ PH_EXPORT int cudaHostAlloc(void **pointer, size_t bytes, unsigned flags);
 PH_EXPORT int cudaHostAlloc(void **pointer, size_t bytes, unsigned flags)
 {
     (void)flags;
-    ph_host_cost(ph_spec()->alloc_cost_ns);
+    ph_host_call(PH_CALL_MALLOC);
     *pointer = bytes ? ph_pinned_alloc(bytes) : NULL;
     return ph_set_error(*pointer || bytes == 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY);
 }
@@ -118,7 +112,7 @@ PH_EXPORT int cudaMallocHost(void **pointer, size_t bytes) { return cudaHostAllo
 PH_EXPORT int cudaFreeHost(void *pointer);
 PH_EXPORT int cudaFreeHost(void *pointer)
 {
-    if (ph_touched()) ph_host_cost(ph_spec()->alloc_cost_ns);
+    if (ph_touched()) ph_host_call(PH_CALL_FREE);
     return ph_set_error(!pointer || ph_pinned_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
 }
 
@@ -213,11 +207,12 @@ static int copy_rows(char *destination, size_t to_pitch, const char *source, siz
     if (!resolved) return ph_set_error(CUDA_INVALID_HANDLE);
     if (!width || !height) return CUDA_OK;
     int to = place_of(destination, &to_device), from = place_of(source, &from_device);
-    ph_host_cost(ph_spec()->call_cost_ns);
+    ph_host_call(PH_CALL_COPY);
     memory_work(0, width * height, from, to, resolved);
     if (blocking || to == PH_PAGEABLE || from == PH_PAGEABLE) ph_stream_synchronize(resolved);
     ph_host_pause();
     for (size_t row = 0; row < height; row++) ph_move(destination + row * to_pitch, source + row * from_pitch, width);
+    PH_TRACE_END();
     ph_host_resume();
     return CUDA_OK;
 }

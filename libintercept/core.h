@@ -20,7 +20,7 @@
 #define PH_OBJECT_BYTES (16u << 20)  /* collectives of bytes, which are pickled objects, are carried up to this size per rank */
 #define PH_OBJECTS_BYTES (64u << 20) /* and up to this size for all ranks together */
 
-const char *ph_env(const char *name); /* NULL when unset or empty */
+const char *ph_env(const char *name); /* env.c. NULL when unset or empty */
 extern pthread_mutex_t ph_lock;
 
 /* ---- heads: max-plus expressions over nodes (docs/wire-protocol.md) ---------------------------------------------- */
@@ -34,11 +34,21 @@ struct ph_head {
     struct ph_entry entry[PH_HEAD_MAX];
 };
 
+struct ph_place { /* in the order of a stream's work; stream 0: none */
+    uint64_t stream;  /* id */
+    int64_t position; /* of what precedes (launchqueue.c) */
+    uint64_t works;   /* issued before; UINT64_MAX: not known */
+};
+
+struct ph_queue; /* launchqueue.c */
 struct ph_stream {
     uint32_t magic;
     int device, priority;
     unsigned flags;
     uint64_t id, busy_ns, last_launch; /* last_launch: node of the last communication on it */
+    int64_t position;      /* what its works take at least, one after the other, gaps included */
+    struct ph_place after; /* a place of another stream that its head comes after */
+    struct ph_queue *queue;
     bool used;
     struct ph_head head;
     struct ph_stream *next;
@@ -49,6 +59,7 @@ struct ph_event {
     unsigned flags;
     int device;
     bool recorded;
+    struct ph_place place;
     struct ph_head head;
     struct ph_event *next, **link; /* all events, for the nodes that they still name */
 };
@@ -57,6 +68,8 @@ struct ph_time { /* of a piece of GPU work */
     uint64_t duration_ns;
     uint32_t source;        /* enum ph_source */
     uint32_t drag_permille; /* how much longer beside communication */
+    enum ph_class class;
+    uint32_t works; /* as in page.h: places of the launch queue that the call takes; 0: none */
 };
 
 /* ---- timeline.c: every function takes ph_lock itself unless its name ends in _locked ------------------------------ */
@@ -65,7 +78,9 @@ bool ph_touched(void);
 uint64_t ph_now(void);         /* advances the host chain by the caller's CPU time and returns it */
 struct ph_stream *ph_stream_create(int device, unsigned flags, int priority);
 bool ph_stream_destroy(struct ph_stream *stream);
-struct ph_stream *ph_stream_resolve(void *handle); /* NULL: no such stream */
+struct ph_stream *ph_stream_resolve(void *handle); /* resolve.c, leader/streams.c. NULL: no such stream */
+bool ph_stream_valid(const struct ph_stream *stream);
+struct ph_stream *ph_stream_default(void); /* of this thread's device */
 struct ph_event *ph_event_create(unsigned flags);
 bool ph_event_destroy(struct ph_event *event);
 bool ph_event_valid(const struct ph_event *event);
@@ -78,16 +93,23 @@ void ph_stream_synchronize(struct ph_stream *stream);
 void ph_device_synchronize(int device);
 bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, float *milliseconds);
 void ph_run(struct ph_stream *stream, struct ph_time time); /* GPU work of known length */
-void ph_host_cost(uint64_t nanoseconds);     /* a call's modelled cost on the host */
+void ph_host_call(enum ph_call call);        /* on the way into a call: what passed since the last one, and what the call costs */
 void ph_host_pause(void);                    /* from here on this thread's CPU time is ours, not the job's */
 void ph_host_resume(void);
 struct ph_time ph_duration(const struct ph_pack *signature);
+uint64_t ph_signature_key(const struct ph_pack *signature);
+/* What this process or the shared table knows; false: nobody has asked yet. Sends nothing. */
+bool ph_duration_known(uint64_t key, struct ph_time *time);
+/* Asks the hub whatever is known here, and keeps its answer: what was MEASURED before it is taken into account. */
+struct ph_time ph_duration_ask(uint64_t key, const struct ph_pack *signature);
+void ph_pack_context(struct ph_pack *body); /* LOOKUP's `context`: the framework operator that encloses this thread's call, or nil */
 /* A collective launch: sends OPS and leaves its end node as the stream's head. `ops` is count packed operations. */
 uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops, uint32_t count);
 
 /* ---- hub.c: the connection. Thread-safe. --------------------------------------------------------------------------- */
 enum ph_message_type {
-    PH_HELLO = 1, PH_SYNC, PH_QUERY, PH_TIMES, PH_COMM_INIT, PH_COMM_SPLIT, PH_COMM_FREE, PH_OPS, PH_FETCH, PH_LOOKUP, PH_NOTE, PH_BYE
+    PH_HELLO = 1, PH_SYNC, PH_QUERY, PH_TIMES, PH_COMM_INIT, PH_COMM_SPLIT, PH_COMM_FREE, PH_OPS, PH_FETCH, PH_LOOKUP, PH_NOTE, PH_BYE,
+    PH_MEASURED, PH_HOST /* a leader's (docs/leading.md) */
 };
 struct ph_reply { /* a received frame with a read cursor */
     unsigned char *data;
@@ -126,6 +148,7 @@ struct ph_allocation {
 bool ph_is_device(const void *pointer);
 void *ph_device_alloc(int device, size_t bytes);  /* NULL: out of memory */
 void ph_device_code(int device);                  /* a kernel is launched: the first one changes where allocations go */
+void ph_device_communicator(int device);          /* a communicator is made: the first one does as well */
 bool ph_device_free(void *pointer);               /* false: not an allocation */
 void *ph_pinned_alloc(size_t bytes);
 bool ph_pinned_free(void *pointer);
@@ -154,6 +177,12 @@ bool ph_all_zero(const void *pointer, size_t bytes);
 /* ---- straggler.c ----------------------------------------------------------------------------------------------------- */
 void ph_stragglers_read(void);
 uint64_t ph_straggle(int device, uint64_t duration_ns, uint64_t now); /* the duration on this GPU, if it is slow */
+
+/* ---- hostsite.c: the job's host time between calls, by the place in the program ---------------------------------- */
+uint32_t ph_operator_place(const char **name, bool count); /* duration.c */
+uint64_t phantora_host_score(void);        /* hostscore.c: thread CPU time of a fixed piece of work, nanoseconds; 0: no memory */
+void ph_sites_record(void);                /* from here on measured host time is kept by site */
+void ph_sites_pack(struct ph_pack *pack);  /* the array "sites" of a HOST message; takes ph_lock */
 
 /* ---- the last error of the runtime API, per thread (cudart.c) ----------------------------------------------------- */
 int ph_set_error(int error);

@@ -18,15 +18,8 @@ static struct handle *valid(void *handle) { return handle && ((struct handle *)h
 int ph_gemm(void *stream, const struct ph_gemm *gemm)
 {
     static _Thread_local struct ph_pack signature;
-    const int64_t *field = &gemm->api;
     if (gemm->m < 0 || gemm->n < 0 || gemm->k < 0 || gemm->batch < 0) return BLAS_INVALID_VALUE;
-    if (gemm->m == 0 || gemm->n == 0 || gemm->batch == 0) return BLAS_OK; /* nothing is launched */
-    signature.length = 0;
-    ph_pack_array(&signature, 2);
-    ph_pack_uint(&signature, 1);
-    ph_pack_array(&signature, sizeof *gemm / sizeof *field);
-    for (size_t i = 0; i < sizeof *gemm / sizeof *field; i++) ph_pack_int(&signature, field[i]);
-    ph_submit(stream, &signature);
+    if (ph_gemm_pack(&signature, gemm)) ph_submit(stream, &signature);
     return BLAS_OK;
 }
 
@@ -34,12 +27,7 @@ static int call(struct handle *handle, const char *name, const int64_t *numbers,
 {
     struct ph_pack signature = {0};
     if (!handle) return BLAS_NOT_INITIALIZED;
-    ph_pack_array(&signature, 2);
-    ph_pack_uint(&signature, 4);
-    ph_pack_array(&signature, 2);
-    ph_pack_str(&signature, name);
-    ph_pack_array(&signature, count);
-    for (uint32_t i = 0; i < count; i++) ph_pack_int(&signature, numbers[i]);
+    ph_blas_call_pack(&signature, name, numbers, count);
     ph_submit(handle->stream, &signature);
     ph_pack_free(&signature);
     return BLAS_OK;
@@ -54,7 +42,7 @@ PH_EXPORT int cublasCreate_v2(void **handle)
     struct handle *fresh = calloc(1, sizeof *fresh);
     if (!fresh) return 3; /* CUBLAS_STATUS_ALLOC_FAILED */
     fresh->magic = BLAS_MAGIC;
-    ph_host_cost(ph_spec()->alloc_cost_ns);
+    ph_host_call(PH_CALL_MALLOC);
     *handle = fresh;
     return BLAS_OK;
 }
@@ -130,10 +118,9 @@ static int product(void *handle, int transa, int transb, int64_t m, int64_t n, i
                    int64_t lda, int64_t ldb, int64_t ldc)
 {
     struct handle *blas = valid(handle);
-    enum { TF32_MODE = 3, MODE_MASK = 15 };
     if (!blas) return BLAS_NOT_INITIALIZED;
-    if (compute == COMPUTE_32F && type == R_32F && (blas->math_mode & MODE_MASK) == TF32_MODE) compute = COMPUTE_32F_TF32;
-    return ph_gemm(blas->stream, &(struct ph_gemm){0, transa, transb, m, n, k, batch, type, btype, ctype, ctype, compute, 1, lda, ldb, ldc});
+    struct ph_gemm gemm = ph_gemm_fields(&(struct ph_product){transa, transb, m, n, k, batch, type, btype, ctype, compute, lda, ldb, ldc}, blas->math_mode);
+    return ph_gemm(blas->stream, &gemm);
 }
 
 #define GEMM(letter, type, compute) \

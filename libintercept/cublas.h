@@ -11,4 +11,26 @@ struct ph_gemm { /* fields of signature kind 1, in its order */
     int64_t api, transa, transb, m, n, k, batch, atype, btype, ctype, dtype, compute, epilogue, lda, ldb, ldc;
 };
 int ph_gemm(void *stream, const struct ph_gemm *gemm); /* a cublasStatus_t */
+
+/* ---- blas_signature.c: what simulated ranks and leaders share ----------------------------------------------------------------- */
+struct ph_product { /* a cuBLAS matrix product as the API is given it */
+    int transa, transb;
+    int64_t m, n, k, batch;
+    int atype, btype, ctype, compute;
+    int64_t lda, ldb, ldc;
+};
+struct ph_lt_layout { /* of a cublasLtMatrixLayout_t */
+    int64_t type, rows, columns, ld, batch;
+};
+struct ph_lt_product { /* a cublasLtMatmul */
+    int64_t transa, transb, compute, epilogue;
+    struct ph_lt_layout a, b, c, d;
+};
+enum { DESC_COMPUTE = 0, DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7 };              /* cublasLtMatmulDescAttributes_t */
+enum { LAYOUT_TYPE = 0, LAYOUT_ROWS = 2, LAYOUT_COLS = 3, LAYOUT_LD = 4, LAYOUT_BATCH = 5 }; /* cublasLtMatrixLayoutAttribute_t */
+struct ph_gemm ph_gemm_fields(const struct ph_product *product, int math_mode);
+struct ph_gemm ph_lt_fields(const struct ph_lt_product *product);
+/* The signature in place of what `pack` held; false: nothing is launched, or an extent is negative. */
+bool ph_gemm_pack(struct ph_pack *pack, const struct ph_gemm *gemm);
+void ph_blas_call_pack(struct ph_pack *pack, const char *name, const int64_t *numbers, uint32_t count);
 #endif

@@ -7,8 +7,6 @@
 #include <string.h>
 
 enum { ATTRIBUTES = 64, DESCRIPTOR = 0x50484c44, LAYOUT = 0x50484c4c, PREFERENCE = 0x50484c50 };
-enum { DESC_COMPUTE = 0, DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7 };                  /* cublasLtMatmulDescAttributes_t */
-enum { LAYOUT_TYPE = 0, LAYOUT_ROWS = 2, LAYOUT_COLS = 3, LAYOUT_LD = 4, LAYOUT_BATCH = 5 };     /* cublasLtMatrixLayoutAttribute_t */
 
 struct bag { /* any descriptor: small attributes by number */
     uint32_t magic;
@@ -77,6 +75,10 @@ PH_EXPORT int cublasLtMatmulDescCreate(void **descriptor, int compute, int scale
 PH_EXPORT int cublasLtMatmulDescCreate(void **descriptor, int compute, int scale)
 {
     if (!(*descriptor = bag_create(DESCRIPTOR))) return 3;
+    int none = 0, plain = 1; /* CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT: defaults can be read */
+    bag_set(*descriptor, DESCRIPTOR, DESC_TRANSA, &none, 4);
+    bag_set(*descriptor, DESCRIPTOR, DESC_TRANSB, &none, 4);
+    bag_set(*descriptor, DESCRIPTOR, DESC_EPILOGUE, &plain, 4);
     bag_set(*descriptor, DESCRIPTOR, DESC_COMPUTE, &compute, 4);
     return bag_set(*descriptor, DESCRIPTOR, 1, &scale, 4);
 }
@@ -111,6 +113,11 @@ PH_EXPORT int cublasLtMatrixLayoutSetAttribute(void *layout, int attribute, cons
 {
     return bag_set(layout, LAYOUT, attribute, value, bytes);
 }
+PH_EXPORT int cublasLtMatrixLayoutGetAttribute(void *layout, int attribute, void *value, size_t bytes, size_t *written);
+PH_EXPORT int cublasLtMatrixLayoutGetAttribute(void *layout, int attribute, void *value, size_t bytes, size_t *written)
+{
+    return bag_get(layout, LAYOUT, attribute, value, bytes, written);
+}
 
 PH_EXPORT int cublasLtMatmulPreferenceCreate(void **preference);
 PH_EXPORT int cublasLtMatmulPreferenceCreate(void **preference) { return (*preference = bag_create(PREFERENCE)) ? BLAS_OK : 3; }
@@ -144,6 +151,12 @@ PH_EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *descriptor, voi
     return BLAS_OK;
 }
 
+static struct ph_lt_layout layout_of(const struct bag *bag)
+{
+    return (struct ph_lt_layout){number(bag, LAYOUT_TYPE, 0), number(bag, LAYOUT_ROWS, 0), number(bag, LAYOUT_COLS, 0), number(bag, LAYOUT_LD, 0),
+                                 number(bag, LAYOUT_BATCH, 1)};
+}
+
 PH_EXPORT int cublasLtMatmul(void *handle, void *descriptor, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout, const void *beta,
                              const void *c, void *c_layout, void *d, void *d_layout, const void *algorithm, void *workspace, size_t bytes, void *stream);
 PH_EXPORT int cublasLtMatmul(void *handle, void *descriptor, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout, const void *beta,
@@ -152,12 +165,8 @@ PH_EXPORT int cublasLtMatmul(void *handle, void *descriptor, const void *alpha, 
     (void)handle, (void)alpha, (void)a, (void)b, (void)beta, (void)c, (void)d, (void)algorithm, (void)workspace, (void)bytes;
     const struct bag *desc = descriptor, *la = a_layout, *lb = b_layout, *lc = c_layout, *ld = d_layout;
     if (!desc || !la || !lb || !lc || !ld || desc->magic != DESCRIPTOR || la->magic != LAYOUT || lb->magic != LAYOUT || ld->magic != LAYOUT) return BLAS_INVALID_VALUE;
-    int64_t transa = number(desc, DESC_TRANSA, 0), transb = number(desc, DESC_TRANSB, 0);
-    return ph_gemm(stream, &(struct ph_gemm){
-        .api = 1, .transa = transa, .transb = transb,
-        .m = number(ld, LAYOUT_ROWS, 0), .n = number(ld, LAYOUT_COLS, 0), .k = number(la, transa ? LAYOUT_ROWS : LAYOUT_COLS, 0),
-        .batch = number(ld, LAYOUT_BATCH, 1),
-        .atype = number(la, LAYOUT_TYPE, 0), .btype = number(lb, LAYOUT_TYPE, 0), .ctype = number(lc, LAYOUT_TYPE, 0), .dtype = number(ld, LAYOUT_TYPE, 0),
-        .compute = number(desc, DESC_COMPUTE, COMPUTE_32F), .epilogue = number(desc, DESC_EPILOGUE, 1),
-        .lda = number(la, LAYOUT_LD, 0), .ldb = number(lb, LAYOUT_LD, 0), .ldc = number(ld, LAYOUT_LD, 0)});
+    struct ph_lt_product product = {number(desc, DESC_TRANSA, 0), number(desc, DESC_TRANSB, 0), number(desc, DESC_COMPUTE, COMPUTE_32F),
+                                    number(desc, DESC_EPILOGUE, 1), layout_of(la), layout_of(lb), layout_of(lc), layout_of(ld)};
+    struct ph_gemm gemm = ph_lt_fields(&product);
+    return ph_gemm(stream, &gemm);
 }

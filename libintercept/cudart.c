@@ -225,7 +225,7 @@ static int start_host_call(struct host_call call)
     pthread_t thread;
     if (!stream || !copy) return ph_set_error(CUDA_INVALID_HANDLE);
     *copy = call;
-    ph_host_cost(ph_spec()->launch_cost_ns);
+    ph_host_call(PH_CALL_LAUNCH);
     if (pthread_create(&thread, NULL, host_call, copy) != 0) return ph_set_error(CUDA_OUT_OF_MEMORY);
     pthread_detach(thread);
     return CUDA_OK;

@@ -41,7 +41,17 @@ struct ph_kernel_facts {
 const struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel);
 void ph_kernel_set_facts(struct ph_kernel *kernel, const struct ph_kernel_facts *facts);
 int ph_occupancy(struct ph_kernel *kernel, int block_threads, size_t dynamic_shared);
+const char *ph_kernel_name(const struct ph_kernel *kernel);
+/* ---- signature.c: the same bytes in a leader and in a simulated rank --------------------------------------------------- */
+/* Makes `signature` that of a kernel launch; until ph_launch_over, ph_pack_parameters knows the launch's parameters. */
+void ph_launch_signature(struct ph_pack *signature, const char *name, const struct ph_kernel_facts *facts, const struct ph_launch *launch,
+                         void **arguments);
+void ph_launch_over(void);
 void ph_pack_parameters(struct ph_pack *pack); /* of the launch this thread is making: bytes with addresses zeroed */
+enum { PH_MEMORY_COPY, PH_MEMORY_SET, PH_PEER_DEVICE = 3 };
+/* A copy (op 0) or a fill (1); `from` and `to` are ph_memory_kind, or PH_PEER_DEVICE for a source on another GPU. */
+void ph_memory_signature(struct ph_pack *signature, int op, uint64_t bytes, int from, int to);
+bool ph_copy_waits(uint64_t bytes, int from, int to, bool blocking); /* whether the host waits for the copy */
 bool ph_operator_identity(uint64_t *identity);  /* duration.c */
 void *ph_own_symbol(const char *name); /* of this library; NULL when it has none */
 void ph_device_use(int device); /* driver.c: its primary context exists from now on */

@@ -88,7 +88,14 @@ struct ph_cudnn_descriptor {
     struct ph_pack signature;              /* of plans */
 };
 
-/* ---- cudnn_backend.c ---------------------------------------------------------------------------------------------- */
+/* ---- cudnn_bag.c -------------------------------------------------------------------------------------------------- */
+enum { CUDNN_BAG_MAGIC = 0x63646e64 };
+struct ph_cudnn_descriptor *ph_cudnn_bag(int type); /* with one reference; NULL: no memory */
+void ph_cudnn_hold(struct ph_cudnn_descriptor *descriptor);
+void ph_cudnn_release(struct ph_cudnn_descriptor *descriptor);
+void ph_cudnn_set_graph(struct ph_cudnn_descriptor *descriptor, struct ph_cudnn_descriptor *graph);
+/* Puts an attribute in its place by name, taking over `values` and, of descriptors, the references. False: no memory. */
+bool ph_cudnn_put(struct ph_cudnn_descriptor *descriptor, int name, int type, int64_t count, void *values);
 /* The attribute, or NULL when it was not set. */
 const struct ph_cudnn_attribute *ph_cudnn_find(const struct ph_cudnn_descriptor *descriptor, int name);
 /* Element `index` of a descriptor-valued attribute, NULL when not set or out of range. */
@@ -99,6 +106,9 @@ size_t ph_cudnn_element_bytes(int type);
 /* ---- cudnn_signature.c -------------------------------------------------------------------------------------------- */
 /* Appends [2, [graph]] (docs/wire-protocol.md, Signatures) for an operation graph. */
 void ph_cudnn_signature(struct ph_pack *pack, const struct ph_cudnn_descriptor *graph);
+/* Appends the signature of a batch normalisation of the older API: `call` is its name without "Ex". */
+void ph_cudnn_norm_signature(struct ph_pack *pack, const char *call, int mode, int operations, int data_type, int parameter_type, int dimensions,
+                             const int *dims, const int *strides);
 
 /* ---- cudnn_real.c: NVIDIA's own library, asked about a GPU that is described to it --------------------------------- */
 bool ph_cudnn_real_available(void);

@@ -9,26 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAGIC = 0x63646e64 };
-
-size_t ph_cudnn_element_bytes(int type) {
-    switch (type) {
-    case CUDNN_TYPE_HANDLE:
-    case CUDNN_TYPE_INT64:
-    case CUDNN_TYPE_DOUBLE:
-    case CUDNN_TYPE_VOID_PTR:
-    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
-        return 8;
-    case CUDNN_TYPE_BOOLEAN:
-    case CUDNN_TYPE_CHAR:
-        return 1;
-    case CUDNN_TYPE_FRACTION:
-        return 16;
-    default:
-        return type >= 0 && type < CUDNN_TYPES ? 4 : 0; /* floats, and the enumerations */
-    }
-}
-
 /* Which attribute names belong to a descriptor type: the numbering goes by descriptor. */
 static bool belongs(int type, int name) {
     static const short ranges[CUDNN_DESCRIPTOR_TYPES][2] = {
@@ -46,80 +26,7 @@ static bool belongs(int type, int name) {
 }
 
 static bool valid(const struct ph_cudnn_descriptor *descriptor) {
-    return descriptor != NULL && descriptor->magic == MAGIC;
-}
-
-/* ---- the bag ------------------------------------------------------------------------------------------------------ */
-
-static void release(struct ph_cudnn_descriptor *descriptor);
-
-static void hold(struct ph_cudnn_descriptor *descriptor) {
-    atomic_fetch_add(&descriptor->references, 1);
-}
-
-static void clear_attribute(struct ph_cudnn_attribute *attribute) {
-    if (attribute->type == CUDNN_TYPE_BACKEND_DESCRIPTOR)
-        for (int64_t i = 0; i < attribute->count; i++)
-            release(((struct ph_cudnn_descriptor **)attribute->values)[i]);
-    free(attribute->values);
-}
-
-static void release(struct ph_cudnn_descriptor *descriptor) {
-    if (atomic_fetch_sub(&descriptor->references, 1) != 1)
-        return;
-    for (int i = 0; i < descriptor->attribute_count; i++)
-        clear_attribute(&descriptor->attributes[i]);
-    if (descriptor->graph != NULL)
-        release(descriptor->graph);
-    if (descriptor->real != NULL)
-        ph_cudnn_real_destroy(descriptor->real);
-    ph_pack_free(&descriptor->signature);
-    descriptor->magic = 0;
-    free(descriptor->attributes);
-    free(descriptor);
-}
-
-static void set_graph(struct ph_cudnn_descriptor *descriptor, struct ph_cudnn_descriptor *graph) {
-    if (graph != NULL)
-        hold(graph);
-    if (descriptor->graph != NULL)
-        release(descriptor->graph);
-    descriptor->graph = graph;
-}
-
-const struct ph_cudnn_attribute *ph_cudnn_find(const struct ph_cudnn_descriptor *descriptor, int name) {
-    for (int i = 0; i < descriptor->attribute_count; i++)
-        if (descriptor->attributes[i].name == name)
-            return &descriptor->attributes[i];
-    return NULL;
-}
-
-struct ph_cudnn_descriptor *ph_cudnn_child(const struct ph_cudnn_descriptor *descriptor, int name, int64_t index) {
-    const struct ph_cudnn_attribute *attribute = ph_cudnn_find(descriptor, name);
-    if (attribute == NULL || attribute->type != CUDNN_TYPE_BACKEND_DESCRIPTOR || index >= attribute->count)
-        return NULL;
-    return ((struct ph_cudnn_descriptor **)attribute->values)[index];
-}
-
-/* Puts an attribute in its place by name, taking over `values`. False when memory ran out. */
-static bool put(struct ph_cudnn_descriptor *descriptor, int name, int type, int64_t count, void *values) {
-    int at = 0;
-    while (at < descriptor->attribute_count && descriptor->attributes[at].name < name)
-        at++;
-    bool there = at < descriptor->attribute_count && descriptor->attributes[at].name == name;
-    if (there) {
-        clear_attribute(&descriptor->attributes[at]);
-    } else {
-        size_t bytes = sizeof(struct ph_cudnn_attribute) * (size_t)(descriptor->attribute_count + 1);
-        struct ph_cudnn_attribute *more = realloc(descriptor->attributes, bytes);
-        if (more == NULL)
-            return false;
-        descriptor->attributes = more;
-        memmove(more + at + 1, more + at, sizeof *more * (size_t)(descriptor->attribute_count - at));
-        descriptor->attribute_count++;
-    }
-    descriptor->attributes[at] = (struct ph_cudnn_attribute){name, type, count, values};
-    return true;
+    return descriptor != NULL && descriptor->magic == CUDNN_BAG_MAGIC;
 }
 
 /* ---- descriptors --------------------------------------------------------------------------------------------------- */
@@ -130,20 +37,14 @@ PH_EXPORT int cudnnBackendCreateDescriptor(int type, struct ph_cudnn_descriptor 
     *descriptor = NULL;
     if (type < 0 || type >= CUDNN_DESCRIPTOR_TYPES) /* the code that release 9.19 returns */
         return ph_cudnn_fail(CUDNN_HOST_ALLOCATION_FAILED, "there is no descriptor type %d", type);
-    struct ph_cudnn_descriptor *made = calloc(1, sizeof *made);
-    if (made == NULL)
-        return CUDNN_HOST_ALLOCATION_FAILED;
-    made->magic = MAGIC;
-    made->type = type;
-    atomic_init(&made->references, 1);
-    *descriptor = made;
-    return CUDNN_SUCCESS;
+    *descriptor = ph_cudnn_bag(type);
+    return *descriptor != NULL ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
 }
 
 PH_EXPORT int cudnnBackendDestroyDescriptor(struct ph_cudnn_descriptor *descriptor) {
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendDestroyDescriptor: not a descriptor");
-    release(descriptor);
+    ph_cudnn_release(descriptor);
     return CUDNN_SUCCESS;
 }
 
@@ -176,9 +77,9 @@ PH_EXPORT int cudnnBackendSetAttribute(struct ph_cudnn_descriptor *descriptor, i
             }
         }
         for (int64_t i = 0; i < count; i++)
-            hold(children[i]);
+            ph_cudnn_hold(children[i]);
     }
-    return put(descriptor, name, type, count, copy) ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
+    return ph_cudnn_put(descriptor, name, type, count, copy) ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
 }
 
 /* ---- finalizing ----------------------------------------------------------------------------------------------------- */
@@ -205,7 +106,7 @@ static int finalize_plan(struct ph_cudnn_descriptor *plan) {
     }
     if (configuration == NULL || configuration->graph == NULL)
         return ph_cudnn_fail(CUDNN_BAD_PARAM, "the plan has no engine configuration");
-    set_graph(plan, configuration->graph);
+    ph_cudnn_set_graph(plan, configuration->graph);
     ph_cudnn_signature(&plan->signature, plan->graph);
     return CUDNN_SUCCESS;
 }
@@ -229,14 +130,14 @@ PH_EXPORT int cudnnBackendFinalize(struct ph_cudnn_descriptor *descriptor) {
             status = ph_cudnn_real_make(descriptor);
         break;
     case CUDNN_ENGINEHEUR:
-        set_graph(descriptor, ph_cudnn_child(descriptor, CUDNN_ENGINEHEUR_OPERATION_GRAPH, 0));
+        ph_cudnn_set_graph(descriptor, ph_cudnn_child(descriptor, CUDNN_ENGINEHEUR_OPERATION_GRAPH, 0));
         if (descriptor->graph == NULL)
             status = ph_cudnn_fail(CUDNN_BAD_PARAM, "engine heuristics need an operation graph");
         else if (real)
             status = ph_cudnn_real_make(descriptor);
         break;
     case CUDNN_ENGINE:
-        set_graph(descriptor, ph_cudnn_child(descriptor, CUDNN_ENGINE_OPERATION_GRAPH, 0));
+        ph_cudnn_set_graph(descriptor, ph_cudnn_child(descriptor, CUDNN_ENGINE_OPERATION_GRAPH, 0));
         if (descriptor->graph == NULL)
             status = ph_cudnn_fail(CUDNN_BAD_PARAM, "an engine needs an operation graph");
         else if (real)
@@ -246,7 +147,7 @@ PH_EXPORT int cudnnBackendFinalize(struct ph_cudnn_descriptor *descriptor) {
         if (ph_cudnn_child(descriptor, CUDNN_ENGINECFG_ENGINE, 0) == NULL)
             status = ph_cudnn_fail(CUDNN_BAD_PARAM, "an engine configuration needs an engine");
         else {
-            set_graph(descriptor, ph_cudnn_child(descriptor, CUDNN_ENGINECFG_ENGINE, 0)->graph);
+            ph_cudnn_set_graph(descriptor, ph_cudnn_child(descriptor, CUDNN_ENGINECFG_ENGINE, 0)->graph);
             if (real)
                 status = ph_cudnn_real_make(descriptor);
         }
@@ -278,7 +179,7 @@ static int get_from_real(struct ph_cudnn_descriptor *descriptor, int name, int t
         return status;
     for (int64_t i = 0; i < got && i < requested; i++) {
         struct ph_cudnn_descriptor *filled = ((struct ph_cudnn_descriptor **)values)[i];
-        set_graph(filled, descriptor->graph);
+        ph_cudnn_set_graph(filled, descriptor->graph);
         filled->finalized = true;
     }
     return CUDNN_SUCCESS;
@@ -304,7 +205,7 @@ static int get_without_real(struct ph_cudnn_descriptor *descriptor, int name, in
         struct ph_cudnn_descriptor *filled = *(struct ph_cudnn_descriptor **)values;
         if (!valid(filled))
             return ph_cudnn_fail(CUDNN_NULL_POINTER, "attribute %d: not a descriptor to fill", name);
-        set_graph(filled, descriptor->graph);
+        ph_cudnn_set_graph(filled, descriptor->graph);
         filled->finalized = true;
     }
     return CUDNN_SUCCESS;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KIND_CALL = 4, MAGIC = 0x63646e74, MOST_DIMENSIONS = 8 /* CUDNN_DIM_MAX */ };
+enum { MAGIC = 0x63646e74, MOST_DIMENSIONS = 8 /* CUDNN_DIM_MAX */ };
 
 struct tensor { /* a tensor or filter descriptor */
     uint32_t magic;
@@ -123,20 +123,7 @@ static int run(const void *handle, const char *name, int mode, int operations, c
     if (!known || !valid(x) || !valid(parameters))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "%s: no handle, or not a tensor descriptor", name);
     struct ph_pack signature = {0};
-    ph_pack_array(&signature, 2);
-    ph_pack_int(&signature, KIND_CALL);
-    ph_pack_array(&signature, 2);
-    ph_pack_str(&signature, name);
-    ph_pack_array(&signature, (uint32_t)(5 + 2 * x->dimensions));
-    ph_pack_int(&signature, mode);
-    ph_pack_int(&signature, operations);
-    ph_pack_int(&signature, x->data_type);
-    ph_pack_int(&signature, parameters->data_type);
-    ph_pack_int(&signature, x->dimensions);
-    for (int i = 0; i < x->dimensions; i++)
-        ph_pack_int(&signature, x->dims[i]);
-    for (int i = 0; i < x->dimensions; i++)
-        ph_pack_int(&signature, x->strides[i]);
+    ph_cudnn_norm_signature(&signature, name, mode, operations, x->data_type, parameters->data_type, x->dimensions, x->dims, x->strides);
     ph_submit(stream, &signature);
     ph_pack_free(&signature);
     return CUDNN_SUCCESS;

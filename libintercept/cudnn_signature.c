@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KIND_CUDNN = 2, MOST_ATTRIBUTES = 64 };
+enum { KIND_CUDNN = 2, KIND_CALL = 4, MOST_ATTRIBUTES = 64 };
 
 /* Always arrays, whatever their length: paddings, strides, dilations, windows. */
 static bool is_array(int name) {
@@ -114,4 +114,22 @@ void ph_cudnn_signature(struct ph_pack *pack, const struct ph_cudnn_descriptor *
             pack_value(pack, list.items[j]);
         }
     }
+}
+
+void ph_cudnn_norm_signature(struct ph_pack *pack, const char *call, int mode, int operations, int data_type, int parameter_type, int dimensions,
+                             const int *dims, const int *strides) {
+    ph_pack_array(pack, 2);
+    ph_pack_int(pack, KIND_CALL);
+    ph_pack_array(pack, 2);
+    ph_pack_str(pack, call);
+    ph_pack_array(pack, (uint32_t)(5 + 2 * dimensions));
+    ph_pack_int(pack, mode);
+    ph_pack_int(pack, operations);
+    ph_pack_int(pack, data_type);
+    ph_pack_int(pack, parameter_type);
+    ph_pack_int(pack, dimensions);
+    for (int i = 0; i < dimensions; i++)
+        ph_pack_int(pack, dims[i]);
+    for (int i = 0; i < dimensions; i++)
+        ph_pack_int(pack, strides[i]);
 }

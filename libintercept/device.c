@@ -4,6 +4,7 @@
  * GPU's data file), so no number of any GPU model stands in C. Rule: nothing is read before a CUDA or NVML call needs it
  * (CUDA_VISIBLE_DEVICES may be set by the job after start-up), and it is read once. */
 #define _GNU_SOURCE
+#include "core.h"
 #include "device.h"
 
 #include <errno.h>
@@ -44,12 +45,9 @@ static const struct field {
     FIELD(compute_minor, INT),
     FIELD(multiprocessors, INT),
     FIELD(nvlinks, INT),
-    FIELD(launch_cost_ns, U64),
-    FIELD(call_cost_ns, U64),
-    FIELD(sync_cost_ns, U64),
-    FIELD(alloc_cost_ns, U64),
     FIELD(launch_latency_ns, U64),
     FIELD(kernel_gap_ns, U64),
+    FIELD(launch_queue, U64),
 #undef FIELD
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -62,8 +60,47 @@ static bool parse_integer(const char *text, long long *value) {
     return end != text && *end == '\0' && errno == 0;
 }
 
+/* "cost.launch 3400": what a call of that class costs the host, ns. Classes without a line cost nothing. */
+static void set_cost(const char *path, int line, const char *name, const char *value) {
+    long long number;
+    if (!parse_integer(value, &number) || number < 0)
+        ph_die("%s:%d: cost.%s: '%s' is not a whole number of 0 or more", path, line, name, value);
+    for (enum ph_call call = 0; call < PH_CALLS; call++)
+        if (strcmp(name, ph_call_name(call)) == 0) {
+            spec.call_cost[call] = (uint64_t)number;
+            return;
+        }
+    ph_die("%s:%d: cost.%s: unknown class of calls; is the launcher of another version than this library?", path, line, name);
+}
+
+/* "power.low_permille 550", "power.gain_permille.1 150": one number of struct ph_power, ".N" its element. */
+static void set_power(const char *path, int line, const char *name, const char *value) {
+    static const struct { const char *name; size_t offset; unsigned count; } places[] = {
+        {"low_permille", offsetof(struct ph_power, low_permille), 1},       {"full_permille", offsetof(struct ph_power, full_permille), 1},
+        {"window_ns", offsetof(struct ph_power, window_ns), 1},             {"weight_permille", offsetof(struct ph_power, weight_permille), PH_CLASSES},
+        {"gain_permille", offsetof(struct ph_power, gain_permille), PH_CLASSES}, {"lot_permille", offsetof(struct ph_power, lot_permille), PH_LOTS}};
+    size_t length = strcspn(name, ".");
+    long long number, index = 0;
+    if (name[length] && !parse_integer(name + length + 1, &index)) index = -1;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (strlen(places[i].name) == length && strncmp(name, places[i].name, length) == 0 && index >= 0 && index < places[i].count) {
+            if (!parse_integer(value, &number)) ph_die("%s:%d: power.%s: '%s' is not a whole number", path, line, name, value);
+            ((int64_t *)((char *)&spec.power + places[i].offset))[index] = number;
+            return;
+        }
+    ph_die("%s:%d: power.%s: unknown key; is the launcher of another version than this library?", path, line, name);
+}
+
 static void set_field(const char *path, int line, const char *key, const char *value, bool *seen) {
     long long number;
+    if (strncmp(key, "cost.", 5) == 0) {
+        set_cost(path, line, key + 5, value);
+        return;
+    }
+    if (strncmp(key, "power.", 6) == 0) {
+        set_power(path, line, key + 6, value);
+        return;
+    }
     if (strcmp(key, "cluster") == 0) {
         snprintf(cluster_name, sizeof cluster_name, "%s", value);
         return;
@@ -99,8 +136,8 @@ static void set_field(const char *path, int line, const char *key, const char *v
 }
 
 static void read_spec(void) {
-    const char *directory = getenv("PHANTORA_RUN_DIR");
-    if (directory == NULL || directory[0] == '\0')
+    const char *directory = ph_env("PHANTORA_RUN_DIR");
+    if (directory == NULL)
         ph_die("PHANTORA_RUN_DIR is not set; start the job with the phantora-ns command");
     char path[4096];
     if (snprintf(path, sizeof path, "%s/device.conf", directory) >= (int)sizeof path)
@@ -140,9 +177,9 @@ const struct ph_device_spec *ph_spec(void) {
 /* ---- the node's GPUs -------------------------------------------------------------------------------------------- */
 
 static int environment_integer(const char *name, int otherwise, int least, int most) {
-    const char *text = getenv(name);
+    const char *text = ph_env(name);
     long long value;
-    if (text == NULL || text[0] == '\0')
+    if (text == NULL)
         return otherwise;
     if (!parse_integer(text, &value) || value < least || value > most)
         ph_die("%s: '%s' is not a number from %d to %d", name, text, least, most);

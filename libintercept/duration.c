@@ -26,6 +26,7 @@ static _Thread_local struct {
     uint64_t input_bytes;
     uint64_t hash;     /* of the name and every input's shape: the same in all processes */
     uint32_t launches; /* so far */
+    uint32_t calls;    /* so far: of all that take host time (hostsite.c) */
     uint32_t shapes;
     uint32_t rank[SHAPES / 4];
     int64_t dims[SHAPES];
@@ -52,6 +53,17 @@ PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, u
     operator_now.shapes = kept;
     operator_now.hash = hash;
     operator_now.launches = 0;
+    operator_now.calls = 0;
+}
+
+/* The enclosing operator (NULL: none), and the caller's place among its calls that take host time, from 1; 0 outside of operators,
+ * where there is no end to count to. */
+uint32_t ph_operator_place(const char **name, bool count)
+{
+    *name = operator_now.name;
+    if (!operator_now.name) return 0;
+    operator_now.calls += count;
+    return operator_now.calls;
 }
 
 /* What tells launches of equal dimensions apart: the enclosing operator, its inputs' shapes, and the launch's place in it.
@@ -89,14 +101,15 @@ static bool shared_find(uint64_t key, struct ph_time *time)
         uint64_t there = atomic_load_explicit(&slots[at].key, memory_order_acquire);
         if (there == 0) return false;
         if (there == key) {
-            *time = (struct ph_time){atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed), slots[at].source, slots[at].drag_permille};
+            *time = (struct ph_time){atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed), slots[at].source, slots[at].drag_permille, slots[at].class,
+                                     slots[at].works};
             return true;
         }
     }
     return false;
 }
 
-static void pack_context(struct ph_pack *body)
+void ph_pack_context(struct ph_pack *body)
 {
     if (!operator_now.name) {
         ph_pack_nil(body);
@@ -127,7 +140,7 @@ static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
     if (kernel) {
         ph_pack_array(&body, 14);
         ph_pack_raw(&body, signature->data + 3, signature->length - 3);
-        pack_context(&body);
+        ph_pack_context(&body);
         ph_pack_parameters(&body);
     } else {
         ph_pack_raw(&body, signature->data + 2, signature->length - 2);
@@ -139,28 +152,60 @@ static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
     struct ph_time time = {.duration_ns = (uint64_t)ph_read_int(&reply)};
     time.source = (uint32_t)ph_read_int(&reply);
     time.drag_permille = (uint32_t)ph_read_int(&reply);
+    time.class = (enum ph_class)ph_read_int(&reply);
+    time.works = (uint32_t)ph_read_int(&reply);
     ph_reply_free(&reply);
+    return time;
+}
+
+uint64_t ph_signature_key(const struct ph_pack *signature)
+{
+    uint64_t key = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < signature->length; i++) key = (key ^ signature->data[i]) * 0x100000001b3ull;
+    return key ? key : 1;
+}
+
+bool ph_duration_known(uint64_t key, struct ph_time *time)
+{
+    static uint64_t generation;
+    pthread_mutex_lock(&local_lock);
+    if (!header) map_table();
+    uint64_t current = atomic_load_explicit(&header->generation, memory_order_acquire);
+    if (current != generation) { /* a leader knows better by now */
+        memset(local, 0, sizeof local);
+        generation = current;
+    }
+    bool found = local[key % LOCAL].key == key;
+    if (found) *time = local[key % LOCAL].time;
+    pthread_mutex_unlock(&local_lock);
+    return found || shared_find(key, time);
+}
+
+static void keep(uint64_t key, struct ph_time time)
+{
+    pthread_mutex_lock(&local_lock);
+    local[key % LOCAL].key = key;
+    local[key % LOCAL].time = time;
+    pthread_mutex_unlock(&local_lock);
+}
+
+struct ph_time ph_duration_ask(uint64_t key, const struct ph_pack *signature)
+{
+    struct ph_time time = ask_hub(key, signature);
+    if (time.source >= PH_SOURCES) time.source = PH_GUESS;
+    if (time.class >= PH_CLASSES) time.class = PH_CLASS_MEMORY;
+    keep(key, time);
     return time;
 }
 
 struct ph_time ph_duration(const struct ph_pack *signature)
 {
-    uint64_t key = 0xcbf29ce484222325ull;
     struct ph_time time = {0};
-    for (size_t i = 0; i < signature->length; i++) key = (key ^ signature->data[i]) * 0x100000001b3ull;
-    key = key ? key : 1;
-    pthread_mutex_lock(&local_lock);
-    bool found = local[key % LOCAL].key == key;
-    if (found) time = local[key % LOCAL].time;
-    else if (!header) map_table();
-    pthread_mutex_unlock(&local_lock);
-    if (found) return time;
-    if (!shared_find(key, &time)) time = ask_hub(key, signature);
+    uint64_t key = ph_signature_key(signature);
+    if (!ph_duration_known(key, &time)) return ph_duration_ask(key, signature);
     if (time.source >= PH_SOURCES) time.source = PH_GUESS;
-    pthread_mutex_lock(&local_lock);
-    local[key % LOCAL].key = key;
-    local[key % LOCAL].time = time;
-    pthread_mutex_unlock(&local_lock);
+    if (time.class >= PH_CLASSES) time.class = PH_CLASS_MEMORY;
+    keep(key, time);
     return time;
 }
 

@@ -35,7 +35,7 @@ struct ph_bound *ph_bound(uint64_t node)
 uint64_t ph_node_new(uint64_t lower, uint64_t upper)
 {
     uint64_t node = next_node++;
-    bounds[node % RING] = (struct ph_bound){node, upper, lower, 0};
+    bounds[node % RING] = (struct ph_bound){node, upper, lower, lower, 0};
     return node;
 }
 
@@ -88,6 +88,18 @@ uint64_t ph_head_upper(const struct ph_head *head)
     return most;
 }
 
+uint64_t ph_head_floor(const struct ph_head *head)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < head->count; i++) {
+        const struct ph_entry *entry = &head->entry[i];
+        const struct ph_bound *bound = ph_bound(entry->node);
+        uint64_t time = (bound ? bound->floor : 0) + (uint64_t)(entry->lag + entry->work);
+        if (time > most) most = time;
+    }
+    return most;
+}
+
 /* What runs beside communication is stretched, and only the hub knows by how much. */
 void ph_communicated(uint64_t node, uint64_t before)
 {
@@ -122,7 +134,7 @@ void ph_head_not_before(const struct ph_head *head, uint64_t now, uint64_t floor
     }
     struct ph_bound *bound = only ? ph_bound(only->node) : NULL;
     uint64_t weight = only ? (uint64_t)(only->lag + only->work + only->drag) : 0;
-    if (bound && floor > weight && floor - weight > bound->lower) bound->lower = floor - weight;
+    if (bound && floor > weight && floor - weight > bound->floor) bound->floor = floor - weight;
 }
 
 uint64_t ph_head_oldest(const struct ph_head *head, uint64_t otherwise)
@@ -169,7 +181,7 @@ void ph_head_settle(struct ph_head *head)
 }
 
 /* A head that grew long becomes a node of its own, defined by the next message. */
-static void materialise(struct ph_head *head)
+uint64_t ph_head_name(struct ph_head *head)
 {
     uint64_t node = ph_node_new(ph_head_lower(head), ph_head_upper(head));
     ph_pack_array(&pending_nodes, 2);
@@ -178,9 +190,10 @@ static void materialise(struct ph_head *head)
     pending_node_count++;
     head->count = 1;
     head->entry[0] = (struct ph_entry){node, 0, 0, 0};
+    return node;
 }
 
-static void add(struct ph_head *head, struct ph_entry fresh)
+void ph_head_add(struct ph_head *head, struct ph_entry fresh)
 {
     for (int i = 0; i < head->count; i++)
         if (head->entry[i].node == fresh.node) {
@@ -188,20 +201,16 @@ static void add(struct ph_head *head, struct ph_entry fresh)
             return;
         }
     if (head->count >= HEAD_FULL) {
-        ph_head_prune(head, ph_clock());
-        if (head->count >= HEAD_FULL) materialise(head);
+        uint64_t now = ph_clock();
+        ph_head_prune(head, now ? now - 1 : 0); /* not what lies at the clock: it may be the host's own expression that is made */
+        if (head->count >= HEAD_FULL) ph_head_name(head);
     }
     head->entry[head->count++] = fresh;
 }
 
 void ph_head_merge(struct ph_head *head, const struct ph_head *other)
 {
-    for (int i = 0; i < other->count; i++) add(head, other->entry[i]);
-}
-
-void ph_head_add_host(struct ph_head *head, int64_t latency)
-{
-    add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0, 0});
+    for (int i = 0; i < other->count; i++) ph_head_add(head, other->entry[i]);
 }
 
 /* Nodes that are not anchors come from communication. */
@@ -251,4 +260,4 @@ void ph_extra_pack(struct ph_pack *body, bool beside)
     pending_node_count = pending_stall_count = 0;
 }
 
-void ph_node_known(uint64_t node, uint64_t time) { bounds[node % RING] = (struct ph_bound){node, time, time, 0}; }
+void ph_node_known(uint64_t node, uint64_t time) { bounds[node % RING] = (struct ph_bound){node, time, time, time, 0}; }

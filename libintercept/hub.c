@@ -4,6 +4,7 @@
  * share one socket. Rule: `socket_lock` is held for every libzmq call; whoever waits polls the socket's descriptor outside
  * of it, and the first to find a reply hands it to its owner. */
 #include "core.h"
+#include "tracelog.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -108,6 +109,11 @@ static int64_t env_int(const char *name)
     return text ? strtoll(text, NULL, 10) : -1;
 }
 
+/* Linked into the leader's library only (leader/devices.c): whether it is there tells the hub who leads. */
+extern int ph_lead_device(void) __attribute__((weak, visibility("hidden")));
+extern bool ph_lead_measures(void) __attribute__((weak, visibility("hidden")));
+extern void ph_heat_held(bool held) __attribute__((weak, visibility("hidden"))); /* around each wait for the hub */
+
 static void say_hello(const char *name)
 {
     struct ph_pack body = {0};
@@ -118,7 +124,7 @@ static void say_hello(const char *name)
         fclose(cmdline);
     }
     ph_pack_uint(&body, 1);
-    ph_pack_map(&body, 7);
+    ph_pack_map(&body, 9);
     ph_pack_str(&body, "pid"), ph_pack_int(&body, getpid());
     ph_pack_str(&body, "rank"), ph_pack_int(&body, env_int("RANK"));
     ph_pack_str(&body, "local_rank"), ph_pack_int(&body, env_int("LOCAL_RANK"));
@@ -126,6 +132,8 @@ static void say_hello(const char *name)
     ph_pack_str(&body, "node"), ph_pack_int(&body, env_int("PHANTORA_NODE") < 0 ? 0 : env_int("PHANTORA_NODE"));
     ph_pack_str(&body, "shm"), ph_pack_str(&body, name);
     ph_pack_str(&body, "argv0"), ph_pack_str(&body, argv0);
+    ph_pack_str(&body, "leader"), ph_pack_int(&body, ph_lead_device != NULL);
+    ph_pack_str(&body, "measures"), ph_pack_int(&body, ph_lead_measures && ph_lead_measures());
     ph_send(PH_HELLO, &body, 2);
     ph_pack_free(&body);
 }
@@ -179,6 +187,7 @@ void ph_hub_connect(void)
     wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     the_socket = fresh;
     say_hello(name);
+    ph_trace_start(name);
     struct ph_reply welcome;
     if (!ph_wait(0, &welcome, 60000)) ph_die("the hub at %s does not answer", address);
     int64_t client = ph_read_int(&welcome);
@@ -226,6 +235,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
 {
     int64_t deadline = milliseconds() + timeout_ms;
     struct arrival *mine;
+    if (ph_heat_held) ph_heat_held(true);
     pthread_mutex_lock(&socket_lock);
     drain_locked();
     while (!(mine = claim_locked(req)) && (timeout_ms < 0 || milliseconds() < deadline)) {
@@ -249,6 +259,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
         pthread_cond_broadcast(&socket_news);
     }
     pthread_mutex_unlock(&socket_lock);
+    if (ph_heat_held) ph_heat_held(false);
     if (!mine) return false;
     *reply = (struct ph_reply){mine->data, mine->length, 0, false, mine};
     ph_read_array(reply);

@@ -3,7 +3,7 @@
  * Why it exists: see kernelinfo.h. Rule: no byte of the file is trusted; every offset is checked before it is followed, so
  * that a damaged cache cannot crash the job. Layout: phantora_ns/kernels/fatbin.py and docs/kernel-times.md. */
 #include "kernelinfo.h"
-#include "shim.h"
+#include "core.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -44,8 +44,8 @@ static bool header_is_sound(const struct info_header *h, uint64_t bytes)
 
 static void map_file(void)
 {
-    const char *path = getenv("PHANTORA_KERNEL_INFO");
-    if (!path || !*path)
+    const char *path = ph_env("PHANTORA_KERNEL_INFO");
+    if (!path)
         return;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat status;

@@ -5,11 +5,12 @@
 #define _GNU_SOURCE /* dladdr */
 #include "cudart.h"
 #include "kernelinfo.h"
+#include "tracelog.h"
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KERNEL_MAGIC = 0x50484b4e, PARAM_BYTES = 4096, SMALL_INTEGERS = 16 };
+enum { KERNEL_MAGIC = 0x50484b4e };
 
 struct ph_kernel {
     uint32_t magic;
@@ -174,6 +175,8 @@ PH_EXPORT int cudaMemcpyToSymbol(const void *symbol, const void *source, size_t 
 }
 
 /* ---- what is known of a kernel's code -------------------------------------------------------------------------------------- */
+const char *ph_kernel_name(const struct ph_kernel *kernel) { return kernel->name; }
+
 const struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel)
 {
     if (!kernel->facts_read) {
@@ -261,51 +264,6 @@ PH_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const v
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------------------------------ */
-/* Parameter bytes with device addresses and pinned host addresses zeroed. What is left are the scalars, and whatever the
- * caller left uninitialised in its structures: good for estimators that know a kernel's layout, not for telling launches apart. */
-static size_t scalars_of(const struct ph_kernel_facts *facts, void **arguments, unsigned char *bytes)
-{
-    size_t total = 0;
-    for (unsigned i = 0; i < facts->param_count; i++) {
-        const struct ph_kernel_param *param = &facts->params[i];
-        if ((size_t)param->offset + param->size > PARAM_BYTES) return 0;
-        if (param->offset > total) memset(bytes + total, 0, param->offset - total);
-        memcpy(bytes + param->offset, arguments[i], param->size);
-        if ((size_t)param->offset + param->size > total) total = (size_t)param->offset + param->size;
-    }
-    struct ph_allocation found;
-    for (size_t at = 0; at + 8 <= total; at += 8) {
-        void *word;
-        memcpy(&word, bytes + at, 8);
-        if ((uintptr_t)word >= PH_VIRTUAL_BASE && (uintptr_t)word < 0x800000000000ull && (ph_find(word, &found) || ph_find((char *)word - 1, &found)))
-            memset(bytes + at, 0, 8);
-    }
-    return total;
-}
-
-static _Thread_local struct { const struct ph_kernel_facts *facts; void **arguments; } launching;
-
-void ph_pack_parameters(struct ph_pack *pack)
-{
-    unsigned char bytes[PARAM_BYTES];
-    const struct ph_kernel_facts *facts = launching.facts;
-    ph_pack_bin(pack, bytes, facts && facts->known && launching.arguments ? scalars_of(facts, launching.arguments, bytes) : 0);
-}
-
-/* The identity of a launch that no framework operator encloses (Triton's, or without the values library): its parameters that
- * are integers of a size that sizes have. A 32-bit float is larger than any of them when read as an integer. */
-static size_t integers_of(const struct ph_kernel_facts *facts, void **arguments, uint32_t *integers)
-{
-    size_t count = 0;
-    for (unsigned i = 0; i < facts->param_count && count < SMALL_INTEGERS; i++) {
-        uint64_t value = 0;
-        if (facts->params[i].size != 4 && facts->params[i].size != 8) continue;
-        memcpy(&value, arguments[i], facts->params[i].size);
-        integers[count++] = value < 1u << 29 ? (uint32_t)value : UINT32_MAX;
-    }
-    return count * sizeof *integers;
-}
-
 int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments)
 {
     static _Thread_local struct ph_pack signature;
@@ -313,26 +271,10 @@ int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **a
     if (!ph_stream_resolve(launch->stream)) return CUDA_INVALID_HANDLE;
     if (launch->grid.x == 0 || launch->grid.y == 0 || launch->grid.z == 0 || launch->block.x * launch->block.y * launch->block.z == 0)
         return CUDA_INVALID_VALUE;
-    uint32_t integers[SMALL_INTEGERS];
-    uint64_t identity;
-    const struct ph_dim3 *dims[3] = {&launch->grid, &launch->block, &launch->cluster};
-    signature.length = 0;
-    ph_pack_array(&signature, 2);
-    ph_pack_uint(&signature, 0);
-    ph_pack_array(&signature, 12);
-    ph_pack_str(&signature, kernel->name);
-    for (int i = 0; i < 3; i++) {
-        if (i == 2) ph_pack_uint(&signature, launch->shared_bytes);
-        ph_pack_uint(&signature, dims[i]->x);
-        ph_pack_uint(&signature, dims[i]->y);
-        ph_pack_uint(&signature, dims[i]->z);
-    }
-    if (ph_operator_identity(&identity)) ph_pack_bin(&signature, &identity, sizeof identity);
-    else ph_pack_bin(&signature, integers, facts->known && arguments ? integers_of(facts, arguments, integers) : 0);
-    launching.facts = facts;
-    launching.arguments = arguments;
+    ph_launch_signature(&signature, kernel->name, facts, launch, arguments);
+    PH_TRACE(ph_trace_code(facts->registers, facts->static_shared));
     ph_submit(launch->stream, &signature);
-    launching.facts = NULL;
+    ph_launch_over();
     return CUDA_OK;
 }
 
@@ -372,20 +314,12 @@ struct launch_config { /* cudaLaunchConfig_t */
     unsigned attribute_count;
 };
 
-struct ph_dim3 ph_cluster(const struct ph_launch_attribute *attributes, unsigned count)
-{
-    enum { CLUSTER_DIMENSION = 4 };
-    struct ph_dim3 cluster = {0, 0, 0};
-    for (unsigned i = 0; i < count; i++)
-        if (attributes[i].id == CLUSTER_DIMENSION) cluster = attributes[i].value.cluster;
-    return cluster;
-}
-
 PH_EXPORT int cudaLaunchKernelExC(const struct launch_config *config, const void *function, void **arguments);
 PH_EXPORT int cudaLaunchKernelExC(const struct launch_config *config, const void *function, void **arguments)
 {
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
+    PH_TRACE(ph_trace_api("cudaLaunchKernelExC"));
     struct ph_launch launch = {config->grid, config->block, ph_cluster(config->attributes, config->attribute_count), config->shared_bytes, config->stream};
     return ph_set_error(ph_launch(kernel, &launch, arguments));
 }

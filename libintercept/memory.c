@@ -176,6 +176,14 @@ void ph_device_code(int device)
     pthread_mutex_unlock(&memory_lock);
 }
 
+void ph_device_communicator(int device)
+{
+    pthread_mutex_lock(&memory_lock);
+    use_locked(device);
+    ph_addresses_communicator(&devices[device].addresses);
+    pthread_mutex_unlock(&memory_lock);
+}
+
 void *ph_device_alloc(int device, size_t bytes)
 {
     if (bytes == 0) return NULL;

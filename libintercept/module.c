@@ -6,6 +6,7 @@
 #include "cudart.h"
 #include "device.h"
 #include "kernelinfo.h"
+#include "tracelog.h"
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -160,7 +161,7 @@ PH_EXPORT int cuModuleLoadData(void **module, const void *image)
         const Elf64_Phdr *segments = (const Elf64_Phdr *)((const char *)image + header->e_phoff);
         if (header->e_phoff + (size_t)header->e_phnum * sizeof *segments > bytes) bytes = header->e_phoff + (size_t)header->e_phnum * sizeof *segments;
     }
-    ph_host_cost(ph_spec()->alloc_cost_ns);
+    ph_host_call(PH_CALL_MALLOC);
     *module = load(image, bytes);
     return CUDA_OK;
 }
@@ -184,7 +185,7 @@ PH_EXPORT int cuModuleLoad(void **module, const char *path)
     if (!data) ph_die("out of host memory");
     ssize_t got = read(fd, data, (size_t)status.st_size);
     close(fd);
-    ph_host_cost(ph_spec()->alloc_cost_ns);
+    ph_host_call(PH_CALL_MALLOC);
     if (got == status.st_size) *module = load(data, (size_t)got);
     free(data);
     return got == status.st_size ? CUDA_OK : CUDA_INVALID_IMAGE;
@@ -237,6 +238,25 @@ PH_EXPORT int cuFuncGetAttribute(int *value, int attribute, void *function)
     default: ph_unsupported("cuFuncGetAttribute (this attribute)"); return CUDA_NOT_SUPPORTED;
     }
 }
+PH_EXPORT int cuFuncGetName(const char **name, void *function);
+PH_EXPORT int cuFuncGetName(const char **name, void *function)
+{
+    struct ph_kernel *kernel = ph_kernel_resolve(function);
+    if (!kernel || !name) return kernel ? CUDA_INVALID_VALUE : CUDA_INVALID_HANDLE;
+    *name = ph_kernel_name(kernel);
+    return CUDA_OK;
+}
+PH_EXPORT int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *bytes);
+PH_EXPORT int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *bytes)
+{
+    struct ph_kernel *kernel = ph_kernel_resolve(function);
+    if (!kernel) return CUDA_INVALID_HANDLE;
+    const struct ph_kernel_facts *facts = ph_kernel_facts(kernel);
+    if (index >= facts->param_count || !offset) return CUDA_INVALID_VALUE;
+    *offset = facts->params[index].offset;
+    if (bytes) *bytes = facts->params[index].size;
+    return CUDA_OK;
+}
 PH_EXPORT int cuFuncSetAttribute(void *function, int attribute, int value);
 PH_EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
 {
@@ -265,6 +285,7 @@ PH_EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned 
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     (void)extra;
     if (!kernel) return CUDA_INVALID_HANDLE;
+    PH_TRACE(ph_trace_api("cuLaunchKernel"));
     return ph_launch(kernel, &(struct ph_launch){{gx, gy, gz}, {bx, by, bz}, {0, 0, 0}, shared, stream}, arguments);
 }
 PH_EXPORT int cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments);
@@ -287,5 +308,6 @@ PH_EXPORT int cuLaunchKernelEx(const struct launch_config *config, void *functio
     (void)extra;
     if (!kernel) return CUDA_INVALID_HANDLE;
     struct ph_launch launch = {config->grid, config->block, ph_cluster(config->attributes, config->attribute_count), config->shared_bytes, config->stream};
+    PH_TRACE(ph_trace_api("cuLaunchKernelEx"));
     return ph_launch(kernel, &launch, arguments);
 }

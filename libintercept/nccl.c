@@ -2,44 +2,29 @@
  *
  * Why it exists: communication is what the simulation is about, so no NCCL runs here. A call becomes an operation; the operations
  * of a group on one communicator and one stream are one launch, as in NCCL. */
-#include "core.h"
-#include "stale.h"
+#include "nccl.h"
+#include "tracelog.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 enum { OK = 0, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
-enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV };
-enum { UINT8 = 1, FP16 = 6, FP32 = 7, FP64 = 8, BF16 = 9, TYPES = 12, BUILT_IN_OPS = 5, CUSTOM_OPS = 64, COMM_MAGIC = 0x5048434d, NONE = -1 };
+enum { BUILT_IN_OPS = 5, CUSTOM_OPS = 64, COMM_MAGIC = 0x5048434d, NONE = -1 };
 
 struct unique_id {
     char bytes[128];
 };
-struct comm {
-    uint32_t magic;
-    int64_t number; /* the hub's */
-    int rank, size, device;
-};
-struct operation {
-    int kind, dtype, redop, peer;
-    const void *send;
-    void *recv;
-    size_t bytes, send_bytes, recv_bytes; /* bytes: as the wire protocol counts; 0 recv_bytes: this rank gets nothing */
-    struct comm *comm;
-    void *stream;
-    struct operation *next;
-};
-
 static _Thread_local int group_depth;
-static _Thread_local struct operation *queued, **queue_end;
+static _Thread_local struct ph_operation *queued, **queue_end;
 static struct { bool used; double factor; } custom[CUSTOM_OPS]; /* ncclRedOpCreatePreMulSum */
 static pthread_mutex_t custom_lock = PTHREAD_MUTEX_INITIALIZER;
-static const size_t type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+#define type_bytes ph_nccl_type_bytes
+const size_t ph_nccl_type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
-static struct comm *valid(void *comm) { return comm && ((struct comm *)comm)->magic == COMM_MAGIC ? comm : NULL; }
+static struct ph_comm *valid(void *comm) { return comm && ((struct ph_comm *)comm)->magic == COMM_MAGIC ? comm : NULL; }
 
 /* ---- values ------------------------------------------------------------------------------------------------------------------ */
-static bool carries(const struct operation *op)
+bool ph_nccl_carries(const struct ph_operation *op)
 {
     size_t most = op->send_bytes > op->recv_bytes ? op->send_bytes : op->recv_bytes;
     if (op->dtype == UINT8) return op->bytes <= PH_OBJECT_BYTES && most <= PH_OBJECTS_BYTES;
@@ -73,61 +58,52 @@ static void scale(void *data, size_t bytes, int dtype, double factor)
         }
 }
 
-static void pack_payload(struct ph_pack *pack, const struct operation *op)
+bool ph_nccl_premultiplies(const struct ph_operation *op) { return op->redop >= BUILT_IN_OPS; }
+
+void ph_nccl_premultiply(const struct ph_operation *op, void *data)
 {
-    if (!op->send || !op->send_bytes || !carries(op)) {
-        ph_pack_nil(pack);
-        return;
-    }
-    ph_payload_settle(op->send, op->send_bytes);
-    if (ph_absent(op->send, op->send_bytes) || ph_all_zero(op->send, op->send_bytes)) ph_pack_nil(pack);
-    else if (op->redop >= BUILT_IN_OPS) {
-        void *copy = malloc(op->send_bytes);
-        if (!copy) ph_die("out of host memory");
-        memcpy(copy, op->send, op->send_bytes);
-        scale(copy, op->send_bytes, op->dtype, custom[op->redop - BUILT_IN_OPS].factor);
-        ph_pack_bin(pack, copy, op->send_bytes);
-        free(copy);
-    } else ph_pack_bin(pack, op->send, op->send_bytes);
+    scale(data, op->send_bytes, op->dtype, custom[op->redop - BUILT_IN_OPS].factor);
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------------------------------ */
-static int launch(struct operation *first)
+static int launch(struct ph_operation *first)
 {
     while (first) { /* all queued operations of the first one's communicator and stream go as one */
-        struct operation *ours = NULL, **ours_end = &ours, *rest = NULL, **rest_end = &rest;
+        struct ph_operation *ours = NULL, **ours_end = &ours, *rest = NULL, **rest_end = &rest;
         uint32_t count = 0;
-        struct comm *comm = first->comm;
+        struct ph_comm *comm = first->comm;
         void *handle = first->stream;
         struct ph_stream *stream = ph_stream_resolve(handle);
         if (!stream) return INVALID_ARGUMENT;
-        for (struct operation *op = first, *next; op; op = next) {
+        for (struct ph_operation *op = first, *next; op; op = next) {
             next = op->next;
             op->next = NULL;
-            struct operation ***end = op->comm == comm && op->stream == handle ? (count++, &ours_end) : &rest_end;
+            struct ph_operation ***end = op->comm == comm && op->stream == handle ? (count++, &ours_end) : &rest_end;
             **end = op;
             *end = &op->next;
         }
         struct ph_pack ops = {0};
         ph_host_pause();
-        for (struct operation *op = ours; op; op = op->next) {
+        for (struct ph_operation *op = ours; op; op = op->next) {
             ph_pack_array(&ops, 7);
             ph_pack_int(&ops, op->kind);
             ph_pack_uint(&ops, op->bytes);
             ph_pack_int(&ops, op->dtype);
             ph_pack_int(&ops, op->redop >= BUILT_IN_OPS ? 0 : op->redop);
             ph_pack_int(&ops, op->peer);
-            pack_payload(&ops, op);
-            ph_pack_uint(&ops, op->recv_bytes && carries(op));
-            if (op->recv_bytes && !carries(op) && ph_is_device(op->recv)) ph_forget(op->recv, op->recv_bytes);
+            ph_nccl_payload(&ops, op);
+            ph_pack_uint(&ops, op->recv_bytes && ph_nccl_carries(op));
         }
         ph_host_resume();
         uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
+        struct ph_trace_comm told = {(uint32_t)ours->kind, (uint32_t)ours->dtype, (uint32_t)comm->rank, (uint32_t)comm->size, count,
+                                      ours->send_bytes, ours->recv_bytes, (uint64_t)comm->number};
+        PH_TRACE(ph_trace_communicated(stream, node, &told));
         ph_pack_free(&ops);
         uint32_t index = 0;
-        for (struct operation *op = ours, *next; op; op = next, index++) {
+        for (struct ph_operation *op = ours, *next; op; op = next, index++) {
             next = op->next;
-            if (op->recv_bytes && carries(op)) ph_payload_expect(op->recv, op->recv_bytes, node, index);
+            ph_nccl_result(op, node, index);
             free(op);
         }
         first = rest;
@@ -135,16 +111,17 @@ static int launch(struct operation *first)
     return OK;
 }
 
-static int submit(struct operation op)
+static int submit(struct ph_operation op)
 {
     if (!valid(op.comm) || op.dtype < 0 || op.dtype >= TYPES) return INVALID_ARGUMENT;
     if (op.peer >= op.comm->size) return INVALID_ARGUMENT;
     if (op.redop >= BUILT_IN_OPS && (op.redop - BUILT_IN_OPS >= CUSTOM_OPS || !custom[op.redop - BUILT_IN_OPS].used)) return INVALID_ARGUMENT;
-    struct operation *copy = malloc(sizeof *copy);
+    struct ph_operation *copy = malloc(sizeof *copy);
     if (!copy) return INTERNAL_ERROR;
     *copy = op;
     copy->next = NULL;
     if (group_depth == 0) return launch(copy);
+    PH_TRACE(ph_trace_queued());
     if (!queued) queue_end = &queued;
     *queue_end = copy;
     queue_end = &copy->next;
@@ -158,7 +135,7 @@ PH_EXPORT int ncclGroupEnd(void)
 {
     if (group_depth == 0) return INVALID_USAGE;
     if (--group_depth) return OK;
-    struct operation *all = queued;
+    struct ph_operation *all = queued;
     queued = NULL;
     return launch(all);
 }
@@ -168,28 +145,28 @@ PH_EXPORT int ncclAllReduce(const void *send, void *recv, size_t count, int type
 {
     if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct operation){ALL_REDUCE, type, op, NONE, send, recv, n, n, n, comm, stream, NULL});
+    return submit((struct ph_operation){ALL_REDUCE, type, op, NONE, send, recv, n, n, n, comm, stream, NULL});
 }
 PH_EXPORT int ncclAllGather(const void *send, void *recv, size_t count, int type, void *comm, void *stream);
 PH_EXPORT int ncclAllGather(const void *send, void *recv, size_t count, int type, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct operation){ALL_GATHER, type, NONE, NONE, send, recv, n, n, n * (size_t)valid(comm)->size, comm, stream, NULL});
+    return submit((struct ph_operation){ALL_GATHER, type, NONE, NONE, send, recv, n, n, n * (size_t)valid(comm)->size, comm, stream, NULL});
 }
 PH_EXPORT int ncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream);
 PH_EXPORT int ncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct operation){REDUCE_SCATTER, type, op, NONE, send, recv, n, n * (size_t)valid(comm)->size, n, comm, stream, NULL});
+    return submit((struct ph_operation){REDUCE_SCATTER, type, op, NONE, send, recv, n, n * (size_t)valid(comm)->size, n, comm, stream, NULL});
 }
 PH_EXPORT int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream);
 PH_EXPORT int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct operation){BROADCAST, type, NONE, root, valid(comm)->rank == root ? send : NULL, recv, n, n, n, comm, stream, NULL});
+    return submit((struct ph_operation){BROADCAST, type, NONE, root, valid(comm)->rank == root ? send : NULL, recv, n, n, n, comm, stream, NULL});
 }
 PH_EXPORT int ncclBcast(void *buffer, size_t count, int type, int root, void *comm, void *stream);
 PH_EXPORT int ncclBcast(void *buffer, size_t count, int type, int root, void *comm, void *stream)
@@ -201,21 +178,21 @@ PH_EXPORT int ncclReduce(const void *send, void *recv, size_t count, int type, i
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct operation){REDUCE, type, op, root, send, recv, n, n, valid(comm)->rank == root ? n : 0, comm, stream, NULL});
+    return submit((struct ph_operation){REDUCE, type, op, root, send, recv, n, n, valid(comm)->rank == root ? n : 0, comm, stream, NULL});
 }
 PH_EXPORT int ncclAlltoAll(const void *send, void *recv, size_t count, int type, void *comm, void *stream);
 PH_EXPORT int ncclAlltoAll(const void *send, void *recv, size_t count, int type, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type], all = n * (size_t)valid(comm)->size;
-    return submit((struct operation){ALL_TO_ALL, type, NONE, NONE, send, recv, n, all, all, comm, stream, NULL});
+    return submit((struct ph_operation){ALL_TO_ALL, type, NONE, NONE, send, recv, n, all, all, comm, stream, NULL});
 }
 PH_EXPORT int ncclGather(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream);
 PH_EXPORT int ncclGather(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct operation){GATHER, type, NONE, root, send, recv, n, n, valid(comm)->rank == root ? n * (size_t)valid(comm)->size : 0, comm, stream, NULL});
+    return submit((struct ph_operation){GATHER, type, NONE, root, send, recv, n, n, valid(comm)->rank == root ? n * (size_t)valid(comm)->size : 0, comm, stream, NULL});
 }
 PH_EXPORT int ncclScatter(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream);
 PH_EXPORT int ncclScatter(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream)
@@ -223,35 +200,35 @@ PH_EXPORT int ncclScatter(const void *send, void *recv, size_t count, int type, 
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
     bool is_root = valid(comm)->rank == root;
-    return submit((struct operation){SCATTER, type, NONE, root, is_root ? send : NULL, recv, n, is_root ? n * (size_t)valid(comm)->size : n, n, comm, stream, NULL});
+    return submit((struct ph_operation){SCATTER, type, NONE, root, is_root ? send : NULL, recv, n, is_root ? n * (size_t)valid(comm)->size : n, n, comm, stream, NULL});
 }
 PH_EXPORT int ncclSend(const void *send, size_t count, int type, int peer, void *comm, void *stream);
 PH_EXPORT int ncclSend(const void *send, size_t count, int type, int peer, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct operation){SEND, type, NONE, peer, send, NULL, n, n, 0, comm, stream, NULL});
+    return submit((struct ph_operation){SEND, type, NONE, peer, send, NULL, n, n, 0, comm, stream, NULL});
 }
 PH_EXPORT int ncclRecv(void *recv, size_t count, int type, int peer, void *comm, void *stream);
 PH_EXPORT int ncclRecv(void *recv, size_t count, int type, int peer, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct operation){RECV, type, NONE, peer, NULL, recv, n, 0, n, comm, stream, NULL});
+    return submit((struct ph_operation){RECV, type, NONE, peer, NULL, recv, n, 0, n, comm, stream, NULL});
 }
 
 PH_EXPORT int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, void *comm);
 PH_EXPORT int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, void *comm)
 {
     double factor;
-    (void)residence; /* device scalars are small: their value lives at their address */
-    if (!valid(comm)) return INVALID_ARGUMENT;
-    if (ph_is_device(scalar)) ph_payload_settle(scalar, 8);
+    _Alignas(8) unsigned char value[8];
+    if (!valid(comm) || type < 0 || type >= TYPES) return INVALID_ARGUMENT;
+    if (!ph_nccl_scalar(value, scalar, type_bytes[type], residence == 0)) return INTERNAL_ERROR;
     switch (type) {
-    case FP16: factor = (double)(float)*(_Float16 *)scalar; break;
-    case FP32: factor = (double)*(float *)scalar; break;
-    case FP64: factor = *(double *)scalar; break;
-    case BF16: factor = (double)from_bf16(*(uint16_t *)scalar); break;
+    case FP16: factor = (double)(float)*(_Float16 *)value; break;
+    case FP32: factor = (double)*(float *)value; break;
+    case FP64: factor = *(double *)value; break;
+    case BF16: factor = (double)from_bf16(*(uint16_t *)value); break;
     default: return INVALID_ARGUMENT;
     }
     int found = NONE;
@@ -277,11 +254,11 @@ PH_EXPORT int ncclRedOpDestroy(int op, void *comm)
 }
 
 /* ---- communicators ---------------------------------------------------------------------------------------------------------------- */
-static struct comm *comm_make(int64_t number, int rank, int size)
+static struct ph_comm *comm_make(int64_t number, int rank, int size)
 {
-    struct comm *comm = malloc(sizeof *comm);
+    struct ph_comm *comm = malloc(sizeof *comm);
     if (!comm) ph_die("out of host memory");
-    *comm = (struct comm){COMM_MAGIC, number, rank, size, ph_device_current()};
+    *comm = (struct ph_comm){COMM_MAGIC, number, rank, size, ph_device_current()};
     return comm;
 }
 
@@ -302,6 +279,7 @@ PH_EXPORT int ncclCommInitRankConfig(void **comm, int size, struct unique_id id,
     ph_pack_int(&rest, rank);
     ph_pack_int(&rest, ph_device_physical(ph_device_current()));
     ph_rendezvous(PH_COMM_INIT, &rest, 4, &number, 1);
+    ph_device_communicator(ph_device_current());
     ph_pack_free(&rest);
     *comm = comm_make(number, rank, size);
     return OK;
@@ -317,7 +295,7 @@ PH_EXPORT int ncclCommInitRankScalable(void **comm, int size, int rank, int ids,
 PH_EXPORT int ncclCommSplit(void *handle, int color, int key, void **fresh, void *config);
 PH_EXPORT int ncclCommSplit(void *handle, int color, int key, void **fresh, void *config)
 {
-    struct comm *comm = valid(handle);
+    struct ph_comm *comm = valid(handle);
     struct ph_pack rest = {0};
     int64_t answer[3];
     (void)config;
@@ -333,7 +311,7 @@ PH_EXPORT int ncclCommSplit(void *handle, int color, int key, void **fresh, void
 
 static int release(void *handle)
 {
-    struct comm *comm = valid(handle);
+    struct ph_comm *comm = valid(handle);
     struct ph_pack body = {0};
     if (!handle) return OK; /* as in NCCL: what was never made or is gone already needs no release */
     if (!comm) return INVALID_ARGUMENT;
@@ -377,11 +355,11 @@ PH_EXPORT int ncclCommDeregister(void *comm, void *handle)
 PH_EXPORT int ncclMemAlloc(void **pointer, size_t bytes);
 PH_EXPORT int ncclMemAlloc(void **pointer, size_t bytes)
 {
-    ph_host_cost(ph_spec()->alloc_cost_ns);
-    return (*pointer = ph_device_alloc(ph_device_current(), bytes)) ? OK : 1; /* ncclUnhandledCudaError */
+    ph_host_call(PH_CALL_MALLOC);
+    return (*pointer = ph_nccl_alloc(bytes)) ? OK : 1; /* ncclUnhandledCudaError */
 }
 PH_EXPORT int ncclMemFree(void *pointer);
-PH_EXPORT int ncclMemFree(void *pointer) { return !pointer || ph_device_free(pointer) ? OK : INVALID_ARGUMENT; }
+PH_EXPORT int ncclMemFree(void *pointer) { return !pointer || ph_nccl_free(pointer) ? OK : INVALID_ARGUMENT; }
 
 PH_EXPORT const char *ncclGetErrorString(int error);
 PH_EXPORT const char *ncclGetErrorString(int error)

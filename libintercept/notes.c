@@ -75,9 +75,3 @@ void ph_die(const char *format, ...)
     line("", text);
     _exit(70);
 }
-
-const char *ph_env(const char *name)
-{
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}

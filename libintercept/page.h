@@ -10,8 +10,13 @@
 enum { PH_SOURCES = 8 };
 enum ph_source { PH_EXACT, PH_LAUNCH, PH_LAW, PH_GEMM, PH_ATTENTION, PH_ROOFLINE, PH_COPY, PH_GUESS };
 
+/* How well the record of host times knew the place of a call (hostsite.c); the last is what the calls themselves cost. */
+enum { PH_HOST_LEVELS = 8 };
+enum ph_host_level { PH_HOST_EXACT, PH_HOST_BACKED_OFF, PH_HOST_CLASS, PH_HOST_UNKNOWN, PH_HOST_CALL };
+
 #define PH_RANK_MAGIC 0x50484e5352414e4bull
 #define PH_TABLE_MAGIC 0x50484e534b524e4cull
+#define PH_HOST_MAGIC 0x50484e53484f5354ull
 
 struct ph_rank_page {
     uint64_t magic, version;
@@ -23,19 +28,33 @@ struct ph_rank_page {
     _Atomic uint64_t device, calls, reserved[2];
     _Atomic uint64_t busy_ns[PH_SOURCES];
     _Atomic uint64_t launches[PH_SOURCES];
+    _Atomic uint64_t host_calls[PH_HOST_LEVELS], host_ns[PH_HOST_LEVELS]; /* --host-time model: what was charged, by enum ph_host_level */
 };
 _Static_assert(offsetof(struct ph_rank_page, clock_ns) == 16, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, calls) == 104, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, busy_ns) == 128, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, launches) == 192, "wire-protocol.md");
+_Static_assert(offsetof(struct ph_rank_page, host_calls) == 256, "wire-protocol.md");
+_Static_assert(offsetof(struct ph_rank_page, host_ns) == 320, "wire-protocol.md");
 
 struct ph_table_slot {
     _Atomic uint64_t key, duration_ns;
     uint32_t source, drag_permille;
-    uint64_t reserved;
+    uint32_t class, works; /* works: how many, and from bit 8 on how many of them go ahead of the main one */
 };
 struct ph_table_header {
-    uint64_t magic, version, capacity, count, reserved[4];
+    uint64_t magic, version, capacity, count;
+    _Atomic uint64_t generation; /* grows when durations were revised */
+    uint64_t reserved[3];
 };
+
+struct ph_host_slot { /* RUN_DIR/host.tbl: written before the job starts, never after */
+    uint64_t key, mean_ns;
+};
+struct ph_host_header {
+    uint64_t magic, version, capacity, count;
+    uint64_t interruption_ns, unknown_ns, reserved[2];
+};
+_Static_assert(sizeof(struct ph_host_slot) == 16 && sizeof(struct ph_host_header) == 64, "wire-protocol.md");
 _Static_assert(sizeof(struct ph_table_slot) == 32 && sizeof(struct ph_table_header) == 64, "wire-protocol.md");
 #endif

@@ -32,7 +32,35 @@ void ph_pack_array(struct ph_pack *pack, uint32_t count);
 void ph_pack_map(struct ph_pack *pack, uint32_t count);
 void ph_pack_raw(struct ph_pack *pack, const void *bytes, size_t length); /* already packed values */
 
+/* ---- classes of calls that take host time: what they cost, and what the job's time before them is recorded by (hostsite.c) ---- */
+enum ph_call {
+    PH_CALL_LAUNCH, /* a kernel */
+    PH_CALL_GEMM,   /* a cuBLAS call */
+    PH_CALL_DNN,    /* a cuDNN call, and any other library's */
+    PH_CALL_COMM,   /* a collective, or a group of them */
+    PH_CALL_COPY,
+    PH_CALL_MEMSET,
+    PH_CALL_RECORD, /* of an event */
+    PH_CALL_WAIT,   /* of a stream for an event */
+    PH_CALL_SYNC,   /* of the host */
+    PH_CALL_QUERY,  /* of an event or a stream */
+    PH_CALL_MALLOC, /* of segments, pinned memory, library handles, modules */
+    PH_CALL_FREE,
+    PH_CALL_CLOCK,  /* the job reads a clock: no call of CUDA's, costs nothing */
+    PH_CALL_MEET,   /* a communicator is made: its time is not modelled */
+    PH_CALLS
+};
+const char *ph_call_name(enum ph_call call);               /* "launch", "gemm", ... as in device.conf, HOST messages and the database */
+enum ph_call ph_call_of(const struct ph_pack *signature); /* the class of a signature's call: launch, gemm or dnn */
+
 /* ---- the GPU that we imitate (device.c): read from RUN_DIR/device.conf ----------------------------------------- */
+enum ph_class { PH_CLASS_MEMORY, PH_CLASS_COMPUTE, PH_CLASS_ATTENTION, PH_CLASSES }; /* of a kernel: kernels/estimators/launch.py */
+enum { PH_LOTS = 8 };
+struct ph_power { /* how the power limit decides clocks (power.c); full_permille 0: not at all */
+    uint64_t low_permille, full_permille, window_ns;
+    uint64_t weight_permille[PH_CLASSES], gain_permille[PH_CLASSES];
+    int64_t lot_permille[PH_LOTS]; /* by physical GPU: slower than the median at the limit; below 0: faster */
+};
 struct ph_device_spec {
     char name[64];                 /* "NVIDIA H200" */
     uint64_t memory_bytes;         /* total, as cudaMemGetInfo reports it */
@@ -43,12 +71,11 @@ struct ph_device_spec {
     int nvlinks;                   /* NVLink links per GPU, 0 when none */
     int attributes[192];           /* CUdevice_attribute -> value */
     /* host costs and latencies, nanoseconds */
-    uint64_t launch_cost_ns;       /* host time that one kernel launch takes in the driver */
-    uint64_t call_cost_ns;         /* event record, stream wait, memset, async copy */
-    uint64_t sync_cost_ns;         /* a host synchronisation beyond the waiting */
-    uint64_t alloc_cost_ns;        /* cudaMalloc, cudaFree */
+    uint64_t call_cost[PH_CALLS];  /* host time that a call of each class takes in the driver or library, waiting apart */
     uint64_t launch_latency_ns;    /* from the call to the first cycle on an idle stream */
     uint64_t kernel_gap_ns;        /* between back-to-back kernels in a stream */
+    uint64_t launch_queue;         /* works of one stream that may be unfinished before a launch waits; 0: any number */
+    struct ph_power power;
 };
 const struct ph_device_spec *ph_spec(void); /* never NULL; dies with one line when the run directory is unreadable */
 int ph_device_count(void);                  /* visible devices: GPUs of this node after CUDA_VISIBLE_DEVICES */

@@ -5,6 +5,7 @@
  * (DESIGN section 4). */
 #include "cudart.h"
 #include "timeline.h"
+#include "tracelog.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,8 @@ void ph_streams_reset(void)
     events = NULL;
     memset(legacy, 0, sizeof legacy);
     memset(busiest, 0, sizeof busiest);
+    ph_power_reset();
+    ph_trace_forget();
 }
 
 /* ---- streams ---------------------------------------------------------------------------------------------------------------- */
@@ -54,8 +57,11 @@ bool ph_stream_destroy(struct ph_stream *stream)
             break;
         }
     pthread_mutex_unlock(&ph_lock);
-    if (found) stream->magic = 0, free(stream);
-    return found;
+    if (!found) return false;
+    ph_queue_free(stream);
+    stream->magic = 0;
+    free(stream);
+    return true;
 }
 
 static struct ph_stream *legacy_locked(int device)
@@ -64,10 +70,12 @@ static struct ph_stream *legacy_locked(int device)
     return legacy[device];
 }
 
-struct ph_stream *ph_stream_resolve(void *handle)
+bool ph_stream_is_legacy(const struct ph_stream *stream) { return stream == legacy[stream->device]; }
+bool ph_stream_valid(const struct ph_stream *stream) { return stream && stream->magic == STREAM_MAGIC; }
+
+struct ph_stream *ph_stream_default(void)
 {
-    if ((uintptr_t)handle > 2) return ((struct ph_stream *)handle)->magic == STREAM_MAGIC ? handle : NULL;
-    ph_touch(); /* 0 and cudaStreamLegacy (1); cudaStreamPerThread (2) is treated as the legacy stream's equal */
+    ph_touch();
     pthread_mutex_lock(&ph_lock);
     struct ph_stream *stream = legacy_locked(ph_device_current());
     pthread_mutex_unlock(&ph_lock);
@@ -75,7 +83,7 @@ struct ph_stream *ph_stream_resolve(void *handle)
 }
 
 /* The legacy stream and blocking streams wait for each other (CUDA's implicit synchronisation). */
-static void implicit_order_locked(struct ph_stream *stream)
+void ph_stream_order_locked(struct ph_stream *stream)
 {
     if (stream->flags & STREAM_NON_BLOCKING) return;
     bool is_legacy = stream == legacy[stream->device];
@@ -88,18 +96,23 @@ static void implicit_order_locked(struct ph_stream *stream)
 static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns)
 {
     const struct ph_device_spec *spec = ph_spec();
-    implicit_order_locked(stream);
+    ph_stream_order_locked(stream);
     for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].lag += (int64_t)spec->kernel_gap_ns;
-    ph_head_add_host(&stream->head, (int64_t)spec->launch_latency_ns);
+    ph_queue_add_host(stream, (int64_t)spec->launch_latency_ns);
     for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].work += (int64_t)duration_ns, stream->head.entry[i].drag += (int64_t)drag_ns;
+    ph_queue_moved(stream, duration_ns);
     stream->used = true;
 }
 
 void ph_run(struct ph_stream *stream, struct ph_time time)
 {
     pthread_mutex_lock(&ph_lock);
-    uint64_t duration_ns = ph_straggle(stream->device, time.duration_ns, ph_clock());
-    run_locked(stream, duration_ns, duration_ns * time.drag_permille / 1000);
+    uint64_t duration_ns = ph_straggle(stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.class), ph_clock());
+    uint64_t drag_ns = duration_ns * time.drag_permille / 1000;
+    ph_queue_wait_locked(stream, time.works);
+    run_locked(stream, duration_ns, drag_ns);
+    ph_queue_push_locked(stream, time.works, duration_ns, drag_ns);
+    PH_TRACE(ph_trace_run_locked(stream, duration_ns, drag_ns, time.source));
     stream->busy_ns += duration_ns;
     if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns) busiest[stream->device] = stream;
     struct ph_rank_page *page = ph_page();
@@ -110,12 +123,14 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
 
 void ph_submit(void *handle, const struct ph_pack *signature)
 {
-    ph_host_cost(ph_spec()->launch_cost_ns);
+    ph_host_call(ph_call_of(signature));
+    PH_TRACE(ph_trace_launch(signature));
     struct ph_stream *stream = ph_stream_resolve(handle);
     if (!stream) ph_die("a library call names a stream that does not exist");
     ph_device_code(stream->device);
     ph_run(stream, ph_duration(signature));
     atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
+    PH_TRACE_END();
     ph_leave();
 }
 
@@ -130,11 +145,14 @@ static bool computing_past_locked(const struct ph_stream *stream, uint64_t time)
 uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops, uint32_t count)
 {
     struct ph_pack body = {0};
-    ph_host_cost(ph_spec()->launch_cost_ns);
+    ph_host_call(PH_CALL_COMM);
+    PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
+    ph_observers_due();
     pthread_mutex_lock(&ph_lock);
-    implicit_order_locked(stream);
+    ph_queue_wait_locked(stream, 1);
+    ph_stream_order_locked(stream);
     ph_head_prune(&stream->head, ph_clock());
-    ph_head_add_host(&stream->head, (int64_t)ph_spec()->launch_latency_ns);
+    ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
     uint64_t node = ph_node_new(ph_head_lower(&stream->head), PH_UNKNOWN);
     ph_pack_uint(&body, ph_clock());
     ph_extra_pack(&body, computing_past_locked(stream, ph_head_lower(&stream->head)));
@@ -148,6 +166,7 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     ph_send(PH_OPS, &body, 6); /* under ph_lock: messages ph_leave in the order of their nodes */
     stream->head.count = 1;
     stream->head.entry[0] = (struct ph_entry){node, 0, 0, 0};
+    ph_queue_push_locked(stream, 1, 0, 0);
     stream->used = true;
     atomic_fetch_add_explicit(&ph_page()->comm_launches, 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
@@ -160,9 +179,7 @@ static void anchor_locked(uint64_t node, uint64_t time)
 {
     ph_node_known(node, time);
     if (time >= ph_clock()) {
-        ph_host.node = node;
-        ph_host.time = time;
-        ph_host.offset = 0;
+        ph_host_anchor(node, time);
     }
     atomic_store(&ph_page()->blocked, 0);
     ph_clock_publish();
@@ -176,13 +193,13 @@ void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32
     uint64_t req = ph_request_id();
     ph_touch();
     pthread_mutex_lock(&ph_lock);
-    ph_clock_advance(0);
+    ph_clock_advance(PH_CALL_MEET);
+    ph_head_add_host(&head, 0);
     uint64_t node = ph_node_new(ph_clock(), PH_UNKNOWN);
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, ph_clock());
     ph_extra_pack(&body, false);
     ph_pack_uint(&body, node);
-    ph_head_add_host(&head, 0);
     ph_head_pack(&body, &head);
     ph_pack_raw(&body, rest->data, rest->length);
     atomic_store(&ph_page()->blocked, 1);
@@ -196,6 +213,7 @@ void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
     anchor_locked(node, time);
+    ph_power_waited_locked(ph_clock());
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
 }
@@ -203,10 +221,10 @@ void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32
 /* The lowest node that may still be named: history before it may go. */
 static uint64_t oldest_named_locked(void)
 {
-    uint64_t now = ph_clock(), oldest = ph_host.node;
+    uint64_t now = ph_clock(), oldest = ph_host_oldest(UINT64_MAX);
     for (struct ph_stream *stream = streams; stream; stream = stream->next) {
         ph_head_prune(&stream->head, now);
-        oldest = ph_head_oldest(&stream->head, oldest);
+        oldest = ph_queue_oldest(stream, now, ph_head_oldest(&stream->head, oldest));
     }
     for (struct ph_event *event = events; event; event = event->next) {
         if (event->flags & EVENT_DISABLE_TIMING) ph_head_prune(&event->head, now);
@@ -221,7 +239,7 @@ static void synchronize_locked(struct ph_head *head)
 {
     uint64_t known = ph_head_exact(head, ph_clock());
     if (known != PH_UNKNOWN) { /* nothing in it depends on another rank */
-        if (known > ph_clock()) ph_host.offset += (int64_t)(known - ph_clock());
+        ph_host_reach(known > ph_clock() ? known : ph_clock());
         ph_clock_publish();
         return;
     }
@@ -250,30 +268,44 @@ static void synchronize_locked(struct ph_head *head)
     anchor_locked(node, time);
 }
 
+void ph_host_settle_locked(void)
+{
+    struct ph_head own = {0};
+    ph_head_add_host(&own, 0);
+    synchronize_locked(&own);
+}
+
 static void synchronize_with(const struct ph_head *head)
 {
     struct ph_head all = *head;
-    ph_host_cost(ph_spec()->sync_cost_ns);
+    ph_host_call(PH_CALL_SYNC);
+    PH_TRACE(ph_trace_call_begin("cudaDeviceSynchronize"));
     pthread_mutex_lock(&ph_lock);
     uint64_t before = ph_clock();
-    ph_head_add_host(&all, 0);
-    synchronize_locked(&all);
+    if (!ph_host.open || ph_head_upper(&all) > before) {
+        ph_head_add_host(&all, 0);
+        synchronize_locked(&all);
+        ph_power_waited_locked(ph_clock()); /* not where a full queue held the host back: what is queued would count as done */
+    }
     uint64_t waited = ph_clock() - before;
     pthread_mutex_unlock(&ph_lock);
     ph_observers_catch_up(waited);
+    PH_TRACE_END();
     ph_leave();
 }
 
 void ph_event_synchronize(const struct ph_event *event)
 {
+    PH_TRACE(ph_trace_api("cudaEventSynchronize"));
     if (event->recorded) synchronize_with(&event->head);
 }
 
 void ph_stream_synchronize(struct ph_stream *stream)
 {
     pthread_mutex_lock(&ph_lock);
-    implicit_order_locked(stream);
+    ph_stream_order_locked(stream);
     pthread_mutex_unlock(&ph_lock);
+    PH_TRACE(ph_trace_api("cudaStreamSynchronize"));
     synchronize_with(&stream->head);
     pthread_mutex_lock(&ph_lock);
     ph_head_prune(&stream->head, ph_clock());
@@ -338,22 +370,24 @@ bool ph_event_destroy(struct ph_event *event)
 
 void ph_event_record(struct ph_event *event, struct ph_stream *stream)
 {
-    ph_host_cost(ph_spec()->call_cost_ns);
+    ph_host_call(PH_CALL_RECORD);
     pthread_mutex_lock(&ph_lock);
-    implicit_order_locked(stream);
+    ph_stream_order_locked(stream);
     ph_head_prune(&stream->head, ph_clock());
-    ph_head_add_host(&stream->head, (int64_t)ph_spec()->launch_latency_ns);
+    ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
     stream->used = true;
     event->head = stream->head;
+    event->place = ph_queue_place(stream);
     event->recorded = true;
     event->device = stream->device;
     pthread_mutex_unlock(&ph_lock);
+    PH_TRACE(ph_trace_call("cudaEventRecord"));
     ph_leave();
 }
 
 void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event)
 {
-    ph_host_cost(ph_spec()->call_cost_ns);
+    ph_host_call(PH_CALL_WAIT);
     pthread_mutex_lock(&ph_lock);
     if (event->recorded) {
         struct ph_head before = stream->head;
@@ -361,6 +395,7 @@ void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event)
         stream->head = before;
         bool stalls = stream == busiest[stream->device] && ph_head_waits_for_more(&before, &event->head);
         ph_head_merge(&stream->head, &event->head);
+        ph_queue_after(stream, &event->place);
         if (stalls) {
             ph_head_add_host(&before, (int64_t)ph_spec()->launch_latency_ns);
             struct ph_head after = stream->head;
@@ -370,131 +405,6 @@ void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event)
         stream->used = true;
     }
     pthread_mutex_unlock(&ph_lock);
+    PH_TRACE(ph_trace_call("cudaStreamWaitEvent"));
     ph_leave();
-}
-
-/* Has `head` been reached at the caller's host clock? Decided here when the bounds decide it, else by the hub. */
-static bool ask(const struct ph_head *head)
-{
-    pthread_mutex_lock(&ph_lock);
-    ph_clock_advance(ph_spec()->call_cost_ns);
-    uint64_t now = ph_clock();
-    int decided = ph_head_upper(head) <= now ? 1 : ph_head_lower(head) > now ? 0 : -1;
-    if (decided >= 0) {
-        pthread_mutex_unlock(&ph_lock);
-        ph_leave();
-        return decided;
-    }
-    struct ph_pack body = {0};
-    uint64_t req = ph_request_id();
-    struct ph_head own = {0};
-    ph_head_add_host(&own, 0);
-    ph_pack_uint(&body, req);
-    ph_pack_uint(&body, now);
-    ph_extra_pack(&body, false);
-    ph_head_pack(&body, head);
-    ph_head_pack(&body, &own);
-    atomic_store(&ph_page()->blocked, 1);
-    ph_send(PH_QUERY, &body, 5);
-    pthread_mutex_unlock(&ph_lock);
-    ph_pack_free(&body);
-    struct ph_reply reply;
-    ph_wait(req, &reply, -1);
-    bool ready = ph_read_int(&reply) != 0;
-    uint64_t floor = (uint64_t)ph_read_int(&reply);
-    ph_reply_free(&reply);
-    pthread_mutex_lock(&ph_lock);
-    if (!ready) ph_head_not_before(head, now, floor);
-    for (int i = 0; i < head->count && ready; i++) {
-        struct ph_bound *bound = ph_bound(head->entry[i].node);
-        if (bound) ph_bound_above(bound, now - (uint64_t)(head->entry[i].lag + head->entry[i].work));
-    }
-    atomic_store(&ph_page()->blocked, 0);
-    pthread_mutex_unlock(&ph_lock);
-    ph_leave();
-    return ready;
-}
-
-/* The same for a thread that only ever polls (NCCL's watchdog). It bounds nothing, and must not wait: what the hub knows so far
- * will do. Where the host stands still, in a socket or a join, its clock says nothing: then what is known has happened. */
-static bool observe(const struct ph_head *head)
-{
-    struct ph_pack body = {0};
-    uint64_t req = ph_request_id();
-    ph_observer_looks();
-    pthread_mutex_lock(&ph_lock);
-    uint64_t upper = ph_head_upper(head), now = ph_clock();
-    bool known = upper != PH_UNKNOWN;
-    if (!known) {
-        ph_pack_uint(&body, req);
-        ph_pack_uint(&body, now);
-        ph_extra_pack(&body, false);
-        ph_head_pack(&body, head);
-        ph_pack_array(&body, 0);
-        ph_send(PH_QUERY, &body, 5);
-    }
-    pthread_mutex_unlock(&ph_lock);
-    if (!known) {
-        struct ph_reply reply;
-        ph_pack_free(&body);
-        ph_wait(req, &reply, -1);
-        upper = (uint64_t)ph_read_int(&reply);
-        known = upper-- != 0;
-        ph_reply_free(&reply);
-    }
-    bool over = known && (upper <= now || ph_clock_stands_still());
-    ph_observer_looked(over);
-    return over;
-}
-
-static bool reached(const struct ph_head *head)
-{
-    if (!ph_in_chain()) return observe(head);
-    bool ready = ask(head);
-    if (!ready) ph_clock_poll_failed();
-    return ready;
-}
-
-bool ph_event_ready(const struct ph_event *event) { return !event->recorded || reached(&event->head); }
-
-bool ph_stream_ready(struct ph_stream *stream)
-{
-    pthread_mutex_lock(&ph_lock);
-    implicit_order_locked(stream);
-    struct ph_head head = stream->head;
-    pthread_mutex_unlock(&ph_lock);
-    return reached(&head);
-}
-
-bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, float *milliseconds)
-{
-    pthread_mutex_lock(&ph_lock);
-    uint64_t from = ph_head_exact(&start->head, 0), to = ph_head_exact(&end->head, 0);
-    if (from == PH_UNKNOWN || to == PH_UNKNOWN) {
-        struct ph_pack body = {0};
-        uint64_t req = ph_request_id();
-        ph_pack_uint(&body, req);
-        ph_pack_uint(&body, ph_clock());
-        ph_extra_pack(&body, false);
-        ph_pack_array(&body, 2);
-        ph_head_pack(&body, &start->head);
-        ph_head_pack(&body, &end->head);
-        atomic_store(&ph_page()->blocked, 1);
-        ph_send(PH_TIMES, &body, 4);
-        pthread_mutex_unlock(&ph_lock);
-        ph_pack_free(&body);
-        struct ph_reply reply;
-        ph_wait(req, &reply, -1);
-        ph_read_array(&reply);
-        from = (uint64_t)ph_read_int(&reply);
-        to = (uint64_t)ph_read_int(&reply);
-        ph_reply_free(&reply);
-        pthread_mutex_lock(&ph_lock);
-        atomic_store(&ph_page()->blocked, 0);
-    }
-    bool complete = from <= ph_clock() && to <= ph_clock();
-    pthread_mutex_unlock(&ph_lock);
-    ph_leave();
-    *milliseconds = (float)((double)(int64_t)(to - from) / 1e6);
-    return complete;
 }

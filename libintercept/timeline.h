@@ -7,20 +7,46 @@
 
 /* ---- hostclock.c --------------------------------------------------------------------------------------------------- */
 extern struct ph_host {
-    uint64_t node, time; /* the anchor */
-    int64_t offset;      /* what passed since */
+    uint64_t node, time;             /* the anchor; if `open`, time is a lower bound */
+    int64_t offset;                  /* what passed since */
+    uint64_t ahead;                  /* how far the clock is known to be beyond that */
+    uint64_t known_node, known_time; /* the last anchor that the hub has told */
+    /* launchqueue.c: the host waits in a launch for what the hub alone knows. It is where `held` is reached, and what passed since
+     * offset was held_at; with no entries in it, at the anchor. */
+    bool open;
+    struct ph_head held;
+    int64_t held_at, mark_at, mark;
+    uint64_t mark_stream, reached, shown; /* reached: works of mark_stream that ended before; shown: node of `held` for the trace */
 } ph_host;
-uint64_t ph_clock(void);
+uint64_t ph_clock(void); /* a lower bound while ph_host.open; else exact */
 void ph_clock_publish(void);
-void ph_clock_advance(uint64_t cost_ns); /* by the caller's CPU time since its last call, and the call's cost */
+void ph_clock_advance(enum ph_call call); /* by the job's time since the caller's last call, and the call's cost */
 void ph_clock_poll_failed(void); /* a member of the chain has asked and was told "not yet"; takes ph_lock itself */
 bool ph_clock_stands_still(void); /* for half a second of real time, and not because it waits for the hub */
+bool ph_clock_repeats(void);      /* host time comes from a record: what the job sees must not depend on real time */
 void ph_leave(void);      /* on the way out of a call: what the interceptor spent is not the job's; needs no lock */
 bool ph_in_chain(void);   /* false for a thread that has only ever asked (NCCL's watchdog) */
+
+/* ---- launchqueue.c ----------------------------------------------------------------------------------------------------- */
+void ph_host_anchor(uint64_t node, uint64_t time); /* the hub has told where the host is */
+void ph_host_reach(uint64_t time);                 /* the host waited until `time`, if that is later */
+void ph_host_moment(uint64_t *node, int64_t *offset);
+uint64_t ph_host_oldest(uint64_t otherwise);       /* the lowest node that the host's clock names */
+int ph_host_compare(const struct ph_place *place); /* 1: it is over by now, 0: it is not, -1: not known here */
+/* Before a call puts `works` (struct ph_time) on the stream: the host waits until there is room in its queue. After: they are in it. */
+void ph_queue_wait_locked(struct ph_stream *stream, uint32_t works);
+void ph_queue_push_locked(struct ph_stream *stream, uint32_t works, uint64_t duration_ns, uint64_t drag_ns);
+void ph_queue_add_host(struct ph_stream *stream, int64_t latency); /* as ph_head_add_host, where the stream's work goes on */
+void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns); /* work was put on it */
+void ph_queue_free(struct ph_stream *stream);
+struct ph_place ph_queue_place(const struct ph_stream *stream);
+void ph_queue_after(struct ph_stream *stream, const struct ph_place *place); /* it waits for what has that place */
+uint64_t ph_queue_oldest(struct ph_stream *stream, uint64_t now, uint64_t oldest); /* as ph_head_oldest, of its works unfinished at `now` */
 
 /* ---- heads.c --------------------------------------------------------------------------------------------------------- */
 struct ph_bound { /* what is known of a node's time */
     uint64_t node, upper, lower;
+    uint64_t floor; /* as lower, but how high depends on when the hub was asked: good for saving questions, for nothing that shows */
     uint64_t before; /* communication that ended before this did: the one launched before on its stream; 0: none */
 };
 struct ph_bound *ph_bound(uint64_t node); /* NULL: too long ago */
@@ -29,11 +55,14 @@ void ph_node_known(uint64_t node, uint64_t time);
 void ph_head_prune(struct ph_head *head, uint64_t time);
 void ph_head_pack(struct ph_pack *pack, const struct ph_head *head);
 uint64_t ph_head_lower(const struct ph_head *head);
+uint64_t ph_head_floor(const struct ph_head *head); /* at least ph_head_lower */
 uint64_t ph_head_upper(const struct ph_head *head);                /* PH_UNKNOWN when it has none */
 uint64_t ph_head_exact(const struct ph_head *head, uint64_t now); /* PH_UNKNOWN when others decide it */
 void ph_head_settle(struct ph_head *head); /* names the origin alone, if the time is known here: the same time for good */
 void ph_head_merge(struct ph_head *head, const struct ph_head *other);
-void ph_head_add_host(struct ph_head *head, int64_t latency);
+void ph_head_add(struct ph_head *head, struct ph_entry entry);
+uint64_t ph_head_name(struct ph_head *head); /* makes it one new node, which the next message defines */
+void ph_head_add_host(struct ph_head *head, int64_t latency); /* launchqueue.c */
 bool ph_head_waits_for_more(const struct ph_head *head, const struct ph_head *event); /* for communication, that is */
 void ph_head_not_before(const struct ph_head *head, uint64_t now, uint64_t floor); /* it is reached no earlier than `floor` */
 void ph_extra_stall(int device, const struct ph_head *before, const struct ph_head *after);
@@ -46,11 +75,32 @@ uint64_t ph_head_oldest(const struct ph_head *head, uint64_t otherwise); /* the 
 void ph_extra_keep(uint64_t node);
 void ph_heads_reset(void);
 
+/* ---- power.c ----------------------------------------------------------------------------------------------------------- */
+uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_class class); /* how long a kernel takes as the GPU stands */
+void ph_power_waited_locked(uint64_t now);                                           /* the host has waited for its GPU until `now` */
+void ph_power_reset(void);
+
+/* ---- threads.c --------------------------------------------------------------------------------------------------------- */
+struct ph_watcher { int tid; uint64_t switches; }; /* a thread, and how often it has gone to sleep so far */
+bool ph_thread_sleeps(int tid);                    /* false as well for one that is gone */
+bool ph_thread_joins(int tid, int other);          /* waits for `other` to end; false where the kernel does not tell */
+uint64_t ph_thread_switches(int tid);
+int ph_watchers(struct ph_watcher *found, int most); /* NCCL's watchdogs in this process */
+
 /* ---- observer.c -------------------------------------------------------------------------------------------------------- */
-void ph_observer_looks(void);             /* around each look of a thread that is not in the chain */
+/* Around each look of a thread that is not in the chain: how it is to be answered. */
+enum ph_look {
+    PH_LOOK_AT_ONCE, /* by what is known so far */
+    PH_LOOK_EXACTLY, /* by the order of simulated times */
+    PH_LOOK_LATER    /* not now: it shall look again */
+};
+enum ph_look ph_observer_looks(void);
 void ph_observer_looked(bool over);
+void ph_observers_due(void);              /* where the chain is about to communicate: it takes no lock */
 void ph_observers_catch_up(uint64_t waited_ns); /* after a wait of the host that took so long in virtual time; takes no lock */
 
 /* ---- timeline.c ------------------------------------------------------------------------------------------------------ */
 void ph_streams_reset(void);
+void ph_stream_order_locked(struct ph_stream *stream); /* the legacy stream and blocking streams wait for each other */
+void ph_host_settle_locked(void);                      /* asks where an open clock is; lets go of ph_lock meanwhile */
 #endif

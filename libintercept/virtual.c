@@ -69,7 +69,7 @@ PH_EXPORT int cuMemCreate(unsigned long long *handle, size_t bytes, const struct
         return CUDA_NOT_SUPPORTED;
     }
     if (properties->location.id < 0 || properties->location.id >= ph_device_count()) return CUDA_INVALID_DEVICE;
-    ph_host_cost(ph_spec()->alloc_cost_ns);
+    ph_host_call(PH_CALL_MALLOC);
     struct physical *physical = calloc(1, sizeof *physical);
     if (!physical || !ph_charge(properties->location.id, bytes)) {
         free(physical);
@@ -119,7 +119,7 @@ PH_EXPORT int cuMemUnmap(void *pointer, size_t bytes)
 {
     bool found = false;
     char *low = pointer, *high = low + bytes;
-    ph_host_cost(ph_spec()->alloc_cost_ns);
+    ph_host_call(PH_CALL_FREE);
     pthread_mutex_lock(&virtual_lock);
     for (struct mapping **link = &mappings; *link;) {
         struct mapping *mapping = *link;

@@ -22,18 +22,19 @@ __all__ = ["Cluster", "ConfigError", "Fault", "GpuModel", "GraphLink", "HostCost
 _PACKAGE = Path(str(resources.files("phantora_ns")))
 _DEFAULT_CLUSTER = "h200-rail"
 PROTOCOLS = ("ll", "ll128", "simple")
+HOST_CALLS = ("launch", "gemm", "dnn", "comm", "copy", "memset", "record", "wait", "sync", "query", "malloc", "free")
+"""Classes of calls that cost the host time: enum ph_call of libintercept/shim.h."""
 
 
 @dataclass(frozen=True)
 class HostCosts:
     """What the host pays for calls of the driver, and the GPU's own latencies, in nanoseconds."""
 
-    launch_cost_ns: int
-    call_cost_ns: int
-    sync_cost_ns: int
-    alloc_cost_ns: int
-    launch_latency_ns: int
-    kernel_gap_ns: int
+    call_ns: Mapping[str, int]  # by class of call: HOST_CALLS
+    launch_latency_ns: int      # from the end of the launch's call to the first cycle on an idle stream
+    kernel_gap_ns: int          # between back-to-back kernels
+    unknown_ns: int             # the job's own time before a call of which no record says anything
+    launch_queue: int           # works of one stream that may be unfinished before a launch waits; 0: any number
 
 
 @dataclass(frozen=True)
@@ -177,24 +178,28 @@ def load_gpu(model: str) -> GpuModel:
     path = folder / f"{model}.toml"
     top = Table(path, read_toml(path))
     device, peak, host = top.table("device"), top.table("peak"), top.table("host")
+    calls = host.table("calls")
     capability = device.text("compute_capability").partition(".")
     if not (capability[0].isdigit() and capability[2].isdigit()):
         raise device.error("compute_capability", "is not of the form \"9.0\"")
     attributes = _attributes(top)
+    nvlinks = device.integer("nvlinks")
+    linked = {} if nvlinks else {"default": 0.0}  # a GPU without NVLink need not say how fast it is
     gpu = GpuModel(
         model=model, name=device.text("name"), memory_bytes=device.size_bytes("memory"),
         context_bytes=device.size_bytes("context"), comm_bytes=device.size_bytes("communicator"),
         compute_major=int(capability[0]), compute_minor=int(capability[2]),
-        multiprocessors=device.integer("multiprocessors", low=1), nvlinks=device.integer("nvlinks"),
-        nvlink_bytes_per_ns=device.bytes_per_ns("nvlink_bandwidth"), nvlink_efficiency=device.fraction("nvlink_efficiency"),
+        multiprocessors=device.integer("multiprocessors", low=1), nvlinks=nvlinks,
+        nvlink_bytes_per_ns=device.bytes_per_ns("nvlink_bandwidth", **linked),
+        nvlink_efficiency=device.fraction("nvlink_efficiency", **linked),
         pcie_bytes_per_ns=device.bytes_per_ns("pcie_bandwidth"), memory_bytes_per_ns=device.bytes_per_ns("memory_bandwidth"),
         peak_flop_per_ns=MappingProxyType({key: peak.flop_per_ns(key) for key in peak.keys()}),
         attributes=MappingProxyType(attributes),
-        host=HostCosts(**{f"{key}_ns": host.time_ns(key) for key in
-                          ("launch_cost", "call_cost", "sync_cost", "alloc_cost", "launch_latency", "kernel_gap")}),
+        host=HostCosts(MappingProxyType({name: calls.time_ns(name) for name in HOST_CALLS}), host.time_ns("launch_latency"),
+                       host.time_ns("kernel_gap"), host.time_ns("unknown"), host.integer("launch_queue", low=0)),
         nccl=_nccl_times(top.table("nccl"), int(capability[0])),
-        tables=MappingProxyType({key: top.raw(key) for key in ("efficiency", "contention") if top.has(key)}))
-    for table in (device, peak, host, top):
+        tables=MappingProxyType({key: top.raw(key) for key in ("efficiency", "contention", "power") if top.has(key)}))
+    for table in (device, peak, calls, host, top):
         table.done()
     return gpu
 
@@ -234,9 +239,9 @@ def _nccl_constants(compute_major: int) -> NcclConstants:
     path = _PACKAGE / "data" / "nccl.toml"
     top = Table(path, read_toml(path))
     top.raw("source")
-    generations = {8: "ampere", 9: "hopper"}
+    generations = {8: "ampere", 9: "hopper", 10: "blackwell"}
     if compute_major not in generations:
-        raise top.error("generation", f"no tuning constants for compute capability {compute_major}.x; known: 8.x and 9.x")
+        raise top.error("generation", f"no tuning constants for compute capability {compute_major}.x; known: 8.x, 9.x and 10.x")
     return NcclConstants.from_table(top, generations[compute_major], PROTOCOLS)
 
 

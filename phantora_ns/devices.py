@@ -8,18 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from phantora_ns.config import GpuModel
+from phantora_ns.power import Power
 
 
 def device_lines(gpu: GpuModel) -> list[str]:
-    """The lines of device.conf: `key value`, one per field, then `attribute.N value` for each CUdevice_attribute."""
+    """The lines of device.conf: `key value`, one per field, then `cost.CLASS value` in ns for each class of calls, then
+    `power.NAME value` (power.py), then `attribute.N value` for each CUdevice_attribute. Raises ConfigError."""
     host = gpu.host
     fields = {
         "name": gpu.name, "memory_bytes": gpu.memory_bytes, "context_bytes": gpu.context_bytes, "comm_bytes": gpu.comm_bytes,
         "compute_major": gpu.compute_major, "compute_minor": gpu.compute_minor, "multiprocessors": gpu.multiprocessors,
-        "nvlinks": gpu.nvlinks, "launch_cost_ns": host.launch_cost_ns, "call_cost_ns": host.call_cost_ns,
-        "sync_cost_ns": host.sync_cost_ns, "alloc_cost_ns": host.alloc_cost_ns, "launch_latency_ns": host.launch_latency_ns,
-        "kernel_gap_ns": host.kernel_gap_ns}
+        "nvlinks": gpu.nvlinks, "launch_latency_ns": host.launch_latency_ns, "kernel_gap_ns": host.kernel_gap_ns,
+        "launch_queue": host.launch_queue}
     return [f"{key} {value}" for key, value in fields.items()] + \
+        [f"cost.{name} {value}" for name, value in host.call_ns.items()] + \
+        [f"power.{name} {value}" for name, value in Power.of(gpu).fields()] + \
         [f"attribute.{number} {value}" for number, value in sorted(gpu.attributes.items())]
 
 

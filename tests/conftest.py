@@ -10,6 +10,12 @@ ROOT = Path(__file__).resolve().parent.parent
 LIB = ROOT / "phantora_ns" / "lib"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_kernel_times_of_the_user(tmp_path_factory):
+    """What whoever runs the tests has profiled must not change what they see."""
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data-home"))
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository's top folder."""

@@ -1,173 +1,197 @@
 """Runs the measured configurations under the emulator, without a GPU, and says how far the simulation is from the truth.
 
-    python bench/accuracy/compare.py [--only NAME,NAME] [--set evaluation] [--gpus 1,2] [--host-time measured] [--out FILE]
+    make accuracy                                             the whole list, and the table in docs/accuracy.md
+    python bench/accuracy/compare.py [--only NAME,NAME] [--set evaluation] [--gpus 1,2] [--host-time none] [--steps 6] [--jobs 2]
 
-Why it exists: the one table that says what the simulator is worth. Real results come from data/results*.jsonl; each
-configuration runs with the very flags that were measured. Step time is the median over the steps after the warm-up, real
-and simulated alike. Runs whose real steps vary by 3 % or more (standard deviation over median) are summed up apart from the
-steady ones. Memory is compared to the byte. Exit status: 0 when every run gave a result, 1 otherwise.
+Why it exists: the one table that says what the simulator is worth. Each configuration runs with the very flags that were
+measured. Step time is the median over the steps after the warm-up, real and simulated alike. Rows are kept as they are made
+(store.py), so a run that was stopped goes on where it was. Exit status: 0 when every run gave a result, 1 otherwise.
 """
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
 
-from configs import HERE, SETS, load
+import store
+from breakdown import of_trace
+from configs import HERE, SETS
+from measured import TRUTH, Measured, own_results, truth_results
+from rows import row_of
+from tables import HEADER, LEGEND, markdown, replace_section, row_text, summary
 
-STEADY = 0.03  # a real run is steady when its steps' standard deviation is below this part of their median
+from phantora_ns.report.kineto import Trace, TraceError, read_trace
+from phantora_ns.report.tracediff import diff
+
 TIMEOUT_SECONDS = 1800
+DOCS = HERE.parents[1] / "docs" / "accuracy.md"
 
 
-def real_results(folder: Path) -> dict[str, dict]:
-    """name -> the last measurement of it, over all files results*.jsonl in the folder.
-
-    `every_peaks` of an entry lists the peaks of all its measurements: where real runs differ (DDP's first bucket lives until
-    NCCL's watchdog, which looks every 100 ms, has seen its all-reduce), each of them is a right answer.
-    """
-    found: dict[str, dict] = {}
-    for path in sorted(folder.glob("results*.jsonl")):
-        for line in path.read_text().splitlines():
-            entry = json.loads(line)
-            earlier = found.get(entry["name"], {"every_peaks": []})["every_peaks"]
-            found[entry["name"]] = {**entry, "every_peaks": [*earlier, entry["result"]["peaks"]]}
-    return found
+def flags_of(real: Measured, steps: int | None) -> list[str]:
+    """The job's flags; with `steps` fewer than measured, half of them as warm-up (of two scripts, the last flag counts)."""
+    flags = list(real.flags)
+    if steps is not None and steps < real.steps:
+        flags += [f"--steps={steps}", f"--warmup={steps // 2}"]
+    return flags
 
 
-def unequal(measured: list[list[list[int]]], simulated: list[list[int]], index: int) -> tuple[int, int] | None:
-    """(rank, bytes too many) of the first rank whose peak no measurement shows; index 0: allocated, 1: reserved."""
-    for rank, peaks in enumerate(simulated):
-        if peaks[index] not in [peaks_of_run[rank][index] for peaks_of_run in measured]:
-            return rank, peaks[index] - measured[-1][rank][index]
-    return None
+def command_of(real: Measured, ours: list[str], steps: int | None, out: Path, report: Path) -> list[str]:
+    """What simulates it: our own flags, then the job as it was measured."""
+    return [sys.executable, "-m", "phantora_ns", *ours, "--quiet", "--report", str(report), "torchrun", "--nnodes", "1",
+            "--nproc-per-node", str(real.gpus), str(real.script), *flags_of(real, steps), "--out", str(out)]
 
 
-def simulate(entry: dict, flags: list[str], report: Path) -> dict:
-    """The workload's own result under the emulator, started with `flags`.
+def simulate(real: Measured, ours: list[str], steps: int | None, traces: Path | None) -> tuple[dict, dict, Trace | None]:
+    """(the job's own result, our report, rank 0's trace of the last timed steps if `traces` is a folder).
 
-    Raises RuntimeError, with the end of the log, if it gave none.
+    Raises RuntimeError, with the end of the log, if there was no result; TraceError for a trace that cannot be read.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        out, log = Path(scratch, "result"), Path(scratch, "log")
-        command = [str(Path(sys.executable).with_name("phantora-ns")), *flags, "--report", str(report),
-                   "torchrun", "--nproc-per-node", str(entry["gpus"]), str(HERE / "workload.py"), *entry["flags"].split(),
-                   "--out", str(out)]
+        out, log, report = Path(scratch, "result"), Path(scratch, "log"), Path(scratch, "report")
+        if traces is not None:
+            # the last but one: where its work outlasts its launches, the next step says where it ends (report/kineto.py)
+            first = max(0, min(steps or real.steps, real.steps) - 2)
+            ours = [*ours, "--trace", str(traces), "--trace-ranks", "0", "--trace-steps", f"{first}:"]
+        # kernel times that this user has recorded would come first, and nobody else would get the same table
+        environment = os.environ | {"XDG_DATA_HOME": scratch}
         with log.open("w") as stream:
             try:
-                status = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, timeout=TIMEOUT_SECONDS).returncode
+                status = subprocess.run(command_of(real, ours, steps, out, report), stdout=stream, stderr=subprocess.STDOUT,
+                                        env=environment, timeout=TIMEOUT_SECONDS).returncode
             except subprocess.TimeoutExpired:
                 status = f"none after {TIMEOUT_SECONDS} s"
         if status != 0 or not out.exists():
             raise RuntimeError(f"status {status}: {log.read_text(errors='replace')[-2000:]}")
-        return json.loads(out.read_text().splitlines()[-1])
+        result = json.loads(out.read_text().splitlines()[-1])
+        files = sorted(traces.glob("*.json*")) if traces is not None else []
+        if traces is not None and len(files) != 1:
+            raise TraceError(f"{traces}: {len(files)} traces instead of rank 0's")
+        return result, json.loads(report.read_text()), read_trace(files[0]) if files else None
 
 
-def steady(result: dict) -> bool:
-    """True when the real run's steps repeat well enough to be held against a simulation."""
-    return result["spread"] < STEADY
+def explain(row: dict, real: Path | None, simulated: Trace | None) -> None:
+    """Adds the parts of a step by the traces (ns), and where they differ by kernel family, as far as there are traces."""
+    def parts(trace: Trace) -> dict:
+        total, steps = of_trace(trace)
+        return {name: value / steps for name, value in asdict(total).items()}
+
+    truth = read_trace(real) if real else None
+    row["real_parts"] = parts(truth) if truth else None
+    row["simulated_parts"] = parts(simulated) if simulated else None
+    if truth and simulated:
+        found = diff(truth, simulated, by="family")
+        row["difference"] = {
+            "real_step_ns": found.real.step_ns, "simulated_step_ns": found.simulated.step_ns,
+            "total": found.difference_ns / found.real.step_ns, "paired_by": found.paired_by,
+            "rows": [{"label": ("only on one side: " if r.unmatched else "") + r.label,
+                      "contribution": r.contribution_ns / found.real.step_ns, "real_ns": r.real.gpu_ns,
+                      "simulated_ns": r.simulated.gpu_ns} for r in found.rows]}
 
 
-def compared(entry: dict, simulated: dict, report: dict) -> dict:
-    """One row of the table: times in seconds, error as a part of the real time, memory in bytes of every rank."""
-    real = entry["result"]
-    return {
-        "name": entry["name"], "set": entry["set"], "gpus": entry["gpus"], "real_s": real["median_s"],
-        "spread": real["spread"], "simulated_s": simulated["median_s"],
-        "error": simulated["median_s"] / real["median_s"] - 1, "steady": steady(real),
-        "real_issue_s": real["issue_median_s"], "simulated_issue_s": simulated["issue_median_s"],
-        "real_peaks": real["peaks"], "simulated_peaks": simulated["peaks"],
-        "allocated_unequal": unequal(entry["every_peaks"], simulated["peaks"], 0),
-        "reserved_unequal": unequal(entry["every_peaks"], simulated["peaks"], 1),
-        "kernel_time_share": report.get("kernel_time_share"), "wall_s": report.get("wall_s"),
-    }
+def compare(real: Measured, ours: list[str], options: argparse.Namespace) -> dict:
+    """One row of the table. Raises what simulate() does."""
+    with tempfile.TemporaryDirectory() as scratch:
+        traces = None
+        if not options.no_traces:
+            traces = Path(options.keep_traces or scratch, real.name)
+            traces.mkdir(parents=True, exist_ok=True)
+        result, report, trace = simulate(real, ours, options.steps, traces)
+    row = row_of(real, result, report, options.steps is None or options.steps >= real.steps)
+    explain(row, real.trace, trace)
+    return row
 
 
-COLUMNS = "{:24s} {:>1s} {:4s} {:>9s} {:>6s} {:>9s} {:>7s} {:>6s} {:>6s} {:>17s} {:>17s}"
-HEADER = COLUMNS.format("configuration", "n", "set", "real ms", "spread", "sim. ms", "error", "issue", "error", "peak allocated",
-                        "peak reserved")
-LEGEND = ("spread: standard deviation of the real steps over their median; issue: the part of the real step that passed until "
-          "the host\nhad issued it, and how far the simulated host is from that; peaks: simulated minus real on the first rank "
-          "that differs")
-
-
-def memory_text(difference: tuple[int, int] | None) -> str:
-    """"equal", or the first difference and, unless it is rank 0's, its rank."""
-    if difference is None:
-        return "equal"
-    return f"{difference[1]:+,}" + (f" r{difference[0]}" if difference[0] else "")
-
-
-def row_text(row: dict) -> str:
-    """The row for a terminal: real, simulated and error first, then memory."""
-    return COLUMNS.format(
-        row["name"], str(row["gpus"]), row["set"][:4], f"{row['real_s'] * 1e3:.2f}", f"{row['spread']:.1%}",
-        f"{row['simulated_s'] * 1e3:.2f}", f"{row['error']:+.1%}", f"{row['real_issue_s'] / row['real_s']:.0%}",
-        f"{row['simulated_issue_s'] / row['real_issue_s'] - 1:+.0%}", memory_text(row["allocated_unequal"]),
-        memory_text(row["reserved_unequal"]))
-
-
-def summary(rows: list[dict]) -> list[str]:
-    """Mean and worst error, by set, of the steady runs and of the others; and how many peaks are equal."""
-    lines = []
-    for name in SETS:
-        for word, kept in (("steady", [r for r in rows if r["set"] == name and r["steady"]]),
-                           ("varying", [r for r in rows if r["set"] == name and not r["steady"]])):
-            if kept:
-                errors = [abs(r["error"]) for r in kept]
-                lines.append(f"{name}, {word} runs ({len(kept)}): mean absolute error {statistics.mean(errors):.1%}, "
-                             f"worst {max(errors):.1%}")
-    if rows:
-        allocated, reserved = (sum(r[f"{kind}_unequal"] is None for r in rows) for kind in ("allocated", "reserved"))
-        lines.append(f"peak memory equal on every rank: allocated {allocated} of {len(rows)}, reserved {reserved} of {len(rows)}")
-    return lines
-
-
-def main() -> int:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="these configurations, comma-separated")
     parser.add_argument("--set", choices=SETS)
     parser.add_argument("--gpus", help="only runs on these numbers of GPUs, comma-separated")
     parser.add_argument("--host-time", default="measured", choices=["measured", "model", "none"])
     parser.add_argument("--host-scale", help="passed to phantora-ns: multiplies measured host time")
-    parser.add_argument("--data", type=Path, default=HERE / "data")
-    parser.add_argument("--out", type=Path, help="append each row to this file as one line of JSON")
+    parser.add_argument("--kernels", type=Path, help="kernel-time database, passed to phantora-ns")
+    parser.add_argument("--steps", type=int, help="at most so many steps, half of them warm-up: simulated steps repeat")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once; measured host time wants one")
+    parser.add_argument("--no-traces", action="store_true", help="no breakdown of the simulated step")
+    parser.add_argument("--keep-traces", type=Path, help="keep the simulated traces in this folder, one folder per configuration")
+    parser.add_argument("--fresh", action="store_true", help="run all anew, finished rows too")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the results")
+    parser.add_argument("--docs", nargs="?", const="now", metavar="SECTION",
+                        help="write the table into this section of docs/accuracy.md")
+    parser.add_argument("--truth", type=Path, default=TRUTH, help="folder with train.py and train.jsonl")
     options = parser.parse_args()
-    real = real_results(options.data)
-    wanted = [c.name for c in load() if c.name in real]
+    if options.steps is not None and options.steps < 4:
+        parser.error("--steps must be at least 4: DDP replaces its buckets in the third step, and half of them are warm-up")
+    if options.jobs < 1:
+        parser.error("--jobs must be at least 1")
+    try:
+        known = own_results() | truth_results(options.truth)
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"the measured results cannot be read: {error}")
+    if not any(name.startswith("truth-") for name in known):
+        print(f"left out: the earlier runs of {options.truth}, which is not there", flush=True)
+    options.wanted, options.order = list(known.values()), list(known)
     if options.only:
-        wanted = options.only.split(",")
-        unknown = [name for name in wanted if name not in real]
+        unknown = [name for name in options.only.split(",") if name not in known]
         if unknown:
-            parser.error(f"not measured: {', '.join(unknown)}; measured: {', '.join(real)}")
-    sizes = {int(n) for n in options.gpus.split(",")} if options.gpus else None
-    entries = [real[name] for name in wanted if (options.set in (None, real[name]["set"])) and
-               (sizes is None or real[name]["gpus"] in sizes)]
-    flags = ["--host-time", options.host_time] + (["--host-scale", options.host_scale] if options.host_scale else [])
-    rows, failed = [], 0
+            parser.error(f"not measured: {', '.join(unknown)}; measured: {', '.join(known)}")
+        options.wanted = [known[name] for name in options.only.split(",")]
+    if options.gpus:
+        options.wanted = [m for m in options.wanted if str(m.gpus) in options.gpus.split(",")]
+    options.wanted = [m for m in options.wanted if options.set in (None, m.set)]
+    if not options.wanted:
+        parser.error("no measured configuration fits --only, --set and --gpus")
+    return options
+
+
+def main() -> int:
+    options = parse()
+    ours = ["--host-time", options.host_time] + (["--host-scale", options.host_scale] if options.host_scale else [])
+    kernels = None
+    if options.kernels:
+        ours += ["--kernels", str(options.kernels)]
+        kernels = f"{options.kernels.name} {hashlib.sha256(options.kernels.read_bytes()).hexdigest()[:12]}"
+    run = store.new_run({"host-time": options.host_time, "host-scale": options.host_scale, "kernels": kernels,
+                         "steps": options.steps, "traces": None if not options.no_traces else "none"})
+    earlier = {} if options.fresh else store.finished(options.results, run)
+    run["rows"] = list(earlier.values())
     print(HEADER, flush=True)
-    for entry in entries:
-        handle, path = tempfile.mkstemp(suffix=".json")
-        os.close(handle)
+    failed = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        waiting = {}
+        for real in options.wanted:
+            if real.name in earlier:
+                print(row_text(earlier[real.name]), flush=True)
+            else:
+                waiting[pool.submit(compare, real, ours, options)] = real
         try:
-            simulated = simulate(entry, flags, Path(path))
-            row = compared(entry, simulated, json.loads(Path(path).read_text()))
-        except RuntimeError as error:
-            failed += 1
-            print(f"{entry['name']:24s} {entry['gpus']}  failed: {error}", flush=True)
-            continue
-        finally:
-            os.unlink(path)
-        rows.append(row)
-        print(row_text(row), flush=True)
-        if options.out:
-            with options.out.open("a") as stream:
-                stream.write(json.dumps(row) + "\n")
-    print("\n".join([LEGEND, *summary(rows)]))
+            for done in as_completed(waiting):
+                real = waiting[done]
+                try:
+                    row = done.result()
+                except (RuntimeError, TraceError) as error:
+                    failed += 1
+                    print(f"{real.name:24s} {real.gpus}  failed: {error}", flush=True)
+                    continue
+                run["rows"].append(row)
+                store.keep(options.results, run)
+                print(row_text(row), flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+    names = {real.name for real in options.wanted}
+    run["rows"].sort(key=lambda row: options.order.index(row["name"]))
+    print("\n".join([LEGEND, *summary([row for row in run["rows"] if row["name"] in names])]))
+    if run["rows"]:
+        print(f"kept in {store.keep(options.results, run)}")
+        if options.docs:
+            replace_section(DOCS, options.docs, markdown(run))
     return 1 if failed else 0
 
 

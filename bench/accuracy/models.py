@@ -1,4 +1,4 @@
-"""The two models of the accuracy bench: a Llama and a ResNet-50, plain PyTorch.
+"""The models of the accuracy bench: a Llama, a ResNet-50 and a vision transformer, plain PyTorch.
 
 Why it exists: step times and peak memory of real GPUs are only comparable with those of emulated ones if the model is
 the same to the last temporary. What is allocated when, and how long it lives, is part of this file's face: reordering
@@ -135,3 +135,35 @@ class ResNet50(nn.Module):
 
     def forward(self, x):
         return self.fc(self.pool(self.blocks(self.stem(x))).flatten(1))
+
+
+class VisionBlock(nn.Module):
+    """Attention and feed-forward with LayerNorm, biases and GELU."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.n1, self.n2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        query, key, value = self.qkv(self.n1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.n2(x))))
+
+
+class VisionTransformer(nn.Module):
+    """ViT-B/16 for 224 x 224 images and 1,000 classes (Dosovitskiy et al. 2020, table 1)."""
+
+    def __init__(self, width=768, layers=12, heads=12):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.first, self.places = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, 197, width))
+        self.blocks = nn.Sequential(*(VisionBlock(width, heads) for _ in range(layers)))
+        self.norm, self.fc = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), 1) + self.places
+        return self.fc(self.norm(self.blocks(x))[:, 0])

@@ -18,10 +18,16 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
-from models import LLAMAS, Llama, ResNet50
+from models import LLAMAS, Llama, ResNet50, VisionTransformer
 from torch.distributed.device_mesh import init_device_mesh
 
 IMAGE_CLASSES = 1000
+OPTIMIZERS = {
+    "fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4, fused=True),
+    "foreach": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4, foreach=True),
+    "single": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4, foreach=False),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-4),
+}
 
 
 def tensor_parallel(model, mesh):
@@ -79,7 +85,7 @@ def build_llama(options, rank, world):
             layer.compile()
     if options.mode in ("fsdp", "fsdp_tp"):
         fully_sharded(model, mesh["dp"])
-    else:
+    elif options.precision == "bf16":
         model = model.to(torch.bfloat16)
     model.to_empty(device="cuda")
     model.initialise()
@@ -136,18 +142,22 @@ def pipeline_step(options, model, vocabulary, optimizer, rank, world):
     return step
 
 
-def resnet_step(options):
-    """A function that trains one step of ResNet-50: channels last, bf16 autocast, SGD, one batch that stays on the GPU."""
-    model = ResNet50().cuda().to(memory_format=torch.channels_last)
+def image_step(options):
+    """A function that trains one step of ResNet-50 (SGD) or ViT-B/16 (AdamW): channels last, autocast, one batch that stays on
+    the GPU."""
+    model = (ResNet50() if options.model == "resnet50" else VisionTransformer()).cuda().to(memory_format=torch.channels_last)
     if options.mode == "ddp":
         model = nn.parallel.DistributedDataParallel(model, device_ids=[torch.cuda.current_device()])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    if options.model == "resnet50":
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    else:
+        optimizer = OPTIMIZERS[options.optimizer](model.parameters())
     images = torch.randn(options.mbs, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
     labels = torch.randint(0, IMAGE_CLASSES, (options.mbs,), device="cuda")
 
     def step():
         for _ in range(options.accum):
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast("cuda", torch.bfloat16, enabled=options.precision == "bf16"):
                 loss = F.cross_entropy(model(images), labels)
             loss.backward()
         optimizer.step()
@@ -198,7 +208,7 @@ def profile(step, path, rank):
 
 def parse():
     parser = argparse.ArgumentParser(description="Trains one configuration and prints its step times and peak memory.")
-    parser.add_argument("--model", default="llama", choices=["llama", "resnet50"])
+    parser.add_argument("--model", default="llama", choices=["llama", "resnet50", "vit"])
     parser.add_argument("--size", default="1b", choices=LLAMAS)
     parser.add_argument("--mode", default="fsdp", choices=["none", "ddp", "fsdp", "tp", "fsdp_tp", "pp"])
     parser.add_argument("--tp", type=int, default=1, help="tensor-parallel ranks of mode fsdp_tp (tp: all of them)")
@@ -207,6 +217,8 @@ def parse():
     parser.add_argument("--layers", type=int, help="layers, instead of the size's own")
     parser.add_argument("--ac", action="store_true", help="recompute every layer in the backward pass")
     parser.add_argument("--compile", action="store_true", help="torch.compile every layer")
+    parser.add_argument("--optimizer", default="fused", choices=OPTIMIZERS, help="AdamW's implementation, or SGD")
+    parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32", "tf32"], help="fp32, tf32: not with FSDP or TP")
     parser.add_argument("--accum", type=int, default=1, help="micro-batches per step")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--warmup", type=int, default=4, help="first steps that the summary leaves out")
@@ -220,6 +232,8 @@ def main():
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if options.mode == "none" and world > 1:
         raise SystemExit("workload.py: --mode none is for one GPU; name a parallel mode")
+    if options.precision != "bf16" and options.mode not in ("none", "ddp"):
+        raise SystemExit("workload.py: --precision fp32 and tf32 are for modes none and ddp")
     if options.mode == "pp" and options.mbs > 1:
         raise SystemExit("workload.py: --mode pp takes one sequence per micro-batch (its inputs are views of the batch, and "
                          "torch's pipelining refuses strided ones); raise --accum instead of --mbs")
@@ -228,13 +242,14 @@ def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.manual_seed(0 if options.mode == "pp" else rank)  # a pipeline's last stage needs the first one's tokens
 
-    if options.model == "resnet50":
+    torch.backends.cuda.matmul.allow_tf32 = options.precision == "tf32"
+    if options.model != "llama":
         if options.mode not in ("none", "ddp"):
-            raise SystemExit("workload.py: resnet50 runs in modes none and ddp")
-        step = resnet_step(options)
+            raise SystemExit(f"workload.py: {options.model} runs in modes none and ddp")
+        step = image_step(options)
     else:
         model, vocabulary = build_llama(options, rank, world)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        optimizer = OPTIMIZERS[options.optimizer](model.parameters())
         if options.mode == "pp":
             step = pipeline_step(options, model, vocabulary, optimizer, rank, world)
         else:

@@ -1,120 +1,178 @@
-"""How well the shares of sim/contention.py describe what was measured: fitted on one set, shown on two others.
+"""Where `[contention]` in the GPU models' files comes from, and how well it describes what was measured.
 
-Why it exists: `[contention]` in the GPU models' files is four numbers; this prints where they come from and what they miss.
-Calibration: pairs of one kernel and one collective, each wholly covered by the other (bench/accuracy/contention.py).
-Evaluation, fitted to nothing here: the `overlap` lines of the NCCL sweep, and a profiled step of a real 8-GPU FSDP job, where a
-launch that a collective covers wholly is compared with launches of the same kernel and grid that none touches.
+Why it exists: constants are chosen on calibration only, and everything else is shown apart from it. Calibration: steps of real
+jobs (`set` in bench/accuracy/configs.toml), and pairs of one kernel and one collective, each wholly covered by the other
+(bench/accuracy/contention.py). Evaluation: steps of other jobs, and the `overlap` lines of the NCCL sweep. No number is fitted to
+those, but the form of `waves` (sim/contention.py) was chosen after a look at the products of two of them: 8b-fsdp-8k-ac and
+8b-fsdp_tp-4x2-8k-ac judge matrix products only in part.
 
-    python bench/contention/fit.py
+    python bench/contention/fit.py [--also TRACE.json.gz]     # TRACE: a step of 8b-fsdp-4k on another machine, for calibration
 """
-import gzip
+import argparse
 import json
 import statistics
-from bisect import bisect_left
+import sys
 from collections import defaultdict
 from pathlib import Path
 
-from phantora_ns.config import load_gpu
-from phantora_ns.sim.contention import Contention
+from phantora_ns.config import load_cluster, load_gpu
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
+from phantora_ns.sim._graph_comm import course_of
+from phantora_ns.sim.collectives import CollectiveModel
+from phantora_ns.sim.contention import Contention, tiles_of
+from phantora_ns.sim.topology import Topology
 
 BENCH = Path(__file__).resolve().parent.parent
-CALIBRATION = BENCH / "accuracy" / "data" / "contention.jsonl"
+sys.path[:0] = [str(BENCH / "accuracy"), str(BENCH / "contention")]
+
+import configs  # noqa: E402
+import steps  # noqa: E402
+
+DATA = BENCH / "accuracy" / "data"
+PAIRS = DATA / "contention.jsonl"
 SWEEP = BENCH / "nccl" / "data" / "nccl.jsonl"
-TRACE = BENCH / "accuracy" / "data" / "traces" / "8b-fsdp-4k.json.gz"
+FLAT = 340  # permille: one share for every product, what the tiles are compared with
+BF16, COMPUTE_32F = 14, 68
 
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def class_of(name):
-    """The class of a kernel or of a measured piece of compute, as sim/contention.py names it."""
-    name = name.lower()
-    if any(word in name for word in ("sdpa", "flash", "attention")):
-        return "attention"
-    return "gemm" if any(word in name for word in ("gemm", "nvjet", "cutlass")) else "memory"
+def named_product(name):
+    """The cuBLAS signature of a measured piece such as gemm_8192_4096_14336 or gemm8192, None for others."""
+    sizes = name.removeprefix("gemm").strip("_").split("_")
+    if not name.startswith("gemm"):
+        return None
+    m, n, k = (int(size) for size in (sizes if len(sizes) == 3 else sizes * 3))
+    return [0, 0, 0, n, m, k, 1, BF16, BF16, BF16, BF16, COMPUTE_32F, 1, n, k, n]
 
 
-def calibrate():
-    """Median extra share by class. Collectives shorter than a big kernel mostly wait for it to leave the GPU: left out."""
-    found = defaultdict(list)
-    for line in lines(CALIBRATION):
+def predicted_us(name, alone_us, permille):
+    product = named_product(name)
+    klass = steps.class_of(name)
+    kind = signature.GEMM if product else signature.KERNEL
+    return alone_us * (1 + permille(kind, product or [], max(1, round(alone_us * 1000)), klass) / 1000)
+
+
+def pairs(permille, shares):
+    """Prints measured extra time by class. Collectives shorter than a big kernel mostly wait for it to leave: left out."""
+    found, errors, back = defaultdict(list), [], []
+    for line in lines(PAIRS):
         if line["collective"].startswith("all_reduce-25"):
             continue
-        found[class_of(line["compute"])].append(statistics.median(line["compute_beside_us"]) / line["compute_alone_us"] - 1)
-        found["collective"].append(statistics.median(line["collective_beside_us"]) / line["collective_alone_us"] - 1)
-    return {name: (statistics.median(extra), min(extra), max(extra), len(extra)) for name, extra in found.items()}
+        beside, alone = statistics.median(line["compute_beside_us"]), line["compute_alone_us"]
+        found[steps.class_of(line["compute"])].append(beside / alone - 1)
+        errors.append(predicted_us(line["compute"], alone, permille) / beside - 1)
+        back.append(statistics.median(line["collective_beside_us"]) / line["collective_alone_us"] - 1)
+    print("pairs in bursts: extra time when wholly covered (median, least, most, pairs)")
+    rows = {**{steps.NAMES[klass]: extra for klass, extra in sorted(found.items())}, "collective": back}
+    for name, extra in rows.items():
+        print(f"  {name:10} {statistics.median(extra):6.1%}  {min(extra):6.1%} .. {max(extra):6.1%}  {len(extra):3}   "
+              f"file {getattr(shares, name):.0%}")
+    print(f"  model: mean absolute error {statistics.mean(map(abs, errors)):.1%}, mean {statistics.mean(errors):+.1%}")
 
 
-def sweep(shares):
-    """(what, measured us, predicted us) of the sweep's overlap lines."""
+def sweep(permille):
+    """Prints the sweep's overlap lines, compute only."""
     overlap = [line for line in lines(SWEEP) if line["op"] == "overlap"]
     alone = {(line["world"], line["compute"]): line["compute_us"] for line in overlap if line["comm"] == "none"}
+    errors = []
     for line in overlap:
         if line["comm"] != "none":
-            own = alone[line["world"], line["compute"]]
-            share = getattr(shares, class_of(line["compute"]))
-            yield f"{line['world']} GPUs, {line['compute']} beside {line['comm']}", line["compute_us"], own * (1 + share)
+            guess = predicted_us(line["compute"], alone[line["world"], line["compute"]], permille)
+            errors.append(guess / line["compute_us"] - 1)
+            print(f"  {line['world']} GPUs, {line['compute']:10} beside {line['comm']:20} measured {line['compute_us']:7.1f} us, "
+                  f"model {guess:7.1f}  {errors[-1]:+6.1%}")
+    print(f"  mean absolute error {statistics.mean(map(abs, errors)):.1%}, worst {max(map(abs, errors)):.1%}")
 
 
-def spans(events):
-    """Disjoint (begin, end) of the union of events."""
-    merged = []
-    for begin, end in sorted((e["ts"], e["ts"] + e["dur"]) for e in events):
-        if merged and begin <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([begin, end])
-    return merged
+def fit(found, gpu, shares):
+    """Prints which tile_rate and tile_start meet the covered products of calibration steps best, errors weighted by time."""
+    products = [judged for step in found for judged in step.judge(steps.shares(gpu), covered_only=True) if judged.product]
+    peak, total = gpu.peak_flop_per_ns["bf16"] / gpu.multiprocessors, sum(judged.measured_ns for judged in products)
+    best = []
+    for rate in range(76, 100):
+        for start in range(0, 401, 50):
+            model = shares._replace(tile_rate=rate / 100, tile_start=start)
+            wrong_ns = 0.0
+            for judged in products:
+                m, n, k, batch = judged.product[3:7]
+                alone_ns = judged.alone_ns / judged.launches
+                guess_ns = model.product_ns(alone_ns, tiles_of(m, n, batch), k, peak, gpu.multiprocessors)
+                wrong_ns += abs(guess_ns * judged.launches - judged.measured_ns)
+            best.append((wrong_ns / total, rate, start))
+    best.sort()
+    print("fit: mean absolute error over covered products of the calibration steps, tile_rate, tile_start")
+    for error, rate, start in best[:3]:
+        print(f"  {error:.2%}  {rate}%  {start}")
+    file = next(error for error, rate, start in best if (rate, start) == (round(shares.tile_rate * 100), shares.tile_start))
+    print(f"  {file:.2%}  {shares.tile_rate:.0%}  {shares.tile_start}   as in the file")
 
 
-def trace(path):
-    """By class: (covered us measured, the same launches' us alone, launches)."""
-    events = json.loads(gzip.open(path).read())["traceEvents"]
-    kernels = [e for e in events if e.get("cat") == "kernel" and e.get("ph") == "X"]
-    communication = spans(e for e in kernels if "nccl" in e["name"].lower())
-    begins = [begin for begin, _ in communication]
-    alone, covered = defaultdict(list), defaultdict(list)
-    for kernel in kernels:
-        if "nccl" in kernel["name"].lower():
+def replay(name, step, gpu):
+    """Prints what the model makes of one step's kernels, replayed beside its own collectives."""
+    tiled, flat = list(step.judge(steps.shares(gpu))), list(step.judge(steps.shares(gpu, FLAT)))
+    if not tiled:
+        print(f"  {name}: no launch beside a collective has an equal one alone")
+        return
+    judged_ns = sum(one.measured_ns for one in tiled)
+    print(f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of them have equal launches alone")
+    for klass in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
+        rows = [(a, b) for a, b in zip(tiled, flat) if klass is None or a.klass == klass]
+        if not rows:
             continue
-        begin, end = kernel["ts"], kernel["ts"] + kernel["dur"]
-        at = bisect_left(begins, begin)
-        before = communication[at - 1] if at else (0, 0)
-        after = communication[at] if at < len(communication) else (float("inf"), 0)
-        key = kernel["name"], tuple(kernel["args"].get("grid", ()))
-        if before[1] >= end:
-            covered[key].append(kernel["dur"])
-        elif before[1] <= begin and after[0] >= end:
-            alone[key].append(kernel["dur"])
-    totals = defaultdict(lambda: [0.0, 0.0, 0])
-    for key, durations in covered.items():
-        # One kernel and grid may serve products of several shapes: only where all launches alone agree is there a comparison.
-        others = alone.get(key, [])
-        if len(others) >= 3 and max(others) < 1.15 * min(others):
-            total = totals[class_of(key[0])]
-            total[0] += sum(durations)
-            total[1] += statistics.median(others) * len(durations)
-            total[2] += len(durations)
-    return totals
+        measured, alone, model, plain = (sum(values) for values in zip(
+            *((a.measured_ns, a.alone_ns, a.model_ns, b.model_ns) for a, b in rows)))
+        wrong = sum(abs(a.model_ns - a.measured_ns) for a, _ in rows) / measured
+        wrong_flat = sum(abs(b.model_ns - b.measured_ns) for _, b in rows) / measured
+        print(f"    {steps.NAMES.get(klass, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
+              f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} ({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
+              f"one share for products {plain / 1e6:7.2f} ({plain / measured - 1:+6.1%}, {wrong_flat:5.1%})")
+
+
+def collectives(name, step, alone_ns):
+    """Prints how much longer collectives took than the model says they do alone: all of them, and the tenth that waited least."""
+    for kind, ratios in step.ratios(alone_ns).items():
+        tenth = ratios[: max(1, len(ratios) // 10)]
+        print(f"  {name} {kind:14} {len(ratios):4}: least {ratios[0]:.2f}, first tenth {statistics.mean(tenth):.2f}, "
+              f"median {statistics.median(ratios):.2f}")
 
 
 def main():
-    shares = Contention.of(load_gpu("h200"))
-    print("calibration: extra time when wholly covered (median, least, most, pairs), and what the model's file says")
-    for name, (median, least, most, pairs) in sorted(calibrate().items()):
-        print(f"  {name:11} {median:6.1%}  {least:6.1%} .. {most:6.1%}  {pairs:3}   file {getattr(shares, name):5.0%}")
-    print("evaluation: overlap lines of the NCCL sweep, compute us")
-    errors = []
-    for what, measured, predicted in sweep(shares):
-        errors.append(predicted / measured - 1)
-        print(f"  {what:58} measured {measured:8.1f}  predicted {predicted:8.1f}  {errors[-1]:+6.1%}")
-    print(f"  mean absolute error {statistics.mean(map(abs, errors)):.1%}, worst {max(map(abs, errors)):.1%}")
-    print("evaluation: launches of a real 8-GPU FSDP step that a collective covers wholly")
-    for name, (measured, without, launches) in sorted(trace(TRACE).items()):
-        predicted = without * (1 + getattr(shares, name))
-        print(f"  {name:10} {launches:5} launches: measured {measured:7.0f} us, alone {without:7.0f}, "
-              f"predicted {predicted:7.0f}  {predicted / measured - 1:+6.1%}")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--also", type=Path)
+    options = parser.parse_args()
+    gpu, topology = load_gpu("h200"), Topology.build(load_cluster("h200-1x8"))
+    shares, permille = Contention.of(gpu), steps.shares(gpu)
+    model = CollectiveModel(topology, gpu)
+
+    def alone_ns(one):
+        plan = model.plan(steps.KINDS[one.kind], one.ranks, one.count_bytes)
+        course = course_of(plan, topology.capacities, 1.0, list)
+        return course.before_ns + max(course.private_ns, course.estimate_ns) + course.after_ns
+
+    found = {"calibration": {}, "evaluation": {}}
+    for one in configs.load():
+        trace = DATA / "traces" / f"{one.name}.json.gz"
+        if one.trace and one.gpus > 1 and trace.is_file():
+            found[one.set][one.name] = steps.Step(trace, DATA / "shapes" / f"{one.name}.json.gz")
+    if options.also:
+        found["calibration"]["another machine"] = steps.Step(options.also, DATA / "shapes" / "8b-fsdp-4k.json.gz")
+    fit(list(found["calibration"].values()), gpu, shares)
+    for which, each in found.items():
+        print(f"{which}: kernels of real steps, replayed beside the step's own collectives")
+        for name, step in each.items():
+            replay(name, step, gpu)
+        print(f"{which}: large collectives beside compute, over the model's time alone (it contains the wait for other ranks)")
+        for name, step in each.items():
+            collectives(name, step, alone_ns)
+        if which == "calibration":
+            print(f"calibration: {PAIRS.name}")
+            pairs(permille, shares)
+    print("evaluation: overlap lines of the NCCL sweep")
+    sweep(permille)
 
 
 main()

@@ -16,11 +16,14 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <optional>
 
 #include "face.h"
 #include "operators.h"
 #include "run.h"
 #include "tensors.h"
+#include "trace.h"
+#include "weigh.h"
 
 namespace phantora {
 
@@ -32,6 +35,11 @@ bool find_face()
         function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(RTLD_DEFAULT, name));
         return function != nullptr;
     };
+    face.observe_only = dlsym(RTLD_DEFAULT, "phantora_values_observe_only") != nullptr;
+    if (face.observe_only)
+        return find(face.operator_begin, "phantora_operator_begin") && find(face.operator_end, "phantora_operator_end") &&
+               find(face.recording, "phantora_values_recording") && find(face.job_ns, "phantora_values_job_ns") &&
+               find(face.weighed, "phantora_values_weighed") && find(face.observed, "phantora_values_observed");
     find(face.plant, "phantora_values_plant");
     find(face.failed, "phantora_values_failed");
     return find(face.is_device, "phantora_is_device") && find(face.pause, "phantora_values_pause") &&
@@ -131,7 +139,7 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
         const auto &input = inputs[i];
         if (input.isDevice() && input.toDevice().is_cuda()) result.device = true;
         each_tensor(input, [&](const at::Tensor &tensor) {
-            if (result.small && !worth_running(tensor, frame.op->written[i])) result.small = false;
+            if (result.small && !face.observe_only && !worth_running(tensor, frame.op->written[i])) result.small = false;
             if (!on_device(tensor)) return;
             result.device = true;
             auto *impl = tensor.unsafeGetTensorImpl();
@@ -182,6 +190,8 @@ void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inp
 
 void started(const at::RecordFunction &function)
 {
+    std::optional<Watched> ours;
+    if (face.observe_only && face.recording()) ours.emplace(weight_ns());
     const Operator *op = find_operator(function);
     if (!op || op->treatment == Treatment::kIgnore) return;
     Frame &frame = stack.push();
@@ -196,6 +206,7 @@ void started(const at::RecordFunction &function)
         stack.depth--;
         return;
     }
+    if (face.observe_only) return frame.announce();
     frame.runnable = seen.small && op->treatment == Treatment::kRun && (!op->random || op->generator >= 0 || op->substitute);
     if (frame.runnable) {
         prepare(frame, inputs);
@@ -269,13 +280,15 @@ void ended(const at::RecordFunction &function)
 {
     Frame *frame = stack.top();
     if (!frame || frame->function != &function) return;
+    std::optional<Watched> ours;
+    if (face.observe_only && face.recording()) ours.emplace(0);
     Frame *outer = stack.depth > 1 ? &stack.frames[stack.depth - 2] : nullptr;
     const Operator &op = *frame->op;
     auto all = c10::ArrayRef<c10::IValue>(function.outputs());
     auto outputs = all.slice(all.size() - std::min(all.size(), op.returns));
     bool threw = std::uncaught_exceptions() > frame->exceptions || outputs.size() != op.returns;
     if (op.read_back && face.plant) face.plant(nullptr, 0);
-    if (!threw && op.treatment != Treatment::kEnclose) {
+    if (!face.observe_only && !threw && op.treatment != Treatment::kEnclose) {
         if (frame->runnable && all_small(outputs))
             run_frame(*frame, outer, outputs);
         else
@@ -327,9 +340,9 @@ VALUES_EXPORT int phantora_values_start(void)
     if (!phantora::find_face()) return -1;
     static auto handle = at::addGlobalCallback(at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
                                                    .needsInputs(true)
-                                                   .needsOutputs(true)
+                                                   .needsOutputs(!phantora::face.observe_only) /* packing them costs the job host time */
                                                    .scopes({at::RecordScope::FUNCTION}));
-    return handle == at::INVALID_CALLBACK_HANDLE ? -1 : 0;
+    return handle == at::INVALID_CALLBACK_HANDLE || !phantora::start_trace() ? -1 : 0;
 }
 
 /* Operators run, small outputs zeroed, failures, counts planted: for tests and measurements. */

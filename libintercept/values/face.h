@@ -34,6 +34,11 @@ struct Face {
      * until plant(nullptr, 0). A planted number of 8 bytes also answers copies of 4. */
     void (*plant)(const void *value, size_t bytes);
     void (*failed)(const char *operator_name, const char *reason); /* optional: an operator could not be run */
+    bool observe_only; /* a leader: its GPU computes, so operators are named and nothing else of this is there, but: */
+    int (*recording)();     /* whether this thread's own time is being recorded */
+    int64_t (*job_ns)();    /* how much of it has passed so far and belongs to no call yet */
+    void (*weighed)(int64_t job_ns); /* what it is to be again, after what was only tried */
+    void (*observed)(uint64_t ns);   /* that much of it is ours */
 };
 
 extern Face face;

@@ -16,9 +16,13 @@ from pathlib import Path
 import zmq
 
 from phantora_ns.config import ConfigError, load_cluster, load_gpu
+from phantora_ns.hub.recording import FILE, Recorder
 from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub
+from phantora_ns.hub.trace_times import TraceTimes
 from phantora_ns.kernels import KernelTimes
+from phantora_ns.kernels.drags import Drags
+from phantora_ns.kernels.works import works_of
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.contention import Contention
 from phantora_ns.sim.flows import FlowSimulator
@@ -45,10 +49,16 @@ def build_hub(run_dir: Path) -> Hub:
     contention = Contention.of(gpu)
     graph = EventGraph(flows, CollectiveModel(topology, gpu), capacities, beside=contention.collective)
     kernel_times = KernelTimes(gpu, run.get("databases") or [])
-    return Hub(run_dir, graph, kernel_times, nodes=run["nodes"], gpus_per_node=run["gpus_per_node"],
-               drags_permille=contention.drags_permille(),
-               optimistic=sync == "optimistic",
-               config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")})
+    recording = run.get("recording")  # what is known of this machine and job; none: nobody measures in this run
+    recorder = None if recording is None else Recorder(run_dir / FILE, recording)
+    hub = Hub(run_dir, graph, kernel_times, nodes=run["nodes"], gpus_per_node=run["gpus_per_node"],
+              drag_permille=Drags(gpu).permille,
+              works=lambda kind, fields: works_of(kind, fields, gpu.multiprocessors).packed(),
+              optimistic=sync == "optimistic", leader=run.get("leader"), recorder=recorder,
+              config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")})
+    if run.get("trace") is not None:
+        hub.traces = TraceTimes(run_dir, graph, run["trace"]["ranks"])
+    return hub
 
 
 def main(arguments: list[str]) -> int:
@@ -67,6 +77,8 @@ def main(arguments: list[str]) -> int:
         what = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
         print(f"phantora-ns: the hub cannot start: {what}", file=sys.stderr)
         return 1
+    if hub.recorder is not None:
+        hub.recorder.close()
     write_result(run_dir / "hub.json", hub)
     return 0
 

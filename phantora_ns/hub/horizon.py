@@ -40,6 +40,8 @@ HELD_POLL_MS = 2
 """Between looks at the running clients' clocks while answers are held back: a page that moves sends no message."""
 STILL_CPU_NS = 100_000
 """CPU time between two samples that still counts as none: watchdog threads wake up now and then."""
+LEADER_STILL_SAMPLES = 100
+"""A leader loads modules, compiles, and waits for a real GPU: half a second, in which none of its children works either."""
 UNSEEN_STILL_SAMPLES = 100
 """For a client whose PID we cannot see: only its page tells, and half a second of silence must do."""
 
@@ -114,9 +116,24 @@ def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
             client.idle = False
             continue
         client.still += 1
-        if not client.idle and client.still >= (STILL_SAMPLES if pid else UNSEEN_STILL_SAMPLES):
-            client.idle = not pid or _all_threads_sleep(pid)
+        enough = UNSEEN_STILL_SAMPLES if not pid else LEADER_STILL_SAMPLES if client.leads else STILL_SAMPLES
+        if not client.idle and client.still >= enough:
+            client.idle = not pid or (tree_sleeps(pid) if client.leads else _all_threads_sleep(pid))
     return dead
+
+
+def tree_sleeps(pid: int) -> bool:
+    """Whether a process and all of its descendants sleep (a compiler that it waits for would not). O(their threads)."""
+    if not _all_threads_sleep(pid):
+        return False
+    try:
+        for task in os.scandir(f"/proc/{pid}/task"):
+            with open(f"{task.path}/children") as children:
+                if not all(tree_sleeps(int(child)) for child in children.read().split()):
+                    return False
+    except OSError:  # it has ended meanwhile, or this kernel does not list children (CONFIG_PROC_CHILDREN)
+        return os.path.exists(f"/proc/{pid}")
+    return True
 
 
 def _blocked_bound_ns(client: Client) -> int | None:

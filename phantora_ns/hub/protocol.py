@@ -14,7 +14,7 @@ from phantora_ns.sim.graph import Op
 VERSION = 1
 
 ERROR = 0
-HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE = range(1, 13)
+HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE, MEASURED, HOST = range(1, 15)
 
 MAX_TIME_NS = 1 << 60
 MAX_RANKS = 1 << 20
@@ -32,8 +32,10 @@ _SHAPES = {
     LOOKUP: (int, int, int, int, int, int, list),
     NOTE: (int, int, int, str, str),
     BYE: (int, int, int),
+    MEASURED: (int, int, int, list),
+    HOST: (int, int, int, dict),
 }
-_CLOCK_AT = {HELLO: None, OPS: 2, COMM_FREE: 2, NOTE: 2, BYE: 2}
+_CLOCK_AT = {HELLO: None, OPS: 2, COMM_FREE: 2, NOTE: 2, BYE: 2, MEASURED: 2, HOST: 2}
 """Where `clock` stands in a message, where it is not at 3."""
 REQUESTS = frozenset((SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP))
 
@@ -87,6 +89,24 @@ def parse_ops(items: list) -> list[tuple[Op, bytes | None, int]]:
             raise BadMessage("a payload is bytes or nil")
         ops.append((Op(kind, count_bytes, dtype, redop, peer), payload, flags))
     return ops
+
+
+def parse_samples(items: list) -> list[tuple[int, list, list | None, list[int]]]:
+    """MEASURED's list as (kind, fields, context, durations in ns); without durations, what cannot be measured.
+
+    Raises BadMessage.
+    """
+    samples = []
+    for item in items:
+        if type(item) is not list or len(item) != 4:
+            raise BadMessage("a measurement is an array of four")
+        kind, fields, context, durations_ns = item
+        if (type(kind), type(fields), type(durations_ns)) != (int, list, list) or not (context is None or type(context) is list):
+            raise BadMessage("a measurement is [kind, fields, context, durations]")
+        if any(type(ns) is not int or not 0 < ns < MAX_TIME_NS for ns in durations_ns):
+            raise BadMessage("a measured duration is a positive number of nanoseconds")
+        samples.append((kind, fields, context, durations_ns))
+    return samples
 
 
 pack = msgpack.Packer(autoreset=True).pack

@@ -19,6 +19,16 @@ _CLOCK, _SENT_SEQ, _BLOCKED = 2, 3, 5  # 64-bit words of the page, docs/wire-pro
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, bits/fcntl.h
 
 
+def lock_owner(descriptor: int) -> int | None:
+    """The PID, in our PID namespace, that holds a POSIX lock on a file's first byte; None when no living process does.
+
+    0 when the holder lives in a PID namespace that we cannot see into.
+    """
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+    return None if kind == fcntl.F_UNLCK else max(pid, 0)
+
+
 class PageError(Exception):
     """A client's shared page is missing or is not one; the text says which."""
 
@@ -55,13 +65,8 @@ class Page:
         return words[_SENT_SEQ] == handled_seq and words[_BLOCKED] == 0
 
     def owner(self) -> int | None:
-        """The PID, in our PID namespace, that holds the page's lock; None when no living process does.
-
-        0 when the holder lives in a PID namespace that we cannot see into.
-        """
-        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_GETLK, query))
-        return None if kind == fcntl.F_UNLCK else max(pid, 0)
+        """The PID of the client as `lock_owner` sees it; None when it has died."""
+        return lock_owner(self._descriptor)
 
     def close(self) -> None:
         """Lets go of the mapping and the file."""
@@ -77,8 +82,13 @@ class Client:
         self.identity = identity
         self.number = number
         self.rank = _integer(info.get("rank"), -1)
+        self.world_size = _integer(info.get("world_size"), -1)
         self.node = _integer(info.get("node"), 0)
         self.device = -1
+        self.leads = info.get("leader") == 1
+        """Whether it runs on a real GPU (docs/leading.md)."""
+        self.measures = self.leads and info.get("measures", 1) == 1
+        """Whether it measures what the others ask for; a leader that records its host's costs does not."""
         self.shm = info.get("shm")
         self.page = page
         self.seq = 1
@@ -88,6 +98,8 @@ class Client:
         self.pending: dict[int, object] = {}
         self.fetching: int | None = None
         """The FETCH that was its last message, unanswered. A client that sends on has stopped waiting for it."""
+        self.fetches: set[int] = set()
+        """A leader's open FETCHes: its GPU waits for them, and its host goes on."""
         self.results: dict[tuple[int, int], tuple] = {}
         self.results_dropped_to = 0
         """The node whose result, the oldest then, was last dropped to make room."""

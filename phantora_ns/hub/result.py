@@ -38,13 +38,37 @@ def result(hub: Hub) -> dict:
         "expired_values": hub.communicators.expired,
         "internal_errors": hub.internal_errors, "hub_cpu_ns": time.process_time_ns(), "errors": hub.errors,
         "unsupported_calls": dict(sorted(hub.notes["unsupported"].items())),
-        "warnings": dict(sorted(hub.notes["warning"].items())), "guesses": dict(sorted(hub.notes["guess"].items())),
-        "clients": clients,
+        "warnings": dict(sorted(hub.notes["warning"].items())), "guesses": _guesses(hub),
+        "leading": _leading(hub), "clients": clients,
+    }  # fmt: skip
+
+
+def _guesses(hub: Hub) -> dict[str, int]:
+    """What ranks guessed, and how many signatures another GPU's measurements stand for."""
+    times, found = hub.kernel_times, dict(sorted(hub.notes["guess"].items()))
+    return found | ({f"kernel time by data sheet ratio from {times.scaled_from}": times.scaled} if times.scaled else {})
+
+
+def _leading(hub: Hub) -> dict | None:
+    """Who led, what was measured, and what had to be estimated after all; None in a run without a leader."""
+    awaiting, recorder = hub.awaiting, hub.recorder
+    if awaiting.leader is None:
+        return None
+    unknown = [ranks for signature, ranks in awaiting.unknown.values() if not hub.kernel_times.measured(*signature)]
+    return {
+        "leader": awaiting.leader, "led": sorted(awaiting.led), "awaited": awaiting.awaited,
+        "estimated_after_waiting": {str(rank): count for rank, count in sorted(awaiting.estimated.items())},
+        "unmeasured_signatures": len(unknown), "unmeasured_ranks": sorted(set().union(*unknown)),
+        "host_recorded": recorder.host_recorded if recorder else False,
+        "measured_signatures": recorder.signatures if recorder else 0, "samples": recorder.samples if recorder else 0,
+        "problem": recorder.problem if recorder else None,
     }  # fmt: skip
 
 
 def write_result(path: Path, hub: Hub) -> None:
-    """Writes hub.json whole or not at all. Raises OSError."""
+    """Writes hub.json whole or not at all, and the last times for the traces. Raises OSError."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(result(hub), indent=1) + "\n")
     os.replace(partial, path)
+    if hub.traces is not None:
+        hub.traces.finish()

@@ -15,17 +15,23 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import zmq
 
 from phantora_ns.hub import horizon, protocol
+from phantora_ns.hub.awaiting import POLL_MS, Awaiting, Held
 from phantora_ns.hub.communicators import Communicators, JobError, Waiter
 from phantora_ns.hub.kernel_table import KernelTable
 from phantora_ns.hub.protocol import BadMessage
+from phantora_ns.hub.recording import FLUSH_MS, Recorder
 from phantora_ns.hub.registry import Client, Page, PageError
 from phantora_ns.hub.requests import Arrival, Query, Request, Times
+from phantora_ns.hub.trace_times import TraceTimes
+from phantora_ns.kernels import EXACT, signature
+from phantora_ns.kernels.schema import DatabaseError
+from phantora_ns.kernels.signature import SignatureError
 from phantora_ns.sim.graph import BadHead, BadOp, EventGraph
 
 BATCH = 256
@@ -37,16 +43,29 @@ MAX_NOTES = 1000
 """Different texts remembered per kind of note, so that a client cannot grow the hub."""
 
 
+def no_drag(kind: int, fields: list, duration_ns: int, klass: int) -> int:
+    """As kernels/drags.py, of a GPU on which nothing slows anything."""
+    return 0
+
+
+def one_work(kind: int, fields: list) -> int:
+    """As kernels/works.py, where every call is one work."""
+    return 1
+
+
 class Hub:
     """All state of a run. `gpus_per_node` maps a client's node and device to a global GPU number below `gpus`."""
 
     def __init__(self, run_dir: Path, graph: EventGraph, kernel_times, *, nodes: int, gpus_per_node: int,
                  config: dict | None = None, table_capacity: int | None = None,
-                 drags_permille: Sequence[int] = (0, 0, 0), optimistic: bool = False) -> None:
+                 drag_permille: Callable[[int, list, int, int], int] = no_drag,
+                 works: Callable[[int, list], int] = one_work, optimistic: bool = False,
+                 leader: int | None = None, recorder: Recorder | None = None) -> None:
         self.run_dir = run_dir
         self.graph = graph
         self.kernel_times = kernel_times
-        self.drags = drags_permille
+        self.drag_permille = drag_permille
+        self.works = works
         self.optimistic = optimistic
         self.config = config or {}
         options = {} if table_capacity is None else {"capacity": table_capacity}
@@ -55,12 +74,16 @@ class Hub:
         self.everyone: list[Client] = []
         self.communicators = Communicators(graph, nodes, gpus_per_node)
         self.waiting: list[Request] = []
+        self.awaiting = Awaiting(run_dir, leader)
+        self.recorder = recorder
         self.outbox: list[tuple[bytes, list]] = []
         self.messages = 0
         self.bad_messages = 0
         self.internal_errors = 0
         self.notes: dict[str, Counter] = {"unsupported": Counter(), "warning": Counter(), "guess": Counter()}
         self.errors: list[str] = []
+        self.traces: TraceTimes | None = None
+        """Set before the first client comes, when the run is traced."""
         self._held = False
         self._sampled = 0.0
         self._next_commit = COMMIT_EVERY
@@ -68,7 +91,7 @@ class Hub:
             protocol.SYNC: self._sync, protocol.QUERY: self._query, protocol.TIMES: self._times,
             protocol.COMM_INIT: self._comm_init, protocol.COMM_SPLIT: self._comm_split, protocol.COMM_FREE: self._comm_free,
             protocol.OPS: self._ops, protocol.FETCH: self._fetch, protocol.LOOKUP: self._lookup, protocol.NOTE: self._note,
-            protocol.BYE: self._bye,
+            protocol.BYE: self._bye, protocol.MEASURED: self._measured, protocol.HOST: self._host,
         }  # fmt: skip
 
     # ---- one message ------------------------------------------------------------------------------------------------
@@ -95,7 +118,7 @@ class Hub:
             if request is not None and request in client.pending:
                 raise BadMessage(f"request {request} is open already")
             self._handlers[kind](client, message)
-        except (BadMessage, BadHead, BadOp) as error:
+        except (BadMessage, BadHead, BadOp, SignatureError) as error:
             self.bad_messages += 1
             if isinstance(error, BadMessage):
                 request = request if error.request is None else error.request
@@ -148,6 +171,10 @@ class Hub:
         client = Client(identity, self.graph.add_client(), info, page)
         self.clients[identity] = client
         self.everyone.append(client)
+        if self.traces is not None:
+            self.traces.join(client.number, client.rank, name)
+        if client.leads:
+            self.awaiting.led.add(client.rank)
         self._send(identity, [protocol.HELLO, client.number, self.config])
 
     def _extra(self, client: Client, extra: dict) -> None:
@@ -226,6 +253,8 @@ class Hub:
         waiter = self.communicators.fetch(client, number, node, index)
         if waiter.exchange.complete:
             self._deliver(waiter)
+        elif client.leads:
+            client.fetches.add(number)
         else:
             client.fetching = number
 
@@ -236,10 +265,55 @@ class Hub:
         context = parameters = None
         if kind == 0 and len(fields) == 14:
             *fields, context, parameters = fields
-        duration_ns, source, klass = self.kernel_times.lookup(kind, fields, context, parameters)
-        drag_permille = self.drags[klass]
-        self.table.put(key, duration_ns, source, drag_permille)
-        self._send(client.identity, [protocol.LOOKUP, number, duration_ns, source, drag_permille])
+        held = Held(client, number, key, signature.encode(kind, fields), (kind, fields), (context, parameters))
+        if self.awaiting.leader is not None and not self.kernel_times.measured(kind, fields):
+            if client.measures:  # it has just tried
+                self.awaiting.give_up(held.token)
+                self._tell_times(self.awaiting.take(held.token), estimated=True)
+            elif self.awaiting.expected(self.clients.values()) and self.awaiting.hold(held):
+                return
+        client.pending[number] = held
+        self._tell_times([held])
+
+    def _tell_times(self, requests: Iterable[Held], estimated: bool = False) -> None:
+        """Answers LOOKUPs with what is known now; `estimated`: they waited for a measurement in vain."""
+        for request in requests:
+            duration_ns, source, klass = self.kernel_times.lookup(*request.signature, *request.rest)
+            drag_permille = self.drag_permille(*request.signature, duration_ns, klass)
+            works = self.works(*request.signature)
+            self.table.put(request.key, duration_ns, source, drag_permille, klass, works)
+            if self.awaiting.leader is not None and source != EXACT:
+                self.awaiting.guessed(request, estimated)
+            self._answer(request, [protocol.LOOKUP, request.number, duration_ns, source, drag_permille, klass, works])
+
+    def _measured(self, client: Client, message: list) -> None:
+        _, _, client.clock_ns, items = message
+        if not client.leads:
+            raise BadMessage("only a leader measures")
+        revised = False
+        for kind, fields, context, durations_ns in protocol.parse_samples(items):
+            token = signature.encode(kind, fields)
+            if not durations_ns:
+                self.awaiting.give_up(token)
+                self._tell_times(self.awaiting.take(token), estimated=True)
+                continue
+            if self.recorder is not None:
+                self.recorder.measured(kind, fields, context, durations_ns)
+            if self.kernel_times.learn(kind, fields, durations_ns):
+                duration_ns, source, klass = self.kernel_times.lookup(kind, fields)
+                revised |= self.table.revise(signature.key_of(token), duration_ns, source,
+                                             self.drag_permille(kind, fields, duration_ns, klass))
+            self._tell_times(self.awaiting.take(token))
+        if revised:
+            self.table.announce()
+
+    def _host(self, client: Client, message: list) -> None:
+        _, _, client.clock_ns, costs = message
+        if self.recorder is not None:
+            try:
+                self.recorder.host(costs, client.leads)
+            except DatabaseError as error:
+                raise BadMessage(str(error)) from None
 
     def _note(self, client: Client, message: list) -> None:
         _, _, client.clock_ns, what, text = message
@@ -259,8 +333,10 @@ class Hub:
         """Brings times up to date and releases every answer that is final."""
         try:
             self.graph.run()
-            if self.waiting:
+            if self.waiting or self.awaiting:
                 self._release()
+            while self.awaiting and self._unblock():
+                pass
         except Exception:  # ours: no message is to blame any more
             self._internal_error()
         if self.messages >= self._next_commit:
@@ -277,8 +353,11 @@ class Hub:
             self.graph.commit(bound_ns)
 
     def hold_ms(self) -> int | None:
-        """How long to wait for messages: until the next look at clocks while answers are held back, else for ever."""
-        return horizon.HELD_POLL_MS if self._held else None
+        """How long to wait for messages: until the next look at clocks while answers are held back, else until samples must be
+        written, if there are any, else for ever."""
+        if self._held or self.awaiting:
+            return horizon.HELD_POLL_MS if self._held else POLL_MS
+        return FLUSH_MS if self.recorder is not None and self.recorder.open else None
 
     def _release(self) -> None:
         kept = []
@@ -303,16 +382,34 @@ class Hub:
                     kept.append(request)
         self.waiting = kept
         self._held = needed_ns > 0
-        if self._held and time.monotonic() - self._sampled >= horizon.SAMPLE_MS / 1000:
+        if self.awaiting:  # then whoever is blocked matters, wherever its clock is
+            needed_ns = protocol.MAX_TIME_NS
+        if needed_ns and time.monotonic() - self._sampled >= horizon.SAMPLE_MS / 1000:
             self._sampled = time.monotonic()
             for client in horizon.sample_idle(self.clients.values(), needed_ns):
                 self._leave(client)
+
+    def _unblock(self) -> bool:
+        """Lets somebody go on when all are stuck over held LOOKUPs; whether somebody does."""
+        if not self.awaiting.expected(self.clients.values()):
+            self._tell_times(self.awaiting.take_all(), estimated=True)
+            return False
+        if not self.awaiting.stuck(self.everyone):
+            return False
+        before = len(self.outbox)
+        self.awaiting.waive(True)
+        self._release()
+        self.awaiting.waive(False)
+        if len(self.outbox) == before:
+            self._tell_times(self.awaiting.take_first(), estimated=True)
+        return len(self.outbox) > before
 
     def _deliver(self, waiter: Waiter) -> None:
         client, number = waiter.client, waiter.number
         client.still = 0
         if client.fetching == number:
             client.fetching = None
+        client.fetches.discard(number)
         if not client.gone and client.failure is None:
             self._send(client.identity, [protocol.FETCH, number, waiter.result()])
         self.communicators.delivered(waiter)
@@ -348,7 +445,7 @@ class Hub:
             if client.gone or client.failure is not None:
                 continue
             client.failure = text
-            for request in [*client.pending, *([] if client.fetching is None else [client.fetching])]:
+            for request in [*client.pending, *client.fetches, *([] if client.fetching is None else [client.fetching])]:
                 self._refuse(client.identity, request, text)
 
     def _leave(self, client: Client) -> None:
@@ -380,6 +477,8 @@ class Hub:
             while not stopping:
                 poller.poll(self.hold_ms())
                 self._take(router)
+                if self.recorder is not None:
+                    self.recorder.flush()
             while self._take(router):  # what had come when the end was asked for
                 pass
         finally:

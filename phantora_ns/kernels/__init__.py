@@ -1,8 +1,8 @@
 """Kernel times: how long a kernel or library call takes on a GPU, from measurements where there are any, else from models.
 
 `KernelTimes(gpu, databases).lookup(kind, fields, context)` is the only face that the hub needs. The order (DESIGN section 8):
-the exact signature, the same launch whatever its identity when its recorded variants agree, then the estimators. The answer
-always says where it came from, so that the report can count it.
+the exact signature, the same launch whatever its identity when its recorded variants agree, models fitted to what the databases
+hold, then the estimators. The answer always says where it came from, so that the report can count it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phantora_ns.config import GpuModel
 
 from . import rates, signature
-from .database import Database
+from .database import Database, DatabaseError
 from .estimators import attention, copies, gemm, graphs, launch
 from .estimators.launch import COMPUTE_BOUND, MEMORY_BOUND, Estimate
+from .learned import Learned
 from .signature import CUDNN, GEMM, KERNEL, MEMORY, Gemm, Memory, SignatureError
+from .unseen import Fitted, Scaled
+
+if TYPE_CHECKING:
+    from .fitted import Prediction
 
 EXACT, VARIANTS = 0, 1
 LONGEST_NS = 1 << 40   # 18 minutes: beyond this a size in a signature is nonsense, and a clock must not be carried away
@@ -27,12 +32,26 @@ CACHE_ENTRIES = 1 << 18
 
 class KernelTimes:
     """Durations for one GPU model. `gpu` is a GpuModel or its name; `databases` are Database objects or their paths,
-    asked in order. Raises ConfigError (GPU without efficiencies) and DatabaseError (unreadable or foreign file)."""
+    asked in order; where all are of the GPU that this one's data file names as alike, their times are taken by data sheet
+    ratio, and `scaled_from` names it. Raises ConfigError (GPU without efficiencies) and DatabaseError (unreadable or foreign
+    file)."""
 
     def __init__(self, gpu: GpuModel | str, databases: Iterable[Database | Path | str] = ()):
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
-        self.databases = [d if isinstance(d, Database) else Database.open(d, gpu=self.rates.model) for d in databases]
+        opened = [d if isinstance(d, Database) else Database.open(d) for d in databases]
+        self.scaled_from = self.rates.like if opened and all(d.gpu == self.rates.like for d in opened) else None
+        self.databases = [] if self.scaled_from else opened
+        for database in self.databases:
+            if database.gpu != self.rates.model:
+                raise DatabaseError(f"{database.path}: holds times of {database.gpu!r}, not of {self.rates.model!r}; "
+                                    "choose the simulated GPU's file")
+        self._unseen = Fitted(self.databases, self.rates, self.estimate) if self.databases else None
+        if self.scaled_from:
+            other = KernelTimes(self.scaled_from, opened)
+            self._unseen = Scaled(other.lookup, other.estimate, self.estimate)
+        self.scaled = 0  # signatures answered by data sheet ratio
         self._known: dict[Any, tuple[int, int, int]] = {}
+        self._learned = Learned()
 
     def lookup(self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None) -> tuple[int, int, int]:
         """(duration_ns, source, klass) of a signature; at least 1 ns, and an answer for any input whatever.
@@ -44,13 +63,41 @@ class KernelTimes:
             token = signature.encode(kind, fields), signature.encode(0, [context])
         except SignatureError:
             return self._whole(self._guess())
+        learned_ns = self._learned.duration_ns(token[0])
+        if learned_ns is not None:
+            return self._whole(Estimate(learned_ns, EXACT, self.estimate(kind, fields).klass))
         known = self._known.get(token)
         if known is None:
-            known = self._measured(token[0], kind, fields) or self._whole(self.estimate(kind, fields, context, parameters))
+            known = self._measured(token[0], kind, fields) or self._whole(self._model(kind, fields, context, parameters))
             if len(self._known) >= CACHE_ENTRIES:
                 self._known.clear()
             self._known[token] = known
         return known
+
+    def _model(self, kind: int, fields: Any, context: Any, parameters: bytes | None) -> Prediction | Estimate:
+        """What measurements of other signatures tell of this one, else the estimate."""
+        found = self._unseen.predict(kind, fields, context, parameters) if self._unseen else None
+        self.scaled += found is not None and self.scaled_from is not None
+        return found or self.estimate(kind, fields, context, parameters)
+
+    def measured(self, kind: int, fields: Any) -> bool:
+        """Whether this very signature has been measured: in a database, or by a leader of this run. O(log n)."""
+        try:
+            data = signature.encode(kind, fields)
+        except SignatureError:
+            return False
+        return self._learned.duration_ns(data) is not None or self._recorded(data)
+
+    def learn(self, kind: int, fields: Any, durations_ns: list[int]) -> bool:
+        """Takes in what a leader has just measured; whether `lookup` answers otherwise from now on.
+
+        A database that knows the signature stays in force, so that a run repeats without its leader. Raises SignatureError.
+        """
+        data = signature.encode(kind, fields)
+        return not self._recorded(data) and self._learned.add(data, durations_ns)
+
+    def _recorded(self, data: bytes) -> bool:
+        return any(database.exact(data) is not None for database in self.databases)
 
     def estimate(self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None) -> Estimate:
         """What the models say of a signature, databases left aside; a guess for what they cannot read."""
@@ -110,7 +157,7 @@ class KernelTimes:
         return None
 
     @staticmethod
-    def _whole(estimate: Estimate) -> tuple[int, int, int]:
+    def _whole(estimate: Estimate | Prediction) -> tuple[int, int, int]:
         duration = estimate.duration_ns
         if not math.isfinite(duration):
             return LONGEST_NS, launch.GUESS, estimate.klass

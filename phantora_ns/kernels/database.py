@@ -1,150 +1,81 @@
 """Measured kernel times: one SQLite file per GPU model, with where each number came from.
 
 Why it exists: a measurement beats any model, and must be traceable to the GPU, driver, libraries and run that it was taken
-on. Schema version 1: `meta` (key, value), `runs` (id, description, date), `samples` (signature's canonical bytes, key, launch
-key, run, count, mean, M2, median, minimum, maximum). Moments merge exactly (Chan, Golub, LeVeque 1979); a median of several
-runs is their medians' average weighted by count.
+on. Tables: schema.py. What is in them: content.py and durations.py. This is the reading side; recording.py writes while a job
+runs, databases.py finds and merges files.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import statistics
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import statistics as averages
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, NamedTuple
 
-from . import signature
+from . import schema, signature
+from .content import Host, HostTime, Run, Sample, Site
+from .durations import Statistics, combine
+from .schema import RUN_FIELDS, DatabaseError, reported, signed, unsigned
+from .signature import SignatureError
 
-SCHEMA_VERSION = 1
-APPLICATION_ID = 0x50484B54  # "PHKT", so that `file` and we can tell our files from any other SQLite database
-META = ("gpu", "driver", "cuda", "torch", "date", "clocks", "provenance")
+__all__ = ["Database", "DatabaseError", "Entry", "HostNumbers", "Observation", "Statistics", "VARIANT_TOLERANCE"]
+
 VARIANT_TOLERANCE = 0.10     # launches that differ only in identity count as one when no median is further from theirs
 
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE runs (id INTEGER PRIMARY KEY, description TEXT NOT NULL UNIQUE, date TEXT NOT NULL);
-CREATE TABLE samples (
-    signature BLOB NOT NULL, key INTEGER NOT NULL, launch INTEGER, run INTEGER NOT NULL REFERENCES runs(id),
-    count INTEGER NOT NULL CHECK (count > 0), mean REAL NOT NULL, m2 REAL NOT NULL, median REAL NOT NULL,
-    minimum INTEGER NOT NULL, maximum INTEGER NOT NULL, PRIMARY KEY (signature, run)) WITHOUT ROWID;
-CREATE INDEX samples_launch ON samples (launch) WHERE launch IS NOT NULL;
-"""
+_NUMBERS = ", ".join(Statistics.__slots__)
 
 
-class DatabaseError(ValueError):
-    """A file that is no kernel-time database of ours, or cannot be used; str() says which and what to do."""
+class Entry(NamedTuple):
+    """A signature with what all runs measured of it; `context` is that of the run with most durations."""
+
+    kind: int
+    fields: list
+    context: list | None
+    statistics: Statistics
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Durations of one signature in nanoseconds; variance is the sample variance (0 for a single one)."""
+class Observation(NamedTuple):
+    """What one run measured of a signature: the models' input. `configuration` is the run's (content.Run.fields)."""
 
+    configuration: str
+    kind: int
+    fields: list
+    context: list | None
+    median_ns: float
     count: int
-    mean: float
-    median: float
-    minimum: int
-    maximum: int
-    variance: float
-
-    @classmethod
-    def of(cls, durations: Iterable[int]) -> Statistics:
-        """Statistics of measured durations. Raises ValueError when there are none or one is not positive."""
-        values = list(durations)
-        if not values or min(values) <= 0:
-            raise ValueError("durations must be positive, and at least one")
-        variance = statistics.variance(values) if len(values) > 1 else 0.0
-        return cls(len(values), statistics.fmean(values), statistics.median(values), min(values), max(values), variance)
 
 
-def _signed(key: int) -> int:
-    """SQLite's integers are signed 64-bit."""
-    return key - (1 << 64) if key >= 1 << 63 else key
+class HostNumbers(NamedTuple):
+    """`score`: ns of the host-speed workload, None when no run measured it; `times`: by name (`latency`, `gap`)."""
 
-
-def _combine(rows: list[tuple[int, float, float, float, int, int]]) -> Statistics | None:
-    """Statistics of (count, mean, m2, median, minimum, maximum) rows taken together, None when there are none."""
-    if not rows:
-        return None
-    count, mean, m2 = 0, 0.0, 0.0
-    for n, row_mean, row_m2, *_ in rows:
-        delta = row_mean - mean
-        m2 += row_m2 + delta * delta * count * n / (count + n)
-        mean += delta * n / (count + n)
-        count += n
-    median = sum(row[3] * row[0] for row in rows) / count
-    variance = m2 / (count - 1) if count > 1 else 0.0
-    return Statistics(count, mean, median, min(r[4] for r in rows), max(r[5] for r in rows), variance)
+    score: float | None
+    times: dict[str, HostTime]
 
 
 class Database:
-    """One open kernel-time database. Read-only unless made by `create` or opened for writing."""
+    """One kernel-time database, open for reading. A reader sees what a recording has committed so far.
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, meta: Mapping[str, str]):
-        self.path, self._connection, self.meta = path, connection, dict(meta)
+    Every method raises DatabaseError when the file turns out to be damaged, or is locked for longer than schema.BUSY_S.
+    """
 
-    @classmethod
-    def create(cls, path: Path | str, **meta: str) -> Database:
-        """A new, empty file. `meta` gives every field of META. Raises DatabaseError when it exists or cannot be written."""
-        path = Path(path)
-        missing = [key for key in META if not meta.get(key)]
-        if missing or len(meta) != len(META):
-            raise DatabaseError(f"{path}: a database needs exactly {', '.join(META)}; missing {', '.join(missing) or 'none'}")
-        try:
-            with open(path, "xb"):
-                pass
-            connection = sqlite3.connect(path, isolation_level=None)
-            connection.executescript(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-                                     f"PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA} COMMIT;")
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-        except FileExistsError as error:
-            raise DatabaseError(f"{path}: exists already; open it, or choose another name") from error
-        except (OSError, sqlite3.Error) as error:
-            raise DatabaseError(f"{path}: cannot be written: {error}") from error
-        return cls(path, connection, meta)
+    def __init__(self, path: Path, connection: sqlite3.Connection, gpu: str):
+        self.path, self._connection, self.gpu = path, connection, gpu
 
     @classmethod
-    def open(cls, path: Path | str, *, gpu: str | None = None, write: bool = False) -> Database:
-        """Opens a file, read-only by default: then it may lie in a read-only folder or be in use by a writer.
+    def open(cls, path: Path | str, *, gpu: str | None = None) -> Database:
+        """Opens a file, which may lie in a folder that cannot be written or be in use by a recording.
 
         `gpu`: the model that it must be of. Raises DatabaseError when it is missing, damaged, foreign, of another version or
         of another GPU.
         """
         path = Path(path)
-        if not path.is_file():
-            raise DatabaseError(f"{path}: there is no such file; name a kernel-time database, or none to use the models alone")
-        try:
-            connection = cls._connect(path, write)
-            (application,) = connection.execute("PRAGMA application_id").fetchone()
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if application != APPLICATION_ID:
-                raise DatabaseError(f"{path}: is no kernel-time database")
-            if version != SCHEMA_VERSION:
-                raise DatabaseError(f"{path}: has schema version {version}, this release reads {SCHEMA_VERSION}; record it anew")
-            meta = dict(connection.execute("SELECT key, value FROM meta"))
-            connection.execute("SELECT count(*) FROM runs, (SELECT 1 FROM samples LIMIT 1)").fetchone()
-        except sqlite3.Error as error:
-            raise DatabaseError(f"{path}: is no kernel-time database, or damaged: {error}") from error
-        if gpu is not None and meta.get("gpu") != gpu:
-            raise DatabaseError(f"{path}: holds times of {meta.get('gpu')!r}, not of {gpu!r}; choose the simulated GPU's file")
-        return cls(path, connection, meta)
-
-    @staticmethod
-    def _connect(path: Path, write: bool) -> sqlite3.Connection:
-        """A file left in WAL mode cannot be opened `mode=ro` in a folder without write permission; then nobody writes to it
-        either, and `immutable` is true."""
-        uri = f"file:{quote(str(path.absolute()))}?mode={'rw' if write else 'ro'}"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError:
+        connection, found = schema.open_to_read(path)
+        if gpu is not None and found != gpu:
             connection.close()
-            if write or path.with_name(path.name + "-wal").exists():
-                raise
-            connection = sqlite3.connect(uri + "&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
-        return connection
+            raise DatabaseError(f"{path}: holds times of {found!r}, not of {gpu!r}; choose the simulated GPU's file")
+        return cls(path, connection, found)
 
     def close(self) -> None:
         """Closes the file; the object is of no use afterwards."""
@@ -156,100 +87,181 @@ class Database:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def insert(self, run: str, date: str, samples: Iterable[tuple[int, list | tuple, Statistics]]) -> int:
-        """Adds the statistics of a run's signatures ((kind, fields, statistics) each), all or none, and returns how many.
-
-        A signature that the run has already is merged with what is there. Raises DatabaseError (full disk, read-only) and
-        SignatureError.
-        """
-        rows = []
-        for kind, fields, found in samples:
-            data = signature.encode(kind, fields)
-            launch = _signed(signature.key(kind, signature.launch_fields(fields))) if kind == signature.KERNEL else None
-            m2 = found.variance * (found.count - 1)
-            rows.append((data, _signed(signature.key_of(data)), launch, found.count, found.mean, m2, found.median, found.minimum,
-                         found.maximum))
-        return self._write(run, date, rows)
-
-    def merge(self, other: Database) -> int:
-        """Adds every run of another database that this one lacks; returns the number of signatures added.
-
-        Runs are told apart by their description, so that merging twice changes nothing. Raises DatabaseError, also when the
-        other is of another GPU.
-        """
-        if other.meta.get("gpu") != self.meta.get("gpu"):
-            raise DatabaseError(f"{other.path}: holds times of {other.meta.get('gpu')!r}, "
-                                f"{self.path} of {self.meta.get('gpu')!r}")
-        have = {row[0] for row in self._query("SELECT description FROM runs")}
-        added = 0
-        for identity, description, date in other._query("SELECT id, description, date FROM runs ORDER BY id"):
-            if description not in have:
-                rows = other._query("SELECT signature, key, launch, count, mean, m2, median, minimum, maximum FROM samples"
-                                    " WHERE run = ?", identity)
-                added += self._write(description, date, rows)
-        return added
-
-    def _write(self, run: str, date: str, rows: list[tuple]) -> int:
-        connection = self._connection
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                connection.execute("INSERT OR IGNORE INTO runs (description, date) VALUES (?, ?)", (run, date))
-                (identity,) = connection.execute("SELECT id FROM runs WHERE description = ?", (run,)).fetchone()
-                for data, key, launch, *numbers in rows:
-                    there = connection.execute("SELECT count, mean, m2, median, minimum, maximum FROM samples WHERE signature = ?"
-                                               " AND run = ?", (data, identity)).fetchone()
-                    if there:
-                        both = _combine([there, tuple(numbers)])
-                        m2 = both.variance * (both.count - 1)
-                        numbers = [both.count, both.mean, m2, both.median, both.minimum, both.maximum]
-                    connection.execute("INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                                       (data, key, launch, identity, *numbers))
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise DatabaseError(f"{self.path}: cannot be written: {error}") from error
-        return len(rows)
-
-    def _query(self, sql: str, *values: Any) -> list[tuple]:
-        try:
-            return self._connection.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
-            raise DatabaseError(f"{self.path}: damaged: {error}") from error
+    # ---- look-up
 
     def statistics(self, data: bytes) -> Statistics | None:
-        """All runs' statistics of a signature's canonical bytes, None when it was never measured. Raises DatabaseError."""
-        return _combine(self._query("SELECT count, mean, m2, median, minimum, maximum FROM samples WHERE signature = ?", data))
+        """All runs' statistics of a signature's canonical bytes, None when it was never measured. O(log n + runs)."""
+        kind, fields = signature.decode(data)
+        name, rest = signature.split(fields)
+        found = self._query(f"SELECT {_NUMBERS}, first FROM samples WHERE signature = (SELECT s.id FROM signatures s "
+                            "LEFT JOIN texts t ON t.id = s.name WHERE s.key = ? AND s.kind = ? AND s.rest = ? AND t.text IS ?)",
+                            signed(signature.key_of(data)), kind, rest, name)
+        return self._combined([self._row(numbers) for numbers in found])
 
     def exact(self, data: bytes) -> float | None:
-        """The median duration of a signature's canonical bytes in ns, None when it was never measured. O(log n)."""
+        """The median duration of a signature's canonical bytes in ns (durations.combine), None when it was never measured."""
         found = self.statistics(data)
         return found.median if found else None
 
     def variants(self, fields: list | tuple, tolerance: float = VARIANT_TOLERANCE) -> float | None:
         """The median over recorded launches that differ from `fields` in identity only, in ns; None when there are none, or
         when one of their medians is further than `tolerance` (a share) from it. O(log n + variants)."""
-        if len(fields) < 12:
+        if len(fields) != len(signature.KERNEL_FIELDS):
             return None
-        launch = _signed(signature.key(signature.KERNEL, signature.launch_fields(fields)))
-        rows = self._query("SELECT signature, median FROM samples WHERE launch = ?", launch)
-        common = list(fields[:11])
-        medians = [median for data, median in rows if signature.decode(data)[1][:11] == common]
+        launch = signed(signature.key(signature.KERNEL, signature.launch_fields(fields)))
+        rows = self._query(f"SELECT s.id, t.text, s.rest, {_NUMBERS}, first FROM signatures s JOIN texts t ON t.id = s.name "
+                           "JOIN samples ON signature = s.id WHERE s.launch = ?", launch)
+        groups: dict[int, list[tuple[Statistics, bool]]] = {}
+        for identity, name, rest, *numbers in rows:
+            if self._fields(name, rest)[:11] == list(fields[:11]):
+                groups.setdefault(identity, []).append(self._row(numbers))
+        medians = [found.median for group in groups.values() if (found := self._combined(group))]
         if not medians:
             return None
-        middle = statistics.median(medians)
+        middle = averages.median(medians)
         return middle if all(abs(m - middle) <= tolerance * middle for m in medians) else None
 
-    def signatures(self) -> Iterator[tuple[int, list, Statistics]]:
-        """(kind, fields, statistics) of everything measured, in order of the signatures' bytes."""
-        for (data,) in self._query("SELECT DISTINCT signature FROM samples ORDER BY signature"):
-            kind, fields = signature.decode(data)
-            found = self.statistics(data)
-            if found is not None:
-                yield kind, fields, found
+    # ---- everything
 
-    def runs(self) -> list[tuple[str, str]]:
-        """(description, date) of every run, in order of insertion."""
-        return self._query("SELECT description, date FROM runs ORDER BY id")
+    def signatures(self) -> Iterator[Entry]:
+        """Everything measured, in order of the signatures' canonical bytes."""
+        contexts = dict(self._query("SELECT id, body FROM contexts"))
+        rows: dict[int, list[tuple[Statistics, bool]]] = {}
+        best: dict[int, tuple[int, bytes]] = {}
+        for number, context, *numbers in self._query(f"SELECT signature, context, {_NUMBERS}, first FROM samples"):
+            row = self._row(numbers)
+            rows.setdefault(number, []).append(row)
+            if context in contexts:
+                best[number] = max(best.get(number, (0, b"")), (row[0].count, contexts[context]))
+        for number, data in sorted(self._signatures().items(), key=lambda item: item[1]):
+            found = self._combined(rows.get(number, []))
+            if found is not None:
+                kind, fields = signature.decode(data)
+                yield Entry(kind, fields, self._context(best[number][1] if number in best else None), found)
+
+    def observations(self) -> Iterator[Observation]:
+        """What each run measured of each signature, in order of runs' uids and signatures' bytes. As in look-ups, launches that
+        the leader stopped for count only for signatures of which no run has others."""
+        signatures = {number: (data, *signature.decode(data)) for number, data in self._signatures().items()}
+        contexts = {number: self._context(body) for number, body in self._query("SELECT id, body FROM contexts")}
+        rows = self._query("SELECT r.uid, r.configuration, s.signature, s.context, s.median, s.count FROM samples s "
+                           "JOIN runs r ON r.id = s.run WHERE s.first = 0 OR NOT EXISTS "
+                           "(SELECT 1 FROM samples o WHERE o.signature = s.signature AND o.first = 0)")
+        with self._complete():
+            found = [(uid, signatures[number], configuration, None if context is None else contexts[context], median, count)
+                     for uid, configuration, number, context, median, count in rows]
+        found.sort(key=lambda row: (row[0], row[1][0]))
+        for _, (_, kind, fields), configuration, context, median, count in found:
+            if not (isinstance(median, float) and median > 0 and type(count) is int):
+                raise DatabaseError(f"{self.path}: is damaged: statistics contradict each other")
+            yield Observation(configuration, kind, fields, context, median, count)
+
+    def runs(self) -> list[Run]:
+        """All that the file holds, runs in order of their uid."""
+        found: dict[int, Run] = {}
+        columns = ", ".join(RUN_FIELDS)
+        for number, uid, score, *fields in self._query(f"SELECT id, uid, host_score, {columns} FROM runs ORDER BY uid"):
+            found[number] = Run(uid, dict(zip(RUN_FIELDS, fields)), Host(score=score))
+        names = dict(self._query("SELECT id, text FROM texts"))
+        contexts = dict(self._query("SELECT id, body FROM contexts"))
+        signatures = self._signatures()
+        with self._complete():
+            for number, run, context, first, *numbers in self._query(
+                    f"SELECT signature, run, context, first, {_NUMBERS} FROM samples"):
+                body = None if context is None else contexts[context]
+                found[run].samples[signatures[number]] = Sample(body, bool(first), self._statistics(numbers))
+            for run, name, *time in self._query("SELECT run, what, count, mean_ns, median_ns FROM host_numbers"):
+                found[run].host.numbers[name] = HostTime(*time)
+            for run, name, *time in self._query("SELECT run, class, count, mean_ns, median_ns FROM host_calls"):
+                found[run].host.calls[name] = HostTime(*time)
+            for run, key, depth, text, *time in self._query(
+                    "SELECT run, key, depth, text, count, mean_ns, median_ns FROM host_sites"):
+                found[run].host.sites[unsigned(key)] = Site(unsigned(key), depth, names[text], *time)
+        return list(found.values())
+
+    def summary(self) -> dict[str, int]:
+        """`runs`, `signatures`, `durations` (how many were measured) and `total_ns` (their sum)."""
+        ((runs, signatures),) = self._query("SELECT (SELECT count(*) FROM runs), (SELECT count(DISTINCT signature) FROM samples)")
+        ((durations, total),) = self._query("SELECT total(count), total(total) FROM samples")
+        return {"runs": runs, "signatures": signatures, "durations": int(durations), "total_ns": int(total)}
+
+    # ---- what hosts paid
+
+    def host_calls(self) -> dict[str, HostTime]:
+        """What a call of each class costs the host: over all runs, weighted by their counts."""
+        return self._host_times("class", "host_calls")
+
+    def host_numbers(self) -> HostNumbers:
+        """Host score (the mean of the runs' own) and the named times (`latency`, `gap`; weighted by their counts)."""
+        ((score,),) = self._query("SELECT avg(host_score) FROM runs")
+        return HostNumbers(score, self._host_times("what", "host_numbers"))
+
+    def host_sites(self) -> list[Site]:
+        """Host time up to each call site: of the run where it took least, in order of (depth, key).
+
+        Between the same operators one job's Python does more than another's (DTensor, FSDP), and the sites before do not always
+        tell; what the least of them takes is the framework's own.
+
+        A key is a hash of its text and those before it: should two texts meet in one, the first by the alphabet names it. What
+        a run has seen once only is mostly what is paid once only (a kernel's loading): it counts where no run has seen more.
+        """
+        rows = self._query("SELECT key, depth, min(text), sum(count), min(mean_ns), "
+                           "min(median_ns) FROM (SELECT key, depth, t.text, count, mean_ns, median_ns FROM "
+                           "host_sites h JOIN texts t ON t.id = h.text JOIN runs r ON r.id = h.run WHERE count > 1 OR NOT EXISTS "
+                           "(SELECT 1 FROM host_sites o WHERE o.key = h.key AND o.count > 1) ORDER BY r.uid) "
+                           "GROUP BY key, depth")
+        return sorted((Site(unsigned(key), *others) for key, *others in rows), key=lambda site: (site.depth, site.key))
+
+    def _host_times(self, name: str, table: str) -> dict[str, HostTime]:
+        rows = self._query(f"SELECT {name}, sum(count), sum(count * mean_ns) / sum(count), sum(count * median_ns) / sum(count) "
+                           f"FROM (SELECT h.* FROM {table} h JOIN runs r ON r.id = h.run ORDER BY r.uid) "
+                           f"GROUP BY {name} ORDER BY {name}")
+        return {found: HostTime(*time) for found, *time in rows}
+
+    # ---- rows
+
+    def _query(self, sql: str, *values: Any) -> list[tuple]:
+        with reported(self.path, "read"):
+            return self._connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def _complete(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyError as error:
+            raise DatabaseError(f"{self.path}: is damaged: a row refers to number {error}, which is not there") from error
+
+    def _signatures(self) -> dict[int, bytes]:
+        """The canonical bytes of each signature by its number."""
+        names = dict(self._query("SELECT id, text FROM texts"))
+        return {number: signature.encode(kind, self._fields(names.get(name), rest))
+                for number, kind, name, rest in self._query("SELECT id, kind, name, rest FROM signatures")}
+
+    def _fields(self, name: Any, rest: Any) -> list:
+        try:
+            return signature.join(name, rest)
+        except SignatureError as error:
+            raise DatabaseError(f"{self.path}: is damaged: {error}") from error
+
+    def _context(self, body: bytes | None) -> list | None:
+        try:
+            return None if body is None else signature.unpack(body)
+        except SignatureError as error:
+            raise DatabaseError(f"{self.path}: is damaged: a context is {error}") from error
+
+    def _statistics(self, numbers: list | tuple) -> Statistics:
+        found = Statistics(*numbers)
+        try:
+            found.check()
+        except ValueError as error:
+            raise DatabaseError(f"{self.path}: is damaged: {error}") from error
+        return found
+
+    def _row(self, numbers: list | tuple) -> tuple[Statistics, bool]:
+        return self._statistics(numbers[:-1]), bool(numbers[-1])
+
+    @staticmethod
+    def _combined(rows: list[tuple[Statistics, bool]]) -> Statistics | None:
+        """Launches that the leader stopped for (rows with True) count only where there are no others."""
+        running = [found for found, first in rows if not first]
+        return combine(running or [found for found, _ in rows])

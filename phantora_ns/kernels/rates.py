@@ -35,7 +35,8 @@ class Family:
 
 @dataclass(frozen=True)
 class Rates:
-    """Bandwidths in bytes per ns, peaks in FLOP per ns, times in ns. `numbers`: "section.key" -> value."""
+    """Bandwidths in bytes per ns, peaks in FLOP per ns, times in ns. `numbers`: "section.key" -> value. `like`: the model whose
+    shares of peak it takes over, None for one with shares of its own."""
 
     model: str
     multiprocessors: int
@@ -46,6 +47,7 @@ class Rates:
     peak_flop_per_ns: Mapping[str, float]
     numbers: Mapping[str, float]
     families: Mapping[str, Family]
+    like: str | None = None
 
     def peak(self, kind: str) -> float:
         """Peak FLOP per ns of a data type; a type that the data sheet lacks counts as fp32."""
@@ -134,4 +136,5 @@ def of(gpu: GpuModel) -> Rates:
         if numbers.get(key, 0.0) < 0 or key not in numbers:
             raise ConfigError(file, f"efficiency.{key}", "is missing or negative; docs/kernel-times.md says what it means")
     return Rates(gpu.model, gpu.multiprocessors, gpu.attributes[CLOCK_ATTRIBUTE] * 1e-6, gpu.attributes[CACHE_ATTRIBUTE],
-                 gpu.memory_bytes_per_ns, gpu.pcie_bytes_per_ns, gpu.peak_flop_per_ns, numbers, families)
+                 gpu.memory_bytes_per_ns, gpu.pcie_bytes_per_ns, gpu.peak_flop_per_ns, numbers, families,
+                 gpu.tables["efficiency"].get("like"))

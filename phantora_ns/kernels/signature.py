@@ -98,21 +98,47 @@ def fnv1a64(data: bytes) -> int:
 
 def encode(kind: int, fields: list | tuple) -> bytes:
     """The canonical bytes of a signature. Raises SignatureError when a field has no msgpack form."""
+    if not isinstance(fields, (list, tuple)):
+        raise SignatureError("the fields are no list")
+    return pack([kind, list(fields)])
+
+
+def pack(value: Any) -> bytes:
+    """The canonical msgpack bytes of any value. Raises SignatureError when it has none."""
     try:
-        return msgpack.packb([kind, list(fields)], use_bin_type=True)
+        return msgpack.packb(value, use_bin_type=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise SignatureError(f"no canonical form: {error}") from error
 
 
+def unpack(data: bytes) -> Any:
+    """The value of msgpack bytes. Raises SignatureError."""
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise SignatureError(f"not msgpack: {error}") from error
+
+
 def decode(data: bytes) -> tuple[int, list]:
     """(kind, fields) of canonical bytes. Raises SignatureError."""
-    try:
-        value = msgpack.unpackb(data, raw=False, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise SignatureError(f"not msgpack: {error}") from error
+    value = unpack(data)
     if not isinstance(value, list) or len(value) != 2 or type(value[0]) is not int or not isinstance(value[1], list):
         raise SignatureError("not an array [kind, fields]")
     return value[0], value[1]
+
+
+def split(fields: list) -> tuple[str | None, bytes]:
+    """(name, rest) of a signature's fields: their first when it is a text (a kernel's or function's name), and the canonical
+    bytes of the others; (None, bytes of all) when it is none. Names are long and shared by many signatures."""
+    return (fields[0], pack(fields[1:])) if fields and isinstance(fields[0], str) else (None, pack(fields))
+
+
+def join(name: str | None, rest: bytes) -> list:
+    """The inverse of `split`. Raises SignatureError when `rest` is no list."""
+    others = unpack(rest)
+    if not isinstance(others, list):
+        raise SignatureError("not an array of fields")
+    return others if name is None else [name, *others]
 
 
 def key_of(data: bytes) -> int:

@@ -11,6 +11,7 @@ import bisect
 import gzip
 import json
 import math
+import re
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ CUDNN_TYPES = {"float": 0, "double": 1, "c10::Half": 2, "int": 4, "c10::BFloat16
 MATMUL, POINTWISE, GEN_INDEX = 19, 13, 501  # cudnn_graph.h: descriptor types of operations, CUDNN_POINTWISE_GEN_INDEX
 ITEM_BYTES = {"float": 4, "c10::Half": 2, "c10::BFloat16": 2, "double": 8, "long int": 8, "int": 4, "unsigned char": 1,
               "bool": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "signed char": 1, "short int": 2}
+GRAPH_CALL = "## Call"  # Inductor's mark around a compiled graph, with the hash of its code: not the same in every process
+LIST_ITEM_BYTES = 4  # the profiler writes "TensorList" and not its type
+SHAPES = 16          # as many shapes as a rank sends
 COMPUTE_32F, COMPUTE_32F_TF32, COMPUTE_64F = 68, 77, 70  # cublasComputeType_t
 
 
@@ -126,13 +130,35 @@ class _Intervals:
         return total
 
 
-def observations(path: Path | str, llama: LlamaShapes | None = None) -> list[Observation]:
+def join_shapes(events: list[dict], path: Path | str) -> None:
+    """Gives a trace's operators the shapes that bench/kernels/shapes.py recorded of the same operators in the same order.
+
+    Raises TraceError when the two are not of the same step, and OSError.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            recorded = json.load(file)
+        operators = (e for e in events if e.get("cat") == "cpu_op" and not e["name"].startswith(GRAPH_CALL))
+        found = sorted(operators, key=lambda e: (e["ts"], -e["dur"]))
+        recorded = [entry for entry in recorded if not entry[0].startswith(GRAPH_CALL)]
+        if [e["name"] for e in found] != [entry[0] for entry in recorded]:
+            raise TraceError(f"{path}: holds the operators of another step than the trace; record it anew from the same script")
+        for event, (_, *values) in zip(found, recorded):
+            event["args"].update(zip(("Input Dims", "Input type", "Input Strides", "Concrete Inputs"), values))
+    except (ValueError, TypeError, LookupError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TraceError(f"{path}: not a record of operators: {error}") from error
+
+
+def observations(path: Path | str, llama: LlamaShapes | None = None, shapes: Path | str | None = None) -> list[Observation]:
     """Every launch and library call of a trace in order of start, communication kernels left out.
 
-    `llama` names the matrix products of a trace without shapes; without it such products are left out, as are kernels
-    inside library calls whose operands are unknown. Raises TraceError or OSError.
+    `llama` names the matrix products of a trace without shapes, `shapes` a record of all its operators' shapes
+    (`join_shapes`); without either such products are left out, as are kernels inside library calls whose operands are
+    unknown. Raises TraceError or OSError.
     """
     events = read_events(path)
+    if shapes is not None:
+        join_shapes(events, shapes)
     gpu = sorted((e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"])
     operators = {e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and "External id" in e.get("args", {})}
     cold = any(e.get("cat") == "user_annotation" and e["name"].startswith("case ") for e in events)
@@ -186,7 +212,7 @@ def _sign(group: list[dict], operator: dict | None, products, llama: LlamaShapes
     arguments = event["args"]
     if event["cat"] == "kernel":
         fields = [event["name"], *arguments["grid"], *arguments["block"], int(arguments.get("shared memory", 0)), 0, 0, 0, b""]
-        return signature.KERNEL, fields, _context(operator) if shaped else llama.context(name) if llama else None
+        return signature.KERNEL, fields, _context(operator, event["name"]) if shaped else llama.context(name) if llama else None
     if event["cat"] == "gpu_memset":
         return signature.MEMORY, [1, arguments["bytes"], 2, 2], None
     places = {"Pageable": 0, "Pinned": 1, "Device": 2}
@@ -264,21 +290,21 @@ def gemm_fields(operator: dict, tf32: bool) -> list:
             inner if transa else columns, rows if transb else inner, columns]
 
 
-def _context(operator: dict) -> list | None:
-    """[operator, input bytes, output bytes, shapes] as a rank would send it. Traces do not record outputs: they are known for
-    operators whose output is as large as an input, or small; for others there is no context."""
+def _context(operator: dict, kernel: str) -> list | None:
+    """[operator, input bytes, output bytes, shapes] as a rank sends it (libintercept/duration.c): outputs are not known when an
+    operator launches. Of long lists of tensors a trace says nothing; the type of others only the kernel's name may tell."""
     arguments = operator["args"]
-    sizes = []
+    opaque = re.search(r"OpaqueType<(\d+)", kernel)
+    total, shapes = 0, []
     for dims, kind in zip(arguments["Input Dims"], arguments["Input type"]):
         lists = dims if dims and isinstance(dims[0], list) else [dims]
         each = ITEM_BYTES.get(kind if lists is not dims else "", 0) or ITEM_BYTES.get(kind.partition("[")[2].rstrip("]"), 0)
-        sizes.append(sum(math.prod(d) * each for d in lists if d))
-    out = {"first": sizes[0] if sizes else 0, "all": sum(sizes), "small": 4}.get(OUTPUTS.get(operator["name"], ""))
-    return None if out is None or not sizes[0] else [operator["name"], sum(sizes), out, arguments["Input Dims"]]
-
-
-OUTPUTS = {"aten::_softmax": "first", "aten::_softmax_backward_data": "first", "aten::_log_softmax": "first",
-           "aten::_log_softmax_backward_data": "first", "aten::_fused_rms_norm": "first",
-           "aten::_fused_rms_norm_backward": "first", "aten::native_layer_norm": "first",
-           "aten::native_layer_norm_backward": "first", "aten::cumsum": "first", "aten::cat": "all", "aten::sum": "small",
-           "aten::amax": "small", "aten::normal_": "small", "aten::native_dropout": "first"}
+        if kind == "TensorList":
+            if lists is not dims:
+                return None
+            each = int(opaque[1]) if opaque else LIST_ITEM_BYTES
+        elif not each:
+            continue
+        total += sum(math.prod(d) * each for d in lists)
+        shapes += lists
+    return [operator["name"], total, 0, shapes[:SHAPES]] if total else None

@@ -21,6 +21,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 LIBRARIES = PACKAGE / "lib"
 SANDBOX = LIBRARIES / "phantora-sandbox"
 INTERCEPTOR = LIBRARIES / "libphantora.so"
+LEADER_LIBRARY = LIBRARIES / "libphantora-leader.so"
 VALUES_LIBRARY = LIBRARIES / "libphantora-values.so"
 CUDA_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -99,9 +100,8 @@ def _prefixed(first: str, rest: str | None) -> str:
     return f"{first}:{rest}" if rest else first
 
 
-def job_environment(outer: Mapping[str, str], run_dir: Path, shape: Shape, host_time: str, host_scale: float,
-                    kernel_info: Path | None) -> dict[str, str]:
-    """What every process of the job sees, on all nodes alike."""
+def job_environment(outer: Mapping[str, str], run_dir: Path, shape: Shape, kernel_info: Path | None) -> dict[str, str]:
+    """What every process of the job sees, on all nodes alike, host time apart (host_time.prepare)."""
     env = {name: value for name, value in outer.items() if name not in _THIS_MACHINES}
     for name in _INTERFACES:
         if env.get(name):
@@ -116,8 +116,6 @@ def job_environment(outer: Mapping[str, str], run_dir: Path, shape: Shape, host_
     env["PHANTORA_LIBZMQ"] = str(find_libzmq())
     env["PHANTORA_VALUES_LIB"] = str(VALUES_LIBRARY) if VALUES_LIBRARY.is_file() else ""
     env["PHANTORA_KERNEL_INFO"] = str(kernel_info or "")
-    env["PHANTORA_HOST_TIME"] = host_time
-    env["PHANTORA_HOST_SCALE"] = repr(host_scale)
     return env
 
 

@@ -24,6 +24,7 @@ class HubProcess:
     def __init__(self, run_dir: Path) -> None:
         """Starts it. Raises LaunchError when that is impossible."""
         env = dict(os.environ)
+        env["OPENBLAS_NUM_THREADS"] = "1"  # its matrices are small: more threads only wait for one another, and round otherwise
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE.parent), env.get("PYTHONPATH")]))
         try:
             self.process = subprocess.Popen(

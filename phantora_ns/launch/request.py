@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.launch import environment
+from phantora_ns.launch import host_time as host_times
 from phantora_ns.launch.command import MAX_NODES, JobCommand, check_multi_node, parse_command
 from phantora_ns.launch.errors import UsageError, say
+from phantora_ns.launch.leaders import AUTO, choose, require_library
 from phantora_ns.launch.runner import Request
+from phantora_ns.report.trace_options import TraceOptionError, check_options
 
 
 def _load_cluster(name: str | None, nodes: int | None, gpus: int | None, processes: int | None) -> Any:
@@ -52,14 +55,29 @@ def _check_cwd(isolated: bool) -> str:
     return cwd
 
 
-def _shipped_databases(gpu: str) -> tuple[str, ...]:
-    return tuple(str(path) for path in sorted((environment.PACKAGE / "data" / "kernels").glob(f"{gpu}*.sqlite")))
+def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
+    """The kernel-time databases to ask, in order; each is opened once, so that a bad one is named before anything starts."""
+    from phantora_ns.kernels import databases
+    from phantora_ns.kernels.schema import DatabaseError
+
+    try:
+        opened = databases.find(gpu, [os.path.abspath(path) for path in extra])
+    except DatabaseError as error:
+        raise UsageError(f"{error}; a kernel-time database") from error
+    for database in opened:
+        database.close()
+    return tuple(os.path.abspath(database.path) for database in opened)
 
 
 def build_request(argv: Sequence[str], *, cluster: str | None, nnodes: int | None, gpus_per_node: int | None, report: Path | None,
-                  host_time: str, host_scale: float, sync: str, isolation: str, keep_run_dir: bool, quiet: bool,
-                  outer: Mapping[str, str] | None = None) -> Request:
-    """Validates a request. Raises UsageError, or LaunchError when the installation itself is incomplete."""
+                  host_time: str, host_scale: str, record_host: Path | None, sync: str, isolation: str, keep_run_dir: bool,
+                  quiet: bool, kernels: Sequence[Path] = (), leaders: str = AUTO, name: str = "",
+                  record_into: Path | None = None, trace: Path | None = None, trace_steps: str | None = None,
+                  trace_ranks: str | None = None, outer: Mapping[str, str] | None = None) -> Request:
+    """Validates a request. Raises UsageError, or LaunchError when the installation itself is incomplete.
+
+    `name` and `record_into` are of `phantora-ns profile`: the configuration's name, and the database for what is measured.
+    """
     outer = environment.outer_environment() if outer is None else outer
     isolated = isolation == "namespaces"
     command: JobCommand = parse_command(argv, outer, nnodes=nnodes)
@@ -74,12 +92,25 @@ def build_request(argv: Sequence[str], *, cluster: str | None, nnodes: int | Non
                          f"--nnodes {loaded.nodes} to torchrun")
     check_multi_node(command, loaded.nodes, isolated)
     checked_report, cwd = _check_report(report), _check_cwd(isolated)
+    world = loaded.nodes * (command.processes_per_node or loaded.gpus_per_node)
+    try:
+        traced = check_options(trace, trace_steps, trace_ranks, world)
+    except TraceOptionError as error:
+        raise UsageError(str(error)) from error
+    host = host_times.check(host_time, host_scale, record_host)
     environment.require_built()
     environment.find_libzmq()
     if not quiet:
         for note in environment.replaced_notes(outer):
             say(note)
+    leading = choose(leaders, world, loaded.gpu_model.name, outer)
+    if leading is not None:
+        require_library(environment.LEADER_LIBRARY)
+    words = [("--cluster", cluster), ("--nnodes", nnodes), ("--gpus-per-node", gpus_per_node),
+             ("--isolation", None if isolated else isolation)]
+    options = tuple(str(word) for pair in words if pair[1] is not None for word in pair)
     shape = environment.Shape(loaded.nodes, loaded.gpus_per_node, isolated)
-    return Request(command=command, cluster=loaded, shape=shape, cwd=cwd, report=checked_report, host_time=host_time,
-                   host_scale=host_scale, sync=sync, keep_run_dir=keep_run_dir, quiet=quiet,
-                   databases=_shipped_databases(loaded.gpu))
+    return Request(command=command, cluster=loaded, shape=shape, cwd=cwd, report=checked_report, host=host,
+                   sync=sync, keep_run_dir=keep_run_dir, quiet=quiet,
+                   databases=_databases(loaded.gpu, kernels), options=options, leading=leading, name=name,
+                   record_into=record_into, trace=traced)

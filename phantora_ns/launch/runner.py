@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import time
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.launch import environment
+from phantora_ns.launch import environment, gpus, host_time, leaders
 from phantora_ns.launch.command import JobCommand
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.hub_process import HubProcess
@@ -24,6 +25,8 @@ from phantora_ns.launch.outcome import Outcome, Verdict
 from phantora_ns.launch.progress import INTERVAL_S, Progress
 from phantora_ns.launch.rundir import RunDir
 from phantora_ns.launch.sandbox import Message, Sandbox, write_spec
+from phantora_ns.launch.tracing import LOOK_S, TraceWriters
+from phantora_ns.report.trace_options import TraceOptions
 
 HUB_START_S = 60.0    # imports on a busy machine; only a hub that hangs takes longer
 OTHERS_GRACE_S = 1.0  # after one node failed, for the others to fail by themselves and say why
@@ -31,6 +34,8 @@ TERM_GRACE_S = 2.0    # from the polite signal to the kill
 HUB_STOP_S = 10.0     # to write hub.json after a good run
 HUB_STOP_HASTY_S = 1.5  # after a failure: the whole end has to fit 5 s
 SANDBOX_STOP_S = 1.0
+GPU_POLL_S = 0.5  # between tries to get the GPU that another run leads on
+RECORDING = "recording.sqlite"  # hub/recording.py
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -43,12 +48,16 @@ class Request:
     shape: environment.Shape
     cwd: str
     report: Path | None = None
-    host_time: str = "measured"
-    host_scale: float = 1.0
+    host: host_time.HostTime = host_time.HostTime()
     sync: str = "conservative"
     keep_run_dir: bool = False
     quiet: bool = False
     databases: tuple[str, ...] = ()
+    trace: TraceOptions | None = None
+    options: tuple[str, ...] = ()  # of our own that shape the cluster, as the user would type them again
+    leading: leaders.Leading | None = None
+    name: str = ""                 # of the job's configuration, for the recording
+    record_into: Path | None = None  # the database that gets what is measured; None: it serves this run only
 
 
 class Runner:
@@ -65,6 +74,10 @@ class Runner:
         self._sandbox: Sandbox | None = None
         self._progress: Progress | None = None
         self._start = time.monotonic()
+        self._gpu: gpus.RealGpu | None = None
+        self._gpu_lock: gpus.GpuLock | None = None
+        self.report: dict[str, Any] | None = None
+        """What was reported of the run, once it has ended; None when that could not be built."""
 
     # ---- the whole -------------------------------------------------------------------------------------------------
 
@@ -85,6 +98,8 @@ class Runner:
 
     def _start_everything(self) -> None:
         request = self._request
+        if request.leading is not None and not self._take_gpu(request.leading):
+            return
         self._run_dir = RunDir()
         self._prepare(self._run_dir.path)
         per_node = request.command.processes_per_node or request.shape.gpus_per_node
@@ -97,16 +112,38 @@ class Runner:
         if self._outcome.failure is None:
             self._start_nodes(self._run_dir.path)
 
-    def _prepare(self, path: Path) -> None:
-        from phantora_ns.devices import write_device_conf
+    def _take_gpu(self, leading: leaders.Leading) -> bool:
+        """Waits until no other run leads on one of our GPUs; False when the user ends that."""
+        self._gpu_lock = gpus.GpuLock(leading.candidates)
+        self._gpu = self._gpu_lock.take()
+        if self._gpu is None:
+            say(f"waiting for another run's leader to end; on this machine's {leading.candidates[0].name}; Ctrl-C gives up")
+        while self._gpu is None and self._outcome.failure is None:
+            self._after("gpu", GPU_POLL_S, lambda: None)
+            self._step()
+            self._gpu = self._gpu_lock.take()
+        return self._outcome.failure is None
 
+    def _prepare(self, path: Path) -> None:
         request = self._request
+        self._host = host_time.prepare(request.host, request.cluster.gpu_model, request.databases, path, request.quiet)
         run = {"cluster": os.path.abspath(request.cluster.file), "nodes": request.shape.nodes,
-               "gpus_per_node": request.shape.gpus_per_node, "host_time": request.host_time, "host_scale": request.host_scale,
+               "gpus_per_node": request.shape.gpus_per_node, **self._host.run,
                "sync": request.sync, "values": "cpu" if environment.VALUES_LIBRARY.is_file() else "none",
-               "databases": list(request.databases)}
+               "databases": list(request.databases), "leader": None, "recording": None,
+               "command": list(request.command.argv), "options": list(request.options)}
+        if request.leading is not None:
+            assert self._gpu is not None
+            known = leaders.describe_run(request.leading, request.cluster.gpu_model.model,
+                                         environment.find_torch(request.command.program), request.command.argv, request.name)
+            run |= {"leader": request.leading.rank,
+                    "recording": known | {"device": self._gpu.name, "clocks": self._gpu.clocks}}
+        if request.host.record is not None:
+            run["recording"] = host_time.recording_meta(request.cluster.gpu_model, request.command.argv)
+        if request.trace is not None:
+            run["trace"] = request.trace.describe()
+            (path / "trace").mkdir()
         (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
-        write_device_conf(request.cluster.gpu_model, path / "device.conf")
         environment.link_cuda_names(path / "lib")
         gpu = request.cluster.gpu_model
         self._kernel_info = environment.find_kernel_info(request.command.program, 10 * gpu.compute_major + gpu.compute_minor,
@@ -116,10 +153,18 @@ class Runner:
     def _start_nodes(self, path: Path) -> None:
         request, outer = self._request, environment.outer_environment()
         isolated = request.shape.isolated
+        job = environment.job_environment(outer, path, request.shape, self._kernel_info) | self._host.environment
+        if request.trace is not None:
+            job |= request.trace.environment()
+        if request.leading is not None:
+            assert self._gpu is not None
+            job |= leaders.leader_environment(request.leading, self._gpu, environment.LEADER_LIBRARY,
+                                              environment.find_torch(request.command.program), outer, job)
+            if request.command.torchrun is not None:  # its workers have ranks; it has none, whatever is exported around us
+                job.pop("RANK", None)
         spec = write_spec(
             program=request.command.program, argv=request.command.argv, cwd=request.cwd, isolated=isolated,
-            env=environment.job_environment(outer, path, request.shape, request.host_time, request.host_scale,
-                                            self._kernel_info),
+            env=job,
             node_envs=[own | environment.gpu_faults(request.cluster.faults, node) for node, own in
                        enumerate(environment.node_environments(request.command, request.shape, outer))],
             fake_gpus=request.shape.gpus_per_node if isolated else 0, hosts=str(path / "hosts") if isolated else None,
@@ -141,6 +186,7 @@ class Runner:
                         if signal.getsignal(number) is not signal.SIG_IGN}  # nohup stays nohup
         old_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._selector.register(reader, selectors.EVENT_READ, lambda: self._on_signals(reader))
+        self._signal_reader = reader
         try:
             yield
         finally:
@@ -282,12 +328,17 @@ class Runner:
         self._stop_hub()
         if self._progress is not None:
             self._progress.close()
+        if self._gpu_lock is not None:
+            self._gpu_lock.release()
         self._announce()
+        if self._request.trace is not None and self._run_dir is not None and self._sandbox is not None:
+            self._write_traces(self._run_dir.path)
         verdict = self._outcome.verdict()
         if self._run_dir is None:
             return verdict
         if self._sandbox is not None:
-            verdict = self._report(self._run_dir.path, verdict)
+            verdict = self._keep_record(self._run_dir.path, self._report(self._run_dir.path, verdict))
+            verdict = self._keep_recording(self._run_dir.path, verdict)
         if self._request.keep_run_dir:
             self._run_dir.keep()
             say(f"run directory kept; {self._run_dir.path}; delete it when you are done")
@@ -298,7 +349,7 @@ class Runner:
     def _stop_hub(self) -> None:
         if self._hub is None:
             return
-        good = self._outcome.failure is None
+        good = self._outcome.failure is None or self._request.trace is not None  # traces want the last times
         if not self._hub.alive:
             if self._sandbox is not None and good:  # it died after the last rank had ended, and took the report with it
                 self._outcome.hub_ended(self._hub.describe_end())
@@ -307,12 +358,44 @@ class Runner:
             self._outcome.fail(Verdict(EXIT_OURS, "hub", f"the hub did not end within {HUB_STOP_S:.0f} s; after the job; the "
                                                          "report lacks its part, please report this as a defect"))
 
+    def _keep_record(self, path: Path, verdict: Verdict) -> Verdict:
+        file = self._request.host.record
+        if file is None:
+            return verdict
+        try:
+            host_time.keep(path, file)
+        except LaunchError as error:
+            say(str(error))
+            return verdict if verdict.exit_code else Verdict(EXIT_OURS, "launcher")
+        return verdict
+
+    def _write_traces(self, path: Path) -> None:
+        """Also after a failure or a Ctrl-C: what ran until then can be looked at. Another signal ends it."""
+        quiet = self._request.quiet
+        try:
+            writers = TraceWriters(path)
+            while writers.busy:
+                if select.select([self._signal_reader], [], [], LOOK_S)[0]:
+                    numbers = [number for number in os.read(self._signal_reader, 64) if number in _SIGNALS]
+                    if numbers:
+                        writers.stop()
+                        self._outcome.interrupted(numbers[0])
+            complete = writers.finish(quiet)
+        except (LaunchError, OSError) as error:
+            where = f"{error.strerror}; {error.filename}" if isinstance(error, OSError) else str(error)
+            say(f"cannot write the traces: {where}")
+            complete = False
+        if not complete:
+            self._outcome.fail(Verdict(EXIT_OURS, "launcher"))
+        self._announce()
+
     def _report(self, path: Path, verdict: Verdict) -> Verdict:
         from phantora_ns.report.run_report import build_report, summary_lines
 
         try:
             report = build_report(path, exit_code=verdict.exit_code, failed_by=verdict.failed_by,
                                   wall_s=time.monotonic() - self._start)
+            self.report = report
             if not self._request.quiet:
                 for line in summary_lines(report):
                     say(line)
@@ -326,6 +409,21 @@ class Runner:
                 say(f"cannot write the report: {error.strerror}; {self._request.report}; the job itself ended with exit code "
                     f"{verdict.exit_code}")
                 return verdict if verdict.exit_code else Verdict(EXIT_OURS, "launcher")
+        return verdict
+
+    def _keep_recording(self, path: Path, verdict: Verdict) -> Verdict:
+        """Adds what was measured to the user's database, of a run that failed too."""
+        from phantora_ns.kernels import databases
+        from phantora_ns.kernels.schema import DatabaseError
+
+        into, recording = self._request.record_into, path / RECORDING
+        if into is None or not recording.is_file():
+            return verdict
+        try:
+            databases.add(into, [recording])
+        except DatabaseError as error:
+            say(f"what was measured is not kept: {error}")
+            return verdict if verdict.exit_code else Verdict(EXIT_OURS, "launcher")
         return verdict
 
 

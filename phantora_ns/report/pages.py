@@ -14,7 +14,9 @@ MAGIC = 0x50484E5352414E4B
 VERSION = 1
 SOURCES = ("exact", "launch", "law", "gemm", "attention", "roofline", "copy", "guess")
 """Names of the sources of a kernel's time, by number (docs/wire-protocol.md)."""
-_WORDS = struct.Struct("<32Q")
+HOST_LEVELS = ("exact", "backed off", "class", "unknown", "call")
+"""How well the record of host times knew the place of a call; "call": what the calls themselves cost (enum ph_host_level)."""
+_WORDS = struct.Struct("<48Q")
 
 
 class RankPage(NamedTuple):
@@ -34,6 +36,8 @@ class RankPage(NamedTuple):
     calls: int
     busy_ns: tuple[int, ...]
     launches: tuple[int, ...]
+    host_calls: tuple[int, ...]
+    host_ns: tuple[int, ...]
 
 
 def read_page(path: Path) -> RankPage:
@@ -45,4 +49,5 @@ def read_page(path: Path) -> RankPage:
     words = _WORDS.unpack(data)
     if words[0] != MAGIC or words[1] != VERSION:
         raise ValueError(f"{path}: not a rank's page of version {VERSION}")
-    return RankPage(*words[2:14], words[16:24], words[24:32])
+    levels = len(HOST_LEVELS)
+    return RankPage(*words[2:14], words[16:24], words[24:32], words[32:32 + levels], words[40:40 + levels])

@@ -8,12 +8,16 @@ The fields are documented in docs/report.md.
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.report.host import host_lines, host_part
 from phantora_ns.report.pages import SOURCES, RankPage, read_page
 
 SCHEMA = 1
+MEASURED_SOURCES = 2
+"""So many of the first sources are measurements (the signature's own, or those of the same launch); the others are models."""
 GUESS_WARNING_SHARE = 0.01
 """Above this share of GPU time, guessed kernel times are worth a line in the summary."""
 
@@ -29,6 +33,7 @@ def build_report(run_dir: Path, *, exit_code: int, failed_by: str | None, wall_s
     ranks = _ranks(clients, pages)
     busy = [sum(page.busy_ns[source] for page in pages.values()) for source in range(len(SOURCES))]
     clocks = [page.clock_ns for page in pages.values()]
+    leading = hub.get("leading") if hub else None
     return {
         "schema": SCHEMA,
         "world_size": run["nodes"] * run["gpus_per_node"],
@@ -45,6 +50,9 @@ def build_report(run_dir: Path, *, exit_code: int, failed_by: str | None, wall_s
         "expired_values": _of(hub, "expired_values"),
         "hub_cpu_ns": _of(hub, "hub_cpu_ns"),
         "kernel_time_share": {name: round(ns / sum(busy), 6) for name, ns in zip(SOURCES, busy, strict=True) if ns},
+        "host_time": host_part(run, pages.values()),
+        "databases": run.get("databases", []),
+        "leading": leading and leading | {"profile": _profile_command(run, leading["unmeasured_ranks"])},
         "unsupported_calls": hub["unsupported_calls"] if hub else {},
         "warnings": hub["warnings"] if hub else {},
         "guesses": hub["guesses"] if hub else {},
@@ -78,7 +86,34 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
     if shares:
         named = ", ".join(f"{share:.1%} {name}" for name, share in sorted(shares.items(), key=lambda item: -item[1]))
         lines.append(f"GPU time by source of kernel times: {named}")
+    lines += host_lines(report["host_time"])
+    if report["databases"]:
+        lines.append(f"kernel times from {', '.join(report['databases'])}")
+    if report["leading"]:
+        lines.append(_leading_line(report["leading"]))
     return lines + _warnings(report)
+
+
+def _leading_line(leading: dict[str, Any]) -> str:
+    if not leading["led"]:
+        return f"rank {leading['leader']} was to lead, but no process came as its leader: nothing was measured"
+    line = f"rank {', '.join(map(str, leading['led']))} led: {leading['measured_signatures']} signatures measured, " \
+           f"{leading['samples']} samples; other ranks waited for {leading['awaited']} times"
+    if leading["host_recorded"] and not leading["samples"]:
+        line = f"rank {', '.join(map(str, leading['led']))} led: what its host pays was recorded"
+    estimated = leading["estimated_after_waiting"]
+    if estimated:
+        named = ", ".join(f"{count} on rank {rank}" for rank, count in sorted(estimated.items(), key=lambda item: int(item[0])))
+        line += f", and got estimates in the end: {named}"
+    return line
+
+
+def _profile_command(run: dict[str, Any], ranks: list[int]) -> str | None:
+    """What a user types to measure what nobody has; None when all is measured, or no rank can be named."""
+    named = [str(rank) for rank in ranks if rank >= 0]
+    if not named or not run.get("command"):
+        return None
+    return shlex.join(["phantora-ns", "profile", "--leaders", ",".join(named), *run.get("options", []), *run["command"]])
 
 
 def _warnings(report: dict[str, Any]) -> list[str]:
@@ -86,6 +121,14 @@ def _warnings(report: dict[str, Any]) -> list[str]:
     guessed = report["kernel_time_share"].get("guess", 0)
     if guessed > GUESS_WARNING_SHARE:
         lines.append(f"warning: {guessed:.1%} of GPU time is guessed from launch sizes alone; record these kernels on a GPU")
+    leading = report["leading"]
+    if leading and leading["problem"]:
+        lines.append(f"warning: the recording is not complete: {leading['problem']}")
+    if leading and leading["profile"]:
+        ranks = [rank for rank in report["ranks"] if rank["rank"] in leading["unmeasured_ranks"] and rank["gpu_busy_ns"]]
+        share = max((rank["gpu_unmeasured_ns"] / rank["gpu_busy_ns"] for rank in ranks), default=0)
+        lines.append(f"warning: {leading['unmeasured_signatures']} signatures were measured on no rank, at most {share:.1%} of a "
+                     f"rank's GPU time; to measure them: {leading['profile']}")
     if report["guesses"]:
         lines.append(f"warning: guessed: {_counted(report['guesses'])}")
     if report["unsupported_calls"]:
@@ -142,6 +185,7 @@ def _rank(clients: list[dict[str, Any]], pages: list[RankPage]) -> dict[str, Any
         "processes": len(clients),
         "host_cpu_ns": sum(page.host_cpu_ns for page in pages) if pages else None,
         "gpu_busy_ns": sum(sum(page.busy_ns) for page in pages) if pages else None,
+        "gpu_unmeasured_ns": sum(sum(page.busy_ns[MEASURED_SOURCES:]) for page in pages) if pages else None,
         "comm_ns": sum(c["comm_ns"] for c in clients) if "comm_ns" in first else None,
         "comm_wait_ns": sum(c["comm_wait_ns"] for c in clients) if "comm_wait_ns" in first else None,
         "exposed_comm_ns": sum(c["exposed_comm_ns"] for c in clients) if "exposed_comm_ns" in first else None,

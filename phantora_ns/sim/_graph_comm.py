@@ -63,6 +63,9 @@ class Course(NamedTuple):
     shared: object  # the flows over links that others may use, as the flow simulator's group; None when there are none
     private_ns: int  # the longest of the flows that use no link
     estimate_ns: int  # no flow can end sooner; only the order of work follows it
+    algorithm: str
+    protocol: str
+    channels: int
 
 
 def course_of(plan, capacities, slowdown: float, group) -> Course:
@@ -88,7 +91,8 @@ def course_of(plan, capacities, slowdown: float, group) -> Course:
             shared.append((flow.links, flow.size_bytes, flow.rate_cap, flow.count))
         else:
             private_ns = max(private_ns, alone_ns)
-    return Course(plan.before_ns, plan.after_ns, group(shared) if shared else None, private_ns, estimate_ns)
+    return Course(plan.before_ns, plan.after_ns, group(shared) if shared else None, private_ns, estimate_ns, plan.algorithm,
+                  plan.protocol, plan.channels)
 
 
 class Load(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from phantora_ns.sim.contention import Activity
@@ -239,7 +239,7 @@ class Timeline:
     """
 
     __slots__ = ("live", "order", "past", "past_base", "largest", "keep", "activity", "pliable", "launched", "comm_ns",
-                 "comm_wait_ns", "exposed_ns", "stalls", "latest_ns")
+                 "comm_wait_ns", "exposed_ns", "stalls", "latest_ns", "follower")
 
     def __init__(self) -> None:
         self.live: dict[int, Node] = {}
@@ -256,6 +256,7 @@ class Timeline:
         self.exposed_ns: dict[int, int] = {}
         self.stalls: deque[tuple[int, Head, Head]] = deque()
         self.latest_ns = 0
+        self.follower: Callable[[int, Node, Head | None], None] | None = None  # is told each node whose time is final
 
     def check_new(self, number: object) -> int:
         """`number` if it can name a new node of this client; raises BadHead otherwise."""
@@ -323,8 +324,11 @@ class Timeline:
             del live[number]
             self._store(number, node.time_ns)
             self.latest_ns = max(self.latest_ns, node.time_ns)
-            if number in self.launched:
-                comm_ns, wait_ns = _comm_span_ns(self.launched.pop(number), node)
+            reached = self.launched.pop(number, None)
+            if self.follower is not None:
+                self.follower(number, node, reached)
+            if reached is not None:
+                comm_ns, wait_ns = _comm_span_ns(reached, node)
                 self.comm_ns += comm_ns
                 self.comm_wait_ns += wait_ns
             yield node

@@ -27,7 +27,7 @@ then; what begins or moves beside it re-times it like any other change, and reac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
@@ -186,6 +186,21 @@ class EventGraph:
     def totals(self, client: int) -> Totals:
         """What one client's timeline adds up to, over everything known so far."""
         return self._timelines[client].totals()
+
+    def follow(self, client: int, tell: Callable[[int, Node, Head | None], None]) -> None:
+        """From here on `tell(number, node, reached)` is called for each node of `client` when its time is final; `reached` is
+        where the client reached it, if it is the end of communication."""
+        self._timelines[client].follower = tell
+
+    def tell_rest(self) -> None:
+        """The run is over: tells those who follow every time that is known, final or not. Call `run` first, and `commit` no
+        more."""
+        for timeline in self._timelines:
+            if timeline.follower is not None:
+                for number in timeline.order:
+                    node = timeline.live[number]
+                    if node.time_ns is not None:
+                        timeline.follower(number, node, timeline.launched.get(number))
 
     def nodes(self, client: int) -> Iterator[tuple[int, Node]]:
         """The client's live nodes, in the order they were defined."""

@@ -4,6 +4,7 @@ Python imports this file at start-up because its folder is first on PYTHONPATH i
 `time.time`, `time.perf_counter` and their `_ns` forms, and nothing else: timed waits, `monotonic`, `sleep` and all C and
 C++ clocks stay real, because a wait whose deadline is on one clock and whose waiting is on another hangs or overshoots.
 Until this process has touched CUDA the replaced clocks are real too, so agents and stores never see simulated time.
+The rank that is to lead on a real GPU starts itself anew here, with the leader's library in the interceptor's place.
 Then it hands over to the `sitecustomize` that the user has, if any. It imports nothing that costs start-up time.
 """
 import sys
@@ -87,6 +88,75 @@ def _start():
     atexit.register(_report_peaks, report)
 
 
+def _lead(environ):
+    """Starts this process anew as the leader (docs/leading.md) if it is the one that PHANTORA_LEADER names; else returns.
+
+    It has to happen by an exec, since what is preloaded is decided at one. Children of a leader inherit PHANTORA_LEAD_PID and
+    never lead; of two processes with the leader's rank the one with the lock does, which tells the hub that it lives.
+    """
+    rank = environ.get("PHANTORA_LEADER")
+    if rank is None or environ.get("RANK") != rank or "PHANTORA_LEAD_PID" in environ:
+        return
+    import fcntl
+    import json
+    import os
+
+    library, run_dir = environ["PHANTORA_LEAD_LIBRARY"], environ["PHANTORA_RUN_DIR"]
+    try:
+        lock = os.open(os.path.join(run_dir, "leader.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        except BlockingIOError:
+            os.close(lock)
+            return
+        os.set_inheritable(lock, True)  # a lock of this kind outlives an exec, and no child inherits it
+        env = dict(environ)
+        env["LD_PRELOAD"] = ":".join([library, *_without(os.path.join(os.path.dirname(library), "libphantora.so"),
+                                                         env.get("LD_PRELOAD", "").replace(" ", ":"))])
+        env["LD_LIBRARY_PATH"] = ":".join(_without(os.path.join(run_dir, "lib"), env.get("LD_LIBRARY_PATH", "")))
+        own = {"PHANTORA_LEAD_" + name[len("PHANTORA_"):]: value for name, value in env.items()
+               if name.startswith("PHANTORA_") and not name.startswith("PHANTORA_LEAD")}
+        for name, value in json.loads(env["PHANTORA_LEAD_RESTORE"]).items():
+            if value is None:
+                env.pop(name, None)
+            else:
+                env[name] = value
+        if not env["LD_LIBRARY_PATH"]:
+            del env["LD_LIBRARY_PATH"]
+        children = {name: environ.get(name) for name in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+        env |= own | {"PHANTORA_LEAD_PID": str(os.getpid()), "PHANTORA_LEAD_LOCK": str(lock),
+                      "PHANTORA_LEAD_CHILDREN": json.dumps(children)}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], env)
+    except (OSError, ValueError, KeyError) as error:
+        sys.stderr.write(f"phantora-ns: rank {rank} cannot become the leader: {error!r}; at the start of its Python; use "
+                         "--leaders none, and please report this\n")
+        sys.stderr.flush()
+        os._exit(70)
+
+
+def _without(entry, path):
+    """The entries of a colon-separated path, the first that equals `entry` left out (one may be the user's own)."""
+    entries = [part for part in path.split(":") if part]
+    if entry in entries:
+        entries.remove(entry)
+    return entries
+
+
+def _after_leading(environ):
+    """In a new leader: its children are simulated processes again, and do not get its lock's descriptor."""
+    import json
+    import os
+
+    if environ.get("PHANTORA_LEAD_PID") != str(os.getpid()):
+        return
+    for name, value in json.loads(environ["PHANTORA_LEAD_CHILDREN"]).items():
+        if value is None:
+            environ.pop(name, None)
+        else:
+            environ[name] = value
+    os.set_inheritable(int(environ["PHANTORA_LEAD_LOCK"]), False)
+
+
 def _chain(own_folder):
     """Runs the next `sitecustomize` on the path in our stead, as Python would have done without us."""
     from importlib.machinery import PathFinder
@@ -103,6 +173,9 @@ def _main():
     import os
 
     if "PHANTORA_RUN_DIR" in os.environ:
+        _lead(os.environ)
+        if "PHANTORA_LEAD_PID" in os.environ:
+            _after_leading(os.environ)
         _start()
     _chain(os.path.dirname(os.path.abspath(__file__)))
 

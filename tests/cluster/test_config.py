@@ -80,7 +80,7 @@ def test_sizes_that_contradict_the_file(sizes, message):
     ({"nic_bandwidth": "nic_bandwith"}, "network.nic_bandwidth", "is missing; did you mean 'nic_bandwith'?"),
     ({'kind = "rail"': 'kind = "rail"\nnodes_per_leef = 2'}, "network.nodes_per_leef",
      "unknown key; did you mean 'nodes_per_leaf'?"),
-    ({'gpu = "h100"': 'gpu = "h10"'}, "gpu", "'h10' is not one of a100, h100, h200; did you mean 'h100'?"),
+    ({'gpu = "h100"': 'gpu = "h10"'}, "gpu", "'h10' is not one of a100, b200, h100, h200, l40s; did you mean 'h100'?"),
     ({'kind = "rail"': 'kind = "rial"'}, "network.kind",
      "'rial' is not one of fat-tree, graph, none, rail, switch; did you mean 'rail'?"),
     ({'"400 Gbit/s"': '"400"'}, "network.nic_bandwidth", "'400' has no unit; write it as \"400 Gbit/s\""),
@@ -222,7 +222,20 @@ def test_device_conf_has_exactly_the_fields_of_the_interceptor(root, tmp_path, m
     assert lines == device_lines(load_gpu(model))
     keys = [line.split(" ", 1)[0] for line in lines]
     assert len(keys) == len(set(keys))
-    plain = {key for key in keys if not key.startswith("attribute.")}
-    assert plain == fields - {"attributes"}
+    plain = {key for key in keys if not key.startswith(("attribute.", "cost.", "power."))}
+    assert plain == fields - {"attributes", "call_cost", "power"}
+    named = re.search(r"names\[PH_CALLS\] = \{(.*?)\n\};", (root / "libintercept" / "hostsite.c").read_text(), re.S)[1]
+    costs = {key.partition(".")[2] for key in keys if key.startswith("cost.")}
+    assert costs == set(re.findall(r'"(\w+)"', named)) - {"clock", "comm_init"}  # those two cost nothing
     limit = int(re.search(r"attributes\[(\d+)\]", struct)[1]) if re.search(r"attributes\[(\d+)\]", struct) else 192
     assert all(0 < int(key.partition(".")[2]) < limit for key in keys if key.startswith("attribute."))
+
+
+@pytest.mark.parametrize("model", list_gpus())
+def test_data_sheets_agree_with_themselves(model):
+    """fp32 is multiprocessors x cores x 2 x clock, the cores of a multiprocessor being those of its compute capability (CUDA C
+    programming guide, arithmetic throughput); the memory's bandwidth follows from its bus and clock, to a few percent."""
+    gpu = load_gpu(model)
+    cores = {(8, 0): 64, (8, 9): 128, (9, 0): 128, (10, 0): 128}[gpu.compute_major, gpu.compute_minor]
+    assert gpu.peak_flop_per_ns["fp32"] == pytest.approx(gpu.multiprocessors * cores * 2 * gpu.attributes[13] * 1e-6, rel=0.03)
+    assert gpu.memory_bytes_per_ns == pytest.approx(gpu.attributes[37] / 8 * 2 * gpu.attributes[36] * 1e-6, rel=0.03)

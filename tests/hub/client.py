@@ -14,7 +14,7 @@ from pathlib import Path
 import msgpack
 import zmq
 
-(ERROR, HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE) = range(13)
+(ERROR, HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE, MEASURED, HOST) = range(15)
 REQUESTS = (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP)
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV = range(10)
 FP32, BF16 = 7, 9
@@ -33,7 +33,7 @@ class Client:
     """One process of the job. `clock` is virtual nanoseconds since the last anchor plus that anchor's time."""
 
     def __init__(self, run_dir: Path, rank: int = 0, node: int = 0, timeout_ms: int = 20_000, world: int = -1,
-                 version: int = 1) -> None:
+                 version: int = 1, leader: bool = False, **info) -> None:
         opened.append(self)
         self.closed = False
         self.rank = rank
@@ -55,7 +55,7 @@ class Client:
         self.stream = []
         self.replies = {}
         self.send(HELLO, version, {"pid": os.getpid(), "rank": rank, "local_rank": rank, "world_size": world, "node": node,
-                                   "shm": self.name, "argv0": "test"})
+                                   "shm": self.name, "argv0": "test", "leader": int(leader), **info})
         self.welcome = msgpack.unpackb(self.socket.recv())
 
     # ---- transport
@@ -181,10 +181,20 @@ class Client:
         self.send(TIMES, request, self.clock, {}, list(heads))
         return self.wait(request)[2]
 
-    def lookup(self, key: int, kind: int, fields: list) -> list:
+    def start_lookup(self, key: int, kind: int, fields: list) -> int:
         request = next(self.requests)
         self.send(LOOKUP, request, self.clock, key, kind, fields)
-        return self.wait(request)
+        return request
+
+    def lookup(self, key: int, kind: int, fields: list) -> list:
+        return self.wait(self.start_lookup(key, kind, fields))
+
+    def measured(self, *samples: list) -> None:
+        """A leader's measurements, each [kind, fields, context, [ns, ...]]."""
+        self.send(MEASURED, self.clock, list(samples))
+
+    def host_costs(self, costs: dict) -> None:
+        self.send(HOST, self.clock, costs)
 
     def note(self, what: str, text: str) -> None:
         self.send(NOTE, self.clock, what, text)

@@ -248,16 +248,17 @@ def test_stalls_and_communication_are_added_up(hub):
 
 def test_lookups_and_notes(hub):
     client = Client(hub.run_dir)
-    answer = client.lookup(77, 1, [0] * 16)
+    product = [0, 0, 0, 2048, 2048, 16384, 1, 14, 14, 14, 14, 68, 1, 2048, 16384, 2048]
+    answer = client.lookup(77, 1, product)
     assert answer[:4] == [10, 1, 1016, 2]
-    drag_permille = answer[4]  # by the class of the kernel, from the GPU model
+    drag_permille = answer[4]  # by the tiles of the product, from the GPU model
     assert drag_permille > 0
     context, parameters = ["aten::add", 1, 2, [[1]]], b"\1"
     assert client.lookup(78, 0, ["k", *[1] * 10, b"", context, parameters])[2] == 1112  # those two are not fields
     client.note("unsupported", "cudaFoo")
     client.note("unsupported", "cudaFoo")
     client.note("guess", "something")
-    client.lookup(77, 1, [0] * 16)
+    client.lookup(77, 1, product)
     result = hub.stop()
     assert result["unsupported_calls"] == {"cudaFoo": 2} and result["guesses"] == {"something": 1}
     table = (hub.run_dir / "kernels.tbl").read_bytes()

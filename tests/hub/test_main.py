@@ -16,8 +16,9 @@ def test_the_shipped_hub_starts_answers_and_ends(short_dir):
     try:
         client = Client(hub.run_dir)
         square = [0, 0, 0, 4096, 4096, 4096, 1, 14, 14, 14, 14, 68, 1, 4096, 4096, 4096]
-        kind, _, duration_ns, source, drag_permille = client.lookup(5, 1, square)
-        assert kind == 10 and 50_000 < duration_ns < 1_000_000 and source == 3 and drag_permille > 0  # 137 GFLOP on an H200
+        kind, _, duration_ns, source, drag_permille, klass, works = client.lookup(5, 1, square)
+        assert kind == 10 and 50_000 < duration_ns < 1_000_000 and drag_permille > 0  # 137 GFLOP on an H200
+        assert (source, klass, works) == (3, 1, 2 | 1 << 8)  # by the GEMM model, bound by arithmetic, a fill and a kernel
         client.bye()
         assert hub.stop()["bad_messages"] == 0
         assert not [line for line in hub.stderr.splitlines() if "Traceback" in line]

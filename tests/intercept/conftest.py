@@ -88,9 +88,10 @@ def program(tmp_path_factory, built_library):
 def run_program(program, environment):
     """Runs a C program in one condition; returns its CompletedProcess, stdout as a dictionary in `.values`."""
 
-    def run(name, condition="plain", check=True, **variables):
+    def run(name, condition="plain", check=True, input=None, **variables):
         done = subprocess.run(
             [program(name), condition],
+            input=input,
             env={**environment, **variables},
             capture_output=True,
             text=True,

@@ -1,7 +1,8 @@
 """A hub double that answers every rank at once and remembers what it was asked.
 
 Why it exists: tests of the interceptor want to see the signatures and messages that a C call leads to, not times. It speaks
-docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns`.
+docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns` and takes `works` of the launch queue
+(both may be functions of a signature's fields), every launch of communication takes `collective_ns`.
 """
 
 import struct
@@ -17,9 +18,11 @@ HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP,
 class RecordingHub:
     """Binds RUN_DIR/hub.sock in a thread; use as a context manager. `messages` holds every decoded array in order."""
 
-    def __init__(self, run_dir, duration_ns=1000):
+    def __init__(self, run_dir, duration_ns=1000, works=1, collective_ns=0):
         self.messages = []
-        self.duration_ns = duration_ns
+        self.duration_ns = duration_ns if callable(duration_ns) else lambda fields: duration_ns
+        self.works = works if callable(works) else lambda fields: works
+        self.collective_ns = collective_ns
         self._path = Path(run_dir) / "hub.sock"
         (Path(run_dir) / "ranks").mkdir(exist_ok=True)
         slots = 64  # stays empty: every duration is asked for, and so recorded
@@ -93,11 +96,14 @@ class RecordingHub:
             nodes[message[5]] = self._time(client, message[6])
             return [SYNC, message[2], nodes[message[5]]]
         if kind == QUERY:
-            return [QUERY, message[2], int(self._time(client, message[5]) <= self._time(client, message[6]))]
+            time = self._time(client, message[5])
+            return [QUERY, message[2], int(time <= self._time(client, message[6])), time]
         if kind == TIMES:
             return [TIMES, message[2], [self._time(client, head) for head in message[5]]]
         if kind == LOOKUP:
-            return [LOOKUP, message[2], self.duration_ns, 7, 0]
+            return [LOOKUP, message[2], self.duration_ns(message[6]), 7, 0, 0, self.works(message[6])]
+        if kind == OPS:
+            nodes[message[5]] = self._time(client, message[6]) + self.collective_ns
         if kind == COMM_INIT:
             nodes[message[5]] = self._time(client, message[6])
             return [COMM_INIT, message[2], 1, nodes[message[5]]]

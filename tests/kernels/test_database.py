@@ -1,144 +1,358 @@
-"""The kernel-time database: what goes in comes out, merging is exact, and a bad file is one clear error."""
+"""The kernel-time database: what a recording puts in comes out, and a bad file is one clear error."""
 
+import os
+import signal
 import sqlite3
-import statistics
+import subprocess
+import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from recorded import CONTEXT, GRAPH, HOST, gemm, kernel, record, varied
 
-from phantora_ns.kernels import KernelTimes, signature
-from phantora_ns.kernels.database import APPLICATION_ID, Database, DatabaseError, Statistics
+from phantora_ns.kernels import KernelTimes, content, databases, schema, signature
+from phantora_ns.kernels.database import Database, DatabaseError
+from phantora_ns.kernels.durations import KEPT, Statistics
+from phantora_ns.kernels.recording import COMMIT_S, COMMIT_SAMPLES, Recording
+from phantora_ns.kernels.schema import APPLICATION_ID, RUN_FIELDS, SCHEMA_VERSION
+from phantora_ns.kernels.signature import SignatureError
 
-META = {"gpu": "h200", "driver": "580", "cuda": "13.0", "torch": "2.11.0", "date": "2026-01-01", "clocks": "default",
-        "provenance": "test"}
-durations = st.lists(st.integers(1, 10**9), min_size=1, max_size=30)
-
-
-def kernel(name="k", identity=b"") -> list:
-    return [name, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, identity]
+META = {"gpu": "h200", "configuration": "test"}
 
 
-@pytest.fixture
-def database(tmp_path):
-    with Database.create(tmp_path / "h200.db", **META) as made:
-        yield made
+def measured(database, kind=0, fields=None) -> Statistics | None:
+    return database.statistics(signature.encode(kind, kernel() if fields is None else fields))
 
 
-def put(database, run, *entries):
-    return database.insert(run, "2026-01-01", [(0, fields, Statistics.of(values)) for fields, values in entries])
+def test_what_goes_in_comes_out(tmp_path):
+    fields = {name: f"{name} of a run" for name in RUN_FIELDS}
+    entries = [(0, kernel("k", b"\0\xff"), CONTEXT, [7, 5, 6]), (1, gemm(), CONTEXT, [10]), (2, GRAPH, None, [3, 3]),
+               (3, [0, 1 << 40, 2, 2], None, [9]), (4, ["cusparseSpMM", [1, -2]], None, [1])]
+    with Database.open(record(tmp_path / "a.sqlite", *entries, host=HOST, uid="one", **fields), gpu="h200") as database:
+        found = {signature.encode(e.kind, e.fields): e for e in database.signatures()}
+        assert list(found) == sorted(signature.encode(kind, f) for kind, f, _, _ in entries)
+        for kind, its, context, values in entries:
+            entry = found[signature.encode(kind, its)]
+            assert (entry.kind, entry.fields, entry.context) == (kind, its, context)
+            assert entry.statistics == measured(database, kind, its) == Statistics.of(values)
+        (run,) = database.runs()
+        assert (run.uid, run.fields, run.count, run.configuration) == ("one", fields, 8, fields["configuration"])
+        assert content.Host.of_message(run.host.message()) == run.host == content.Host.of_message(HOST)
+        assert database.summary() == {"runs": 1, "signatures": 5, "durations": 8, "total_ns": 44}
+        assert sorted(database.observations()) == sorted(
+            ("configuration of a run", kind, f, context, Statistics.of(values).median, len(values))
+            for kind, f, context, values in entries)
 
 
-@settings(max_examples=25)
-@given(first=durations, second=durations)
-def test_two_runs_taken_together_are_one_sample(tmp_path_factory, first, second):
-    path = tmp_path_factory.mktemp("db") / "x.db"
-    with Database.create(path, **META) as database:
-        put(database, "a", (kernel(), first))
-        put(database, "b", (kernel(), second))
-        found = database.statistics(signature.encode(0, kernel()))
-    both = first + second
-    assert (found.count, found.minimum, found.maximum) == (len(both), min(both), max(both))
-    assert found.mean == pytest.approx(statistics.fmean(both))
-    assert found.variance == pytest.approx(statistics.variance(both), rel=1e-6, abs=1e-3)
-    assert min(both) <= found.median <= max(both)
+def test_launches_that_the_leader_stopped_for_count_only_alone(tmp_path):
+    first, later = (0, kernel(), CONTEXT, [900], True), (0, kernel(), None, [100, 102])
+    with Database.open(record(tmp_path / "alone.sqlite", first)) as database:
+        assert measured(database) == Statistics.of([900])
+    for name, entries in {"before": [first, later], "after": [later, first], "between": [later[:3] + ([100],), first,
+                                                                                        later[:3] + ([102],)]}.items():
+        path = record(tmp_path / f"{name}.sqlite", *entries)
+        with Database.open(path) as database:
+            assert measured(database) == Statistics.of([100, 102])
+            assert [o.median_ns for o in database.observations()] == [101]
+    databases.merge(tmp_path / "both.sqlite", [tmp_path / "alone.sqlite", tmp_path / "before.sqlite"])
+    with Database.open(tmp_path / "both.sqlite") as database:
+        assert measured(database) == Statistics.of([100, 102]) and len(database.runs()) == 2
+        assert [o.median_ns for o in database.observations()] == [101]
 
 
-def test_inserting_a_signature_again_merges_within_the_run(database):
-    put(database, "a", (kernel(), [10, 20]))
-    put(database, "a", (kernel(), [30]))
-    found = database.statistics(signature.encode(0, kernel()))
-    assert (found.count, found.mean, found.maximum) == (3, 20, 30)
-    assert found.variance == pytest.approx(100)
-    assert database.runs() == [("a", "2026-01-01")]
+def test_more_durations_than_are_kept(tmp_path):
+    values = list(range(1, 10 * KEPT))
+    with Database.open(record(tmp_path / "a.sqlite", (0, kernel(), None, values))) as database:
+        found = measured(database)
+    assert (found.count, found.total, found.minimum, found.maximum) == (len(values), sum(values), 1, len(values))
+    # Five standard errors of the median of KEPT uniform draws.
+    assert abs(found.median / len(values) - 0.5) < 5 * 0.5 / KEPT ** 0.5
 
 
-def test_merge_adds_each_run_once(tmp_path, database):
-    put(database, "a", (kernel("x"), [100]))
-    with Database.create(tmp_path / "other.db", **META) as other:
-        put(other, "a", (kernel("x"), [100]))
-        put(other, "b", (kernel("x"), [300]), (kernel("y"), [7]))
-        assert database.merge(other) == 2
-        assert database.merge(other) == 0
-    assert [(f[0], s.count, s.median) for _, f, s in database.signatures()] == [("x", 2, 200), ("y", 1, 7)]
-    with Database.create(tmp_path / "a100.db", **{**META, "gpu": "a100"}) as foreign:
-        with pytest.raises(DatabaseError, match="a100"):
-            database.merge(foreign)
+def test_variants_agree_or_are_silent(tmp_path):
+    entries = [(0, kernel(identity=bytes([i])), None, [ns]) for i, ns in enumerate([100, 105, 109])]
+    entries.append((0, kernel("another"), None, [5000]))
+    with Database.open(record(tmp_path / "a.sqlite", *entries)) as database:
+        assert database.variants(kernel(identity=b"new")) == 105
+        assert database.variants(kernel("other")) is None and database.variants(["k"]) is None
+    with Database.open(record(tmp_path / "b.sqlite", *entries, (0, kernel(identity=b"far"), None, [200]))) as database:
+        assert database.variants(kernel(identity=b"new")) is None
 
 
-def test_reading_works_beside_a_writer_and_sees_what_is_committed(database):
-    put(database, "a", (kernel(), [100]))
-    with Database.open(database.path, gpu="h200") as reader:
-        assert reader.exact(signature.encode(0, kernel())) == 100
-        put(database, "b", (kernel("late"), [5]))
-        assert reader.exact(signature.encode(0, kernel("late"))) == 5
-        with pytest.raises(DatabaseError, match="cannot be written"):
-            put(reader, "c", (kernel(), [1]))
-
-
-def test_a_failed_insert_leaves_nothing_behind(database):
-    good, bad = Statistics.of([5]), Statistics(0, 1.0, 1.0, 1, 1, 0.0)
-    with pytest.raises(DatabaseError):
-        database.insert("a", "2026-01-01", [(0, kernel("x"), good), (0, kernel("y"), bad)])
-    assert list(database.signatures()) == [] and database.runs() == []
-
-
-def test_variants_agree_or_are_silent(database):
-    put(database, "a", (kernel(identity=b"1"), [100]), (kernel(identity=b"2"), [105]), (kernel(identity=b"3"), [109]))
-    assert database.variants(kernel(identity=b"new")) == 105
-    assert database.variants(kernel("other")) is None
-    put(database, "a", (kernel(identity=b"4"), [200]))
-    assert database.variants(kernel(identity=b"new")) is None
-
-
-def test_lookup_prefers_the_exact_signature_then_variants_then_the_model(database):
-    put(database, "a", (kernel(identity=b"1"), [1000]), (kernel(identity=b"2"), [1040]))
-    times = KernelTimes("h200", [database])
+def test_lookup_prefers_the_exact_signature_then_variants_then_the_model(tmp_path):
+    path = record(tmp_path / "a.sqlite", (0, kernel(identity=b"1"), None, [1000]), (0, kernel(identity=b"2"), None, [1040]))
+    times = KernelTimes("h200", [path])
     assert times.lookup(0, kernel(identity=b"1"))[:2] == (1000, 0)
     assert times.lookup(0, kernel(identity=b"9"))[:2] == (1020, 1)
     assert times.lookup(0, kernel("unknown"))[1] == 7
 
 
-def test_files_that_are_no_database_are_one_clear_error(tmp_path, database):
-    text = tmp_path / "text"
+def test_two_signatures_with_one_key_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(signature, "key_of", lambda data: 42)
+    path = record(tmp_path / "a.sqlite", (0, kernel("a"), None, [1]), (0, kernel("b"), None, [2]), (1, gemm(), None, [3]))
+    with Database.open(path) as database:
+        assert [measured(database, *it).median for it in ((0, kernel("a")), (0, kernel("b")), (1, gemm()))] == [1, 2, 3]
+        assert measured(database, 0, kernel("c")) is None
+
+
+def test_calls_are_weighted_by_their_counts_and_sites_take_the_least(tmp_path):
+    one = {"score": 100, "calls": [["launch", 1, 10, 8]], "sites": [[5, 1, "x", 3, 10, 10]],
+           "latency": [1, 4, 4], "gap": [0, 0, 0]}
+    two = {"score": 300, "calls": [["launch", 3, 20, 12], ["copy", 2, 7, 6]],
+           "sites": [[5, 1, "x", 2, 30, 20], [4, 2, "y", 1, 1, 1], [6, 1, "z", 1, 900, 900]]}
+    one["sites"].append([6, 1, "z", 2, 9, 9])  # what was seen once gives way to what was seen more often
+    paths = [record(tmp_path / f"{i}.sqlite", host=host, uid=str(i)) for i, host in enumerate([one, two])]
+    databases.merge(tmp_path / "both.sqlite", paths)
+    with Database.open(tmp_path / "both.sqlite") as database:
+        assert database.host_calls() == {"copy": (2, 7, 6), "launch": (4, 17.5, 11)}
+        assert database.host_sites() == [(5, 1, "x", 5, 10, 10), (6, 1, "z", 2, 9, 9), (4, 2, "y", 1, 1, 1)]
+        assert database.host_numbers() == (200, {"latency": (1, 4, 4)})
+    with Database.open(paths[0]) as database:
+        assert "gap" not in database.host_numbers().times
+
+
+@pytest.mark.parametrize("message", [
+    None, [], {1: 2}, {"score": -1}, {"score": "fast"}, {"score": float("nan")}, {"calls": 5}, {"calls": [["launch", 1, 2]]},
+    {"calls": [[5, 1, 2, 3]]}, {"calls": [["launch", -1, 2, 3]]}, {"calls": [["launch", 1, float("inf"), 3]]},
+    {"sites": [[-1, 1, "x", 1, 1, 1]]}, {"sites": [[1 << 64, 1, "x", 1, 1, 1]]}, {"sites": [[1, "1", "x", 1, 1, 1]]},
+    {"sites": [[1, 1, b"x", 1, 1, 1]]}, {"latency": [1, 2]}, {"latency": {}}, {"gap": [1.5, 1, 1]}, {"gap": [1, -1, 1]}])
+def test_odd_host_messages_are_refused_and_change_nothing(tmp_path, message):
+    with Recording(tmp_path / "a.sqlite", META) as recording:
+        recording.host(HOST)
+        with pytest.raises(DatabaseError, match="host"):
+            recording.host(message)
+    with Database.open(tmp_path / "a.sqlite") as database:
+        assert database.runs()[0].host == content.Host.of_message(HOST)
+
+
+@pytest.mark.parametrize("kind, fields, context, durations", [
+    (-1, [], None, [1]), ("0", [], None, [1]), (0, None, None, [1]), (0, "name", None, [1]), (0, [{}], None, [1]),
+    (0, [object()], None, [1]), (0, ["\ud800"], None, [1]), (0, [1 << 64], None, [1]), (0, kernel(), "mm", [1]),
+    (0, kernel(), [{1: 2}], [1]), (0, kernel(), None, [0]), (0, kernel(), None, [1, "2"])])
+def test_odd_measurements_are_refused_whole(tmp_path, kind, fields, context, durations):
+    nested = []
+    for _ in range(100):
+        nested = [nested]
+    with Recording(tmp_path / "a.sqlite", META) as recording:
+        with pytest.raises(ValueError):
+            recording.add(kind, fields, context, durations)
+        with pytest.raises(SignatureError):
+            recording.add(0, nested, None, [1])
+        assert recording.signatures == recording.durations == 0
+        assert recording.add(0, kernel(), None, []) == 0
+        assert recording.add(0, kernel(), None, [5]) == 1
+    with Database.open(tmp_path / "a.sqlite") as database:
+        assert database.summary() == {"runs": 1, "signatures": 1, "durations": 1, "total_ns": 5}
+
+
+def test_a_recording_needs_a_gpu_and_known_fields(tmp_path):
+    for meta, said in (({}, "GPU"), ({"gpu": 5}, "GPU"), ({**META, "colour": "red"}, "colour"), ({**META, "date": 5}, "date")):
+        with pytest.raises(DatabaseError, match=said):
+            Recording(tmp_path / "a.sqlite", meta)
+        assert not (tmp_path / "a.sqlite").exists()
+    record(tmp_path / "a.sqlite")
+    with pytest.raises(DatabaseError, match="exists already"):
+        Recording(tmp_path / "a.sqlite", META)
+    with pytest.raises(DatabaseError, match="cannot be written"):
+        Recording(tmp_path / "nowhere" / "a.sqlite", META)
+
+
+def test_a_reader_sees_what_the_writer_has_committed(tmp_path):
+    now = [0.0]
+    with Recording(tmp_path / "a.sqlite", META, clock=lambda: now[0]) as recording:
+        with Database.open(recording.path, gpu="h200") as reader:
+            recording.add(0, kernel(), None, [5])
+            assert measured(reader) is None
+            now[0] += COMMIT_S
+            recording.flush()
+            assert measured(reader).count == 1
+            recording.add(0, kernel(), None, [7])
+            assert measured(reader).count == 1
+            recording.add(0, kernel("busy"), None, [1] * COMMIT_SAMPLES)
+            assert (measured(reader).count, measured(reader, 0, kernel("busy")).count) == (2, COMMIT_SAMPLES)
+            recording.describe({"driver": "580"})
+            assert reader.runs()[0].fields["driver"] == "580"
+        # With another reader still there, closing loses nothing either.
+        reader = Database.open(recording.path)
+        recording.add(0, kernel(), None, [9])
+    assert measured(reader).count == 3
+    reader.close()
+    with Database.open(tmp_path / "a.sqlite") as again:
+        assert measured(again).count == 3
+
+
+KILLED = """
+import os, signal, sys
+from phantora_ns.kernels.recording import Recording
+recording = Recording(sys.argv[1], {"gpu": "h200"})
+recording.add(0, ["k", 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, b""], None, [100, 200, 300])
+recording.flush(now=True)
+recording.add(0, ["late", 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, b""], None, [5])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_had_committed_is_there(tmp_path, root):
+    path = tmp_path / "a.sqlite"
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=root)
+    assert ended.returncode == -signal.SIGKILL and (tmp_path / "a.sqlite-wal").stat().st_size
+    with Database.open(path) as database:
+        assert measured(database) == Statistics.of([100, 200, 300]) and measured(database, 0, kernel("late")) is None
+
+
+def test_a_failed_commit_loses_nothing(tmp_path):
+    with Recording(tmp_path / "a.sqlite", META) as recording:
+        recording.add(0, kernel("before"), CONTEXT, [1])
+        recording.flush(now=True)
+        ((pages,),) = recording._connection.execute("PRAGMA page_count").fetchall()
+        recording._connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(DatabaseError, match="disk is full"):
+            for i in range(1000):
+                recording.add(0, kernel("x" * 300, i.to_bytes(2, "big")), CONTEXT, [i + 1])
+            recording.flush(now=True)
+        recording._connection.execute("PRAGMA max_page_count = 1000000")
+        recording.flush(now=True)
+        stored = recording.signatures
+    with Database.open(tmp_path / "a.sqlite") as database:
+        assert database.summary()["signatures"] == stored > 100
+        assert measured(database, 0, kernel("before")).count == 1
+
+
+def test_files_that_are_no_database_are_one_clear_error(tmp_path):
+    ours = record(tmp_path / "ours.sqlite", (0, kernel(), None, [1]))
+    text, empty, foreign, versions = (tmp_path / name for name in ("text", "empty", "foreign", "versions"))
     text.write_text("not a database, but long enough to be mistaken for one" * 30)
-    empty = tmp_path / "empty"
     empty.write_bytes(b"")
-    foreign = tmp_path / "foreign"
-    with sqlite3.connect(foreign) as connection:
-        connection.execute("CREATE TABLE t (x)")
+    connection = sqlite3.connect(foreign)
+    connection.execute("CREATE TABLE t (x)")
+    connection.commit()
     connection.close()
-    newer = tmp_path / "newer"
-    with sqlite3.connect(newer) as connection:
+    for version in (1, 99):
+        connection = sqlite3.connect(versions)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute("PRAGMA user_version = 99")
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.close()
+        with pytest.raises(DatabaseError, match=f"schema version {version}, this release reads 2; record it anew"):
+            Database.open(versions)
+    bare = tmp_path / "bare"
+    connection = sqlite3.connect(bare)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.close()
-    ours = "no kernel-time database"
-    for path, reason in ((text, ours), (empty, ours), (foreign, ours), (newer, "schema version 99"),
-                         (tmp_path / "missing", "no such file"), (tmp_path, "no such file")):
+    no = "no kernel-time database"
+    for path, reason in ((text, no), (empty, no), (foreign, no), (bare, no), (tmp_path / "missing", "no such file"),
+                         (tmp_path, "no such file")):
         with pytest.raises(DatabaseError, match=reason) as caught:
             Database.open(path)
-        assert str(path) in str(caught.value)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(DatabaseError, match="not of 'a100'"):
-        Database.open(database.path, gpu="a100")
-    with pytest.raises(DatabaseError, match="exists already"):
-        Database.create(database.path, **META)
-    with pytest.raises(DatabaseError, match="missing driver"):
-        Database.create(tmp_path / "new", **{**META, "driver": ""})
+        Database.open(ours, gpu="a100")
 
 
-def test_a_cut_file_is_an_error_not_a_wrong_answer(tmp_path):
-    path = tmp_path / "cut.db"
-    with Database.create(path, **META) as database:
-        put(database, "a", *((kernel(f"k{i}"), [i + 1]) for i in range(500)))
-    data = path.read_bytes()
-    path.write_bytes(data[:len(data) // 2])
-    with pytest.raises(DatabaseError):
-        with Database.open(path) as database:
+@pytest.mark.parametrize("damage, of_models", [
+    ("UPDATE samples SET median = -5", True), ("UPDATE samples SET median = 'x'", True), ("UPDATE samples SET count = 'x'", True),
+    ("UPDATE samples SET total = 'x'", False), ("UPDATE samples SET minimum = 1 << 60", False),
+    ("UPDATE signatures SET rest = x'c1'", True), ("UPDATE signatures SET rest = x'01'", True),
+    ("UPDATE contexts SET body = x'c1'", True)])
+def test_a_damaged_row_is_an_error_not_a_wrong_answer(tmp_path, damage, of_models):
+    path = record(tmp_path / "a.sqlite", (0, kernel(), CONTEXT, [10, 20]))
+    connection = sqlite3.connect(path)
+    connection.execute(damage)
+    connection.commit()
+    connection.close()
+    with Database.open(path) as database:
+        with pytest.raises(DatabaseError, match="is damaged"):
             list(database.signatures())
+        if of_models:
+            with pytest.raises(DatabaseError, match="is damaged"):
+                list(database.observations())
 
 
-def test_statistics_refuse_what_is_no_duration():
-    for values in ([], [0], [5, -1]):
-        with pytest.raises(ValueError):
-            Statistics.of(values)
+def test_a_reference_to_nothing_is_an_error(tmp_path):
+    for table in ("texts", "contexts", "runs", "signatures"):
+        path = varied(tmp_path / f"{table}.sqlite", "x", 1)
+        connection = sqlite3.connect(path)
+        connection.execute(f"DELETE FROM {table}")
+        connection.commit()
+        connection.close()
+        with Database.open(path) as database, pytest.raises(DatabaseError, match="is damaged"):
+            database.runs()
+
+
+def test_a_cut_file_is_an_error(tmp_path):
+    path = record(tmp_path / "cut.sqlite", *((0, kernel(f"k{i}"), None, [i + 1]) for i in range(500)))
+    data = path.read_bytes()
+    for share in (0.05, 0.5, 0.9):
+        path.write_bytes(data[:int(len(data) * share)])
+        with pytest.raises(DatabaseError) as caught:
+            with Database.open(path) as database:
+                database.runs()
+        assert str(path) in str(caught.value)
+
+
+def test_a_locked_file_is_named_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr(schema, "BUSY_S", 0.01)
+    path = record(tmp_path / "a.sqlite", (0, kernel(), None, [1]))
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(DatabaseError, match="is locked by another process"):
+        Database.open(path)
+    holder.execute("ROLLBACK")
+    with Database.open(path) as database:
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DatabaseError, match="is locked by another process"):
+            measured(database)
+    holder.close()
+
+
+UNWRITABLE = """
+import os, sys
+from phantora_ns.kernels.database import Database, DatabaseError
+if os.getuid() == 0:  # only after the imports: Python itself may be in a folder that others may not enter
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    print(Database.open(sys.argv[1]).summary()["durations"])
+except DatabaseError as error:
+    print(error)
+"""
+
+
+def read_unprivileged(path, root) -> str:
+    """What a reader without any permission to write says of a file."""
+    ended = subprocess.run([sys.executable, "-c", UNWRITABLE, str(path)], cwd=root, capture_output=True, text=True,
+                           env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+def test_a_file_in_a_folder_that_cannot_be_written(short_folder, root):
+    path = record(short_folder / "a.sqlite", (0, kernel(), None, [1, 2]))
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    assert not (short_folder / "a.sqlite-wal").exists()
+    short_folder.chmod(0o555)
+    path.chmod(0o444)
+    assert read_unprivileged(path, root) == "2"
+    short_folder.chmod(0o755)
+    path.unlink()
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=root)
+    assert ended.returncode == -signal.SIGKILL
+    (short_folder / "a.sqlite-shm").unlink()
+    for name in ("a.sqlite", "a.sqlite-wal"):
+        (short_folder / name).chmod(0o444)
+    short_folder.chmod(0o555)
+    said = read_unprivileged(path, root)
+    assert "its writer has not finished" in said and "\n" not in said
+
+
+@pytest.fixture
+def short_folder():
+    """A folder that users other than this test's may enter, unlike pytest's own."""
+    import shutil
+    import tempfile
+    from pathlib import Path
+    folder = Path(tempfile.mkdtemp(prefix="phantora-db-"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)

@@ -173,12 +173,12 @@ def test_the_environment_of_the_job(tmp_path):
         "CUDA_VISIBLE_DEVICES": "3",
         "GLOO_SOCKET_IFNAME": "ens5",
     }
-    env = job_environment(outer, tmp_path, Shape(2, 4, True), "measured", 0.5, None)
+    env = job_environment(outer, tmp_path, Shape(2, 4, True), None)
     assert env["LD_PRELOAD"].endswith("libphantora.so:/x.so") and env["LD_LIBRARY_PATH"] == f"{tmp_path}/lib"
     assert env["PYTHONPATH"].endswith("/phantora_ns/startup:/mine") and "CUDA_VISIBLE_DEVICES" not in env
-    assert env["GLOO_SOCKET_IFNAME"] == "eth0" and env["PHANTORA_HOST_SCALE"] == "0.5" and env["PATH"] == "/bin"
+    assert env["GLOO_SOCKET_IFNAME"] == "eth0" and env["PATH"] == "/bin"
     assert len(replaced_notes(outer)) == 1 and not replaced_notes({"CUDA_VISIBLE_DEVICES": ""})
-    bare = job_environment({}, tmp_path, Shape(2, 4, False), "none", 1.0, None)
+    bare = job_environment({}, tmp_path, Shape(2, 4, False), None)
     assert (
         bare["PYTHONPATH"].endswith("/startup") and ":" not in bare["LD_PRELOAD"]
     )  # an empty entry would mean the current folder

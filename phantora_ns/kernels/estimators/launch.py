@@ -16,6 +16,7 @@ from . import attention, memory
 
 LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
 MEMORY_BOUND, COMPUTE_BOUND, ATTENTION_BOUND = 0, 1, 2
+JOINING = ("aten::cat", "aten::stack", "aten::_chunk_cat")  # operators whose output holds all of their inputs
 GUESSED_BYTES_PER_THREAD = 16   # a thread of an unknown kernel reads or writes this much: one vector access
 MOST_BYTES_PER_THREAD = 64      # an operator's operands are this kernel's work only as far as its launch can handle them
 
@@ -41,7 +42,9 @@ class Context:
     @property
     def total_bytes(self) -> float:
         """Inputs and outputs; where the outputs are not known yet (0), they are taken to be as large as the mean input,
-        unless the operator works in place."""
+        unless the operator works in place, or joins its inputs."""
+        if not self.output_bytes and self.operator in JOINING:
+            return 2.0 * self.input_bytes
         if self.output_bytes or self.operator.endswith("_"):
             return self.input_bytes + self.output_bytes
         return self.input_bytes + self.input_bytes / max(1, sum(1 for shape in self.shapes if shape))
@@ -69,6 +72,8 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates) -> Estimate:
         size = found.bytes
         if context and context.input_bytes and found.family.startswith("strided"):
             size = min(size, context.input_bytes + size / 2)  # broadcast inputs are smaller than the launch
+        if context and context.input_bytes and found.family in ("foreach", "optimizer"):
+            size = min(size, 2.0 * context.input_bytes)  # lists of small tensors: no element is read or written twice
         return Estimate(rates.memory_ns(found.family, size, found.elements, kernel.blocks), ROOFLINE, MEMORY_BOUND)
     if context and context.input_bytes:
         family = memory.family(name)

@@ -1,0 +1,24 @@
+/* map.h - a table from addresses to addresses: real handles to their shadows.
+ *
+ * Why it exists: streams, events and kernels of the real libraries are opaque pointers; each needs its own state here. */
+#ifndef PH_MAP_H
+#define PH_MAP_H
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ph_map {
+    pthread_rwlock_t lock;
+    struct ph_pair { const void *key; void *value; } *slot;
+    size_t slots, used, live; /* a power of two; keys ever placed; keys that have a value */
+};
+#define PH_MAP_INIT {PTHREAD_RWLOCK_INITIALIZER, NULL, 0, 0, 0}
+
+void *ph_map_get(struct ph_map *map, const void *key);             /* NULL: none. O(1) */
+void *ph_map_put(struct ph_map *map, const void *key, void *value); /* the value that it replaces, NULL: none. Amortised O(1) */
+/* As ph_map_put unless the key has a value, which is returned and stays. NULL: `value` was put. */
+void *ph_map_add(struct ph_map *map, const void *key, void *value);
+void *ph_map_take(struct ph_map *map, const void *key);            /* removes and returns; NULL: none */
+void ph_map_clear(struct ph_map *map);                             /* forgets all; values are the caller's */
+#endif

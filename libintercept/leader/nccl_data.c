@@ -1,0 +1,209 @@
+/* nccl_data.c - the bytes of communicator operations on a real GPU, of which only this rank has one.
+ *
+ * Why it exists: the leader's communicators are simulated like everyone's (nccl.c), but its kernels compute on what is in memory.
+ * Small operations really travel: the send buffer is read back and goes with the message, the result is asked for at once and
+ * put into the receive buffer by the stream, which waits for it in a host function; the host goes on. Large ones become local
+ * copies that keep memory filled with plausible numbers: a gather repeats our own shard, a scatter takes our own part, and what
+ * only another rank could send is random (random.c), never zeros: those make matrix products faster.
+ * Rule: all GPU work here is the simulator's own (ph_lead_copying), and no call of CUDA's is made in a host function. */
+#include "../nccl.h"
+#include "heat.h"
+#include "leader.h"
+#include "random.h"
+#include "../timeline.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { COPY_DEFAULT = 4, PATIENCE_MS = 120000, CLASSES = 16, SMALLEST = 4096 };
+
+int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaStreamSynchronize(void *), cudaHostAlloc(void **, size_t, unsigned);
+int cudaLaunchHostFunc(void *, void (*)(void *), void *), cudaMalloc(void **, size_t), cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int);
+
+static void must(int error, const char *what)
+{
+    if (error) ph_die("the leader's simulated NCCL could not %s (CUDA error %d): the job's own earlier error, or this machine's", what, error);
+}
+
+static void copy(void *to, const void *from, size_t bytes, void *stream)
+{
+    if (to == from || !bytes) return;
+    must(PH_REAL(cudaMemcpyAsync)(to, from, bytes, COPY_DEFAULT, stream), "copy within the GPU's memory");
+    ph_heat_copied(stream, bytes);
+}
+
+/* ---- pinned memory for results: taken once, used over and over ------------------------------------------------------------------ */
+struct block {
+    struct block *next;
+    unsigned class;
+    size_t bytes;          /* of the result */
+    uint64_t request;      /* the FETCH */
+    uint64_t issued;       /* ph_heat_issued when it was sent */
+    unsigned char *pinned;
+};
+static struct block *spare[CLASSES]; /* SMALLEST << class bytes each */
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int awaited;
+
+int ph_lead_awaited(void) { return atomic_load_explicit(&awaited, memory_order_relaxed); }
+
+static struct block *block_take(size_t bytes, void *stream)
+{
+    unsigned class = 0;
+    while ((size_t)SMALLEST << class < bytes) class++;
+    if (class >= CLASSES) ph_die("a result of %zu bytes is too large to be carried", bytes);
+    pthread_mutex_lock(&spare_lock);
+    struct block *block = spare[class];
+    if (block) spare[class] = block->next;
+    pthread_mutex_unlock(&spare_lock);
+    if (block) return block;
+    if (!(block = calloc(1, sizeof *block))) ph_die("out of host memory");
+    ph_lead_settle(stream); /* pinning may wait for the GPU */
+    must(PH_REAL(cudaHostAlloc)((void **)&block->pinned, (size_t)SMALLEST << class, 0), "pin host memory");
+    block->class = class;
+    return block;
+}
+
+/* ---- small operations ---------------------------------------------------------------------------------------------------------------- */
+/* CUDA's own thread, in the order of the stream. */
+static void receive(void *data)
+{
+    struct block *block = data;
+    struct ph_reply reply;
+    size_t got = 0;
+    ph_heat_receiving();
+    if (ph_wait(block->request, &reply, PATIENCE_MS)) {
+        const unsigned char *bytes = ph_read_bytes(&reply, &got);
+        if (got > block->bytes) got = block->bytes;
+        if (got) memcpy(block->pinned, bytes, got);
+        ph_reply_free(&reply);
+    } else {
+        ph_warn("a small collective's result did not come within %d s although the GPU waits for it; it reads as zero", PATIENCE_MS / 1000);
+    }
+    memset(block->pinned + got, 0, block->bytes - got); /* members that sent nothing count as zeros */
+    ph_heat_received(block->issued);
+    atomic_fetch_sub(&awaited, 1);
+}
+
+static void delivered(void *data)
+{
+    struct block *block = data;
+    pthread_mutex_lock(&spare_lock);
+    block->next = spare[block->class];
+    spare[block->class] = block;
+    pthread_mutex_unlock(&spare_lock);
+}
+
+/* An emulated GPU below runs host functions beside its streams, not in their order: there the host waits as well. */
+static bool keeps_order(void)
+{
+    static _Atomic int known; /* 1: no, 2: yes */
+    if (!known) known = ph_real_maybe("phantora_elapsed_ns") && !ph_real_maybe("phantora_host_functions_in_order") ? 1 : 2;
+    return known == 2;
+}
+
+static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
+{
+    struct ph_pack body = {0};
+    struct block *block = block_take(op->recv_bytes, op->stream);
+    block->bytes = op->recv_bytes;
+    block->request = ph_request_id();
+    ph_pack_uint(&body, block->request);
+    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_uint(&body, node);
+    ph_pack_uint(&body, index);
+    atomic_fetch_add(&awaited, 1);
+    ph_heat_stop(); /* while a stream waits for others nothing may wait for the GPU that the job does not know of */
+    block->issued = ph_heat_issued();
+    ph_send(PH_FETCH, &body, 4);
+    ph_pack_free(&body);
+    if (keeps_order()) must(PH_REAL(cudaLaunchHostFunc)(op->stream, receive, block), "queue a host function");
+    else ph_lead_settle(op->stream), receive(block);
+    copy(op->recv, block->pinned, op->recv_bytes, op->stream);
+    must(PH_REAL(cudaLaunchHostFunc)(op->stream, delivered, block), "queue a host function");
+}
+
+static void *read_back(const void *from, size_t bytes, void *stream)
+{
+    void *host = malloc(bytes);
+    if (!host) ph_die("out of host memory for a send buffer of %zu bytes", bytes);
+    ph_lead_settle(stream);
+    must(PH_REAL(cudaMemcpyAsync)(host, from, bytes, COPY_DEFAULT, stream), "read a send buffer");
+    must(PH_REAL(cudaStreamSynchronize)(stream), "wait for a stream");
+    return host;
+}
+
+void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
+{
+    if (!op->send || !op->send_bytes || !ph_nccl_carries(op) || ph_lead_capturing(op->stream)) {
+        ph_pack_nil(pack);
+        return;
+    }
+    ph_lead_copying(true);
+    void *bytes = read_back(op->send, op->send_bytes, op->stream);
+    ph_lead_copying(false);
+    if (ph_nccl_premultiplies(op)) ph_nccl_premultiply(op, bytes);
+    if (ph_all_zero(bytes, op->send_bytes)) ph_pack_nil(pack); /* as a simulated rank does */
+    else ph_pack_bin(pack, bytes, op->send_bytes);
+    free(bytes);
+}
+
+/* ---- large operations ------------------------------------------------------------------------------------------------------------------ */
+static void repeat(unsigned char *to, const void *from, size_t bytes, int times, void *stream)
+{
+    for (int i = 0; i < times; i++) copy(to + (size_t)i * bytes, from, bytes, stream);
+}
+
+static void unknown(const struct ph_operation *op) /* what only another rank could send */
+{
+    ph_random_fill(op->recv, op->recv_bytes, op->dtype, op->stream);
+}
+
+static void move_locally(const struct ph_operation *op)
+{
+    unsigned char *to = op->recv;
+    const unsigned char *from = op->send;
+    switch (op->kind) {
+    case ALL_REDUCE:
+    case REDUCE: /* at its root */
+    case ALL_TO_ALL: copy(to, from, op->recv_bytes, op->stream); break;
+    case ALL_GATHER:
+    case GATHER: /* at its root. In place, the shard is one of the places. */ repeat(to, from, op->bytes, op->comm->size, op->stream); break;
+    case REDUCE_SCATTER: copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream); break;
+    case SCATTER:
+        if (from) copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream);
+        else unknown(op);
+        break;
+    case BROADCAST:
+        if (from) copy(to, from, op->bytes, op->stream);
+        else unknown(op);
+        break;
+    case RECV: unknown(op); break;
+    default: break; /* a send brings nothing */
+    }
+}
+
+void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)
+{
+    if (!op->recv_bytes) return;
+    ph_host_pause();
+    ph_lead_copying(true);
+    if (ph_nccl_carries(op) && !ph_lead_capturing(op->stream)) fetch(op, node, index);
+    else move_locally(op);
+    ph_lead_copying(false);
+    ph_host_resume();
+}
+
+bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device)
+{
+    if (on_device) return PH_REAL(cudaMemcpy)(value, scalar, bytes, COPY_DEFAULT) == 0;
+    memcpy(value, scalar, bytes);
+    return true;
+}
+
+void *ph_nccl_alloc(size_t bytes)
+{
+    void *pointer = NULL;
+    return PH_REAL(cudaMalloc)(&pointer, bytes) == 0 ? pointer : NULL;
+}
+
+bool ph_nccl_free(void *pointer) { return PH_REAL(cudaFree)(pointer) == 0; }

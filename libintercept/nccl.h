@@ -1,0 +1,39 @@
+/* nccl.h - what a communicator operation is, and what happens to its bytes.
+ *
+ * Why it exists: NCCL's interface (nccl.c) is one, but bytes are not: a simulated rank's device memory lies in the process
+ * (nccl_values.c), a leader's on a GPU (leader/nccl_data.c). */
+#ifndef PH_NCCL_H
+#define PH_NCCL_H
+#include "core.h"
+
+enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV };
+enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, FP16, FP32, FP64, BF16, FP8_E4M3, FP8_E5M2, TYPES }; /* ncclDataType_t */
+struct ph_comm {
+    uint32_t magic;
+    int64_t number; /* the hub's */
+    int rank, size, device;
+};
+struct ph_operation {
+    int kind, dtype, redop, peer;
+    const void *send;
+    void *recv;
+    size_t bytes, send_bytes, recv_bytes; /* bytes: as the wire protocol counts; 0 recv_bytes: this rank gets nothing */
+    struct ph_comm *comm;
+    void *stream;
+    struct ph_operation *next;
+};
+
+extern const size_t ph_nccl_type_bytes[TYPES];
+bool ph_nccl_carries(const struct ph_operation *op);       /* its bytes travel through the hub */
+bool ph_nccl_premultiplies(const struct ph_operation *op); /* ncclRedOpCreatePreMulSum */
+void ph_nccl_premultiply(const struct ph_operation *op, void *data);
+
+/* ---- nccl_values.c, leader/nccl_data.c -------------------------------------------------------------------------------------- */
+/* Packs the send buffer if it is carried, else nil. Called before the operation is sent, once. */
+void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op);
+/* Sees to the receive buffer: operation `index` of the launch that ends at `node` has been sent. */
+void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index);
+bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device); /* false: it cannot be read */
+void *ph_nccl_alloc(size_t bytes); /* NULL: out of memory */
+bool ph_nccl_free(void *pointer);
+#endif

@@ -1,0 +1,107 @@
+/* trace.cpp - tells the trace's log of framework operators, of the collective they stand for, and of steps.
+ *
+ * Why it exists: a trace without operators shows kernels that nobody asked for. They come from a callback of its own, registered
+ * only when the process is traced, so that other runs do not pay for it; PyTorch's own profiler is told of the same scopes.
+ * What describes a collective is what that profiler writes into its traces: PyTorch hands it down in thread-local debug
+ * information while a process group works. */
+#include <ATen/record_function.h>
+#include <dlfcn.h>
+#include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
+
+#include <cstring>
+#include <string>
+
+#include "trace.h"
+
+namespace phantora {
+namespace {
+
+int (*wanted)();
+void (*begin)(int kind, const char *name, const char *description);
+void (*end)(int ends_step);
+
+enum Kind { kFunction, kBackward, kUser };       /* tracelog.c */
+constexpr const char *kStepEnds = "Optimizer.step#"; /* torch/optim/optimizer.py, profile_hook_step */
+constexpr size_t kMostRanks = 30; /* lists longer than this are cut short: kTruncatLength of torch/csrc/profiler/util.cpp */
+
+template <typename T>
+std::string list(const std::vector<T> &values)
+{
+    std::string text = "[";
+    for (size_t i = 0; i < values.size(); i++) {
+        if (values.size() > kMostRanks && i == kMostRanks - 1) {
+            text += "..., ";
+            i = values.size() - 1;
+        }
+        text += std::to_string(values[i]) + (i + 1 < values.size() ? ", " : "");
+    }
+    return text + "]";
+}
+
+std::string quoted(const std::string &text)
+{
+    std::string result = "\"";
+    for (char c : text) {
+        if (c == '"' || c == '\\') result += '\\';
+        result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+    return result + "\"";
+}
+
+/* JSON members as Kineto's traces have them. */
+std::string describe(const torch::ParamCommsDebugInfo &info)
+{
+    return "\"Collective name\": " + quoted(info.getCollectiveName()) +
+           ", \"In msg nelems\": " + std::to_string(info.getInMessageNelems()) +
+           ", \"Out msg nelems\": " + std::to_string(info.getOutMessageNelems()) +
+           ", \"Group size\": " + std::to_string(info.getWorldSize()) + ", \"dtype\": " + quoted(c10::toString(info.getDType())) +
+           ", \"In split size\": " + quoted(list(info.getInputSplitSizes())) +
+           ", \"Out split size\": " + quoted(list(info.getOutputSplitSizes())) +
+           ", \"Process Group Name\": " + quoted(info.getProcessGroupName()) +
+           ", \"Process Group Description\": " + quoted(info.getProcessGroupDesc()) +
+           ", \"Process Group Ranks\": " + quoted(list(info.getGroupRanks()));
+}
+
+Kind kind_of(at::RecordScope scope)
+{
+    return scope == at::RecordScope::USER_SCOPE ? kUser : scope == at::RecordScope::BACKWARD_FUNCTION ? kBackward : kFunction;
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function)
+{
+    try {
+        const char *name = function.name();
+        std::string description;
+        if (std::strcmp(name, "record_param_comms") == 0) {
+            auto *base = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PARAM_COMMS_INFO);
+            if (auto *info = dynamic_cast<const torch::ParamCommsDebugInfo *>(base)) description = describe(*info);
+        }
+        begin(kind_of(function.scope()), name, description.empty() ? nullptr : description.c_str());
+    } catch (const std::exception &) { /* out of memory: the job's own next allocation will say so */
+        begin(kFunction, "", nullptr);
+    }
+    return nullptr;
+}
+
+void on_end(const at::RecordFunction &function, at::ObserverContext *)
+{
+    bool step = function.scope() == at::RecordScope::USER_SCOPE && std::strncmp(function.name(), kStepEnds, std::strlen(kStepEnds)) == 0;
+    end(step);
+}
+
+}  // namespace
+
+bool start_trace()
+{
+    auto find = [](auto &pointer, const char *name) {
+        pointer = reinterpret_cast<std::decay_t<decltype(pointer)>>(dlsym(RTLD_DEFAULT, name));
+        return pointer != nullptr;
+    };
+    if (!find(wanted, "phantora_trace_wanted") || !find(begin, "phantora_trace_operator_begin") || !find(end, "phantora_trace_operator_end")) return true;
+    if (!wanted()) return true;
+    auto handle = at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+    return handle != at::INVALID_CALLBACK_HANDLE;
+}
+
+}  // namespace phantora

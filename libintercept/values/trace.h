@@ -1,0 +1,11 @@
+/* trace.h - operators for the trace (trace.cpp). */
+#ifndef PHANTORA_VALUES_TRACE_H
+#define PHANTORA_VALUES_TRACE_H
+
+namespace phantora {
+
+/* Starts telling the interceptor of operators and steps if it wants them. False when torch refuses. */
+bool start_trace();
+
+}  // namespace phantora
+#endif

@@ -1,0 +1,201 @@
+"""Kernel times that are awaited: a leader may be about to measure what a simulated rank asks for.
+
+Why it exists: docs/leading.md. While a leader is there, a LOOKUP of a signature that nobody has measured is held back. It is
+answered with the measurement once that comes; or with an estimate, and counted, once the leader cannot come to it any more:
+the leader has left, or could not measure it itself, or waits (directly or not) for the rank that asks. The last is known when
+every client is stuck: blocked in a request, waiting here, or idle outside of our calls. Then the one that is furthest behind
+is given its estimate, and the others go on waiting: what they ask for the leader may still reach.
+
+A held LOOKUP bounds virtual time by the clock of the rank that asks. When all are stuck this bound may be the only thing that
+keeps an answer from the leader; then it is waived, as an idle client's is (hub/horizon.py), before anything is estimated.
+
+A leader that lives but has not said HELLO yet is known by the lock on RUN_DIR/leader.lock, which it holds for its life.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+
+from phantora_ns.hub import horizon
+from phantora_ns.hub.registry import Client, lock_owner
+from phantora_ns.hub.requests import Request
+
+POLL_MS = 10
+"""Between looks at clients that may be idle while a LOOKUP is held; a client that blocks in a request is seen at once."""
+STILL_S = 0.5  # as horizon.LEADER_STILL_SAMPLES
+"""A leader whose clock stands still for this long, and whose process tree sleeps, is blocked outside of our calls. Loading
+modules and compiling keep a processor busy or a child at work; a wait on a socket does not."""
+ARRIVAL_S = 30.0
+"""Ranks that have not come yet may be what the others wait for, and importing torch takes long on a busy machine; after this
+long without any event nobody is expected any more."""
+
+
+class Held(Request):
+    """A LOOKUP that is not answered yet. `signature`: (kind, fields), `rest`: what else the estimators are told."""
+
+    __slots__ = ("key", "token", "signature", "rest", "clock_ns", "waived")
+
+    def __init__(self, client: Client, number: int, key: int, token: bytes, signature: tuple[int, list], rest: tuple) -> None:
+        super().__init__(client, number)
+        self.key = key
+        self.token = token
+        self.signature = signature
+        self.rest = rest
+        self.clock_ns = client.clock_ns
+        self.waived = False
+
+    def settled_ns(self) -> int | None:
+        """Never by itself: a measurement or `Awaiting` decides."""
+        return None
+
+    def bound_ns(self) -> int | None:
+        """The rank goes on where it asked, unless everybody else would stand still because of that."""
+        return None if self.waived else self.clock_ns
+
+    def floor_ns(self) -> int:
+        """What it does next is no earlier than that, waived or not."""
+        return self.clock_ns
+
+    @property
+    def open(self) -> bool:
+        """Whether the rank still waits for it."""
+        return self.client.pending.get(self.number) is self
+
+
+class Awaiting:
+    """The LOOKUPs held back in one run. `leader`: the rank that is to lead, None when none is."""
+
+    def __init__(self, run_dir: Path, leader: int | None) -> None:
+        self.leader = leader
+        self.awaited = 0
+        self.estimated: Counter[int] = Counter()
+        """LOOKUPs that waited and were estimated all the same, by rank."""
+        self.unknown: dict[bytes, tuple[tuple[int, list], set[int]]] = {}
+        """Signatures that were answered without a measurement, and the ranks that asked. They may have been measured since."""
+        self.led: set[int] = set()
+        """Ranks that came as leaders, each once."""
+        self._lock_path = run_dir / "leader.lock"
+        self._held: list[Held] = []
+        self._hopeless: set[bytes] = set()
+        self._lock_seen = False
+        self._asked_at: float | None = None
+        self._since = 0.0
+        self._seen: tuple = ()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def expected(self, clients: Collection[Client]) -> bool:
+        """Whether a leader that measures is there, or may still come. O(clients)."""
+        if self.leader is None:
+            return False
+        leaders = [client for client in clients if client.leads]
+        if leaders:
+            return any(client.measures for client in leaders)
+        if self._lock_owner() is not None:
+            return True
+        if self.led or self._lock_seen:  # it has been there and has gone
+            return False
+        return self._asked_at is None or time.monotonic() - self._asked_at < ARRIVAL_S
+
+    def hold(self, held: Held) -> bool:
+        """Keeps a LOOKUP waiting; False when there is no hope for its signature."""
+        if held.token in self._hopeless:
+            return False
+        if not self._held:
+            self._moved()
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+        self._held.append(held)
+        held.client.pending[held.number] = held
+        self.awaited += 1
+        return True
+
+    def give_up(self, token: bytes) -> None:
+        """Nobody needs to wait for this signature: the leader itself could not measure it."""
+        self._hopeless.add(token)
+
+    def guessed(self, request: Held, after_waiting: bool) -> None:
+        """Notes a LOOKUP that was answered without a measurement."""
+        self.unknown.setdefault(request.token, (request.signature, set()))[1].add(request.client.rank)
+        if after_waiting:
+            self.estimated[request.client.rank] += 1
+
+    def take(self, token: bytes) -> list[Held]:
+        """Those who wait for a signature, who do not any more."""
+        return self._take(lambda held: held.token == token)
+
+    def take_all(self) -> list[Held]:
+        """Everyone who waits."""
+        return self._take(lambda held: True)
+
+    def take_first(self) -> list[Held]:
+        """Those who wait for the signature that the rank furthest behind has asked for, so that all get one answer."""
+        waiting = [held for held in self._held if held.open]
+        if not waiting:
+            self._held.clear()
+            return []
+        first = min(waiting, key=lambda held: (held.clock_ns, held.client.rank, held.number))
+        return self.take(first.token)
+
+    def waive(self, waived: bool) -> None:
+        """Whether held LOOKUPs bound virtual time."""
+        for held in self._held:
+            held.waived = waived
+
+    def stuck(self, everyone: Collection[Client]) -> bool:
+        """Whether nobody can act before a held LOOKUP is answered. `everyone`: also those who have gone. O(clients), and a look
+        at the leader's processes."""
+        clients = [client for client in everyone if not client.gone]
+        position = tuple((client.number, client.seq, client.bound_ns()) for client in clients)
+        if position != self._seen:
+            self._seen = position
+            self._moved()
+        still_s = time.monotonic() - self._since
+        if self._missing(everyone) and still_s < ARRIVAL_S:
+            return False
+        for client in clients:
+            if client.pending or client.fetching is not None:
+                continue
+            if client.fetches and still_s >= STILL_S:
+                continue  # a leader that waits for its GPU, which waits for values of others
+            if not client.idle or client.stirs():
+                return False
+        if any(client.leads for client in clients):
+            return True
+        owner = self._lock_owner()
+        return still_s >= (STILL_S if owner and horizon.tree_sleeps(owner) else ARRIVAL_S)
+
+    def _take(self, chosen) -> list[Held]:
+        taken = [held for held in self._held if held.open and chosen(held)]
+        self._held = [held for held in self._held if held.open and not chosen(held)]
+        if taken:
+            self._moved()
+        for held in taken:
+            held.waived = False
+        return taken
+
+    def _moved(self) -> None:
+        self._since = time.monotonic()
+
+    def _missing(self, everyone: Collection[Client]) -> bool:
+        """Whether ranks of the job have not come yet; the leader does not count, its lock tells of it."""
+        world = max((client.world_size for client in everyone), default=-1)
+        return len({client.rank for client in everyone if client.rank >= 0} | {self.leader}) < world
+
+    def _lock_owner(self) -> int | None:
+        """The leader's PID (0 when we cannot see it), None when no process is the leader."""
+        try:
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            owner = lock_owner(descriptor)
+        finally:
+            os.close(descriptor)
+        self._lock_seen |= owner is not None
+        return owner

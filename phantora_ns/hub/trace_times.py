@@ -1,0 +1,81 @@
+"""RUN_DIR/trace/<page>.times: the final times of the nodes that one process's work hangs on.
+
+Why it exists: processes log their work with the heads that place it (libintercept/tracelog.c); only the event graph knows the
+nodes' times. They are written as they become final, so that the hub keeps nothing for it, and the rest when the run ends.
+
+One JSON array a line: `[node, time_ns]`, and for a launch of communication `[node, end_ns, reached_ns, started_ns, algorithm,
+protocol, channels]`: when this process's stream reached it, when its last member had, and what NCCL would have chosen for the
+first operation of the launch.
+"""
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from phantora_ns.report.trace_options import wanted
+from phantora_ns.sim.graph import EventGraph, Head, Node, Transfer
+
+FLUSH_LINES = 4096
+"""Lines kept per client before they are written: files are not kept open, of which a run may have thousands."""
+
+
+class _Client:
+    """The lines of one client that are not written yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[str] = []
+
+    def tell(self, number: int, node: Node, reached: Head | None) -> None:
+        """What the event graph calls. Raises OSError."""
+        if reached is None:
+            self.lines.append(f"[{number},{node.time_ns}]\n")
+        else:
+            course = (node if isinstance(node, Transfer) else node.transfers[0]).course
+            self.lines.append(json.dumps([number, node.time_ns, reached.reach()[0], node.start_ns, course.algorithm,
+                                          course.protocol, course.channels]) + "\n")
+        if len(self.lines) >= FLUSH_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what has been told. Raises OSError."""
+        with open(self.path, "a") as file:
+            file.writelines(self.lines)
+        self.lines.clear()
+
+
+class TraceTimes:
+    """Writes the times of every client that is traced; `ranks` as in run.json."""
+
+    def __init__(self, run_dir: Path, graph: EventGraph, ranks: list | None) -> None:
+        self._folder = run_dir / "trace"
+        self._graph = graph
+        self._ranks = ranks
+        self._clients: list[_Client] = []
+        self._failed = False
+
+    def join(self, number: int, rank: int, page: str) -> None:
+        """A client has come: `page` names its files."""
+        if wanted(self._ranks, rank):
+            client = _Client(self._folder / f"{page}.times")
+            self._clients.append(client)
+            self._graph.follow(number, lambda *told: self._guard(client.tell, *told))
+
+    def finish(self) -> None:
+        """The run is over: writes all times that are known."""
+        self._graph.tell_rest()
+        for client in self._clients:
+            self._guard(client.flush)
+
+    def _guard(self, action: Callable[..., None], *arguments) -> None:
+        """A disk that is full costs the traces, not the run."""
+        if self._failed:
+            return
+        try:
+            action(*arguments)
+        except OSError as error:
+            self._failed = True
+            print(f"phantora-ns: the traces end here: {error.strerror}; {error.filename}; free some space there", file=sys.stderr,
+                  flush=True)

@@ -1,0 +1,50 @@
+"""To which family a signature belongs: the name under which times are listed and compared.
+
+Why it exists: a file holds tens of thousands of signatures, and people ask about matrix products, attention or optimizers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import names, signature
+from .estimators import graphs, launch, memory
+from .signature import CALL, CUDNN, GEMM, KERNEL, MEMORY, SignatureError
+
+
+def family(kind: int, fields: Any, context: Any = None) -> str:
+    """One of `gemm`, `attention`, `convolution`, `cudnn`, `memset`, `device copy`, `host copy`, `call`, and for kernels what
+    the estimators call them (`elementwise`, `optimizer`, `reduction`, ...); `unknown` for what is no signature."""
+    try:
+        if kind == GEMM:
+            return "gemm"
+        if kind == CUDNN:
+            return _graph(fields)
+        if kind == MEMORY:
+            call = signature.parse_numbers(signature.Memory, fields)
+            if call.op == 1:
+                return "memset"
+            return "device copy" if (call.src, call.dst) == (2, 2) else "host copy"
+        if kind == CALL:
+            return "call"
+        if kind == KERNEL:
+            return _kernel(signature.parse_kernel(fields), launch.context_of(context))
+    except (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
+        # As in KernelTimes.estimate: nested lists come from a foreign process, and a listing must not fail on them.
+        pass
+    return "unknown"
+
+
+def _kernel(kernel: signature.Kernel, context: launch.Context | None) -> str:
+    name = names.parse(kernel.name)
+    if launch.flash_call(kernel, name, context) is not None:
+        return "attention"
+    found = memory.traffic(kernel, name)
+    return memory.family(name) if found is None else found.family
+
+
+def _graph(fields: Any) -> str:
+    found = graphs.operations(fields[0])
+    if graphs.as_attention(found) is not None:
+        return "attention"
+    return "convolution" if any(o.kind in graphs.CONVOLUTION_TENSORS for o in found) else "cudnn"

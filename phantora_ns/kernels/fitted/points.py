@@ -1,0 +1,207 @@
+"""How the fitted models see a signature: the pool that it belongs to, what work it is, and where it lies among others.
+
+Why it exists: the same few numbers must be drawn from a measured signature and from an asked one. Nothing that only a launch
+knows (its parameters) is used, for a database does not hold it.
+
+A point's `terms` are nanoseconds that parts of its work would take at a limit of the GPU, none of which shrinks when the work
+grows; the first is the estimator's own time, the second constant. Its `place` is what decides which library kernel, tile or
+split is chosen, in units of the distance over which times stay alike.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from .. import names, signature
+from ..estimators import attention, copies, gemm, graphs, launch, memory
+from ..rates import Rates
+from ..signature import CUDNN, GEMM, KERNEL, MEMORY, Gemm, Kernel, Memory
+
+OCTAVES = 2.0            # sizes within a factor of 4 take alike times, relative to the law
+WAVE_OCTAVES = 0.25      # the share of the multiprocessors that the last wave of tiles fills matters much more
+TILES = ((256, 128), (128, 256), (128, 128), (192, 128))  # of the nvjet kernels that training's products use, by their names
+THREADS = 2048           # threads of a multiprocessor: CUDA C programming guide, table of compute capabilities
+SERIAL_CYCLES = 4.0      # cycles that one block needs for one element of its row when it works alone: order of magnitude
+INTEGER = 0xFFFFFFFF     # a parameter that is no small integer, in a launch's identity
+_NUMBERED = re.compile(r"_\d+(d\w*)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """`family`: the pool that shares one process; `group`: launches with one law; `name`: launches that do the same."""
+
+    family: str
+    group: str
+    name: str
+    terms: tuple[float, ...]
+    place: tuple[float, ...]
+    source: int
+    klass: int
+
+
+def _log(value: float, octaves: float = OCTAVES) -> float:
+    return math.log2(max(value, 1.0)) / octaves
+
+
+def point(kind: int, fields: Any, context: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
+    """The point of a signature whose estimate is known; None for one that says nothing of its work. Raises SignatureError and
+    the arithmetic errors of nonsensical sizes, as the estimators do."""
+    if kind == GEMM:
+        return _gemm(signature.parse_numbers(Gemm, fields), estimate, rates)
+    if kind == CUDNN:
+        return _graph(fields[0], estimate, rates)
+    if kind == MEMORY:
+        return _memory(signature.parse_numbers(Memory, fields), estimate, rates)
+    if kind == KERNEL:
+        return _kernel(signature.parse_kernel(fields), fields[11], launch.context_of(context), estimate, rates)
+    if kind == signature.CALL:
+        return _call(fields, estimate, rates)
+    return None
+
+
+# ---- products ----------------------------------------------------------------------------------------------------------
+
+def _product_terms(product: Gemm, rates: Rates) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """(terms, place) of a product: time by arithmetic, by traffic, and by whole waves of each tile."""
+    m, n, k, batch = (max(1, v) for v in (product.m, product.n, product.k, product.batch))
+    peak = rates.peak(gemm.arithmetic(product))
+    arithmetic = 2.0 * m * n * k * batch / peak
+    read, written = gemm.moved_bytes(product)
+    waves, fills = [], []
+    for rows, columns in TILES:
+        tiles = math.ceil(m / rows) * math.ceil(n / columns) * batch
+        waves.append(math.ceil(tiles / rates.multiprocessors) * 2.0 * rows * columns * k * rates.multiprocessors / peak)
+        fills.append(waves[-1] / arithmetic)
+    bandwidth = rates.memory_bytes_per_ns
+    terms = (1.0, arithmetic, (read + written) / bandwidth, written / bandwidth, *waves)
+    place = (_log(m), _log(n), _log(k), _log(batch), *(min(math.log2(fill), 2.0) / WAVE_OCTAVES / 2 for fill in fills[:3]))
+    return terms, place
+
+
+def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
+    terms, place = _product_terms(product, rates)
+    types = f"{product.atype},{product.btype},{product.ctype},{product.dtype} {gemm.arithmetic(product)}"
+    layout = f"{product.transa}{product.transb} {product.api} {product.epilogue}"
+    return Point("gemm", types, layout, (estimate.duration_ns, *terms), place, launch.GEMM, estimate.klass)
+
+
+# ---- cuDNN graphs ------------------------------------------------------------------------------------------------------
+
+def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
+    found = graphs.operations(graph)
+    call = graphs.as_attention(found)
+    if call is not None:
+        return attention_point(call, estimate, rates)
+    products = [(o, p) for o in found if (p := graphs.as_gemm(o)) is not None]
+    tensors = {t for o in found for t in o.tensors.values()}
+    moved = sum(t.bytes for t in tensors)
+    if not moved:
+        return None
+    kinds = "+".join(str(o.kind) for o in found)
+    if not products:
+        place = (_log(moved), _log(max(math.prod(t.dims) for t in tensors)))
+        terms = (estimate.duration_ns, 1.0, moved / rates.memory_bytes_per_ns)
+        return Point("cudnn graph", kinds, kinds, terms, place, launch.LAW, estimate.klass)
+    operation, product = products[0]
+    sums = [sum(values) for values in zip(*(_product_terms(p, rates)[0] for _, p in products))]
+    dims = [t.dims for t in operation.tensors.values()]
+    filters = operation.tensors.get(graphs.CONVOLUTION_TENSORS.get(operation.kind, (0, 0, 0))[1])
+    window = math.prod(filters.dims[2:]) if filters is not None else 1
+    inner = all(t.strides[1] == 1 or t.dims[1] == 1 for t in tensors if len(t.strides) > 2)
+    place = (*_product_terms(product, rates)[1], _log(window, 1.0), _log(dims[0][1]) if len(dims[0]) > 1 else 0.0)
+    name = f"{len(products)} {'last' if inner else 'first'} {window > 1}"
+    terms = (estimate.duration_ns, *sums, moved / rates.memory_bytes_per_ns)
+    source = launch.GEMM
+    return Point("convolution", f"{kinds} {gemm.arithmetic(product)}", name, terms, place, source, estimate.klass)
+
+
+def attention_point(call: attention.Attention, estimate: launch.Estimate, rates: Rates) -> Point:
+    """The point of an attention call, from a graph or from a flash kernel's launch."""
+    arithmetic = attention.flop(call) / rates.peak("bf16")
+    exponentials = attention.flop(call) / max(1, call.head_size) / (rates.multiprocessors * rates.cycles_per_ns * 16)
+    moving = attention.moved_bytes(call) / rates.memory_bytes_per_ns
+    blocks = math.ceil(call.queries / attention.QUERY_BLOCK) * call.batch * call.heads
+    wave = math.ceil(blocks / rates.multiprocessors) * rates.multiprocessors / blocks * arithmetic
+    place = (_log(call.batch * call.heads), _log(call.queries), _log(call.keys), _log(call.head_size, 1.0),
+             _log(call.heads / max(1, call.kv_heads)))
+    group = f"{call.backend} {'backward' if call.backward else 'forward'}"
+    name = f"{'causal' if call.causal else 'full'} {call.element_bytes}"
+    terms = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave)
+    family = "attention" if call.backend == "cudnn" else f"attention {call.backend}"  # a family's samples are all of one kind
+    return Point(family, group, name, terms, place, launch.ATTENTION, estimate.klass)
+
+
+# ---- copies and other calls --------------------------------------------------------------------------------------------
+
+def _memory(call: Memory, estimate: launch.Estimate, rates: Rates) -> Point:
+    places = {call.src, call.dst}
+    over_bus = call.op == copies.COPY and places != {copies.DEVICE}
+    limit = rates.pcie_bytes_per_ns if over_bus else rates.memory_bytes_per_ns
+    group = f"{call.op} {call.src} {call.dst}" if call.op == copies.COPY else "set"
+    terms = (estimate.duration_ns, 1.0, max(0, call.bytes) / limit)
+    return Point("copy", group, group, terms, (_log(call.bytes),), launch.COPY, estimate.klass)
+
+
+def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
+    """Any other library call: its numbers are sizes, as far as they are positive; their product is its volume."""
+    if not isinstance(fields, (list, tuple)) or len(fields) != 2 or not isinstance(fields[0], str):
+        return None
+    sizes = [v for v in fields[1] if type(v) is int and v > 0]
+    volume = math.prod(sizes[:8]) if sizes else 0
+    terms = (estimate.duration_ns, 1.0, min(volume, 1 << 50) / rates.memory_bytes_per_ns)
+    place = (_log(volume), _log(max(sizes, default=1)))
+    return Point("call", fields[0], fields[0], terms, place, launch.LAW, estimate.klass)
+
+
+# ---- kernels -----------------------------------------------------------------------------------------------------------
+
+@lru_cache(maxsize=8192)
+def _labels(name: str) -> tuple[str, str, str]:
+    """(family, group, name) of a kernel's name. Triton numbers its kernels as it meets them: the number says nothing."""
+    parsed = names.parse(name)
+    if parsed.base.startswith("triton_"):
+        plain = _NUMBERED.sub("", parsed.base)
+        return "triton", "_".join(plain.split("_")[:2]), plain
+    group = parsed.base
+    if parsed.base == "multi_tensor_apply_kernel" and len(parsed.arguments) > 1:
+        group += " " + parsed.arguments[1]
+    return memory.family(parsed), group, parsed.text.removeprefix("void ")
+
+
+def identity_sizes(identity: Any) -> list[int]:
+    """The small integers among a launch's parameters, as an identity without an operator holds them (docs/wire-protocol.md)."""
+    if not isinstance(identity, bytes) or len(identity) % 4 or not identity:
+        return []
+    return [value for value in struct.unpack(f"<{len(identity) // 4}I", identity) if value != INTEGER]
+
+
+def _kernel(kernel: Kernel, identity: Any, context: launch.Context | None, estimate: launch.Estimate, rates: Rates) -> Point:
+    name = names.parse(kernel.name)
+    call = launch.flash_call(kernel, name, context)
+    if call is not None:
+        return attention_point(call, estimate, rates)
+    family, group, label = _labels(kernel.name)
+    found = memory.traffic(kernel, name)
+    bandwidth = rates.memory_bytes_per_ns
+    threads = kernel.blocks * kernel.block_threads
+    given = context.input_bytes if context else 0
+    row = context.shapes[0][-1] if context and context.shapes and context.shapes[0] else 0
+    sizes = [] if context else identity_sizes(identity)
+    volume = math.prod(sorted(sizes)[-2:]) if sizes else 0
+    per_block = (given / 4 or min(volume, 1 << 50)) / max(1, kernel.blocks)
+    waves = math.ceil(threads / (THREADS * rates.multiprocessors))
+    terms = (estimate.duration_ns, 1.0, threads * launch.GUESSED_BYTES_PER_THREAD / bandwidth, given / bandwidth,
+             found.bytes / bandwidth if found else 0.0, min(volume, 1 << 50) / bandwidth,
+             per_block * SERIAL_CYCLES / rates.cycles_per_ns / 1000, float(waves))
+    place = (_log(kernel.blocks), _log(kernel.block_threads), _log(given or volume), _log(row or max(sizes, default=0)))
+    if found is not None:
+        family = found.family
+    known = "with" if given else "without"
+    operator = context.operator if context else ""
+    source = estimate.source if estimate.source == launch.ATTENTION else launch.LAW
+    return Point(f"kernel {family}", f"{group} {known}", f"{label} {operator}", terms, place, source, estimate.klass)

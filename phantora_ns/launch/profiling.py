@@ -1,0 +1,129 @@
+"""`phantora-ns profile`: the job is run with one leader after another, and what they measure goes into one database.
+
+Why it exists: ranks of one job run different kernels (pipeline stages, experts), and one GPU can serve one rank at a time. Each
+further run takes what the earlier ones measured from the database, so only what is still unknown is waited for or estimated.
+What calls cost the host, and what passes between them, takes a run of its own: the profiler that times kernels slows every call.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from phantora_ns.kernels import databases
+from phantora_ns.launch.errors import EXIT_OURS, UsageError, say
+from phantora_ns.launch.leaders import HOST, KERNELS, NONE, parse_leaders
+from phantora_ns.launch.request import build_request
+from phantora_ns.launch.runner import Request, Runner
+
+ENOUGH = 0.001
+"""Share of a rank's GPU time: a rank with less of it unmeasured need not lead."""
+ALL = "all"
+"""What a profile records: KERNELS, run after run; HOST, in one more; or both."""
+
+
+def run_profile(argv: Sequence[str], options: Mapping[str, Any], output: Path | None, name: str, record: str = ALL) -> int:
+    """Runs the job once per leader; returns the exit code of the first run that fails, else 0. Raises UsageError, LaunchError.
+
+    `options` are those of a run (`build_request`), `record` is KERNELS, HOST or ALL. What was measured before a failure is kept.
+    """
+    text = options["leaders"]
+    if text == NONE:
+        raise UsageError("--leaders none measures nothing; on the command line; leave it out, or name ranks")
+    options = dict(options)
+    first = build_request(argv, **(options | {"leaders": text.partition(",")[0]}), name=name)
+    if first.leading is None:  # auto, and no GPU: as if rank 0 had been asked for, which says why it cannot be
+        first = build_request(argv, **(options | {"leaders": "0"}), name=name)
+    into = Path(databases.user_path(first.cluster.gpu_model.model) if output is None else output).absolute()
+    _check_output(into)
+    named = parse_leaders(text, _world(first))
+    first = replace(first, record_into=into)
+    led: list[int] = []
+    rank: int | None = first.leading.rank if record != HOST else None
+    while rank is not None:
+        code, report = _run(first, into, rank, KERNELS, f"rank {rank} leads; run {len(led) + 1}"
+                            f"{f' of {len(named)}' if named is not None else ''}")
+        if code != 0:
+            return code
+        led.append(rank)
+        rank = next((rank for rank in named if rank not in led), None) if named is not None else next_leader(report, led)
+    if record != KERNELS:
+        host = named[0] if named and record == HOST else 0
+        code, _ = _run(first, into, host, HOST, f"rank {host} leads once more, for what its host pays" if led else
+                       f"rank {host} leads, for what its host pays")
+        if code != 0:
+            return code
+    if not first.quiet:
+        what = [f"kernels measured on rank{'s' if len(led) > 1 else ''} {', '.join(map(str, led))}"] if led else []
+        what += [f"host costs on rank {host}"] if record != KERNELS else []
+        say(f"{', '.join(what)}; in {into}")
+    return 0
+
+
+def _run(first: Request, into: Path, rank: int, record: str, announcement: str) -> tuple[int, Mapping[str, Any] | None]:
+    """One run with one leader: (its exit code, or ours when it recorded nothing; its report)."""
+    assert first.leading is not None
+    request = replace(first, leading=replace(first.leading, rank=rank, record=record), databases=_with(into, first.databases))
+    if not request.quiet:
+        say(announcement)
+    runner = Runner(request)
+    code = runner.run()
+    problem = _problem(runner.report, rank, record) if code == 0 else None
+    if problem is not None:
+        say(f"nothing was {'measured' if record == KERNELS else 'recorded of the host'} on rank {rank}: {problem}")
+        code = EXIT_OURS
+    return code, runner.report
+
+
+def next_leader(report: Mapping[str, Any] | None, led: Sequence[int]) -> int | None:
+    """The rank with the most GPU time that nobody has measured, None when no rank has more than ENOUGH of its own left.
+
+    `report` is of the latest run; ranks that have led are left out.
+    """
+    if report is None or not (report["leading"] or {}).get("unmeasured_signatures"):
+        return None
+    best, most_ns = None, 0
+    for entry in report["ranks"]:
+        busy_ns, unmeasured_ns = entry["gpu_busy_ns"] or 0, entry["gpu_unmeasured_ns"] or 0
+        if entry["rank"] is None or entry["rank"] in led or unmeasured_ns <= busy_ns * ENOUGH:
+            continue
+        if unmeasured_ns > most_ns:
+            best, most_ns = entry["rank"], unmeasured_ns
+    return best
+
+
+def _problem(report: Mapping[str, Any] | None, rank: int, record: str) -> str | None:
+    """Why a run that ended well has recorded nothing, None when it has."""
+    leading = (report or {}).get("leading") or {}
+    if leading.get("problem"):
+        return leading["problem"]
+    if rank not in leading.get("led", ()):
+        return ("no process of the job came as its leader; its Python has to start with RANK set, as under torchrun, and without "
+                "-I or -E")
+    if not leading.get("samples" if record == KERNELS else "host_recorded"):
+        return "its process launched no work on the GPU, or ended without its exit handlers (os._exit, a signal)"
+    return None
+
+
+def _world(request: Request) -> int:
+    return request.shape.nodes * (request.command.processes_per_node or request.shape.gpus_per_node)
+
+
+def _with(into: Path, others: Sequence[str]) -> tuple[str, ...]:
+    """The databases of one run: what has been recorded so far first."""
+    return tuple(dict.fromkeys([*([str(into)] if into.is_file() else []), *others]))
+
+
+def _check_output(path: Path) -> None:
+    """Raises UsageError for a file that cannot become, or is not, a kernel-time database."""
+    from phantora_ns.kernels.database import Database
+    from phantora_ns.kernels.schema import DatabaseError
+
+    try:
+        if path.exists():
+            Database.open(path).close()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except (DatabaseError, OSError) as error:
+        raise UsageError(f"-o {path}: {error}; on the command line; choose another file") from error

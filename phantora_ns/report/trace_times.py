@@ -1,0 +1,112 @@
+"""Places work in time: evaluates heads over the final times of one process's nodes.
+
+Why it exists: a piece of work lies where an event recorded before it and one recorded after it would. Those are heads, and this
+file evaluates them by the event graph's own arithmetic (sim/graph.py, sim/contention.py), after the run, with nothing but the
+times that the hub wrote (hub/trace_times.py). Integer nanoseconds, no rounding but the graph's.
+"""
+from __future__ import annotations
+
+import json
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+UNKNOWN = -1
+
+
+class Launch(NamedTuple):
+    """A launch of communication: reached by this process, started once all members had, and what NCCL would have chosen."""
+
+    reached_ns: int
+    started_ns: int
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+class Times:
+    """The times of one process's nodes, and when communication ran on its GPU."""
+
+    def __init__(self, nodes: Iterable[Sequence]) -> None:
+        """`nodes`: the arrays of a times file (hub/trace_times.py). O(n log n)."""
+        self._times = array("q", [0])
+        self._launches: dict[int, tuple[int, int, int]] = {}
+        self._plans: dict[tuple[str, str, int], int] = {}
+        spans = []
+        for number, time_ns, *launch in nodes:
+            times = self._times
+            if number >= len(times):
+                times.extend([UNKNOWN] * (number - len(times) + 1))
+            times[number] = time_ns
+            if launch:
+                reached_ns, started_ns, *plan = launch
+                self._launches[number] = (reached_ns, started_ns, self._plans.setdefault(tuple(plan), len(self._plans)))
+                spans.append((reached_ns, time_ns))
+        self._plan_list = list(self._plans)
+        self._begins, self._ends = _union(spans)
+
+    @classmethod
+    def read(cls, path: Path) -> Times:
+        """A times file; a last line that was not written whole is left out. Raises OSError, ValueError."""
+        with open(path) as file:
+            return cls(json.loads(line) for line in file if line.endswith("\n"))
+
+    def node(self, number: int) -> int | None:
+        """When node `number` was reached; None when that was never known."""
+        time_ns = self._times[number] if number < len(self._times) else UNKNOWN
+        return None if time_ns == UNKNOWN else time_ns
+
+    def launch(self, number: int) -> Launch | None:
+        """The launch of communication that ends at node `number`."""
+        launch = self._launches.get(number)
+        return None if launch is None else Launch(launch[0], launch[1], *self._plan_list[launch[2]])
+
+    def span(self, entries: Iterable[tuple[int, int, int, int]], duration_ns: int, drag_ns: int) -> tuple[int, int] | None:
+        """(begin, end) of the last piece of work of a head, given by (node, lag, work, drag); None when a time is not known."""
+        begin_ns = end_ns = 0
+        for number, lag, work, drag in entries:
+            time_ns = self.node(number)
+            if time_ns is None:
+                return None
+            time_ns += lag
+            begin_ns = max(begin_ns, self.finish_ns(time_ns, work - duration_ns, drag - drag_ns))
+            end_ns = max(end_ns, self.finish_ns(time_ns, work, drag))
+        return begin_ns, max(begin_ns, end_ns)
+
+    def finish_ns(self, begin_ns: int, work_ns: int, drag_ns: int) -> int:
+        """When work is done that takes `drag_ns` longer beside communication: as Activity.finish_ns of sim/contention.py, over
+        all communication of the run. O(log launches + launches beside the work)."""
+        ends = self._ends
+        if drag_ns <= 0 or work_ns <= 0 or not ends:
+            return begin_ns + work_ns
+        slow = work_ns + drag_ns
+        left = work_ns * slow
+        now = begin_ns
+        for i in range(bisect_right(ends, begin_ns), len(ends)):
+            start, end = self._begins[i], ends[i]
+            if start > now:
+                alone = (start - now) * slow
+                if left <= alone:
+                    break
+                left -= alone
+                now = start
+            beside = (end - now) * work_ns
+            if left <= beside:
+                return now + -(-left // work_ns)
+            left -= beside
+            now = end
+        return now + -(-left // slow)
+
+
+def _union(spans: list[tuple[int, int]]) -> tuple[array, array]:
+    """Begins and ends of the union of [begin, end) intervals."""
+    begins, ends = array("q"), array("q")
+    for begin, end in sorted(spans):
+        if ends and begin <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            begins.append(begin)
+            ends.append(end)
+    return begins, ends

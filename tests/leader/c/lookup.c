@@ -1,0 +1,24 @@
+/* lookup.c - a library that asks dlsym, in the ways that the leader's must not disturb and in the one that it answers.
+ *
+ * Why it exists: dlsym goes by who calls it, so a test needs callers of its own: this file is compiled under several names. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+
+/* What is called `name` after this library in the order of loading. */
+void *lookup_next(const char *name);
+void *lookup_next(const char *name)
+{
+    void *volatile found = dlsym(RTLD_NEXT, name); /* volatile: or the compiler makes a tail call, and the caller is another */
+    return found;
+}
+
+void *lookup_in(const char *library, const char *name);
+void *lookup_in(const char *library, const char *name)
+{
+    void *handle = dlopen(library, RTLD_LAZY);
+    void *volatile found = handle ? dlsym(handle, name) : 0;
+    return found;
+}
+
+int lookup_number(void);
+int lookup_number(void) { return NUMBER; }

@@ -1,0 +1,66 @@
+/* settle.c - the little of the interceptor that samples.c and hostcosts.c need, so that they can be tested without a GPU or a hub.
+ *
+ * Why it exists: which sample a set of activity records gives is pure arithmetic; tests/leader/test_samples.py compares it with an
+ * obviously right version over random records. Messages are kept instead of sent. */
+#include "../../../libintercept/leader/measure.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct ph_rank_page page;
+static struct ph_pack sent;
+static struct ph_measured *measured[256];
+
+struct ph_rank_page *ph_page(void) { return &page; }
+void ph_pack_context(struct ph_pack *body) { ph_pack_nil(body); }
+const char *ph_call_name(enum ph_call call) { return call == PH_CALL_LAUNCH ? "launch" : "other"; }
+void ph_warn(const char *format, ...) { (void)format; }
+
+void ph_die(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    abort();
+}
+
+void ph_send(enum ph_message_type type, const struct ph_pack *body, uint32_t fields)
+{
+    ph_pack_array(&sent, fields + 1);
+    ph_pack_uint(&sent, type);
+    ph_pack_raw(&sent, body->data, body->length);
+}
+
+/* A signature [kind, [number]], kept under its number. */
+struct ph_measured *settle_signature(unsigned kind, unsigned number)
+{
+    struct ph_pack signature = {0};
+    ph_pack_array(&signature, 2);
+    ph_pack_uint(&signature, kind);
+    ph_pack_array(&signature, 1);
+    ph_pack_uint(&signature, number);
+    measured[number] = ph_measured_find(number + 1, &signature);
+    ph_pack_free(&signature);
+    return measured[number];
+}
+
+size_t settle_take_sent(unsigned char *bytes, size_t most)
+{
+    size_t length = sent.length < most ? sent.length : most;
+    memcpy(bytes, sent.data, length);
+    sent.length = 0;
+    return length;
+}
+
+size_t settle_pack_host(unsigned char *bytes, size_t most)
+{
+    struct ph_pack map = {0};
+    ph_pack_map(&map, 2);
+    ph_samples_pack_host(&map);
+    size_t length = map.length < most ? map.length : most;
+    memcpy(bytes, map.data, length);
+    ph_pack_free(&map);
+    return length;
+}

@@ -1,0 +1,51 @@
+/* slow.c - between a leader and the emulated GPU: real calls that take long, as processor time.
+ *
+ * Why it exists: what a real call costs must be recorded as that call's cost, and must not be found again in the job's own time before
+ * the next one; calls that have no class are the job's own time. With calls as slow as these, neither can be mistaken. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define SLOW_NS 400000
+
+static void spend(void)
+{
+    struct timespec t;
+    uint64_t from, now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    from = (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+    do {
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        now = (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+    } while (now - from < SLOW_NS);
+}
+
+static int (*below_record)(void *, void *, unsigned);
+
+EXPORT int cudaMemsetAsync(void *to, int value, size_t bytes, void *stream)
+{
+    int (*next)(void *, int, size_t, void *) = (__typeof__(next))dlsym(RTLD_NEXT, "cudaMemsetAsync");
+    int (*record)(void *, void *, unsigned) = (__typeof__(record))dlsym(RTLD_DEFAULT, "cudaEventRecordWithFlags"); /* the leader's own */
+    void *event = NULL;
+    int (*make)(void **, unsigned) = (__typeof__(make))dlsym(RTLD_DEFAULT, "cudaEventCreateWithFlags");
+    spend();
+    if (make(&event, 2) == 0) record(event, stream, 0); /* a library that synchronises within itself */
+    spend();
+    return next(to, value, bytes, stream);
+}
+
+EXPORT int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags)
+{
+    if (!below_record) below_record = (__typeof__(below_record))dlsym(RTLD_NEXT, "cudaEventRecordWithFlags");
+    return below_record(event, stream, flags);
+}
+
+EXPORT int cudaStreamGetPriority(void *stream, int *priority) /* no class: not wrapped, so the job's own */
+{
+    (void)stream;
+    spend();
+    return *priority = 0;
+}

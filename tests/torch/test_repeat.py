@@ -1,0 +1,37 @@
+"""Why it exists: with recorded host time two runs of a job are equal to the byte, in what it prints and in what is reported; and
+take as long as the run that was recorded."""
+import json
+import re
+import statistics
+
+import pytest
+
+from phantora_ns.report.host import repeatable
+
+STEP = re.compile(r"step +\d+ +([\d.]+) ms")
+
+
+def steps(done):
+    """Milliseconds of each step but the first two."""
+    assert done.returncode == 0, done.stderr
+    return [float(ms) for ms in STEP.findall(done.stdout)][2:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "ranks"), [("fsdp", 2), pytest.param("ddp", 4, marks=pytest.mark.nightly)])
+def test_two_runs_are_equal_to_the_byte(phantora, root, tmp_path, mode, ranks):
+    job = ("torchrun", "--nproc-per-node", ranks, root / "examples/train_llama.py", "--mode", mode, "--size", "debug",
+           "--seq", 128, "--steps", 6)
+    recorded = phantora("--quiet", "--record-host", tmp_path / "host.sqlite", *job)
+    outcomes = []
+    for number in range(2):
+        report = tmp_path / f"{number}.json"
+        done = phantora("--host-time", "model", "--kernels", tmp_path / "host.sqlite", "--report", report, *job)
+        steps(done)
+        outcomes.append((done.stdout, json.dumps(repeatable(json.loads(report.read_text())))))
+    assert outcomes[0] == outcomes[1]
+    host = json.loads(outcomes[0][1])["host_time"]
+    assert host["mode"] == "model" and host["sites"]["exact"] > 10 * host["sites"].get("backed off", 0)
+    assert "unknown" not in host["sites"]
+    measured = statistics.mean(steps(recorded))
+    assert statistics.mean(steps(done)) == pytest.approx(measured, rel=0.25), "a busy machine's steps vary"

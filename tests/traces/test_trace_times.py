@@ -1,0 +1,98 @@
+"""Placing work: against the contention model's own arithmetic, and against the event graph that knows the work as nodes."""
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantora_ns.report.trace_times import Times
+from phantora_ns.sim.collectives import FlowSpec, Plan
+from phantora_ns.sim.contention import Activity
+from phantora_ns.sim.flows import FlowSimulator
+from phantora_ns.sim.graph import EventGraph, Op
+
+spans = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), max_size=12)
+
+
+@given(spans, st.integers(0, 600), st.integers(0, 400), st.integers(0, 300))
+def test_stretching_is_the_contention_models(intervals, begin_ns, work_ns, drag_ns):
+    activity = Activity()
+    for owner, (start, length) in enumerate(intervals):
+        activity.put(owner, start, start + length)
+    times = Times([number + 1, start + length, start, start, "ring", "LL", 1] for number, (start, length) in enumerate(intervals))
+    assert times.finish_ns(begin_ns, work_ns, drag_ns) == activity.finish_ns(begin_ns, work_ns, drag_ns)
+
+
+class OneLink:
+    """Every all-reduce crosses one link of one byte per ns."""
+
+    def plan(self, kind, gpus, count_bytes, dtype=9, root=0):
+        return Plan((FlowSpec((0,), count_bytes, None),), 3, 5, "ring", "Simple", 2)
+
+
+kernels = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 60), st.integers(0, 30), st.booleans()), min_size=1, max_size=25)
+
+
+def flat(entries):
+    return [part for node, lag, work, drag in entries for part in (node, lag, [work, drag])]
+
+
+@given(kernels, st.integers(0, 200), st.lists(st.integers(1, 300), max_size=4))
+def test_work_lies_where_events_around_it_would(run, lateness, sizes):
+    """A stream of client 0 computes; beside it, on another stream, all-reduces with client 1, which comes late; some kernels wait
+    for the last of them. Each kernel's head before and after it is also told to the graph as a node."""
+    graph = EventGraph(FlowSimulator({0: 1.0}), OneLink(), {0: 1.0})
+    for _ in range(2):
+        graph.add_client()
+    lines = []
+
+    def tell(number, node, reached):
+        launch = [] if reached is None else [reached.reach()[0], node.start_ns, "ring", "Simple", 2]
+        lines.append([number, node.time_ns, *launch])
+
+    graph.follow(0, tell)
+    comm = graph.communicator((0, 1), (0, 1), ("a", "b"))
+    number, last = 1, 0
+    for index, size in enumerate(sizes):
+        for client in (0, 1):
+            head = graph.head(client, [last if client == 0 else 0, 10 if client == 0 else lateness * (index + 1), 0])
+            graph.launch(comm, client, number if client == 0 else index + 1, head, [Op(0, size, 7, 0, -1)])
+        last, number = number, number + 1
+    graph.run()
+    entries, probes = {0: (0, 0, 0)}, []
+    for duration, drag, gap, waits in run:
+        entries = {node: (lag + gap, work, drags) for node, (lag, work, drags) in entries.items()}
+        if waits and last:
+            entries.setdefault(last, (0, 0, 0))
+        entries = {node: (lag, work + duration, drags + drag) for node, (lag, work, drags) in entries.items()}
+        after = tuple((node, *weights) for node, weights in entries.items())
+        before = tuple((node, lag, work - duration, drags - drag) for node, lag, work, drags in after)
+        for entry in (before, after):
+            graph.define(0, number, graph.head(0, flat(entry)))
+            number += 1
+        probes.append((after, duration, drag, number - 2, number - 1))
+    graph.run()
+    known = {number: node.time_ns for number, node in graph.nodes(0)}
+    graph.tell_rest()
+    times = Times(json.loads(json.dumps(lines)))
+    end_before = 0
+    for after, duration, drag, begins, ends in probes:
+        begin_ns, end_ns = times.span(after, duration, drag)
+        assert (begin_ns, end_ns) == (known[begins], known[ends])
+        assert end_before <= begin_ns <= end_ns
+        end_before = end_ns
+
+
+def test_what_was_never_known_has_no_place():
+    times = Times([[1, 50], [3, 90]])
+    assert times.node(0) == 0 and times.node(1) == 50 and times.node(2) is None and times.node(9) is None
+    assert times.span([(1, 5, 10, 0)], 10, 0) == (55, 65)
+    assert times.span([(1, 5, 10, 0), (2, 0, 10, 0)], 10, 0) is None
+    assert times.launch(3) is None
+
+
+def test_a_line_that_was_not_written_whole_is_left_out(tmp_path):
+    path = tmp_path / "x.times"
+    path.write_text('[1,50]\n[2, 80, 60, 70, "tree", "LL128", 16]\n[3,9')
+    times = Times.read(path)
+    assert times.node(2) == 80 and times.node(3) is None
+    assert times.launch(2) == (60, 70, "tree", "LL128", 16)
