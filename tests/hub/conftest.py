@@ -1,49 +1,14 @@
 """Why it exists: every test of the hub talks to a real one, in its own process and run directory; this starts and ends it."""
 
-import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
-
-class RunningHub:
-    """A hub process over a run directory; `stop` ends it and returns hub.json."""
-
-    def __init__(self, run_dir: Path, process: subprocess.Popen) -> None:
-        self.run_dir = run_dir
-        self.process = process
-        self.stderr = ""
-
-    def stop(self) -> dict:
-        self.process.send_signal(signal.SIGTERM)
-        _, self.stderr = self.process.communicate(timeout=20)
-        assert self.process.returncode == 0, self.stderr
-        return json.loads((self.run_dir / "hub.json").read_text())
-
-
-def start_hub(run_dir: Path, main=("-m", "hub_main"), **options) -> RunningHub:
-    """A hub for `nodes` servers of `gpus_per_node` GPUs, ready for clients."""
-    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    run_dir.mkdir(mode=0o700, exist_ok=True)
-    (run_dir / "ranks").mkdir(exist_ok=True)
-    run = {"cluster": "h200-rail", "nodes": 2, "gpus_per_node": 4, "host_time": "none", "sync": "conservative",
-           "values": "auto", "databases": [], **options}
-    (run_dir / "run.json").write_text(json.dumps(run))
-    process = subprocess.Popen([sys.executable, *main, str(run_dir)], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, cwd=HERE.parent.parent,
-                               env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
-    if process.stdout.readline() != "ready\n":
-        _, stderr = process.communicate(timeout=20)
-        raise AssertionError(f"the hub did not start: {stderr}")
-    return RunningHub(run_dir, process)
+from running import RunningHub, start_hub  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

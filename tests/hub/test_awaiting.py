@@ -13,7 +13,7 @@ import struct
 import msgpack
 import pytest
 from client import ALL_REDUCE, FP32, HOST, MEASURED, SUM, Client, form
-from conftest import start_hub
+from running import start_hub
 
 from phantora_ns.hub.kernel_table import HEADER_BYTES
 from phantora_ns.hub.recording import FILE, Recorder

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from client import Client
-from conftest import start_hub
+from running import start_hub
 
 
 def test_the_shipped_hub_starts_answers_and_ends(short_dir):

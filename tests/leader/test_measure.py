@@ -146,8 +146,8 @@ def test_what_other_streams_and_the_simulated_nccl_run_beside_gives_no_sample(le
 s, t = stream(), stream()
 for size in (1, 2, 3):
     fill(size, s)
-say((0, 100000, 7)); fill(1, s)
-say((-90000 % 2**64, -50000 % 2**64, 9)); fill(2, t)
+say((-2 * 10**9 % 2**64, 0, 7)); fill(1, s)  # offsets from two moments, which a busy machine puts far apart
+say((-2 * 10**9 % 2**64, 0, 9)); fill(2, t)
 say((0, 1000, 7)); fill(3, s)
 """
     hub, _, done = lead(source, PHANTORA_LEAD_DEBUG="1")

@@ -44,19 +44,20 @@ def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
     >>> non_negative(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0])).tolist()
     [2.0, 0.0]
     """
-    square, aim = matrix.T @ matrix, matrix.T @ target
+    aim = matrix.T @ target
     count = len(aim)
     found, active = np.zeros(count), np.zeros(count, dtype=bool)
     tolerance = 1e-10 * max(1.0, float(np.abs(aim).max(initial=0.0)))
     for _ in range(4 * count):
-        gradient = np.where(active, -np.inf, aim - square @ found)
+        gradient = np.where(active, -np.inf, matrix.T @ (target - matrix @ found))
         best = int(np.argmax(gradient))
         if gradient[best] <= tolerance:
             break
         active[best] = True
         while True:
             trial = np.zeros(count)
-            trial[active] = np.linalg.lstsq(square[np.ix_(active, active)], aim[active], rcond=None)[0]
+            # Not the normal equations: they square the condition.
+            trial[active] = np.linalg.lstsq(matrix[:, active], target, rcond=None)[0]
             if trial[active].min() > 0:
                 break
             shrinking = active & (trial <= 0)
