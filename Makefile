@@ -36,7 +36,7 @@ LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 
-.PHONY: build demo test test-all bench accuracy sanitize lint clean native venv values FORCE
+.PHONY: build demo frameworks test test-all bench accuracy sanitize lint clean native venv values FORCE
 .DELETE_ON_ERROR:
 
 build: venv
@@ -45,10 +45,13 @@ build: venv
 demo: build
 	$(VENV)/bin/phantora-ns torchrun --nnodes 2 --nproc-per-node 4 examples/train_llama.py --mode fsdp
 
-test: build
+# TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned in one file
+frameworks: $(VENV)/.stamp-frameworks
+
+test: build frameworks
 	$(VENV)/bin/python -m pytest
 
-test-all: build
+test-all: build frameworks
 	$(VENV)/bin/python -m pytest -m ""
 
 bench: build
@@ -84,6 +87,10 @@ $(VENV)/.stamp-project: pyproject.toml setup.py | $(VENV)/.stamp-torch
 	$(VENV)/bin/python -m pip install --quiet 'setuptools>=64' wheel
 	PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[test]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps -r tests/traces/hta-requirements.txt
+	touch $@
+
+$(VENV)/.stamp-frameworks: examples/frameworks/requirements.txt | $(VENV)/.stamp-project
+	DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation -r examples/frameworks/requirements.txt
 	touch $@
 
 # ---- the C parts ------------------------------------------------------------------------------------------------------
