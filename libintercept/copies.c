@@ -2,6 +2,7 @@
  *
  * Why it exists: every copy has three sides that must agree: the bytes (memory.c), the time on a stream, and whether the host
  * waits (ph_copy_waits). */
+#define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include "tracelog.h"
 #include <string.h>

@@ -2,6 +2,7 @@
  *
  * Why it exists: cuBLAS links the CUDA runtime statically and cannot run over an emulated driver, and its kernels' names say
  * nothing of their shapes; so each call is answered here and its descriptor is the signature. */
+#define PH_CLASS PH_SIMULATED
 #include "cublas.h"
 #include <stdlib.h>
 
@@ -113,6 +114,8 @@ PH_EXPORT const char *cublasGetStatusName(int status) { return status_name(statu
 PH_EXPORT const char *cublasGetStatusString(int status);
 PH_EXPORT const char *cublasGetStatusString(int status) { return status_name(status); }
 
+#undef PH_CLASS
+#define PH_CLASS PH_ACCOUNTED
 /* ---- matrix products ------------------------------------------------------------------------------------------------------------ */
 static int product(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k, int64_t batch, int type, int ctype, int btype, int compute,
                    int64_t lda, int64_t ldb, int64_t ldc)

@@ -2,6 +2,7 @@
  *
  * Why it exists: PyTorch's linear layers with a bias or an epilogue, and fp8, come this way. The heuristic must find an algorithm,
  * or PyTorch warns and takes another path than on a real GPU. */
+#define PH_CLASS PH_SIMULATED
 #include "cublas.h"
 #include <stdlib.h>
 #include <string.h>
@@ -157,6 +158,8 @@ static struct ph_lt_layout layout_of(const struct bag *bag)
                                  number(bag, LAYOUT_BATCH, 1)};
 }
 
+#undef PH_CLASS
+#define PH_CLASS PH_ACCOUNTED
 PH_EXPORT int cublasLtMatmul(void *handle, void *descriptor, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout, const void *beta,
                              const void *c, void *c_layout, void *d, void *d_layout, const void *algorithm, void *workspace, size_t bytes, void *stream);
 PH_EXPORT int cublasLtMatmul(void *handle, void *descriptor, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout, const void *beta,

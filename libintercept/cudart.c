@@ -2,6 +2,7 @@
  *
  * Why it exists: a translation of the runtime's ABI onto timeline.c. Calls that only ask (cudaGetDevice) cost nanoseconds:
  * no lock, no clock, no message. */
+#define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include "device.h"
 #include <stdlib.h>
@@ -100,11 +101,15 @@ PH_EXPORT int cudaDeviceEnablePeerAccess(int peer, unsigned flags)
     (void)flags; /* every access is allowed already: devices share one address space here as they do there */
     return ph_set_error(peer >= 0 && peer < ph_device_count() ? CUDA_OK : CUDA_INVALID_DEVICE);
 }
+#undef PH_CLASS
+#define PH_CLASS PH_HINT
 PH_EXPORT int cudaProfilerStart(void);
 PH_EXPORT int cudaProfilerStart(void) { return CUDA_OK; }
 PH_EXPORT int cudaProfilerStop(void);
 PH_EXPORT int cudaProfilerStop(void) { return CUDA_OK; }
 
+#undef PH_CLASS
+#define PH_CLASS PH_SIMULATED
 /* ---- streams ------------------------------------------------------------------------------------------------------------------ */
 PH_EXPORT int cudaStreamCreateWithPriority(void **stream, unsigned flags, int priority);
 PH_EXPORT int cudaStreamCreateWithPriority(void **stream, unsigned flags, int priority)

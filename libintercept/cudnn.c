@@ -2,6 +2,7 @@
  *
  * Why it exists: the graph API (cudnn_backend.c) and the older one (cudnn_legacy.c) share them. A handle is no more than the
  * stream that it was given. */
+#define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE
 #include "cudnn.h"
 
@@ -30,6 +31,8 @@ int ph_cudnn_fail(int status, const char *format, ...) {
     return status;
 }
 
+#undef PH_CLASS
+#define PH_CLASS PH_PASSED
 /* ---- versions and texts: facts of NVIDIA's library that need no GPU, so it is asked where it is loaded ------------- */
 
 static size_t ask_number(const char *name, size_t otherwise) {
@@ -109,6 +112,8 @@ PH_EXPORT void cudnnGetLastErrorString(char *message, size_t size) {
     last_error[0] = '\0';
 }
 
+#undef PH_CLASS
+#define PH_CLASS PH_SIMULATED
 /* ---- handles -------------------------------------------------------------------------------------------------------- */
 
 PH_EXPORT int cudnnCreate(struct handle **handle) {

@@ -4,6 +4,7 @@
  * compiled into it). Descriptors are bags of attributes. What only cuDNN can decide - which engines fit a graph, in which
  * order, with how much workspace - NVIDIA's library decides, from a description of the GPU (cudnn_real.c); nothing of it
  * runs on a GPU. Execution puts the graph's signature on the handle's stream. */
+#define PH_CLASS PH_SIMULATED
 #include "cudnn.h"
 
 #include <stdlib.h>
@@ -244,6 +245,8 @@ PH_EXPORT int cudnnBackendGetAttribute(struct ph_cudnn_descriptor *descriptor, i
     return get_from_real(descriptor, name, type, requested, count, values);
 }
 
+#undef PH_CLASS
+#define PH_CLASS PH_ACCOUNTED
 /* ---- execution ------------------------------------------------------------------------------------------------------ */
 
 PH_EXPORT int cudnnBackendExecute(void *handle, struct ph_cudnn_descriptor *plan, struct ph_cudnn_descriptor *pack) {

@@ -3,6 +3,7 @@
  * Why it exists: PyTorch drives attention and convolutions through the graph API, but fp32 batch normalisation through these
  * functions. Rule: descriptors keep what was set; a run is a `call` signature of its integers (docs/wire-protocol.md, kind
  * 4); what is not here (recurrent networks, CTC, the convolutions of the old API) fails by name in the generated stubs. */
+#define PH_CLASS PH_SIMULATED
 #include "cudnn.h"
 
 #include <stdlib.h>
@@ -160,6 +161,8 @@ PH_EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle,
     return unknown_size(x, bytes);
 }
 
+#undef PH_CLASS
+#define PH_CLASS PH_ACCOUNTED
 PH_EXPORT int cudnnBatchNormalizationForwardTrainingEx(
     void *handle, int mode, int operations, const void *alpha, const void *beta, const struct tensor *x, const void *x_data,
     const struct tensor *z, const void *z_data, const struct tensor *y, void *y_data, const struct tensor *parameters,

@@ -2,6 +2,7 @@
  *
  * Why it exists: Triton and parts of PyTorch go past the runtime. Error codes and handles are the runtime's (they are one
  * numbering and one pointer in CUDA too), so most calls are the runtime's under another name. */
+#define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include "stale.h"
 #include "device.h"
@@ -97,12 +98,16 @@ PH_EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
 }
 PH_EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
 PH_EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return device >= 0 && device < ph_device_count() ? CUDA_OK : CUDA_INVALID_DEVICE; }
+#undef PH_CLASS
+#define PH_CLASS PH_HINT
 PH_EXPORT int cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags);
 PH_EXPORT int cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags)
 {
     (void)flags;
     return device >= 0 && device < ph_device_count() ? CUDA_OK : CUDA_INVALID_DEVICE;
 }
+#undef PH_CLASS
+#define PH_CLASS PH_SIMULATED
 PH_EXPORT int cuCtxGetCurrent(void **context);
 PH_EXPORT int cuCtxGetCurrent(void **context)
 {

@@ -2,6 +2,7 @@
  *
  * Why it exists: stock PyTorch registers about 21,500 kernels at import and launches them through __cudaLaunchKernel or
  * cudaLaunchKernelExC; Triton and NVRTC code comes through cuLaunchKernel. All end in ph_launch. */
+#define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE /* dladdr */
 #include "cudart.h"
 #include "kernelinfo.h"
@@ -263,6 +264,8 @@ PH_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const v
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block, shared, 0);
 }
 
+#undef PH_CLASS
+#define PH_CLASS PH_ACCOUNTED
 /* ---- launching ------------------------------------------------------------------------------------------------------------------ */
 int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments)
 {

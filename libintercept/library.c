@@ -2,6 +2,7 @@
  *
  * Why it exists: cuDNN loads what it has compiled for a graph this way, even when it only plans for a described GPU. Our
  * modules belong to no context, so a library is a module and a kernel is its function (module.c). */
+#define PH_CLASS PH_SIMULATED
 #include "shim.h"
 
 enum { SUCCESS = 0, INVALID_VALUE = 1 };
@@ -59,6 +60,8 @@ PH_EXPORT int cuKernelSetAttribute(int attribute, int value, void *kernel, int d
     return cuFuncSetAttribute(kernel, attribute, value);
 }
 
+#undef PH_CLASS
+#define PH_CLASS PH_HINT
 PH_EXPORT int cuKernelSetCacheConfig(void *kernel, int config, int device) {
     (void)device;
     return cuFuncSetCacheConfig(kernel, config);

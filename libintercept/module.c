@@ -3,6 +3,7 @@
  * Why it exists: these kernels are in no library that could be read beforehand; a cubin is an ELF file, and what its
  * .nv.info sections say of parameters and registers is read when it is loaded (FACTS of the format: attribute 0x17 is a
  * parameter, 0x19 their total size, 0x05 the most threads, 0x2f the registers of a symbol). */
+#define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include "device.h"
 #include "kernelinfo.h"
@@ -263,12 +264,16 @@ PH_EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
     (void)attribute, (void)value; /* shared memory is taken from each launch */
     return ph_kernel_resolve(function) ? CUDA_OK : CUDA_INVALID_HANDLE;
 }
+#undef PH_CLASS
+#define PH_CLASS PH_HINT
 PH_EXPORT int cuFuncSetCacheConfig(void *function, int config);
 PH_EXPORT int cuFuncSetCacheConfig(void *function, int config)
 {
     (void)config;
     return ph_kernel_resolve(function) ? CUDA_OK : CUDA_INVALID_HANDLE;
 }
+#undef PH_CLASS
+#define PH_CLASS PH_SIMULATED
 PH_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block, size_t shared);
 PH_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block, size_t shared)
 {
@@ -278,6 +283,8 @@ PH_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *fun
     return CUDA_OK;
 }
 
+#undef PH_CLASS
+#define PH_CLASS PH_ACCOUNTED
 /* ---- launches: `extra` (a packed parameter buffer) carries no layout, so such a launch goes by its dimensions ------------------ */
 PH_EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments, void **extra);
 PH_EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments, void **extra)

@@ -2,6 +2,7 @@
  *
  * Why it exists: communication is what the simulation is about, so no NCCL runs here. A call becomes an operation; the operations
  * of a group on one communicator and one stream are one launch, as in NCCL. */
+#define PH_CLASS PH_SIMULATED
 #include "nccl.h"
 #include "tracelog.h"
 #include <stdlib.h>
@@ -338,6 +339,8 @@ PH_EXPORT int ncclCommUserRank(void *comm, int *rank) { return valid(comm) ? (*r
 PH_EXPORT int ncclCommCuDevice(void *comm, int *device);
 PH_EXPORT int ncclCommCuDevice(void *comm, int *device) { return valid(comm) ? (*device = valid(comm)->device, OK) : INVALID_ARGUMENT; }
 
+#undef PH_CLASS
+#define PH_CLASS PH_HINT
 /* Registration only makes real transfers zero-copy; nothing is transferred here. */
 PH_EXPORT int ncclCommRegister(void *comm, void *buffer, size_t bytes, void **handle);
 PH_EXPORT int ncclCommRegister(void *comm, void *buffer, size_t bytes, void **handle)
@@ -352,6 +355,8 @@ PH_EXPORT int ncclCommDeregister(void *comm, void *handle)
     (void)handle;
     return valid(comm) ? OK : INVALID_ARGUMENT;
 }
+#undef PH_CLASS
+#define PH_CLASS PH_SIMULATED
 PH_EXPORT int ncclMemAlloc(void **pointer, size_t bytes);
 PH_EXPORT int ncclMemAlloc(void **pointer, size_t bytes)
 {

@@ -4,6 +4,7 @@
  * messages, and monitoring tools ask for memory. Rules: NVML numbers GPUs by their place on the node and knows nothing of
  * CUDA_VISIBLE_DEVICES; what an imitated GPU does not have (temperature, power, utilisation counters) is
  * NVML_ERROR_NOT_SUPPORTED by the generated stubs, not an invented number. Values and layouts are facts of nvml.h (CUDA 13). */
+#define PH_CLASS PH_SIMULATED
 #include "device.h"
 
 #include <stdio.h>

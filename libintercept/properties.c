@@ -3,6 +3,7 @@
  * Why it exists: both APIs answer the same questions from the same facts, so they are answered side by side here, from
  * device.conf and the ordinals of device.c. Rule: a value that the GPU's data file does not give is an error or a warning,
  * never a quiet zero. */
+#define PH_CLASS PH_SIMULATED
 #include "properties.h"
 
 #include "core.h"

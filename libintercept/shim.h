@@ -8,7 +8,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What a job gets of an exported function, stated beside the function: a file sets PH_CLASS before its includes, and again where it
+ * changes. It is the section that the function lies in, so the built library says it of every function, and docs/coverage.md is made
+ * from that (tools/coverage.py). */
+#define PH_SIMULATED "ph_simulated" /* does what the real one does: state, time, and values as far as they are kept */
+#define PH_ACCOUNTED "ph_accounted" /* takes the time and memory of the real one; what it computes comes from the values library, or is 0 */
+#define PH_HINT "ph_hint"           /* accepted; on a GPU it changes at most speed or tools, here nothing */
+#define PH_PASSED "ph_passed"       /* NVIDIA's own library answers */
+#define PH_REFUSED "ph_refused"     /* the API's "not supported", and a line on stderr and in the report */
+#ifdef PH_CLASS
+#define PH_EXPORT __attribute__((visibility("default"), section(PH_CLASS)))
+#else /* for what is no function of NVIDIA's */
 #define PH_EXPORT __attribute__((visibility("default")))
+#endif
 #define PH_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
 /* ---- notes (notes.c): what the user must know -------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
  *
  * Why it exists: PyTorch reserves a large range of addresses and maps physical memory into it piece by piece; memory is
  * charged when it is created and given back when its last mapping and its handle are gone. */
+#define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include <stdlib.h>
 

@@ -46,6 +46,41 @@ APIS = {
     ),
     "nccl": ("PH_NCCL_UNSUPPORTED", r"p?nccl[A-Z]\w*", "ncclResult_t", ["nccl/lib/libnccl.so.2"], ["nccl/include/nccl.h"]),
     "nvml": ("PH_NVML_UNSUPPORTED", r"nvml[A-Z]\w*", "nvmlReturn_t", [], ["../cuda/bindings/cynvml.pxd"]),
+    "cufft": (
+        "PH_CUFFT_UNSUPPORTED",
+        r"cufft[A-Z]\w*",
+        "cufftResult",
+        ["cu13/lib/libcufft.so.12"],
+        ["cu13/include/cufft.h", "cu13/include/cufftXt.h"],
+    ),
+    "cusolver": (
+        "PH_CUSOLVER_UNSUPPORTED",
+        r"cusolver[A-Z]\w*",
+        "cusolverStatus_t",
+        ["cu13/lib/libcusolver.so.12"],
+        [f"cu13/include/cusolver{part}.h" for part in ("_common", "Dn", "Sp", "Rf")],
+    ),
+    "cusparse": (
+        "PH_CUSPARSE_UNSUPPORTED",
+        r"cusparse(?!Lt)[A-Z]\w*",
+        "cusparseStatus_t",
+        ["cu13/lib/libcusparse.so.12"],
+        ["cu13/include/cusparse.h"],
+    ),
+    "cusparselt": (
+        "PH_CUSPARSE_UNSUPPORTED",
+        r"cusparseLt[A-Z]\w*",
+        "cusparseStatus_t",
+        ["cusparselt/lib/libcusparseLt.so.0"],
+        ["cusparselt/include/cusparseLt.h"],
+    ),
+    "cufile": (
+        "PH_CUFILE_UNSUPPORTED",
+        r"cuFile[A-Z]\w*",
+        "CUfileError_t",
+        ["cu13/lib/libcufile.so.0"],
+        ["cu13/include/cufile.h"],
+    ),
 }
 # Of the runtime's entry points for compilers (in no header) these return no status; the others do.
 REGISTRATION = re.compile(r"__cuda(Un)?[Rr]egister\w+|__cudaInitModule")

@@ -1,6 +1,8 @@
 """Why it exists: a preloaded library overrides by name, so what it exports is its contract: all of CUDA's APIs, nothing else."""
 
 import fnmatch
+import importlib
+import os
 import re
 import subprocess
 import sys
@@ -9,11 +11,18 @@ from pathlib import Path
 import pytest
 
 SITE = next((Path(sys.prefix) / "lib").glob("python3*/site-packages"))
-OURS = re.compile(r"(__cuda|cuda|cublas|cudnn|nccl|nvml|cu)[A-Z]\w*")
-# cuFile is a library of its own (libcufile.so.0): storage, not GPU
-NOT_CUDA = re.compile(r"cuFile\w+")
+OURS = re.compile(r"(__cuda|cuda|cublas|cudnn|nccl|nvml|cufft|cusolver|cusparse|cu)[A-Z]\w*")
 # Stubs among what PyTorch imports: reached only by features that we refuse by name. The list may shrink, not grow.
 STUBS = Path(__file__).resolve().parent / "stubs.txt"
+
+
+def load_tool(root, name):
+    """tools/NAME.py as a module."""
+    sys.path.insert(0, str(root / "tools"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
 
 
 def symbols(path, *options):
@@ -39,20 +48,20 @@ def imported():
         if (torch / library).exists():
             names |= {name for _, name in symbols(torch / library, "--undefined-only")}
     assert len(names) > 1000, "torch's libraries were not found"
-    return {name for name in names if OURS.fullmatch(name) and not NOT_CUDA.fullmatch(name)}
+    return {name for name in names if OURS.fullmatch(name)}
 
 
 def test_every_export_is_allowed_by_the_version_script(exported, root):
     script = (root / "libintercept" / "exports.map").read_text()
     patterns = re.findall(r"^\s+([\w\[\]-]+\*);$", script, re.M)
-    assert len(patterns) == 9
+    assert len(patterns) == 12
     strays = [n for n in exported if not any(fnmatch.fnmatchcase(n, p) for p in patterns)]
     assert strays == []
 
 
 def test_nothing_of_the_libraries_that_stay_nvidias(exported):
-    assert [n for n in exported if re.match(r"(cufft|cusparse|cusolver|curand|nvrtc|cuFile)", n)] == []
-    for wheel in ("libcufft.so", "libcusparse.so", "libcusolver.so", "libcurand.so", "libnvrtc.so"):
+    assert [n for n in exported if re.match(r"(curand|cupti|nvrtc|nvshmem)", n)] == []
+    for wheel in ("libcurand.so", "libcupti.so", "libnvrtc.so", "libnvshmem_host.so"):
         for library in (SITE / "nvidia").glob(f"*/lib/{wheel}.*"):
             theirs = {name for _, name in symbols(library, "--defined-only")}
             assert theirs & exported.keys() == set(), library
@@ -75,6 +84,27 @@ def test_the_generated_files_are_up_to_date(root):
     command = [sys.executable, root / "tools" / "generate_stubs.py", "--site-packages", SITE, "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_every_export_has_a_class(root, built_library, exported):
+    """A function without one would not be in docs/coverage.md; stubs are refusals, and nothing else is weak."""
+    coverage = load_tool(root, "coverage")
+    classes = coverage.own_symbols(built_library)
+    assert classes.keys() == exported.keys()
+    ours = {name: kind for name, kind in classes.items() if not name.startswith("phantora_")}
+    assert {name for name, kind in ours.items() if kind not in coverage.CLASSES} == set()
+    assert {name for name, stub in exported.items() if stub and classes[name] != "refused"} == set()
+
+
+def test_the_table_of_coverage_is_up_to_date_and_holds_what_pytorch_imports(root, built_library, imported, exported):
+    if "PHANTORA_TEST_LIB" in os.environ or not (SITE / "cuda" / "bindings" / "cynvml.pxd").exists():
+        pytest.skip("the table is of the library as it is built for users, and needs cuda-bindings for NVML's names")
+    command = [sys.executable, root / "tools" / "coverage.py", "--site-packages", SITE, "--library", built_library, "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    listed = set(re.findall(r"\w+", (root / "docs" / "coverage.md").read_text()))
+    exports = {name for name in exported if not name.startswith("phantora_")}
+    assert (imported | exports) - listed == set()
 
 
 def test_a_stub_fails_by_its_own_code_and_names_itself_once(run_program, condition):
