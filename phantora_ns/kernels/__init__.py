@@ -16,10 +16,10 @@ from phantora_ns.config import GpuModel
 
 from . import rates, signature
 from .database import Database, DatabaseError
-from .estimators import attention, copies, gemm, graphs, launch
+from .estimators import attention, calls, copies, gemm, graphs, launch
 from .estimators.launch import COMPUTE_BOUND, MEMORY_BOUND, Estimate
 from .learned import Learned
-from .signature import CUDNN, GEMM, KERNEL, MEMORY, Gemm, Memory, SignatureError
+from .signature import CALL, CUDNN, GEMM, KERNEL, MEMORY, Gemm, Memory, SignatureError
 from .unseen import Fitted, Scaled
 
 if TYPE_CHECKING:
@@ -119,6 +119,11 @@ class KernelTimes:
             return self._graph(fields[0])
         if kind == MEMORY:
             return Estimate(copies.duration_ns(signature.parse_numbers(Memory, fields), self.rates), launch.COPY, MEMORY_BOUND)
+        if kind == CALL:
+            name, numbers = fields
+            known = calls.duration_ns(name, numbers, self.rates)
+            if known is not None:
+                return Estimate(known, launch.GUESS, MEMORY_BOUND)
         return self._guess()
 
     def _class(self, product: Gemm) -> int:
