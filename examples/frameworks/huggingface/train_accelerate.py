@@ -62,8 +62,8 @@ def main():
             step += 1
             losses, now = accelerator.gather(loss.detach()), time.time()
             sequences = options.batch * options.accumulate * accelerator.num_processes
-            accelerator.print(f"step {step} loss {losses.mean().item():.4f} of {losses.numel()} ranks norm {float(norm or 0):.4f} "
-                              f"{1e3 * (now - last):.1f} ms {sequences * options.sequence / (now - last):.0f} tokens/s "
+            accelerator.print(f"step {step} loss {losses.mean().item():.4f} of {losses.numel()} ranks "
+                              f"norm {float(norm or 0):.4f} {1e3 * (now - last):.1f} ms {sequences * options.sequence / (now - last):.0f} tokens/s "
                               f"peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB", flush=True)
             last = now
     if options.save:

@@ -1,4 +1,4 @@
-"""An ordinary transformers.Trainer script: a causal language model made from a config object, on random tokens, nothing downloaded.
+"""An ordinary transformers.Trainer script: a causal language model made from a config object, on random tokens, no download.
 
 All that shapes the training is TrainingArguments on the command line, so that each back end is a matter of options:
 

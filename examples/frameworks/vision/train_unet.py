@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def parse():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--conditional", action="store_true", help="UNet2DConditionModel, with cross attention to a text embedding")
+    parser.add_argument("--conditional", action="store_true", help="UNet2DConditionModel, on the embedding of a text")
     parser.add_argument("--batch", type=int, default=16, help="images per GPU")
     parser.add_argument("--image", type=int, default=64)
     parser.add_argument("--channels", type=int, nargs="+", default=[128, 256, 512])
