@@ -60,11 +60,13 @@ def main():
             optimizer.zero_grad()
         if accelerator.sync_gradients:
             step += 1
-            losses, now = accelerator.gather(loss.detach()), time.time()
+            losses = accelerator.gather(loss.detach())
+            now = time.time()
             sequences = options.batch * options.accumulate * accelerator.num_processes
-            accelerator.print(f"step {step} loss {losses.mean().item():.4f} of {losses.numel()} ranks "
-                              f"norm {float(norm or 0):.4f} {1e3 * (now - last):.1f} ms {sequences * options.sequence / (now - last):.0f} tokens/s "
-                              f"peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB", flush=True)
+            accelerator.print(
+                f"step {step} loss {losses.mean().item():.4f} of {losses.numel()} ranks norm {float(norm or 0):.4f} "
+                f"{1e3 * (now - last):.1f} ms {sequences * options.sequence / (now - last):.0f} tokens/s "
+                f"peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB", flush=True)
             last = now
     if options.save:
         accelerator.save_state(options.save)
