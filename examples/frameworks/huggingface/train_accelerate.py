@@ -40,7 +40,8 @@ def main():
     options = parse()
     accelerator = Accelerator(mixed_precision=options.mixed_precision, gradient_accumulation_steps=options.accumulate)
     set_seed(1)
-    model = make_model(options)
+    with accelerator.device:  # born on the GPU: no copy in the memory of every rank's host
+        model = make_model(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     count = options.steps * options.accumulate * options.batch * accelerator.num_processes
     tokens = torch.randint(options.vocabulary, (count, options.sequence))

@@ -72,7 +72,8 @@ def main():
     """Trains, and resumes from a checkpoint if told to."""
     arguments, training = HfArgumentParser((ModelArguments, TrainingArguments)).parse_args_into_dataclasses()
     set_seed(training.seed)
-    model = AutoModelForCausalLM.from_config(make_config(arguments), dtype=torch.float32)
+    with training.device:  # born on the GPU: no copy in the memory of every rank's host
+        model = AutoModelForCausalLM.from_config(make_config(arguments), dtype=torch.float32)
     examples = training.max_steps * training.train_batch_size * training.gradient_accumulation_steps * training.world_size
     dataset = RandomTokens(examples, arguments.sequence_length, arguments.vocab_size)
     trainer = Trainer(model=model, args=training, train_dataset=dataset,
