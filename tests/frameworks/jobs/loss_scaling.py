@@ -1,4 +1,4 @@
-"""Loss scaling on a small model, with DDP or alone: on the device and on the CPU, where torch's own GradScaler is the oracle."""
+"""Loss scaling on a small model with DDP: on the device, and on the CPU, where torch's own GradScaler is the oracle."""
 import json
 import os
 import sys
@@ -8,12 +8,11 @@ import torch.distributed as dist
 import torch.nn as nn
 
 
-def train(device, distributed):
+def train(device):
     """The scale after each step and whether the step changed the weights; the loss overflows until the scale has come down."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
-    if distributed:
-        model = nn.parallel.DistributedDataParallel(model, device_ids=[device] if device != "cpu" else None)
+    model = nn.parallel.DistributedDataParallel(model, device_ids=[device] if device != "cpu" else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cuda" if device != "cpu" else "cpu", init_scale=2.0**20, growth_interval=3)
     inputs = torch.linspace(-1, 1, 8 * 16).view(8, 16).to(device)
@@ -37,14 +36,11 @@ def train(device, distributed):
 
 
 def main():
-    distributed = "RANK" in os.environ
-    if distributed:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("cpu:gloo,cuda:nccl")
-    result = {"cuda": train(f"cuda:{torch.cuda.current_device()}", distributed), "cpu": train("cpu", distributed)}
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    result = {"cuda": train(f"cuda:{torch.cuda.current_device()}"), "cpu": train("cpu")}
     sys.stdout.write("SCALES " + json.dumps(result) + "\n")
-    if distributed:
-        dist.destroy_process_group()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
