@@ -75,6 +75,17 @@ def read_back(d):
 
 
 @case
+def histograms_of_whole_numbers(d):
+    """The CPU counts floats alone; both count whole numbers exactly, so floats are the oracle."""
+    counts = []
+    for bins, low, high in ((8, 0, 7), (3, 0, 6), (5, 2, 4), (4, 0, 0)):
+        for dtype in (torch.int32, torch.int64, torch.uint8):
+            numbers = whole(d).to(dtype)
+            counts.append(torch.histc(numbers if d != "cpu" else numbers.double(), bins, low, high).to(dtype))
+    return counts
+
+
+@case
 def shapes_from_values(d):
     x, k = grid(d), whole(d)
     return [torch.nonzero(x > 0), x[x > 0.2], torch.where(k == 3)[0], x.masked_select(k > 2), k.unique(),
