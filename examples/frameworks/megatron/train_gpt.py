@@ -20,8 +20,7 @@ from megatron.core.datasets.gpt_dataset import GPTDatasetConfig, MockGPTDataset
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.enums import ModelType
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import (get_gpt_decoder_block_spec, get_gpt_layer_local_spec,
-                                                      get_gpt_layer_with_transformer_engine_spec)
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.num_microbatches_calculator import get_num_microbatches, init_num_microbatches_calculator
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
@@ -114,15 +113,30 @@ def transformer_config(args, layers_per_stage):
         transformer_impl=args.transformer_impl, **{**(llama if args.swiglu else {}), **moe})
 
 
+class TorchNorm:
+    """PyTorch's own norm, its parameters marked as Megatron-Core wants them: with sequence parallelism each rank has the gradient of
+    its part of the sequence only, to be summed over the tensor-parallel group. (Megatron-Core's wrapper refuses that case.)"""
+
+    def __new__(cls, config, hidden_size, eps=1e-5, **_):
+        norm = (torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm)(hidden_size, eps=eps)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return norm
+
+
+def block_spec(args, config, vp_stage):
+    """What the layers of one model chunk are made of."""
+    te = args.transformer_impl == "transformer_engine"
+    block = get_gpt_decoder_block_spec(config, use_transformer_engine=te, normalization=config.normalization, vp_stage=vp_stage)
+    if not te:
+        block.layer_norm = TorchNorm
+        for layer in block.layer_specs:
+            layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = TorchNorm
+    return block
+
+
 def build_model(args, config):
     """This rank's model chunks (more than one with virtual pipeline stages), wrapped for data parallelism."""
-    te = args.transformer_impl == "transformer_engine"
-    if args.num_experts:
-        spec = partial(get_gpt_decoder_block_spec, config, use_transformer_engine=te, normalization=config.normalization)
-    elif te:
-        spec = get_gpt_layer_with_transformer_engine_spec
-    else:
-        spec = partial(get_gpt_layer_local_spec, normalization=config.normalization)
     ddp_config = DistributedDataParallelConfig(
         use_distributed_optimizer=args.use_distributed_optimizer, overlap_grad_reduce=args.overlap_grad_reduce,
         overlap_param_gather=args.overlap_param_gather, grad_reduce_in_fp32=True, check_for_nan_in_grad=True)
@@ -130,7 +144,7 @@ def build_model(args, config):
     for stage in range(config.virtual_pipeline_model_parallel_size or 1):
         vp_stage = stage if config.virtual_pipeline_model_parallel_size else None
         model = GPTModel(
-            config=config, transformer_layer_spec=spec(vp_stage=vp_stage) if args.num_experts else spec(),
+            config=config, transformer_layer_spec=block_spec(args, config, vp_stage),
             vocab_size=math.ceil(args.vocab_size / 128 / config.tensor_model_parallel_size) * 128 * config.tensor_model_parallel_size,
             max_sequence_length=args.seq_length,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
@@ -241,7 +255,7 @@ def train(args):
     if rank == 0:
         print(f" world size {world}, data parallel {parallel_state.get_data_parallel_world_size()}, "
               f"{get_num_microbatches()} micro-batches, {len(model)} model chunks per rank, "
-              f"parameters of a model replica's first expert shard {parameters.item():,}", flush=True)
+              f"parameters of a model replica {parameters.item():,}", flush=True)
     step = get_forward_backward_func()
     for chunk in model:
         chunk.train()
