@@ -348,14 +348,3 @@ PH_EXPORT int __cudaPopCallConfiguration(struct ph_dim3 *grid, struct ph_dim3 *b
     *(void **)stream = pushed[depth].stream;
     return CUDA_OK;
 }
-
-void *ph_own_symbol(const char *name)
-{
-    static void *self;
-    if (!self) {
-        Dl_info info;
-        if (!dladdr((void *)ph_own_symbol, &info)) return NULL;
-        self = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-    }
-    return self ? dlsym(self, name) : NULL;
-}

@@ -28,6 +28,11 @@ void ph_unsupported(const char *function); /* once per function: a line on stder
 void ph_warn(const char *format, ...) PH_PRINTF(1, 2);           /* "check this before you trust the result" */
 _Noreturn void ph_die(const char *format, ...) PH_PRINTF(1, 2);  /* our own failure, not the job's: one line, exit 70 */
 
+/* ---- symbols by name (lookup.c) ---------------------------------------------------------------------------------- */
+typedef void *(*ph_dlsym_type)(void *, const char *);
+void *ph_own_symbol(const char *name); /* of this library; NULL when it has none */
+ph_dlsym_type ph_real_dlsym(void);     /* the C library's */
+
 /* ---- msgpack (pack.c): canonical encoding, shortest form of every integer -------------------------------------- */
 struct ph_pack {
     unsigned char *data;

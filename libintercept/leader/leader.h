@@ -25,7 +25,6 @@ bool ph_real_loaded(const char *name); /* whether there is one without loading a
 
 /* Once: reads which GPUs the job means by CUDA_VISIBLE_DEVICES, and gives the driver the machine's own list (devices.c). */
 void ph_lead_environment(void);
-void *ph_own_symbol(const char *name); /* of this library; NULL when it has none */
 
 /* ---- measure.c: how a call is timed ----------------------------------------------------------------------------------------- */
 /* Before the real call: copies the signature and the operator context, pushes an external correlation id, charges the modelled
