@@ -1,8 +1,8 @@
 """Why it exists: the command line of DeepSpeed's launcher says how large the cluster is, and must be read without being changed.
 
-Importing DeepSpeed to read it would cost seconds and tie the launcher to the job's own interpreter, so its options are listed here
-(facts of deepspeed/launcher/runner.py, release 0.19.8; a test compares the list with the installed DeepSpeed). Spellings are
-argparse's: `--name value`, `--name=value`, `-Hfile`, unique prefixes. Unlike torchrun, it has no variables that options default to.
+Importing DeepSpeed to read it would cost seconds and tie the launcher to the job's own interpreter, so its options are listed
+here (facts of deepspeed/launcher/runner.py, release 0.19.8; a test compares the list with the installed DeepSpeed). Spellings are
+argparse's: `--name value`, `--name=value`, `-Hfile`, unique prefixes. Unlike torchrun's, no variables stand in for options.
 """
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _resolve(typed: str, argument: str) -> str:
         return SAME.get(matches[0], matches[0])
     if matches:
         raise UsageError(f"deepspeed option {argument!r} could be --{', --'.join(matches)}; in the command; write it in full")
-    raise UsageError(f"unknown deepspeed option {argument!r}; in the command; correct it, or put it after the script if it belongs "
-                     "to the script (phantora-ns's own options come before deepspeed)")
+    raise UsageError(f"unknown deepspeed option {argument!r}; in the command; correct it, or put it after the script if it "
+                     "belongs to the script (phantora-ns's own options come before deepspeed)")
 
 
 def _options(arguments: Sequence[str]) -> tuple[dict[str, str], str | None]:
@@ -98,7 +98,7 @@ def _read_hosts(path: str) -> dict[str, list[int]]:
         found = re.match(r"(\S+)\s+slots=(\d+)", line)
         if line and not line.startswith("#"):
             if not found or found[1] in hosts:
-                raise UsageError(f"--hostfile {path}: {line!r} is no host of its own with slots; in that file; write NAME slots=8")
+                raise UsageError(f"--hostfile {path}: {line!r} is no new host with slots; in that file; write NAME slots=8")
             hosts[found[1]] = list(range(int(found[2])))
     if not hosts:
         raise UsageError(f"--hostfile {path} names no host; in that file; write NAME slots=8")
@@ -111,8 +111,8 @@ def _filtered(hosts: Mapping[str, Sequence[int]], include: str, exclude: str) ->
     for part in (include or exclude).split("@"):
         name, colon, slots = part.partition(":")
         if name not in hosts or not re.fullmatch(r"\d+(,\d+)*" if colon else "", slots):
-            raise UsageError(f"--{'include' if include else 'exclude'}: {part!r} is no host (with slots) of the job; in the command; "
-                             f"write NAME:0,1 of {', '.join(hosts)}")
+            raise UsageError(f"--{'include' if include else 'exclude'}: {part!r} is no host (with slots) of the job; in the "
+                             f"command; write NAME:0,1 of {', '.join(hosts)}")
         chosen.setdefault(name, set()).update(map(int, slots.split(",")) if colon else hosts[name])
     left = {name: sorted(chosen.get(name, ())) if include else [slot for slot in slots if slot not in chosen.get(name, ())]
             for name, slots in hosts.items()}
@@ -123,9 +123,7 @@ def parse_deepspeed(arguments: Sequence[str]) -> DeepSpeedOptions:
     """Reads the launcher's arguments up to the script, and the hostfile. Raises UsageError for what it would not take either."""
     given, script = _options(arguments)
     path = given.get("hostfile", HOSTFILE)
-    if "hostfile" in given and not os.path.isfile(path):
-        raise UsageError(f"--hostfile {path} does not exist; in the command; correct it (DeepSpeed itself would go on with one node)")
-    hosts = _read_hosts(path) if os.path.isfile(path) else {}
+    hosts = _read_hosts(path) if os.path.isfile(path) else {}  # without the file DeepSpeed warns, and goes on with one node
     nodes, gpus = _number(given, "num_nodes"), _number(given, "num_gpus")
     if given.get("include") or given.get("exclude"):
         if "num_nodes" in given or "num_gpus" in given or (given.get("include") and given.get("exclude")):
@@ -150,6 +148,6 @@ def processes_per_node(options: DeepSpeedOptions) -> int | None:
         return _number(options.given, "num_gpus")
     counts = {len(slots) for slots in options.hosts.values()}
     if len(counts) > 1:
-        raise UsageError(f"the hosts have {' and '.join(map(str, sorted(counts)))} slots; in the hostfile or the command; give all "
-                         "nodes as many")
+        raise UsageError(f"the hosts have {' and '.join(map(str, sorted(counts)))} slots; in the hostfile or the command; give "
+                         "all nodes as many")
     return max(slot for slots in options.hosts.values() for slot in slots) + 1

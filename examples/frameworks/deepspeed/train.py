@@ -1,10 +1,10 @@
-"""Trains a small GPT on random tokens with DeepSpeed: an ordinary script, to be started with DeepSpeed's launcher or with torchrun.
+"""Trains a GPT on random tokens with DeepSpeed: an ordinary script, to be started with DeepSpeed's launcher or with torchrun.
 
     deepspeed --num_gpus 8 examples/frameworks/deepspeed/train.py --deepspeed_config examples/frameworks/deepspeed/zero3.json
     torchrun --nproc-per-node 8 examples/frameworks/deepspeed/train.py --deepspeed_config examples/frameworks/deepspeed/zero1.json
 
-What DeepSpeed does is in the JSON file. The lines of the log are DeepSpeed's own (`steps_per_print`, `wall_clock_breakdown`), and one
-line of rank 0 for each step.
+What DeepSpeed does is in the JSON file. The lines of the log are DeepSpeed's own (`wall_clock_breakdown`), and one line of rank 0
+for each step.
 """
 import argparse
 import os
