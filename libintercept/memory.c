@@ -224,45 +224,55 @@ bool ph_device_free(void *pointer)
 }
 
 /* ---- pinned host memory ---------------------------------------------------------------------------------------------- */
+static void pin_locked(int64_t bytes)
+{
+    static uint64_t pinned;
+    pinned += (uint64_t)bytes;
+    if (!ph_hub_connected()) return;
+    atomic_store_explicit(&ph_page()->pinned_bytes, pinned, memory_order_relaxed);
+    if (pinned > atomic_load_explicit(&ph_page()->peak_pinned_bytes, memory_order_relaxed))
+        atomic_store_explicit(&ph_page()->peak_pinned_bytes, pinned, memory_order_relaxed);
+}
+
+static void insert_pinned(void *pointer, size_t bytes)
+{
+    pthread_mutex_lock(&memory_lock);
+    insert_locked((struct ph_allocation){(uintptr_t)pointer, bytes, 0, PH_PINNED, 0});
+    pin_locked((int64_t)bytes);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+/* The size of the pinned block that begins here, which is then no longer one; 0 when there is none. */
+static size_t remove_pinned(void *pointer)
+{
+    pthread_mutex_lock(&memory_lock);
+    struct ph_allocation *entry = find_locked(pointer);
+    size_t bytes = entry && entry->base == (uintptr_t)pointer && entry->kind == PH_PINNED ? entry->bytes : 0;
+    if (bytes) remove_locked(entry), pin_locked(-(int64_t)bytes);
+    pthread_mutex_unlock(&memory_lock);
+    return bytes;
+}
+
+/* Only reserved: a job that offloads a model pins the memory of a server, and most of it is never written here. */
 void *ph_pinned_alloc(size_t bytes)
 {
     size_t size = (bytes + 4095) & ~(size_t)4095;
     void *pointer = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pointer == MAP_FAILED) return NULL;
-    pthread_mutex_lock(&memory_lock);
-    insert_locked((struct ph_allocation){(uintptr_t)pointer, size, 0, PH_PINNED, 0});
-    pthread_mutex_unlock(&memory_lock);
+    insert_pinned(pointer, size);
     return pointer;
 }
 
 bool ph_pinned_free(void *pointer)
 {
-    pthread_mutex_lock(&memory_lock);
-    struct ph_allocation *entry = find_locked(pointer);
-    bool ok = entry && entry->base == (uintptr_t)pointer && entry->kind == PH_PINNED;
-    size_t bytes = ok ? entry->bytes : 0;
-    if (ok) remove_locked(entry);
-    pthread_mutex_unlock(&memory_lock);
-    if (ok) munmap(pointer, bytes);
-    return ok;
+    size_t bytes = remove_pinned(pointer);
+    if (bytes) munmap(pointer, bytes);
+    return bytes > 0;
 }
 
-void ph_pinned_register(void *pointer, size_t bytes)
-{
-    pthread_mutex_lock(&memory_lock);
-    insert_locked((struct ph_allocation){(uintptr_t)pointer, bytes, 0, PH_PINNED, 0});
-    pthread_mutex_unlock(&memory_lock);
-}
+void ph_pinned_register(void *pointer, size_t bytes) { insert_pinned(pointer, bytes); }
 
-bool ph_pinned_unregister(void *pointer)
-{
-    pthread_mutex_lock(&memory_lock);
-    struct ph_allocation *entry = find_locked(pointer);
-    bool ok = entry && entry->base == (uintptr_t)pointer && entry->kind == PH_PINNED;
-    if (ok) remove_locked(entry);
-    pthread_mutex_unlock(&memory_lock);
-    return ok;
-}
+bool ph_pinned_unregister(void *pointer) { return remove_pinned(pointer) > 0; }
 
 /* ---- virtual addresses (cuMem*): reserved ranges are entries of the table whose device is -1 until something is mapped -- */
 void *ph_virtual_reserve(size_t bytes, size_t alignment)
@@ -330,10 +340,23 @@ bool ph_all_zero(const void *pointer, size_t bytes)
     return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
 }
 
+/* What a large tensor brings to the host is zero. A page that is zero already is only read: one that nothing was ever written to
+ * costs no memory then, and gigabytes that are offloaded stay a reservation. */
+static void make_host_zero(char *at, size_t bytes)
+{
+    enum { PAGE = 4096 };
+    for (char *end = at + bytes; at < end;) {
+        size_t piece = PAGE - (uintptr_t)at % PAGE;
+        if (piece > (size_t)(end - at)) piece = (size_t)(end - at);
+        if (!ph_all_zero(at, piece)) memset(at, 0, piece);
+        at += piece;
+    }
+}
+
 static void make_zero(void *pointer, size_t bytes)
 {
     if (ph_is_device(pointer)) ph_make_zero(pointer, bytes);
-    else memset(pointer, 0, bytes);
+    else make_host_zero(pointer, bytes);
 }
 
 static void values_follow(void *destination, size_t bytes)

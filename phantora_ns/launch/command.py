@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantora_ns.launch import deepspeed
 from phantora_ns.launch.errors import UsageError
 from phantora_ns.launch.torchrun import TorchrunOptions, node_count, parse_torchrun, processes_per_node
 
@@ -23,24 +24,27 @@ MAX_NODES = 1000     # ports of one Linux bridge: BR_MAX_PORTS 1024, net/bridge/
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_DEEPSPEED_NAMES = ("deepspeed", "deepspeed.pt", "ds")
+_DEEPSPEED_MODULES = ("deepspeed.launcher.runner",)
 _PYTHON_VALUE_FLAGS = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @dataclass(frozen=True)
 class JobCommand:
-    """One command for every node. `torchrun` is None when the command is not torchrun's."""
+    """One command for every node. `torchrun` and `deepspeed` are None when the command is not that launcher's."""
 
     argv: tuple[str, ...]
     program: str
     torchrun: TorchrunOptions | None
     nodes: int | None
     processes_per_node: int | None  # None: as many as the node has GPUs
+    deepspeed: deepspeed.DeepSpeedOptions | None = None
 
 
-def _torchrun_arguments(argv: Sequence[str]) -> Sequence[str] | None:
-    """The part of `argv` that torchrun parses, or None when this is another command."""
+def _launcher_arguments(argv: Sequence[str], names: Sequence[str], modules: Sequence[str]) -> Sequence[str] | None:
+    """The part of `argv` that the launcher of these names parses, or None when this is another command."""
     name = os.path.basename(argv[0])
-    if name == "torchrun":
+    if name in names:
         return argv[1:]
     if not _PYTHON.match(name):
         return None
@@ -49,9 +53,9 @@ def _torchrun_arguments(argv: Sequence[str]) -> Sequence[str] | None:
         flag = argv[position]
         if flag == "-m":
             module = argv[position + 1] if position + 1 < len(argv) else ""
-            return argv[position + 2:] if module in _TORCHRUN_MODULES else None
+            return argv[position + 2:] if module in modules else None
         if flag.startswith("-m"):
-            return argv[position + 1:] if flag[2:] in _TORCHRUN_MODULES else None
+            return argv[position + 1:] if flag[2:] in modules else None
         if flag.startswith("-c"):
             return None
         position += 2 if flag in _PYTHON_VALUE_FLAGS else 1
@@ -60,7 +64,7 @@ def _torchrun_arguments(argv: Sequence[str]) -> Sequence[str] | None:
 
 def _find_program(name: str, environment: Mapping[str, str]) -> str:
     found = shutil.which(name, path=environment.get("PATH", os.defpath))
-    if not found and name == "torchrun":
+    if not found and name in ("torchrun", *_DEEPSPEED_NAMES):
         beside = Path(sys.executable).parent / name  # an environment that is used without being activated
         found = str(beside) if os.access(beside, os.X_OK) else None
     if found:
@@ -68,6 +72,9 @@ def _find_program(name: str, environment: Mapping[str, str]) -> str:
     if name == "torchrun":
         raise UsageError(f"torchrun not found; on PATH and beside {sys.executable}; activate the environment that has torch, "
                          "or pip install torch")
+    if name in _DEEPSPEED_NAMES:
+        raise UsageError(f"{name} not found; on PATH and beside {sys.executable}; activate the environment that has DeepSpeed, "
+                         "or pip install deepspeed")
     if "/" in name and os.path.exists(name):
         raise UsageError(f"{name} is not executable; in the command; start it with its interpreter, or chmod +x {name}")
     raise UsageError(f"{name}: command not found; on PATH; correct the command")
@@ -79,8 +86,10 @@ def parse_command(argv: Sequence[str], environment: Mapping[str, str], *, nnodes
         raise UsageError("no command; after the options; add it: phantora-ns torchrun --nnodes 2 --nproc-per-node 8 train.py")
     if argv[0].startswith("-"):
         raise UsageError(f"{argv[0]!r} is not a command; after the options; see phantora-ns --help")
-    arguments = _torchrun_arguments(argv)
+    arguments = _launcher_arguments(argv, ("torchrun",), _TORCHRUN_MODULES)
     program = _find_program(argv[0], environment)
+    if (launched := _launcher_arguments(argv, _DEEPSPEED_NAMES, _DEEPSPEED_MODULES)) is not None:
+        return _deepspeed_command(argv, program, launched, nnodes)
     if arguments is None:
         return JobCommand(tuple(argv), program, None, nnodes, None)
     options = parse_torchrun(arguments, environment)
@@ -91,6 +100,17 @@ def parse_command(argv: Sequence[str], environment: Mapping[str, str], *, nnodes
         raise UsageError("torchrun has no script to run; at the end of the command; add it, such as train.py")
     nodes = asked if asked is not None else nnodes if nnodes is not None else 1
     return JobCommand(tuple(argv), program, options, nodes, processes_per_node(options))
+
+
+def _deepspeed_command(argv: Sequence[str], program: str, arguments: Sequence[str], nnodes: int | None) -> JobCommand:
+    options = deepspeed.parse_deepspeed(arguments)
+    asked = deepspeed.node_count(options)
+    if None not in (asked, nnodes) and asked != nnodes:
+        raise UsageError(f"--nnodes is {nnodes} for phantora-ns and deepspeed's hostfile has {asked} hosts; in the command; "
+                         "leave --nnodes out")
+    if options.script is None and "help" not in options.given:
+        raise UsageError("deepspeed has no script to run; at the end of the command; add it, such as train.py")
+    return JobCommand(tuple(argv), program, None, asked or nnodes or 1, deepspeed.processes_per_node(options), options)
 
 
 def node_name(node: int) -> str:
@@ -146,9 +166,21 @@ def foreign_names(command: JobCommand, nodes: int) -> list[str]:
     return []
 
 
+def _refuse_deepspeed(options: deepspeed.DeepSpeedOptions, nodes: int) -> None:
+    cure = ("in the command; start it on each node: phantora-ns --nnodes N --gpus-per-node G bash -c 'deepspeed --hostfile FILE "
+            "--no_ssh --node_rank $NODE_RANK --master_addr $MASTER_ADDR train.py', or use torchrun")
+    if not options.hosts:
+        raise UsageError(f"deepspeed without a hostfile runs a job of its own on each of the {nodes} nodes; {cure}")
+    if options.spreads:
+        raise UsageError(f"deepspeed starts the other hosts by ssh, and simulated nodes run no ssh server; {cure}")
+    raise UsageError(f"--node_rank {options.given.get('node_rank', '-1')} would give all {nodes} nodes the same rank; {cure}")
+
+
 def check_multi_node(command: JobCommand, nodes: int, isolated: bool) -> None:
     """Refuses what would hang or fail minutes later on several nodes. Raises UsageError with the cure."""
     options = command.torchrun
+    if command.deepspeed is not None and nodes > 1:
+        _refuse_deepspeed(command.deepspeed, nodes)
     if options is None or nodes == 1:
         return
     if options.flag("standalone"):

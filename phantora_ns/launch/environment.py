@@ -189,7 +189,7 @@ def hosts_file(command: JobCommand, nodes: int) -> str:
     Dual-stack sockets (torch's stores) ask for the name of ::ffff:10.77.0.1; without an answer here they ask DNS and warn.
     That answer is a name of its own, so that the nodes' usual names mean IPv4 addresses only.
     """
-    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback", "::ffff:127.0.0.1 localhost.cluster"]
     for node in range(nodes):
         aliases = foreign_names(command, nodes) if node == 0 else []
         lines.append(" ".join([node_address(node, True), node_name(node), *aliases]))

@@ -94,7 +94,8 @@ def build_request(argv: Sequence[str], *, cluster: str | None, nnodes: int | Non
     if loaded.nodes > MAX_NODES:
         raise UsageError(f"{loaded.nodes} nodes are more than one machine can isolate; in the command; use at most {MAX_NODES}")
     if command.processes_per_node is not None and command.processes_per_node > loaded.gpus_per_node:
-        raise UsageError(f"--nproc-per-node {command.processes_per_node} is more than the {loaded.gpus_per_node} GPUs of a node; "
+        option = "--nproc-per-node" if command.torchrun is not None else "--num_gpus"
+        raise UsageError(f"{option} {command.processes_per_node} is more than the {loaded.gpus_per_node} GPUs of a node; "
                          "in the command; start fewer processes, or raise --gpus-per-node")
     if command.torchrun is not None and command.nodes != loaded.nodes:
         raise UsageError(f"the cluster has {loaded.nodes} nodes and the job runs on {command.nodes}; {loaded.file}; pass "

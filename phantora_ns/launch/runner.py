@@ -166,7 +166,8 @@ class Runner:
             assert self._gpu is not None
             job |= leaders.leader_environment(request.leading, self._gpu, environment.LEADER_LIBRARY,
                                               environment.find_torch(request.command.program), outer, job)
-            if request.command.torchrun is not None:  # its workers have ranks; it has none, whatever is exported around us
+            if request.command.torchrun is not None or request.command.deepspeed is not None:
+                # its workers have ranks; it has none, whatever is exported around us
                 job.pop("RANK", None)
         spec = write_spec(
             program=request.command.program, argv=request.command.argv, cwd=request.cwd, isolated=isolated,

@@ -204,6 +204,7 @@ def _rank(clients: list[dict[str, Any]], pages: list[RankPage]) -> dict[str, Any
         "peak_allocated_bytes": max((page.torch_peak_allocated for page in pages), default=0) or None,
         "peak_reserved_bytes": max((page.torch_peak_reserved for page in pages), default=0) or None,
         "peak_driver_bytes": max((page.peak_driver_bytes for page in pages), default=0) if pages else None,
+        "peak_pinned_bytes": max((page.peak_pinned_bytes for page in pages), default=0) if pages else None,
         "kernel_launches": sum(page.kernel_launches for page in pages) if pages else None,
         "comm_launches": sum(page.comm_launches for page in pages) if pages else None,
         "messages": sum(c["messages"] for c in clients) if "messages" in first else None,

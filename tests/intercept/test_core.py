@@ -2,6 +2,8 @@
 
 import pytest
 
+from phantora_ns.report.pages import read_page
+
 DURATION_NS = 50_000  # long beside a launch on the host, so that the GPU is the bottleneck
 
 
@@ -27,6 +29,16 @@ def test_memory_is_accounted_and_small_values_are_carried(run_program, hub, cond
     assert seen["carried"] == "1" and seen["set"] == "7 7 1"
     assert seen["too_much"] == "2" and seen["name"] == "cudaErrorMemoryAllocation" and seen["last"] == "2 0"
     assert seen["freed"] == "0" and seen["twice"] == "1" and seen["back"] == "1"
+
+
+def test_pinned_memory_is_reserved_counted_and_zeroed_by_large_copies(run_program, hub, run_dir):
+    seen = run_program("pinned").values
+    assert seen["alloc"] == seen["copied"] == "0", "a TiB, whatever this machine has"
+    assert seen["grown"] == "0" and seen["edges"] == "5 0 0 0 6", "only pages that hold something are written"
+    assert seen["registered"] == "0" and seen["unregistered"] == "0 713" and seen["freed"] == "0 1"
+    (page,) = [read_page(path) for path in (run_dir / "ranks").iterdir()]
+    assert page.peak_pinned_bytes == (1 << 40) + (256 << 20) + (1 << 20)
+    assert page.pinned_bytes == 256 << 20
 
 
 def test_events_measure_kernels_in_every_condition(run_program, hub, condition, gpu):
