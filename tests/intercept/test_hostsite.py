@@ -13,7 +13,7 @@ EXACT, BACKED_OFF, CLASS, UNKNOWN, CALL = range(5)
 def page(run_dir):
     """(host_calls, host_ns) of the only process, whose page is removed; its clock is in the end of it."""
     (path,) = (run_dir / "ranks").iterdir()
-    words = struct.unpack_from("<48Q", path.read_bytes())
+    words = struct.unpack_from("<50Q", path.read_bytes())
     path.unlink()
     return words[32:40], (*words[40:48], words[2])
 
