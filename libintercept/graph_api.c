@@ -252,6 +252,23 @@ PH_EXPORT int cudaGraphLaunch(struct exec *exec, void *stream) { return launch(e
 PH_EXPORT int cudaGraphUpload(struct exec *exec, void *stream);
 PH_EXPORT int cudaGraphUpload(struct exec *exec, void *stream) { return launch(exec, stream, false); }
 
+/* ---- for the values library ------------------------------------------------------------------------------------------------------ */
+PH_EXPORT int phantora_captures(void);
+PH_EXPORT int phantora_captures(void) { return atomic_load_explicit(&ph_captures, memory_order_relaxed); }
+PH_EXPORT int phantora_capture_check(void *handle);
+PH_EXPORT int phantora_capture_check(void *handle)
+{
+    struct ph_stream *stream = ph_stream_resolve(handle);
+    return stream && stream->capture;
+}
+PH_EXPORT void phantora_capture_append(void *handle, void (*run)(void *, struct ph_stream *), void (*release)(void *), void *data);
+PH_EXPORT void phantora_capture_append(void *handle, void (*run)(void *, struct ph_stream *), void (*release)(void *), void *data)
+{
+    struct ph_stream *stream = ph_stream_resolve(handle);
+    if (stream && stream->capture) ph_capture_values(stream, (struct ph_action){run, release, data});
+    else release(data);
+}
+
 /* ---- the driver's names ------------------------------------------------------------------------------------------------------------- */
 #define DRIVER(name, runtime, parameters, arguments) \
     PH_EXPORT int name parameters;                   \

@@ -18,6 +18,7 @@
 #include <deque>
 #include <optional>
 
+#include "capture.h"
 #include "face.h"
 #include "operators.h"
 #include "run.h"
@@ -42,6 +43,9 @@ bool find_face()
                find(face.weighed, "phantora_values_weighed") && find(face.observed, "phantora_values_observed");
     find(face.plant, "phantora_values_plant");
     find(face.failed, "phantora_values_failed");
+    if (!find(face.capture_append, "phantora_capture_append") || !find(face.capture_check, "phantora_capture_check") ||
+        !find(face.captures, "phantora_captures"))
+        face.captures = nullptr;
     return find(face.is_device, "phantora_is_device") && find(face.pause, "phantora_values_pause") &&
            find(face.resume, "phantora_values_resume") && find(face.before_read, "phantora_values_before_read") &&
            find(face.written, "phantora_values_written") && find(face.copy_begins, "phantora_values_copy_begins") &&
@@ -62,6 +66,8 @@ struct Frame {
     const Operator *op = nullptr;
     int exceptions = 0;
     bool runnable = false;                 /* every argument is small */
+    bool captured = false;                 /* into a CUDA graph: nothing is read or computed now (capture.h) */
+    std::shared_ptr<std::vector<Saved>> at_launch; /* `saved` of a captured one, filled at each launch */
     bool inner_wrote = false;
     std::vector<c10::IValue> inputs;       /* of a runnable operator; else its out= arguments alone */
     std::vector<Saved> saved;              /* of a runnable operator: what it may change */
@@ -73,7 +79,8 @@ struct Frame {
 
     void reset()
     {
-        runnable = inner_wrote = false;
+        runnable = inner_wrote = captured = false;
+        at_launch.reset();
         inputs.clear(), saved.clear(), filled.clear(), dims.clear(), ranks.clear();
         generator.reset();
         input_bytes = 0;
@@ -119,11 +126,12 @@ void settle(const c10::IValue &value, bool written = false)
 
 /* Rows of bytes longer than other small tensors only count as small if they hold something: buffers of large models that are
  * looked at as bytes do not. */
-bool worth_running(const at::Tensor &tensor, bool written)
+bool worth_running(const at::Tensor &tensor, bool written, bool captured)
 {
     Size size = size_of(tensor);
     if (size != Size::kSmall || written || !on_device(tensor)) return size == Size::kSmall;
     size_t bytes = span_bytes(tensor);
+    if (captured) return bytes <= kSmallBytes; /* what it will hold is not known */
     return bytes <= kSmallBytes || !face.absent(address(tensor), bytes);
 }
 
@@ -139,7 +147,7 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
         const auto &input = inputs[i];
         if (input.isDevice() && input.toDevice().is_cuda()) result.device = true;
         each_tensor(input, [&](const at::Tensor &tensor) {
-            if (result.small && !face.observe_only && !worth_running(tensor, frame.op->written[i])) result.small = false;
+            if (result.small && !face.observe_only && !worth_running(tensor, frame.op->written[i], frame.captured)) result.small = false;
             if (!on_device(tensor)) return;
             result.device = true;
             auto *impl = tensor.unsafeGetTensorImpl();
@@ -173,6 +181,28 @@ void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     }
 }
 
+/* The same for an operator that is captured: what it changes is saved when the graph has come so far. */
+void prepare_captured(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
+{
+    const Operator &op = *frame.op;
+    frame.inputs.assign(inputs.begin(), inputs.end());
+    if (!op.any_written) return;
+    frame.at_launch = std::make_shared<std::vector<Saved>>();
+    for (size_t i = 0; i < op.arguments; i++) {
+        if (!op.written[i] || op.out[i]) continue;
+        each_tensor(inputs[i], [&](const at::Tensor &tensor) {
+            if (on_device(tensor)) frame.at_launch->push_back({address(tensor), std::vector<char>(span_bytes(tensor))});
+        });
+    }
+    at_launch([kept = frame.at_launch] {
+        for (auto &saved : *kept) {
+            if (saved.bytes.empty()) continue;
+            face.before_read(saved.address, saved.bytes.size());
+            std::memcpy(saved.bytes.data(), saved.address, saved.bytes.size());
+        }
+    });
+}
+
 /* The host will read back what the operator's own kernel would have computed: make it read that. Zero if the operands have
  * no values, rather than what happens to lie in memory. */
 void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inputs)
@@ -201,6 +231,7 @@ void started(const at::RecordFunction &function)
     if (op->treatment == Treatment::kAllocate) return;
     auto all = function.inputs(); /* a boxed caller passes its whole stack */
     auto inputs = all.slice(all.size() - std::min(all.size(), op->arguments));
+    frame.captured = !face.observe_only && capturing();
     Scan seen = inputs.size() == op->arguments ? scan(frame, inputs) : Scan{};
     if (!seen.device) {
         stack.depth--;
@@ -208,14 +239,17 @@ void started(const at::RecordFunction &function)
     }
     if (face.observe_only) return frame.announce();
     frame.runnable = seen.small && op->treatment == Treatment::kRun && (!op->random || op->generator >= 0 || op->substitute);
-    if (frame.runnable) {
+    if (frame.runnable && frame.captured) {
+        prepare_captured(frame, inputs);
+    } else if (frame.runnable) {
         prepare(frame, inputs);
     } else if (op->any_out) {
         for (size_t i = 0; i < op->arguments; i++)
             if (op->out[i]) frame.inputs.push_back(inputs[i]);
     }
-    if (op->read_back) plant_number(*op, seen.small, inputs);
-    if (op->copies) face.copy_begins();
+    if (op->read_back && !frame.captured) plant_number(*op, seen.small, inputs);
+    if (op->copies && frame.captured) at_launch([] { face.copy_begins(); });
+    else if (op->copies) face.copy_begins();
     frame.announce();
 }
 
@@ -227,13 +261,37 @@ bool all_small(c10::ArrayRef<c10::IValue> values)
     return small;
 }
 
+/* As run_frame, at every launch of the graph. Random numbers then depend on the generator's state, which a launch moves on, and on
+ * the operator's place among those of the capture. */
+void run_at_launch(const Frame &frame, c10::ArrayRef<c10::IValue> outputs)
+{
+    static std::atomic<uint64_t> place{0};
+    std::vector<c10::IValue> arguments, results;
+    for (const auto &input : frame.inputs) arguments.push_back(captured_view(input));
+    for (const auto &output : outputs) results.push_back(captured_view(output));
+    at_launch([op = frame.op, arguments, results, restore = frame.inner_wrote, kept = frame.at_launch, number = ++place] {
+        for (const auto &input : arguments) settle(input, true);
+        for (const auto &output : results) settle(output, true);
+        Paused paused;
+        if (restore && kept)
+            for (const auto &saved : *kept) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
+        auto generator = op->random ? stand_in_generator(*op, arguments, number) : std::nullopt;
+        run(*op, arguments, results, generator);
+    });
+}
+
 void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
-    for (const auto &output : outputs) settle(output, true);
+    if (frame.captured) {
+        run_at_launch(frame, outputs);
+    } else {
+        for (const auto &output : outputs) settle(output, true);
+        Paused paused;
+        if (frame.inner_wrote)
+            for (const auto &saved : frame.saved) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
+        run(*frame.op, frame.inputs, outputs, frame.generator);
+    }
     Paused paused;
-    if (frame.inner_wrote)
-        for (const auto &saved : frame.saved) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
-    run(*frame.op, frame.inputs, outputs, frame.generator);
     if (!outer) return;
     auto note = [&](const at::Tensor &tensor) {
         if (on_device(tensor)) outer->filled.push_back(address(tensor));
@@ -251,6 +309,11 @@ void forget_large(Frame &frame, const c10::IValue &value)
         if (!on_device(tensor) || size_of(tensor) != Size::kLarge || !face.is_device(address(tensor))) return;
         if (!tensor.is_non_overlapping_and_dense()) return; /* what lies in its gaps is not its own */
         if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) != frame.filled.end()) return;
+        if (frame.captured) {
+            at_launch([where = address(tensor), bytes = tensor.nbytes()] { face.forget(where, bytes); });
+            if (frame.op->copies) frame.filled.push_back(address(tensor)); /* only the launch will know whether it brought values */
+            return;
+        }
         if (!face.forget(address(tensor), tensor.nbytes())) frame.filled.push_back(address(tensor));
     });
 }
@@ -262,6 +325,15 @@ void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
             if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
             const void *where = address(tensor);
             if (std::find(frame.filled.begin(), frame.filled.end(), where) != frame.filled.end()) return;
+            if (frame.captured) {
+                at_launch([view = captured_view(tensor)] {
+                    settle(view);
+                    Paused paused;
+                    zero(view);
+                });
+                if (outer) outer->inner_wrote = true;
+                return;
+            }
             settle(tensor);
             Paused paused;
             zero(tensor);
@@ -301,6 +373,7 @@ void ended(const at::RecordFunction &function)
     }
     frame->inputs.clear(); /* the job's tensors must not live longer than the job wants */
     frame->generator.reset();
+    frame->at_launch.reset();
     stack.depth--;
 }
 
