@@ -4,8 +4,44 @@
  * waits (ph_copy_waits). */
 #define PH_CLASS PH_SIMULATED
 #include "cudart.h"
+#include "graph.h"
+#include "timeline.h"
 #include "tracelog.h"
+#include <stdlib.h>
 #include <string.h>
+
+/* ---- the values of copies and fills that a graph repeats --------------------------------------------------------------------- */
+struct rows {
+    char *destination;
+    const char *source; /* NULL: a fill */
+    size_t to_pitch, from_pitch, width, height;
+    int value;
+};
+
+static void move_rows(void *data, struct ph_stream *stream)
+{
+    const struct rows *rows = data;
+    (void)stream;
+    for (size_t row = 0; row < rows->height; row++)
+        if (rows->source) ph_move(rows->destination + row * rows->to_pitch, rows->source + row * rows->from_pitch, rows->width);
+        else ph_fill(rows->destination + row * rows->to_pitch, rows->value, rows->width);
+}
+
+/* The same, put into the graph that the stream is captured into. */
+static int capture_rows(struct ph_stream *stream, int op, int from, int to, struct rows rows)
+{
+    struct ph_pack signature = {0};
+    struct rows *kept = malloc(sizeof *kept);
+    if (!kept) ph_die("out of host memory");
+    *kept = rows;
+    ph_memory_signature(&signature, op, rows.width * rows.height, from, to);
+    ph_duration(&signature);
+    ph_capture_node(stream, op == PH_MEMORY_SET ? PH_NODE_SET : PH_NODE_COPY, &signature, NULL, (struct ph_action){move_rows, free, kept});
+    ph_pack_free(&signature);
+    PH_TRACE(ph_trace_call(op == PH_MEMORY_SET ? "cudaMemsetAsync" : "cudaMemcpyAsync"));
+    ph_leave();
+    return CUDA_OK;
+}
 
 static void memory_work(int op, uint64_t bytes, int from, int to, struct ph_stream *stream)
 {
@@ -23,41 +59,61 @@ static int place_of(const void *pointer, int *device)
     return (int)kind;
 }
 
-void ph_copy(void *destination, const void *source, size_t bytes, void *handle, bool blocking)
+int ph_copy(void *destination, const void *source, size_t bytes, void *handle, bool blocking)
 {
     int to_device, from_device;
     int to = place_of(destination, &to_device), from = place_of(source, &from_device);
     struct ph_stream *stream = ph_stream_resolve(handle);
+    int captured = PH_CAPTURING(stream);
+    if (captured > 0) return captured;
     ph_host_call(PH_CALL_COPY);
-    if (bytes == 0) return;
+    if (bytes == 0) return CUDA_OK;
     if (to == PH_DEVICE && from == PH_DEVICE && to_device != from_device) from = 3;
+    if (captured) return capture_rows(stream, PH_MEMORY_COPY, from, to, (struct rows){destination, source, bytes, bytes, bytes, 1, 0});
     memory_work(0, bytes, from, to, stream);
     if (ph_copy_waits(bytes, from, to, blocking)) ph_stream_synchronize(stream);
     ph_host_pause();
     if (from != PH_DEVICE || to == PH_DEVICE || !ph_planted(destination, bytes)) ph_move(destination, source, bytes);
     PH_TRACE_END();
     ph_host_resume();
+    return CUDA_OK;
 }
 
-static void set(void *destination, int value, size_t bytes, void *handle, bool blocking)
+static int set(void *destination, int value, size_t bytes, void *handle, bool blocking)
 {
     int device;
     struct ph_stream *stream = ph_stream_resolve(handle);
+    int captured = PH_CAPTURING(stream);
+    if (captured > 0) return captured;
     ph_host_call(PH_CALL_MEMSET);
-    if (bytes == 0) return;
+    if (bytes == 0) return CUDA_OK;
     int to = place_of(destination, &device);
+    if (captured) return capture_rows(stream, PH_MEMORY_SET, 0, to, (struct rows){destination, NULL, bytes, bytes, bytes, 1, value});
     memory_work(1, bytes, 0, to, stream);
     if (blocking && to != PH_DEVICE) ph_stream_synchronize(stream);
     ph_host_pause();
     ph_fill(destination, value, bytes);
     PH_TRACE_END();
     ph_host_resume();
+    return CUDA_OK;
+}
+
+/* Memory nodes are not simulated: the job is told, and its capture does not end well. */
+static int refuse_captured(const char *call, struct ph_stream *stream)
+{
+    int error = ph_capture_check(stream);
+    if (error > 0) return error;
+    ph_unsupported(call);
+    ph_capture_forbids_stream(stream);
+    return CUDA_NOT_SUPPORTED;
 }
 
 /* ---- allocation ------------------------------------------------------------------------------------------------------------ */
 PH_EXPORT int cudaMalloc(void **pointer, size_t bytes);
 PH_EXPORT int cudaMalloc(void **pointer, size_t bytes)
 {
+    int refused = PH_UNSAFE();
+    if (refused) return ph_set_error(refused);
     ph_host_call(PH_CALL_MALLOC);
     *pointer = ph_device_alloc(ph_device_current(), bytes);
     return ph_set_error(*pointer || bytes == 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY);
@@ -66,6 +122,8 @@ PH_EXPORT int cudaMalloc(void **pointer, size_t bytes)
 PH_EXPORT int cudaFree(void *pointer);
 PH_EXPORT int cudaFree(void *pointer)
 {
+    int refused = pointer ? PH_UNSAFE() : 0;
+    if (refused) return ph_set_error(refused);
     ph_host_call(PH_CALL_FREE);
     if (!pointer) return CUDA_OK;
     ph_device_synchronize(ph_pointer_device(pointer)); /* cudaFree waits for the device */
@@ -75,7 +133,9 @@ PH_EXPORT int cudaFree(void *pointer)
 PH_EXPORT int cudaMallocAsync(void **pointer, size_t bytes, void *stream);
 PH_EXPORT int cudaMallocAsync(void **pointer, size_t bytes, void *stream)
 {
-    if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
+    struct ph_stream *resolved = ph_stream_resolve(stream);
+    if (!resolved) return ph_set_error(CUDA_INVALID_HANDLE);
+    if (PH_CAPTURING(resolved)) return ph_set_error(refuse_captured("cudaMallocAsync (in a stream capture)", resolved));
     ph_host_call(PH_CALL_WAIT);
     *pointer = ph_device_alloc(ph_device_current(), bytes);
     return ph_set_error(*pointer || bytes == 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY);
@@ -84,7 +144,9 @@ PH_EXPORT int cudaMallocAsync(void **pointer, size_t bytes, void *stream)
 PH_EXPORT int cudaFreeAsync(void *pointer, void *stream);
 PH_EXPORT int cudaFreeAsync(void *pointer, void *stream)
 {
-    if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
+    struct ph_stream *resolved = ph_stream_resolve(stream);
+    if (!resolved) return ph_set_error(CUDA_INVALID_HANDLE);
+    if (PH_CAPTURING(resolved)) return ph_set_error(refuse_captured("cudaFreeAsync (in a stream capture)", resolved));
     ph_host_call(PH_CALL_WAIT);
     return ph_set_error(!pointer || ph_device_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
 }
@@ -176,8 +238,8 @@ static int checked_copy(void *destination, const void *source, size_t bytes, voi
     ph_touch();
     if (bytes && (!destination || !source)) return ph_set_error(CUDA_INVALID_VALUE);
     if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
-    ph_copy(destination, source, bytes, stream, blocking);
-    return CUDA_OK;
+    int refused = blocking ? PH_UNSAFE() : 0;
+    return ph_set_error(refused ? refused : ph_copy(destination, source, bytes, stream, blocking));
 }
 
 PH_EXPORT int cudaMemcpy(void *destination, const void *source, size_t bytes, int kind);
@@ -207,8 +269,11 @@ static int copy_rows(char *destination, size_t to_pitch, const char *source, siz
     struct ph_stream *resolved = ph_stream_resolve(stream);
     if (!resolved) return ph_set_error(CUDA_INVALID_HANDLE);
     if (!width || !height) return CUDA_OK;
+    int captured = PH_CAPTURING(resolved), refused = blocking ? PH_UNSAFE() : 0;
+    if (captured > 0 || refused) return ph_set_error(refused ? refused : captured);
     int to = place_of(destination, &to_device), from = place_of(source, &from_device);
     ph_host_call(PH_CALL_COPY);
+    if (captured) return capture_rows(resolved, PH_MEMORY_COPY, from, to, (struct rows){destination, source, to_pitch, from_pitch, width, height, 0});
     memory_work(0, width * height, from, to, resolved);
     if (blocking || to == PH_PAGEABLE || from == PH_PAGEABLE) ph_stream_synchronize(resolved);
     ph_host_pause();
@@ -236,8 +301,7 @@ static int checked_set(void *destination, int value, size_t bytes, void *stream,
     ph_touch();
     if (bytes && !destination) return ph_set_error(CUDA_INVALID_VALUE);
     if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
-    set(destination, value, bytes, stream, blocking);
-    return CUDA_OK;
+    return ph_set_error(set(destination, value, bytes, stream, blocking));
 }
 PH_EXPORT int cudaMemset(void *destination, int value, size_t bytes);
 PH_EXPORT int cudaMemset(void *destination, int value, size_t bytes) { return checked_set(destination, value, bytes, NULL, true); }

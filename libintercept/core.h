@@ -41,6 +41,13 @@ struct ph_place { /* in the order of a stream's work; stream 0: none */
     uint64_t works;   /* issued before; UINT64_MAX: not known */
 };
 
+struct ph_capture; /* capture.c */
+struct ph_node;    /* graph.h */
+struct ph_nodes {  /* a set, in the order in which it was made */
+    uint32_t count, room;
+    struct ph_node **node;
+};
+
 struct ph_queue; /* launchqueue.c */
 struct ph_stream {
     uint32_t magic;
@@ -52,6 +59,9 @@ struct ph_stream {
     struct ph_queue *queue;
     bool used;
     struct ph_head head;
+    struct ph_capture *capture; /* NULL: none */
+    struct ph_nodes tails;      /* of it: what this stream's next node depends on */
+    uint32_t lane;
     struct ph_stream *next;
 };
 
@@ -62,6 +72,8 @@ struct ph_event {
     bool recorded;
     struct ph_place place;
     struct ph_head head;
+    uint64_t captured;     /* the capture that it was last recorded in; 0: none */
+    struct ph_nodes tails; /* what waiting for it depends on there */
     struct ph_event *next, **link; /* all events, for the nodes that they still name */
 };
 
@@ -97,7 +109,9 @@ void ph_run(struct ph_stream *stream, struct ph_time time); /* GPU work of known
 void ph_host_call(enum ph_call call);        /* on the way into a call: what passed since the last one, and what the call costs */
 void ph_host_pause(void);                    /* from here on this thread's CPU time is ours, not the job's */
 void ph_host_resume(void);
+void ph_host_cost(uint64_t cost_ns);         /* the call that this thread is in costs so much more */
 struct ph_time ph_duration(const struct ph_pack *signature);
+struct ph_time ph_duration_of(uint64_t key, const struct ph_pack *signature); /* the same, where its key is known */
 uint64_t ph_signature_key(const struct ph_pack *signature);
 /* What this process or the shared table knows; false: nobody has asked yet. Sends nothing. */
 bool ph_duration_known(uint64_t key, struct ph_time *time);

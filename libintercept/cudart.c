@@ -5,6 +5,7 @@
 #define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include "device.h"
+#include "graph.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,12 +32,22 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {201, "cudaErrorDeviceUninitialized", "invalid device context"},
     {301, "cudaErrorFileNotFound", "file not found"},
     {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {401, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {500, "cudaErrorSymbolNotFound", "named symbol not found"},
     {600, "cudaErrorNotReady", "device not ready"},
     {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
     {712, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
     {713, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
     {801, "cudaErrorNotSupported", "operation not supported"},
+    {900, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
+    {901, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {902, "cudaErrorStreamCaptureMerge", "operation would result in a merge of separate capture sequences"},
+    {903, "cudaErrorStreamCaptureUnmatched", "capture was not ended in the same stream as it began"},
+    {904, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
+    {905, "cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"},
+    {906, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
+    {907, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {908, "cudaErrorStreamCaptureWrongThread", "attempt to terminate a thread-local capture sequence from another thread"},
 };
 
 PH_EXPORT const char *cudaGetErrorName(int error);
@@ -88,6 +99,9 @@ PH_EXPORT int cudaSetDevice(int device)
 PH_EXPORT int cudaDeviceSynchronize(void);
 PH_EXPORT int cudaDeviceSynchronize(void)
 {
+    int refused = atomic_load(&ph_captures) ? ph_capture_forbids_device(ph_device_current()) : 0;
+    if (!refused) refused = PH_UNSAFE();
+    if (refused) return ph_set_error(refused);
     ph_device_synchronize(ph_device_current());
     return CUDA_OK;
 }
@@ -161,6 +175,8 @@ PH_EXPORT int cudaStreamSynchronize(void *handle)
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
     if (!stream) return ph_set_error(CUDA_INVALID_HANDLE);
+    int refused = atomic_load(&ph_captures) ? ph_capture_forbids_stream(stream) : 0;
+    if (refused) return ph_set_error(refused);
     ph_stream_synchronize(stream);
     return CUDA_OK;
 }
@@ -169,42 +185,19 @@ PH_EXPORT int cudaStreamQuery(void *handle)
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
     if (!stream) return ph_set_error(CUDA_INVALID_HANDLE);
+    int refused = atomic_load(&ph_captures) ? ph_capture_forbids_stream(stream) : 0;
+    if (refused) return ph_set_error(refused);
     return ph_stream_ready(stream) ? CUDA_OK : CUDA_NOT_READY;
 }
 PH_EXPORT int cudaStreamWaitEvent(void *handle, void *event, unsigned flags);
 PH_EXPORT int cudaStreamWaitEvent(void *handle, void *event, unsigned flags)
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
-    (void)flags;
+    enum { EXTERNAL = 1 };
     if (!stream || !ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
+    int captured = ((struct ph_event *)event)->captured || atomic_load(&ph_captures) ? ph_capture_wait(stream, event, flags & EXTERNAL) : 0;
+    if (captured) return ph_capture_called(PH_CALL_WAIT, "cudaStreamWaitEvent", captured);
     ph_stream_wait(stream, event);
-    return CUDA_OK;
-}
-
-/* Nothing is ever being captured: cudaStreamBeginCapture is refused (unsupported_cudart.gen.c). */
-PH_EXPORT int cudaStreamIsCapturing(void *stream, int *status);
-PH_EXPORT int cudaStreamIsCapturing(void *stream, int *status)
-{
-    (void)stream;
-    *status = 0;
-    return CUDA_OK;
-}
-PH_EXPORT int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id, void **graph, const void **dependencies, const void **edges, size_t *count);
-PH_EXPORT int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id, void **graph, const void **dependencies, const void **edges, size_t *count)
-{
-    (void)stream, (void)graph, (void)dependencies, (void)edges;
-    *status = 0;
-    if (id) *id = 0;
-    if (count) *count = 0;
-    return CUDA_OK;
-}
-static _Thread_local int capture_mode; /* cudaStreamCaptureModeGlobal */
-PH_EXPORT int cudaThreadExchangeStreamCaptureMode(int *mode);
-PH_EXPORT int cudaThreadExchangeStreamCaptureMode(int *mode)
-{
-    int before = capture_mode;
-    capture_mode = *mode;
-    *mode = before;
     return CUDA_OK;
 }
 
@@ -223,14 +216,31 @@ static void *host_call(void *argument)
     else call.callback(call.stream, CUDA_OK, call.data);
     return NULL;
 }
+static int start_host_call(struct host_call call);
+static void repeat_host_call(void *data, struct ph_stream *stream) /* of a graph that is launched */
+{
+    struct host_call call = *(struct host_call *)data;
+    call.stream = stream;
+    start_host_call(call);
+}
 static int start_host_call(struct host_call call)
 {
     struct ph_stream *stream = ph_stream_resolve(call.stream);
     struct host_call *copy = malloc(sizeof *copy);
     pthread_t thread;
-    if (!stream || !copy) return ph_set_error(CUDA_INVALID_HANDLE);
+    int captured = stream ? PH_CAPTURING(stream) : 0;
+    if (!stream || !copy || captured > 0) return free(copy), ph_set_error(stream ? captured : CUDA_INVALID_HANDLE);
     *copy = call;
     ph_host_call(PH_CALL_LAUNCH);
+    if (captured && call.callback) { /* "not supported with cudaStreamBeginCapture", says its page */
+        free(copy);
+        ph_capture_forbids_stream(stream);
+        return ph_set_error(PH_CAPTURE_UNSUPPORTED);
+    }
+    if (captured) {
+        ph_capture_node(stream, PH_NODE_HOST, NULL, NULL, (struct ph_action){repeat_host_call, free, copy});
+        return CUDA_OK;
+    }
     if (pthread_create(&thread, NULL, host_call, copy) != 0) return ph_set_error(CUDA_OUT_OF_MEMORY);
     pthread_detach(thread);
     return CUDA_OK;
@@ -262,23 +272,31 @@ PH_EXPORT int cudaEventRecordWithFlags(void *event, void *handle, unsigned flags
 PH_EXPORT int cudaEventRecordWithFlags(void *event, void *handle, unsigned flags)
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
-    (void)flags;
+    enum { EXTERNAL = 1 };
     if (!stream || !ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
+    int captured = ((struct ph_event *)event)->captured || atomic_load(&ph_captures) ? ph_capture_record(event, stream, flags & EXTERNAL) : 0;
+    if (captured) return ph_capture_called(PH_CALL_RECORD, "cudaEventRecord", captured);
     ph_event_record(event, stream);
     return CUDA_OK;
 }
 PH_EXPORT int cudaEventRecord(void *event, void *stream);
 PH_EXPORT int cudaEventRecord(void *event, void *stream) { return cudaEventRecordWithFlags(event, stream, 0); }
+static int forbidden(const struct ph_event *event) { return event->captured || atomic_load(&ph_captures) ? ph_capture_forbids_event(event) : 0; }
+
 PH_EXPORT int cudaEventQuery(void *event);
 PH_EXPORT int cudaEventQuery(void *event)
 {
     if (!ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
+    int refused = forbidden(event);
+    if (refused) return ph_set_error(refused);
     return ph_event_ready(event) ? CUDA_OK : CUDA_NOT_READY;
 }
 PH_EXPORT int cudaEventSynchronize(void *event);
 PH_EXPORT int cudaEventSynchronize(void *event)
 {
     if (!ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
+    int refused = forbidden(event);
+    if (refused) return ph_set_error(refused);
     ph_event_synchronize(event);
     return CUDA_OK;
 }
@@ -287,6 +305,7 @@ PH_EXPORT int cudaEventElapsedTime(float *milliseconds, void *start, void *end)
 {
     enum { DISABLE_TIMING = 2 };
     struct ph_event *from = start, *to = end;
+    if (ph_event_valid(from) && ph_event_valid(to) && (from->captured || to->captured)) return ph_set_error(PH_CAPTURED_EVENT);
     if (!ph_event_valid(from) || !ph_event_valid(to) || !from->recorded || !to->recorded || ((from->flags | to->flags) & DISABLE_TIMING))
         return ph_set_error(CUDA_INVALID_HANDLE);
     return ph_event_elapsed(from, to, milliseconds) ? CUDA_OK : CUDA_NOT_READY;

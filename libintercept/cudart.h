@@ -55,5 +55,5 @@ bool ph_copy_waits(uint64_t bytes, int from, int to, bool blocking); /* whether 
 bool ph_operator_identity(uint64_t *identity);  /* duration.c */
 void ph_device_use(int device); /* driver.c: its primary context exists from now on */
 /* ---- copies.c: one copy or fill with its values, its time and its synchronisation ------------------------------------- */
-void ph_copy(void *destination, const void *source, size_t bytes, void *stream, bool blocking);
+int ph_copy(void *destination, const void *source, size_t bytes, void *stream, bool blocking);
 #endif

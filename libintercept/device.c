@@ -47,6 +47,8 @@ static const struct field {
     FIELD(nvlinks, INT),
     FIELD(launch_latency_ns, U64),
     FIELD(kernel_gap_ns, U64),
+    FIELD(graph_gap_ns, U64),
+    FIELD(graph_launch_ns, U64),
     FIELD(launch_queue, U64),
 #undef FIELD
 };

@@ -12,7 +12,7 @@
 int cudaGetDeviceCount(int *), cudaMalloc(void **, size_t), cudaFree(void *), cudaMemGetInfo(size_t *, size_t *), cudaHostAlloc(void **, size_t, unsigned);
 int cudaFreeHost(void *), cudaMemcpy(void *, const void *, size_t, int), cudaMemcpyAsync(void *, const void *, size_t, int, void *);
 int cudaMemsetAsync(void *, int, size_t, void *), cudaStreamCreateWithPriority(void **, unsigned, int), cudaStreamDestroy(void *);
-int cudaStreamSynchronize(void *), cudaStreamQuery(void *), cudaStreamWaitEvent(void *, void *, unsigned), cudaStreamIsCapturing(void *, int *);
+int cudaStreamSynchronize(void *), cudaStreamQuery(void *), cudaStreamWaitEvent(void *, void *, unsigned);
 int cudaEventCreateWithFlags(void **, unsigned), cudaEventDestroy(void *), cudaEventRecord(void *, void *), cudaEventQuery(void *);
 int cudaEventSynchronize(void *), cudaEventElapsedTime(float *, void *, void *), cudaDeviceSynchronize(void);
 const char *cudaGetErrorString(int), *cudaGetErrorName(int);
@@ -261,8 +261,6 @@ PH_EXPORT int cuStreamQuery(void *stream);
 PH_EXPORT int cuStreamQuery(void *stream) { return cudaStreamQuery(stream); }
 PH_EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
 PH_EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return cudaStreamWaitEvent(stream, event, flags); }
-PH_EXPORT int cuStreamIsCapturing(void *stream, int *status);
-PH_EXPORT int cuStreamIsCapturing(void *stream, int *status) { return cudaStreamIsCapturing(stream, status); }
 PH_EXPORT int cuStreamGetCtx(void *handle, void **context);
 PH_EXPORT int cuStreamGetCtx(void *handle, void **context)
 {

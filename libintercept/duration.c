@@ -198,10 +198,11 @@ struct ph_time ph_duration_ask(uint64_t key, const struct ph_pack *signature)
     return time;
 }
 
-struct ph_time ph_duration(const struct ph_pack *signature)
+struct ph_time ph_duration(const struct ph_pack *signature) { return ph_duration_of(ph_signature_key(signature), signature); }
+
+struct ph_time ph_duration_of(uint64_t key, const struct ph_pack *signature)
 {
     struct ph_time time = {0};
-    uint64_t key = ph_signature_key(signature);
     if (!ph_duration_known(key, &time)) return ph_duration_ask(key, signature);
     if (time.source >= PH_SOURCES) time.source = PH_GUESS;
     if (time.class >= PH_CLASSES) time.class = PH_CLASS_MEMORY;

@@ -202,6 +202,15 @@ uint64_t ph_now(void)
     return time;
 }
 
+void ph_host_cost(uint64_t cost_ns)
+{
+    pthread_mutex_lock(&ph_lock);
+    if (!me.paused && mode != NONE) ph_host.offset += (int64_t)cost_ns, ph_call_cost_ns += cost_ns;
+    ph_clock_publish();
+    pthread_mutex_unlock(&ph_lock);
+    ph_leave();
+}
+
 void ph_host_call(enum ph_call call)
 {
     ph_touch();

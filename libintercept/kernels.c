@@ -5,6 +5,7 @@
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE /* dladdr */
 #include "cudart.h"
+#include "graph.h"
 #include "kernelinfo.h"
 #include "tracelog.h"
 #include <dlfcn.h>
@@ -171,8 +172,7 @@ PH_EXPORT int cudaMemcpyToSymbol(const void *symbol, const void *source, size_t 
     char *address = variable_address(symbol, &size);
     if (!address) return ph_set_error(CUDA_INVALID_SYMBOL);
     if (offset + bytes > size) return ph_set_error(CUDA_INVALID_VALUE);
-    ph_copy(address + offset, source, bytes, NULL, true);
-    return CUDA_OK;
+    return ph_set_error(ph_copy(address + offset, source, bytes, NULL, true));
 }
 
 /* ---- what is known of a kernel's code -------------------------------------------------------------------------------------- */
@@ -271,7 +271,10 @@ int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **a
 {
     static _Thread_local struct ph_pack signature;
     const struct ph_kernel_facts *facts = ph_kernel_facts(kernel);
-    if (!ph_stream_resolve(launch->stream)) return CUDA_INVALID_HANDLE;
+    struct ph_stream *stream = ph_stream_resolve(launch->stream);
+    if (!stream) return CUDA_INVALID_HANDLE;
+    int refused = PH_CAPTURING(stream);
+    if (refused > 0) return refused;
     if (launch->grid.x == 0 || launch->grid.y == 0 || launch->grid.z == 0 || launch->block.x * launch->block.y * launch->block.z == 0)
         return CUDA_INVALID_VALUE;
     ph_launch_signature(&signature, kernel->name, facts, launch, arguments);

@@ -209,9 +209,9 @@ void ph_queue_add_host(struct ph_stream *stream, int64_t latency)
     else ph_head_add_host(&stream->head, latency);
 }
 
-void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns)
+void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns, uint64_t gap_ns)
 {
-    int64_t gap = (int64_t)ph_spec()->kernel_gap_ns, mark = stream->position + gap - (int64_t)ph_spec()->launch_latency_ns;
+    int64_t gap = (int64_t)gap_ns, mark = stream->position + gap - (int64_t)ph_spec()->launch_latency_ns;
     stream->position += gap + (int64_t)duration_ns;
     if (!ph_host.open || stream->id != ph_host.mark_stream || mark >= ph_host.mark + passed_since(ph_host.mark_at)) return;
     ph_host.mark = mark; /* it started no earlier than this launch of the host */

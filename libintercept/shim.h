@@ -91,6 +91,8 @@ struct ph_device_spec {
     uint64_t call_cost[PH_CALLS];  /* host time that a call of each class takes in the driver or library, waiting apart */
     uint64_t launch_latency_ns;    /* from the call to the first cycle on an idle stream */
     uint64_t kernel_gap_ns;        /* between back-to-back kernels in a stream */
+    uint64_t graph_gap_ns;         /* as kernel_gap_ns, in a launch of a CUDA graph */
+    uint64_t graph_launch_ns;      /* host time of cudaGraphLaunch */
     uint64_t launch_queue;         /* works of one stream that may be unfinished before a launch waits; 0: any number */
     struct ph_power power;
 };
@@ -104,6 +106,6 @@ void ph_device_memory(int device, uint64_t *free_bytes, uint64_t *total_bytes); 
 /* ---- the timeline (timeline.c) --------------------------------------------------------------------------------- */
 /* Puts one piece of GPU work on a stream. `signature` is the canonical msgpack of [kind, fields] (docs/wire-protocol.md);
  * the duration comes from the shared table, else from the hub. `stream` is a cudaStream_t/CUstream as the job passes it. */
-void ph_submit(void *stream, const struct ph_pack *signature);
+void ph_submit(void *stream, const struct ph_pack *signature); /* or in the graph that the stream is captured into */
 
 #endif

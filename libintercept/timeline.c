@@ -4,6 +4,7 @@
  * into the stream's head (heads.c), exactly and on the spot; only collectives and host synchronisations become messages
  * (DESIGN section 4). */
 #include "cudart.h"
+#include "graph.h"
 #include "timeline.h"
 #include "tracelog.h"
 #include <stdlib.h>
@@ -22,6 +23,7 @@ void ph_streams_reset(void)
     memset(legacy, 0, sizeof legacy);
     memset(busiest, 0, sizeof busiest);
     ph_power_reset();
+    ph_capture_reset();
     ph_trace_forget();
 }
 
@@ -48,6 +50,8 @@ struct ph_stream *ph_stream_create(int device, unsigned flags, int priority)
 bool ph_stream_destroy(struct ph_stream *stream)
 {
     bool found = false;
+    if (!ph_stream_valid(stream)) return false;
+    ph_capture_forget(stream);
     pthread_mutex_lock(&ph_lock);
     for (struct ph_stream **link = &streams; *link; link = &(*link)->next)
         if (*link == stream) {
@@ -96,11 +100,12 @@ void ph_stream_order_locked(struct ph_stream *stream)
 static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns)
 {
     const struct ph_device_spec *spec = ph_spec();
+    uint64_t gap_ns = ph_replaying() ? spec->graph_gap_ns : spec->kernel_gap_ns;
     ph_stream_order_locked(stream);
-    for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].lag += (int64_t)spec->kernel_gap_ns;
+    for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].lag += (int64_t)gap_ns;
     ph_queue_add_host(stream, (int64_t)spec->launch_latency_ns);
     for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].work += (int64_t)duration_ns, stream->head.entry[i].drag += (int64_t)drag_ns;
-    ph_queue_moved(stream, duration_ns);
+    ph_queue_moved(stream, duration_ns, gap_ns);
     stream->used = true;
 }
 
@@ -109,9 +114,9 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
     pthread_mutex_lock(&ph_lock);
     uint64_t duration_ns = ph_straggle(stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.class), ph_clock());
     uint64_t drag_ns = duration_ns * time.drag_permille / 1000;
-    ph_queue_wait_locked(stream, time.works);
+    if (!ph_replaying()) ph_queue_wait_locked(stream, time.works);
     run_locked(stream, duration_ns, drag_ns);
-    ph_queue_push_locked(stream, time.works, duration_ns, drag_ns);
+    if (!ph_replaying()) ph_queue_push_locked(stream, time.works, duration_ns, drag_ns);
     PH_TRACE(ph_trace_run_locked(stream, duration_ns, drag_ns, time.source));
     stream->busy_ns += duration_ns;
     if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns) busiest[stream->device] = stream;
@@ -124,10 +129,17 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
 void ph_submit(void *handle, const struct ph_pack *signature)
 {
     ph_host_call(ph_call_of(signature));
-    PH_TRACE(ph_trace_launch(signature));
     struct ph_stream *stream = ph_stream_resolve(handle);
     if (!stream) ph_die("a library call names a stream that does not exist");
     ph_device_code(stream->device);
+    if (PH_CAPTURING(stream)) { /* where it must not be, the capture is spoilt, and its end says so */
+        ph_duration(signature); /* asked now, while it is known which operator it belongs to */
+        ph_capture_node(stream, PH_NODE_KERNEL, signature, NULL, (struct ph_action){0});
+        PH_TRACE((ph_trace_code(0, 0), ph_trace_call(ph_trace_call_of(signature))));
+        ph_leave();
+        return;
+    }
+    PH_TRACE(ph_trace_launch(signature));
     ph_run(stream, ph_duration(signature));
     atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
     PH_TRACE_END();
@@ -149,7 +161,7 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
     ph_observers_due();
     pthread_mutex_lock(&ph_lock);
-    ph_queue_wait_locked(stream, 1);
+    if (!ph_replaying()) ph_queue_wait_locked(stream, 1);
     ph_stream_order_locked(stream);
     ph_head_prune(&stream->head, ph_clock());
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
@@ -166,7 +178,7 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     ph_send(PH_OPS, &body, 6); /* under ph_lock: messages ph_leave in the order of their nodes */
     stream->head.count = 1;
     stream->head.entry[0] = (struct ph_entry){node, 0, 0, 0};
-    ph_queue_push_locked(stream, 1, 0, 0);
+    if (!ph_replaying()) ph_queue_push_locked(stream, 1, 0, 0);
     stream->used = true;
     atomic_fetch_add_explicit(&ph_page()->comm_launches, 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
@@ -364,6 +376,7 @@ bool ph_event_destroy(struct ph_event *event)
     if (event->next) event->next->link = event->link;
     event->magic = 0;
     pthread_mutex_unlock(&ph_lock);
+    ph_nodes_clear(&event->tails);
     free(event);
     return true;
 }

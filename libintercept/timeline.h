@@ -37,7 +37,7 @@ int ph_host_compare(const struct ph_place *place); /* 1: it is over by now, 0: i
 void ph_queue_wait_locked(struct ph_stream *stream, uint32_t works);
 void ph_queue_push_locked(struct ph_stream *stream, uint32_t works, uint64_t duration_ns, uint64_t drag_ns);
 void ph_queue_add_host(struct ph_stream *stream, int64_t latency); /* as ph_head_add_host, where the stream's work goes on */
-void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns); /* work was put on it */
+void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns, uint64_t gap_ns); /* work was put on it */
 void ph_queue_free(struct ph_stream *stream);
 struct ph_place ph_queue_place(const struct ph_stream *stream);
 void ph_queue_after(struct ph_stream *stream, const struct ph_place *place); /* it waits for what has that place */
@@ -101,6 +101,7 @@ void ph_observers_catch_up(uint64_t waited_ns); /* after a wait of the host that
 
 /* ---- timeline.c ------------------------------------------------------------------------------------------------------ */
 void ph_streams_reset(void);
+bool ph_stream_is_legacy(const struct ph_stream *stream);
 void ph_stream_order_locked(struct ph_stream *stream); /* the legacy stream and blocking streams wait for each other */
 void ph_host_settle_locked(void);                      /* asks where an open clock is; lets go of ph_lock meanwhile */
 #endif

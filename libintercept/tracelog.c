@@ -263,13 +263,10 @@ void ph_trace_code(uint32_t registers, uint32_t static_shared)
     me.static_shared = static_shared;
 }
 
-void ph_trace_launch(const struct ph_pack *signature)
+void ph_trace_replayed(const struct ph_pack *signature, uint32_t registers, uint32_t static_shared)
 {
-    enum { KERNEL, GEMM, CUDNN, MEMORY }; /* docs/wire-protocol.md, "Signatures"; their numbers fill one byte each */
-    int kind = signature->data[1];
-    bool fresh, set = kind == MEMORY && signature->data[3] == 1;
-    struct signature entry = {.length = (uint32_t)signature->length, .registers = me.registers, .static_shared = me.static_shared};
-    ph_trace_call_begin(kind == KERNEL ? "cudaLaunchKernel" : kind != MEMORY ? "cuLaunchKernelEx" : set ? "cudaMemsetAsync" : "cudaMemcpyAsync");
+    bool fresh;
+    struct signature entry = {.length = (uint32_t)signature->length, .registers = registers, .static_shared = static_shared};
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
     entry.id = number_locked(signature->data, signature->length, 0x9e3779b97f4a7c15ull, &fresh);
@@ -277,6 +274,21 @@ void ph_trace_launch(const struct ph_pack *signature)
     pthread_mutex_unlock(&log_lock);
     me.signature = entry.id;
     me.launched = true;
+}
+
+/* docs/wire-protocol.md, "Signatures"; the numbers of kinds fill one byte each */
+const char *ph_trace_call_of(const struct ph_pack *signature)
+{
+    enum { KERNEL, GEMM, CUDNN, MEMORY };
+    int kind = signature->data[1];
+    bool set = kind == MEMORY && signature->data[3] == 1;
+    return kind == KERNEL ? "cudaLaunchKernel" : kind != MEMORY ? "cuLaunchKernelEx" : set ? "cudaMemsetAsync" : "cudaMemcpyAsync";
+}
+
+void ph_trace_launch(const struct ph_pack *signature)
+{
+    ph_trace_call_begin(ph_trace_call_of(signature));
+    ph_trace_replayed(signature, me.registers, me.static_shared);
     me.registers = me.static_shared = 0;
 }
 

@@ -24,6 +24,9 @@ void ph_trace_call_end(void);
 void ph_trace_code(uint32_t registers, uint32_t static_shared); /* of the kernel that the thread's next launch launches */
 /* Begins the call that puts the work of `signature` on a stream; the thread's next ph_run is that work. */
 void ph_trace_launch(const struct ph_pack *signature);
+/* The thread's next ph_run is the work of `signature`, within the call that launches a graph. */
+void ph_trace_replayed(const struct ph_pack *signature, uint32_t registers, uint32_t static_shared);
+const char *ph_trace_call_of(const struct ph_pack *signature); /* the call that usually launches such work */
 /* In ph_run: the stream's head ends with the work. With ph_lock held. */
 void ph_trace_run_locked(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns, uint32_t source);
 
@@ -33,7 +36,6 @@ struct ph_trace_comm { /* the first operation of a launch of communication */
 };
 void ph_trace_queued(void); /* an operation joins a group: its launch is described by the operator around it */
 void ph_trace_communicated(const struct ph_stream *stream, uint64_t node, const struct ph_trace_comm *comm);
-bool ph_stream_is_legacy(const struct ph_stream *stream); /* timeline.c; with ph_lock held */
 
 /* ---- hostclock.c: the host clock as it would be now, without moving it -------------------------------------------------------- */
 uint64_t ph_clock_peek(uint64_t *node, int64_t *offset); /* returns the thread's CPU time, for ph_clock_excuse; 0: this time is ours */

@@ -35,6 +35,8 @@ class HostCosts:
     kernel_gap_ns: int          # between back-to-back kernels
     unknown_ns: int             # the job's own time before a call of which no record says anything
     launch_queue: int           # works of one stream that may be unfinished before a launch waits; 0: any number
+    graph_gap_ns: int = 0       # between back-to-back kernels of a CUDA graph
+    graph_launch_ns: int = 0    # what cudaGraphLaunch costs the host
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,9 @@ def load_gpu(model: str) -> GpuModel:
         peak_flop_per_ns=MappingProxyType({key: peak.flop_per_ns(key) for key in peak.keys()}),
         attributes=MappingProxyType(attributes),
         host=HostCosts(MappingProxyType({name: calls.time_ns(name) for name in HOST_CALLS}), host.time_ns("launch_latency"),
-                       host.time_ns("kernel_gap"), host.time_ns("unknown"), host.integer("launch_queue", low=0)),
+                       host.time_ns("kernel_gap"), host.time_ns("unknown"), host.integer("launch_queue", low=0),
+                       host.time_ns("graph_gap", default=host.time_ns("kernel_gap")),
+                       host.time_ns("graph_launch", default=calls.time_ns("launch"))),
         nccl=_nccl_times(top.table("nccl"), int(capability[0])),
         tables=MappingProxyType({key: top.raw(key) for key in ("efficiency", "contention", "power") if top.has(key)}))
     for table in (device, peak, calls, host, top):

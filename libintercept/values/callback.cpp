@@ -18,6 +18,7 @@
 #include <deque>
 #include <optional>
 
+#include "capture.h"
 #include "choose.h"
 #include "face.h"
 #include "operators.h"
@@ -45,6 +46,9 @@ bool find_face()
     const char *(*policy)() = nullptr;
     face.balanced = find(policy, "phantora_values_policy") && policy() && std::strcmp(policy(), "balanced") == 0;
     find(face.failed, "phantora_values_failed");
+    if (!find(face.capture_append, "phantora_capture_append") || !find(face.capture_check, "phantora_capture_check") ||
+        !find(face.captures, "phantora_captures"))
+        face.captures = nullptr;
     return find(face.is_device, "phantora_is_device") && find(face.pause, "phantora_values_pause") &&
            find(face.resume, "phantora_values_resume") && find(face.before_read, "phantora_values_before_read") &&
            find(face.written, "phantora_values_written") && find(face.copy_begins, "phantora_values_copy_begins") &&
@@ -70,6 +74,8 @@ struct Frame {
     bool countable = false;                /* it would be, but for large floats that read as zero: runs if it gives integers */
     bool chosen = false;                   /* the policy decides its results */
     bool unknown = false;                  /* of a runnable operator: an argument holds what nothing computed */
+    bool captured = false;                 /* into a CUDA graph: nothing is read or computed now (capture.h) */
+    std::shared_ptr<std::vector<Saved>> at_launch; /* `saved` of a captured one, filled at each launch */
     bool inner_wrote = false;
     std::vector<c10::IValue> inputs;       /* of an operator that may be run or whose results are chosen */
     std::vector<c10::IValue> changed;      /* of an operator that gives nothing back: what it writes to */
@@ -83,7 +89,8 @@ struct Frame {
 
     void reset()
     {
-        runnable = countable = chosen = unknown = inner_wrote = false;
+        runnable = countable = chosen = unknown = captured = inner_wrote = false;
+        at_launch.reset();
         inputs.clear(), changed.clear(), outs.clear(), saved.clear(), filled.clear(), dims.clear(), ranks.clear();
         generator.reset();
         input_bytes = 0;
@@ -130,11 +137,12 @@ void settle(const c10::IValue &value, bool written = false, bool touched = false
 
 /* Rows of bytes longer than other small tensors only count as small if they hold something: buffers of large models that are
  * looked at as bytes do not. Nor do large integers that nothing has computed. */
-bool worth_running(const at::Tensor &tensor, bool written)
+bool worth_running(const at::Tensor &tensor, bool written, bool captured)
 {
     Size size = size_of(tensor);
     if (size != Size::kSmall || written || !on_device(tensor)) return size == Size::kSmall;
     size_t bytes = span_bytes(tensor);
+    if (captured) return bytes <= kSmallBytes; /* what it will hold is not known */
     if (bytes <= kSmallBytes || !face.absent(address(tensor), bytes)) return true;
     return (tensor.dim() != 1 || tensor.scalar_type() != at::kByte) && !face.any_unknown(address(tensor), bytes);
 }
@@ -151,7 +159,7 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
         const auto &input = inputs[i];
         if (input.isDevice() && input.toDevice().is_cuda()) result.device = true;
         each_tensor(input, [&](const at::Tensor &tensor) {
-            if ((result.small || result.countable) && !face.observe_only && !worth_running(tensor, frame.op->written[i])) {
+            if ((result.small || result.countable) && !face.observe_only && !worth_running(tensor, frame.op->written[i], frame.captured)) {
                 result.small = false;
                 result.countable &= frame.op->counts && !frame.op->written[i] && readable_zeros(tensor);
             }
@@ -190,6 +198,28 @@ void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     }
 }
 
+/* The same for an operator that is captured: what it changes is saved when the graph has come so far. */
+void prepare_captured(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
+{
+    const Operator &op = *frame.op;
+    frame.inputs.assign(inputs.begin(), inputs.end());
+    if (!op.any_written) return;
+    frame.at_launch = std::make_shared<std::vector<Saved>>();
+    for (size_t i = 0; i < op.arguments; i++) {
+        if (!op.written[i] || op.out[i]) continue;
+        each_tensor(inputs[i], [&](const at::Tensor &tensor) {
+            if (on_device(tensor)) frame.at_launch->push_back({address(tensor), std::vector<char>(span_bytes(tensor))});
+        });
+    }
+    at_launch([kept = frame.at_launch] {
+        for (auto &saved : *kept) {
+            if (saved.bytes.empty()) continue;
+            face.before_read(saved.address, saved.bytes.size());
+            std::memcpy(saved.bytes.data(), saved.address, saved.bytes.size());
+        }
+    });
+}
+
 /* The host will read back what the operator's own kernel would have computed: make it read that. If the operands have no
  * values, what zeros give, rather than what happens to lie in memory. */
 void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inputs)
@@ -218,20 +248,22 @@ void started(const at::RecordFunction &function)
     if (op->treatment == Treatment::kAllocate) return;
     auto all = function.inputs(); /* a boxed caller passes its whole stack */
     auto inputs = all.slice(all.size() - std::min(all.size(), op->arguments));
+    frame.captured = !face.observe_only && capturing();
     Scan seen = inputs.size() == op->arguments ? scan(frame, inputs) : Scan{};
     if (!seen.device) {
         stack.depth--;
         return;
     }
     if (face.observe_only) return frame.announce();
-    if (op->choice != Choice::kNone) {
+    if (op->choice != Choice::kNone && !frame.captured) {
         for (const auto &input : inputs) settle(input);
         frame.chosen = to_be_chosen(*op, inputs);
     }
     bool can_run = op->treatment == Treatment::kRun && (!op->random || op->generator >= 0 || op->substitute);
     frame.runnable = can_run && seen.small && !(frame.chosen && op->choice == Choice::kDraw);
-    frame.countable = can_run && !seen.small && seen.countable && face.balanced;
-    if (frame.runnable || frame.countable) prepare(frame, inputs);
+    frame.countable = can_run && !seen.small && seen.countable && face.balanced && !frame.captured;
+    if (frame.runnable && frame.captured) prepare_captured(frame, inputs);
+    else if (frame.runnable || frame.countable) prepare(frame, inputs);
     else if (frame.chosen) frame.inputs.assign(inputs.begin(), inputs.end());
     if (!frame.runnable && op->any_written) {
         for (size_t i = 0; i < op->arguments; i++) {
@@ -239,8 +271,9 @@ void started(const at::RecordFunction &function)
             else if (op->written[i] && op->returns == 0) frame.changed.push_back(inputs[i]);
         }
     }
-    if (op->read_back) plant_number(*op, seen.small || frame.countable, inputs);
-    if (op->copies) face.copy_begins();
+    if (op->read_back && !frame.captured) plant_number(*op, seen.small || frame.countable, inputs);
+    if (op->copies && frame.captured) at_launch([] { face.copy_begins(); });
+    else if (op->copies) face.copy_begins();
     frame.announce();
 }
 
@@ -270,8 +303,40 @@ void tell_outer(Frame *outer, const c10::IValue &value)
     });
 }
 
+/* As run_frame, at every launch of the graph. Random numbers then depend on the generator's state, which a launch moves on, and on
+ * the operator's place among those of the capture. */
+void run_at_launch(const Frame &frame, c10::ArrayRef<c10::IValue> outputs)
+{
+    static std::atomic<uint64_t> place{0};
+    std::vector<c10::IValue> arguments, results;
+    for (const auto &input : frame.inputs) arguments.push_back(captured_view(input));
+    for (const auto &output : outputs) results.push_back(captured_view(output));
+    at_launch([op = frame.op, arguments, results, restore = frame.inner_wrote, kept = frame.at_launch, number = ++place] {
+        for (const auto &input : arguments) settle(input, true);
+        for (const auto &output : results) settle(output, true);
+        Paused paused;
+        bool unknown = false;
+        for (size_t i = 0; i < op->arguments && !unknown; i++)
+            if (!op->out[i] && !(op->written[i] && op->overwrites)) unknown = any_unknown(arguments[i]);
+        if (restore && kept)
+            for (const auto &saved : *kept) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
+        auto generator = op->random ? stand_in_generator(*op, arguments, number) : std::nullopt;
+        unknown |= !run(*op, arguments, results, generator);
+        for (const auto &output : results) mark(output, unknown);
+        for (size_t i = 0; i < op->arguments; i++)
+            if (op->written[i]) mark(arguments[i], unknown);
+    });
+}
+
 void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
+    if (frame.captured) {
+        run_at_launch(frame, outputs);
+        for (const auto &output : outputs) tell_outer(outer, output);
+        for (size_t i = 0; i < frame.op->arguments; i++)
+            if (frame.op->written[i]) tell_outer(outer, frame.inputs[i]);
+        return;
+    }
     for (const auto &output : outputs) settle(output, true);
     Paused paused;
     if (frame.inner_wrote)
@@ -297,6 +362,13 @@ void forget_large(Frame &frame, const c10::IValue &value)
         if (!on_device(tensor) || size_of(tensor) != Size::kLarge || !face.is_device(address(tensor))) return;
         if (!tensor.is_non_overlapping_and_dense()) return; /* what lies in its gaps is not its own */
         if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) != frame.filled.end()) return;
+        if (frame.captured) {
+            at_launch([where = address(tensor), bytes = tensor.nbytes(), zeroes = frame.op->zeroes] {
+                if (face.forget(where, bytes) && zeroes) face.known(where, bytes);
+            });
+            if (frame.op->copies) frame.filled.push_back(address(tensor)); /* only the launch will know whether it brought values */
+            return;
+        }
         if (!face.forget(address(tensor), tensor.nbytes())) frame.filled.push_back(address(tensor));
         else if (frame.op->zeroes) face.known(address(tensor), tensor.nbytes());
     });
@@ -307,7 +379,9 @@ void mark_changed(Frame &frame, const c10::IValue &value)
 {
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (!on_device(tensor) || size_of(tensor) == Size::kOpaque) return;
-        if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) == frame.filled.end()) mark(tensor, !frame.op->zeroes);
+        if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) != frame.filled.end()) return;
+        if (frame.captured) at_launch([view = captured_view(tensor), unknown = !frame.op->zeroes] { mark(view, unknown); });
+        else mark(tensor, !frame.op->zeroes);
     });
 }
 
@@ -318,6 +392,15 @@ void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
             if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
             const void *where = address(tensor);
             if (std::find(frame.filled.begin(), frame.filled.end(), where) != frame.filled.end()) return;
+            if (frame.captured) {
+                at_launch([view = captured_view(tensor)] {
+                    settle(view);
+                    Paused paused;
+                    zero(view);
+                });
+                if (outer) outer->inner_wrote = true;
+                return;
+            }
             settle(tensor);
             Paused paused;
             zero(tensor);
@@ -358,6 +441,7 @@ void ended(const at::RecordFunction &function)
     }
     frame->inputs.clear(), frame->outs.clear(), frame->changed.clear(); /* the job's tensors must not live longer than it wants */
     frame->generator.reset();
+    frame->at_launch.reset();
     stack.depth--;
 }
 

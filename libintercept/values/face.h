@@ -43,6 +43,11 @@ struct Face {
      * until plant(nullptr, 0). A planted number of 8 bytes also answers copies of 4. */
     void (*plant)(const void *value, size_t bytes);
     void (*failed)(const char *operator_name, const char *reason); /* optional: an operator could not be run */
+    /* Optional, all three or none: CUDA graphs. How many captures are under way; whether a stream is captured; what is to be called, in
+     * order, at every launch of its graph, and `release` once the graph is gone. */
+    int (*captures)();
+    int (*capture_check)(void *stream);
+    void (*capture_append)(void *stream, void (*run)(void *data, void *stream), void (*release)(void *data), void *data);
     bool observe_only; /* a leader: its GPU computes, so operators are named and nothing else of this is there, but: */
     int (*recording)();     /* whether this thread's own time is being recorded */
     int64_t (*job_ns)();    /* how much of it has passed so far and belongs to no call yet */

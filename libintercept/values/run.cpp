@@ -127,7 +127,7 @@ uint64_t mix(uint64_t x)
 
 }  // namespace
 
-std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
+std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRef<c10::IValue> inputs, uint64_t place)
 {
     try {
         at::Generator source;
@@ -142,7 +142,7 @@ std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRe
             source = at::globalContext().defaultGenerator(device);
         }
         std::lock_guard<std::mutex> guard(source.mutex());
-        return at::detail::createCPUGenerator(mix(source.current_seed() + mix(source.get_offset() + 1)));
+        return at::detail::createCPUGenerator(mix(source.current_seed() + mix(source.get_offset() + 1) + place));
     } catch (const std::exception &) { /* a generator that a graph capture has taken over keeps its state to itself */
         return std::nullopt;
     }
@@ -179,6 +179,14 @@ int64_t number_read_back(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
         note_failure(op, error.what());
         return 0;
     }
+}
+
+at::Tensor kept_copy(const at::Tensor &tensor)
+{
+    PlainCpu guard;
+    at::Tensor copy = tensor.clone();
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return copy;
 }
 
 void zero(const c10::IValue &value)

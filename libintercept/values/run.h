@@ -38,8 +38,8 @@ struct Counts {
 extern Counts counts;
 
 /* A generator that gives the same numbers whenever the device generator that the operator would draw from is in the same
- * state; nullopt when that cannot be read. Call before the operator draws. */
-std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
+ * state; nullopt when that cannot be read. Call before the operator draws. `place` tells operators apart that find it in one state. */
+std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRef<c10::IValue> inputs, uint64_t place = 0);
 
 /* Runs `op` on the aliases of `inputs` and writes what it gives into `outputs`. False when it cannot be done: fresh outputs
  * are then zero. Device memory involved must have been settled (Face::before_read). */
@@ -48,6 +48,9 @@ bool run(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c1
 
 /* The number that the host will read back within `op` (Operator::read_back); 0 when it cannot be computed. */
 int64_t number_read_back(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
+
+/* A copy of a CPU tensor, as far as operators can tell. */
+at::Tensor kept_copy(const at::Tensor &tensor);
 
 /* Makes every small device tensor in `value` zero. */
 void zero(const c10::IValue &value);

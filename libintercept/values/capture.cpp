@@ -1,0 +1,71 @@
+/* capture.cpp - small operators of a CUDA graph. See capture.h. */
+#include "capture.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "face.h"
+#include "run.h"
+#include "tensors.h"
+
+namespace phantora {
+
+namespace {
+
+void *current_stream()
+{
+    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+    return guard.getStreamNativeHandle(guard.getStream(guard.getDevice()));
+}
+
+void run_kept(void *data, void *)
+{
+    try {
+        (*static_cast<std::function<void()> *>(data))();
+    } catch (const std::exception &) {
+        counts.failed++;
+    }
+}
+
+void release_kept(void *data) { delete static_cast<std::function<void()> *>(data); }
+
+}  // namespace
+
+bool capturing()
+{
+    return face.captures && face.captures() && face.capture_check(current_stream());
+}
+
+void at_launch(std::function<void()> what)
+{
+    face.capture_append(current_stream(), run_kept, release_kept, new std::function<void()>(std::move(what)));
+}
+
+at::Tensor captured_view(const at::Tensor &tensor)
+{
+    if (!tensor.defined() || size_of(tensor) == Size::kOpaque) return tensor;
+    if (!on_device(tensor)) return kept_copy(tensor);
+    static char nothing;
+    auto options = at::TensorOptions().dtype(tensor.dtype()).device(tensor.device());
+    at::Tensor same = at::for_blob(tensor.numel() ? address(tensor) : &nothing, tensor.sizes())
+                          .strides(tensor.strides())
+                          .options(options)
+                          .target_device(tensor.device())
+                          .make_tensor();
+    if (tensor.is_conj()) same._set_conj(true);
+    if (tensor.is_neg()) same._set_neg(true);
+    return same;
+}
+
+c10::IValue captured_view(const c10::IValue &value)
+{
+    if (value.isTensor()) return captured_view(value.toTensor());
+    if (!value.isList()) return value;
+    auto list = value.toList();
+    auto copy = c10::impl::GenericList(list.elementType());
+    copy.reserve(list.size());
+    for (const c10::IValue &item : value.toListRef()) copy.push_back(captured_view(item));
+    return copy;
+}
+
+}  // namespace phantora
