@@ -72,23 +72,6 @@ PH_EXPORT int cudaFree(void *pointer)
     return ph_set_error(ph_device_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
 }
 
-PH_EXPORT int cudaMallocAsync(void **pointer, size_t bytes, void *stream);
-PH_EXPORT int cudaMallocAsync(void **pointer, size_t bytes, void *stream)
-{
-    if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
-    ph_host_call(PH_CALL_WAIT);
-    *pointer = ph_device_alloc(ph_device_current(), bytes);
-    return ph_set_error(*pointer || bytes == 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY);
-}
-
-PH_EXPORT int cudaFreeAsync(void *pointer, void *stream);
-PH_EXPORT int cudaFreeAsync(void *pointer, void *stream)
-{
-    if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
-    ph_host_call(PH_CALL_WAIT);
-    return ph_set_error(!pointer || ph_device_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
-}
-
 PH_EXPORT int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 PH_EXPORT int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
@@ -197,6 +180,13 @@ PH_EXPORT int cudaMemcpyPeerAsync(void *destination, int to, const void *source,
 {
     (void)to, (void)from;
     return checked_copy(destination, source, bytes, stream, false);
+}
+
+PH_EXPORT int cudaMemcpyPeer(void *destination, int to, const void *source, int from, size_t bytes);
+PH_EXPORT int cudaMemcpyPeer(void *destination, int to, const void *source, int from, size_t bytes)
+{
+    (void)to, (void)from;
+    return checked_copy(destination, source, bytes, NULL, true);
 }
 
 static int copy_rows(char *destination, size_t to_pitch, const char *source, size_t from_pitch, size_t width, size_t height, void *stream, bool blocking)

@@ -62,6 +62,9 @@ struct ph_event {
     struct ph_place place;
     struct ph_head head;
     struct ph_event *next, **link; /* all events, for the nodes that they still name */
+    void *shared;  /* ipc.c: what other processes see of it; NULL: nothing */
+    bool imported; /* another process records it */
+    char file[32];
 };
 
 struct ph_time { /* of a piece of GPU work */

@@ -5,6 +5,7 @@
 #define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include "device.h"
+#include "ipc.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,6 +178,7 @@ PH_EXPORT int cudaStreamWaitEvent(void *handle, void *event, unsigned flags)
     struct ph_stream *stream = ph_stream_resolve(handle);
     (void)flags;
     if (!stream || !ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
+    if (((struct ph_event *)event)->shared) ph_ipc_look(event);
     ph_stream_wait(stream, event);
     return CUDA_OK;
 }
@@ -257,14 +259,20 @@ PH_EXPORT int cudaEventCreateWithFlags(void **event, unsigned flags)
 PH_EXPORT int cudaEventCreate(void **event);
 PH_EXPORT int cudaEventCreate(void **event) { return cudaEventCreateWithFlags(event, 0); }
 PH_EXPORT int cudaEventDestroy(void *event);
-PH_EXPORT int cudaEventDestroy(void *event) { return ph_set_error(ph_event_destroy(event) ? CUDA_OK : CUDA_INVALID_HANDLE); }
+PH_EXPORT int cudaEventDestroy(void *event)
+{
+    if (ph_event_valid(event) && ((struct ph_event *)event)->shared) ph_ipc_gone(event);
+    return ph_set_error(ph_event_destroy(event) ? CUDA_OK : CUDA_INVALID_HANDLE);
+}
 PH_EXPORT int cudaEventRecordWithFlags(void *event, void *handle, unsigned flags);
 PH_EXPORT int cudaEventRecordWithFlags(void *event, void *handle, unsigned flags)
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
     (void)flags;
     if (!stream || !ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
+    if (((struct ph_event *)event)->imported) return ph_set_error(CUDA_INVALID_HANDLE); /* its owner's alone to record */
     ph_event_record(event, stream);
+    if (((struct ph_event *)event)->shared) ph_ipc_recorded(event);
     return CUDA_OK;
 }
 PH_EXPORT int cudaEventRecord(void *event, void *stream);
@@ -273,12 +281,14 @@ PH_EXPORT int cudaEventQuery(void *event);
 PH_EXPORT int cudaEventQuery(void *event)
 {
     if (!ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
+    if (((struct ph_event *)event)->shared) ph_ipc_look(event);
     return ph_event_ready(event) ? CUDA_OK : CUDA_NOT_READY;
 }
 PH_EXPORT int cudaEventSynchronize(void *event);
 PH_EXPORT int cudaEventSynchronize(void *event)
 {
     if (!ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
+    if (((struct ph_event *)event)->shared) ph_ipc_look(event);
     ph_event_synchronize(event);
     return CUDA_OK;
 }
