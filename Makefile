@@ -24,7 +24,7 @@ INTERCEPT_SOURCES := $(wildcard libintercept/*.c)
 # What answers for a GPU that is not there; the leader's library has the rest in common with it.
 SIMULATED_ONLY := addresses copies ipc cublas cublas_solve cublaslt cudart cudnn cudnn_backend cudnn_legacy cudnn_real cufft cufile cusolver \
 	cusolver_families cusparse driver env kernels library memory \
-	module nccl_values nvml payload plant pools properties resolve stale virtual unsupported_cublas.gen unsupported_cudart.gen \
+	module nccl_values nvml nvshmem payload plant pools properties resolve stale virtual unsupported_cublas.gen unsupported_cudart.gen \
 	unsupported_cudnn.gen unsupported_cufft.gen unsupported_cufile.gen unsupported_cusolver.gen unsupported_cusparse.gen \
 	unsupported_cusparselt.gen unsupported_driver.gen unsupported_nvml.gen
 LEADER_SOURCES := $(wildcard libintercept/leader/*.c) $(filter-out $(SIMULATED_ONLY:%=libintercept/%.c),$(INTERCEPT_SOURCES))

@@ -306,13 +306,8 @@ PH_EXPORT int cudaEventElapsedTime(float *milliseconds, void *start, void *end)
 PH_EXPORT int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, int *status);
 PH_EXPORT int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, int *status)
 {
-    char newest[128];
     (void)version, (void)flags;
-    if (strlen(name) + 4 > sizeof newest) return ph_set_error(CUDA_INVALID_VALUE);
-    strcpy(newest, name);
-    strcat(newest, "_v2"); /* names come without suffix; the suffixed form is the one current headers mean */
-    *function = ph_own_symbol(newest);
-    if (!*function) *function = ph_own_symbol(name);
+    *function = ph_driver_symbol(name);
     if (status) *status = *function ? 0 : 1; /* cudaDriverEntryPointSuccess, ...SymbolNotFound */
     return CUDA_OK;
 }

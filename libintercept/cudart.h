@@ -54,6 +54,8 @@ void ph_memory_signature(struct ph_pack *signature, int op, uint64_t bytes, int 
 bool ph_copy_waits(uint64_t bytes, int from, int to, bool blocking); /* whether the host waits for the copy */
 bool ph_operator_identity(uint64_t *identity);  /* duration.c */
 void *ph_own_symbol(const char *name); /* of this library; NULL when it has none */
+/* A driver function by its name without suffix: the second version is the one that current headers mean, unless only the first is answered. */
+void *ph_driver_symbol(const char *name);
 void ph_device_use(int device); /* driver.c: its primary context exists from now on */
 /* ---- copies.c: one copy or fill with its values, its time and its synchronisation ------------------------------------- */
 void ph_copy(void *destination, const void *source, size_t bytes, void *stream, bool blocking);

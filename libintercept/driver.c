@@ -39,15 +39,8 @@ PH_EXPORT int cuGetExportTable(const void **table, const void *id)
 PH_EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
 PH_EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
-    char newest[128];
     (void)version, (void)flags;
-    *function = NULL;
-    if (strlen(name) + 4 <= sizeof newest) {
-        strcpy(newest, name);
-        strcat(newest, "_v2");
-        *function = ph_own_symbol(newest);
-        if (!*function) *function = ph_own_symbol(name);
-    }
+    *function = ph_driver_symbol(name);
     if (status) *status = *function ? 0 : 1;
     return *function ? CUDA_OK : CUDA_NOT_FOUND;
 }
