@@ -183,6 +183,35 @@ def tensors_are_handed_to_another_process():
     yield from differs("zeroed", mine.sum().item(), 0.0)
 
 
+@check
+def compiled_by_searching():
+    x = torch.zeros(4096, 1024, device="cuda")
+    plain = lambda x: (x * 2 + 1).softmax(1).sum(0)  # noqa: E731
+    searched = torch.compile(plain, mode="max-autotune-no-cudagraphs")
+    yield from differs("shape", list(searched(x).shape), [1024])
+    plain(x)
+    eager, compiled = timed(lambda: plain(x)), timed(lambda: searched(x))
+    if not compiled < eager:  # fewer passes over memory, whichever candidate was chosen
+        yield f"compiled {compiled} ms, eager {eager} ms"
+
+
+@check
+def symmetric_memory_is_refused():
+    """Its kernels communicate by themselves, which is not simulated: no rendezvous, rather than collectives that cost nothing."""
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory as symmetric
+
+    dist.init_process_group("nccl", init_method="tcp://localhost:0", rank=0, world_size=1, device_id=torch.device("cuda", 0))
+    tensor = symmetric.empty(1024, device="cuda")
+    try:
+        symmetric.rendezvous(tensor, dist.group.WORLD)
+        yield "no error"
+    except RuntimeError as error:
+        if "not supported" not in str(error):
+            yield str(error)
+    dist.destroy_process_group()
+
+
 def settings_alone():
     x = torch.arange(1000.0, device="cuda")
     blocks = [torch.empty(3 * MIB, device="cuda") for _ in range(9)]
