@@ -98,16 +98,6 @@ static int set(void *destination, int value, size_t bytes, void *handle, bool bl
     return CUDA_OK;
 }
 
-/* Memory nodes are not simulated: the job is told, and its capture does not end well. */
-static int refuse_captured(const char *call, struct ph_stream *stream)
-{
-    int error = ph_capture_check(stream);
-    if (error > 0) return error;
-    ph_unsupported(call);
-    ph_capture_forbids_stream(stream);
-    return CUDA_NOT_SUPPORTED;
-}
-
 /* ---- allocation ------------------------------------------------------------------------------------------------------------ */
 PH_EXPORT int cudaMalloc(void **pointer, size_t bytes);
 PH_EXPORT int cudaMalloc(void **pointer, size_t bytes)
@@ -128,27 +118,6 @@ PH_EXPORT int cudaFree(void *pointer)
     if (!pointer) return CUDA_OK;
     ph_device_synchronize(ph_pointer_device(pointer)); /* cudaFree waits for the device */
     return ph_set_error(ph_device_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
-}
-
-PH_EXPORT int cudaMallocAsync(void **pointer, size_t bytes, void *stream);
-PH_EXPORT int cudaMallocAsync(void **pointer, size_t bytes, void *stream)
-{
-    struct ph_stream *resolved = ph_stream_resolve(stream);
-    if (!resolved) return ph_set_error(CUDA_INVALID_HANDLE);
-    if (PH_CAPTURING(resolved)) return ph_set_error(refuse_captured("cudaMallocAsync (in a stream capture)", resolved));
-    ph_host_call(PH_CALL_WAIT);
-    *pointer = ph_device_alloc(ph_device_current(), bytes);
-    return ph_set_error(*pointer || bytes == 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY);
-}
-
-PH_EXPORT int cudaFreeAsync(void *pointer, void *stream);
-PH_EXPORT int cudaFreeAsync(void *pointer, void *stream)
-{
-    struct ph_stream *resolved = ph_stream_resolve(stream);
-    if (!resolved) return ph_set_error(CUDA_INVALID_HANDLE);
-    if (PH_CAPTURING(resolved)) return ph_set_error(refuse_captured("cudaFreeAsync (in a stream capture)", resolved));
-    ph_host_call(PH_CALL_WAIT);
-    return ph_set_error(!pointer || ph_device_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
 }
 
 PH_EXPORT int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
@@ -259,6 +228,13 @@ PH_EXPORT int cudaMemcpyPeerAsync(void *destination, int to, const void *source,
 {
     (void)to, (void)from;
     return checked_copy(destination, source, bytes, stream, false);
+}
+
+PH_EXPORT int cudaMemcpyPeer(void *destination, int to, const void *source, int from, size_t bytes);
+PH_EXPORT int cudaMemcpyPeer(void *destination, int to, const void *source, int from, size_t bytes)
+{
+    (void)to, (void)from;
+    return checked_copy(destination, source, bytes, NULL, true);
 }
 
 static int copy_rows(char *destination, size_t to_pitch, const char *source, size_t from_pitch, size_t width, size_t height, void *stream, bool blocking)

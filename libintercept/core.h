@@ -75,6 +75,9 @@ struct ph_event {
     uint64_t captured;     /* the capture that it was last recorded in; 0: none */
     struct ph_nodes tails; /* what waiting for it depends on there */
     struct ph_event *next, **link; /* all events, for the nodes that they still name */
+    void *shared;  /* ipc.c: what other processes see of it; NULL: nothing */
+    bool imported; /* another process records it */
+    char file[32];
 };
 
 struct ph_time { /* of a piece of GPU work */

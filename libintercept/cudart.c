@@ -6,6 +6,7 @@
 #include "cudart.h"
 #include "device.h"
 #include "graph.h"
+#include "ipc.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,6 +198,7 @@ PH_EXPORT int cudaStreamWaitEvent(void *handle, void *event, unsigned flags)
     if (!stream || !ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
     int captured = ((struct ph_event *)event)->captured || atomic_load(&ph_captures) ? ph_capture_wait(stream, event, flags & EXTERNAL) : 0;
     if (captured) return ph_capture_called(PH_CALL_WAIT, "cudaStreamWaitEvent", captured);
+    if (((struct ph_event *)event)->shared) ph_ipc_look(event);
     ph_stream_wait(stream, event);
     return CUDA_OK;
 }
@@ -267,7 +269,11 @@ PH_EXPORT int cudaEventCreateWithFlags(void **event, unsigned flags)
 PH_EXPORT int cudaEventCreate(void **event);
 PH_EXPORT int cudaEventCreate(void **event) { return cudaEventCreateWithFlags(event, 0); }
 PH_EXPORT int cudaEventDestroy(void *event);
-PH_EXPORT int cudaEventDestroy(void *event) { return ph_set_error(ph_event_destroy(event) ? CUDA_OK : CUDA_INVALID_HANDLE); }
+PH_EXPORT int cudaEventDestroy(void *event)
+{
+    if (ph_event_valid(event) && ((struct ph_event *)event)->shared) ph_ipc_gone(event);
+    return ph_set_error(ph_event_destroy(event) ? CUDA_OK : CUDA_INVALID_HANDLE);
+}
 PH_EXPORT int cudaEventRecordWithFlags(void *event, void *handle, unsigned flags);
 PH_EXPORT int cudaEventRecordWithFlags(void *event, void *handle, unsigned flags)
 {
@@ -276,7 +282,9 @@ PH_EXPORT int cudaEventRecordWithFlags(void *event, void *handle, unsigned flags
     if (!stream || !ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
     int captured = ((struct ph_event *)event)->captured || atomic_load(&ph_captures) ? ph_capture_record(event, stream, flags & EXTERNAL) : 0;
     if (captured) return ph_capture_called(PH_CALL_RECORD, "cudaEventRecord", captured);
+    if (((struct ph_event *)event)->imported) return ph_set_error(CUDA_INVALID_HANDLE); /* its owner's alone to record */
     ph_event_record(event, stream);
+    if (((struct ph_event *)event)->shared) ph_ipc_recorded(event);
     return CUDA_OK;
 }
 PH_EXPORT int cudaEventRecord(void *event, void *stream);
@@ -289,6 +297,7 @@ PH_EXPORT int cudaEventQuery(void *event)
     if (!ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
     int refused = forbidden(event);
     if (refused) return ph_set_error(refused);
+    if (((struct ph_event *)event)->shared) ph_ipc_look(event);
     return ph_event_ready(event) ? CUDA_OK : CUDA_NOT_READY;
 }
 PH_EXPORT int cudaEventSynchronize(void *event);
@@ -297,6 +306,7 @@ PH_EXPORT int cudaEventSynchronize(void *event)
     if (!ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
     int refused = forbidden(event);
     if (refused) return ph_set_error(refused);
+    if (((struct ph_event *)event)->shared) ph_ipc_look(event);
     ph_event_synchronize(event);
     return CUDA_OK;
 }
@@ -315,13 +325,8 @@ PH_EXPORT int cudaEventElapsedTime(float *milliseconds, void *start, void *end)
 PH_EXPORT int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, int *status);
 PH_EXPORT int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, int *status)
 {
-    char newest[128];
     (void)version, (void)flags;
-    if (strlen(name) + 4 > sizeof newest) return ph_set_error(CUDA_INVALID_VALUE);
-    strcpy(newest, name);
-    strcat(newest, "_v2"); /* names come without suffix; the suffixed form is the one current headers mean */
-    *function = ph_own_symbol(newest);
-    if (!*function) *function = ph_own_symbol(name);
+    *function = ph_driver_symbol(name);
     if (status) *status = *function ? 0 : 1; /* cudaDriverEntryPointSuccess, ...SymbolNotFound */
     return CUDA_OK;
 }

@@ -2,6 +2,7 @@
  *
  * Why it exists: the older API, which PyTorch still uses for most solvers; one macro for each. Workspaces are in elements, as LAPACK gives
  * them with blocks of 64 columns. */
+#define PH_CLASS PH_SIMULATED
 #include "cusolver.h"
 
 enum { BLOCK = 64, S = 0, D = 1, C = 4, Z = 5 }; /* cudaDataType */
@@ -21,7 +22,6 @@ static int work(void *handle, int64_t elements, int *count)
 }
 
 /* ---- how large a workspace must be ---------------------------------------------------------------------------------------------- */
-#define PH_CLASS PH_SIMULATED
 #define SIZES(T) \
     PH_EXPORT int cusolverDn##T##potrf_bufferSize(void *handle, int uplo, int n, MATRIX(a), int *count) \
     { \

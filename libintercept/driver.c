@@ -9,6 +9,20 @@
 #include "device.h"
 #include <string.h>
 
+extern const char __start_ph_refused[], __stop_ph_refused[]; /* by the linker, of the section PH_REFUSED */
+
+void *ph_driver_symbol(const char *name)
+{
+    char newest[128];
+    if (strlen(name) + 4 > sizeof newest) return NULL;
+    strcpy(newest, name);
+    strcat(newest, "_v2");
+    const char *second = ph_own_symbol(newest);
+    bool refused = second >= __start_ph_refused && second < __stop_ph_refused;
+    void *plain = second && !refused ? NULL : ph_own_symbol(name);
+    return plain ? plain : (void *)second;
+}
+
 int cudaGetDeviceCount(int *), cudaMalloc(void **, size_t), cudaFree(void *), cudaMemGetInfo(size_t *, size_t *), cudaHostAlloc(void **, size_t, unsigned);
 int cudaFreeHost(void *), cudaMemcpy(void *, const void *, size_t, int), cudaMemcpyAsync(void *, const void *, size_t, int, void *);
 int cudaMemsetAsync(void *, int, size_t, void *), cudaStreamCreateWithPriority(void **, unsigned, int), cudaStreamDestroy(void *);
@@ -40,15 +54,8 @@ PH_EXPORT int cuGetExportTable(const void **table, const void *id)
 PH_EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
 PH_EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
-    char newest[128];
     (void)version, (void)flags;
-    *function = NULL;
-    if (strlen(name) + 4 <= sizeof newest) {
-        strcpy(newest, name);
-        strcat(newest, "_v2");
-        *function = ph_own_symbol(newest);
-        if (!*function) *function = ph_own_symbol(name);
-    }
+    *function = ph_driver_symbol(name);
     if (status) *status = *function ? 0 : 1;
     return *function ? CUDA_OK : CUDA_NOT_FOUND;
 }

@@ -4,6 +4,7 @@
  * almost nothing. A device's slice of the window is one reserve-only mapping: pages appear only where values are written. */
 #include "addresses.h"
 #include "cudart.h"
+#include "ipc.h"
 #include "known.h"
 #include "stale.h"
 #include <errno.h>
@@ -213,6 +214,7 @@ bool ph_device_free(void *pointer)
         if (is_small(entry->bytes)) {
             memset(pointer, 0, entry->bytes);
         } else {
+            if (atomic_load(&ph_ipc_ranges)) ph_ipc_freed(entry->base, entry->base + size);
             madvise(pointer, size, MADV_DONTNEED);
             ph_addresses_give(&devices[entry->device].addresses, entry->base, size);
         }

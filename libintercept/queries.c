@@ -3,6 +3,7 @@
  * Why it exists: the caching allocator acts on the answers, so they are decided in simulated time, at the asking host's clock: here
  * where bounds and the order of works decide, else by the hub (docs/wire-protocol.md, QUERY). */
 #include "cudart.h"
+#include "ipc.h"
 #include "timeline.h"
 #include "tracelog.h"
 
@@ -107,6 +108,43 @@ bool ph_stream_ready(struct ph_stream *stream)
     struct ph_place place = ph_queue_place(stream);
     pthread_mutex_unlock(&ph_lock);
     return reached(&head, &place, "cudaStreamQuery");
+}
+
+uint64_t ph_event_moment(const struct ph_event *event)
+{
+    enum { PATIENCE_MS = 20000 };
+    pthread_mutex_lock(&ph_lock);
+    uint64_t time = ph_head_exact(&event->head, 0), lower = ph_head_lower(&event->head);
+    if (time != PH_UNKNOWN) {
+        pthread_mutex_unlock(&ph_lock);
+        return time;
+    }
+    struct ph_pack body = {0};
+    uint64_t req = ph_request_id();
+    ph_pack_uint(&body, req);
+    ph_pack_uint(&body, ph_clock());
+    ph_extra_pack(&body, false);
+    ph_pack_array(&body, 1);
+    ph_head_pack(&body, &event->head);
+    atomic_store(&ph_page()->blocked, 1);
+    ph_send(PH_TIMES, &body, 4);
+    pthread_mutex_unlock(&ph_lock);
+    ph_pack_free(&body);
+    struct ph_reply reply;
+    if (ph_wait(req, &reply, PATIENCE_MS)) {
+        ph_read_array(&reply);
+        time = (uint64_t)ph_read_int(&reply);
+        ph_reply_free(&reply);
+    } else { /* whoever decides it may be waiting for us */
+        ph_warn("an event that another process has opened waits for communication that did not come within %d s; that process sees it as early "
+                "as it could have been", PATIENCE_MS / 1000);
+        time = lower;
+    }
+    pthread_mutex_lock(&ph_lock);
+    atomic_store(&ph_page()->blocked, 0);
+    pthread_mutex_unlock(&ph_lock);
+    ph_leave();
+    return time;
 }
 
 bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, float *milliseconds)

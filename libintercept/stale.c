@@ -5,6 +5,7 @@
  * Rule: a bit that is clear means zero; one that is set may mean anything. */
 #include "stale.h"
 #include "core.h"
+#include "ipc.h"
 #include "known.h"
 #include <errno.h>
 #include <string.h>
@@ -65,6 +66,11 @@ bool ph_absent(const void *pointer, size_t bytes)
     return !any_written((uintptr_t)pointer, (uintptr_t)pointer + bytes);
 }
 
+static bool shared_now(uintptr_t low, uintptr_t high)
+{
+    return atomic_load_explicit(&ph_ipc_ranges, memory_order_relaxed) && ph_ipc_shared(low, high);
+}
+
 static void make_zero(uintptr_t from, uintptr_t to)
 {
     uintptr_t first = (from + PAGE - 1) & ~(uintptr_t)(PAGE - 1), last = to & ~(uintptr_t)(PAGE - 1);
@@ -74,7 +80,9 @@ static void make_zero(uintptr_t from, uintptr_t to)
     }
     /* Whole pages of the window go back to the kernel and read as zero again. */
     memset((void *)from, 0, first - from);
-    madvise((void *)first, last - first, MADV_DONTNEED);
+    bool shared = shared_now(from, to); /* the pages are a file's, in which a hole reads as zero */
+    if (!shared) madvise((void *)first, last - first, MADV_DONTNEED);
+    else if (madvise((void *)first, last - first, MADV_REMOVE)) memset((void *)first, 0, last - first);
     memset((void *)last, 0, to - last);
 }
 
@@ -84,13 +92,14 @@ void ph_make_zero(void *pointer, size_t bytes)
     if (bytes == 0) return;
     pthread_once(&once, map_bits);
     if (!any_written(low, high)) return;
+    bool shared = shared_now(low, high); /* then its bits stay: others write there, too */
     size_t first = granule_of(low), last = granule_of(high - 1);
     for (size_t at = first; at <= last; at++) {
         uint64_t word = atomic_load_explicit(&bits[at / WORD], memory_order_relaxed), bit = 1ull << at % WORD;
         uintptr_t start = (low & ~(GRANULE - 1)) + (at - first) * GRANULE;
         if (word & bit) {
             if (!run) run = start < low ? low : start;
-            if (start >= low && start + GRANULE <= high) atomic_fetch_and(&bits[at / WORD], ~bit); /* no other tensor lies in it */
+            if (!shared && start >= low && start + GRANULE <= high) atomic_fetch_and(&bits[at / WORD], ~bit); /* no other tensor lies in it */
             continue;
         }
         if (run) make_zero(run, start);

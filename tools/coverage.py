@@ -59,8 +59,9 @@ APIS = (
     Api("NVRTC", r"nvrtc[A-Z]\w*", "cu13/lib/libnvrtc.so.13", passed="it needs no GPU and compiles for the simulated one; what "
         "it makes is loaded and launched through the driver above"),
     Api("cuFile", r"cuFile[A-Z]\w*", "cufile", "`CU_FILE_PLATFORM_NOT_SUPPORTED` (5007)"),
-    Api("NVSHMEM", r"nvshmem[a-z]*_\w+", "nvshmem/lib/libnvshmem_host.so.3", passed="its kernels communicate by themselves, "
-        "which is outside of what is simulated: its start-up fails"),
+    Api("NVSHMEM", r"nvshmem[a-z]*_\w+", "nvshmem/lib/libnvshmem_host.so.3", "`NVSHMEMX_ERROR_NOT_SUPPORTED` (3)",
+        passed="nothing of it is reached, since its start-up is refused: its kernels communicate by themselves, which is not "
+        "simulated"),
 )
 # Who calls: relative to site-packages. Imports are undefined symbols; names are looked up at run time, in source or in strings.
 IMPORTERS = tuple(f"torch/lib/lib{name}.so" for name in (

@@ -35,8 +35,8 @@ class Family:
 
 @dataclass(frozen=True)
 class Rates:
-    """Bandwidths in bytes per ns, peaks in FLOP per ns, times in ns. `numbers`: "section.key" -> value. `like`: the model whose
-    shares of peak it takes over, None for one with shares of its own."""
+    """Bandwidths in bytes per ns (of NVLink: what transfers get, 0 without), peaks in FLOP per ns, times in ns.
+    `numbers`: "section.key" -> value. `like`: the model whose shares of peak it takes over, None for one with its own."""
 
     model: str
     multiprocessors: int
@@ -44,6 +44,7 @@ class Rates:
     cache_bytes: int
     memory_bytes_per_ns: float
     pcie_bytes_per_ns: float
+    nvlink_bytes_per_ns: float
     peak_flop_per_ns: Mapping[str, float]
     numbers: Mapping[str, float]
     families: Mapping[str, Family]
@@ -136,5 +137,6 @@ def of(gpu: GpuModel) -> Rates:
         if numbers.get(key, 0.0) < 0 or key not in numbers:
             raise ConfigError(file, f"efficiency.{key}", "is missing or negative; docs/kernel-times.md says what it means")
     return Rates(gpu.model, gpu.multiprocessors, gpu.attributes[CLOCK_ATTRIBUTE] * 1e-6, gpu.attributes[CACHE_ATTRIBUTE],
-                 gpu.memory_bytes_per_ns, gpu.pcie_bytes_per_ns, gpu.peak_flop_per_ns, numbers, families,
+                 gpu.memory_bytes_per_ns, gpu.pcie_bytes_per_ns, gpu.nvlink_bytes_per_ns * gpu.nvlink_efficiency,
+                 gpu.peak_flop_per_ns, numbers, families,
                  gpu.tables["efficiency"].get("like"))

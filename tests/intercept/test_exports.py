@@ -60,8 +60,8 @@ def test_every_export_is_allowed_by_the_version_script(exported, root):
 
 
 def test_nothing_of_the_libraries_that_stay_nvidias(exported):
-    assert [n for n in exported if re.match(r"(curand|cupti|nvrtc|nvshmem)", n)] == []
-    for wheel in ("libcurand.so", "libcupti.so", "libnvrtc.so", "libnvshmem_host.so"):
+    assert [n for n in exported if re.match(r"(curand|cupti|nvrtc)", n)] == []
+    for wheel in ("libcurand.so", "libcupti.so", "libnvrtc.so"):
         for library in (SITE / "nvidia").glob(f"*/lib/{wheel}.*"):
             theirs = {name for _, name in symbols(library, "--defined-only")}
             assert theirs & exported.keys() == set(), library

@@ -1,4 +1,4 @@
-"""Time of a copy or a memset: over PCIe, within the device, or from device to device.
+"""Time of a copy or a memset: over PCIe, within the device, or from device to device: over NVLink where there is any.
 
 Why it exists: copies carry their size, so a latency and a bandwidth per path are enough. Pageable host memory goes through
 the driver's staging buffer, which is slower above the size that the driver still inlines.
@@ -25,6 +25,8 @@ def duration_ns(memory: Memory, rates: Rates) -> float:
         return rates.number("copy.base") + size / (rates.pcie_bytes_per_ns * share)
     if PINNED in places:
         return rates.number("copy.base") + size / (rates.pcie_bytes_per_ns * rates.number("copy.pinned"))
+    if PEER in places and rates.nvlink_bytes_per_ns:
+        return rates.number("copy.base") + size / rates.nvlink_bytes_per_ns
     if PEER in places:
         return rates.number("copy.base") + size / (rates.pcie_bytes_per_ns * rates.number("copy.peer"))
     return rates.memory_ns("device_copy", 2 * size)

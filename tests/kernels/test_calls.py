@@ -1,0 +1,65 @@
+"""Why it exists: calls of which only sizes are known must cost what their operation counts say, and nothing else must change."""
+
+import pytest
+
+from phantora_ns.kernels import KernelTimes, rates
+from phantora_ns.kernels.estimators import calls
+from phantora_ns.kernels.signature import CALL, MEMORY
+
+R_32F, R_64F, C_32F = 0, 1, 4
+SOLVERS = ["cusolverDnSpotrf", "cusolverDnSgetrf", "cusolverDnSgeqrf", "cusolverDnSsyevd", "cusolverDnSgesvdj", "cusolverDnXgeev",
+           "cublasSgetrfBatched", "cusolverDnSsytrf", "cusolverDnSgesvdaStridedBatched"]
+
+
+@pytest.fixture(scope="module")
+def times():
+    return KernelTimes("h200")
+
+
+def ns(times, name, *numbers):
+    return times.lookup(CALL, [name, list(numbers)])[0]
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_large_factorisation_grows_with_the_cube_of_its_size(times, name):
+    small, large = (ns(times, name, R_32F, n, n, 0, 1) for n in (16384, 32768))
+    assert 7 < large / small < 9
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_no_solver_beats_the_peak(times, name):
+    """Every one of these does at least n**3 / 3 operations, LAPACK's count of a Cholesky factorisation, two per multiply-add."""
+    n = 8192
+    assert ns(times, name, R_32F, n, n, 0, 1) > n**3 / 3 / rates.load("h200").peak("fp32")
+
+
+def test_more_work_takes_longer(times):
+    name, n = "cusolverDnSsyevd", 4096
+    assert ns(times, name, R_32F, n, n, 1, 1) > ns(times, name, R_32F, n, n, 0, 1)  # with vectors
+    assert ns(times, name, R_64F, n, n, 1, 1) >= ns(times, name, R_32F, n, n, 1, 1)
+    assert ns(times, "cusolverDnCgetrf", C_32F, n, n, 0, 1) > ns(times, "cusolverDnSgetrf", R_32F, n, n, 0, 1)
+    assert ns(times, "cublasSgetrfBatched", R_32F, 64, 64, 0, 10**6) > ns(times, "cublasSgetrfBatched", R_32F, 64, 64, 0, 1)
+
+
+def test_a_transform_moves_its_data_at_least_once(times):
+    points = 1 << 26
+    moved = points * 16 / rates.load("h200").memory_bytes_per_ns  # complex in, complex out
+    rows = ns(times, "cufftXtExec", C_32F, C_32F, points // 1024, 1024)
+    assert rows > moved
+    assert ns(times, "cufftXtExec", C_32F, C_32F, 1, points) > 2 * moved  # does not fit shared memory: more than one pass
+    assert ns(times, "cufftXtExec", R_32F, C_32F, points // 1024, 1024) < rows
+
+
+@pytest.mark.parametrize("numbers", [[], [0, 0], [0, -1, 4, 0, 1], [0, 4, 4, 0, 1, 7], ["x"] * 5, [4, 4, 0, 16], [4, 4, 1, 0]])
+def test_odd_input_is_a_guess(times, numbers):
+    for name in ("cusolverDnSpotrf", "cufftXtExec", "cusolverDnSnothing", "cublasSdot_v2"):
+        assert times.lookup(CALL, [name, numbers])[0] >= 1
+    assert calls.duration_ns("cublasSdot_v2", [5], rates.load("h200")) is None
+
+
+def test_copies_between_gpus_take_nvlink_where_there_is_any():
+    def rate(gpu):
+        return (1 << 28) / KernelTimes(gpu).lookup(MEMORY, [0, 1 << 28, 3, 2])[0]
+
+    assert rate("h200") > 5 * rates.load("h200").pcie_bytes_per_ns
+    assert rate("l40s") < rates.load("l40s").pcie_bytes_per_ns  # a model without NVLink
