@@ -14,6 +14,7 @@
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <optional>
@@ -270,6 +271,33 @@ void tell_outer(Frame *outer, const c10::IValue &value)
     });
 }
 
+/* Whether an argument of an operator that has run was an infinity or a NaN already, or asks for one (a mask of -inf). */
+bool had_non_finite(const Frame &frame)
+{
+    bool found = false;
+    for (const auto &input : frame.inputs) {
+        if (input.isDouble()) found = found || !std::isfinite(input.toDouble());
+        if (input.isScalar()) found = found || !std::isfinite(input.toScalar().to<double>());
+        each_tensor(input, [&](const at::Tensor &tensor) {
+            if (found || !tensor.defined() || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
+            const void *bytes = address(tensor);
+            for (const auto &saved : frame.saved)
+                if (saved.address == bytes) bytes = saved.bytes.data();
+            found = non_finite(tensor, bytes);
+        });
+    }
+    return found;
+}
+
+/* The logarithm of a sum that nothing has computed is finite on a GPU: jobs stop when a loss is not. */
+void keep_finite(const Frame &frame, const c10::IValue &value)
+{
+    each_tensor(value, [&](const at::Tensor &tensor) {
+        if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
+        if (non_finite(tensor, address(tensor)) && !had_non_finite(frame)) make_finite(tensor);
+    });
+}
+
 void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
     for (const auto &output : outputs) settle(output, true);
@@ -277,6 +305,12 @@ void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
     if (frame.inner_wrote)
         for (const auto &saved : frame.saved) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
     bool unknown = !run(*frame.op, frame.inputs, outputs, frame.generator) || frame.unknown;
+    if (frame.unknown && face.balanced) {
+        for (size_t i = 0; i < outputs.size(); i++)
+            if (frame.op->fresh[i]) keep_finite(frame, outputs[i]);
+        for (size_t i = 0; i < frame.op->arguments; i++)
+            if (frame.op->written[i]) keep_finite(frame, frame.inputs[i]);
+    }
     for (const auto &output : outputs) mark(output, unknown), tell_outer(outer, output);
     for (size_t i = 0; i < frame.op->arguments; i++)
         if (frame.op->written[i]) mark(frame.inputs[i], unknown), tell_outer(outer, frame.inputs[i]);
