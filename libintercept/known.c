@@ -74,8 +74,9 @@ static bool any(const unsigned char *detail, size_t from, size_t to)
 {
     for (; from < to && from % 8; from++)
         if (detail[from / 8] >> from % 8 & 1) return true;
-    for (; from + 8 <= to; from += 8)
-        if (detail[from / 8]) return true;
+    size_t bytes = from < to ? (to - from) / 8 : 0;
+    if (bytes && (detail[from / 8] || memcmp(detail + from / 8, detail + from / 8 + 1, bytes - 1) != 0)) return true;
+    from += bytes * 8;
     for (; from < to; from++)
         if (detail[from / 8] >> from % 8 & 1) return true;
     return false;

@@ -71,10 +71,12 @@ static bool shared_now(uintptr_t low, uintptr_t high)
     return atomic_load_explicit(&ph_ipc_ranges, memory_order_relaxed) && ph_ipc_shared(low, high);
 }
 
-static void make_zero(uintptr_t from, uintptr_t to)
+/* `whole`: the size of the tensor that loses its values. What is small enough for an index is likely to be written again, for which
+ * the kernel would have to bring every page back; memory of larger ones is given back. */
+static void make_zero(uintptr_t from, uintptr_t to, size_t whole)
 {
     uintptr_t first = (from + PAGE - 1) & ~(uintptr_t)(PAGE - 1), last = to & ~(uintptr_t)(PAGE - 1);
-    if (to - from < 4 * PAGE) {
+    if (whole <= PH_INDEX_BYTES || to - from < 4 * PAGE) {
         memset((void *)from, 0, to - from);
         return;
     }
@@ -102,11 +104,11 @@ void ph_make_zero(void *pointer, size_t bytes)
             if (!shared && start >= low && start + GRANULE <= high) atomic_fetch_and(&bits[at / WORD], ~bit); /* no other tensor lies in it */
             continue;
         }
-        if (run) make_zero(run, start);
+        if (run) make_zero(run, start, bytes);
         run = 0;
         if (word == 0 && at % WORD == 0 && at + WORD <= last) at += WORD - 1;
     }
-    if (run) make_zero(run, high);
+    if (run) make_zero(run, high, bytes);
 }
 
 void ph_forget(void *pointer, size_t bytes)

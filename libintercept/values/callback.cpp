@@ -14,6 +14,7 @@
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <optional>
@@ -177,6 +178,13 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     return result;
 }
 
+bool reads_unknown(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
+{
+    for (size_t i = 0; i < inputs.size(); i++)
+        if (!op.out[i] && !(op.written[i] && op.overwrites) && any_unknown(inputs[i])) return true;
+    return false;
+}
+
 /* Keeps what the end needs of a runnable operator. */
 void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
@@ -184,8 +192,7 @@ void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     for (size_t i = 0; i < inputs.size(); i++) settle(inputs[i], op.written[i], true);
     Paused paused;
     frame.inputs.assign(inputs.begin(), inputs.end());
-    for (size_t i = 0; i < inputs.size() && !frame.unknown; i++)
-        if (!op.out[i] && !(op.written[i] && op.overwrites)) frame.unknown = any_unknown(inputs[i]);
+    frame.unknown = reads_unknown(op, inputs);
     if (op.random) frame.generator = stand_in_generator(op, inputs);
     if (!op.any_written) return;
     for (size_t i = 0; i < op.arguments; i++) {
@@ -303,6 +310,52 @@ void tell_outer(Frame *outer, const c10::IValue &value)
     });
 }
 
+/* Whether an argument of an operator that has run was an infinity or a NaN already, or asks for one (a mask of -inf). */
+bool had_non_finite(c10::ArrayRef<c10::IValue> inputs, const std::vector<Saved> &before)
+{
+    bool found = false;
+    for (const auto &input : inputs) {
+        if (input.isDouble()) found = found || !std::isfinite(input.toDouble());
+        if (input.isScalar()) found = found || !std::isfinite(input.toScalar().to<double>());
+        each_tensor(input, [&](const at::Tensor &tensor) {
+            if (found || !tensor.defined() || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
+            const void *bytes = address(tensor);
+            for (const auto &saved : before)
+                if (saved.address == bytes) bytes = saved.bytes.data();
+            found = non_finite(tensor, bytes);
+        });
+    }
+    return found;
+}
+
+/* Runs an operator, whose arguments before it changed them are in `before`, and notes whether its results are a GPU's. `unknown`:
+ * an argument holds what nothing computed. The logarithm of such a sum is finite on a GPU: jobs stop when a loss is not. */
+void run_and_mark(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs,
+                  const std::vector<Saved> &before, bool unknown, const std::optional<at::Generator> &generator)
+{
+    bool computed = run(op, inputs, outputs, generator);
+    auto keep_finite = [&](const c10::IValue &value) {
+        each_tensor(value, [&](const at::Tensor &tensor) {
+            if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
+            if (non_finite(tensor, address(tensor)) && !had_non_finite(inputs, before)) make_finite(tensor);
+        });
+    };
+    for (size_t i = 0; i < outputs.size(); i++) {
+        if (unknown && face.balanced && op.fresh[i]) keep_finite(outputs[i]);
+        mark(outputs[i], unknown || !computed);
+    }
+    for (size_t i = 0; i < op.arguments; i++) {
+        if (!op.written[i]) continue;
+        if (unknown && face.balanced) keep_finite(inputs[i]);
+        mark(inputs[i], unknown || !computed);
+    }
+}
+
+void restore(const std::vector<Saved> &saved)
+{
+    for (const auto &one : saved) std::memcpy(one.address, one.bytes.data(), one.bytes.size());
+}
+
 /* As run_frame, at every launch of the graph. Random numbers then depend on the generator's state, which a launch moves on, and on
  * the operator's place among those of the capture. */
 void run_at_launch(const Frame &frame, c10::ArrayRef<c10::IValue> outputs)
@@ -311,20 +364,14 @@ void run_at_launch(const Frame &frame, c10::ArrayRef<c10::IValue> outputs)
     std::vector<c10::IValue> arguments, results;
     for (const auto &input : frame.inputs) arguments.push_back(captured_view(input));
     for (const auto &output : outputs) results.push_back(captured_view(output));
-    at_launch([op = frame.op, arguments, results, restore = frame.inner_wrote, kept = frame.at_launch, number = ++place] {
+    auto kept = frame.at_launch ? frame.at_launch : std::make_shared<std::vector<Saved>>();
+    at_launch([op = frame.op, arguments, results, again = frame.inner_wrote, kept, number = ++place] {
         for (const auto &input : arguments) settle(input, true);
         for (const auto &output : results) settle(output, true);
         Paused paused;
-        bool unknown = false;
-        for (size_t i = 0; i < op->arguments && !unknown; i++)
-            if (!op->out[i] && !(op->written[i] && op->overwrites)) unknown = any_unknown(arguments[i]);
-        if (restore && kept)
-            for (const auto &saved : *kept) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
+        if (again) restore(*kept);
         auto generator = op->random ? stand_in_generator(*op, arguments, number) : std::nullopt;
-        unknown |= !run(*op, arguments, results, generator);
-        for (const auto &output : results) mark(output, unknown);
-        for (size_t i = 0; i < op->arguments; i++)
-            if (op->written[i]) mark(arguments[i], unknown);
+        run_and_mark(*op, arguments, results, *kept, reads_unknown(*op, arguments), generator);
     });
 }
 
@@ -332,19 +379,15 @@ void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
     if (frame.captured) {
         run_at_launch(frame, outputs);
-        for (const auto &output : outputs) tell_outer(outer, output);
-        for (size_t i = 0; i < frame.op->arguments; i++)
-            if (frame.op->written[i]) tell_outer(outer, frame.inputs[i]);
-        return;
+    } else {
+        for (const auto &output : outputs) settle(output, true);
+        Paused paused;
+        if (frame.inner_wrote) restore(frame.saved);
+        run_and_mark(*frame.op, frame.inputs, outputs, frame.saved, frame.unknown, frame.generator);
     }
-    for (const auto &output : outputs) settle(output, true);
-    Paused paused;
-    if (frame.inner_wrote)
-        for (const auto &saved : frame.saved) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
-    bool unknown = !run(*frame.op, frame.inputs, outputs, frame.generator) || frame.unknown;
-    for (const auto &output : outputs) mark(output, unknown), tell_outer(outer, output);
+    for (const auto &output : outputs) tell_outer(outer, output);
     for (size_t i = 0; i < frame.op->arguments; i++)
-        if (frame.op->written[i]) mark(frame.inputs[i], unknown), tell_outer(outer, frame.inputs[i]);
+        if (frame.op->written[i]) tell_outer(outer, frame.inputs[i]);
 }
 
 void choose_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs, bool ran)

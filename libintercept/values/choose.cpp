@@ -144,6 +144,34 @@ bool choose_counts(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue>
 
 }  // namespace
 
+template <class Bits>
+static bool any_exponent_full(const void *bytes, size_t count, Bits exponent)
+{
+    const auto *at = static_cast<const Bits *>(bytes);
+    for (size_t i = 0; i < count; i++)
+        if ((at[i] & exponent) == exponent) return true;
+    return false;
+}
+
+/* Looks at the gaps between elements as well: at worst a value is left as it is. */
+bool non_finite(const Tensor &tensor, const void *bytes)
+{
+    size_t count = span_bytes(tensor) / tensor.element_size();
+    switch (tensor.scalar_type()) {
+    case at::kFloat: return any_exponent_full<uint32_t>(bytes, count, 0x7f800000);
+    case at::kBFloat16: return any_exponent_full<uint16_t>(bytes, count, 0x7f80);
+    case at::kHalf: return any_exponent_full<uint16_t>(bytes, count, 0x7c00);
+    case at::kDouble: return any_exponent_full<uint64_t>(bytes, count, 0x7ff0000000000000);
+    default: return false;
+    }
+}
+
+void make_finite(const Tensor &tensor)
+{
+    PlainCpu plain;
+    phantora::alias(tensor).nan_to_num_(0.0, 0.0, 0.0);
+}
+
 bool to_be_chosen(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
 {
     if (!face.balanced || op.choice == Choice::kNone || !inputs[0].isTensor()) return false;

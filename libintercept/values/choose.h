@@ -12,5 +12,11 @@ bool to_be_chosen(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
  * there is nothing to choose: the results stay as they are. Throws what ATen throws. */
 bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran);
 
+/* Whether a small tensor, whose bytes may have been saved elsewhere before they changed, holds an infinity or a NaN. */
+bool non_finite(const at::Tensor &tensor, const void *bytes);
+
+/* Makes zero of the infinities and NaNs in a small tensor. */
+void make_finite(const at::Tensor &tensor);
+
 }  // namespace phantora
 #endif

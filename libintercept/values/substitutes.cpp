@@ -246,21 +246,6 @@ Results product(const Call &call)
     return {call.tensor("self").to(type).matmul(call.tensor("mat2").to(type))};
 }
 
-/* The CPU counts floats only. Whole numbers are counted as the GPU does it, in whole numbers (native/cuda/SummaryOps.cu, 2.11). */
-Results histogram(const Call &call)
-{
-    Tensor input = call.tensor("self");
-    int64_t bins = call["bins"].toInt();
-    if (!c10::isIntegralType(input.scalar_type(), false))
-        return {at::histc(input, bins, call["min"].toScalar(), call["max"].toScalar())};
-    Tensor numbers = input.flatten().to(at::kLong);
-    int64_t least = call["min"].toScalar().toLong(), most = call["max"].toScalar().toLong();
-    if (least == most && numbers.numel()) least = numbers.min().item<int64_t>(), most = numbers.max().item<int64_t>();
-    if (least == most) least--, most++;
-    numbers = numbers.masked_select(numbers.ge(least).logical_and_(numbers.le(most))).sub_(least).mul_(bins);
-    return {numbers.div_(most - least, "floor").clamp_max_(bins - 1).bincount({}, bins).to(input.scalar_type())};
-}
-
 const std::unordered_map<std::string, Substitute> kSubstitutes = {
     {"aten::histc", histogram},
     {"aten::cudnn_convolution", convolution},
@@ -285,7 +270,6 @@ const std::unordered_map<std::string, Substitute> kSubstitutes = {
     {"aten::_scaled_dot_product_efficient_attention_backward", attention_backward},
     {"aten::_scaled_dot_product_cudnn_attention_backward", attention_backward},
     {"aten::native_dropout", dropout},
-    {"aten::histc", histogram},
     {"aten::mm.dtype", product},
     {"aten::bmm.dtype", product},
 };

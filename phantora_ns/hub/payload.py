@@ -57,8 +57,8 @@ def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
 class Exchange:
     """The values of one transfer: what each rank put in, how many still want the result, who already waits for it.
 
-    `complete`: every member has issued its part. `expired`: the values were dropped before everyone had fetched them. `unknown`: the
-    ranks whose part nothing has computed.
+    `complete`: every member has issued its part. `expired`: the values were dropped before everyone had fetched them.
+    `unknown`: the ranks whose part nothing has computed.
     """
 
     __slots__ = ("kind", "count_bytes", "dtype", "redop", "root", "size", "payloads", "wanted", "waiters", "complete", "expired",

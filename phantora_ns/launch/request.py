@@ -71,8 +71,8 @@ def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
 
 def _check_values(values: str) -> str:
     if values == "replay":
-        raise UsageError("--values replay is not possible: what a leader records are kernel times and host costs, not the values that "
-                         f"its GPU computed; on the command line; use --values {BALANCED}")
+        raise UsageError("--values replay is not possible: what a leader records are kernel times and host costs, not the values "
+                         f"that its GPU computed; on the command line; use --values {BALANCED}")
     if values not in VALUES:
         raise UsageError(f"--values {values} is not one of {', '.join(VALUES)}; on the command line; see docs/values.md")
     return values
@@ -80,8 +80,8 @@ def _check_values(values: str) -> str:
 
 def build_request(argv: Sequence[str], *, cluster: str | None, nnodes: int | None, gpus_per_node: int | None, report: Path | None,
                   host_time: str, host_scale: str, record_host: Path | None, sync: str, isolation: str, keep_run_dir: bool,
-                  quiet: bool, values: str = BALANCED, kernels: Sequence[Path] = (), leaders: str = AUTO, name: str = "",
-                  record_into: Path | None = None, trace: Path | None = None, trace_steps: str | None = None,
+                  quiet: bool, values: str = BALANCED, kernels: Sequence[Path] = (), leaders: str = AUTO,
+                  name: str = "", record_into: Path | None = None, trace: Path | None = None, trace_steps: str | None = None,
                   trace_ranks: str | None = None, outer: Mapping[str, str] | None = None) -> Request:
     """Validates a request. Raises UsageError, or LaunchError when the installation itself is incomplete.
 

@@ -159,7 +159,8 @@ class Runner:
     def _start_nodes(self, path: Path) -> None:
         request, outer = self._request, environment.outer_environment()
         isolated = request.shape.isolated
-        job = environment.job_environment(outer, path, request.shape, self._kernel_info) | self._host.environment | {"PHANTORA_VALUES": request.values}
+        job = environment.job_environment(outer, path, request.shape, self._kernel_info) | self._host.environment
+        job |= {"PHANTORA_VALUES": request.values}
         if request.trace is not None:
             job |= request.trace.environment()
         if request.leading is not None:

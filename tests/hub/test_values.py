@@ -19,11 +19,11 @@ def bench(tmp_path):
     made.close()
 
 
-def reduce(bench, node, wanted=(0, 1)):
-    """Both ranks reduce [node, 0, ...] of 1,000 bytes."""
+def reduce(bench, node, wanted=(0, 1), unknown=()):
+    """Both ranks reduce [node, 0, ...] of 1,000 bytes; what `unknown` ranks send, nothing has computed."""
     for rank in range(2):
         bench.seq[rank] += 1
-        op = [0, 1000, 1, 0, -1, bytes([node]) + bytes(999), int(rank in wanted)]
+        op = [0, 1000, 1, 0, -1, bytes([node]) + bytes(999), (rank in wanted) + 2 * (rank in unknown)]
         bench.hub.handle(b"%d" % rank, msgpack.packb([8, bench.seq[rank], 0, {}, 0, node, [1, 0, 0], [op]]))
 
 
@@ -31,7 +31,8 @@ def fetch(bench, rank, node) -> bytes:
     bench.seq[rank] += 1
     bench.hub.outbox.clear()
     bench.hub.handle(b"%d" % rank, msgpack.packb([9, bench.seq[rank], 100 + node, 0, node, 0]))
-    (_, (kind, _, data)), = bench.hub.outbox
+    (_, (kind, _, data, *known)), = bench.hub.outbox
+    bench.unknown = known == [1]
     return (kind, data[:1])
 
 
@@ -61,3 +62,25 @@ def test_results_that_are_never_fetched_do_not_pile_up(bench, monkeypatch):
     assert fetch(bench, 0, 3) == (9, b"") and fetch(bench, 0, 11) == (9, b"\x16")
     assert bench.hub.communicators.expired == 1
     assert fetch(bench, 0, 50)[0] == 0  # never was
+
+
+def test_a_result_is_known_when_every_part_is(bench):
+    for node, unknown in ((2, ()), (3, (1,)), (4, (0, 1)), (5, ())):
+        reduce(bench, node, unknown=unknown)
+        for rank in range(2):
+            assert fetch(bench, rank, node) == (9, bytes([2 * node])) and bench.unknown == bool(unknown)
+
+
+def test_results_of_one_source_are_as_known_as_it_is():
+    for kind in (communicators.Exchange(3, 8, 7, -1, 1, 4), communicators.Exchange(7, 8, 7, -1, 1, 4)):  # broadcast, scatter
+        kind.unknown.add(0)
+        assert not kind.result_unknown()
+        kind.unknown.add(1)
+        assert kind.result_unknown()
+
+
+def test_what_has_expired_is_unknown(bench, monkeypatch):
+    monkeypatch.setattr(communicators, "MAX_VALUE_BYTES", 5000)
+    for node in range(2, 12):
+        reduce(bench, node)
+    assert fetch(bench, 0, 2) == (9, b"") and bench.unknown

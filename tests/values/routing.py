@@ -1,4 +1,4 @@
-"""Runs inside emulated ranks under --values balanced: what the policy chooses must obey the laws that a job's control flow relies on.
+"""Runs inside emulated ranks under --values balanced: what the policy chooses must obey the laws that jobs steer by.
 
 Why it exists: no oracle knows what a GPU's router would choose, but counts, permutations, masks and exchanges of whatever it
 chose must fit together, and operators on integers must give the CPU's bits at sizes at which floats have no values any more.
@@ -96,9 +96,11 @@ def masks_select_what_they_count(rank):
 @case
 def one_of_many_takes_turns(rank):
     logits = scores()
-    for name, routes in {"argmax": logits.argmax(1), "argmin": logits.argmin(1, keepdim=True), "max": logits.max(1)[1], "min": logits.min(0)[1],
-                         "draw": torch.multinomial(logits.softmax(-1), 2), "top of columns": logits.topk(64, 0)[1]}.items():
-        counts = torch.bincount(routes.view(-1)).tolist()
+    for name, routes, places in (("argmax", logits.argmax(1), EXPERTS), ("argmin", logits.argmin(1, keepdim=True), EXPERTS),
+                                 ("max", logits.max(1)[1], EXPERTS), ("min", logits.min(0)[1], EXPERTS),
+                                 ("draw", torch.multinomial(logits.softmax(-1), 2), EXPERTS),
+                                 ("top of columns", logits.topk(256, 0)[1], TOKENS)):
+        counts = torch.bincount(routes.view(-1), minlength=places).tolist()
         if not spread(counts, routes.numel()):
             yield f"{name}: {counts}"
 
@@ -142,7 +144,7 @@ def checks_for_nan_pass(rank):
     for size in (1 << 20, 1 << 24):
         x = torch.randn(size, device="cuda") * 2
         found = {"isnan": torch.isnan(x).any(), "isinf": torch.isinf(x).any(), "not finite": ~torch.isfinite(x).all(),
-                 "norm": ~torch.isfinite(x.norm()), "sum": torch.isnan(x.sum()), "apart": ~torch.allclose(x, x + 0)}
+                 "norm": ~torch.isfinite(x.norm()), "sum": torch.isnan(x.sum()), "apart": not torch.allclose(x, x + 0)}
         yield from (f"{name} of {size}" for name, value in found.items() if bool(value))
     weight = torch.nn.Parameter(torch.randn(512, 512, device="cuda"))
     optimizer, scaler = torch.optim.SGD([weight], 0.1), torch.amp.GradScaler("cuda", init_scale=1024.0)
@@ -156,6 +158,22 @@ def checks_for_nan_pass(rank):
 
 
 @case
+def losses_are_finite(rank):
+    """The vocabulary-parallel cross entropy of Megatron-Core, by hand: the logarithm of a sum that nothing computed."""
+    logits = torch.randn(512, 4096, device="cuda")
+    total = logits.exp().sum(-1)
+    loss = total.log() - logits.gather(1, torch.arange(512, device="cuda").unsqueeze(1)).squeeze(1)
+    total.reciprocal_()
+    found = {"log": loss, "mean": loss.mean() / loss.sum(), "in place": total, "rsqrt": logits.pow(2).mean().rsqrt()}
+    yield from (name for name, value in found.items() if not value.isfinite().all().item())
+    masked = logits[:8, :8].contiguous().masked_fill(torch.eye(8, dtype=torch.bool, device="cuda"), float("-inf"))
+    if masked.isinf().sum().item() != 8:
+        yield "infinities that the job asks for"
+    if not torch.log(torch.zeros(3, device="cuda")).isinf().all().item():
+        yield "infinities that a GPU computes"
+
+
+@case
 def large_integers_have_the_cpus_bits(rank):
     def work(device):
         x = (torch.arange(100_000, device=device) * 7919) % 65537
@@ -163,10 +181,12 @@ def large_integers_have_the_cpus_bits(rank):
         y = x.clone()
         y[mask] = -1
         y.index_put_((x[:1000],), x[1000:2000], accumulate=True)
-        return [x, y, mask, x.sort()[0], x.cumsum(0), x.bincount(), x.unique(return_inverse=True)[1], mask.nonzero(), x[mask], x.int() * 3,
-                torch.where(mask, x, 5), x.view(100, -1).max(1)[1], x.view(100, -1).sum(0), x.flip(0), torch.cat([x, y]), mask & (x > 9),
-                x.to(torch.int16).bitwise_and(255), torch.tril(torch.ones(700, 700, dtype=torch.bool, device=device)), x.roll(3),
-                torch.histc(x if device == "cuda" else x.double(), 11).long(), x.view(50, -1).T.contiguous(), x.masked_fill(mask, 0)]
+        return [x, y, mask, x.sort()[0], x.cumsum(0), x.bincount(), x.unique(return_inverse=True)[1], mask.nonzero(), x[mask],
+                x.int() * 3, torch.where(mask, x, 5), x.view(100, -1).max(1)[1],
+                x.view(100, -1).sum(0), x.flip(0), torch.cat([x, y]),
+                mask & (x > 9), x.to(torch.int16).bitwise_and(255), x.roll(3), x.view(50, -1).T.contiguous(),
+                torch.tril(torch.ones(700, 700, dtype=torch.bool, device=device)), x.masked_fill(mask, 0),
+                torch.histc(x if device == "cuda" else x.double(), 11).long()]
 
     for attempt in (1, 2):
         for i, (mine, other) in enumerate(zip(work("cuda"), work("cpu"), strict=True)):
