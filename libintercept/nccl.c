@@ -4,12 +4,14 @@
  * of a group on one communicator and one stream are one launch, as in NCCL. */
 #define PH_CLASS PH_SIMULATED
 #include "nccl.h"
+#include "graph.h"
+#include "timeline.h"
 #include "tracelog.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-enum { OK = 0, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
+enum { OK = 0, UNHANDLED_CUDA_ERROR = 1, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 enum { BUILT_IN_OPS = 5, CUSTOM_OPS = 64, COMM_MAGIC = 0x5048434d, NONE = -1 };
 
 struct unique_id {
@@ -64,49 +66,70 @@ bool ph_nccl_premultiplies(const struct ph_operation *op) { return op->redop >= 
 
 void ph_nccl_premultiply(const struct ph_operation *op, void *data)
 {
-    scale(data, op->send_bytes, op->dtype, custom[op->redop - BUILT_IN_OPS].factor);
+    scale(data, op->send_bytes, op->dtype, op->factor);
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------------------------------ */
+static void release(void *operations)
+{
+    for (struct ph_operation *op = operations, *next; op; op = next) {
+        next = op->next;
+        free(op);
+    }
+}
+
+/* `ours`: operations of one communicator on one stream. Called anew at each launch of a graph that they were captured into. */
+static void issue(void *operations, struct ph_stream *stream)
+{
+    struct ph_operation *ours = operations;
+    struct ph_comm *comm = ours->comm;
+    uint32_t count = 0, index = 0;
+    struct ph_pack ops = {0};
+    ph_host_pause();
+    for (struct ph_operation *op = ours; op; op = op->next, count++) {
+        ph_pack_array(&ops, 7);
+        ph_pack_int(&ops, op->kind);
+        ph_pack_uint(&ops, op->bytes);
+        ph_pack_int(&ops, op->dtype);
+        ph_pack_int(&ops, op->redop >= BUILT_IN_OPS ? 0 : op->redop);
+        ph_pack_int(&ops, op->peer);
+        ph_nccl_payload(&ops, op);
+        ph_pack_uint(&ops, (uint64_t)(op->recv_bytes && ph_nccl_carries(op)) | (uint64_t)ph_nccl_unknown(op) << 1);
+    }
+    ph_host_resume();
+    uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
+    struct ph_trace_comm told = {(uint32_t)ours->kind, (uint32_t)ours->dtype, (uint32_t)comm->rank, (uint32_t)comm->size, count,
+                                  ours->send_bytes, ours->recv_bytes, (uint64_t)comm->number};
+    PH_TRACE(ph_trace_communicated(stream, node, &told));
+    ph_pack_free(&ops);
+    for (struct ph_operation *op = ours; op; op = op->next, index++) ph_nccl_result(op, node, index);
+}
+
 static int launch(struct ph_operation *first)
 {
     while (first) { /* all queued operations of the first one's communicator and stream go as one */
         struct ph_operation *ours = NULL, **ours_end = &ours, *rest = NULL, **rest_end = &rest;
-        uint32_t count = 0;
         struct ph_comm *comm = first->comm;
         void *handle = first->stream;
         struct ph_stream *stream = ph_stream_resolve(handle);
         if (!stream) return INVALID_ARGUMENT;
+        int captured = PH_CAPTURING(stream);
+        if (captured > 0) return release(first), UNHANDLED_CUDA_ERROR;
         for (struct ph_operation *op = first, *next; op; op = next) {
             next = op->next;
             op->next = NULL;
-            struct ph_operation ***end = op->comm == comm && op->stream == handle ? (count++, &ours_end) : &rest_end;
+            struct ph_operation ***end = op->comm == comm && op->stream == handle ? &ours_end : &rest_end;
             **end = op;
             *end = &op->next;
         }
-        struct ph_pack ops = {0};
-        ph_host_pause();
-        for (struct ph_operation *op = ours; op; op = op->next) {
-            ph_pack_array(&ops, 7);
-            ph_pack_int(&ops, op->kind);
-            ph_pack_uint(&ops, op->bytes);
-            ph_pack_int(&ops, op->dtype);
-            ph_pack_int(&ops, op->redop >= BUILT_IN_OPS ? 0 : op->redop);
-            ph_pack_int(&ops, op->peer);
-            ph_nccl_payload(&ops, op);
-            ph_pack_uint(&ops, (uint64_t)(op->recv_bytes && ph_nccl_carries(op)) | (uint64_t)ph_nccl_unknown(op) << 1);
-        }
-        ph_host_resume();
-        uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
-        struct ph_trace_comm told = {(uint32_t)ours->kind, (uint32_t)ours->dtype, (uint32_t)comm->rank, (uint32_t)comm->size, count,
-                                      ours->send_bytes, ours->recv_bytes, (uint64_t)comm->number};
-        PH_TRACE(ph_trace_communicated(stream, node, &told));
-        ph_pack_free(&ops);
-        uint32_t index = 0;
-        for (struct ph_operation *op = ours, *next; op; op = next, index++) {
-            next = op->next;
-            ph_nccl_result(op, node, index);
-            free(op);
+        if (captured) {
+            ph_host_call(PH_CALL_COMM);
+            ph_capture_node(stream, PH_NODE_KERNEL, NULL, NULL, (struct ph_action){issue, release, ours});
+            PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
+            ph_leave();
+        } else {
+            issue(ours, stream);
+            release(ours);
         }
         first = rest;
     }
@@ -122,6 +145,7 @@ static int submit(struct ph_operation op)
     if (!copy) return INTERNAL_ERROR;
     *copy = op;
     copy->next = NULL;
+    if (op.redop >= BUILT_IN_OPS) copy->factor = custom[op.redop - BUILT_IN_OPS].factor;
     if (group_depth == 0) return launch(copy);
     PH_TRACE(ph_trace_queued());
     if (!queued) queue_end = &queued;
@@ -147,28 +171,28 @@ PH_EXPORT int ncclAllReduce(const void *send, void *recv, size_t count, int type
 {
     if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){ALL_REDUCE, type, op, NONE, send, recv, n, n, n, comm, stream, NULL});
+    return submit((struct ph_operation){ALL_REDUCE, type, op, NONE, send, recv, n, n, n, comm, stream, NULL, 0});
 }
 PH_EXPORT int ncclAllGather(const void *send, void *recv, size_t count, int type, void *comm, void *stream);
 PH_EXPORT int ncclAllGather(const void *send, void *recv, size_t count, int type, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){ALL_GATHER, type, NONE, NONE, send, recv, n, n, n * (size_t)valid(comm)->size, comm, stream, NULL});
+    return submit((struct ph_operation){ALL_GATHER, type, NONE, NONE, send, recv, n, n, n * (size_t)valid(comm)->size, comm, stream, NULL, 0});
 }
 PH_EXPORT int ncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream);
 PH_EXPORT int ncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){REDUCE_SCATTER, type, op, NONE, send, recv, n, n * (size_t)valid(comm)->size, n, comm, stream, NULL});
+    return submit((struct ph_operation){REDUCE_SCATTER, type, op, NONE, send, recv, n, n * (size_t)valid(comm)->size, n, comm, stream, NULL, 0});
 }
 PH_EXPORT int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream);
 PH_EXPORT int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){BROADCAST, type, NONE, root, valid(comm)->rank == root ? send : NULL, recv, n, n, n, comm, stream, NULL});
+    return submit((struct ph_operation){BROADCAST, type, NONE, root, valid(comm)->rank == root ? send : NULL, recv, n, n, n, comm, stream, NULL, 0});
 }
 PH_EXPORT int ncclBcast(void *buffer, size_t count, int type, int root, void *comm, void *stream);
 PH_EXPORT int ncclBcast(void *buffer, size_t count, int type, int root, void *comm, void *stream)
@@ -180,21 +204,21 @@ PH_EXPORT int ncclReduce(const void *send, void *recv, size_t count, int type, i
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){REDUCE, type, op, root, send, recv, n, n, valid(comm)->rank == root ? n : 0, comm, stream, NULL});
+    return submit((struct ph_operation){REDUCE, type, op, root, send, recv, n, n, valid(comm)->rank == root ? n : 0, comm, stream, NULL, 0});
 }
 PH_EXPORT int ncclAlltoAll(const void *send, void *recv, size_t count, int type, void *comm, void *stream);
 PH_EXPORT int ncclAlltoAll(const void *send, void *recv, size_t count, int type, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type], all = n * (size_t)valid(comm)->size;
-    return submit((struct ph_operation){ALL_TO_ALL, type, NONE, NONE, send, recv, n, all, all, comm, stream, NULL});
+    return submit((struct ph_operation){ALL_TO_ALL, type, NONE, NONE, send, recv, n, all, all, comm, stream, NULL, 0});
 }
 PH_EXPORT int ncclGather(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream);
 PH_EXPORT int ncclGather(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){GATHER, type, NONE, root, send, recv, n, n, valid(comm)->rank == root ? n * (size_t)valid(comm)->size : 0, comm, stream, NULL});
+    return submit((struct ph_operation){GATHER, type, NONE, root, send, recv, n, n, valid(comm)->rank == root ? n * (size_t)valid(comm)->size : 0, comm, stream, NULL, 0});
 }
 PH_EXPORT int ncclScatter(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream);
 PH_EXPORT int ncclScatter(const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream)
@@ -202,21 +226,21 @@ PH_EXPORT int ncclScatter(const void *send, void *recv, size_t count, int type, 
     if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
     bool is_root = valid(comm)->rank == root;
-    return submit((struct ph_operation){SCATTER, type, NONE, root, is_root ? send : NULL, recv, n, is_root ? n * (size_t)valid(comm)->size : n, n, comm, stream, NULL});
+    return submit((struct ph_operation){SCATTER, type, NONE, root, is_root ? send : NULL, recv, n, is_root ? n * (size_t)valid(comm)->size : n, n, comm, stream, NULL, 0});
 }
 PH_EXPORT int ncclSend(const void *send, size_t count, int type, int peer, void *comm, void *stream);
 PH_EXPORT int ncclSend(const void *send, size_t count, int type, int peer, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){SEND, type, NONE, peer, send, NULL, n, n, 0, comm, stream, NULL});
+    return submit((struct ph_operation){SEND, type, NONE, peer, send, NULL, n, n, 0, comm, stream, NULL, 0});
 }
 PH_EXPORT int ncclRecv(void *recv, size_t count, int type, int peer, void *comm, void *stream);
 PH_EXPORT int ncclRecv(void *recv, size_t count, int type, int peer, void *comm, void *stream)
 {
     if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){RECV, type, NONE, peer, NULL, recv, n, 0, n, comm, stream, NULL});
+    return submit((struct ph_operation){RECV, type, NONE, peer, NULL, recv, n, 0, n, comm, stream, NULL, 0});
 }
 
 PH_EXPORT int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, void *comm);
@@ -311,7 +335,7 @@ PH_EXPORT int ncclCommSplit(void *handle, int color, int key, void **fresh, void
     return OK;
 }
 
-static int release(void *handle)
+static int release_comm(void *handle)
 {
     struct ph_comm *comm = valid(handle);
     struct ph_pack body = {0};
@@ -328,9 +352,9 @@ static int release(void *handle)
 PH_EXPORT int ncclCommFinalize(void *comm);
 PH_EXPORT int ncclCommFinalize(void *comm) { return !comm || valid(comm) ? OK : INVALID_ARGUMENT; }
 PH_EXPORT int ncclCommDestroy(void *comm);
-PH_EXPORT int ncclCommDestroy(void *comm) { return release(comm); }
+PH_EXPORT int ncclCommDestroy(void *comm) { return release_comm(comm); }
 PH_EXPORT int ncclCommAbort(void *comm);
-PH_EXPORT int ncclCommAbort(void *comm) { return release(comm); }
+PH_EXPORT int ncclCommAbort(void *comm) { return release_comm(comm); }
 PH_EXPORT int ncclCommGetAsyncError(void *comm, int *error);
 PH_EXPORT int ncclCommGetAsyncError(void *comm, int *error) { return *error = OK, valid(comm) ? OK : INVALID_ARGUMENT; }
 PH_EXPORT int ncclCommCount(void *comm, int *count);

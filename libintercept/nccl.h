@@ -21,6 +21,7 @@ struct ph_operation {
     struct ph_comm *comm;
     void *stream;
     struct ph_operation *next;
+    double factor; /* of a pre-multiplied sum, whose redop may be gone when a graph repeats the operation */
 };
 
 extern const size_t ph_nccl_type_bytes[TYPES];

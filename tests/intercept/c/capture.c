@@ -1,7 +1,7 @@
 /* capture.c - what each call answers while streams are being captured, as `scenario code...` lines.
  *
- * Why it exists: it is linked to CUDA's runtime alone and launches no kernel, so that the same program ran on a real H200
- * (capture_h200.txt is what it printed there) and runs against the interceptor. */
+ * Why it exists: PyTorch tells a job what it does wrong in a capture by these codes. The end of each line is the capture's end: its
+ * code, the graph, whether both streams still capture, and the last error twice (it is forgotten when it is asked for). */
 #include "conditions.h"
 #include <pthread.h>
 
@@ -305,14 +305,12 @@ static void graphs(void) {
         say(CALL(cudaGraphExecDestroy, exec));
     }
     SCENARIO(GLOBAL, "captured_launch") {
-        void *outer = NULL;
         work(s), work(s);
         say(CALL(cudaStreamEndCapture, s, &graph));
         say(CALL(cudaGraphInstantiateWithFlags, &exec, graph, 0));
         say(CALL(cudaStreamBeginCapture, s, GLOBAL));
         work(s);
         say(CALL(cudaGraphLaunch, exec, s));
-        (void)outer;
     }
     SCENARIO(-1, "nothing_there") {
         say(CALL(cudaGraphInstantiateWithFlags, &exec, NULL, 0));
