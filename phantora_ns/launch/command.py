@@ -60,7 +60,7 @@ def _torchrun_arguments(argv: Sequence[str]) -> Sequence[str] | None:
 
 def _find_program(name: str, environment: Mapping[str, str]) -> str:
     found = shutil.which(name, path=environment.get("PATH", os.defpath))
-    if not found and name == "torchrun":
+    if not found and "/" not in name:  # torchrun, accelerate, deepspeed
         beside = Path(sys.executable).parent / name  # an environment that is used without being activated
         found = str(beside) if os.access(beside, os.X_OK) else None
     if found:
