@@ -64,7 +64,7 @@ def _launcher_arguments(argv: Sequence[str], names: Sequence[str], modules: Sequ
 
 def _find_program(name: str, environment: Mapping[str, str]) -> str:
     found = shutil.which(name, path=environment.get("PATH", os.defpath))
-    if not found and name in ("torchrun", *_DEEPSPEED_NAMES):
+    if not found and "/" not in name:  # torchrun, accelerate, deepspeed
         beside = Path(sys.executable).parent / name  # an environment that is used without being activated
         found = str(beside) if os.access(beside, os.X_OK) else None
     if found:

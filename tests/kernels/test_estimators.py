@@ -1,6 +1,7 @@
 """The estimators: arithmetic that must come out exactly, laws that must hold for any size, and figures measured on an H200."""
 
 import dataclasses
+import math
 import struct
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from phantora_ns.config import ConfigError, load_gpu
 from phantora_ns.kernels import KernelTimes, names, rates, signature
-from phantora_ns.kernels.estimators import attention, gemm, graphs, memory
+from phantora_ns.kernels.estimators import attention, gemm, graphs, grouped, memory
 from phantora_ns.kernels.signature import Gemm, Kernel
 
 H200 = rates.load("h200")
@@ -53,6 +54,37 @@ def test_a_larger_product_takes_no_less(m, n, k, batch, which, more):
 def test_types_choose_the_peak_that_bounds_them():
     kinds = [product(1, 1, 1, 1, *t) for t in ((BF16, 68), (2, 68), (FP32, 68), (FP32, 77), (FP8, 68), (1, 70), (1, 71), (3, 72))]
     assert [gemm.arithmetic(k) for k in kinds] == ["bf16", "fp16", "fp32", "tf32", "fp8", "fp64_tensor", "fp64", "int8"]
+
+
+# The beginning of a real name, which is too long to be demangled.
+GROUPED = "_ZN7cutlass13device_kernelIN2at4cuda6detail25enable_3x_kernel_for_sm9xINS_4gemm6kernel13GemmUniversal"
+
+
+@given(st.sampled_from(grouped.OPERATORS), st.integers(1, 16), *[st.integers(1, 64)] * 3, st.sampled_from([1, 2]))
+def test_a_grouped_product_does_the_arithmetic_of_its_groups(operator, groups, m, n, k, element_bytes):
+    """Rows, columns or depth in groups: in all, as many multiply-adds as one pass over the grouped axis has."""
+    m, n, k = 16 * m, 16 * n, 16 * k
+    many = {"rows": ((groups * m, k), (groups, k, n)), "columns": ((groups, m, k), (k, groups * n)),
+            "depth": ((m, groups * k), (groups * k, n)), "batch": ((groups, m, k), (groups, k, n))}
+    for left, right in many.values():
+        size = element_bytes * (math.prod(left) + math.prod(right)) + 4 * groups
+        call = grouped.product(operator, "device_kernel", size, (left, right, (groups,)))
+        assert gemm.flop(call) == 2 * groups * m * n * k and gemm.data_type(call.atype)[0] == element_bytes
+
+
+def test_a_grouped_product_takes_the_time_of_a_product_and_its_helper_does_not():
+    context = ["aten::_grouped_mm", 2 * (16384 * 2048 + 8 * 2048 * 1024) + 32, 0, [[16384, 2048], [8, 2048, 1024], [8]]]
+    time, *_ = TIMES.lookup(signature.KERNEL, launch(GROUPED, (132, 1, 1), (384, 1, 1)), context)
+    assert time == pytest.approx(gemm.duration_ns(product(1024, 2048, 2048, 8), H200), rel=0.01)
+    helper, *_ = TIMES.lookup(signature.KERNEL, launch("_ZN2at4cuda6detail25prepare_grouped_gemm_dataIN7cutlass10bfloat16_tE"),
+                              context)
+    assert helper < time / 5
+
+
+@pytest.mark.parametrize("shapes", [(), ((4, 4),), ((4, 4), (4, 4)), ((4, 5), (2, 4, 4), (2,)), ((2, 4, 4), (3, 4, 4), (3,)),
+                                    ((0, 4), (0, 4, 4), (0,)), ((4,), (4,), (1,))])
+def test_shapes_that_are_no_grouped_product_are_left_to_the_others(shapes):
+    assert grouped.product("aten::_grouped_mm", "device_kernel", 64, shapes) is None
 
 
 # ---- attention ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,13 @@ def parse(line, nnodes=None, env=None):
     return parse_command(line.split(), {**BIN, **(env or {})}, nnodes=nnodes)
 
 
+@pytest.mark.parametrize("name", ["torchrun", "accelerate", "deepspeed"])
+def test_launchers_are_found_in_an_environment_that_is_not_activated(monkeypatch, tmp_path, name):
+    (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert parse_command([name, "train.py"], {"PATH": str(tmp_path / "elsewhere")}).program == str(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     "line, nodes, processes",
     [

@@ -1,4 +1,4 @@
-"""Time of one kernel launch that is in no database: attention kernels, then memory traffic, then launch volume.
+"""Time of one kernel launch that is in no database: attention, grouped products, then memory traffic, then launch volume.
 
 Why it exists: the order in which the estimators are asked, and what each may claim to know, is decided in one place.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from .. import names
 from ..rates import Rates
 from ..signature import Kernel
-from . import attention, memory
+from . import attention, gemm, grouped, memory
 
 LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
 MEMORY_BOUND, COMPUTE_BOUND, ATTENTION_BOUND = 0, 1, 2
@@ -66,6 +66,9 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates) -> Estimate:
     call = flash_call(kernel, name, context)
     if call is not None:
         return Estimate(attention.duration_ns(call, rates), ATTENTION, ATTENTION_BOUND)
+    product = grouped.product(context.operator, kernel.name, context.input_bytes, context.shapes) if context else None
+    if product is not None:
+        return Estimate(gemm.duration_ns(product, rates), GEMM, COMPUTE_BOUND)
     found = memory.traffic(kernel, name)
     threads = kernel.blocks * kernel.block_threads
     if found is not None:
