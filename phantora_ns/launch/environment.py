@@ -106,6 +106,8 @@ def job_environment(outer: Mapping[str, str], run_dir: Path, shape: Shape, kerne
     for name in _INTERFACES:
         if env.get(name):
             env[name] = "eth0" if shape.isolated else "lo"
+    # A thread that spins until its OpenMP workers get a core of this busy machine would count the wait as host time of the job.
+    env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     cuda = str(run_dir / "lib")
     env["LD_PRELOAD"] = _prefixed(str(INTERCEPTOR), env.get("LD_PRELOAD"))
     env["LD_LIBRARY_PATH"] = _prefixed(cuda, env.get("LD_LIBRARY_PATH"))

@@ -186,6 +186,8 @@ def test_the_environment_of_the_job(tmp_path):
     assert env["GLOO_SOCKET_IFNAME"] == "eth0" and env["PATH"] == "/bin"
     assert len(replaced_notes(outer)) == 1 and not replaced_notes({"CUDA_VISIBLE_DEVICES": ""})
     bare = job_environment({}, tmp_path, Shape(2, 4, False), None)
+    assert bare["OMP_WAIT_POLICY"] == "PASSIVE", "spinning would count as the job's host time"
+    assert job_environment({"OMP_WAIT_POLICY": "ACTIVE"}, tmp_path, Shape(2, 4, True), None)["OMP_WAIT_POLICY"] == "ACTIVE"
     assert (
         bare["PYTHONPATH"].endswith("/startup") and ":" not in bare["LD_PRELOAD"]
     )  # an empty entry would mean the current folder
