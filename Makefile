@@ -38,7 +38,7 @@ LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 
-.PHONY: build demo frameworks test test-all bench accuracy sanitize lint clean native venv values FORCE
+.PHONY: build demo frameworks transformer-engine test test-all bench accuracy sanitize lint clean native venv values FORCE
 .DELETE_ON_ERROR:
 
 build: venv
@@ -49,6 +49,10 @@ demo: build
 
 # TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned in one file
 frameworks: $(VENV)/.stamp-frameworks
+
+# Transformer Engine, which Megatron-Core needs for most of what it can do: NVIDIA publishes its PyTorch part as source only, so
+# this compiles it (ten minutes and more, 2 GB of memory per job: MAX_JOBS), against the headers of torch's own CUDA, as wheels.
+transformer-engine: $(VENV)/.stamp-transformer-engine
 
 test: build frameworks
 	$(VENV)/bin/python -m pytest
@@ -93,6 +97,13 @@ $(VENV)/.stamp-project: pyproject.toml setup.py | $(VENV)/.stamp-torch
 
 $(VENV)/.stamp-frameworks: examples/frameworks/requirements.txt | $(VENV)/.stamp-project
 	DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation -r examples/frameworks/requirements.txt
+	touch $@
+
+$(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engine.txt | $(VENV)/.stamp-frameworks
+	$(VENV)/bin/python -m pip install --quiet -r examples/frameworks/megatron/transformer-engine-build.txt
+	wheels=$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia && \
+		CUDA_HOME=$$wheels/cu13 CPATH=$$wheels/cudnn/include:$$wheels/nccl/include:$$wheels/cu13/include/cccl \
+		$(VENV)/bin/python -m pip install --quiet --no-build-isolation -r examples/frameworks/megatron/transformer-engine.txt
 	touch $@
 
 # ---- the C parts ------------------------------------------------------------------------------------------------------

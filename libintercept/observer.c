@@ -25,7 +25,7 @@ static struct observer { /* one thread */
 static _Atomic unsigned observer_count;
 static _Atomic uint64_t looks, rounds;
 static _Atomic int looking;
-static _Thread_local struct { struct observer *slot; uint64_t last_ns; } me;
+static _Thread_local struct { struct observer *slot; uint64_t last_ns; const void *first; } me;
 /* For runs that repeat. */
 static _Atomic bool window;
 static _Atomic uint64_t window_real_ns; /* real time when the last one closed */
@@ -39,9 +39,18 @@ static uint64_t real_ns(void)
 
 static void millisecond(void) { nanosleep(&(struct timespec){0, 1000000}, NULL); }
 
-/* A round began when the pause before this look was of the watchdog's kind. */
-enum ph_look ph_observer_looks(void)
+/* At its end PyTorch tells the watchdog to finish, which from then on looks at its work without a pause until all is over. That may
+ * wait for another rank, which the hub answers once this one is found idle: so it has to sleep between its rounds. */
+static void pause_before_round(const void *work)
 {
+    if (me.first != work || real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull) return;
+    for (int i = 0; i <= PERIOD_MS / 2; i++) millisecond();
+}
+
+/* A round began when the pause before this look was of the watchdog's kind. */
+enum ph_look ph_observer_looks(const void *work)
+{
+    pause_before_round(work);
     uint64_t now = real_ns();
     if (!me.slot) {
         me.slot = &observers[atomic_fetch_add(&observer_count, 1) % OBSERVERS];
@@ -51,7 +60,9 @@ enum ph_look ph_observer_looks(void)
         atomic_store(&me.slot->waits, false);
         atomic_fetch_add(&me.slot->rounds, 1);
         atomic_fetch_add(&rounds, 1);
+        me.first = NULL;
     }
+    if (!me.first) me.first = work;
     atomic_store(&me.slot->looking, 1);
     atomic_fetch_add(&looking, 1);
     atomic_fetch_add(&looks, 1);
@@ -68,7 +79,8 @@ enum ph_look ph_observer_looks(void)
 void ph_observer_looked(bool over)
 {
     me.last_ns = real_ns();
-    if (!over) atomic_store(&me.slot->waits, true);
+    if (over) me.first = NULL; /* the work is done with; another is the first of the next round */
+    else atomic_store(&me.slot->waits, true);
     atomic_fetch_sub(&looking, 1);
     atomic_store(&me.slot->looking, 0);
 }

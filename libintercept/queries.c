@@ -55,7 +55,7 @@ static bool observe(const struct ph_head *head, const struct ph_place *place)
 {
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
-    enum ph_look look = ph_observer_looks();
+    enum ph_look look = ph_observer_looks(head);
     if (look != PH_LOOK_AT_ONCE) {
         bool over = look == PH_LOOK_EXACTLY && ask(head, place);
         ph_observer_looked(over);

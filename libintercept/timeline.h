@@ -94,7 +94,7 @@ enum ph_look {
     PH_LOOK_EXACTLY, /* by the order of simulated times */
     PH_LOOK_LATER    /* not now: it shall look again */
 };
-enum ph_look ph_observer_looks(void);
+enum ph_look ph_observer_looks(const void *work); /* work: what it looks at */
 void ph_observer_looked(bool over);
 void ph_observers_due(void);              /* where the chain is about to communicate: it takes no lock */
 void ph_observers_catch_up(uint64_t waited_ns); /* after a wait of the host that took so long in virtual time; takes no lock */

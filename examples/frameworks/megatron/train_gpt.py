@@ -47,7 +47,9 @@ def parse():
     model.add_argument("--vocab-size", type=int, default=32000)
     model.add_argument("--swiglu", action="store_true", help="and RMSNorm, no biases, rotary positions: a Llama")
     model.add_argument("--transformer-impl", choices=["local", "transformer_engine"], default="local")
-    model.add_argument("--no-fusion", action="store_true", help="none of the fusions that Megatron-Core compiles with torch.compile")
+    model.add_argument("--fp8-format", choices=["e4m3", "hybrid"], help="needs Transformer Engine")
+    model.add_argument("--fp8-recipe", choices=["delayed", "tensorwise", "blockwise"], default="delayed")
+    model.add_argument("--no-fusion", action="store_true", help="none of the fusions that Megatron-Core leaves to torch.compile")
     model.add_argument("--masked-softmax-fusion", action="store_true", help="needs kernels from NVIDIA's apex")
     experts = parser.add_argument_group("mixture of experts")
     experts.add_argument("--num-experts", type=int)
@@ -89,7 +91,8 @@ def transformer_config(args, layers_per_stage):
     full = args.recompute_granularity == "full"
     llama = dict(gated_linear_unit=True, activation_func=F.silu, normalization="RMSNorm", add_bias_linear=False)
     fusions = not args.no_fusion
-    virtual = layers_per_stage // args.num_layers_per_virtual_pipeline_stage if args.num_layers_per_virtual_pipeline_stage else None
+    layers_per_chunk = args.num_layers_per_virtual_pipeline_stage
+    virtual = layers_per_stage // layers_per_chunk if layers_per_chunk else None
     moe = dict(
         num_moe_experts=args.num_experts, moe_router_topk=args.moe_router_topk, moe_aux_loss_coeff=args.moe_aux_loss_coeff,
         moe_router_load_balancing_type=args.moe_router_load_balancing_type, moe_grouped_gemm=args.moe_grouped_gemm,
@@ -110,12 +113,13 @@ def transformer_config(args, layers_per_stage):
         masked_softmax_fusion=args.masked_softmax_fusion,
         recompute_granularity=args.recompute_granularity, recompute_method=args.recompute_method if full else None,
         recompute_num_layers=args.recompute_num_layers if full else None,
-        transformer_impl=args.transformer_impl, **{**(llama if args.swiglu else {}), **moe})
+        fp8=args.fp8_format, fp8_recipe=args.fp8_recipe, transformer_impl=args.transformer_impl,
+        **{**(llama if args.swiglu else {}), **moe})
 
 
 class TorchNorm:
-    """PyTorch's own norm, its parameters marked as Megatron-Core wants them: with sequence parallelism each rank has the gradient of
-    its part of the sequence only, to be summed over the tensor-parallel group. (Megatron-Core's wrapper refuses that case.)"""
+    """PyTorch's own norm, its parameters marked as Megatron-Core wants them: with sequence parallelism each rank has the gradient
+    of its part of the sequence only, to be summed over the tensor-parallel group. (Megatron-Core's wrapper refuses that case.)"""
 
     def __new__(cls, config, hidden_size, eps=1e-5, **_):
         norm = (torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm)(hidden_size, eps=eps)
@@ -140,12 +144,13 @@ def build_model(args, config):
     ddp_config = DistributedDataParallelConfig(
         use_distributed_optimizer=args.use_distributed_optimizer, overlap_grad_reduce=args.overlap_grad_reduce,
         overlap_param_gather=args.overlap_param_gather, grad_reduce_in_fp32=True, check_for_nan_in_grad=True)
+    unit = 128 * config.tensor_model_parallel_size  # each rank's part of the vocabulary is a multiple of 128, as in Megatron-LM
     chunks = []
     for stage in range(config.virtual_pipeline_model_parallel_size or 1):
         vp_stage = stage if config.virtual_pipeline_model_parallel_size else None
         model = GPTModel(
             config=config, transformer_layer_spec=block_spec(args, config, vp_stage),
-            vocab_size=math.ceil(args.vocab_size / 128 / config.tensor_model_parallel_size) * 128 * config.tensor_model_parallel_size,
+            vocab_size=math.ceil(args.vocab_size / unit) * unit,
             max_sequence_length=args.seq_length,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
             post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
@@ -213,8 +218,8 @@ def forward_step(iterator, model):
 
 
 def model_flops(args, config):
-    """Floating-point operations of one iteration's forward and backward, recomputation not counted: 6 per token and weight of a
-    matrix product (active experts only), and 12 per token, layer, attention channel and key (Narayanan et al. 2021, section 5.1)."""
+    """Floating-point operations of one iteration's forward and backward, recomputation not counted: 6 per token and weight of
+    a matrix product (active experts only), 12 per token, layer, attention channel and key (Narayanan et al. 2021, 5.1)."""
     channels = config.kv_channels * config.num_attention_heads
     attention = config.hidden_size * (2 * channels + 2 * config.kv_channels * config.num_query_groups)
     mlp = config.hidden_size * config.ffn_hidden_size * (3 if config.gated_linear_unit else 2)
@@ -250,12 +255,11 @@ def train(args):
         wd_incr_steps=0, wd_incr_style="constant")
     connect(config, args, model, optimizer)
     iterators = data_iterators(args, len(model))
-    parameters = torch.tensor([sum(p.numel() for chunk in model for p in chunk.parameters())], device="cuda")
-    torch.distributed.all_reduce(parameters, group=parallel_state.get_model_parallel_group())
     if rank == 0:
+        parameters = sum(parameter.numel() for chunk in model for parameter in chunk.parameters())
         print(f" world size {world}, data parallel {parallel_state.get_data_parallel_world_size()}, "
               f"{get_num_microbatches()} micro-batches, {len(model)} model chunks per rank, "
-              f"parameters of a model replica {parameters.item():,}", flush=True)
+              f"parameters on rank 0: {parameters:,}", flush=True)
     step = get_forward_backward_func()
     for chunk in model:
         chunk.train()

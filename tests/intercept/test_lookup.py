@@ -1,0 +1,99 @@
+"""Why it exists: what a library looks up by name (dlsym) must be ours for the job, NVIDIA's for NVIDIA's own libraries, and
+untouched for everyone else; and a thread that only ever looks must leave its process in peace."""
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SITE = next((Path(sys.prefix) / "lib").glob("python3*/site-packages"))
+
+PRELUDE = """
+import ctypes, os, sys
+def load(path):
+    library = ctypes.CDLL(path)
+    library.lookup_next.restype = library.lookup_in.restype = ctypes.c_void_p
+    return library
+def owner(address):
+    for line in open("/proc/self/maps"):
+        low, high = (int(number, 16) for number in line.split()[0].split("-"))
+        if low <= address < high: return os.path.basename(line.split()[-1])
+"""
+
+
+@pytest.fixture
+def cudart():
+    """NVIDIA's runtime, from the wheel that PyTorch brings."""
+    return next((SITE / "nvidia").glob("*/lib/libcudart.so.1[23]"))
+
+
+@pytest.fixture
+def lookups(tmp_path, root):
+    """Compiles the leader tests' lookup.c under a name, with a number that tells it from others."""
+
+    def build(name, number):
+        target = tmp_path / name
+        source = root / "tests" / "leader" / "c" / "lookup.c"
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", f"-DNUMBER={number}", "-o", target, source], check=True)
+        return target
+
+    return build
+
+
+def test_a_function_looked_up_in_nvidias_runtime_is_ours(run_python, lookups, cudart):
+    run_python(PRELUDE + """
+job, vendor, runtime = load(sys.argv[1]), load(sys.argv[2]), os.fsencode(sys.argv[3])
+for name in (b"cudaGetDevice", b"cudaLaunchKernelExC", b"cudaMallocAsync"):
+    assert owner(job.lookup_in(runtime, name)) == "libphantora.so", name
+    assert owner(vendor.lookup_in(runtime, name)).startswith("libcudart"), name
+assert job.lookup_in(runtime, b"cudaNoSuchFunction") is None
+assert job.lookup_in(b"libc.so.6", b"cudaGetDevice") is None, "who asks whether a library has it must be told the truth"
+assert owner(job.lookup_in(b"libc.so.6", b"cuserid") or job.lookup_in(b"libc.so.6", b"abort")).startswith("libc")
+device = ctypes.c_int(-1)
+assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(job.lookup_in(runtime, b"cudaGetDevice"))(ctypes.addressof(device)) == 0
+assert device.value == 0
+""", lookups("libjob.so", 1), lookups("libcublas-like.so", 2), cudart)
+
+
+def test_rtld_next_still_goes_by_its_caller(run_python, lookups, built_library):
+    numbers = [lookups(f"libnumber{n}.so", n) for n in (1, 2, 3)]
+    run_python(PRELUDE + """
+def following(library):
+    address = library.lookup_next(b"lookup_number")
+    return address and ctypes.CFUNCTYPE(ctypes.c_int)(address)()
+assert [following(load(path)) for path in sys.argv[1:4]] == [2, 3, None]
+""", *numbers, LD_PRELOAD=" ".join(map(str, [built_library, *numbers])))
+
+
+WATCHDOG = """
+import ctypes, threading, time
+lib = ctypes.CDLL(None)
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+identity, comm, event = Id(), ctypes.c_void_p(), ctypes.c_void_p()
+buffer = ctypes.c_void_p()
+assert lib.cudaMalloc(ctypes.byref(buffer), ctypes.c_size_t(1 << 20)) == 0
+assert lib.ncclGetUniqueId(ctypes.byref(identity)) == 0
+assert lib.ncclCommInitRank(ctypes.byref(comm), 1, identity, 0) == 0
+assert lib.ncclAllReduce(buffer, buffer, ctypes.c_size_t(1 << 18), 7, 0, comm, None) == 0
+assert lib.cudaEventCreate(ctypes.byref(event)) == 0
+assert lib.cudaEventRecord(event, None) == 0
+looks = 0
+def look_until(end):
+    global looks
+    while time.monotonic() < end:
+        assert lib.cudaEventQuery(event) == 600  # cudaErrorNotReady: what the hub double always says
+        looks += 1
+watchdog = threading.Thread(target=look_until, args=(time.monotonic() + 1,))
+watchdog.start()
+watchdog.join()
+print(looks)
+"""
+
+
+def test_a_watchdog_that_looks_without_a_pause_leaves_its_rank_quiet(run_python, hub):
+    """As PyTorch's does when a process group is destroyed: a rank that is never quiet is never found idle by the others."""
+    done = run_python(WATCHDOG)
+    looks = int(done.stdout)
+    assert 0 < looks <= 20, "one second holds no more than twenty rounds with a pause of 50 ms"
+    assert len([message for message in hub.messages if message[0] == 3]) <= looks
