@@ -16,6 +16,7 @@
 #define PH_VIRTUAL_BASE 0x600000000000ull /* cuMemAddressReserve */
 #define PH_VIRTUAL_END 0x700000000000ull
 #define PH_SMALL_BYTES 65536u        /* values of collectives up to this size are carried */
+#define PH_INDEX_BYTES (8u << 20)    /* and collectives of integers up to this: tensors of so many integers have values */
 #define PH_COPY_BYTES (1u << 20)     /* copies up to this size are carried */
 #define PH_OBJECT_BYTES (16u << 20)  /* collectives of bytes, which are pickled objects, are carried up to this size per rank */
 #define PH_OBJECTS_BYTES (64u << 20) /* and up to this size for all ranks together */

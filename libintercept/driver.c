@@ -3,6 +3,7 @@
  * Why it exists: Triton and parts of PyTorch go past the runtime. Error codes and handles are the runtime's (they are one
  * numbering and one pointer in CUDA too), so most calls are the runtime's under another name. */
 #include "cudart.h"
+#include "known.h"
 #include "stale.h"
 #include "device.h"
 #include <string.h>
@@ -202,6 +203,7 @@ PH_EXPORT int cuMemsetD32Async(uint32_t *destination, unsigned value, size_t cou
 {
     int error = cudaMemsetAsync(destination, 0, count * 4, stream);
     if (!error && value && count * 4 <= PH_COPY_BYTES) ph_written(destination, count * 4);
+    else if (!error && value) ph_unknown(destination, count * 4);
     for (size_t i = 0; !error && value && i < count && count * 4 <= PH_COPY_BYTES; i++) destination[i] = value;
     return error;
 }

@@ -4,6 +4,7 @@
  * almost nothing. A device's slice of the window is one reserve-only mapping: pages appear only where values are written. */
 #include "addresses.h"
 #include "cudart.h"
+#include "known.h"
 #include "stale.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -197,6 +198,7 @@ void *ph_device_alloc(int device, size_t bytes)
         else devices[device].used -= size;
     }
     pthread_mutex_unlock(&memory_lock);
+    if (at) ph_unknown((void *)at, bytes);
     return (void *)at;
 }
 
@@ -344,6 +346,11 @@ void ph_move(void *destination, const void *source, size_t bytes)
 {
     ph_payload_settle(source, bytes);
     ph_payload_settle(destination, bytes);
+    bool lost = bytes > PH_COPY_BYTES && !ph_is_device(source), unknown = lost || ph_any_unknown(source, bytes);
+    if (bytes > PH_COPY_BYTES && ph_is_device(source)) unknown = unknown || !ph_absent(source, bytes);
+    if (!ph_is_device(destination)) ph_host_reads(source, bytes);
+    else if (unknown) ph_unknown(destination, bytes);
+    else ph_known(destination, bytes);
     if (bytes > PH_COPY_BYTES && (ph_is_device(destination) || ph_is_device(source))) make_zero(destination, bytes);
     else if (ph_is_device(destination) && bytes >= 4096 && ph_all_zero(source, bytes)) make_zero(destination, bytes);
     else values_follow(destination, bytes), memmove(destination, source, bytes);
@@ -352,6 +359,8 @@ void ph_move(void *destination, const void *source, size_t bytes)
 void ph_fill(void *destination, int value, size_t bytes)
 {
     ph_payload_settle(destination, bytes);
+    if (value == 0 || bytes <= PH_COPY_BYTES) ph_known(destination, bytes);
+    else ph_unknown(destination, bytes);
     if (value == 0 || bytes > PH_COPY_BYTES) make_zero(destination, bytes);
     else values_follow(destination, bytes), memset(destination, value, bytes);
 }

@@ -28,6 +28,7 @@ bool ph_nccl_carries(const struct ph_operation *op)
 {
     size_t most = op->send_bytes > op->recv_bytes ? op->send_bytes : op->recv_bytes;
     if (op->dtype == UINT8) return op->bytes <= PH_OBJECT_BYTES && most <= PH_OBJECTS_BYTES;
+    if (op->dtype == INT32 || op->dtype == UINT32 || op->dtype == INT64 || op->dtype == UINT64) return most <= PH_INDEX_BYTES;
     return most <= PH_SMALL_BYTES;
 }
 
@@ -92,7 +93,7 @@ static int launch(struct ph_operation *first)
             ph_pack_int(&ops, op->redop >= BUILT_IN_OPS ? 0 : op->redop);
             ph_pack_int(&ops, op->peer);
             ph_nccl_payload(&ops, op);
-            ph_pack_uint(&ops, op->recv_bytes && ph_nccl_carries(op));
+            ph_pack_uint(&ops, (uint64_t)(op->recv_bytes && ph_nccl_carries(op)) | (uint64_t)ph_nccl_unknown(op) << 1);
         }
         ph_host_resume();
         uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);

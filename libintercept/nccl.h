@@ -31,6 +31,8 @@ void ph_nccl_premultiply(const struct ph_operation *op, void *data);
 /* ---- nccl_values.c, leader/nccl_data.c -------------------------------------------------------------------------------------- */
 /* Packs the send buffer if it is carried, else nil. Called before the operation is sent, once. */
 void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op);
+/* Whether what it sends are values that nothing computed. After ph_nccl_payload. */
+bool ph_nccl_unknown(const struct ph_operation *op);
 /* Sees to the receive buffer: operation `index` of the launch that ends at `node` has been sent. */
 void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index);
 bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device); /* false: it cannot be read */

@@ -2,13 +2,17 @@
  *
  * Why it exists: small buffers have values that lie at their own addresses in this process; large ones have none. */
 #include "nccl.h"
+#include "known.h"
 #include "stale.h"
 #include <stdlib.h>
 #include <string.h>
 
 void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
 {
-    if (op->recv_bytes && !ph_nccl_carries(op) && ph_is_device(op->recv)) ph_forget(op->recv, op->recv_bytes);
+    if (op->recv_bytes && !ph_nccl_carries(op) && ph_is_device(op->recv)) {
+        ph_forget(op->recv, op->recv_bytes);
+        ph_unknown(op->recv, op->recv_bytes);
+    }
     if (!op->send || !op->send_bytes || !ph_nccl_carries(op)) {
         ph_pack_nil(pack);
         return;
@@ -23,6 +27,11 @@ void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
         ph_pack_bin(pack, copy, op->send_bytes);
         free(copy);
     } else ph_pack_bin(pack, op->send, op->send_bytes);
+}
+
+bool ph_nccl_unknown(const struct ph_operation *op)
+{
+    return op->send && op->send_bytes && ph_nccl_carries(op) && ph_any_unknown(op->send, op->send_bytes);
 }
 
 void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)

@@ -25,13 +25,15 @@ struct ph_rank_page {
     _Atomic uint64_t kernel_launches, comm_launches;
     _Atomic uint64_t allocated_bytes, peak_driver_bytes;
     _Atomic uint64_t torch_peak_allocated, torch_peak_reserved;
-    _Atomic uint64_t device, calls, reserved[2];
+    _Atomic uint64_t device, calls;
+    _Atomic uint64_t unknown_reads, chosen_values; /* known.c */
     _Atomic uint64_t busy_ns[PH_SOURCES];
     _Atomic uint64_t launches[PH_SOURCES];
     _Atomic uint64_t host_calls[PH_HOST_LEVELS], host_ns[PH_HOST_LEVELS]; /* --host-time model: what was charged, by enum ph_host_level */
 };
 _Static_assert(offsetof(struct ph_rank_page, clock_ns) == 16, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, calls) == 104, "wire-protocol.md");
+_Static_assert(offsetof(struct ph_rank_page, unknown_reads) == 112, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, busy_ns) == 128, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, launches) == 192, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, host_calls) == 256, "wire-protocol.md");

@@ -3,6 +3,7 @@
  * Why it exists: issuing a collective must not wait for its other members (NCCL does not), yet a small operator that runs on
  * the CPU reads its result at once. So a result stays owed until a read or write touches its bytes, and only then waits. */
 #include "core.h"
+#include "known.h"
 #include "stale.h"
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,7 @@ static void deliver(const struct owed *item)
         ph_warn("a small collective's result was needed on the host side before its other members came within %d s; it reads as zero",
                 PATIENCE_MS / 1000);
         ph_make_zero(item->destination, item->bytes);
+        ph_unknown(item->destination, item->bytes);
     } else {
         size_t n;
         const unsigned char *bytes = ph_read_bytes(&reply, &n);
@@ -83,6 +85,8 @@ static void deliver(const struct owed *item)
         ph_written(item->destination, n);
         if (n) memcpy(item->destination, bytes, n);
         ph_make_zero(item->destination + n, item->bytes - n);
+        if (ph_read_int(&reply)) ph_unknown(item->destination, item->bytes);
+        else ph_known(item->destination, item->bytes);
         ph_reply_free(&reply);
     }
     ph_host_resume();

@@ -5,6 +5,7 @@
  * Rule: a bit that is clear means zero; one that is set may mean anything. */
 #include "stale.h"
 #include "core.h"
+#include "known.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -129,6 +130,7 @@ PH_EXPORT int phantora_values_forget(void *pointer, size_t bytes)
 {
     if (pointer == carried) return carried = NULL, 0;
     ph_payload_drop(pointer, bytes);
+    ph_unknown(pointer, bytes);
     pthread_once(&once, map_bits);
     if (bytes == 0 || !any_written((uintptr_t)pointer, (uintptr_t)pointer + bytes)) return 1; /* nearly always: no look at the clock */
     ph_host_pause();

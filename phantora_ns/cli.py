@@ -80,6 +80,8 @@ def _print_version(ctx, _param, value: bool) -> None:
               help="Kernel-time database to ask before the user's own and the shipped one; may be repeated.")
 @click.option("--leaders", default="auto", show_default=True, metavar="auto|none|RANKS",
               help="Rank that runs on this machine's GPU and measures; auto: rank 0 where the GPU is the simulated model.")
+@click.option("--values", default="balanced", show_default=True, metavar="zeros|balanced",
+              help="What a job reads where only a GPU could know: zeros, or evenly spread choices (routes of tokens to experts).")
 @click.option("--keep-run-dir", is_flag=True, help="Keep the run's own files, to look into a failure.")
 @click.option("--quiet", is_flag=True, help="No summary, no progress line; failures still say why.")
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version.")

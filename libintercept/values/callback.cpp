@@ -18,6 +18,7 @@
 #include <deque>
 #include <optional>
 
+#include "choose.h"
 #include "face.h"
 #include "operators.h"
 #include "run.h"
@@ -41,11 +42,15 @@ bool find_face()
                find(face.recording, "phantora_values_recording") && find(face.job_ns, "phantora_values_job_ns") &&
                find(face.weighed, "phantora_values_weighed") && find(face.observed, "phantora_values_observed");
     find(face.plant, "phantora_values_plant");
+    const char *(*policy)() = nullptr;
+    face.balanced = find(policy, "phantora_values_policy") && policy() && std::strcmp(policy(), "balanced") == 0;
     find(face.failed, "phantora_values_failed");
     return find(face.is_device, "phantora_is_device") && find(face.pause, "phantora_values_pause") &&
            find(face.resume, "phantora_values_resume") && find(face.before_read, "phantora_values_before_read") &&
            find(face.written, "phantora_values_written") && find(face.copy_begins, "phantora_values_copy_begins") &&
-           find(face.absent, "phantora_values_absent") &&
+           find(face.absent, "phantora_values_absent") && find(face.unknown, "phantora_values_unknown") &&
+           find(face.known, "phantora_values_known") && find(face.any_unknown, "phantora_values_any_unknown") &&
+           find(face.chosen, "phantora_values_chosen") &&
            find(face.forget, "phantora_values_forget") && find(face.operator_begin, "phantora_operator_begin") && find(face.operator_end, "phantora_operator_end");
 }
 
@@ -62,8 +67,13 @@ struct Frame {
     const Operator *op = nullptr;
     int exceptions = 0;
     bool runnable = false;                 /* every argument is small */
+    bool countable = false;                /* it would be, but for large floats that read as zero: runs if it gives integers */
+    bool chosen = false;                   /* the policy decides its results */
+    bool unknown = false;                  /* of a runnable operator: an argument holds what nothing computed */
     bool inner_wrote = false;
-    std::vector<c10::IValue> inputs;       /* of a runnable operator; else its out= arguments alone */
+    std::vector<c10::IValue> inputs;       /* of an operator that may be run or whose results are chosen */
+    std::vector<c10::IValue> changed;      /* of an operator that gives nothing back: what it writes to */
+    std::vector<c10::IValue> outs;         /* its out= arguments */
     std::vector<Saved> saved;              /* of a runnable operator: what it may change */
     std::vector<const void *> filled;      /* tensors that inner operators have given values */
     std::optional<at::Generator> generator;
@@ -73,8 +83,8 @@ struct Frame {
 
     void reset()
     {
-        runnable = inner_wrote = false;
-        inputs.clear(), saved.clear(), filled.clear(), dims.clear(), ranks.clear();
+        runnable = countable = chosen = unknown = inner_wrote = false;
+        inputs.clear(), changed.clear(), outs.clear(), saved.clear(), filled.clear(), dims.clear(), ranks.clear();
         generator.reset();
         input_bytes = 0;
     }
@@ -106,30 +116,32 @@ struct Paused {
     ~Paused() { face.resume(); }
 };
 
-void settle(const c10::IValue &value, bool written = false)
+/* `touched`: to be read by a kernel that may write to it all the same, as batch norms do to what their schemas call inputs. */
+void settle(const c10::IValue &value, bool written = false, bool touched = false)
 {
     each_tensor(value, [=](const at::Tensor &tensor) {
         if (!on_device(tensor) || size_of(tensor) != Size::kSmall) return;
         size_t bytes = span_bytes(tensor);
         if (!bytes) return;
         face.before_read(address(tensor), bytes);
-        if (written) face.written(address(tensor), bytes);
+        if (written || (touched && bytes <= kSmallBytes)) face.written(address(tensor), bytes);
     });
 }
 
 /* Rows of bytes longer than other small tensors only count as small if they hold something: buffers of large models that are
- * looked at as bytes do not. */
+ * looked at as bytes do not. Nor do large integers that nothing has computed. */
 bool worth_running(const at::Tensor &tensor, bool written)
 {
     Size size = size_of(tensor);
     if (size != Size::kSmall || written || !on_device(tensor)) return size == Size::kSmall;
     size_t bytes = span_bytes(tensor);
-    return bytes <= kSmallBytes || !face.absent(address(tensor), bytes);
+    if (bytes <= kSmallBytes || !face.absent(address(tensor), bytes)) return true;
+    return (tensor.dim() != 1 || tensor.scalar_type() != at::kByte) && !face.any_unknown(address(tensor), bytes);
 }
 
 /* What a look at the arguments tells. */
 struct Scan {
-    bool device = false, small = true;
+    bool device = false, small = true, countable = true;
 };
 
 Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
@@ -139,7 +151,10 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
         const auto &input = inputs[i];
         if (input.isDevice() && input.toDevice().is_cuda()) result.device = true;
         each_tensor(input, [&](const at::Tensor &tensor) {
-            if (result.small && !face.observe_only && !worth_running(tensor, frame.op->written[i])) result.small = false;
+            if ((result.small || result.countable) && !face.observe_only && !worth_running(tensor, frame.op->written[i])) {
+                result.small = false;
+                result.countable &= frame.op->counts && !frame.op->written[i] && readable_zeros(tensor);
+            }
             if (!on_device(tensor)) return;
             result.device = true;
             auto *impl = tensor.unsafeGetTensorImpl();
@@ -158,9 +173,11 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
     const Operator &op = *frame.op;
-    for (const auto &input : inputs) settle(input, true); /* batch norms write to arguments that their schemas call inputs */
+    for (size_t i = 0; i < inputs.size(); i++) settle(inputs[i], op.written[i], true);
     Paused paused;
     frame.inputs.assign(inputs.begin(), inputs.end());
+    for (size_t i = 0; i < inputs.size() && !frame.unknown; i++)
+        if (!op.out[i] && !(op.written[i] && op.overwrites)) frame.unknown = any_unknown(inputs[i]);
     if (op.random) frame.generator = stand_in_generator(op, inputs);
     if (!op.any_written) return;
     for (size_t i = 0; i < op.arguments; i++) {
@@ -173,12 +190,12 @@ void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     }
 }
 
-/* The host will read back what the operator's own kernel would have computed: make it read that. Zero if the operands have
- * no values, rather than what happens to lie in memory. */
+/* The host will read back what the operator's own kernel would have computed: make it read that. If the operands have no
+ * values, what zeros give, rather than what happens to lie in memory. */
 void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inputs)
 {
     if (!face.plant) return;
-    int64_t number = 0;
+    int64_t number = op.name == "aten::equal" && face.balanced && inputs[0].toTensor().sizes() == inputs[1].toTensor().sizes();
     if (small) {
         for (const auto &input : inputs) settle(input);
         Paused paused;
@@ -207,14 +224,22 @@ void started(const at::RecordFunction &function)
         return;
     }
     if (face.observe_only) return frame.announce();
-    frame.runnable = seen.small && op->treatment == Treatment::kRun && (!op->random || op->generator >= 0 || op->substitute);
-    if (frame.runnable) {
-        prepare(frame, inputs);
-    } else if (op->any_out) {
-        for (size_t i = 0; i < op->arguments; i++)
-            if (op->out[i]) frame.inputs.push_back(inputs[i]);
+    if (op->choice != Choice::kNone) {
+        for (const auto &input : inputs) settle(input);
+        frame.chosen = to_be_chosen(*op, inputs);
     }
-    if (op->read_back) plant_number(*op, seen.small, inputs);
+    bool can_run = op->treatment == Treatment::kRun && (!op->random || op->generator >= 0 || op->substitute);
+    frame.runnable = can_run && seen.small && !(frame.chosen && op->choice == Choice::kDraw);
+    frame.countable = can_run && !seen.small && seen.countable && face.balanced;
+    if (frame.runnable || frame.countable) prepare(frame, inputs);
+    else if (frame.chosen) frame.inputs.assign(inputs.begin(), inputs.end());
+    if (!frame.runnable && op->any_written) {
+        for (size_t i = 0; i < op->arguments; i++) {
+            if (op->out[i]) frame.outs.push_back(inputs[i]);
+            else if (op->written[i] && op->returns == 0) frame.changed.push_back(inputs[i]);
+        }
+    }
+    if (op->read_back) plant_number(*op, seen.small || frame.countable, inputs);
     if (op->copies) face.copy_begins();
     frame.announce();
 }
@@ -227,21 +252,42 @@ bool all_small(c10::ArrayRef<c10::IValue> values)
     return small;
 }
 
+bool all_indices(c10::ArrayRef<c10::IValue> values)
+{
+    bool indices = true;
+    for (const auto &value : values)
+        each_tensor(value, [&](const at::Tensor &tensor) { indices = indices && (!tensor.defined() || is_index(tensor)); });
+    return indices;
+}
+
+/* What an inner operator has given values, the outer one must leave alone. */
+void tell_outer(Frame *outer, const c10::IValue &value)
+{
+    if (!outer) return;
+    outer->inner_wrote = true;
+    each_tensor(value, [&](const at::Tensor &tensor) {
+        if (on_device(tensor)) outer->filled.push_back(address(tensor));
+    });
+}
+
 void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
     for (const auto &output : outputs) settle(output, true);
     Paused paused;
     if (frame.inner_wrote)
         for (const auto &saved : frame.saved) std::memcpy(saved.address, saved.bytes.data(), saved.bytes.size());
-    run(*frame.op, frame.inputs, outputs, frame.generator);
-    if (!outer) return;
-    auto note = [&](const at::Tensor &tensor) {
-        if (on_device(tensor)) outer->filled.push_back(address(tensor));
-    };
-    outer->inner_wrote = true;
-    for (const auto &output : outputs) each_tensor(output, note);
+    bool unknown = !run(*frame.op, frame.inputs, outputs, frame.generator) || frame.unknown;
+    for (const auto &output : outputs) mark(output, unknown), tell_outer(outer, output);
     for (size_t i = 0; i < frame.op->arguments; i++)
-        if (frame.op->written[i]) each_tensor(frame.inputs[i], note);
+        if (frame.op->written[i]) mark(frame.inputs[i], unknown), tell_outer(outer, frame.inputs[i]);
+}
+
+void choose_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs, bool ran)
+{
+    Paused paused;
+    if (!choose(*frame.op, frame.inputs, outputs, ran)) return;
+    face.chosen();
+    for (const auto &output : outputs) tell_outer(outer, output);
 }
 
 /* Large results lose what small tensors have left in their memory, or what they held before: half of a value is none. */
@@ -252,6 +298,16 @@ void forget_large(Frame &frame, const c10::IValue &value)
         if (!tensor.is_non_overlapping_and_dense()) return; /* what lies in its gaps is not its own */
         if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) != frame.filled.end()) return;
         if (!face.forget(address(tensor), tensor.nbytes())) frame.filled.push_back(address(tensor));
+        else if (frame.op->zeroes) face.known(address(tensor), tensor.nbytes());
+    });
+}
+
+/* What an operator that was not run has changed in place keeps its bytes, but they are not what a GPU's would be. */
+void mark_changed(Frame &frame, const c10::IValue &value)
+{
+    each_tensor(value, [&](const at::Tensor &tensor) {
+        if (!on_device(tensor) || size_of(tensor) == Size::kOpaque) return;
+        if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) == frame.filled.end()) mark(tensor, !frame.op->zeroes);
     });
 }
 
@@ -268,10 +324,11 @@ void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
             if (outer) outer->inner_wrote = true;
         });
     };
-    if (!frame.runnable)
-        for (const auto &out : frame.inputs) zero_unless_filled(out), forget_large(frame, out);
+    for (const auto &out : frame.outs) zero_unless_filled(out), forget_large(frame, out);
+    for (const auto &value : frame.changed) mark_changed(frame, value);
     for (size_t i = 0; i < outputs.size(); i++) {
         if (frame.op->fresh[i]) zero_unless_filled(outputs[i]);
+        else if (!frame.op->keeps && !frame.op->copies) mark_changed(frame, outputs[i]);
         if (!frame.op->keeps) forget_large(frame, outputs[i]);
     }
 }
@@ -289,17 +346,17 @@ void ended(const at::RecordFunction &function)
     bool threw = std::uncaught_exceptions() > frame->exceptions || outputs.size() != op.returns;
     if (op.read_back && face.plant) face.plant(nullptr, 0);
     if (!face.observe_only && !threw && op.treatment != Treatment::kEnclose) {
-        if (frame->runnable && all_small(outputs))
-            run_frame(*frame, outer, outputs);
-        else
-            zero_frame(*frame, outer, outputs);
+        bool ran = (frame->runnable || (frame->countable && all_indices(outputs))) && all_small(outputs);
+        if (ran) run_frame(*frame, outer, outputs);
+        else zero_frame(*frame, outer, outputs);
+        if (frame->chosen) choose_frame(*frame, outer, outputs, ran);
     }
     if (outer) outer->filled.insert(outer->filled.end(), frame->filled.begin(), frame->filled.end());
     if (op.treatment != Treatment::kAllocate) {
         face.operator_end();
         if (outer && outer->op->treatment != Treatment::kAllocate) outer->announce();
     }
-    frame->inputs.clear(); /* the job's tensors must not live longer than the job wants */
+    frame->inputs.clear(), frame->outs.clear(), frame->changed.clear(); /* the job's tensors must not live longer than it wants */
     frame->generator.reset();
     stack.depth--;
 }

@@ -15,6 +15,10 @@ constexpr size_t kSmallBytes = 65536;
 /* Rows of bytes are pickled objects on their way to other ranks: up to this size they have values. Equals PH_OBJECT_BYTES. */
 constexpr size_t kObjectBytes = 16 << 20;
 
+/* Integers and booleans steer jobs (routes of tokens, masks, labels): up to this size they have values, unless the policy is zeros.
+ * The map of 8,192 tokens to 256 experts as int32. Equals PH_INDEX_BYTES. */
+constexpr size_t kIndexBytes = 8 << 20;
+
 struct Face {
     int (*is_device)(const void *pointer);
     void (*pause)();  /* from here on this thread's CPU time is the simulator's, not the job's */
@@ -24,6 +28,11 @@ struct Face {
     void (*before_read)(const void *pointer, size_t bytes);
     void (*written)(const void *pointer, size_t bytes); /* device memory that is written here */
     int (*absent)(const void *pointer, size_t bytes); /* nothing was ever written there; may wait as before_read does */
+    void (*unknown)(const void *pointer, size_t bytes); /* nothing computed these bytes */
+    void (*known)(const void *pointer, size_t bytes);   /* they are what a GPU's would be */
+    int (*any_unknown)(const void *pointer, size_t bytes);
+    void (*chosen)();  /* the policy chose a result */
+    bool balanced;     /* the policy is --values balanced, not zeros */
     void (*copy_begins)();
     /* Makes a large result zero; 0 when a copy since copy_begins has brought it values, which stay. */
     int (*forget)(void *pointer, size_t bytes);

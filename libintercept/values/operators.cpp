@@ -31,6 +31,26 @@ const std::unordered_map<std::string, size_t> kReadBack = {
     {"aten::unique_dim", sizeof(int64_t)},
 };
 
+const std::unordered_map<std::string, Choice> kChoices = {
+    {"aten::topk", Choice::kTopk},       {"aten::argmax", Choice::kExtreme},        {"aten::argmin", Choice::kExtreme},
+    {"aten::max.dim", Choice::kExtreme}, {"aten::min.dim", Choice::kExtreme},       {"aten::kthvalue", Choice::kExtreme},
+    {"aten::mode", Choice::kExtreme},    {"aten::median.dim", Choice::kExtreme},    {"aten::nanmedian.dim", Choice::kExtreme},
+    {"aten::sort", Choice::kSort},       {"aten::sort.stable", Choice::kSort},      {"aten::multinomial", Choice::kDraw},
+    {"aten::all", Choice::kAll},         {"aten::all.dim", Choice::kAll},           {"aten::all.dims", Choice::kAll},
+    {"aten::histc", Choice::kCount},     {"aten::bincount", Choice::kCount},
+};
+
+/* Operators that can make integers or booleans of floats. */
+const std::unordered_set<std::string> kCounting = {
+    "aten::eq",       "aten::ne",       "aten::lt",           "aten::le",          "aten::gt",          "aten::ge",
+    "aten::isnan",    "aten::isinf",    "aten::isposinf",     "aten::isneginf",    "aten::signbit",     "aten::logical_not",
+    "aten::copy_",    "aten::nonzero",  "aten::count_nonzero", "aten::logical_and", "aten::logical_or", "aten::logical_xor",
+    "aten::bucketize", "aten::searchsorted", "aten::_to_copy",
+};
+
+/* Beside random ones in place. */
+const std::unordered_set<std::string> kOverwriting = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_"};
+
 Treatment classify(const c10::OperatorHandle &handle, const std::string &name, bool substituted)
 {
     const auto &schema = handle.schema();
@@ -58,6 +78,11 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
     op->random = handle.hasTag(at::Tag::nondeterministic_seeded);
     op->keeps = kNeverRun.count(op->name) > 0;
     op->copies = op->name == "aten::copy_";
+    op->zeroes = op->name == "aten::zero_" || op->name == "aten::_foreach_zero_";
+    op->overwrites = kOverwriting.count(op->name) > 0 || (op->random && op->name.back() == '_');
+    op->counts = kCounting.count(op->name) > 0;
+    auto choice = kChoices.find(op->overload.empty() ? op->name : op->name + "." + op->overload);
+    if (choice != kChoices.end()) op->choice = choice->second;
     op->softmax = op->name == "aten::_softmax" || op->name == "aten::_log_softmax";
     op->arguments = schema.arguments().size();
     op->returns = schema.returns().size();

@@ -22,6 +22,17 @@ enum class Treatment {
     kRun,
 };
 
+/* What an operator decides by an order among values that large tensors do not have: choose.h. */
+enum class Choice {
+    kNone,
+    kTopk,
+    kExtreme, /* one of many, by its place: argmax, max, median, ... */
+    kSort,
+    kDraw, /* multinomial */
+    kAll,
+    kCount /* histc, bincount */
+};
+
 struct Operator {
     c10::OperatorHandle handle;
     std::string name, overload; /* "aten::add", "Tensor" */
@@ -30,6 +41,10 @@ struct Operator {
     bool random = false;         /* draws from a generator */
     int generator = -1;          /* index of the Generator argument, -1: none */
     bool keeps = false;          /* its results hold what they held: it changes what a tensor is */
+    bool zeroes = false;         /* makes zeros of its arguments, of any size */
+    bool overwrites = false;     /* what its arguments held does not matter to what they will */
+    bool counts = false;         /* makes integers or booleans of floats, element by element or by counting */
+    Choice choice = Choice::kNone;
     bool copies = false;         /* copy_, which may carry values of more than small tensors by itself */
     bool softmax = false;        /* has a "half to float" flag that CPU kernels refuse (_softmax, _log_softmax) */
     size_t read_back = 0;        /* bytes of a number that its own kernel computes and the host reads, to size or be its result */

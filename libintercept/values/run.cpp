@@ -3,7 +3,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <cstring>
@@ -17,21 +16,6 @@ namespace phantora {
 Counts counts;
 
 namespace {
-
-/* The job's warnings come from its own operator; the same operator on the CPU would repeat them. */
-struct Silence : c10::WarningHandler {
-    void process(const c10::Warning &) override {}
-};
-
-/* Whatever modes, autograd or transforms surround the job's operator, here only plain CPU kernels are called. */
-struct PlainCpu {
-    at::DisableRecordFunctionGuard unrecorded;
-    c10::impl::ForceDispatchKeyGuard plain{
-        c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
-        c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::python_ks};
-    Silence silence;
-    c10::WarningUtils::WarningHandlerGuard silent{&silence};
-};
 
 /* Arguments as the CPU kernel gets them. With `widen`, tensors of 16-bit floats become float copies, for kernels that exist in
  * no narrower type on the CPU; what those write is brought back afterwards. */
@@ -209,6 +193,7 @@ void zero(const c10::IValue &value)
             PlainCpu guard;
             alias(tensor).zero_();
         }
+        mark(tensor, true);
         counts.zeroed++;
     });
 }

@@ -5,6 +5,9 @@
 #ifndef PHANTORA_VALUES_RUN_H
 #define PHANTORA_VALUES_RUN_H
 #include <ATen/core/Generator.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
 
 #include <atomic>
 #include <optional>
@@ -13,6 +16,21 @@
 #include "operators.h"
 
 namespace phantora {
+
+/* The job's warnings come from its own operator; the same operator on the CPU would repeat them. */
+struct Silence : c10::WarningHandler {
+    void process(const c10::Warning &) override {}
+};
+
+/* Whatever modes, autograd or transforms surround the job's operator, here only plain CPU kernels are called. */
+struct PlainCpu {
+    at::DisableRecordFunctionGuard unrecorded;
+    c10::impl::ForceDispatchKeyGuard plain{
+        c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+        c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::python_ks};
+    Silence silence;
+    c10::WarningUtils::WarningHandlerGuard silent{&silence};
+};
 
 struct Counts {
     std::atomic<uint64_t> ran{0}, zeroed{0}, failed{0}, planted{0};

@@ -224,6 +224,22 @@ Results dropout(const Call &call)
     return {rate == 1 ? at::zeros_like(input) : (wide(input) * kept / (1 - rate)).to(input.scalar_type()), kept};
 }
 
+/* The CPU's exists for floats alone. In integers as the GPU's is: ATen's native/cuda/SummaryOps.cu, getBin. */
+Results histogram(const Call &call)
+{
+    Tensor self = call.tensor("self");
+    int64_t bins = call["bins"].toInt();
+    if (!c10::isIntegralType(self.scalar_type(), false))
+        return {at::histc(wide(self), bins, call["min"].toScalar(), call["max"].toScalar()).to(self.scalar_type())};
+    int64_t low = call["min"].toScalar().toLong(), high = call["max"].toScalar().toLong();
+    Tensor values = self.reshape(-1).to(at::kLong);
+    if (low == high && values.numel()) low = values.min().item<int64_t>(), high = values.max().item<int64_t>();
+    if (low == high) low--, high++;
+    values = values.masked_select((values >= low).logical_and(values <= high));
+    Tensor bin = (values - low).mul(bins).floor_divide(high - low).clamp_max(bins - 1);
+    return {at::bincount(bin, {}, bins).to(self.scalar_type())};
+}
+
 Results product(const Call &call)
 {
     auto type = call["out_dtype"].toScalarType();
@@ -253,6 +269,7 @@ const std::unordered_map<std::string, Substitute> kSubstitutes = {
     {"aten::_scaled_dot_product_efficient_attention_backward", attention_backward},
     {"aten::_scaled_dot_product_cudnn_attention_backward", attention_backward},
     {"aten::native_dropout", dropout},
+    {"aten::histc", histogram},
     {"aten::mm.dtype", product},
     {"aten::bmm.dtype", product},
 };

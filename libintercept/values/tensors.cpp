@@ -3,6 +3,10 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "face.h"
 
 namespace phantora {
@@ -39,9 +43,64 @@ Size size_of(const at::Tensor &tensor)
     if (!tensor.is_cuda()) return tensor.is_cpu() ? Size::kSmall : Size::kOpaque;
     auto *impl = tensor.unsafeGetTensorImpl();
     if (impl->has_symbolic_sizes_strides()) return Size::kOpaque;
-    size_t limit = tensor.dim() == 1 && tensor.scalar_type() == at::kByte ? kObjectBytes : kSmallBytes;
+    size_t limit = tensor.dim() == 1 && tensor.scalar_type() == at::kByte ? kObjectBytes
+                   : face.balanced && is_index(tensor)                    ? kIndexBytes
+                                                                          : kSmallBytes;
     if (static_cast<size_t>(impl->numel()) * impl->itemsize() > limit || span_bytes(tensor) > limit) return Size::kLarge;
     return impl->numel() == 0 || face.is_device(address(tensor)) ? Size::kSmall : Size::kOpaque;
+}
+
+bool is_index(const at::Tensor &tensor) { return c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true); }
+
+bool readable_zeros(const at::Tensor &tensor)
+{
+    return on_device(tensor) && size_of(tensor) == Size::kLarge && tensor.is_floating_point() && tensor.nbytes() <= kIndexBytes &&
+           span_bytes(tensor) <= kIndexBytes && face.is_device(address(tensor));
+}
+
+/* ---- which bytes are known ------------------------------------------------------------------------------------------------ */
+template <class Visit>
+static void each_run(const at::Tensor &tensor, Visit visit)
+{
+    constexpr int64_t kMostRuns = 65536; /* beyond these what lies between counts as well */
+    if (!on_device(tensor) || !tensor.has_storage() || tensor.numel() == 0) return;
+    auto *base = static_cast<char *>(address(tensor));
+    size_t run = tensor.element_size();
+    if (tensor.is_non_overlapping_and_dense()) return visit(base, run * static_cast<size_t>(tensor.numel()));
+    std::vector<std::pair<int64_t, int64_t>> dims; /* stride in bytes, size; the inner ones become part of the run */
+    for (int64_t i = 0; i < tensor.dim(); i++)
+        if (tensor.size(i) > 1 && tensor.stride(i) > 0) dims.emplace_back(tensor.stride(i) * tensor.element_size(), tensor.size(i));
+    std::sort(dims.begin(), dims.end());
+    size_t inner = 0;
+    for (; inner < dims.size() && dims[inner].first == static_cast<int64_t>(run); inner++) run *= static_cast<size_t>(dims[inner].second);
+    int64_t runs = 1;
+    for (size_t i = inner; i < dims.size(); i++) runs *= dims[i].second;
+    if (runs > kMostRuns) return visit(base, span_bytes(tensor));
+    for (int64_t i = 0; i < runs; i++) {
+        int64_t offset = 0, rest = i;
+        for (size_t d = inner; d < dims.size(); d++) offset += rest % dims[d].second * dims[d].first, rest /= dims[d].second;
+        visit(base + offset, run);
+    }
+}
+
+static bool wrapped(const at::Tensor &tensor) { return size_of(tensor) == Size::kOpaque; }
+
+bool any_unknown(const c10::IValue &value)
+{
+    bool found = false;
+    each_tensor(value, [&](const at::Tensor &tensor) {
+        if (found || !on_device(tensor) || wrapped(tensor)) return;
+        each_run(tensor, [&](const char *at, size_t bytes) { found = found || face.any_unknown(at, bytes); });
+    });
+    return found;
+}
+
+void mark(const c10::IValue &value, bool unknown)
+{
+    each_tensor(value, [&](const at::Tensor &tensor) {
+        if (!on_device(tensor) || wrapped(tensor)) return;
+        each_run(tensor, [&](const char *at, size_t bytes) { (unknown ? face.unknown : face.known)(at, bytes); });
+    });
 }
 
 at::Tensor alias(const at::Tensor &tensor)

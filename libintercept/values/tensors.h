@@ -19,8 +19,13 @@ size_t span_bytes(const at::Tensor &tensor);
 /* Where a tensor's first element lies; nullptr for a tensor without memory. */
 void *address(const at::Tensor &tensor);
 
-/* What can be done with a CUDA tensor. Undefined and CPU tensors count as small. */
+/* What can be done with a CUDA tensor. Undefined and CPU tensors count as small. Small ones have values. */
 Size size_of(const at::Tensor &tensor);
+
+/* Whether a tensor of floats is large, but not too large to be looked at as the zeros that it holds. */
+bool readable_zeros(const at::Tensor &tensor);
+
+bool is_index(const at::Tensor &tensor); /* of integers or booleans */
 
 inline bool on_device(const at::Tensor &tensor) { return tensor.defined() && tensor.is_cuda(); }
 
@@ -36,6 +41,12 @@ void each_tensor(const c10::IValue &value, Visit visit)
         }
     }
 }
+
+/* Whether any device tensor in `value` has bytes that nothing computed. What is owed to it must have been settled. */
+bool any_unknown(const c10::IValue &value);
+
+/* Says of every byte of the device tensors in `value` that nothing has computed it, or that it is known. */
+void mark(const c10::IValue &value, bool unknown);
 
 /* A CPU tensor over the bytes of a small CUDA tensor; any other tensor as it is. */
 at::Tensor alias(const at::Tensor &tensor);

@@ -18,6 +18,8 @@ from phantora_ns.sim.graph import EventGraph, Mismatch, Op
 
 WANTED = 1
 """OPS' flag bit: the client will fetch the result."""
+UNKNOWN = 2
+"""OPS' flag bit: nothing has computed what the client sends."""
 MAX_RESULTS = 65536
 """Results remembered per client for a FETCH to come; the oldest go first."""
 MAX_VALUE_BYTES = 256 << 20
@@ -43,6 +45,10 @@ class Waiter(NamedTuple):
     def result(self) -> bytes:
         """What its receive buffer holds."""
         return self.exchange.result(self.rank)
+
+    def unknown(self) -> bool:
+        """Whether nothing has computed what it holds."""
+        return self.exchange.result_unknown()
 
 
 class Communicators:
@@ -150,11 +156,13 @@ class Communicators:
         ready: list[Waiter] = []
         for index, (transfer, (op, payload, flags)) in enumerate(zip(transfers, items, strict=True)):
             exchange = transfer.values
-            if payload is not None or flags & WANTED:
+            if payload is not None or flags & (WANTED | UNKNOWN):
                 if exchange is None:
                     exchange = transfer.values = _exchange(op, len(comm.clients))
                 if payload is not None:
                     exchange.payloads[rank] = payload
+                if flags & UNKNOWN:
+                    exchange.unknown.add(rank)
                 if flags & WANTED:
                     self._keep(client, (node, index), exchange, rank)
         for transfer in transfers:  # only now: a rank that sends to itself has both halves of one transfer in `items`

@@ -57,11 +57,12 @@ def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
 class Exchange:
     """The values of one transfer: what each rank put in, how many still want the result, who already waits for it.
 
-    `complete`: every member has issued its part. `expired`: the values were dropped before everyone had fetched them.
+    `complete`: every member has issued its part. `expired`: the values were dropped before everyone had fetched them. `unknown`: the
+    ranks whose part nothing has computed.
     """
 
     __slots__ = ("kind", "count_bytes", "dtype", "redop", "root", "size", "payloads", "wanted", "waiters", "complete", "expired",
-                 "_reduced")
+                 "unknown", "_reduced")
 
     def __init__(self, kind: int, count_bytes: int, dtype: int, redop: int, root: int, size: int) -> None:
         self.kind = kind
@@ -75,6 +76,7 @@ class Exchange:
         self.waiters: list = []
         self.complete = False
         self.expired = False
+        self.unknown: set[int] = set()
         self._reduced: bytes | None = None
 
     def held_bytes(self) -> int:
@@ -107,6 +109,14 @@ class Exchange:
         if kind == ALL_TO_ALL:
             return b"".join(self._part(source)[rank * count : (rank + 1) * count] for source in range(self.size))
         return b"".join(self._part(source) for source in range(self.size))
+
+    def result_unknown(self) -> bool:
+        """Whether a result is not what GPUs would give: a part of it was not computed, or it cannot be made."""
+        if self.expired:
+            return True
+        if self.kind in (ALL_REDUCE, REDUCE_SCATTER, REDUCE) and self.payloads and not self._reduce():
+            return True
+        return self.root in self.unknown if self.kind in (BROADCAST, SCATTER) else bool(self.unknown)
 
     def _part(self, rank: int) -> bytes:
         part = self.payloads.get(rank)

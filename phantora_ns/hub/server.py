@@ -411,7 +411,7 @@ class Hub:
             client.fetching = None
         client.fetches.discard(number)
         if not client.gone and client.failure is None:
-            self._send(client.identity, [protocol.FETCH, number, waiter.result()])
+            self._send(client.identity, [protocol.FETCH, number, waiter.result(), int(waiter.unknown())])
         self.communicators.delivered(waiter)
 
     def _answer(self, request: Request, reply: list) -> None:

@@ -39,6 +39,11 @@ RECORDING = "recording.sqlite"  # hub/recording.py
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+BALANCED = "balanced"
+VALUES = ("zeros", BALANCED)
+"""What --values may be: what a job reads where only a GPU could know (docs/values.md)."""
+
+
 @dataclass(frozen=True)
 class Request:
     """All that a run needs, validated. `cluster` is config.Cluster."""
@@ -50,6 +55,7 @@ class Request:
     report: Path | None = None
     host: host_time.HostTime = host_time.HostTime()
     sync: str = "conservative"
+    values: str = BALANCED
     keep_run_dir: bool = False
     quiet: bool = False
     databases: tuple[str, ...] = ()
@@ -129,7 +135,7 @@ class Runner:
         self._host = host_time.prepare(request.host, request.cluster.gpu_model, request.databases, path, request.quiet)
         run = {"cluster": os.path.abspath(request.cluster.file), "nodes": request.shape.nodes,
                "gpus_per_node": request.shape.gpus_per_node, **self._host.run,
-               "sync": request.sync, "values": "cpu" if environment.VALUES_LIBRARY.is_file() else "none",
+               "sync": request.sync, "values": request.values if environment.VALUES_LIBRARY.is_file() else "none",
                "databases": list(request.databases), "leader": None, "recording": None,
                "command": list(request.command.argv), "options": list(request.options)}
         if request.leading is not None:
@@ -153,7 +159,7 @@ class Runner:
     def _start_nodes(self, path: Path) -> None:
         request, outer = self._request, environment.outer_environment()
         isolated = request.shape.isolated
-        job = environment.job_environment(outer, path, request.shape, self._kernel_info) | self._host.environment
+        job = environment.job_environment(outer, path, request.shape, self._kernel_info) | self._host.environment | {"PHANTORA_VALUES": request.values}
         if request.trace is not None:
             job |= request.trace.environment()
         if request.leading is not None:

@@ -34,6 +34,8 @@ class RankPage(NamedTuple):
     torch_peak_reserved: int
     device: int
     calls: int
+    unknown_reads: int
+    chosen_values: int
     busy_ns: tuple[int, ...]
     launches: tuple[int, ...]
     host_calls: tuple[int, ...]
@@ -50,4 +52,4 @@ def read_page(path: Path) -> RankPage:
     if words[0] != MAGIC or words[1] != VERSION:
         raise ValueError(f"{path}: not a rank's page of version {VERSION}")
     levels = len(HOST_LEVELS)
-    return RankPage(*words[2:14], words[16:24], words[24:32], words[32:32 + levels], words[40:40 + levels])
+    return RankPage(*words[2:16], words[16:24], words[24:32], words[32:32 + levels], words[40:40 + levels])

@@ -51,6 +51,8 @@ def build_report(run_dir: Path, *, exit_code: int, failed_by: str | None, wall_s
         "hub_cpu_ns": _of(hub, "hub_cpu_ns"),
         "kernel_time_share": {name: round(ns / sum(busy), 6) for name, ns in zip(SOURCES, busy, strict=True) if ns},
         "host_time": host_part(run, pages.values()),
+        "values": {"policy": run.get("values"), "unknown_reads": sum(page.unknown_reads for page in pages.values()),
+                   "chosen": sum(page.chosen_values for page in pages.values())},
         "databases": run.get("databases", []),
         "leading": leading and leading | {"profile": _profile_command(run, leading["unmeasured_ranks"])},
         "unsupported_calls": hub["unsupported_calls"] if hub else {},
@@ -86,12 +88,22 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
     if shares:
         named = ", ".join(f"{share:.1%} {name}" for name, share in sorted(shares.items(), key=lambda item: -item[1]))
         lines.append(f"GPU time by source of kernel times: {named}")
-    lines += host_lines(report["host_time"])
+    lines += host_lines(report["host_time"]) + _values_lines(report["values"])
     if report["databases"]:
         lines.append(f"kernel times from {', '.join(report['databases'])}")
     if report["leading"]:
         lines.append(_leading_line(report["leading"]))
     return lines + _warnings(report)
+
+
+def _values_lines(values: dict[str, Any]) -> list[str]:
+    """What the job was told of its tensors that nothing computed (docs/values.md)."""
+    parts = []
+    if values["unknown_reads"]:
+        parts.append(f"{values['unknown_reads']} reads by the host of device values that nothing computed")
+    if values["chosen"]:
+        parts.append(f"{values['chosen']} results chosen evenly where only a GPU could know")
+    return [f"values ({values['policy']}): {', '.join(parts)}"] if parts else []
 
 
 def _leading_line(leading: dict[str, Any]) -> str:

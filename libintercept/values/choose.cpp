@@ -1,0 +1,175 @@
+/* choose.cpp - what --values balanced decides where only a GPU could know.
+ *
+ * Why it exists: a router's scores have no values here, and the first k experts for every token is what no job does. An order
+ * among values that nothing computed is ours to choose: ties may be broken as we like. So rows take turns: row r chooses the
+ * places r k, r k + 1, ... r k + k - 1, modulo their number, and every place is chosen equally often, to within one. The results are
+ * integers, and integers have values: whatever the job derives from them (counts, permutations, masks, sizes of exchanges) is
+ * computed, and so fits together, on one rank and across ranks. docs/values.md is the contract. */
+#include "choose.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <vector>
+
+#include "face.h"
+#include "run.h"
+#include "tensors.h"
+
+namespace phantora {
+namespace {
+
+using at::Tensor;
+
+constexpr auto kLong = at::kLong;
+
+/* Row r, column j: what is chosen. Rows are the other dimensions, in order. */
+Tensor turns(int64_t rows, int64_t places, int64_t count)
+{
+    return (at::arange(rows, kLong).mul_(count).unsqueeze(1) + at::arange(count, kLong)).remainder_(places);
+}
+
+/* The dimension that is chosen along, wrapped; -1 when there is none. */
+int64_t dimension(const Operator &op, c10::ArrayRef<c10::IValue> inputs, const Tensor &self)
+{
+    const auto &arguments = op.handle.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); i++)
+        if (arguments[i].name() == "dim") {
+            if (inputs[i].isNone() || self.dim() == 0) return -1;
+            int64_t dim = inputs[i].toInt();
+            return dim < 0 ? dim + self.dim() : dim;
+        }
+    return self.dim() - 1;
+}
+
+/* `rows` (row, choice) in the shape of a result whose choices lie along `dim`. */
+Tensor shaped(const Tensor &rows, const Tensor &self, int64_t dim, c10::IntArrayRef sizes)
+{
+    std::vector<int64_t> outer;
+    for (int64_t i = 0; i < self.dim(); i++)
+        if (i != dim) outer.push_back(self.size(i));
+    outer.push_back(rows.size(1));
+    return rows.reshape(outer).movedim(-1, dim).reshape(sizes);
+}
+
+void write(const Tensor &output, const Tensor &value)
+{
+    size_t bytes = span_bytes(output);
+    face.before_read(address(output), bytes);
+    face.written(address(output), bytes);
+    phantora::alias(output).copy_(value);
+    mark(output, true); /* a choice is no computation */
+}
+
+bool writable(const Tensor &output) { return on_device(output) && size_of(output) == Size::kSmall && output.numel() > 0; }
+
+/* The k-th candidates of each row, counted from the row's turn. Rows whose candidates are fewer stay as they were. */
+Tensor among(const Tensor &candidates, const Tensor &otherwise, int64_t count)
+{
+    int64_t rows = candidates.size(0), places = candidates.size(1);
+    Tensor number = candidates.sum(1, true), rank = candidates.cumsum(1) - 1, safe = number.clamp_min(1);
+    /* Where masks leave a share of the places, as many rows in a row begin at the same of theirs: they have different masks. */
+    Tensor turn = at::arange(rows, kLong).unsqueeze(1).floor_divide(at::full_like(safe, places).floor_divide(safe).clamp_min(1));
+    Tensor order = (rank - turn.mul(count)).remainder(safe).masked_fill(candidates.logical_not(), places);
+    Tensor chosen = std::get<1>(order.topk(count, 1, /*largest=*/false, /*sorted=*/true));
+    return at::where(number >= count, chosen, otherwise);
+}
+
+Tensor rows_of(const Tensor &tensor, int64_t dim) { return tensor.movedim(dim, -1).reshape({-1, tensor.size(dim)}); }
+
+bool choose_top(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran)
+{
+    const Tensor &self = inputs[0].toTensor(), &indices = outputs[1].toTensor();
+    int64_t dim = dimension(op, inputs, self), count = inputs[1].toInt();
+    if (dim < 0 || !writable(indices) || count == 0) return false;
+    int64_t places = self.size(dim), rows = self.numel() / places;
+    if (!ran) {
+        write(indices, shaped(turns(rows, places, count), self, dim, indices.sizes()));
+        return true;
+    }
+    Tensor scores = rows_of(phantora::alias(self), dim), before = rows_of(phantora::alias(indices), dim);
+    Tensor chosen = among(scores != (inputs[3].toBool() ? -INFINITY : INFINITY), before, count);
+    write(indices, shaped(chosen, self, dim, indices.sizes()));
+    if (writable(outputs[0].toTensor())) write(outputs[0].toTensor(), shaped(scores.gather(1, chosen), self, dim, indices.sizes()));
+    return true;
+}
+
+bool choose_extreme(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran)
+{
+    const Tensor &self = inputs[0].toTensor(), &indices = outputs[outputs.size() - 1].toTensor();
+    int64_t dim = dimension(op, inputs, self);
+    if (dim < 0 || !writable(indices)) return false;
+    int64_t places = self.size(dim), rows = self.numel() / places;
+    if (!ran) {
+        write(indices, shaped(turns(rows, places, 1), self, dim, indices.sizes()));
+        return true;
+    }
+    /* The value is what it is; its place is one of the equal ones. */
+    Tensor values = rows_of(phantora::alias(self), dim);
+    bool kept = indices.dim() == self.dim();
+    Tensor before = rows_of(kept ? phantora::alias(indices) : phantora::alias(indices).unsqueeze(dim), dim);
+    write(indices, shaped(among(values == values.gather(1, before), before, 1), self, dim, indices.sizes()));
+    return true;
+}
+
+bool choose_order(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs)
+{
+    const Tensor &self = inputs[0].toTensor(), &indices = outputs[1].toTensor();
+    int64_t dim = dimension(op, inputs, self);
+    if (dim < 0 || !writable(indices)) return false;
+    std::vector<int64_t> shape(static_cast<size_t>(self.dim()), 1);
+    shape[static_cast<size_t>(dim)] = self.size(dim);
+    write(indices, at::arange(self.size(dim), kLong).reshape(shape).expand(indices.sizes()));
+    return true;
+}
+
+bool choose_draw(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs)
+{
+    const Tensor &self = inputs[0].toTensor(), &drawn = outputs[0].toTensor();
+    if (!writable(drawn)) return false;
+    int64_t places = self.size(-1);
+    write(drawn, turns(self.numel() / places, places, inputs[1].toInt()).reshape(drawn.sizes()));
+    return true;
+}
+
+/* Nobody knows the elements: they fall evenly into the bins. */
+bool choose_counts(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs)
+{
+    const Tensor &counts_ = outputs[0].toTensor();
+    if (!writable(counts_)) return false;
+    int64_t bins = counts_.numel(), elements = inputs[0].toTensor().numel();
+    write(counts_, (at::arange(bins, kLong) < elements % bins).to(kLong).add_(elements / bins).reshape(counts_.sizes()));
+    return true;
+}
+
+}  // namespace
+
+bool to_be_chosen(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
+{
+    if (!face.balanced || op.choice == Choice::kNone || !inputs[0].isTensor()) return false;
+    const Tensor &self = inputs[0].toTensor();
+    if (!on_device(self) || self.numel() == 0 || size_of(self) == Size::kOpaque) return false;
+    /* Integers that have values are exact, or chosen already. */
+    if (op.choice == Choice::kAll) return self.scalar_type() == at::kBool;
+    return op.choice == Choice::kCount || (self.is_floating_point() && (size_of(self) == Size::kLarge || any_unknown(self)));
+}
+
+bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran)
+{
+    PlainCpu plain;
+    switch (op.choice) {
+    case Choice::kTopk: return choose_top(op, inputs, outputs, ran);
+    case Choice::kExtreme: return choose_extreme(op, inputs, outputs, ran);
+    case Choice::kSort: return !ran && choose_order(op, inputs, outputs);
+    case Choice::kDraw: return !ran && choose_draw(inputs, outputs);
+    case Choice::kCount: return !ran && choose_counts(inputs, outputs);
+    case Choice::kAll:
+        if (ran || !writable(outputs[0].toTensor())) return false;
+        write(outputs[0].toTensor(), at::ones({}, at::kBool).expand(outputs[0].toTensor().sizes()));
+        return true;
+    case Choice::kNone: break;
+    }
+    return false;
+}
+
+}  // namespace phantora

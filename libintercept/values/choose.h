@@ -1,0 +1,16 @@
+/* choose.h - what --values balanced decides where only a GPU could know. See choose.cpp. */
+#ifndef PHANTORA_VALUES_CHOOSE_H
+#define PHANTORA_VALUES_CHOOSE_H
+#include "operators.h"
+
+namespace phantora {
+
+/* Whether the result of `op` hangs on values that nothing computed. What is owed to its arguments must have been settled. */
+bool to_be_chosen(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
+
+/* Writes the policy's choice into the results of `op`, which has `ran` on the CPU or whose small results are zero. False when
+ * there is nothing to choose: the results stay as they are. Throws what ATen throws. */
+bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran);
+
+}  // namespace phantora
+#endif

@@ -1,0 +1,48 @@
+"""Why it exists: what --values balanced chooses must be even and fit together, on one rank and across ranks; and the report must
+tell a job that read what nothing computed from one that did not."""
+import json
+import sys
+
+import pytest
+
+import tests.values.routing as routing
+from tests.values.test_values import HERE, outcome
+
+TWO_RANKS = ("torchrun", "--nnodes", 1, "--nproc-per-node", 2, HERE / "routing.py")
+
+
+@pytest.fixture(scope="module")
+def routing_outcome(phantora):
+    return outcome(phantora("--quiet", *TWO_RANKS), "ROUTING")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", routing.CASES)
+def test_choices_obey_the_laws_that_jobs_rely_on(routing_outcome, name):
+    assert routing_outcome[name] == []
+
+
+@pytest.mark.nightly
+def test_zeros_make_no_choice(phantora):
+    """The same laws cannot hold where nothing is chosen: this also shows that the cases can fail."""
+    wrong = outcome(phantora("--quiet", "--values", "zeros", *TWO_RANKS), "ROUTING")
+    failing = {name for name, found in wrong.items() if found}
+    assert failing >= {"routes_are_even_and_counted", "masks_select_what_they_count", "one_of_many_takes_turns",
+                       "large_integers_have_the_cpus_bits"}
+    assert not failing & {"known_scores_are_not_touched"}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how, unknown, chosen", [("known", 0, 0), ("unknown", 2, 0), ("chosen", 0, 1)])
+def test_reads_of_what_nothing_computed_are_counted(phantora, tmp_path, how, unknown, chosen):
+    report = tmp_path / "report.json"
+    done = phantora("--report", report, "--nnodes", 1, "--gpus-per-node", 1, "--", sys.executable, HERE / "routing.py", how)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(report.read_text())["values"] == {"policy": "balanced", "unknown_reads": unknown, "chosen": chosen}
+    assert ("device values that nothing computed" in done.stderr) == (unknown > 0)
+
+
+@pytest.mark.parametrize("policy, words", [("replay", "leader"), ("random", "zeros, balanced")])
+def test_policies_that_are_not_there_are_refused_in_one_line(phantora, policy, words):
+    done = phantora("--values", policy, "--nnodes", 1, "--gpus-per-node", 1, "--", "true")
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
