@@ -53,7 +53,8 @@ for name, c in json.load(sys.stdin).items():
     rank = len(c["size"])
     answers[name] = library.cuTensorMapEncodeTiled(
         ctypes.c_void_p(start + c["misplaced"]), c["type"], rank, ctypes.c_void_p(c["address"]),
-        array(ctypes.c_uint64, c["size"]), array(ctypes.c_uint64, c["stride"]), array(ctypes.c_uint32, c["box"]), array(ctypes.c_uint32, c["steps"]),
+        array(ctypes.c_uint64, c["size"]), array(ctypes.c_uint64, c["stride"]),
+        array(ctypes.c_uint32, c["box"]), array(ctypes.c_uint32, c["steps"]),
         c["interleave"], c["swizzle"], c["promotion"], c["fill"])
 print(json.dumps(answers))
 """
