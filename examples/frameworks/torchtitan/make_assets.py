@@ -2,8 +2,8 @@
 
     python examples/frameworks/torchtitan/make_assets.py assets
 
-writes assets/tokenizer/{tokenizer.json,tokenizer_config.json} (byte-level BPE, below the 2048 entries of TorchTitan's debug models) and
-assets/c4_test/data.jsonl (rows with a "text", as C4 has). The same seed makes the same files.
+writes assets/tokenizer/{tokenizer.json,tokenizer_config.json} (byte-level BPE, below the 2048 entries of TorchTitan's debug
+models) and assets/c4_test/data.jsonl (rows with a "text", as C4 has). The same seed makes the same files.
 """
 import argparse
 import json
