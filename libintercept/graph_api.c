@@ -2,6 +2,7 @@
  *
  * Why it exists: a translation of the ABI onto capture.c and graph.c. Graphs come from captures alone: functions that build or change
  * them node by node are refused (unsupported_*.gen.c), and so is what a capture cannot hold here (memory nodes, other graphs). */
+#define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include "graph.h"
 #include "timeline.h"

@@ -4,6 +4,7 @@
  * launch nothing when that fails. A descriptor is opaque: only kernels read it, and here none runs. So ours holds what was
  * asked for in a layout of its own. Rule: what breaks a condition that cuda.h (CUDA 13) states is refused with the driver's
  * CUDA_ERROR_INVALID_VALUE. The other two encoders (im2col) stay refused as not supported. */
+#define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include <string.h>
 

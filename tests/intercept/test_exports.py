@@ -91,7 +91,7 @@ def test_every_export_has_a_class(root, built_library, exported):
     coverage = load_tool(root, "coverage")
     classes = coverage.own_symbols(built_library)
     assert classes.keys() == exported.keys()
-    ours = {name: kind for name, kind in classes.items() if not name.startswith("phantora_")}
+    ours = {name: kind for name, kind in classes.items() if not name.startswith(coverage.NOT_NVIDIAS)}
     assert {name for name, kind in ours.items() if kind not in coverage.CLASSES} == set()
     assert {name for name, stub in exported.items() if stub and classes[name] != "refused"} == set()
 
@@ -103,7 +103,7 @@ def test_the_table_of_coverage_is_up_to_date_and_holds_what_pytorch_imports(root
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     listed = set(re.findall(r"\w+", (root / "docs" / "coverage.md").read_text()))
-    exports = {name for name in exported if not name.startswith("phantora_")}
+    exports = {name for name in exported if not name.startswith(load_tool(root, "coverage").NOT_NVIDIAS)}
     assert (imported | exports) - listed == set()
 
 
