@@ -22,7 +22,7 @@ SANITIZE =
 
 INTERCEPT_SOURCES := $(wildcard libintercept/*.c)
 # What answers for a GPU that is not there; the leader's library has the rest in common with it.
-SIMULATED_ONLY := addresses copies cublas cublaslt cudart cudnn cudnn_backend cudnn_legacy cudnn_real driver env graph_api kernels library memory \
+SIMULATED_ONLY := addresses copies cublas cublaslt cudart cudnn cudnn_backend cudnn_legacy cudnn_real cupti driver env graph_api kernels library memory \
 	module nccl_values nvml payload plant properties resolve stale virtual unsupported_cublas.gen unsupported_cudart.gen \
 	unsupported_cudnn.gen unsupported_driver.gen unsupported_nvml.gen
 LEADER_SOURCES := $(wildcard libintercept/leader/*.c) $(filter-out $(SIMULATED_ONLY:%=libintercept/%.c),$(INTERCEPT_SOURCES))
