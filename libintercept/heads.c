@@ -208,6 +208,28 @@ void ph_head_add(struct ph_head *head, struct ph_entry fresh)
     head->entry[head->count++] = fresh;
 }
 
+/* What the host waits for must not be earlier than any of it. Of two entries at one node neither may be the later for sure: one
+ * is later as it stands, the other if communication stretches its work. Then both stay. */
+void ph_head_merge_all(struct ph_head *head, const struct ph_head *other)
+{
+    for (int i = 0; i < other->count; i++) {
+        const struct ph_entry *fresh = &other->entry[i];
+        int64_t least = fresh->lag + fresh->work, most = least + fresh->drag;
+        bool covered = false;
+        int kept = 0;
+        for (int j = 0; j < head->count; j++) {
+            const struct ph_entry *entry = &head->entry[j];
+            bool same = entry->node == fresh->node;
+            covered |= same && (entry->lag + entry->work >= most || memcmp(entry, fresh, sizeof *entry) == 0);
+            if (!same || covered || entry->lag + entry->work + entry->drag > least) head->entry[kept++] = *entry;
+        }
+        head->count = kept;
+        if (covered) continue;
+        if (head->count >= HEAD_FULL) ph_head_name(head);
+        head->entry[head->count++] = *fresh;
+    }
+}
+
 void ph_head_merge(struct ph_head *head, const struct ph_head *other)
 {
     for (int i = 0; i < other->count; i++) ph_head_add(head, other->entry[i]);

@@ -295,7 +295,9 @@ static void synchronize_with(const struct ph_head *head)
     pthread_mutex_lock(&ph_lock);
     uint64_t before = ph_clock();
     if (!ph_host.open || ph_head_upper(&all) > before) {
-        ph_head_add_host(&all, 0);
+        struct ph_head own = {0};
+        ph_head_add_host(&own, 0);
+        ph_head_merge_all(&all, &own);
         synchronize_locked(&all);
         ph_power_waited_locked(ph_clock()); /* not where a full queue held the host back: what is queued would count as done */
     }
@@ -339,7 +341,7 @@ void ph_device_synchronize(int device)
     for (struct ph_stream *stream = streams; stream; stream = stream->next)
         if (stream->device == device && stream->used) {
             ph_head_prune(&stream->head, ph_clock());
-            ph_head_merge(&all, &stream->head);
+            ph_head_merge_all(&all, &stream->head);
         }
     pthread_mutex_unlock(&ph_lock);
     synchronize_with(&all);

@@ -60,6 +60,7 @@ uint64_t ph_head_upper(const struct ph_head *head);                /* PH_UNKNOWN
 uint64_t ph_head_exact(const struct ph_head *head, uint64_t now); /* PH_UNKNOWN when others decide it */
 void ph_head_settle(struct ph_head *head); /* names the origin alone, if the time is known here: the same time for good */
 void ph_head_merge(struct ph_head *head, const struct ph_head *other);
+void ph_head_merge_all(struct ph_head *head, const struct ph_head *other); /* the same, however much work is stretched */
 void ph_head_add(struct ph_head *head, struct ph_entry entry);
 uint64_t ph_head_name(struct ph_head *head); /* makes it one new node, which the next message defines */
 void ph_head_add_host(struct ph_head *head, int64_t latency); /* launchqueue.c */

@@ -1,7 +1,8 @@
 """Why it exists: captures must be refused where CUDA refuses them, and graphs must take the time of their longest path.
 
 The oracle of the codes is the CUDA programming guide ("Cross-stream Dependencies and Events", "Prohibited and Unhandled
-Operations", "Invalidation") and the pages of cudaStreamBeginCapture, cudaStreamEndCapture and cudaThreadExchangeStreamCaptureMode.
+Operations", "Invalidation") and the pages of cudaStreamBeginCapture, cudaStreamEndCapture and
+cudaThreadExchangeStreamCaptureMode.
 """
 
 import pytest
