@@ -54,8 +54,8 @@ APIS = (
     Api("cuRAND", r"curand[A-Z]\w*", "cu13/lib/libcurand.so.10",
         passed="its own CUDA runtime finds no GPU, so no generator is made. PyTorch calls none of it and makes its random "
                "numbers itself"),
-    Api("CUPTI", r"cupti[A-Z]\w*", "cu13/lib/libcupti.so.13", passed="docs/frameworks.md, \"PyTorch beyond dispatch\", says what "
-        "`torch.profiler` sees"),
+    Api("CUPTI", r"cupti[A-Z]\w*", "cu13/lib/libcupti.so.13", "`CUPTI_ERROR_NOT_SUPPORTED` (27), with a warning of its own",
+        "docs/frameworks.md, \"PyTorch beyond dispatch\", says what `torch.profiler` sees"),
     Api("NVRTC", r"nvrtc[A-Z]\w*", "cu13/lib/libnvrtc.so.13", passed="it needs no GPU and compiles for the simulated one; what "
         "it makes is loaded and launched through the driver above"),
     Api("cuFile", r"cuFile[A-Z]\w*", "cufile", "`CU_FILE_PLATFORM_NOT_SUPPORTED` (5007)"),

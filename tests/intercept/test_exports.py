@@ -60,7 +60,7 @@ def test_every_export_is_allowed_by_the_version_script(exported, root):
 
 
 def test_nothing_of_the_libraries_that_stay_nvidias(exported):
-    assert [n for n in exported if re.match(r"(curand|cupti|nvrtc)", n)] == []
+    assert [n for n in exported if re.match(r"(curand|cupti|nvrtc)", n)] == ["cuptiSubscribe"]  # CUPTI's door, which is shut
     for wheel in ("libcurand.so", "libcupti.so", "libnvrtc.so"):
         for library in (SITE / "nvidia").glob(f"*/lib/{wheel}.*"):
             theirs = {name for _, name in symbols(library, "--defined-only")}
