@@ -1,6 +1,7 @@
 """Why it exists: PyTorch's CUDA graphs, captured and replayed by unmodified code: values, overlap, refusals; and its profiler."""
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,14 @@ def test_a_captured_training_step_is_the_eager_one(phantora):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", ["callables", "compile"])
 def test_pytorchs_own_uses_of_graphs(phantora, what):
-    done = phantora("--quiet", "--", "python", JOBS / "graphed.py", what, timeout=280)
+    done = phantora("--quiet", "--", sys.executable, JOBS / "graphed.py", what, timeout=280)
     assert done.returncode == 0, done.stderr
     assert "OK" in done.stdout.splitlines()
 
 
 @pytest.mark.nightly
 def test_the_profiler_says_what_it_cannot_see(phantora):
-    done = phantora("--quiet", "--", "python", JOBS / "graphed.py", "profiler")
+    done = phantora("--quiet", "--", sys.executable, JOBS / "graphed.py", "profiler")
     assert done.returncode == 0, done.stderr
     assert "OK" in done.stdout.splitlines()
     assert done.stderr.count("torch.profiler sees no GPU activity here") == 1 and "--trace DIR" in done.stderr
