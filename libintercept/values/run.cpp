@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
+#include <dlfcn.h>
 
 #include <cstring>
 #include <mutex>
@@ -14,6 +15,41 @@
 namespace phantora {
 
 Counts counts;
+
+namespace {
+
+/* OpenMP's, of whichever library torch brings along; a setting of the calling thread. */
+struct Helpers {
+    int (*most)() = nullptr;
+    void (*set)(int) = nullptr;
+
+    Helpers()
+    {
+        void *torch = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
+        if (!torch) return;
+        most = reinterpret_cast<int (*)()>(dlsym(torch, "omp_get_max_threads"));
+        set = reinterpret_cast<void (*)(int)>(dlsym(torch, "omp_set_num_threads"));
+        dlclose(torch);
+    }
+};
+
+const Helpers &helpers()
+{
+    static Helpers found;
+    return found;
+}
+
+}  // namespace
+
+OneThread::OneThread() : before_(helpers().most && helpers().set ? helpers().most() : 1)
+{
+    if (before_ > 1) helpers().set(1);
+}
+
+OneThread::~OneThread()
+{
+    if (before_ > 1) helpers().set(before_);
+}
 
 namespace {
 

@@ -22,8 +22,19 @@ struct Silence : c10::WarningHandler {
     void process(const c10::Warning &) override {}
 };
 
+/* No helpers: they are the job's, ranks are many and processors few, and waiting for one that is busy costs more than the work. */
+class OneThread {
+public:
+    OneThread();
+    ~OneThread();
+
+private:
+    int before_;
+};
+
 /* Whatever modes, autograd or transforms surround the job's operator, here only plain CPU kernels are called. */
 struct PlainCpu {
+    OneThread alone;
     at::DisableRecordFunctionGuard unrecorded;
     c10::impl::ForceDispatchKeyGuard plain{
         c10::DispatchKeySet(c10::DispatchKey::BackendSelect),

@@ -270,6 +270,7 @@ def random_results():
 
 def main():
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # as the values library does: how work is split decides last bits
     wanted = sys.argv[1:]
     functions = {name: lambda name=name: compare(name, CASES[name]) for name in CASES}
     functions |= {"large_results": large_results, "random_results": random_results}
