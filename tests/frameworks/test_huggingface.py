@@ -96,6 +96,19 @@ def test_accelerate_launch_starts_trainer(run, tmp_path, config):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(660)
+def test_accelerate_launch_on_two_nodes(run, tmp_path):
+    place = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT"
+    job = " ".join(map(str, ("train_trainer.py", *TINY, "--output_dir", tmp_path / "out", "--bf16", "--save_strategy", "no")))
+    logs, report, _ = run("--nnodes", 2, "--gpus-per-node", 1, "--", "bash", "-c",
+                          f"{BIN / 'accelerate'} launch --config_file configs/accelerate_fsdp2.yaml --num_machines 2 "
+                          f"--num_processes 2 {place} {job}")
+    assert len({rank["node"] for rank in report["ranks"]}) == 2
+    assert {float(line["epoch"]) for line in logs if "loss" in line} == {0.25, 0.5, 0.75, 1.0}  # each node's first process prints
+    assert all(float(line["train_runtime"]) <= report["simulated_ns"] / 1e9 for line in logs if "train_runtime" in line)
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("options", [(), ("--fsdp", "--fsdp_config", "configs/fsdp2.json"),
                                      ("--deepspeed", "configs/zero3.json")], ids=["ddp", "fsdp2", "zero3"])
