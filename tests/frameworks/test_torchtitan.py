@@ -75,12 +75,15 @@ VARIANTS = {
     "interleaved": (2, *PIPELINE, "Interleaved1F1B"),
     "zero bubble, interleaved": (2, *PIPELINE, "InterleavedZeroBubble"),
     "zero bubble, V": (2, *PIPELINE, "ZBVZeroBubble"),
+    "dual pipe": (2, *PIPELINE, "DualPipeV", "--training.local-batch-size", 8),
     "fsdp, tensor and pipeline parallel": (8, "--parallelism.tensor-parallel-degree", 2, *PIPELINE, "1F1B"),
     "float8": (2, "--model.converters", "quantize.linear.float8", "--quantize.linear.float8.enable-fsdp-float8-all-gather",
                "--quantize.linear.float8.precompute-float8-dynamic-scale-for-fsdp"),
     "compiled": (2, "--compile.enable"),
     "mixture of experts": (2, *MOE),
     "expert parallel": (2, *MOE, "--parallelism.expert-parallel-degree", 2),
+    "expert and tensor parallel": (8, "--model.name", "qwen3", "--model.flavor", "debugmodel_moe",
+                                   "--parallelism.tensor-parallel-degree", 2, "--parallelism.expert-parallel-degree", 8),
 }
 
 
