@@ -75,12 +75,15 @@ VARIANTS = {
     "interleaved": (2, *PIPELINE, "Interleaved1F1B"),
     "zero bubble, interleaved": (2, *PIPELINE, "InterleavedZeroBubble"),
     "zero bubble, V": (2, *PIPELINE, "ZBVZeroBubble"),
+    "dual pipe": (2, *PIPELINE, "DualPipeV"),
     "fsdp, tensor and pipeline parallel": (8, "--parallelism.tensor-parallel-degree", 2, *PIPELINE, "1F1B"),
     "float8": (2, "--model.converters", "quantize.linear.float8", "--quantize.linear.float8.enable-fsdp-float8-all-gather",
                "--quantize.linear.float8.precompute-float8-dynamic-scale-for-fsdp"),
     "compiled": (2, "--compile.enable"),
     "mixture of experts": (2, *MOE),
     "expert parallel": (2, *MOE, "--parallelism.expert-parallel-degree", 2),
+    "expert and tensor parallel": (8, "--model.name", "qwen3", "--model.flavor", "debugmodel_moe",
+                                   "--parallelism.tensor-parallel-degree", 2, "--parallelism.expert-parallel-degree", 8),
 }
 
 
@@ -90,7 +93,8 @@ VARIANTS = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_trains(train, name):
     ranks, *options = VARIANTS[name]
-    said, report = train(ranks, *options, batch=4, timeout=400)
+    # its microbatches are single sequences, and DualPipeV wants twice as many as there are stages
+    said, report = train(ranks, *options, batch=8 if "DualPipeV" in options else 4, timeout=400)
     assert sorted(said) == list(range(1, STEPS + 1))
     assert report["unsupported_calls"] == {} and report["errors"] == [] and report["exit_code"] == 0
 
