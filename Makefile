@@ -51,7 +51,7 @@ demo: build
 frameworks: $(VENV)/.stamp-frameworks
 
 # Transformer Engine, which Megatron-Core needs for most of what it can do: NVIDIA publishes its PyTorch part as source only, so
-# this compiles it (ten minutes and more, 2 GB of memory per job: MAX_JOBS), against the headers of torch's own CUDA, as wheels.
+# this compiles it (many minutes, 2 GB of memory per job: MAX_JOBS), against the headers of torch's own CUDA, as wheels.
 transformer-engine: $(VENV)/.stamp-transformer-engine
 
 test: build frameworks
