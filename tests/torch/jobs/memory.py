@@ -159,8 +159,10 @@ def large_tensors_read_zero():
     middle = torch.ones(1 << 15, device="cuda")  # 128 KiB: in the allocator's pool of small blocks
     yield from differs("middling", middle[:8], torch.zeros(8))
     yield from differs("sum", fresh.sum().item(), 0.0)
-    large = torch.arange(1 << 19).pin_memory().cuda()
+    large = torch.arange(1 << 20).float().pin_memory().cuda()
     yield from differs("copied from the host", large[5:9].tolist(), [0] * 4)
+    labels = torch.arange(1 << 19).pin_memory().cuda()  # 4 MiB of integers: these have values
+    yield from differs("integers from the host", labels[5:9].tolist(), [5, 6, 7, 8])
 
 
 @check
