@@ -71,6 +71,7 @@ def main():
             last = now
     if options.save:
         accelerator.save_state(options.save)
+        accelerator.wait_for_everyone()  # the main process writes what all are about to read
         accelerator.load_state(options.save)
         accelerator.print("state saved and loaded", flush=True)
     accelerator.end_training()
