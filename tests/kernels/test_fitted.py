@@ -104,6 +104,15 @@ def test_a_law_never_falls_with_work(terms, first, second):
     assert (found.weights >= 0).all() and found.times(matrix * 2).min() >= found.times(matrix).min()
 
 
+def test_what_is_far_smaller_than_all_measurements_does_not_take_as_long():
+    """The smallest measured size takes 1.2 times its estimate, the others 0.9 times: that is no floor under everything."""
+    estimates = np.append(np.full(10, 100_000.0), np.geomspace(150_000, 2_000_000, 20))
+    times = estimates * np.append(np.full(10, 1.2), np.full(20, 0.9))
+    found = law.fit(np.stack([estimates, np.ones(30)], axis=1), times, np.arange(30) % 5)
+    sizes = np.array([[200.0, 1.0], [2_000.0, 1.0], [20_000.0, 1.0], [100_000.0, 1.0]])
+    assert (found.times(sizes) <= 1.2001 * sizes[:, 0]).all() and (np.diff(found.times(sizes)) >= 0).all()
+
+
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=3, max_size=8), st.data())
 def test_non_negative_least_squares_is_optimal(rows, data):
     """The conditions of Karush, Kuhn and Tucker: nothing negative, and no term whose growth would help."""

@@ -7,7 +7,8 @@ estimator's time, which is one of the terms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,14 +29,18 @@ FLOOR_LEAST = 8      # measurements; fewer say nothing of a floor
 
 @dataclass(frozen=True)
 class Law:
-    """`max(floor_ns, terms @ weights)`; terms and times in nanoseconds."""
+    """`max(floor_ns, terms @ weights)`, and no more than `most` times the estimator's time: where all that was measured is large,
+    nothing tells a constant cost from work, and small launches would take as long as the smallest measured one. Terms and times
+    in nanoseconds."""
 
     weights: np.ndarray
     floor_ns: float
+    most: float = math.inf
 
     def times(self, terms: np.ndarray) -> np.ndarray:
         """Nanoseconds, at least 1, for rows of terms."""
-        return np.maximum(terms @ self.weights, max(self.floor_ns, 1.0))
+        lawful = np.maximum(terms @ self.weights, max(self.floor_ns, 1.0))
+        return np.maximum(np.minimum(lawful, self.most * terms[:, ESTIMATE]), 1.0) if self.most < math.inf else lawful
 
 
 def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -118,8 +123,9 @@ def fit(terms: np.ndarray, times: np.ndarray, runs: np.ndarray) -> Law:
     prior = _prior(terms, times, runs)
     best = Law(_weights(terms, times, prior), 0.0)
     least = float(np.mean(np.abs(np.log(best.times(terms) / times))))
+    most = float(np.max(times / terms[:, ESTIMATE]))  # what any measurement took, against its estimate
     if len(times) < FLOOR_LEAST:
-        return best
+        return replace(best, most=most)
     ordered = np.sort(times)
     for share in FLOOR_SHARES:
         floor = float(np.median(ordered[:max(2, int(share * len(ordered)))]))
@@ -130,4 +136,4 @@ def fit(terms: np.ndarray, times: np.ndarray, runs: np.ndarray) -> Law:
         error = float(np.mean(np.abs(np.log(law.times(terms) / times))))
         if error < FLOOR_GAIN * least:
             best, least = law, error
-    return best
+    return replace(best, most=most)
