@@ -180,10 +180,20 @@ assert (following(first), following(second), following(third)) == (2, 3, None)
 
 
 def test_graphs_are_told_of(lead):
-    """The emulator below refuses to capture; what it refuses the leader must not take for a capture."""
     hub, _ = lead("""
 stream = handle(lib.cudaStreamCreate)
-assert lib.cudaStreamBeginCapture(stream, 0) == 801
+check(lib.cudaStreamBeginCapture(stream, 0))
+graph = ctypes.c_void_p()
+check(lib.cudaStreamEndCapture(stream, ctypes.byref(graph)))
+""")
+    assert [note for note in hub.notes("warning") if "graph" in note]
+
+
+def test_a_refused_capture_is_none(lead):
+    """The default stream cannot be captured; what is refused the leader must not take for a capture."""
+    hub, _ = lead("""
+stream = ctypes.c_void_p()
+assert lib.cudaStreamBeginCapture(stream, 0) == 900
 pointer = handle(lib.cudaMalloc, ctypes.c_size_t(4096))
 check(lib.cudaMemsetAsync(pointer, 0, ctypes.c_size_t(4096), stream))
 check(lib.cudaStreamSynchronize(stream))
