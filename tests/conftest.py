@@ -57,3 +57,16 @@ def phantora():
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     return run
+
+
+@pytest.fixture
+def lookups(tmp_path):
+    """Compiles leader/c/lookup.c, a library that looks symbols up, under a name, with a number that tells it from others."""
+
+    def build(name, number):
+        target = tmp_path / name
+        flags = ["-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-DNUMBER={number}"]
+        subprocess.run(["cc", *flags, "-o", target, ROOT / "tests" / "leader" / "c" / "lookup.c"], check=True)
+        return target
+
+    return build

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from phantora_ns.sim.contention import stretched_ns
+
 UNKNOWN = -1
 
 
@@ -81,23 +83,9 @@ class Times:
         ends = self._ends
         if drag_ns <= 0 or work_ns <= 0 or not ends:
             return begin_ns + work_ns
-        slow = work_ns + drag_ns
-        left = work_ns * slow
-        now = begin_ns
-        for i in range(bisect_right(ends, begin_ns), len(ends)):
-            start, end = self._begins[i], ends[i]
-            if start > now:
-                alone = (start - now) * slow
-                if left <= alone:
-                    break
-                left -= alone
-                now = start
-            beside = (end - now) * work_ns
-            if left <= beside:
-                return now + -(-left // work_ns)
-            left -= beside
-            now = end
-        return now + -(-left // slow)
+        begins = self._begins
+        return stretched_ns(begin_ns, work_ns, drag_ns,
+                            ((begins[i], 0, ends[i]) for i in range(bisect_right(ends, begin_ns), len(ends))))
 
 
 def _union(spans: list[tuple[int, int]]) -> tuple[array, array]:

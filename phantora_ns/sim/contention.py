@@ -17,7 +17,7 @@ What is left out, and what it comes to in the calibration steps:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -81,28 +81,9 @@ class Activity:
         """When work that begins at `begin_ns` is done. O(log intervals + intervals beside the work)."""
         if not (self._intervals or self._open) or drag_ns <= 0 or work_ns <= 0:
             return begin_ns + work_ns
-        slow = work_ns + drag_ns
-        left = work_ns * slow  # in units of 1 / slow ns of work, so that both rates are whole numbers
-        now = begin_ns
         open_ns = min(self._open.values(), default=FOREVER_NS)
         intervals = self._intervals.islice(self._intervals.bisect_left((begin_ns - self._longest_ns,)))
-        for start, _, end in chain(intervals, ((open_ns, 0, FOREVER_NS),)):
-            if end <= now:
-                continue
-            if start > open_ns:  # from then on there is communication for ever
-                start, end = open_ns, FOREVER_NS
-            if start > now:
-                alone = (start - now) * slow
-                if left <= alone:
-                    break
-                left -= alone
-                now = start
-            beside = (end - now) * work_ns
-            if left <= beside:
-                return now + -(-left // work_ns)
-            left -= beside
-            now = end
-        return now + -(-left // slow)
+        return stretched_ns(begin_ns, work_ns, drag_ns, intervals, open_ns)
 
     def forget(self, before_ns: int) -> None:
         """Drops intervals that ended by `before_ns`: no work that begins earlier will be asked about."""
@@ -116,6 +97,38 @@ class Activity:
     def release(self, owner: object) -> None:
         """`owner`'s interval will not change any more; it stays until forgotten."""
         self._of.pop(owner, None)  # what is over has an end
+
+
+def stretched_ns(begin_ns: int, work_ns: int, drag_ns: int, spans: Iterable[tuple[int, int, int]],
+                 open_ns: int = FOREVER_NS) -> int:
+    """When work is done that begins at `begin_ns` and takes `work_ns` alone, `work_ns + drag_ns` beside communication.
+
+    `spans`: (begin, anything, end) of communication, in order of begin; from `open_ns` on there is communication for ever.
+    `work_ns` and `drag_ns` are positive. O(spans beside the work).
+
+    >>> stretched_ns(0, 10, 5, [(4, 0, 10)])  # 4 ns alone, 6 at two thirds of the pace, 2 alone
+    12
+    """
+    slow = work_ns + drag_ns
+    left = work_ns * slow  # in units of 1 / slow ns of work, so that both rates are whole numbers
+    now = begin_ns
+    for start, _, end in chain(spans, ((open_ns, 0, FOREVER_NS),)):
+        if end <= now:
+            continue
+        if start > open_ns:
+            start, end = open_ns, FOREVER_NS
+        if start > now:
+            alone = (start - now) * slow
+            if left <= alone:
+                break
+            left -= alone
+            now = start
+        beside = (end - now) * work_ns
+        if left <= beside:
+            return now + -(-left // work_ns)
+        left -= beside
+        now = end
+    return now + -(-left // slow)
 
 
 class Contention(NamedTuple):

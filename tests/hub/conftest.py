@@ -33,11 +33,7 @@ def hub(short_dir):
     """A running hub with two servers of four GPUs."""
     running = start_hub(short_dir / "run")
     yield running
-    if running.process.poll() is None:
-        running.process.kill()
-        running.process.communicate()
-    for stream in (running.process.stdout, running.process.stderr):
-        stream.close()
+    running.close()
 
 
 @pytest.fixture
@@ -51,8 +47,4 @@ def hub_of(short_dir):
 
     yield start
     for running in started:
-        if running.process.poll() is None:
-            running.process.kill()
-            running.process.communicate()
-        for stream in (running.process.stdout, running.process.stderr):
-            stream.close()
+        running.close()

@@ -28,6 +28,14 @@ class RunningHub:
         assert self.process.returncode == 0, self.stderr
         return json.loads((self.run_dir / "hub.json").read_text())
 
+    def close(self) -> None:
+        """Ends the hub, however it is, and gives its pipes back."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+        for stream in (self.process.stdout, self.process.stderr):
+            stream.close()
+
 
 def start_hub(run_dir: Path, main=("-m", "hub_main"), **options) -> RunningHub:
     """A hub for `nodes` servers of `gpus_per_node` GPUs, ready for clients."""

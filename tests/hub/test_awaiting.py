@@ -57,11 +57,7 @@ def hub(short_dir):
     """A hub whose rank 0 is to lead, with the real kernel times and no database."""
     running = start_hub(short_dir / "run", main=("-m", "phantora_ns.hub"), leader=0, recording={"gpu": "h200", "rank": "0"})
     yield running
-    if running.process.poll() is None:
-        running.process.kill()
-        running.process.communicate()
-    for stream in (running.process.stdout, running.process.stderr):
-        stream.close()
+    running.close()
 
 
 def job(hub, count: int) -> list[Client]:
@@ -354,8 +350,7 @@ def test_without_a_leader_nobody_waits(short_dir):
         assert told(rank, ask(rank, "gelu"))[1] != EXACT
         assert running.stop()["leading"] is None
     finally:
-        running.process.kill()
-        running.process.communicate()
+        running.close()
 
 
 def test_only_leaders_measure_and_only_times(hub):

@@ -1,6 +1,5 @@
 """Why it exists: what a library looks up by name (dlsym) must be ours for the job, NVIDIA's for NVIDIA's own libraries, and
 untouched for everyone else; and a thread that only ever looks must leave its process in peace."""
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,19 +24,6 @@ def owner(address):
 def cudart():
     """NVIDIA's runtime, from the wheel that PyTorch brings."""
     return next((SITE / "nvidia").glob("*/lib/libcudart.so.1[23]"))
-
-
-@pytest.fixture
-def lookups(tmp_path, root):
-    """Compiles the leader tests' lookup.c under a name, with a number that tells it from others."""
-
-    def build(name, number):
-        target = tmp_path / name
-        source = root / "tests" / "leader" / "c" / "lookup.c"
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", f"-DNUMBER={number}", "-o", target, source], check=True)
-        return target
-
-    return build
 
 
 def test_a_function_looked_up_in_nvidias_runtime_is_ours(run_python, lookups, cudart):

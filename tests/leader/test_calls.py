@@ -128,19 +128,6 @@ check(lib.cudaEventDestroy(start)); check(lib.cudaStreamDestroy(stream))
     assert abs(int(out) - expected) <= host.launch_latency_ns + 7000, "as measured below: 7,000 ns each, one after the other"
 
 
-@pytest.fixture
-def lookups(tmp_path):
-    """Compiles lookup.c under a name, with a number that tells it from others."""
-
-    def build(name, number):
-        target = tmp_path / name
-        flags = ["-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-DNUMBER={number}"]
-        subprocess.run(["cc", *flags, "-o", target, HERE / "c" / "lookup.c"], check=True)
-        return target
-
-    return build
-
-
 LOOKUP = """
 def load(path, flags=0):
     library = ctypes.CDLL(path, flags)
