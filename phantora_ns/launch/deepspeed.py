@@ -2,7 +2,7 @@
 
 Importing DeepSpeed to read it would cost seconds and tie the launcher to the job's own interpreter, so its options are listed
 here (facts of deepspeed/launcher/runner.py, release 0.19.8; a test compares the list with the installed DeepSpeed). Spellings are
-argparse's: `--name value`, `--name=value`, `-Hfile`, unique prefixes. Unlike torchrun's, no variables stand in for options.
+argparse's (options.py). Unlike torchrun's, no variables stand in for options.
 """
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phantora_ns.launch.errors import UsageError
+from phantora_ns.launch.options import Launcher
 
 VALUE_OPTIONS = frozenset({
     "hostfile", "include", "exclude", "num_nodes", "num_gpus", "num_accelerators", "master_port", "master_addr", "node_rank",
@@ -20,6 +21,7 @@ FLAG_OPTIONS = frozenset({"module", "no_python", "no_local_rank", "no_ssh", "no_
                           "bind_cores_to_rank", "quiet", "help"})
 SHORT_OPTIONS = {"H": "hostfile", "i": "include", "e": "exclude", "q": "quiet", "h": "help"}
 SAME = {"num_accelerators": "num_gpus"}
+LAUNCHER = Launcher("deepspeed", VALUE_OPTIONS, FLAG_OPTIONS, SHORT_OPTIONS, SAME)
 HOSTFILE = "/job/hostfile"  # DLTS_HOSTFILE
 
 
@@ -38,45 +40,6 @@ class DeepSpeedOptions:
     def spreads(self) -> bool:
         """Whether the launcher, typed once, starts the other nodes itself."""
         return (len(self.hosts) > 1 or "force_multi" in self.given) and bool(self.hosts) and "no_ssh" not in self.given
-
-
-def _resolve(typed: str, argument: str) -> str:
-    known = VALUE_OPTIONS | FLAG_OPTIONS
-    matches = [typed] if typed in known else sorted(option for option in known if typed and option.startswith(typed))
-    if len(matches) == 1:
-        return SAME.get(matches[0], matches[0])
-    if matches:
-        raise UsageError(f"deepspeed option {argument!r} could be --{', --'.join(matches)}; in the command; write it in full")
-    raise UsageError(f"unknown deepspeed option {argument!r}; in the command; correct it, or put it after the script if it "
-                     "belongs to the script (phantora-ns's own options come before deepspeed)")
-
-
-def _options(arguments: Sequence[str]) -> tuple[dict[str, str], str | None]:
-    given: dict[str, str] = {}
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument == "--":
-            return given, rest[0] if rest else None
-        if not argument.startswith("-") or argument == "-":
-            return given, argument
-        if argument.startswith("--"):
-            typed, equals, value = argument[2:].partition("=")
-            name = _resolve(typed, argument)
-        else:
-            name, value = SHORT_OPTIONS.get(argument[1], ""), argument[2:]
-            if not name:
-                raise UsageError(f"unknown deepspeed option {argument!r}; in the command; correct it")
-            equals, value = "=" if value else "", value.removeprefix("=")
-        if name in FLAG_OPTIONS:
-            if equals:
-                raise UsageError(f"deepspeed option {argument!r} takes no value; in the command; remove it")
-        elif not equals:
-            if not rest:
-                raise UsageError(f"deepspeed option {argument!r} lacks its value; at the end of the command; add it")
-            value = rest.pop(0)
-        given[name] = value
-    return given, None
 
 
 def _number(given: Mapping[str, str], name: str) -> int | None:
@@ -121,7 +84,7 @@ def _filtered(hosts: Mapping[str, Sequence[int]], include: str, exclude: str) ->
 
 def parse_deepspeed(arguments: Sequence[str]) -> DeepSpeedOptions:
     """Reads the launcher's arguments up to the script, and the hostfile. Raises UsageError for what it would not take either."""
-    given, script = _options(arguments)
+    given, script = LAUNCHER.read(arguments)
     path = given.get("hostfile", HOSTFILE)
     hosts = _read_hosts(path) if os.path.isfile(path) else {}  # without the file DeepSpeed warns, and goes on with one node
     nodes, gpus = _number(given, "num_nodes"), _number(given, "num_gpus")

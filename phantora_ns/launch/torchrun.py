@@ -2,7 +2,7 @@
 
 Importing torch to read it would cost two seconds and tie the launcher to torch's own interpreter, so the options that
 torchrun knows are listed here (facts of torch/distributed/run.py, releases 2.4 to 2.11; a test compares the list with the
-installed torch). Spellings are argparse's: `--name value`, `--name=value`, `-r3`, dashes or underscores, unique prefixes.
+installed torch). Spellings are argparse's (options.py), with dashes or underscores.
 An option that is not given falls back to the variable PET_NAME, as in torchrun.
 """
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phantora_ns.launch.errors import UsageError
+from phantora_ns.launch.options import Launcher
 
 VALUE_OPTIONS = frozenset({
     "nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts", "monitor_interval",
@@ -19,6 +20,7 @@ VALUE_OPTIONS = frozenset({
     "logs_specs", "numa_binding", "signals_to_handle"})
 FLAG_OPTIONS = frozenset({"standalone", "module", "no_python", "run_path", "virtual_local_rank", "use_env", "help"})
 SHORT_OPTIONS = {"m": "module", "r": "redirects", "t": "tee", "h": "help"}
+LAUNCHER = Launcher("torchrun", VALUE_OPTIONS, FLAG_OPTIONS, SHORT_OPTIONS, dashes=True)
 
 
 @dataclass(frozen=True)
@@ -42,56 +44,9 @@ class TorchrunOptions:
         return name in self.given or self.inherited.get(name, "0") not in ("", "0")
 
 
-def _resolve(name: str, argument: str) -> str:
-    """Full name of a long option from what was typed, as argparse does: exact, else a unique prefix."""
-    typed = name.replace("-", "_")
-    known = VALUE_OPTIONS | FLAG_OPTIONS
-    if typed in known:
-        return typed
-    matches = sorted(option for option in known if option.startswith(typed)) if typed else []
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        raise UsageError(f"torchrun option {argument!r} could be --{', --'.join(matches).replace('_', '-')}; in the command; "
-                         "write it in full")
-    raise UsageError(f"unknown torchrun option {argument!r}; in the command; correct it, or put it after the script if it "
-                     "belongs to the script (phantora-ns's own options come before torchrun)")
-
-
 def parse_torchrun(arguments: Sequence[str], environment: Mapping[str, str]) -> TorchrunOptions:
     """Reads torchrun's arguments up to the script. Raises UsageError for options that it does not know or that lack a value."""
-    given: dict[str, str] = {}
-    script = None
-    position = 0
-    while position < len(arguments):
-        argument = arguments[position]
-        position += 1
-        if argument == "--":
-            script = arguments[position] if position < len(arguments) else None
-            break
-        if not argument.startswith("-") or argument == "-":
-            script = argument
-            break
-        if argument.startswith("--"):
-            typed, equals, value = argument[2:].partition("=")
-            name = _resolve(typed, argument)
-        else:
-            letter, value = argument[1], argument[2:]
-            if letter not in SHORT_OPTIONS:
-                raise UsageError(f"unknown torchrun option {argument!r}; in the command; correct it")
-            name, equals = SHORT_OPTIONS[letter], "=" if value else ""
-            value = value.removeprefix("=")
-        if name in FLAG_OPTIONS:
-            if equals:
-                raise UsageError(f"torchrun option {argument!r} takes no value; in the command; remove it")
-            given[name] = ""
-            continue
-        if not equals:
-            if position == len(arguments):
-                raise UsageError(f"torchrun option {argument!r} lacks its value; at the end of the command; add it")
-            value = arguments[position]
-            position += 1
-        given[name] = value
+    given, script = LAUNCHER.read(arguments)
     inherited = {name: environment[f"PET_{name.upper()}"] for name in VALUE_OPTIONS | FLAG_OPTIONS
                  if f"PET_{name.upper()}" in environment}
     return TorchrunOptions(given, inherited, script)

@@ -55,7 +55,7 @@ def test_the_list_of_options_is_deepspeeds(oracle):
 def test_every_spelling_is_read_as_deepspeed_reads_it(oracle):
     defaults = oracle[0][0]
     for line, expected in zip(COMMANDS, oracle[0], strict=True):
-        given, script = deepspeed._options(shlex.split(line))
+        given, script = deepspeed.LAUNCHER.read(shlex.split(line))
         assert script == expected["user_script"], line
         for name, value in given.items():
             assert expected[name] is True if name in deepspeed.FLAG_OPTIONS else value == str(expected[name]), (line, name)
