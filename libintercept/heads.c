@@ -114,6 +114,12 @@ void ph_bound_above(struct ph_bound *bound, uint64_t upper)
     for (; bound && bound->upper > upper; bound = bound->before ? ph_bound(bound->before) : NULL) bound->upper = upper;
 }
 
+void ph_head_reached(const struct ph_head *head, uint64_t time)
+{
+    for (int i = 0; i < head->count; i++)
+        ph_bound_above(ph_bound(head->entry[i].node), time - (uint64_t)(head->entry[i].lag + head->entry[i].work));
+}
+
 void ph_all_over(uint64_t now)
 {
     for (uint64_t node = next_node > RING ? next_node - RING : 0; node < next_node; node++) {

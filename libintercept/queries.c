@@ -39,10 +39,7 @@ static bool ask(const struct ph_head *head, const struct ph_place *place)
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
     if (!ready) ph_head_not_before(head, now, floor);
-    for (int i = 0; i < head->count && ready && !ph_host.open; i++) {
-        struct ph_bound *bound = ph_bound(head->entry[i].node);
-        if (bound) ph_bound_above(bound, now - (uint64_t)(head->entry[i].lag + head->entry[i].work));
-    }
+    if (ready && !ph_host.open) ph_head_reached(head, now);
     if (ph_in_chain()) atomic_store(&ph_page()->blocked, 0); /* else the chain stands still for us */
     pthread_mutex_unlock(&ph_lock);
     ph_leave();

@@ -272,11 +272,7 @@ static void synchronize_locked(struct ph_head *head)
     uint64_t time = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
-    for (int i = 0; i < head->count; i++) { /* every entry was reached by then */
-        struct ph_bound *bound = ph_bound(head->entry[i].node);
-        uint64_t at_most = time - (uint64_t)(head->entry[i].lag + head->entry[i].work);
-        if (bound) ph_bound_above(bound, at_most);
-    }
+    ph_head_reached(head, time);
     anchor_locked(node, time);
 }
 

@@ -71,6 +71,7 @@ void ph_extra_pack(struct ph_pack *body, bool beside); /* beside: communication 
 /* `node` is the end of communication that was just issued, `before` that of the one before on its stream. */
 void ph_communicated(uint64_t node, uint64_t before);
 void ph_bound_above(struct ph_bound *bound, uint64_t upper); /* it, and all that ended before it, were reached by `upper` */
+void ph_head_reached(const struct ph_head *head, uint64_t time); /* every entry of it was, by `time` */
 void ph_all_over(uint64_t now);                              /* everything issued so far has been reached by `now` */
 uint64_t ph_head_oldest(const struct ph_head *head, uint64_t otherwise); /* the lowest node that it names */
 void ph_extra_keep(uint64_t node);

@@ -116,10 +116,7 @@ static void await_head(struct ph_head head)
     uint64_t time = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
-    for (int i = 0; i < head.count; i++) {
-        struct ph_bound *bound = ph_bound(head.entry[i].node);
-        if (bound) ph_bound_above(bound, time - (uint64_t)(head.entry[i].lag + head.entry[i].work));
-    }
+    ph_head_reached(&head, time);
     atomic_store(&ph_page()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
 }
