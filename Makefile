@@ -23,7 +23,7 @@ SANITIZE =
 INTERCEPT_SOURCES := $(wildcard libintercept/*.c)
 # What answers for a GPU that is not there; the leader's library has the rest in common with it.
 SIMULATED_ONLY := addresses copies cublas cublas_solve cublaslt cudart cudnn cudnn_backend cudnn_legacy cudnn_real cufft \
-	cufile cupti cusolver cusolver_families cusparse driver env graph_api ipc kernels known library memory module \
+	cufile cupti cusolver cusolver_families cusparse driver env graph_api ipc kernels known library memory replay module \
 	nccl_values nvml nvshmem payload plant pools properties resolve stale tensormap virtual unsupported_cublas.gen \
 	unsupported_cudart.gen unsupported_cudnn.gen unsupported_cufft.gen unsupported_cufile.gen unsupported_cusolver.gen \
 	unsupported_cusparse.gen unsupported_cusparselt.gen unsupported_driver.gen unsupported_nvml.gen

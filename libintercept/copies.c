@@ -73,7 +73,8 @@ int ph_copy(void *destination, const void *source, size_t bytes, void *handle, b
     memory_work(0, bytes, from, to, stream);
     if (ph_copy_waits(bytes, from, to, blocking)) ph_stream_synchronize(stream);
     ph_host_pause();
-    if (from != PH_DEVICE || to == PH_DEVICE || !ph_planted(destination, bytes)) ph_move(destination, source, bytes);
+    bool read = from == PH_DEVICE && to != PH_DEVICE, told = read && ph_replay_read(source, bytes, !ph_planted_exactly(bytes));
+    if (!read || told || !ph_planted(destination, bytes)) ph_move(destination, source, bytes);
     PH_TRACE_END();
     ph_host_resume();
     return CUDA_OK;

@@ -187,10 +187,25 @@ void ph_fill(void *destination, int value, size_t bytes);
 /* ---- payload.c: values that collectives bring --------------------------------------------------------------------- */
 void ph_payload_expect(void *destination, size_t bytes, uint64_t node, uint32_t index);
 void ph_payload_settle(const void *pointer, size_t bytes); /* call before reading or writing device memory on the CPU */
-bool ph_planted(void *destination, size_t bytes); /* plant.c: true when a device-to-host copy was answered by a planted number */
 void ph_values_load(void); /* duration.c: starts the values library if torch is there; once; before torch's first operator */
 bool ph_planted(void *destination, size_t bytes); /* plant.c: the number an operator is about to read back, if it is known */
+bool ph_planted_exactly(size_t bytes); /* whether a copy of so many bytes would get a GPU's number, not a policy's */
 bool ph_all_zero(const void *pointer, size_t bytes);
+
+/* ---- occasion.c, replay.c: values that a leader's GPU computed --------------------------------------------------------- */
+enum { PH_QUESTION = 512 };
+uint64_t ph_question_hash(const char *question);
+uint32_t ph_occasion(uint64_t hash); /* for the how manieth time this process asks it, from 0 */
+void ph_read_question(char text[PH_QUESTION], size_t bytes); /* of the host that reads so many bytes of device memory */
+struct ph_replayed {
+    const void *value;
+    size_t bytes;
+    int dtype; /* c10::ScalarType */
+};
+/* Every asking counts; with `wanted`, whether the question has a recorded answer on this occasion. */
+bool ph_replay(const char *question, bool wanted, struct ph_replayed *told);
+/* Before the host reads device memory: unknown bytes get what was recorded, if it is `wanted`. True when they did. */
+bool ph_replay_read(const void *source, size_t bytes, bool wanted);
 
 /* ---- straggler.c ----------------------------------------------------------------------------------------------------- */
 void ph_stragglers_read(void);

@@ -31,6 +31,7 @@ struct ph_rank_page {
     _Atomic uint64_t launches[PH_SOURCES];
     _Atomic uint64_t host_calls[PH_HOST_LEVELS], host_ns[PH_HOST_LEVELS]; /* --host-time model: what was charged, by enum ph_host_level */
     _Atomic uint64_t pinned_bytes, peak_pinned_bytes; /* page-locked host memory */
+    _Atomic uint64_t replayed_values, repeated_values; /* replay.c; repeated: beyond what was recorded */
 };
 _Static_assert(offsetof(struct ph_rank_page, clock_ns) == 16, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, calls) == 104, "wire-protocol.md");
@@ -40,6 +41,7 @@ _Static_assert(offsetof(struct ph_rank_page, launches) == 192, "wire-protocol.md
 _Static_assert(offsetof(struct ph_rank_page, host_calls) == 256, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, host_ns) == 320, "wire-protocol.md");
 _Static_assert(offsetof(struct ph_rank_page, pinned_bytes) == 384, "wire-protocol.md");
+_Static_assert(offsetof(struct ph_rank_page, replayed_values) == 400, "wire-protocol.md");
 
 struct ph_table_slot {
     _Atomic uint64_t key, duration_ns;

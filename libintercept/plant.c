@@ -10,18 +10,24 @@
 static _Thread_local struct {
     unsigned char value[8];
     size_t bytes;
+    bool exact; /* computed of operands that are known, all of them */
 } planted;
 
-PH_EXPORT void phantora_values_plant(const void *value, size_t bytes);
-PH_EXPORT void phantora_values_plant(const void *value, size_t bytes)
+PH_EXPORT void phantora_values_plant(const void *value, size_t bytes, int exact);
+PH_EXPORT void phantora_values_plant(const void *value, size_t bytes, int exact)
 {
     planted.bytes = value && bytes <= sizeof planted.value ? bytes : 0;
+    planted.exact = planted.bytes && exact;
     if (planted.bytes) memcpy(planted.value, value, planted.bytes);
 }
 
+static bool answers(size_t bytes) { return planted.bytes && (bytes == planted.bytes || (bytes == 4 && planted.bytes == 8)); }
+
+bool ph_planted_exactly(size_t bytes) { return planted.exact && answers(bytes); }
+
 bool ph_planted(void *destination, size_t bytes)
 {
-    if (planted.bytes == 0 || (bytes != planted.bytes && !(bytes == 4 && planted.bytes == 8))) return false;
+    if (!answers(bytes)) return false;
     memcpy(destination, planted.value, bytes);
     return true;
 }

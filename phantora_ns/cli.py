@@ -80,8 +80,9 @@ def _print_version(ctx, _param, value: bool) -> None:
               help="Kernel-time database to ask before the user's own and the shipped one; may be repeated.")
 @click.option("--leaders", default="auto", show_default=True, metavar="auto|none|RANKS",
               help="Rank that runs on this machine's GPU and measures; auto: rank 0 where the GPU is the simulated model.")
-@click.option("--values", default="balanced", show_default=True, metavar="zeros|balanced",
-              help="What a job reads where only a GPU could know: zeros, or evenly spread choices (routes of tokens to experts).")
+@click.option("--values", default="balanced", show_default=True, metavar="zeros|balanced|replay[:FILE]",
+              help="What a job reads where only a GPU could know: zeros, evenly spread choices (routes of tokens to experts), or "
+                   "what a leader's GPU computed (profile --record values).")
 @click.option("--keep-run-dir", is_flag=True, help="Keep the run's own files, to look into a failure.")
 @click.option("--quiet", is_flag=True, help="No summary, no progress line; failures still say why.")
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version.")
@@ -109,10 +110,11 @@ def run(options, command) -> int:
 
 @cli.command(context_settings={"allow_interspersed_args": False})
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Database to add to  [default: ~/.local/share/phantora-ns/kernels/GPU.sqlite]")
+              help="Database to add to  [default: ~/.local/share/phantora-ns/kernels/GPU.sqlite], or file of values.")
 @click.option("--name", default="", metavar="TEXT", help="Name of the job's configuration, kept with the measurements.")
-@click.option("--record", type=click.Choice(["all", "kernels", "host"]), default="all", show_default=True,
-              help="What to measure: kernels, run after run; what the host pays, in one run more; or both.")
+@click.option("--record", type=click.Choice(["all", "kernels", "host", "values"]), default="all", show_default=True,
+              help="What to record: kernels, run after run; what the host pays, in one run more; both (all); or the values "
+                   "that the job steers by, for --values replay of the same command.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def profile(ctx, command, output, name, record, **options) -> int:

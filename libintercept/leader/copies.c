@@ -14,12 +14,15 @@ struct observed { /* a call between before() and after() */
     uint64_t token;
     void *stream;
     bool seen, waits;
+    const void *read; /* host memory that gets what the GPU computed */
+    size_t bytes;
+    bool there; /* as soon as the call returns */
 };
 
 static struct observed before(int op, uint64_t bytes, int from, int to, void *stream, bool waits)
 {
     static _Thread_local struct ph_pack signature;
-    struct observed call = {0, stream, true, waits};
+    struct observed call = {.stream = stream, .seen = true, .waits = waits};
     ph_memory_signature(&signature, op, bytes, from, to);
     if (waits) ph_lead_settle(stream);
     call.token = ph_lead_begin(stream, &signature);
@@ -31,6 +34,7 @@ static int after(struct observed call, int error)
     if (!call.seen) return error;
     if (error) ph_lead_cancel(call.token);
     else ph_lead_end(call.token);
+    if (!error && call.read) ph_lead_keep_read(call.read, call.bytes, call.stream, call.there);
     if (!error && call.waits) ph_stream_synchronize(ph_shadow_stream(call.stream));
     ph_leave();
     return error;
@@ -44,7 +48,9 @@ static struct observed copy(void *destination, const void *source, uint64_t byte
     ph_host_pause();
     int to = (int)ph_lead_place(destination), from = (int)ph_lead_place(source);
     ph_host_resume();
-    return before(PH_MEMORY_COPY, bytes, from, to, stream, ph_copy_waits(bytes, from, to, blocking));
+    struct observed call = before(PH_MEMORY_COPY, bytes, from, to, stream, ph_copy_waits(bytes, from, to, blocking));
+    if (from == PH_DEVICE && to != PH_DEVICE) call.read = destination, call.bytes = bytes, call.there = blocking || to == PH_PAGEABLE;
+    return call;
 }
 
 static struct observed fill(void *destination, uint64_t bytes, void *stream, bool blocking)

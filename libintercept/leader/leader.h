@@ -33,8 +33,10 @@ uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature);
 /* After the real call: finds the duration (cache, table; else by waiting for the stream and reading CUPTI) and puts it on the
  * stream's shadow. */
 void ph_lead_end(uint64_t token);
-/* Whether this leader measures kernels; false: its host's costs, without CUPTI (PHANTORA_LEAD_RECORD). Dies with one line for other words. */
-bool ph_lead_measures(void);
+/* What this leader records (PHANTORA_LEAD_RECORD): kernels, or without CUPTI its host's costs, or values. Dies with one line for other words. */
+enum ph_recorded { PH_RECORD_KERNELS, PH_RECORD_HOST, PH_RECORD_VALUES };
+enum ph_recorded ph_lead_records(void);
+bool ph_lead_measures(void); /* kernels */
 /* What this thread calls is not the job's: it is neither observed nor counted. */
 void ph_lead_not_the_job(void);
 /* Between true and false (per thread, may nest) GPU work is the simulated NCCL's own: no samples of it, nor of what it overlaps. */
@@ -55,6 +57,12 @@ int ph_lead_captures(void); /* under way, or just beginning */
 
 /* ---- nccl_data.c --------------------------------------------------------------------------------------------------------------- */
 int ph_lead_awaited(void); /* results of small collectives that the GPU may be waiting for */
+bool ph_lead_keeps_order(void); /* host functions run in the order of their stream */
+
+/* ---- values.c -------------------------------------------------------------------------------------------------------------------- */
+bool ph_lead_keeps_values(void);
+/* The host reads `bytes` of the GPU's into `host` by a copy that has been issued to `stream`, or is `there` already. */
+void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there);
 
 /* ---- seams.c -------------------------------------------------------------------------------------------------------------------- */
 enum ph_memory_kind ph_lead_place(const void *pointer); /* where the real library says it points to */

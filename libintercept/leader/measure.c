@@ -9,7 +9,7 @@
  * call is waited for, or the process forks or ends, they are only looked at for PATIENCE_NS, and what they still do gives no sample.
  *
  * CUPTI makes real calls far slower, even with all its activities disabled. So host costs come from a leader that never loads it
- * (PHANTORA_LEAD_RECORD=host): there nothing is observed, and durations are asked for as a simulated rank does. */
+ * (PHANTORA_LEAD_RECORD=host; =values likewise): there nothing is observed, and durations are asked for as a simulated rank does. */
 #include "heat.h"
 #include "leader.h"
 #include "measure.h"
@@ -62,13 +62,21 @@ void ph_lead_not_the_job(void)
     me.depth++;
 }
 
-bool ph_lead_measures(void)
+enum ph_recorded ph_lead_records(void)
 {
+    static _Atomic int known; /* 0: not yet */
+    static const char *const names[] = {"kernels", "host", "values"};
     const char *choice = ph_env("PHANTORA_LEAD_RECORD");
-    bool host = choice && strcmp(choice, "host") == 0;
-    if (choice && !host && strcmp(choice, "kernels") != 0) ph_die("PHANTORA_LEAD_RECORD=%s: a leader records kernels or host", choice);
-    return !host;
+    int found = choice ? 3 : PH_RECORD_KERNELS;
+    if (known) return (enum ph_recorded)(known - 1);
+    for (int i = 0; i < 3 && choice; i++)
+        if (strcmp(choice, names[i]) == 0) found = i;
+    if (found == 3) ph_die("PHANTORA_LEAD_RECORD=%s: a leader records kernels, host or values", choice);
+    known = found + 1;
+    return (enum ph_recorded)found;
 }
+
+bool ph_lead_measures(void) { return ph_lead_records() == PH_RECORD_KERNELS; }
 
 static struct ph_call_slot *slot(uint64_t token) { return &slots[token % SLOTS]; }
 
@@ -229,7 +237,7 @@ static void start_locked(void)
     static bool handlers;
     observing = ph_lead_measures();
     if (observing) ph_cupti_start();
-    else ph_cost_record(), ph_sites_record();
+    else if (ph_lead_records() == PH_RECORD_HOST) ph_cost_record(), ph_sites_record();
     if (!handlers) atexit(at_exit), pthread_atfork(before_fork, in_parent, in_child);
     handlers = started = true;
 }

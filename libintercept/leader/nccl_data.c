@@ -94,7 +94,7 @@ static void delivered(void *data)
 }
 
 /* An emulated GPU below runs host functions beside its streams, not in their order: there the host waits as well. */
-static bool keeps_order(void)
+bool ph_lead_keeps_order(void)
 {
     static _Atomic int known; /* 1: no, 2: yes */
     if (!known) known = ph_real_maybe("phantora_elapsed_ns") && !ph_real_maybe("phantora_host_functions_in_order") ? 1 : 2;
@@ -116,7 +116,7 @@ static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
     block->issued = ph_heat_issued();
     ph_send(PH_FETCH, &body, 4);
     ph_pack_free(&body);
-    if (keeps_order()) must(PH_REAL(cudaLaunchHostFunc)(op->stream, receive, block), "queue a host function");
+    if (ph_lead_keeps_order()) must(PH_REAL(cudaLaunchHostFunc)(op->stream, receive, block), "queue a host function");
     else ph_lead_settle(op->stream), receive(block);
     copy(op->recv, block->pinned, op->recv_bytes, op->stream);
     must(PH_REAL(cudaLaunchHostFunc)(op->stream, delivered, block), "queue a host function");

@@ -23,6 +23,7 @@
 #include "choose.h"
 #include "face.h"
 #include "operators.h"
+#include "replay.h"
 #include "run.h"
 #include "tensors.h"
 #include "trace.h"
@@ -39,13 +40,18 @@ bool find_face()
         return function != nullptr;
     };
     face.observe_only = dlsym(RTLD_DEFAULT, "phantora_values_observe_only") != nullptr;
+    int (*records)() = nullptr;
+    if (face.observe_only && find(records, "phantora_values_records") && records()) find(face.record, "phantora_values_record");
     if (face.observe_only)
         return find(face.operator_begin, "phantora_operator_begin") && find(face.operator_end, "phantora_operator_end") &&
                find(face.recording, "phantora_values_recording") && find(face.job_ns, "phantora_values_job_ns") &&
                find(face.weighed, "phantora_values_weighed") && find(face.observed, "phantora_values_observed");
     find(face.plant, "phantora_values_plant");
     const char *(*policy)() = nullptr;
-    face.balanced = find(policy, "phantora_values_policy") && policy() && std::strcmp(policy(), "balanced") == 0;
+    find(policy, "phantora_values_policy");
+    std::string named = policy && policy() ? policy() : "";
+    face.balanced = named == "balanced" || named == "replay";
+    if (named == "replay") find(face.replay, "phantora_values_replay");
     find(face.failed, "phantora_values_failed");
     if (!find(face.capture_append, "phantora_capture_append") || !find(face.capture_check, "phantora_capture_check") ||
         !find(face.captures, "phantora_captures"))
@@ -74,6 +80,7 @@ struct Frame {
     bool runnable = false;                 /* every argument is small */
     bool countable = false;                /* it would be, but for large floats that read as zero: runs if it gives integers */
     bool chosen = false;                   /* the policy decides its results */
+    std::string question;                  /* what a GPU is asked by it (replay.h), where that is recorded or replayed */
     bool unknown = false;                  /* of a runnable operator: an argument holds what nothing computed */
     bool captured = false;                 /* into a CUDA graph: nothing is read or computed now (capture.h) */
     std::shared_ptr<std::vector<Saved>> at_launch; /* `saved` of a captured one, filled at each launch */
@@ -92,6 +99,7 @@ struct Frame {
     {
         runnable = countable = chosen = unknown = captured = inner_wrote = false;
         at_launch.reset();
+        question.clear();
         inputs.clear(), changed.clear(), outs.clear(), saved.clear(), filled.clear(), dims.clear(), ranks.clear();
         generator.reset();
         input_bytes = 0;
@@ -233,12 +241,14 @@ void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inp
 {
     if (!face.plant) return;
     int64_t number = op.name == "aten::equal" && face.balanced && inputs[0].toTensor().sizes() == inputs[1].toTensor().sizes();
+    bool exact = false;
     if (small) {
         for (const auto &input : inputs) settle(input);
         Paused paused;
         number = number_read_back(op, inputs);
+        exact = !reads_unknown(op, inputs);
     }
-    face.plant(&number, op.read_back); /* little-endian: the first bytes are the narrower integer */
+    face.plant(&number, op.read_back, exact); /* little-endian: the first bytes are the narrower integer */
     counts.planted++;
 }
 
@@ -261,6 +271,7 @@ void started(const at::RecordFunction &function)
         stack.depth--;
         return;
     }
+    if (face.record || (face.replay && !frame.captured)) frame.question = question(*op, inputs);
     if (face.observe_only) return frame.announce();
     if (op->choice != Choice::kNone && !frame.captured) {
         for (const auto &input : inputs) settle(input);
@@ -393,8 +404,16 @@ void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 void choose_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs, bool ran)
 {
     Paused paused;
-    if (!choose(*frame.op, frame.inputs, outputs, ran)) return;
-    face.chosen();
+    at::Tensor recorded;
+    bool wanted = frame.chosen && (!ran || frame.unknown); /* what was computed of known arguments is a GPU's */
+    if (!frame.question.empty()) recorded = recorded_choice(frame.question, *frame.op, outputs, wanted);
+    if (!frame.chosen) return;
+    if (recorded.defined()) {
+        if (!choose(*frame.op, frame.inputs, outputs, ran, recorded)) return;
+    } else {
+        if (!choose(*frame.op, frame.inputs, outputs, ran)) return;
+        face.chosen();
+    }
     for (const auto &output : outputs) tell_outer(outer, output);
 }
 
@@ -470,12 +489,13 @@ void ended(const at::RecordFunction &function)
     auto all = c10::ArrayRef<c10::IValue>(function.outputs());
     auto outputs = all.slice(all.size() - std::min(all.size(), op.returns));
     bool threw = std::uncaught_exceptions() > frame->exceptions || outputs.size() != op.returns;
-    if (op.read_back && face.plant) face.plant(nullptr, 0);
+    if (op.read_back && face.plant) face.plant(nullptr, 0, false);
+    if (face.record && !threw && !frame->question.empty()) record_choice(frame->question, op, outputs);
     if (!face.observe_only && !threw && op.treatment != Treatment::kEnclose) {
         bool ran = (frame->runnable || (frame->countable && all_indices(outputs))) && all_small(outputs);
         if (ran) run_frame(*frame, outer, outputs);
         else zero_frame(*frame, outer, outputs);
-        if (frame->chosen) choose_frame(*frame, outer, outputs, ran);
+        if (frame->chosen || !frame->question.empty()) choose_frame(*frame, outer, outputs, ran);
     }
     if (outer) outer->filled.insert(outer->filled.end(), frame->filled.begin(), frame->filled.end());
     if (op.treatment != Treatment::kAllocate) {
@@ -524,7 +544,7 @@ VALUES_EXPORT int phantora_values_start(void)
     if (!phantora::find_face()) return -1;
     static auto handle = at::addGlobalCallback(at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
                                                    .needsInputs(true)
-                                                   .needsOutputs(!phantora::face.observe_only) /* packing them costs the job host time */
+                                                   .needsOutputs(!phantora::face.observe_only || phantora::face.record) /* packing them costs the job host time */
                                                    .scopes({at::RecordScope::FUNCTION}));
     return handle == at::INVALID_CALLBACK_HANDLE || !phantora::start_trace() ? -1 : 0;
 }

@@ -10,13 +10,13 @@
 
 namespace phantora {
 
-namespace {
-
 void *current_stream()
 {
     c10::impl::VirtualGuardImpl guard(c10::kCUDA);
     return guard.getStreamNativeHandle(guard.getStream(guard.getDevice()));
 }
+
+namespace {
 
 void run_kept(void *data, void *)
 {

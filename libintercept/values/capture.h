@@ -14,6 +14,8 @@ namespace phantora {
 /* Whether the stream that this thread launches on is captured. Next to nothing while no capture is under way in the process. */
 bool capturing();
 
+void *current_stream(); /* that this thread launches on, as CUDA's handle */
+
 /* Calls `what` at every launch of the graph that is being captured, in the order of these calls and of the graph's nodes. */
 void at_launch(std::function<void()> what);
 

@@ -1,4 +1,4 @@
-/* choose.cpp - what --values balanced decides where only a GPU could know.
+/* choose.cpp - what --values balanced decides where only a GPU could know, and where a recorded decision goes.
  *
  * Why it exists: a router's scores have no values here, and the first k experts for every token is what no job does. An order
  * among values that nothing computed is ours to choose: ties may be broken as we like. So rows take turns: row r chooses the
@@ -180,6 +180,25 @@ bool to_be_chosen(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
     /* Integers that have values are exact, or chosen already. */
     if (op.choice == Choice::kAll) return self.scalar_type() == at::kBool;
     return op.choice == Choice::kCount || (self.is_floating_point() && (size_of(self) == Size::kLarge || any_unknown(self)));
+}
+
+bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran, const Tensor &given)
+{
+    PlainCpu plain;
+    bool first = outputs.size() == 1 || op.choice == Choice::kCount;
+    const Tensor &choice = outputs[first ? 0 : outputs.size() - 1].toTensor();
+    if (!writable(choice) || (op.choice == Choice::kSort && ran)) return false; /* what has been sorted stays so */
+    write(choice, given);
+    mark(choice, false); /* a GPU computed it */
+    if (!ran || (op.choice != Choice::kTopk && op.choice != Choice::kExtreme) || first) return true;
+    /* The values are those at the places. */
+    const Tensor &self = inputs[0].toTensor(), &values = outputs[0].toTensor();
+    int64_t dim = dimension(op, inputs, self);
+    if (dim < 0 || !writable(values)) return true;
+    bool kept = choice.dim() == self.dim();
+    Tensor places = kept ? given.to(kLong) : given.to(kLong).unsqueeze(dim), found = phantora::alias(self).gather(dim, places);
+    write(values, kept ? found : found.squeeze(dim));
+    return true;
 }
 
 bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran)

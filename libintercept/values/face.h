@@ -32,7 +32,9 @@ struct Face {
     void (*known)(const void *pointer, size_t bytes);   /* they are what a GPU's would be */
     int (*any_unknown)(const void *pointer, size_t bytes);
     void (*chosen)();  /* the policy chose a result */
-    bool balanced;     /* the policy is --values balanced, not zeros */
+    bool balanced;     /* the policy is --values balanced or replay, not zeros */
+    /* Only with --values replay: whether there is an answer to a question that is asked now (replay.h), and its bytes. */
+    int (*replay)(const char *question, int wanted, const void **value, size_t *bytes, int *dtype);
     void (*copy_begins)();
     /* Makes a large result zero; 0 when a copy since copy_begins has brought it values, which stay. */
     int (*forget)(void *pointer, size_t bytes);
@@ -41,7 +43,7 @@ struct Face {
     void (*operator_end)();
     /* Optional. Device-to-host copies of `bytes` bytes by this thread yield these bytes instead of what device memory holds,
      * until plant(nullptr, 0). A planted number of 8 bytes also answers copies of 4. */
-    void (*plant)(const void *value, size_t bytes);
+    void (*plant)(const void *value, size_t bytes, int exact); /* exact: computed of operands that are known */
     void (*failed)(const char *operator_name, const char *reason); /* optional: an operator could not be run */
     /* Optional, all three or none: CUDA graphs. How many captures are under way; whether a stream is captured; what is to be called, in
      * order, at every launch of its graph, and `release` once the graph is gone. */
@@ -49,6 +51,8 @@ struct Face {
     int (*capture_check)(void *stream);
     void (*capture_append)(void *stream, void (*run)(void *data, void *stream), void (*release)(void *data), void *data);
     bool observe_only; /* a leader: its GPU computes, so operators are named and nothing else of this is there, but: */
+    /* Only in a leader that records values: keeps a result of its GPU's. Without bytes it is only counted. */
+    void (*record)(const char *question, const void *device, size_t bytes, int dtype, void *stream);
     int (*recording)();     /* whether this thread's own time is being recorded */
     int64_t (*job_ns)();    /* how much of it has passed so far and belongs to no call yet */
     void (*weighed)(int64_t job_ns); /* what it is to be again, after what was only tried */

@@ -32,12 +32,17 @@ const std::unordered_map<std::string, size_t> kReadBack = {
 };
 
 const std::unordered_map<std::string, Choice> kChoices = {
-    {"aten::topk", Choice::kTopk},       {"aten::argmax", Choice::kExtreme},        {"aten::argmin", Choice::kExtreme},
-    {"aten::max.dim", Choice::kExtreme}, {"aten::min.dim", Choice::kExtreme},       {"aten::kthvalue", Choice::kExtreme},
-    {"aten::mode", Choice::kExtreme},    {"aten::median.dim", Choice::kExtreme},    {"aten::nanmedian.dim", Choice::kExtreme},
-    {"aten::sort", Choice::kSort},       {"aten::sort.stable", Choice::kSort},      {"aten::multinomial", Choice::kDraw},
-    {"aten::all", Choice::kAll},         {"aten::all.dim", Choice::kAll},           {"aten::all.dims", Choice::kAll},
-    {"aten::histc", Choice::kCount},     {"aten::bincount", Choice::kCount},
+    {"aten::topk", Choice::kTopk},                {"aten::topk.values", Choice::kTopk},         {"aten::argmax", Choice::kExtreme},
+    {"aten::argmax.out", Choice::kExtreme},       {"aten::argmin", Choice::kExtreme},           {"aten::argmin.out", Choice::kExtreme},
+    {"aten::max.dim", Choice::kExtreme},          {"aten::max.dim_max", Choice::kExtreme},      {"aten::min.dim", Choice::kExtreme},
+    {"aten::min.dim_min", Choice::kExtreme},      {"aten::kthvalue", Choice::kExtreme},         {"aten::kthvalue.values", Choice::kExtreme},
+    {"aten::mode", Choice::kExtreme},             {"aten::mode.values", Choice::kExtreme},      {"aten::median.dim", Choice::kExtreme},
+    {"aten::median.dim_values", Choice::kExtreme},{"aten::nanmedian.dim", Choice::kExtreme},    {"aten::nanmedian.dim_values", Choice::kExtreme},
+    {"aten::sort", Choice::kSort},                {"aten::sort.stable", Choice::kSort},         {"aten::sort.values", Choice::kSort},
+    {"aten::sort.values_stable", Choice::kSort},  {"aten::multinomial", Choice::kDraw},         {"aten::multinomial.out", Choice::kDraw},
+    {"aten::all", Choice::kAll},                  {"aten::all.dim", Choice::kAll},              {"aten::all.dims", Choice::kAll},
+    {"aten::all.all_out", Choice::kAll},          {"aten::all.out", Choice::kAll},              {"aten::all.dims_out", Choice::kAll},
+    {"aten::histc", Choice::kCount},              {"aten::histc.out", Choice::kCount},          {"aten::bincount", Choice::kCount},
 };
 
 /* Operators that can make integers or booleans of floats. */

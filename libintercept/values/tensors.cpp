@@ -35,14 +35,18 @@ static constexpr c10::DispatchKeySet kWrapped = c10::DispatchKeySet({
     c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::ZeroTensor,
 });
 
+bool is_plain(const at::Tensor &tensor)
+{
+    return !tensor.key_set().has_any(kWrapped) && tensor.layout() == c10::kStrided && !tensor.is_meta() && tensor.has_storage() &&
+           !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
 Size size_of(const at::Tensor &tensor)
 {
     if (!tensor.defined()) return Size::kSmall;
-    if (tensor.key_set().has_any(kWrapped) || tensor.layout() != c10::kStrided || tensor.is_meta() || !tensor.has_storage())
-        return Size::kOpaque;
+    if (!is_plain(tensor)) return Size::kOpaque;
     if (!tensor.is_cuda()) return tensor.is_cpu() ? Size::kSmall : Size::kOpaque;
     auto *impl = tensor.unsafeGetTensorImpl();
-    if (impl->has_symbolic_sizes_strides()) return Size::kOpaque;
     size_t limit = tensor.dim() == 1 && tensor.scalar_type() == at::kByte ? kObjectBytes
                    : face.balanced && is_index(tensor)                    ? kIndexBytes
                                                                           : kSmallBytes;

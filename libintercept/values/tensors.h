@@ -19,6 +19,9 @@ size_t span_bytes(const at::Tensor &tensor);
 /* Where a tensor's first element lies; nullptr for a tensor without memory. */
 void *address(const at::Tensor &tensor);
 
+/* Whether a tensor has bytes of its own, and sizes: no subclass, no fake, not sparse. */
+bool is_plain(const at::Tensor &tensor);
+
 /* What can be done with a CUDA tensor. Undefined and CPU tensors count as small. Small ones have values. */
 Size size_of(const at::Tensor &tensor);
 

@@ -19,15 +19,15 @@ from phantora_ns.launch import gpus
 from phantora_ns.launch.errors import LaunchError, UsageError
 
 AUTO, NONE = "auto", "none"
-KERNELS, HOST = "kernels", "host"
+KERNELS, HOST, VALUES = "kernels", "host", "values"
 """What a leader records: see docs/leading.md, PHANTORA_LEAD_RECORD."""
 _OURS = "PHANTORA_"
 
 
 @dataclass(frozen=True)
 class Leading:
-    """One rank that leads in one run. `candidates`: the GPUs of this machine that it may use. `record`: KERNELS or HOST, None as
-    the environment says."""
+    """One rank that leads in one run. `candidates`: the GPUs of this machine that it may use. `record`: KERNELS, HOST or VALUES,
+    None as the environment says."""
 
     rank: int
     candidates: tuple[gpus.RealGpu, ...]

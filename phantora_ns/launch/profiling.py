@@ -13,20 +13,22 @@ from typing import Any
 
 from phantora_ns.kernels import databases
 from phantora_ns.launch.errors import EXIT_OURS, UsageError, say
-from phantora_ns.launch.leaders import HOST, KERNELS, NONE, parse_leaders
+from phantora_ns.launch.leaders import HOST, KERNELS, NONE, VALUES, parse_leaders
 from phantora_ns.launch.request import build_request
 from phantora_ns.launch.runner import Request, Runner
+from phantora_ns.launch.values import default_file, read
 
 ENOUGH = 0.001
 """Share of a rank's GPU time: a rank with less of it unmeasured need not lead."""
 ALL = "all"
-"""What a profile records: KERNELS, run after run; HOST, in one more; or both."""
+"""What a profile records: KERNELS, run after run; HOST, in one more; both; or VALUES alone, one leader after another."""
 
 
 def run_profile(argv: Sequence[str], options: Mapping[str, Any], output: Path | None, name: str, record: str = ALL) -> int:
     """Runs the job once per leader; returns the exit code of the first run that fails, else 0. Raises UsageError, LaunchError.
 
-    `options` are those of a run (`build_request`), `record` is KERNELS, HOST or ALL. What was measured before a failure is kept.
+    `options` are those of a run (`build_request`), `record` is KERNELS, HOST, ALL or VALUES. What was measured before a failure
+    is kept.
     """
     text = options["leaders"]
     if text == NONE:
@@ -35,9 +37,11 @@ def run_profile(argv: Sequence[str], options: Mapping[str, Any], output: Path | 
     first = build_request(argv, **(options | {"leaders": text.partition(",")[0]}), name=name)
     if first.leading is None:  # auto, and no GPU: as if rank 0 had been asked for, which says why it cannot be
         first = build_request(argv, **(options | {"leaders": "0"}), name=name)
+    named = parse_leaders(text, _world(first))
+    if record == VALUES:
+        return _record_values(first, output, named or (0,))
     into = Path(databases.user_path(first.cluster.gpu_model.model) if output is None else output).absolute()
     _check_output(into)
-    named = parse_leaders(text, _world(first))
     first = replace(first, record_into=into)
     led: list[int] = []
     rank: int | None = first.leading.rank if record != HOST else None
@@ -58,6 +62,37 @@ def run_profile(argv: Sequence[str], options: Mapping[str, Any], output: Path | 
         what = [f"kernels measured on rank{'s' if len(led) > 1 else ''} {', '.join(map(str, led))}"] if led else []
         what += [f"host costs on rank {host}"] if record != KERNELS else []
         say(f"{', '.join(what)}; in {into}")
+    return 0
+
+
+def _record_values(first: Request, output: Path | None, ranks: Sequence[int]) -> int:
+    """The runs of `profile --record values`, one leader after another; returns an exit code. Raises UsageError."""
+    into = default_file(first.cluster.gpu_model.model, first.command.argv, first.cwd) if output is None else output.absolute()
+    try:
+        if into.exists():
+            read(into)
+        else:
+            into.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"-o {into}: {error}; on the command line; choose another file") from error
+    assert first.leading is not None
+    kept = 0
+    for rank in ranks:
+        request = replace(first, leading=replace(first.leading, rank=rank, record=VALUES), record_into=into)
+        if not request.quiet:
+            say(f"rank {rank} leads, for the values that its GPU computes")
+        runner = Runner(request)
+        code = runner.run()
+        if code == 0 and not runner.values_kept:
+            why = _absence(runner.report, rank) or "the job neither reads nor chooses by any"
+            say(f"no values were recorded on rank {rank}: {why}")
+            code = EXIT_OURS
+        if code != 0:
+            return code
+        kept += runner.values_kept
+    if not first.quiet:
+        say(f"{kept} values recorded on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}; in {into}; replay "
+            f"them: --values replay{'' if output is None else f':{output}'}")
     return 0
 
 
@@ -98,12 +133,20 @@ def _problem(report: Mapping[str, Any] | None, rank: int, record: str) -> str | 
     leading = (report or {}).get("leading") or {}
     if leading.get("problem"):
         return leading["problem"]
-    if rank not in leading.get("led", ()):
-        return ("no process of the job came as its leader; its Python has to start with RANK set, as under torchrun, and without "
-                "-I or -E")
+    absent = _absence(report, rank)
+    if absent is not None:
+        return absent
     if not leading.get("samples" if record == KERNELS else "host_recorded"):
         return "its process launched no work on the GPU, or ended without its exit handlers (os._exit, a signal)"
     return None
+
+
+def _absence(report: Mapping[str, Any] | None, rank: int) -> str | None:
+    """Why nobody led, None when the rank did."""
+    if rank in ((report or {}).get("leading") or {}).get("led", ()):
+        return None
+    return ("no process of the job came as its leader; its Python has to start with RANK set, as under torchrun, and without "
+            "-I or -E")
 
 
 def _world(request: Request) -> int:

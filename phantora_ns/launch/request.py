@@ -11,7 +11,9 @@ from phantora_ns.launch import host_time as host_times
 from phantora_ns.launch.command import MAX_NODES, JobCommand, check_multi_node, parse_command
 from phantora_ns.launch.errors import UsageError, say
 from phantora_ns.launch.leaders import AUTO, choose, require_library
-from phantora_ns.launch.runner import BALANCED, VALUES, Request
+from phantora_ns.launch.runner import Request
+from phantora_ns.launch.values import BALANCED, REPLAY
+from phantora_ns.launch.values import check as check_values
 from phantora_ns.report.trace_options import TraceOptionError, check_options
 
 
@@ -69,15 +71,6 @@ def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
     return tuple(os.path.abspath(database.path) for database in opened)
 
 
-def _check_values(values: str) -> str:
-    if values == "replay":
-        raise UsageError("--values replay is not possible: what a leader records are kernel times and host costs, not the values "
-                         f"that its GPU computed; on the command line; use --values {BALANCED}")
-    if values not in VALUES:
-        raise UsageError(f"--values {values} is not one of {', '.join(VALUES)}; on the command line; see docs/values.md")
-    return values
-
-
 def build_request(argv: Sequence[str], *, cluster: str | None, nnodes: int | None, gpus_per_node: int | None, report: Path | None,
                   host_time: str, host_scale: str, record_host: Path | None, sync: str, isolation: str, keep_run_dir: bool,
                   quiet: bool, values: str = BALANCED, kernels: Sequence[Path] = (), leaders: str = AUTO,
@@ -107,7 +100,10 @@ def build_request(argv: Sequence[str], *, cluster: str | None, nnodes: int | Non
         traced = check_options(trace, trace_steps, trace_ranks, world)
     except TraceOptionError as error:
         raise UsageError(str(error)) from error
-    _check_values(values)
+    told = check_values(values, loaded.gpu_model.model, command.argv, cwd)
+    if told.policy == REPLAY and not environment.VALUES_LIBRARY.is_file():
+        raise UsageError(f"--values {values} needs the values library, which is not built; in {environment.LIBRARIES}; "
+                         "run make build")
     host = host_times.check(host_time, host_scale, record_host)
     environment.require_built()
     environment.find_libzmq()
@@ -122,6 +118,6 @@ def build_request(argv: Sequence[str], *, cluster: str | None, nnodes: int | Non
     options = tuple(str(word) for pair in words if pair[1] is not None for word in pair)
     shape = environment.Shape(loaded.nodes, loaded.gpus_per_node, isolated)
     return Request(command=command, cluster=loaded, shape=shape, cwd=cwd, report=checked_report, host=host,
-                   sync=sync, values=values, keep_run_dir=keep_run_dir, quiet=quiet,
+                   sync=sync, values=told, keep_run_dir=keep_run_dir, quiet=quiet,
                    databases=_databases(loaded.gpu, kernels), options=options, leading=leading, name=name,
                    record_into=record_into, trace=traced)

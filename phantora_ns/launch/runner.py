@@ -10,6 +10,7 @@ import json
 import os
 import select
 import selectors
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.launch import environment, gpus, host_time, leaders
+from phantora_ns.launch import environment, gpus, host_time, leaders, values
 from phantora_ns.launch.command import JobCommand
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.hub_process import HubProcess
@@ -39,11 +40,6 @@ RECORDING = "recording.sqlite"  # hub/recording.py
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-BALANCED = "balanced"
-VALUES = ("zeros", BALANCED)
-"""What --values may be: what a job reads where only a GPU could know (docs/values.md)."""
-
-
 @dataclass(frozen=True)
 class Request:
     """All that a run needs, validated. `cluster` is config.Cluster."""
@@ -55,7 +51,7 @@ class Request:
     report: Path | None = None
     host: host_time.HostTime = host_time.HostTime()
     sync: str = "conservative"
-    values: str = BALANCED
+    values: values.Values = values.Values()
     keep_run_dir: bool = False
     quiet: bool = False
     databases: tuple[str, ...] = ()
@@ -63,7 +59,7 @@ class Request:
     options: tuple[str, ...] = ()  # of our own that shape the cluster, as the user would type them again
     leading: leaders.Leading | None = None
     name: str = ""                 # of the job's configuration, for the recording
-    record_into: Path | None = None  # the database that gets what is measured; None: it serves this run only
+    record_into: Path | None = None  # the database, or file of values, that gets what is recorded; None: it serves this run only
 
 
 class Runner:
@@ -82,6 +78,8 @@ class Runner:
         self._start = time.monotonic()
         self._gpu: gpus.RealGpu | None = None
         self._gpu_lock: gpus.GpuLock | None = None
+        self.values_kept = 0
+        """Values of a leader's GPU that this run has recorded."""
         self.report: dict[str, Any] | None = None
         """What was reported of the run, once it has ended; None when that could not be built."""
 
@@ -135,7 +133,7 @@ class Runner:
         self._host = host_time.prepare(request.host, request.cluster.gpu_model, request.databases, path, request.quiet)
         run = {"cluster": os.path.abspath(request.cluster.file), "nodes": request.shape.nodes,
                "gpus_per_node": request.shape.gpus_per_node, **self._host.run,
-               "sync": request.sync, "values": request.values if environment.VALUES_LIBRARY.is_file() else "none",
+               "sync": request.sync, "values": request.values.policy if environment.VALUES_LIBRARY.is_file() else "none",
                "databases": list(request.databases), "leader": None, "recording": None,
                "command": list(request.command.argv), "options": list(request.options)}
         if request.leading is not None:
@@ -150,6 +148,8 @@ class Runner:
             run["trace"] = request.trace.describe()
             (path / "trace").mkdir()
         (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+        if request.values.file is not None:
+            shutil.copyfile(request.values.file, path / values.TABLE)
         environment.link_cuda_names(path / "lib")
         gpu = request.cluster.gpu_model
         self._kernel_info = environment.find_kernel_info(request.command.program, 10 * gpu.compute_major + gpu.compute_minor,
@@ -160,7 +160,7 @@ class Runner:
         request, outer = self._request, environment.outer_environment()
         isolated = request.shape.isolated
         job = environment.job_environment(outer, path, request.shape, self._kernel_info) | self._host.environment
-        job |= {"PHANTORA_VALUES": request.values}
+        job |= {"PHANTORA_VALUES": request.values.policy}
         if request.trace is not None:
             job |= request.trace.environment()
         if request.leading is not None:
@@ -420,17 +420,21 @@ class Runner:
         return verdict
 
     def _keep_recording(self, path: Path, verdict: Verdict) -> Verdict:
-        """Adds what was measured to the user's database, of a run that failed too."""
+        """Adds what was measured to the user's database, or values to their file, of a run that failed too."""
         from phantora_ns.kernels import databases
         from phantora_ns.kernels.schema import DatabaseError
 
-        into, recording = self._request.record_into, path / RECORDING
-        if into is None or not recording.is_file():
+        request, recording = self._request, path / RECORDING
+        if request.record_into is None:
             return verdict
         try:
-            databases.add(into, [recording])
-        except DatabaseError as error:
-            say(f"what was measured is not kept: {error}")
+            if request.leading is not None and request.leading.record == leaders.VALUES:
+                about = values.describe(request.command.argv, request.cwd)
+                self.values_kept = values.keep(path, request.record_into, request.leading.rank, about)
+            elif recording.is_file():
+                databases.add(request.record_into, [recording])
+        except (DatabaseError, LaunchError) as error:
+            say(f"what was recorded is not kept: {error}")
             return verdict if verdict.exit_code else Verdict(EXIT_OURS, "launcher")
         return verdict
 

@@ -16,7 +16,7 @@ SOURCES = ("exact", "launch", "law", "gemm", "attention", "roofline", "copy", "g
 """Names of the sources of a kernel's time, by number (docs/wire-protocol.md)."""
 HOST_LEVELS = ("exact", "backed off", "class", "unknown", "call")
 """How well the record of host times knew the place of a call; "call": what the calls themselves cost (enum ph_host_level)."""
-_WORDS = struct.Struct("<50Q")
+_WORDS = struct.Struct("<52Q")
 
 
 class RankPage(NamedTuple):
@@ -42,6 +42,8 @@ class RankPage(NamedTuple):
     host_ns: tuple[int, ...]
     pinned_bytes: int
     peak_pinned_bytes: int
+    replayed_values: int
+    repeated_values: int
 
 
 def read_page(path: Path) -> RankPage:
@@ -54,4 +56,4 @@ def read_page(path: Path) -> RankPage:
     if words[0] != MAGIC or words[1] != VERSION:
         raise ValueError(f"{path}: not a rank's page of version {VERSION}")
     levels = len(HOST_LEVELS)
-    return RankPage(*words[2:16], words[16:24], words[24:32], words[32:32 + levels], words[40:40 + levels], *words[48:50])
+    return RankPage(*words[2:16], words[16:24], words[24:32], words[32:32 + levels], words[40:40 + levels], *words[48:52])

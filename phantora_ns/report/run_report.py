@@ -52,7 +52,9 @@ def build_report(run_dir: Path, *, exit_code: int, failed_by: str | None, wall_s
         "kernel_time_share": {name: round(ns / sum(busy), 6) for name, ns in zip(SOURCES, busy, strict=True) if ns},
         "host_time": host_part(run, pages.values()),
         "values": {"policy": run.get("values"), "unknown_reads": sum(page.unknown_reads for page in pages.values()),
-                   "chosen": sum(page.chosen_values for page in pages.values())},
+                   "chosen": sum(page.chosen_values for page in pages.values()),
+                   "replayed": sum(page.replayed_values for page in pages.values()),
+                   "repeated": sum(page.repeated_values for page in pages.values())},
         "databases": run.get("databases", []),
         "leading": leading and leading | {"profile": _profile_command(run, leading["unmeasured_ranks"])},
         "unsupported_calls": hub["unsupported_calls"] if hub else {},
@@ -103,6 +105,9 @@ def _values_lines(values: dict[str, Any]) -> list[str]:
         parts.append(f"{values['unknown_reads']} reads by the host of device values that nothing computed")
     if values["chosen"]:
         parts.append(f"{values['chosen']} results chosen evenly where only a GPU could know")
+    if values["replayed"]:
+        again = f", {values['repeated']} of them again, beyond what was recorded" if values["repeated"] else ""
+        parts.append(f"{values['replayed']} values replayed{again}")
     return [f"values ({values['policy']}): {', '.join(parts)}"] if parts else []
 
 
