@@ -20,18 +20,13 @@ CXXFLAGS ?= -O2 -g
 WARN = -Wall -Wextra
 SANITIZE =
 
-INTERCEPT_SOURCES := $(wildcard libintercept/*.c)
-# What answers for a GPU that is not there; the leader's library has the rest in common with it.
-SIMULATED_ONLY := addresses copies cublas cublas_solve cublaslt cudart cudnn cudnn_backend cudnn_legacy cudnn_real cufft \
-	cufile cupti cusolver cusolver_families cusparse driver env graph_api ipc kernels known library memory module \
-	nccl_values nvml nvshmem payload plant pools properties resolve stale tensormap virtual unsupported_cublas.gen \
-	unsupported_cudart.gen unsupported_cudnn.gen unsupported_cufft.gen unsupported_cufile.gen unsupported_cusolver.gen \
-	unsupported_cusparse.gen unsupported_cusparselt.gen unsupported_driver.gen unsupported_nvml.gen
-LEADER_SOURCES := $(wildcard libintercept/leader/*.c) $(filter-out $(SIMULATED_ONLY:%=libintercept/%.c),$(INTERCEPT_SOURCES))
+# The core, with what answers for a GPU that is not there, and with the leader's part: two libraries.
+CORE_SOURCES := $(wildcard libintercept/*.c)
+INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c)
+LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c)
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)
 FLOWS_SOURCES := $(wildcard libflows/*.c)
 VALUES_SOURCES := $(wildcard libintercept/values/*.cpp)
-EXPORTS := $(wildcard libintercept/exports.map)
 INTERCEPT_OBJECTS := $(INTERCEPT_SOURCES:%.c=$(OBJ)/%.o)
 LEADER_OBJECTS := $(LEADER_SOURCES:%.c=$(OBJ)/%.o)
 LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
@@ -110,9 +105,9 @@ $(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engi
 native: $(LIB)/libphantora.so $(LIB)/libphantora-leader.so $(LIB)/phantora-sandbox $(LIB)/libphantora-flows.so values
 
 # SONAME libcuda.so.1: a process that opens the driver by that name must find this library already loaded.
-$(LIB)/libphantora.so: $(INTERCEPT_OBJECTS) $(EXPORTS)
+$(LIB)/libphantora.so: $(INTERCEPT_OBJECTS) libintercept/simulated/exports.map
 	@mkdir -p $(@D)
-	$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libcuda.so.1 $(EXPORTS:%=-Wl,--version-script=%) \
+	$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libcuda.so.1 -Wl,--version-script=libintercept/simulated/exports.map \
 		-o $@ $(INTERCEPT_OBJECTS) -ldl
 
 # Written beside its place and moved there: a job that starts meanwhile finds the old one whole.
