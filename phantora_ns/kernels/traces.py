@@ -31,6 +31,7 @@ ITEM_BYTES = {"float": 4, "c10::Half": 2, "c10::BFloat16": 2, "double": 8, "long
 GRAPH_CALL = "## Call"  # Inductor's mark around a compiled graph, with the hash of its code: not the same in every process
 LIST_ITEM_BYTES = 4  # the profiler writes "TensorList" and not its type
 SHAPES = 16          # as many shapes as a rank sends
+UNTOUCHED = 0.01     # a launch counts as alone when work on other streams covered less than this share of it
 COMPUTE_32F, COMPUTE_32F_TF32, COMPUTE_64F = 68, 77, 70  # cublasComputeType_t
 
 
@@ -50,6 +51,11 @@ class Observation:
     overlapped: float
     operator: str
     cold: bool
+
+    @property
+    def alone(self) -> bool:
+        """Whether its time says what it takes by itself: nothing of note ran beside it."""
+        return self.overlapped < UNTOUCHED
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What `phantora-ns kernels validate` prints: the error of fitted and analytic times on configurations left out of the fit.
 
 Why it exists: a model's error belongs beside the model. Files may be databases, each of whose runs is part of a configuration,
-or Kineto traces of real steps, each a configuration by itself.
+or Kineto traces of real steps, each a configuration by itself. fitted/heldout.py leaves out and counts; this reads and prints.
 """
 
 from __future__ import annotations

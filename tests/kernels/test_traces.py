@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from phantora_ns.kernels import signature, traces, validate
+from phantora_ns.kernels import signature, traces
+from phantora_ns.kernels.estimators import errors
 
 
 def operator(identity, name, **arguments):
@@ -39,7 +40,7 @@ def test_overlap_with_other_streams_is_measured(tmp_path):
                  kernel(3, "b", 10, 10), kernel(4, "c", 30, 10))
     found = {o.fields[0]: o.overlapped for o in traces.observations(path)}
     assert found == {"a": 0.5, "b": 1.0, "c": 0.0}
-    assert {c.fields[0] for c in validate.cases(traces.observations(path))} == {"c"}
+    assert {c.fields[0] for c in errors.cases(traces.observations(path))} == {"c"}
 
 
 def test_model_sizes_name_the_products_of_a_trace_without_shapes(tmp_path):
@@ -65,7 +66,7 @@ def test_copies_and_sets(tmp_path):
 
 def test_report_tells_families_and_sides_apart(tmp_path, capsys):
     path = write(tmp_path / "t.json.gz", *(kernel(i, f"unknown{i}", 10 * i, 5, grid=(i + 1, 1, 1)) for i in range(20)))
-    assert validate.main([str(path), "--worst", "2"]) == 0
+    assert errors.main([str(path), "--worst", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(int(line.split()[2]) for line in lines if line.startswith("guess")) == 20
     assert any("held-out" in line for line in lines) and any("calibration" in line for line in lines)
@@ -76,5 +77,5 @@ def test_what_is_no_trace_is_one_clear_error(tmp_path, capsys, content):
     for name in ("t.json", "t.json.gz"):
         path = tmp_path / name
         path.write_bytes(content)
-        assert validate.main([str(path)]) == 1
+        assert errors.main([str(path)]) == 1
         assert str(path) in capsys.readouterr().err

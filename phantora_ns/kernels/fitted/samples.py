@@ -14,8 +14,6 @@ from typing import NamedTuple
 from .. import signature
 from ..traces import Observation
 
-UNTOUCHED = 0.01  # a launch counts as alone when work on other streams covered less than this share of it
-
 
 class Sample(NamedTuple):
     """The median time of one signature in one configuration. `fields` and `context` as in docs/wire-protocol.md (a kernel has
@@ -33,7 +31,7 @@ def of_observations(configuration: str, found: Iterable[Observation]) -> list[Sa
     """The distinct signatures of a trace, with the median of their launches that ran alone. O(launches)."""
     groups: dict[bytes, list[Observation]] = defaultdict(list)
     for observation in found:
-        if observation.overlapped < UNTOUCHED:
+        if observation.alone:
             groups[signature.encode(observation.kind, [observation.fields, observation.context])].append(observation)
     return [Sample(configuration, g[0].kind, g[0].fields, g[0].context, statistics.median(o.duration_ns for o in g), len(g))
             for g in groups.values()]

@@ -1,8 +1,9 @@
-"""How far the estimators are from real traces: `python -m phantora_ns.kernels.validate [--llama ...] TRACE...`.
+"""How far the estimators alone are from real traces: `python -m phantora_ns.kernels.estimators.errors [--llama ...] TRACE...`.
 
 Why it exists: an estimate without its error is worth little. Each distinct signature of a trace is one test, with the median
 of its launches that no work on another stream overlapped. Signatures are split into calibration and held-out by a bit of
-their key, which the fit (bench/kernels/fit.py) uses in the same way: no number is judged by what it was fitted on.
+their key, which the fit (bench/kernels/fit.py) uses in the same way: no number is judged by what it was fitted on. Models
+fitted to a database are judged elsewhere, by whole runs (kernels/validation.py).
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ from dataclasses import dataclass
 
 from phantora_ns.config import ConfigError
 
-from . import KernelTimes, names, signature
-from .estimators import launch, memory
-from .traces import LlamaShapes, Observation, TraceError, observations
-
-UNTOUCHED = 0.01  # an observation counts as alone when work on other streams covered less than this share of it
+from .. import KernelTimes, names, signature
+from ..traces import LlamaShapes, Observation, TraceError, observations
+from . import launch, memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def cases(found: Iterable[Observation]) -> list[Case]:
     """The distinct signatures among the observations that ran alone."""
     groups: dict[bytes, list[Observation]] = defaultdict(list)
     for observation in found:
-        if observation.overlapped < UNTOUCHED:
+        if observation.alone:
             identity = [observation.fields, observation.context, observation.cold]
             groups[signature.encode(observation.kind, identity)].append(observation)
     return [Case(family_of(g[0]), g[0].kind, g[0].fields, g[0].context, statistics.median(o.duration_ns for o in g), len(g),
@@ -120,7 +119,7 @@ def report(times: KernelTimes, found: list[Case], worst: int = 0) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Command line; exit status 1 for a trace or GPU file that cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m phantora_ns.kernels.validate", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m phantora_ns.kernels.estimators.errors", description=__doc__.splitlines()[0])
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="Kineto trace (.json or .json.gz)")
     parser.add_argument("--gpu", default="h200", help="GPU model of the trace (default: h200)")
     parser.add_argument("--llama", metavar="DIM,KV_DIM,FFN,VOCABULARY,LAYERS,TOKENS,HEADS",
@@ -138,7 +137,7 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     print("\n".join(report(times, cases(found), options.worst)))
-    overlapped = sum(o.duration_ns for o in found if o.overlapped >= UNTOUCHED)
+    overlapped = sum(o.duration_ns for o in found if not o.alone)
     total = sum(o.duration_ns for o in found)
     guessed = sum(o.duration_ns for o in found if times.lookup(o.kind, o.fields, o.context)[1] == launch.GUESS)
     print(f"compute in the traces {total / 1e6:.2f} ms, of it beside other streams {overlapped / 1e6:.2f} ms (not judged), "
