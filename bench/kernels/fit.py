@@ -17,7 +17,7 @@ import sys
 from phantora_ns.kernels import KernelTimes, signature
 from phantora_ns.kernels.estimators import errors, gemm, memory
 from phantora_ns.kernels.rates import Family
-from phantora_ns.kernels.traces import LlamaShapes, observations
+from phantora_ns.kernels.traces import LlamaShapes, launches
 
 ROUNDS = 40
 # Set by hand: what these traces cannot tell apart, or hold too little of.
@@ -109,7 +109,7 @@ def main() -> None:
     options = parser.parse_args()
     llama = LlamaShapes(*map(int, options.llama.split(","))) if options.llama else None
     times = KernelTimes(options.gpu)
-    found = weighted(errors.cases(o for trace in options.traces for o in observations(trace, llama)))
+    found = weighted(errors.cases(o for trace in options.traces for o in launches(trace, llama)))
     only = set(options.only.split(",")) - {""}
     for group, family in (("gemm", "gemm"), ("attention", "attention"), ("convolution", "convolution"), ("copy", "host copy")):
         names = [n for n in times.rates.numbers if n.startswith(group + ".") and n not in FIXED]

@@ -1,4 +1,4 @@
-"""Kineto traces as observations: which signature took how long.
+"""The launches and library calls in a Kineto trace: which signature took how long.
 
 Why it exists: the estimators are calibrated on, and judged by, traces of real runs. A trace names kernels, their grid and
 the operator that launched them; with recorded shapes it also tells the operands of library calls, which is what their
@@ -40,7 +40,7 @@ class TraceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class Launch:
     """One launch or library call: signature, framework context, measured nanoseconds, and the share of that time during
     which another stream's kernel or copy ran beside it. `cold`: the caches were flushed before (bench/kernels/record.py)."""
 
@@ -155,7 +155,7 @@ def join_shapes(events: list[dict], path: Path | str) -> None:
         raise TraceError(f"{path}: not a record of operators: {error}") from error
 
 
-def observations(path: Path | str, llama: LlamaShapes | None = None, shapes: Path | str | None = None) -> list[Observation]:
+def launches(path: Path | str, llama: LlamaShapes | None = None, shapes: Path | str | None = None) -> list[Launch]:
     """Every launch and library call of a trace in order of start, communication kernels left out.
 
     `llama` names the matrix products of a trace without shapes, `shapes` a record of all its operators' shapes
@@ -190,8 +190,8 @@ def observations(path: Path | str, llama: LlamaShapes | None = None, shapes: Pat
         duration = sum(e["dur"] for e in group)
         beside = [intervals for stream, intervals in busy.items() if stream != first["args"].get("stream")]
         covered = sum(max((b.covered(e["ts"], e["ts"] + e["dur"]) for b in beside), default=0.0) for e in group)
-        result.append(Observation(*signed, duration * 1000.0, covered / duration if duration else 0.0,
-                                  operator["name"] if operator else "", cold))
+        result.append(Launch(*signed, duration * 1000.0, covered / duration if duration else 0.0,
+                             operator["name"] if operator else "", cold))
     return result
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from phantora_ns.config import ConfigError
 
 from .. import KernelTimes, names, signature
-from ..traces import LlamaShapes, Observation, TraceError, observations
+from ..traces import Launch, LlamaShapes, TraceError, launches
 from . import launch, memory
 
 
@@ -39,38 +39,38 @@ class Case:
     cold: bool
 
 
-def family_of(observation: Observation) -> str:
-    """The name under which an observation's error is reported."""
-    if observation.kind == signature.GEMM:
+def family_of(call: Launch) -> str:
+    """The name under which a launch's error is reported."""
+    if call.kind == signature.GEMM:
         return "gemm"
-    if observation.kind == signature.CUDNN:
-        return "convolution" if "convolution" in observation.operator else "attention"
-    if observation.kind == signature.MEMORY:
-        if observation.fields[0] == 1:
+    if call.kind == signature.CUDNN:
+        return "convolution" if "convolution" in call.operator else "attention"
+    if call.kind == signature.MEMORY:
+        if call.fields[0] == 1:
             return "memset"
-        return "device copy" if observation.fields[2:] == [2, 2] else "host copy"
-    kernel = signature.parse_kernel(observation.fields)
+        return "device copy" if call.fields[2:] == [2, 2] else "host copy"
+    kernel = signature.parse_kernel(call.fields)
     name = names.parse(kernel.name)
     if launch.flash_call(kernel, name, None) is not None:
         return "attention"
     found = memory.traffic(kernel, name)
     if found is not None:
         return found.family
-    return memory.family(name) if observation.context else "guess"
+    return memory.family(name) if call.context else "guess"
 
 
-def is_held_out(observation: Observation) -> bool:
+def is_held_out(call: Launch) -> bool:
     """Which side of the split a signature is on: a high bit of its key (FNV's lowest bit is a mere parity of the bytes)."""
-    return bool(signature.key(observation.kind, observation.fields) >> 40 & 1)
+    return bool(signature.key(call.kind, call.fields) >> 40 & 1)
 
 
-def cases(found: Iterable[Observation]) -> list[Case]:
-    """The distinct signatures among the observations that ran alone."""
-    groups: dict[bytes, list[Observation]] = defaultdict(list)
-    for observation in found:
-        if observation.alone:
-            identity = [observation.fields, observation.context, observation.cold]
-            groups[signature.encode(observation.kind, identity)].append(observation)
+def cases(found: Iterable[Launch]) -> list[Case]:
+    """The distinct signatures among the launches that ran alone."""
+    groups: dict[bytes, list[Launch]] = defaultdict(list)
+    for call in found:
+        if call.alone:
+            identity = [call.fields, call.context, call.cold]
+            groups[signature.encode(call.kind, identity)].append(call)
     return [Case(family_of(g[0]), g[0].kind, g[0].fields, g[0].context, statistics.median(o.duration_ns for o in g), len(g),
                  is_held_out(g[0]), g[0].operator, g[0].cold) for g in groups.values()]
 
@@ -131,7 +131,7 @@ def main(arguments: list[str]) -> int:
     except (ValueError, TypeError):
         parser.error("--llama takes seven integers separated by commas")
     try:
-        found = [o for trace in options.traces for o in observations(trace, llama)]
+        found = [o for trace in options.traces for o in launches(trace, llama)]
         times = KernelTimes(options.gpu)
     except (TraceError, ConfigError, OSError) as error:
         print(error, file=sys.stderr)
