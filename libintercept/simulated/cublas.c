@@ -24,18 +24,6 @@ int ph_gemm(void *stream, const struct ph_gemm *gemm)
     return BLAS_OK;
 }
 
-static int call(struct handle *handle, const char *name, const int64_t *numbers, uint32_t count)
-{
-    struct ph_pack signature = {0};
-    if (!handle) return BLAS_NOT_INITIALIZED;
-    ph_blas_call_pack(&signature, name, numbers, count);
-    ph_submit(handle->stream, &signature);
-    ph_pack_free(&signature);
-    return BLAS_OK;
-}
-#define CALL(handle, ...) \
-    call(valid(handle), __func__, (const int64_t[]){__VA_ARGS__}, sizeof(int64_t[]){__VA_ARGS__} / sizeof(int64_t))
-
 /* ---- handles ---------------------------------------------------------------------------------------------------------------- */
 PH_EXPORT int cublasCreate_v2(void **handle);
 PH_EXPORT int cublasCreate_v2(void **handle)
@@ -116,112 +104,34 @@ PH_EXPORT const char *cublasGetStatusString(int status) { return status_name(sta
 
 #undef PH_CLASS
 #define PH_CLASS PH_ACCOUNTED
-/* ---- matrix products ------------------------------------------------------------------------------------------------------------ */
-static int product(void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k, int64_t batch, int type, int ctype, int btype, int compute,
-                   int64_t lda, int64_t ldb, int64_t ldc)
+/* ---- work: values come from the CPU when they are small (libintercept/values), the time from the call ------------------------- */
+static int product(void *handle, struct ph_product fields)
 {
     struct handle *blas = valid(handle);
     if (!blas) return BLAS_NOT_INITIALIZED;
-    struct ph_gemm gemm = ph_gemm_fields(&(struct ph_product){transa, transb, m, n, k, batch, type, btype, ctype, compute, lda, ldb, ldc}, blas->math_mode);
+    struct ph_gemm gemm = ph_gemm_fields(&fields, blas->math_mode);
     return ph_gemm(blas->stream, &gemm);
 }
 
-#define GEMM(letter, type, compute) \
-    PH_EXPORT int cublas##letter##gemm_v2(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, const void *b, int ldb, \
-                                          const void *beta, void *c, int ldc); \
-    PH_EXPORT int cublas##letter##gemm_v2(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, const void *b, int ldb, \
-                                          const void *beta, void *c, int ldc) \
+static int vectors(void *handle, const char *name, const int64_t *numbers, uint32_t count)
+{
+    struct handle *blas = valid(handle);
+    struct ph_pack signature = {0};
+    if (!blas) return BLAS_NOT_INITIALIZED;
+    ph_blas_call_pack(&signature, name, numbers, count);
+    ph_submit(blas->stream, &signature);
+    ph_pack_free(&signature);
+    return BLAS_OK;
+}
+
+#define PRODUCT(function, parameters, arguments, ...) \
+    PH_EXPORT int function parameters; \
+    PH_EXPORT int function parameters { return product(h, (struct ph_product){__VA_ARGS__}); }
+#define VECTORS(function, parameters, arguments, ...) \
+    PH_EXPORT int function parameters; \
+    PH_EXPORT int function parameters \
     { \
-        (void)alpha, (void)a, (void)b, (void)beta, (void)c; \
-        return product(h, ta, tb, m, n, k, 1, type, type, type, compute, lda, ldb, ldc); \
-    } \
-    PH_EXPORT int cublas##letter##gemmStridedBatched(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, long long sa, \
-                                                     const void *b, int ldb, long long sb, const void *beta, void *c, int ldc, long long sc, int batch); \
-    PH_EXPORT int cublas##letter##gemmStridedBatched(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, long long sa, \
-                                                     const void *b, int ldb, long long sb, const void *beta, void *c, int ldc, long long sc, int batch) \
-    { \
-        (void)alpha, (void)a, (void)b, (void)beta, (void)c, (void)sa, (void)sb, (void)sc; \
-        return product(h, ta, tb, m, n, k, batch, type, type, type, compute, lda, ldb, ldc); \
-    } \
-    PH_EXPORT int cublas##letter##gemmBatched(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, const void *b, int ldb, \
-                                              const void *beta, void *c, int ldc, int batch); \
-    PH_EXPORT int cublas##letter##gemmBatched(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, const void *b, int ldb, \
-                                              const void *beta, void *c, int ldc, int batch) \
-    { \
-        (void)alpha, (void)a, (void)b, (void)beta, (void)c; \
-        return product(h, ta, tb, m, n, k, batch, type, type, type, compute, lda, ldb, ldc); \
+        return vectors(h, __func__, (const int64_t[]){__VA_ARGS__}, sizeof(int64_t[]){__VA_ARGS__} / sizeof(int64_t)); \
     }
-GEMM(S, R_32F, COMPUTE_32F)
-GEMM(D, R_64F, COMPUTE_64F)
-GEMM(C, C_32F, COMPUTE_32F)
-GEMM(Z, C_64F, COMPUTE_64F)
-
-PH_EXPORT int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb,
-                           const void *beta, void *c, int ct, int ldc, int compute, int algorithm);
-PH_EXPORT int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb,
-                           const void *beta, void *c, int ct, int ldc, int compute, int algorithm)
-{
-    (void)alpha, (void)a, (void)b, (void)beta, (void)c, (void)algorithm;
-    return product(h, ta, tb, m, n, k, 1, at, ct, bt, compute, lda, ldb, ldc);
-}
-PH_EXPORT int cublasSgemmEx(void *h, int ta, int tb, int m, int n, int k, const float *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb,
-                            const float *beta, void *c, int ct, int ldc);
-PH_EXPORT int cublasSgemmEx(void *h, int ta, int tb, int m, int n, int k, const float *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb,
-                            const float *beta, void *c, int ct, int ldc)
-{
-    (void)alpha, (void)a, (void)b, (void)beta, (void)c;
-    return product(h, ta, tb, m, n, k, 1, at, ct, bt, COMPUTE_32F, lda, ldb, ldc);
-}
-PH_EXPORT int cublasGemmStridedBatchedEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int at, int lda, long long sa, const void *b,
-                                         int bt, int ldb, long long sb, const void *beta, void *c, int ct, int ldc, long long sc, int batch, int compute, int algorithm);
-PH_EXPORT int cublasGemmStridedBatchedEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int at, int lda, long long sa, const void *b,
-                                         int bt, int ldb, long long sb, const void *beta, void *c, int ct, int ldc, long long sc, int batch, int compute, int algorithm)
-{
-    (void)alpha, (void)a, (void)b, (void)beta, (void)c, (void)algorithm, (void)sa, (void)sb, (void)sc;
-    return product(h, ta, tb, m, n, k, batch, at, ct, bt, compute, lda, ldb, ldc);
-}
-PH_EXPORT int cublasGemmBatchedEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *const *a, int at, int lda, const void *const *b, int bt,
-                                  int ldb, const void *beta, void *const *c, int ct, int ldc, int batch, int compute, int algorithm);
-PH_EXPORT int cublasGemmBatchedEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *const *a, int at, int lda, const void *const *b, int bt,
-                                  int ldb, const void *beta, void *const *c, int ct, int ldc, int batch, int compute, int algorithm)
-{
-    (void)alpha, (void)a, (void)b, (void)beta, (void)c, (void)algorithm;
-    return product(h, ta, tb, m, n, k, batch, at, ct, bt, compute, lda, ldb, ldc);
-}
-
-/* ---- vectors: values come from the CPU when they are small (libintercept/values), the time from the call ------------------------- */
-#define GEMV(letter) \
-    PH_EXPORT int cublas##letter##gemv_v2(void *h, int t, int m, int n, const void *alpha, const void *a, int lda, const void *x, int incx, const void *beta, \
-                                          void *y, int incy); \
-    PH_EXPORT int cublas##letter##gemv_v2(void *h, int t, int m, int n, const void *alpha, const void *a, int lda, const void *x, int incx, const void *beta, \
-                                          void *y, int incy) \
-    { \
-        (void)alpha, (void)a, (void)lda, (void)x, (void)incx, (void)beta, (void)y, (void)incy; \
-        return CALL(h, t, m, n); \
-    }
-GEMV(S) GEMV(D) GEMV(C) GEMV(Z)
-
-#define DOT(letter, kind) \
-    PH_EXPORT int cublas##letter##dot##kind##_v2(void *h, int n, const void *x, int incx, const void *y, int incy, void *result); \
-    PH_EXPORT int cublas##letter##dot##kind##_v2(void *h, int n, const void *x, int incx, const void *y, int incy, void *result) \
-    { \
-        (void)x, (void)incx, (void)y, (void)incy, (void)result; \
-        return CALL(h, n); \
-    }
-DOT(S, ) DOT(D, ) DOT(C, u) DOT(C, c) DOT(Z, u) DOT(Z, c)
-
-PH_EXPORT int cublasDotEx(void *h, int n, const void *x, int xt, int incx, const void *y, int yt, int incy, void *result, int rt, int et);
-PH_EXPORT int cublasDotEx(void *h, int n, const void *x, int xt, int incx, const void *y, int yt, int incy, void *result, int rt, int et)
-{
-    (void)x, (void)incx, (void)y, (void)yt, (void)incy, (void)result, (void)rt, (void)et;
-    return CALL(h, n, xt);
-}
-
-#define TRSM(letter) \
-    PH_EXPORT int cublas##letter##trsm_v2(void *h, int side, int uplo, int trans, int diag, int m, int n, const void *alpha, const void *a, int lda, void *b, int ldb); \
-    PH_EXPORT int cublas##letter##trsm_v2(void *h, int side, int uplo, int trans, int diag, int m, int n, const void *alpha, const void *a, int lda, void *b, int ldb) \
-    { \
-        (void)alpha, (void)a, (void)lda, (void)b, (void)ldb; \
-        return CALL(h, side, uplo, trans, diag, m, n); \
-    }
-TRSM(S) TRSM(D) TRSM(C) TRSM(Z)
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* most arguments are operands and factors: values */
+#include "../blas_calls.h"
