@@ -5,6 +5,7 @@
 #   PYTHON  the Python (3.11 or later) that .venv is made from
 #   TORCH   the torch that .venv gets
 #   CC/CXX  the compilers; without a C++ compiler the values library is left out, with a notice
+#   V=1     prints every command in full
 
 PYTHON ?= python3
 TORCH ?= torch==2.11.0
@@ -20,25 +21,24 @@ CXXFLAGS ?= -O2 -g
 WARN = -Wall -Wextra
 SANITIZE =
 
-INTERCEPT_SOURCES := $(wildcard libintercept/*.c)
-# What answers for a GPU that is not there; the leader's library has the rest in common with it.
-SIMULATED_ONLY := addresses copies cublas cublas_solve cublaslt cudart cudnn cudnn_backend cudnn_legacy cudnn_real cufft \
-	cufile cupti cusolver cusolver_families cusparse driver env graph_api ipc kernels known library memory replay module \
-	nccl_values nvml nvshmem payload plant pools properties resolve stale tensormap virtual unsupported_cublas.gen \
-	unsupported_cudart.gen unsupported_cudnn.gen unsupported_cufft.gen unsupported_cufile.gen unsupported_cusolver.gen \
-	unsupported_cusparse.gen unsupported_cusparselt.gen unsupported_driver.gen unsupported_nvml.gen
-LEADER_SOURCES := $(wildcard libintercept/leader/*.c) $(filter-out $(SIMULATED_ONLY:%=libintercept/%.c),$(INTERCEPT_SOURCES))
+V ?=
+Q := $(if $(filter 1,$(V)),,@)
+say = $(if $(Q),@printf '  %-7s %s\n' '$1' '$2')
+
+# The core, with what answers for a GPU that is not there, and with the leader's part: two libraries.
+CORE_SOURCES := $(wildcard libintercept/*.c)
+INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c)
+LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c)
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)
 FLOWS_SOURCES := $(wildcard libflows/*.c)
 VALUES_SOURCES := $(wildcard libintercept/values/*.cpp)
-EXPORTS := $(wildcard libintercept/exports.map)
 INTERCEPT_OBJECTS := $(INTERCEPT_SOURCES:%.c=$(OBJ)/%.o)
 LEADER_OBJECTS := $(LEADER_SOURCES:%.c=$(OBJ)/%.o)
 LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 
-.PHONY: build demo frameworks transformer-engine test test-all bench accuracy sanitize lint clean native venv values FORCE
+.PHONY: build demo frameworks transformer-engine test test-all bench accuracy sanitize lint clean native native-alone venv values values-alone FORCE
 .DELETE_ON_ERROR:
 
 build: venv
@@ -81,71 +81,95 @@ venv: $(VENV)/.stamp-project
 $(VENV)/.stamp-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "phantora-ns needs Python 3.11 or later; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.11" >&2; exit 1; }
+	$(call say,VENV,$(VENV))
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "no virtual environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	touch $@
+	@touch $@
 
 $(VENV)/.stamp-torch: | $(VENV)/.stamp-python
-	$(VENV)/bin/python -m pip install --quiet '$(TORCH)'
-	touch $@
+	$(call say,PIP,$(TORCH) and the CUDA libraries it brings: a few minutes)
+	$(Q)$(VENV)/bin/python -m pip install --quiet '$(TORCH)'
+	@touch $@
 
 $(VENV)/.stamp-project: pyproject.toml setup.py | $(VENV)/.stamp-torch
-	$(VENV)/bin/python -m pip install --quiet 'setuptools>=64' wheel
-	PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[test]'
-	$(VENV)/bin/python -m pip install --quiet --no-deps -r tests/traces/hta-requirements.txt
-	touch $@
+	$(call say,PIP,phantora-ns and what its tests need)
+	$(Q)$(VENV)/bin/python -m pip install --quiet 'setuptools>=64' wheel
+	$(Q)PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[test]'
+	$(Q)$(VENV)/bin/python -m pip install --quiet --no-deps -r tests/traces/hta-requirements.txt
+	@touch $@
 
 $(VENV)/.stamp-frameworks: examples/frameworks/requirements.txt | $(VENV)/.stamp-project
-	DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation -r examples/frameworks/requirements.txt
-	touch $@
+	$(call say,PIP,$<)
+	$(Q)DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation -r examples/frameworks/requirements.txt
+	@touch $@
 
 $(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engine.txt | $(VENV)/.stamp-frameworks
-	$(VENV)/bin/python -m pip install --quiet -r examples/frameworks/megatron/transformer-engine-build.txt
-	wheels=$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia && \
+	$(call say,PIP,$<: it is compiled here)
+	$(Q)$(VENV)/bin/python -m pip install --quiet -r examples/frameworks/megatron/transformer-engine-build.txt
+	$(Q)wheels=$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia && \
 		CUDA_HOME=$$wheels/cu13 CPATH=$$wheels/cudnn/include:$$wheels/nccl/include:$$wheels/cu13/include/cccl \
 		$(VENV)/bin/python -m pip install --quiet --no-build-isolation -r examples/frameworks/megatron/transformer-engine.txt
-	touch $@
+	@touch $@
 
 # ---- the C parts ------------------------------------------------------------------------------------------------------
-native: $(LIB)/libphantora.so $(LIB)/libphantora-leader.so $(LIB)/phantora-sandbox $(LIB)/libphantora-flows.so values
+# Builds of one folder take turns, by a lock that the shell holds while it waits for the second make: two at once would write
+# each other's objects.
+native values:
+	@mkdir -p $(OBJ)
+	@if command -v flock >/dev/null; then exec 9>$(OBJ)/lock; \
+		flock -n 9 || { echo 'phantora-ns: waiting for another build in $(OBJ)' >&2; flock 9; }; fi; \
+	$(MAKE) --no-print-directory $@-alone 9>&- || exit
 
+native-alone: $(LIB)/libphantora.so $(LIB)/libphantora-leader.so $(LIB)/phantora-sandbox $(LIB)/libphantora-flows.so values-alone
+	@:
+
+# Written beside their places and moved there: a job that starts meanwhile finds the old ones whole.
 # SONAME libcuda.so.1: a process that opens the driver by that name must find this library already loaded.
-$(LIB)/libphantora.so: $(INTERCEPT_OBJECTS) $(EXPORTS)
+$(LIB)/libphantora.so: $(INTERCEPT_OBJECTS) libintercept/simulated/exports.map
 	@mkdir -p $(@D)
-	$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libcuda.so.1 $(EXPORTS:%=-Wl,--version-script=%) \
-		-o $@ $(INTERCEPT_OBJECTS) -ldl
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libcuda.so.1 -Wl,--version-script=libintercept/simulated/exports.map \
+		-o $@.new $(INTERCEPT_OBJECTS) -ldl
+	@mv $@.new $@
 
-# Written beside its place and moved there: a job that starts meanwhile finds the old one whole.
 $(LIB)/libphantora-leader.so: $(LEADER_OBJECTS) libintercept/leader/exports.map
 	@mkdir -p $(@D)
-	$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libphantora-leader.so -Wl,--version-script=libintercept/leader/exports.map \
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libphantora-leader.so -Wl,--version-script=libintercept/leader/exports.map \
 		$(if $(SANITIZE),,-Wl,-z,defs) -o $@.new $(LEADER_OBJECTS) -ldl -lm
 	@mv $@.new $@
 
 $(OBJ)/libintercept/%.o: libintercept/%.c Makefile
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 $(CFLAGS) $(WARN) -fPIC -fvisibility=hidden -pthread $(SANITIZE) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<)
+	$(Q)$(CC) -std=gnu11 $(CFLAGS) $(WARN) -fPIC -fvisibility=hidden -pthread $(SANITIZE) -MMD -MP -c -o $@ $<
 
 $(LIB)/phantora-sandbox: $(LAUNCHER_OBJECTS)
 	@mkdir -p $(@D)
-	$(CC) $(SANITIZE) $(LDFLAGS) -o $@ $(LAUNCHER_OBJECTS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(SANITIZE) $(LDFLAGS) -o $@.new $(LAUNCHER_OBJECTS)
+	@mv $@.new $@
 
 $(OBJ)/launcher/%.o: launcher/%.c Makefile
 	@mkdir -p $(@D)
-	$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(SANITIZE) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<)
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(SANITIZE) -MMD -MP -c -o $@ $<
 
 $(LIB)/libphantora-flows.so: $(FLOWS_OBJECTS)
 	@mkdir -p $(@D)
-	$(CC) -shared $(SANITIZE) $(LDFLAGS) -o $@ $(FLOWS_OBJECTS) -lm
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared $(SANITIZE) $(LDFLAGS) -o $@.new $(FLOWS_OBJECTS) -lm
+	@mv $@.new $@
 
 # No contraction: the compiled and the Python engine must round alike.
 $(OBJ)/libflows/%.o: libflows/%.c Makefile
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(CFLAGS) $(WARN) -ffp-contract=off -fPIC -fvisibility=hidden $(SANITIZE) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<)
+	$(Q)$(CC) -std=c11 $(CFLAGS) $(WARN) -ffp-contract=off -fPIC -fvisibility=hidden $(SANITIZE) -MMD -MP -c -o $@ $<
 
 # The values library needs a C++ compiler and torch's headers, and nothing else needs either: their absence is a notice.
 # With both there, a compilation error is an error. torch.mk is written anew when the answer changes (a torch upgrade).
-ifneq ($(filter native values,$(MAKECMDGOALS)),)
+ifneq ($(filter native-alone values-alone,$(MAKECMDGOALS)),)
 include $(OBJ)/torch.mk
 endif
 
@@ -159,22 +183,25 @@ $(OBJ)/torch.mk: FORCE
 FORCE:
 
 ifdef VALUES_OFF
-values:
+values-alone:
 	@rm -f $(LIB)/libphantora-values.so
 	@echo 'phantora-ns: the values library is left out ($(VALUES_OFF)).' >&2
 	@echo 'phantora-ns: jobs run, but what GPU operators compute reads as zero; object collectives will fail.' >&2
 else
-values: $(LIB)/libphantora-values.so
+values-alone: $(LIB)/libphantora-values.so
 endif
 
 $(LIB)/libphantora-values.so: $(VALUES_OBJECTS)
 	@mkdir -p $(@D)
-	$(CXX) -shared -pthread $(SANITIZE) $(LDFLAGS) -o $@ $(VALUES_OBJECTS) -L$(TORCH_LIB) -lc10 -ltorch_cpu -ldl
+	$(call say,LINK,$@)
+	$(Q)$(CXX) -shared -pthread $(SANITIZE) $(LDFLAGS) -o $@.new $(VALUES_OBJECTS) -L$(TORCH_LIB) -lc10 -ltorch_cpu -ldl
+	@mv $@.new $@
 
 # torch's headers are system headers here: their warnings are not ours to mend
 $(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.mk
 	@mkdir -p $(@D)
-	$(CXX) -std=c++17 $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) \
+	$(call say,CXX,$<)
+	$(Q)$(CXX) -std=c++17 $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) \
 		-MMD -MP -c -o $@ $<
 
 -include $(INTERCEPT_OBJECTS:.o=.d) $(LEADER_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(FLOWS_OBJECTS:.o=.d) $(VALUES_OBJECTS:.o=.d)

@@ -1,7 +1,7 @@
 /* blas_signature.c - the signatures of cuBLAS and cuBLASLt calls.
  *
  * Why it exists: what a leader measures must be what a simulated rank asks for, byte for byte, so both make signatures here:
- * cublas.c and cublaslt.c from their own handles and descriptors, leader/blas.c from the real ones. */
+ * simulated/cublas.c and simulated/cublaslt.c from their own handles and descriptors, leader/blas.c from the real ones. */
 #include "cublas.h"
 
 bool ph_gemm_pack(struct ph_pack *pack, const struct ph_gemm *gemm)

@@ -21,7 +21,7 @@
 #define PH_OBJECT_BYTES (16u << 20)  /* collectives of bytes, which are pickled objects, are carried up to this size per rank */
 #define PH_OBJECTS_BYTES (64u << 20) /* and up to this size for all ranks together */
 
-const char *ph_env(const char *name); /* env.c. NULL when unset or empty */
+const char *ph_env(const char *name); /* simulated/env.c. NULL when unset or empty */
 extern pthread_mutex_t ph_lock;
 
 /* ---- heads: max-plus expressions over nodes (docs/wire-protocol.md) ---------------------------------------------- */
@@ -75,7 +75,7 @@ struct ph_event {
     uint64_t captured;     /* the capture that it was last recorded in; 0: none */
     struct ph_nodes tails; /* what waiting for it depends on there */
     struct ph_event *next, **link; /* all events, for the nodes that they still name */
-    void *shared;  /* ipc.c: what other processes see of it; NULL: nothing */
+    void *shared;  /* simulated/ipc.c: what other processes see of it; NULL: nothing */
     bool imported; /* another process records it */
     char file[32];
 };
@@ -94,7 +94,7 @@ bool ph_touched(void);
 uint64_t ph_now(void);         /* advances the host chain by the caller's CPU time and returns it */
 struct ph_stream *ph_stream_create(int device, unsigned flags, int priority);
 bool ph_stream_destroy(struct ph_stream *stream);
-struct ph_stream *ph_stream_resolve(void *handle); /* resolve.c, leader/streams.c. NULL: no such stream */
+struct ph_stream *ph_stream_resolve(void *handle); /* simulated/resolve.c, leader/streams.c. NULL: no such stream */
 bool ph_stream_valid(const struct ph_stream *stream);
 struct ph_stream *ph_stream_default(void); /* of this thread's device */
 struct ph_event *ph_event_create(unsigned flags);
@@ -154,7 +154,7 @@ void ph_hub_forget(void); /* in a forked child */
  * values before the time go to `answer`. */
 void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32_t fields, int64_t *answer, int answers);
 
-/* ---- memory.c ------------------------------------------------------------------------------------------------------ */
+/* ---- simulated/memory.c -------------------------------------------------------------------------------------------- */
 enum ph_memory_kind { PH_PAGEABLE, PH_PINNED, PH_DEVICE };
 struct ph_allocation {
     uintptr_t base;
@@ -184,15 +184,15 @@ void ph_virtual_owner(void *pointer, size_t bytes, int device); /* device -1: un
 void ph_move(void *destination, const void *source, size_t bytes);
 void ph_fill(void *destination, int value, size_t bytes);
 
-/* ---- payload.c: values that collectives bring --------------------------------------------------------------------- */
+/* ---- simulated/payload.c: values that collectives bring ----------------------------------------------------------- */
 void ph_payload_expect(void *destination, size_t bytes, uint64_t node, uint32_t index);
 void ph_payload_settle(const void *pointer, size_t bytes); /* call before reading or writing device memory on the CPU */
 void ph_values_load(void); /* duration.c: starts the values library if torch is there; once; before torch's first operator */
-bool ph_planted(void *destination, size_t bytes); /* plant.c: the number an operator is about to read back, if it is known */
+bool ph_planted(void *destination, size_t bytes); /* simulated/plant.c: a copy to the host was answered by a planted number */
 bool ph_planted_exactly(size_t bytes); /* whether a copy of so many bytes would get a GPU's number, not a policy's */
 bool ph_all_zero(const void *pointer, size_t bytes);
 
-/* ---- occasion.c, replay.c: values that a leader's GPU computed --------------------------------------------------------- */
+/* ---- occasion.c, simulated/replay.c: values that a leader's GPU computed --------------------------------------------------------- */
 enum { PH_QUESTION = 512 };
 uint64_t ph_question_hash(const char *question);
 uint32_t ph_occasion(uint64_t hash); /* for the how manieth time this process asks it, from 0 */
@@ -217,6 +217,6 @@ uint64_t phantora_host_score(void);        /* hostscore.c: thread CPU time of a 
 void ph_sites_record(void);                /* from here on measured host time is kept by site */
 void ph_sites_pack(struct ph_pack *pack);  /* the array "sites" of a HOST message; takes ph_lock */
 
-/* ---- the last error of the runtime API, per thread (cudart.c) ----------------------------------------------------- */
+/* ---- the last error of the runtime API, per thread (simulated/cudart.c) ------------------------------------------- */
 int ph_set_error(int error);
 #endif

@@ -12,7 +12,7 @@ struct ph_dim3 {
     unsigned x, y, z;
 };
 
-/* ---- kernels.c ------------------------------------------------------------------------------------------------------- */
+/* ---- simulated/kernels.c --------------------------------------------------------------------------------------------- */
 struct ph_kernel; /* what cudaKernel_t, CUfunction and host functions stand for */
 struct ph_kernel_param;
 struct ph_kernel *ph_kernel_resolve(const void *handle); /* NULL: not a kernel */
@@ -54,8 +54,8 @@ void ph_memory_signature(struct ph_pack *signature, int op, uint64_t bytes, int 
 bool ph_copy_waits(uint64_t bytes, int from, int to, bool blocking); /* whether the host waits for the copy */
 bool ph_operator_identity(uint64_t *identity);  /* duration.c */
 /* A driver function by its name without suffix: the second version is the one that current headers mean, unless only the first is answered. */
-void *ph_driver_symbol(const char *name); /* driver.c */
-void ph_device_use(int device); /* driver.c: its primary context exists from now on */
-/* ---- copies.c: one copy or fill with its values, its time and its synchronisation ------------------------------------- */
+void *ph_driver_symbol(const char *name); /* simulated/driver.c */
+void ph_device_use(int device); /* simulated/driver.c: its primary context exists from now on */
+/* ---- simulated/copies.c: one copy or fill with its values, its time and its synchronisation --------------------------- */
 int ph_copy(void *destination, const void *source, size_t bytes, void *stream, bool blocking);
 #endif

@@ -84,7 +84,7 @@ struct ph_cudnn_descriptor {
     int attribute_count;
     struct ph_cudnn_attribute *attributes; /* by rising name: the order of the signature */
     struct ph_cudnn_descriptor *graph;     /* of engines, configurations and plans: the graph that they are for */
-    void *real;                            /* the same descriptor in NVIDIA's library, NULL until needed (cudnn_real.c) */
+    void *real;                            /* the same descriptor in NVIDIA's library (simulated/cudnn_real.c); NULL until needed */
     struct ph_pack signature;              /* of plans */
 };
 
@@ -110,7 +110,7 @@ void ph_cudnn_signature(struct ph_pack *pack, const struct ph_cudnn_descriptor *
 void ph_cudnn_norm_signature(struct ph_pack *pack, const char *call, int mode, int operations, int data_type, int parameter_type, int dimensions,
                              const int *dims, const int *strides);
 
-/* ---- cudnn_real.c: NVIDIA's own library, asked about a GPU that is described to it --------------------------------- */
+/* ---- simulated/cudnn_real.c: NVIDIA's own library, asked about a GPU that is described to it ----------------------- */
 bool ph_cudnn_real_available(void);
 /* Makes the descriptor's twin with all it refers to; returns a cudnnStatus_t. */
 int ph_cudnn_real_make(struct ph_cudnn_descriptor *descriptor);
@@ -120,7 +120,7 @@ int ph_cudnn_real_get(struct ph_cudnn_descriptor *descriptor, int name, int type
                       void *values);
 void ph_cudnn_real_error(char *message, size_t size);
 
-/* ---- cudnn.c ------------------------------------------------------------------------------------------------------- */
+/* ---- simulated/cudnn.c --------------------------------------------------------------------------------------------- */
 void *ph_cudnn_stream(const void *handle, bool *valid); /* the stream of a cudnnHandle_t */
 /* Remembers what cudnnGetLastErrorString says of this thread, returns `status`. */
 int ph_cudnn_fail(int status, const char *format, ...) PH_PRINTF(2, 3);

@@ -1,7 +1,7 @@
 /* cudnn_bag.c - a backend descriptor as a bag of the attributes that were set on it.
  *
- * Why it exists: a simulated rank's descriptors are bags (cudnn_backend.c), and a leader keeps one beside each real descriptor
- * (leader/dnn.c): the signature of an operation graph is made of bags alone. */
+ * Why it exists: a simulated rank's descriptors are bags (simulated/cudnn_backend.c), and a leader keeps one beside each real
+ * descriptor (leader/dnn.c): the signature of an operation graph is made of bags alone. */
 #include "cudnn.h"
 
 #include <stdlib.h>

@@ -91,7 +91,7 @@ void ph_capture_values(struct ph_stream *stream, struct ph_action action);
 int ph_capture_record(struct ph_event *event, struct ph_stream *stream, bool external);
 int ph_capture_wait(struct ph_stream *stream, struct ph_event *event, bool external);
 
-int ph_capture_called(enum ph_call call, const char *name, int answer); /* graph_api.c */
+int ph_capture_called(enum ph_call call, const char *name, int answer); /* simulated/graph_api.c */
 
 /* What must not be done while captures are under way: 0, or the error, and the captures that it spoils are invalid. */
 int ph_capture_forbids(void);                             /* a call that CUDA calls potentially unsafe */

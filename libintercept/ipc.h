@@ -1,4 +1,4 @@
-/* ipc.h - what the core and the runtime API ask of ipc.c. */
+/* ipc.h - what the core and the runtime API ask of simulated/ipc.c. */
 #ifndef PH_IPC_H
 #define PH_IPC_H
 #include "core.h"

@@ -3,8 +3,8 @@
  * Why it exists: a preloaded library wins wherever a symbol is linked, but not where it is looked up in one library: Triton's
  * launcher and parts of PyTorch open libcuda.so.1 and ask dlsym, Transformer Engine's cuDNN front end asks libcudart.so.13. For
  * exactly the names that we export they get ours. NVIDIA's own libraries must not: what they do inside of a call is part of that
- * call, and where we ask one of them (cudnn_real.c) it must reach its own parts. Rule: everything else must see dlsym behave as
- * if we were not there, RTLD_NEXT included, which goes by the return address: the real one is reached by a tail call. */
+ * call, and where we ask one of them (simulated/cudnn_real.c) it must reach its own parts. Rule: everything else must see dlsym
+ * behave as if we were not there, RTLD_NEXT included, which goes by the return address: the real one is reached by a tail call. */
 #define _GNU_SOURCE /* dladdr, RTLD_NEXT, dlvsym */
 #include "shim.h"
 

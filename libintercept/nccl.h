@@ -1,7 +1,7 @@
 /* nccl.h - what a communicator operation is, and what happens to its bytes.
  *
  * Why it exists: NCCL's interface (nccl.c) is one, but bytes are not: a simulated rank's device memory lies in the process
- * (nccl_values.c), a leader's on a GPU (leader/nccl_data.c). */
+ * (simulated/nccl_values.c), a leader's on a GPU (leader/nccl_data.c). */
 #ifndef PH_NCCL_H
 #define PH_NCCL_H
 #include "core.h"
@@ -29,7 +29,7 @@ bool ph_nccl_carries(const struct ph_operation *op);       /* its bytes travel t
 bool ph_nccl_premultiplies(const struct ph_operation *op); /* ncclRedOpCreatePreMulSum */
 void ph_nccl_premultiply(const struct ph_operation *op, void *data);
 
-/* ---- nccl_values.c, leader/nccl_data.c -------------------------------------------------------------------------------------- */
+/* ---- simulated/nccl_values.c, leader/nccl_data.c ------------------------------------------------------------------------ */
 /* Packs the send buffer if it is carried, else nil. Called before the operation is sent, once. */
 void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op);
 /* Whether what it sends are values that nothing computed. After ph_nccl_payload. */

@@ -26,7 +26,7 @@ struct ph_rank_page {
     _Atomic uint64_t allocated_bytes, peak_driver_bytes;
     _Atomic uint64_t torch_peak_allocated, torch_peak_reserved;
     _Atomic uint64_t device, calls;
-    _Atomic uint64_t unknown_reads, chosen_values; /* known.c */
+    _Atomic uint64_t unknown_reads, chosen_values; /* simulated/known.c */
     _Atomic uint64_t busy_ns[PH_SOURCES];
     _Atomic uint64_t launches[PH_SOURCES];
     _Atomic uint64_t host_calls[PH_HOST_LEVELS], host_ns[PH_HOST_LEVELS]; /* --host-time model: what was charged, by enum ph_host_level */

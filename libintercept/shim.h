@@ -1,6 +1,6 @@
 /* shim.h - what every API file of the interceptor may use of the core, and nothing else.
  *
- * Why it exists: the API files (cudart.c, driver.c, cublas.c, cudnn.c, nccl.c, nvml.c) are thin translations of foreign
+ * Why it exists: the API files (simulated/cudart.c, simulated/cublas.c, ..., nccl.c) are thin translations of foreign
  * ABIs; all state lives behind this face. Rule: no API file keeps a stream, an allocation or a time of its own. */
 #ifndef PH_SHIM_H
 #define PH_SHIM_H
@@ -101,7 +101,7 @@ int ph_device_count(void);                  /* visible devices: GPUs of this nod
 int ph_device_physical(int device);         /* visible ordinal -> ordinal on the node */
 int ph_device_current(void);                /* this thread's current visible ordinal */
 void ph_device_uuid(int device, unsigned char uuid[16]);
-void ph_device_memory(int device, uint64_t *free_bytes, uint64_t *total_bytes); /* memory.c */
+void ph_device_memory(int device, uint64_t *free_bytes, uint64_t *total_bytes); /* simulated/memory.c */
 
 /* ---- the timeline (timeline.c) --------------------------------------------------------------------------------- */
 /* Puts one piece of GPU work on a stream. `signature` is the canonical msgpack of [kind, fields] (docs/wire-protocol.md);

@@ -112,7 +112,8 @@ def used_names(packages):
 def partial_refusals():
     """function -> what of it is refused, from the calls of ph_unsupported in the sources."""
     found = {}
-    for source in sorted((ROOT / "libintercept").glob("*.c")):
+    sources = [source for folder in ("libintercept", "libintercept/simulated") for source in (ROOT / folder).glob("*.c")]
+    for source in sorted(sources):
         for name, what in re.findall(r'ph_unsupported\("(\w+) ?([^"]*)"\)', source.read_text()):
             if what:
                 found.setdefault(name, []).append(what.strip("()"))
@@ -131,7 +132,7 @@ def wrapped(names):
     return "\n".join([*lines, line.rstrip(", ")])
 
 
-NOT_NVIDIAS = ("phantora_", "dlsym", "_ZN3c10")  # names that libphantora.so shows for reasons of its own (exports.map)
+NOT_NVIDIAS = ("phantora_", "dlsym", "_ZN3c10")  # names that libphantora.so shows for reasons of its own (simulated/exports.map)
 
 
 def classify(api, names, own):

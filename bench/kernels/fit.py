@@ -1,8 +1,8 @@
 """Fits the [efficiency] tables of a GPU's data file to traces, and prints them.
 
 Why it exists: the numbers in phantora_ns/data/gpus/*.toml must be reproducible. Each group of numbers is fitted on its own by
-coordinate descent to the least mean absolute logarithm of estimate over measurement; only the signatures that validate.py
-calls calibration are used.
+coordinate descent to the least mean absolute logarithm of estimate over measurement; only the signatures that
+phantora_ns/kernels/estimators/errors.py calls calibration are used.
 
     python bench/kernels/fit.py [--gpu h200] [--llama ...] [--only GROUP,...] TRACE...
 """
@@ -14,10 +14,10 @@ import dataclasses
 import math
 import sys
 
-from phantora_ns.kernels import KernelTimes, signature, validate
-from phantora_ns.kernels.estimators import gemm, memory
+from phantora_ns.kernels import KernelTimes, signature
+from phantora_ns.kernels.estimators import errors, gemm, memory
 from phantora_ns.kernels.rates import Family
-from phantora_ns.kernels.traces import LlamaShapes, observations
+from phantora_ns.kernels.traces import LlamaShapes, launches
 
 ROUNDS = 40
 # Set by hand: what these traces cannot tell apart, or hold too little of.
@@ -28,7 +28,7 @@ THROTTLED_FLOP = 1.2e11  # a GEMM repeated alone runs into the power limit above
 STEP_WEIGHT = 4.0        # a signature from a real step counts as much as this many from single operators
 
 
-def weighted(found: list[validate.Case]) -> list[tuple[validate.Case, float]]:
+def weighted(found: list[errors.Case]) -> list[tuple[errors.Case, float]]:
     """The calibration cases with their weights."""
     result = []
     for case in found:
@@ -42,7 +42,7 @@ def weighted(found: list[validate.Case]) -> list[tuple[validate.Case, float]]:
     return result
 
 
-def loss(times: KernelTimes, cold: KernelTimes, found: list[tuple[validate.Case, float]]) -> float:
+def loss(times: KernelTimes, cold: KernelTimes, found: list[tuple[errors.Case, float]]) -> float:
     """Mean absolute logarithm of estimate over measurement, weighted."""
     total = sum(weight for _, weight in found)
     return sum(weight * abs(math.log((cold if case.cold else times).estimate(case.kind, case.fields, case.context).duration_ns
@@ -66,20 +66,20 @@ def descend(values: dict[str, float], score) -> dict[str, float]:
     return values
 
 
-def fit(times: KernelTimes, group: str, names: list[str], found: list[tuple[validate.Case, float]]) -> None:
+def fit(times: KernelTimes, group: str, names: list[str], found: list[tuple[errors.Case, float]]) -> None:
     """Fits the numbers called `names` and installs them in `times`."""
     def install(values: dict[str, float]) -> KernelTimes:
         times.rates = dataclasses.replace(times.rates, numbers={**times.rates.numbers, **values})
-        return validate.cold_times(times)
+        return errors.cold_times(times)
 
     start = {name: times.rates.numbers[name] for name in names}
-    before = loss(times, validate.cold_times(times), found)
+    before = loss(times, errors.cold_times(times), found)
     best = descend(start, lambda values: loss(times, install(values), found))
     after = loss(times, install(best), found)
     print(f"# {group}: {len(found)} signatures, mean error {math.expm1(before):.1%} -> {math.expm1(after):.1%}", file=sys.stderr)
 
 
-def fit_family(times: KernelTimes, family: str, found: list[tuple[validate.Case, float]]) -> None:
+def fit_family(times: KernelTimes, family: str, found: list[tuple[errors.Case, float]]) -> None:
     """Fits one family of memory-bound kernels: base, bandwidth, elements."""
     entry = times.rates.families[family]
     start = {"base": entry.base_ns, "bandwidth": entry.bandwidth}
@@ -92,9 +92,9 @@ def fit_family(times: KernelTimes, family: str, found: list[tuple[validate.Case,
         changed = Family(values["base"], min(values["bandwidth"], 1.0), values.get("elements", 0.0),
                          values.get("block_elements", 0.0))
         times.rates = dataclasses.replace(times.rates, families={**times.rates.families, family: changed})
-        return validate.cold_times(times)
+        return errors.cold_times(times)
 
-    before = loss(times, validate.cold_times(times), found)
+    before = loss(times, errors.cold_times(times), found)
     best = descend(start, lambda values: loss(times, install(values), found))
     after = loss(times, install(best), found)
     print(f"# {family}: {len(found)} signatures, mean error {math.expm1(before):.1%} -> {math.expm1(after):.1%}", file=sys.stderr)
@@ -109,7 +109,7 @@ def main() -> None:
     options = parser.parse_args()
     llama = LlamaShapes(*map(int, options.llama.split(","))) if options.llama else None
     times = KernelTimes(options.gpu)
-    found = weighted(validate.cases(o for trace in options.traces for o in observations(trace, llama)))
+    found = weighted(errors.cases(o for trace in options.traces for o in launches(trace, llama)))
     only = set(options.only.split(",")) - {""}
     for group, family in (("gemm", "gemm"), ("attention", "attention"), ("convolution", "convolution"), ("copy", "host copy")):
         names = [n for n in times.rates.numbers if n.startswith(group + ".") and n not in FIXED]

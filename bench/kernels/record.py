@@ -1,7 +1,7 @@
 """Records a Kineto trace of single operators over a grid of shapes, on a real GPU: what the estimators are calibrated on.
 
 Why it exists: every efficiency in phantora_ns/data/gpus/*.toml comes from such a trace, and `python -m
-phantora_ns.kernels.validate TRACE` says how far the estimators are from it. Needs torch with CUDA and one GPU.
+phantora_ns.kernels.estimators.errors TRACE` says how far the estimators are from it. Needs torch with CUDA and one GPU.
 
     python bench/kernels/record.py OUT.json.gz [families...]
 

@@ -1,8 +1,8 @@
 /* blas.c - the leader's cuBLAS and cuBLASLt: the real libraries compute, what was asked of them is the signature.
  *
  * Why it exists: their kernels' names and grids do not tell their shapes (one persistent kernel serves many), so the call is what is
- * timed. Rule: exactly the functions that a simulated rank answers with GPU work (cublas.c, cublaslt.c), their signatures by the same
- * code (blas_signature.c), with everything that a simulated handle knows read from the real one. */
+ * timed. Rule: exactly the functions that a simulated rank answers with GPU work (blas_calls.h, and cublasLtMatmul), their signatures
+ * by the same code (blas_signature.c), with everything that a simulated handle knows read from the real one. */
 #include "../cublas.h"
 #include "leader.h"
 #include "measure.h"
@@ -58,82 +58,24 @@ static bool vectors(void *handle, void **stream, const char *name, const int64_t
     if (good) ph_blas_call_pack(&signature, name, numbers, count);
     return described(good);
 }
-#define VECTORS(handle, stream, ...) \
-    vectors(handle, stream, __func__, (const int64_t[]){__VA_ARGS__}, sizeof(int64_t[]){__VA_ARGS__} / sizeof(int64_t))
 
-/* ---- matrix products ------------------------------------------------------------------------------------------------------------------- */
-#define GEMM(letter, type, compute) \
-    PH_EXPORT int cublas##letter##gemm_v2(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, const void *b, int ldb, \
-                                          const void *beta, void *c, int ldc); \
-    PH_EXPORT int cublas##letter##gemm_v2(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, const void *b, int ldb, \
-                                          const void *beta, void *c, int ldc) \
+#define PRODUCT(function, parameters, arguments, ...) \
+    PH_EXPORT int function parameters; \
+    PH_EXPORT int function parameters \
     { \
-        void *s; \
-        bool ours = product(h, &s, (struct ph_product){ta, tb, m, n, k, 1, type, type, type, compute, lda, ldb, ldc}); \
-        return LEAD(ours, s, PH_REAL(cublas##letter##gemm_v2)(h, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)); \
-    } \
-    PH_EXPORT int cublas##letter##gemmStridedBatched(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, long long sa, \
-                                                     const void *b, int ldb, long long sb, const void *beta, void *c, int ldc, long long sc, int batch); \
-    PH_EXPORT int cublas##letter##gemmStridedBatched(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, long long sa, \
-                                                     const void *b, int ldb, long long sb, const void *beta, void *c, int ldc, long long sc, int batch) \
-    { \
-        void *s; \
-        bool ours = product(h, &s, (struct ph_product){ta, tb, m, n, k, batch, type, type, type, compute, lda, ldb, ldc}); \
-        return LEAD(ours, s, PH_REAL(cublas##letter##gemmStridedBatched)(h, ta, tb, m, n, k, alpha, a, lda, sa, b, ldb, sb, beta, c, ldc, sc, batch)); \
-    } \
-    PH_EXPORT int cublas##letter##gemmBatched(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, const void *b, int ldb, \
-                                              const void *beta, void *c, int ldc, int batch); \
-    PH_EXPORT int cublas##letter##gemmBatched(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, const void *b, int ldb, \
-                                              const void *beta, void *c, int ldc, int batch) \
-    { \
-        void *s; \
-        bool ours = product(h, &s, (struct ph_product){ta, tb, m, n, k, batch, type, type, type, compute, lda, ldb, ldc}); \
-        return LEAD(ours, s, PH_REAL(cublas##letter##gemmBatched)(h, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batch)); \
+        void *stream; \
+        bool ours = product(h, &stream, (struct ph_product){__VA_ARGS__}); \
+        return LEAD(ours, stream, PH_REAL(function) arguments); \
     }
-GEMM(S, R_32F, COMPUTE_32F)
-GEMM(D, R_64F, COMPUTE_64F)
-GEMM(C, C_32F, COMPUTE_32F)
-GEMM(Z, C_64F, COMPUTE_64F)
-
-PH_EXPORT int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb,
-                           const void *beta, void *c, int ct, int ldc, int compute, int algorithm);
-PH_EXPORT int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb,
-                           const void *beta, void *c, int ct, int ldc, int compute, int algorithm)
-{
-    void *s;
-    bool ours = product(h, &s, (struct ph_product){ta, tb, m, n, k, 1, at, bt, ct, compute, lda, ldb, ldc});
-    return LEAD(ours, s, PH_REAL(cublasGemmEx)(h, ta, tb, m, n, k, alpha, a, at, lda, b, bt, ldb, beta, c, ct, ldc, compute, algorithm));
-}
-
-PH_EXPORT int cublasSgemmEx(void *h, int ta, int tb, int m, int n, int k, const float *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb,
-                            const float *beta, void *c, int ct, int ldc);
-PH_EXPORT int cublasSgemmEx(void *h, int ta, int tb, int m, int n, int k, const float *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb,
-                            const float *beta, void *c, int ct, int ldc)
-{
-    void *s;
-    bool ours = product(h, &s, (struct ph_product){ta, tb, m, n, k, 1, at, bt, ct, COMPUTE_32F, lda, ldb, ldc});
-    return LEAD(ours, s, PH_REAL(cublasSgemmEx)(h, ta, tb, m, n, k, alpha, a, at, lda, b, bt, ldb, beta, c, ct, ldc));
-}
-
-PH_EXPORT int cublasGemmStridedBatchedEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int at, int lda, long long sa, const void *b,
-                                         int bt, int ldb, long long sb, const void *beta, void *c, int ct, int ldc, long long sc, int batch, int compute, int algorithm);
-PH_EXPORT int cublasGemmStridedBatchedEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int at, int lda, long long sa, const void *b,
-                                         int bt, int ldb, long long sb, const void *beta, void *c, int ct, int ldc, long long sc, int batch, int compute, int algorithm)
-{
-    void *s;
-    bool ours = product(h, &s, (struct ph_product){ta, tb, m, n, k, batch, at, bt, ct, compute, lda, ldb, ldc});
-    return LEAD(ours, s, PH_REAL(cublasGemmStridedBatchedEx)(h, ta, tb, m, n, k, alpha, a, at, lda, sa, b, bt, ldb, sb, beta, c, ct, ldc, sc, batch, compute, algorithm));
-}
-
-PH_EXPORT int cublasGemmBatchedEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *const *a, int at, int lda, const void *const *b, int bt,
-                                  int ldb, const void *beta, void *const *c, int ct, int ldc, int batch, int compute, int algorithm);
-PH_EXPORT int cublasGemmBatchedEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *const *a, int at, int lda, const void *const *b, int bt,
-                                  int ldb, const void *beta, void *const *c, int ct, int ldc, int batch, int compute, int algorithm)
-{
-    void *s;
-    bool ours = product(h, &s, (struct ph_product){ta, tb, m, n, k, batch, at, bt, ct, compute, lda, ldb, ldc});
-    return LEAD(ours, s, PH_REAL(cublasGemmBatchedEx)(h, ta, tb, m, n, k, alpha, a, at, lda, b, bt, ldb, beta, c, ct, ldc, batch, compute, algorithm));
-}
+#define VECTORS(function, parameters, arguments, ...) \
+    PH_EXPORT int function parameters; \
+    PH_EXPORT int function parameters \
+    { \
+        void *stream; \
+        bool ours = vectors(h, &stream, __func__, (const int64_t[]){__VA_ARGS__}, sizeof(int64_t[]){__VA_ARGS__} / sizeof(int64_t)); \
+        return LEAD(ours, stream, PH_REAL(function) arguments); \
+    }
+#include "../blas_calls.h"
 
 /* ---- cuBLASLt: descriptors are the library's, so each attribute is asked for, with the size that it has there ---------------------------- */
 static int64_t number(int (*get)(void *, int, void *, size_t, size_t *), void *descriptor, int attribute, size_t bytes, bool *good)
@@ -175,44 +117,3 @@ PH_EXPORT int cublasLtMatmul(void *handle, void *descriptor, const void *alpha, 
     return LEAD(ours, stream, PH_REAL(cublasLtMatmul)(handle, descriptor, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm, workspace,
                                                       bytes, stream));
 }
-
-/* ---- vectors ----------------------------------------------------------------------------------------------------------------------------- */
-#define GEMV(letter) \
-    PH_EXPORT int cublas##letter##gemv_v2(void *h, int t, int m, int n, const void *alpha, const void *a, int lda, const void *x, int incx, const void *beta, \
-                                          void *y, int incy); \
-    PH_EXPORT int cublas##letter##gemv_v2(void *h, int t, int m, int n, const void *alpha, const void *a, int lda, const void *x, int incx, const void *beta, \
-                                          void *y, int incy) \
-    { \
-        void *s; \
-        bool ours = VECTORS(h, &s, t, m, n); \
-        return LEAD(ours, s, PH_REAL(cublas##letter##gemv_v2)(h, t, m, n, alpha, a, lda, x, incx, beta, y, incy)); \
-    }
-GEMV(S) GEMV(D) GEMV(C) GEMV(Z)
-
-#define DOT(letter, kind) \
-    PH_EXPORT int cublas##letter##dot##kind##_v2(void *h, int n, const void *x, int incx, const void *y, int incy, void *result); \
-    PH_EXPORT int cublas##letter##dot##kind##_v2(void *h, int n, const void *x, int incx, const void *y, int incy, void *result) \
-    { \
-        void *s; \
-        bool ours = VECTORS(h, &s, n); \
-        return LEAD(ours, s, PH_REAL(cublas##letter##dot##kind##_v2)(h, n, x, incx, y, incy, result)); \
-    }
-DOT(S, ) DOT(D, ) DOT(C, u) DOT(C, c) DOT(Z, u) DOT(Z, c)
-
-PH_EXPORT int cublasDotEx(void *h, int n, const void *x, int xt, int incx, const void *y, int yt, int incy, void *result, int rt, int et);
-PH_EXPORT int cublasDotEx(void *h, int n, const void *x, int xt, int incx, const void *y, int yt, int incy, void *result, int rt, int et)
-{
-    void *s;
-    bool ours = VECTORS(h, &s, n, xt);
-    return LEAD(ours, s, PH_REAL(cublasDotEx)(h, n, x, xt, incx, y, yt, incy, result, rt, et));
-}
-
-#define TRSM(letter) \
-    PH_EXPORT int cublas##letter##trsm_v2(void *h, int side, int uplo, int trans, int diag, int m, int n, const void *alpha, const void *a, int lda, void *b, int ldb); \
-    PH_EXPORT int cublas##letter##trsm_v2(void *h, int side, int uplo, int trans, int diag, int m, int n, const void *alpha, const void *a, int lda, void *b, int ldb) \
-    { \
-        void *s; \
-        bool ours = VECTORS(h, &s, side, uplo, trans, diag, m, n); \
-        return LEAD(ours, s, PH_REAL(cublas##letter##trsm_v2)(h, side, uplo, trans, diag, m, n, alpha, a, lda, b, ldb)); \
-    }
-TRSM(S) TRSM(D) TRSM(C) TRSM(Z)

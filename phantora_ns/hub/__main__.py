@@ -16,6 +16,7 @@ from pathlib import Path
 import zmq
 
 from phantora_ns.config import ConfigError, load_cluster, load_gpu
+from phantora_ns.hub.loop import serve
 from phantora_ns.hub.recording import FILE, Recorder
 from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub
@@ -72,7 +73,7 @@ def main(arguments: list[str]) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
-        hub.serve(f"ipc://{run_dir.resolve()}/hub.sock", _announce)
+        serve(hub, f"ipc://{run_dir.resolve()}/hub.sock", _announce)
     except (OSError, ConfigError, KeyError, ValueError, zmq.ZMQError) as error:
         what = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
         print(f"phantora-ns: the hub cannot start: {what}", file=sys.stderr)

@@ -1,24 +1,20 @@
-"""The hub's message handlers and its loop.
+"""The hub: what it knows of a run, and what it does with each message.
 
 Why it exists: every process of the job talks to this one. A message is checked (protocol.py), entered into the event graph
 (sim/graph.py), and answered when the answer can be released (horizon.py). The rule kept here: whatever a client sends, the
 hub goes on; a message that makes no sense is counted, and a request among them is answered with an error.
 
-Messages are taken in batches, all that have come; times are brought up to date and answers released once a batch.
+It holds no socket: messages come by `handle`, a batch ends with `settle`, and answers lie in `outbox` until loop.py sends them.
 """
 
 from __future__ import annotations
 
-import signal
-import socket as sockets
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-
-import zmq
 
 from phantora_ns.hub import horizon, protocol
 from phantora_ns.hub.awaiting import POLL_MS, Awaiting, Held
@@ -34,8 +30,6 @@ from phantora_ns.kernels.schema import DatabaseError
 from phantora_ns.kernels.signature import SignatureError
 from phantora_ns.sim.graph import BadHead, BadOp, EventGraph
 
-BATCH = 256
-"""Messages taken before answers are released again."""
 COMMIT_EVERY = 4096
 """Messages between two commits: each looks at every client, and history in between is small."""
 INTERNAL = "the hub failed (this is a defect of phantora-ns): the lines above on standard error say how; please report them"
@@ -137,6 +131,11 @@ class Hub:
             self._internal_error()
             if request is not None:
                 self._refuse(identity, request, INTERNAL)
+
+    def unreadable(self) -> None:
+        """Counts what came and is not even a message."""
+        self.messages += 1
+        self.bad_messages += 1
 
     def _count(self, client: Client, seq: int, request: int | None) -> None:
         expected = client.seq + 1
@@ -452,61 +451,3 @@ class Hub:
         del self.clients[client.identity]
         self.communicators.depart(client)
         client.leave()
-
-    # ---- the loop ---------------------------------------------------------------------------------------------------
-
-    def serve(self, address: str, ready) -> None:
-        """Binds `address`, calls `ready()`, serves until SIGTERM or SIGINT. Raises zmq.ZMQError when it cannot bind."""
-        context = zmq.Context()
-        router = context.socket(zmq.ROUTER)
-        router.setsockopt(zmq.LINGER, 0)
-        router.setsockopt(zmq.SNDHWM, 0)
-        wake, wakened = sockets.socketpair()
-        wake.setblocking(False)
-        wakened.setblocking(False)
-        stopping: list[int] = []
-        previous = {number: signal.signal(number, lambda number, _: stopping.append(number))
-                    for number in (signal.SIGTERM, signal.SIGINT)}
-        previous_wake = signal.set_wakeup_fd(wake.fileno())
-        try:
-            router.bind(address)
-            ready()
-            poller = zmq.Poller()
-            poller.register(router, zmq.POLLIN)
-            poller.register(wakened.fileno(), zmq.POLLIN)
-            while not stopping:
-                poller.poll(self.hold_ms())
-                self._take(router)
-                if self.recorder is not None:
-                    self.recorder.flush()
-            while self._take(router):  # what had come when the end was asked for
-                pass
-        finally:
-            signal.set_wakeup_fd(previous_wake)
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-            wake.close()
-            wakened.close()
-            router.close()
-            context.term()
-
-    def _take(self, router: zmq.Socket) -> bool:
-        """One batch: takes it, settles, answers. Whether there may be more."""
-        receive, handle = router.recv_multipart, self.handle
-        more = True
-        for _ in range(BATCH):
-            try:
-                frames = receive(zmq.NOBLOCK)
-            except zmq.Again:
-                more = False
-                break
-            if len(frames) == 2:
-                handle(frames[0], frames[1])
-            else:
-                self.messages += 1
-                self.bad_messages += 1
-        self.settle()
-        outbox, self.outbox = self.outbox, []
-        for identity, reply in outbox:
-            router.send_multipart((identity, protocol.pack(reply)), zmq.NOBLOCK)
-        return more

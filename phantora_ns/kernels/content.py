@@ -53,6 +53,18 @@ class Sample:
     statistics: Statistics
 
 
+class Observation(NamedTuple):
+    """The median time of one signature in one configuration (a run's, Run.fields, or a real trace): what models are fitted on
+    and judged by. `fields` and `context` as in docs/wire-protocol.md (a kernel has 12 fields); `count` launches were measured."""
+
+    configuration: str
+    kind: int
+    fields: list
+    context: list | None
+    median_ns: float
+    count: int
+
+
 @dataclass
 class Host:
     """What a run's host paid: `score` in ns of a fixed workload (None: not measured), `numbers` (latency, gap), `calls` by

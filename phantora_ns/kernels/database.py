@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import schema, signature
-from .content import Host, HostTime, Run, Sample, Site
+from .content import Host, HostTime, Observation, Run, Sample, Site
 from .durations import Statistics, combine
 from .schema import RUN_FIELDS, DatabaseError, reported, signed, unsigned
 from .signature import SignatureError
 
-__all__ = ["Database", "DatabaseError", "Entry", "HostNumbers", "Observation", "Statistics", "VARIANT_TOLERANCE"]
+__all__ = ["Database", "DatabaseError", "Entry", "HostNumbers", "Statistics", "VARIANT_TOLERANCE"]
 
 VARIANT_TOLERANCE = 0.10     # launches that differ only in identity count as one when no median is further from theirs
 
@@ -34,17 +34,6 @@ class Entry(NamedTuple):
     fields: list
     context: list | None
     statistics: Statistics
-
-
-class Observation(NamedTuple):
-    """What one run measured of a signature: the models' input. `configuration` is the run's (content.Run.fields)."""
-
-    configuration: str
-    kind: int
-    fields: list
-    context: list | None
-    median_ns: float
-    count: int
 
 
 class HostNumbers(NamedTuple):

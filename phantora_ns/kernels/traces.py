@@ -1,4 +1,4 @@
-"""Kineto traces as observations: which signature took how long.
+"""The launches and library calls in a Kineto trace: which signature took how long.
 
 Why it exists: the estimators are calibrated on, and judged by, traces of real runs. A trace names kernels, their grid and
 the operator that launched them; with recorded shapes it also tells the operands of library calls, which is what their
@@ -31,6 +31,7 @@ ITEM_BYTES = {"float": 4, "c10::Half": 2, "c10::BFloat16": 2, "double": 8, "long
 GRAPH_CALL = "## Call"  # Inductor's mark around a compiled graph, with the hash of its code: not the same in every process
 LIST_ITEM_BYTES = 4  # the profiler writes "TensorList" and not its type
 SHAPES = 16          # as many shapes as a rank sends
+UNTOUCHED = 0.01     # a launch counts as alone when work on other streams covered less than this share of it
 COMPUTE_32F, COMPUTE_32F_TF32, COMPUTE_64F = 68, 77, 70  # cublasComputeType_t
 
 
@@ -39,7 +40,7 @@ class TraceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class Launch:
     """One launch or library call: signature, framework context, measured nanoseconds, and the share of that time during
     which another stream's kernel or copy ran beside it. `cold`: the caches were flushed before (bench/kernels/record.py)."""
 
@@ -50,6 +51,11 @@ class Observation:
     overlapped: float
     operator: str
     cold: bool
+
+    @property
+    def alone(self) -> bool:
+        """Whether its time says what it takes by itself: nothing of note ran beside it."""
+        return self.overlapped < UNTOUCHED
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,7 @@ def join_shapes(events: list[dict], path: Path | str) -> None:
         raise TraceError(f"{path}: not a record of operators: {error}") from error
 
 
-def observations(path: Path | str, llama: LlamaShapes | None = None, shapes: Path | str | None = None) -> list[Observation]:
+def launches(path: Path | str, llama: LlamaShapes | None = None, shapes: Path | str | None = None) -> list[Launch]:
     """Every launch and library call of a trace in order of start, communication kernels left out.
 
     `llama` names the matrix products of a trace without shapes, `shapes` a record of all its operators' shapes
@@ -184,8 +190,8 @@ def observations(path: Path | str, llama: LlamaShapes | None = None, shapes: Pat
         duration = sum(e["dur"] for e in group)
         beside = [intervals for stream, intervals in busy.items() if stream != first["args"].get("stream")]
         covered = sum(max((b.covered(e["ts"], e["ts"] + e["dur"]) for b in beside), default=0.0) for e in group)
-        result.append(Observation(*signed, duration * 1000.0, covered / duration if duration else 0.0,
-                                  operator["name"] if operator else "", cold))
+        result.append(Launch(*signed, duration * 1000.0, covered / duration if duration else 0.0,
+                             operator["name"] if operator else "", cold))
     return result
 
 

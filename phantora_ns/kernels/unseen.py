@@ -16,7 +16,8 @@ from .estimators.launch import Estimate
 from .rates import Rates
 
 if TYPE_CHECKING:
-    from .fitted import FittedModels, Prediction, Sample
+    from .content import Observation
+    from .fitted import FittedModels, Prediction
 
 TOLD = 0.10      # an estimate that changes by more than this when it sees the parameters has learned a size from them
 CERTAIN = 0.20   # expected error up to which a law that has not seen the parameters may be scaled by what they tell
@@ -28,7 +29,7 @@ Estimator = Callable[..., Estimate]
 class Measured(Protocol):
     """A database, as far as models need it (kernels/database.py)."""
 
-    def observations(self) -> Iterable[Sample]: ...
+    def observations(self) -> Iterable[Observation]: ...
 
 
 class Fitted:
@@ -44,8 +45,8 @@ class Fitted:
         if self._models is None:
             from .fitted import FittedModels  # numpy with it, which the launcher has no use for
 
-            samples = (s for database in self._databases for s in database.observations())
-            self._models = FittedModels(samples, self._rates, self._estimate)
+            observations = (one for database in self._databases for one in database.observations())
+            self._models = FittedModels(observations, self._rates, self._estimate)
         found = self._models.predict(kind, fields, context)
         if found is None or not parameters:
             return found

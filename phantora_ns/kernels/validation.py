@@ -1,7 +1,7 @@
 """What `phantora-ns kernels validate` prints: the error of fitted and analytic times on configurations left out of the fit.
 
 Why it exists: a model's error belongs beside the model. Files may be databases, each of whose runs is part of a configuration,
-or Kineto traces of real steps, each a configuration by itself.
+or Kineto traces of real steps, each a configuration by itself. fitted/heldout.py leaves out and counts; this reads and prints.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import KernelTimes, signature
+from .content import Observation
 from .database import Database
-from .fitted import heldout, samples
-from .fitted.samples import Sample
-from .traces import observations
+from .fitted import heldout, observations
+from .traces import launches
 
 SHAPES = "shapes"  # folder beside the traces' one, with what bench/kernels/shapes.py recorded of the same steps
 
@@ -27,17 +27,17 @@ def is_trace(path: Path) -> bool:
     return path.name.endswith((".json", ".json.gz"))
 
 
-def read(path: Path) -> tuple[str | None, list[Sample]]:
-    """(GPU model, samples) of a database, (None, samples) of a trace: it does not name a model of ours.
+def read(path: Path) -> tuple[str | None, list[Observation]]:
+    """(GPU model, observations) of a database, (None, observations) of a trace: it does not name a model of ours.
 
     Raises DatabaseError, TraceError or OSError.
     """
     if is_trace(path):
         name = path.name.partition(".json")[0]
         shapes = path.parent.parent / SHAPES / f"{name}.json.gz"
-        return None, samples.of_observations(name, observations(path, shapes=shapes if shapes.is_file() else None))
+        return None, observations.of_launches(name, launches(path, shapes=shapes if shapes.is_file() else None))
     with Database.open(path) as database:
-        return database.gpu, [Sample(*found) for found in database.observations()]
+        return database.gpu, list(database.observations())
 
 
 def lines(paths: Iterable[Path], gpu: str | None = None, judge: Iterable[Path] = (), by_configuration: bool = False,
@@ -64,9 +64,9 @@ def lines(paths: Iterable[Path], gpu: str | None = None, judge: Iterable[Path] =
     if worst:
         heads = ("measured us", "count", "fitted", "analytic", "expected")
         result += ["", f"{'configuration':<24}" + "".join(f"{h:>12}" for h in heads) + "  signature"]
-    for row in sorted(rows, key=lambda r: -abs(r.fitted_ns - r.sample.median_ns) * r.sample.count)[:worst]:
-        real, expected = row.sample.median_ns, "-" if row.error is None else f"{row.error:.1%}"
-        result.append(f"{row.sample.configuration[:23]:<24}{real / 1e3:>12.1f}{row.sample.count:>12}"
+    for row in sorted(rows, key=lambda r: -abs(r.fitted_ns - r.observation.median_ns) * r.observation.count)[:worst]:
+        real, expected = row.observation.median_ns, "-" if row.error is None else f"{row.error:.1%}"
+        result.append(f"{row.observation.configuration[:23]:<24}{real / 1e3:>12.1f}{row.observation.count:>12}"
                       f"{row.fitted_ns / real - 1:>+12.1%}{row.analytic_ns / real - 1:>+12.1%}{expected:>12}  "
-                      f"{signature.describe(row.sample.kind, row.sample.fields)[:160]}")
+                      f"{signature.describe(row.observation.kind, row.observation.fields)[:160]}")
     return result

@@ -2,7 +2,7 @@
 
 A leader that records values (PHANTORA_LEAD_RECORD=values) appends what its GPU computed to RUN_DIR/values.rec; `keep` makes of
 that, and of what other ranks have told before, one file, sorted so that ranks can look values up where it lies (libintercept's
-replay.c reads it as RUN_DIR/values.tbl). Both layouts: docs/wire-protocol.md. Rule: a file is written whole or not at all.
+simulated/replay.c reads it as RUN_DIR/values.tbl). Both layouts: docs/wire-protocol.md. Rule: a file is written whole or not at all.
 """
 from __future__ import annotations
 

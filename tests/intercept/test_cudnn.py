@@ -1,6 +1,6 @@
 """Why it exists: PyTorch allocates what cuDNN says and times come from what we say cuDNN ran; both must be right.
 
-The oracle is NVIDIA's own library, which answers for a GPU that is described to it (see libintercept/cudnn_real.c).
+The oracle is NVIDIA's own library, which answers for a GPU that is described to it (see libintercept/simulated/cudnn_real.c).
 """
 
 import json

@@ -42,7 +42,7 @@ def reader(tmp_path_factory):
     program = tmp_path_factory.mktemp("reader") / "kernelinfo"
     subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fsanitize=address,undefined",
                     f"-I{ROOT / 'libintercept'}", HERE / "kernelinfo_main.c", ROOT / "libintercept" / "kernelinfo.c",
-                    ROOT / "libintercept" / "env.c",
+                    ROOT / "libintercept" / "simulated" / "env.c",
                     "-o", program, "-lpthread"], check=True)
     return program
 

@@ -13,8 +13,9 @@ from recorded import record
 
 from phantora_ns import cli
 from phantora_ns.kernels import KernelTimes, rates, signature, traces, validation
+from phantora_ns.kernels.content import Observation
 from phantora_ns.kernels.estimators import attention, gemm
-from phantora_ns.kernels.fitted import FittedModels, Sample, heldout, law, samples
+from phantora_ns.kernels.fitted import FittedModels, heldout, law, observations
 from phantora_ns.kernels.unseen import Fitted
 
 H200 = rates.load("h200")
@@ -43,7 +44,7 @@ def models(found) -> FittedModels:
     return FittedModels(found, H200, TIMES.estimate)
 
 
-def split(found) -> tuple[list[Sample], list[Sample]]:
+def split(found) -> tuple[list[Observation], list[Observation]]:
     """Three quarters to fit, a quarter to judge, each quarter spread over all."""
     return [s for i, s in enumerate(found) if i % 4 != 1], [s for i, s in enumerate(found) if i % 4 == 1]
 
@@ -61,8 +62,8 @@ def test_a_law_of_launches_is_recovered():
     found = []
     for i, blocks in enumerate(int(4 * 1.3 ** power) for power in range(50)):
         size = blocks * 128 * 8 * 2 * 3
-        found.append(Sample(f"run{i % 5}", signature.KERNEL, launch(ADD, blocks), ["aten::add", size * 2 // 3, 0, [[size // 6]]],
-                            max(2400.0, 1100 + size / 3100), 3))
+        found.append(Observation(f"run{i % 5}", signature.KERNEL, launch(ADD, blocks),
+                                 ["aten::add", size * 2 // 3, 0, [[size // 6]]], max(2400.0, 1100 + size / 3100), 3))
     assert max(errors(found)) < 0.02
 
 
@@ -70,8 +71,8 @@ def test_a_law_of_rows_is_recovered_where_only_the_context_tells_the_work():
     found = []
     for i, (rows, width) in enumerate((r, w) for r in (256, 1024, 4096, 8192, 16384, 65536) for w in (768, 2048, 4096, 8192)):
         size = rows * width * 2
-        found.append(Sample(f"run{i % 3}", signature.KERNEL, launch(NORM, rows), ["aten::rms_norm", size, 0, [[rows, width]]],
-                            1700 + 2 * size / 2600, 1))
+        found.append(Observation(f"run{i % 3}", signature.KERNEL, launch(NORM, rows),
+                                 ["aten::rms_norm", size, 0, [[rows, width]]], 1700 + 2 * size / 2600, 1))
     assert max(errors(found)) < 0.02
 
 
@@ -82,7 +83,7 @@ def test_a_law_of_products_is_recovered():
                                   for k in (1024, 4096, 8192)):
         tiles = math.ceil(m / 128) * math.ceil(n / 256)
         time = 4000 + math.ceil(tiles / 132) * 132 * 2 * 128 * 256 * k / 780e3 + 2 * m * n / 3500
-        found.append(Sample(f"run{i % 4}", signature.GEMM, product(m, n, k), None, time, 1))
+        found.append(Observation(f"run{i % 4}", signature.GEMM, product(m, n, k), None, time, 1))
     judged = errors(found)
     assert np.median(judged) < 0.02 and np.mean(judged) < 0.02
 
@@ -92,8 +93,8 @@ def test_a_law_of_attention_is_recovered():
     sizes = ((b, n, s) for b in (1, 2, 4, 8) for n in (1024, 2048, 4096, 8192) for s in (64, 128))
     for i, (batch, length, size) in enumerate(sizes):
         call = attention.Attention(batch, 32, 8, length, length, size, True, False)
-        found.append(Sample(f"run{i % 4}", signature.CUDNN, graph(batch, 32, length, size), None,
-                            6000 + attention.flop(call) / 520e3, 1))
+        found.append(Observation(f"run{i % 4}", signature.CUDNN, graph(batch, 32, length, size), None,
+                                 6000 + attention.flop(call) / 520e3, 1))
     assert np.mean(errors(found)) < 0.02
 
 
@@ -127,12 +128,12 @@ def test_non_negative_least_squares_is_optimal(rows, data):
 
 # ---- laws of the answers -----------------------------------------------------------------------------------------------
 
-def calibrated() -> list[Sample]:
+def calibrated() -> list[Observation]:
     return [s for name in CALIBRATION for s in validation.read(DATA / "traces" / f"{name}.json.gz")[1]]
 
 
 @pytest.fixture(scope="module")
-def real() -> list[Sample]:
+def real() -> list[Observation]:
     return calibrated()
 
 
@@ -177,7 +178,7 @@ def test_a_measured_signature_comes_back_as_measured(real, learned):
     assert np.median(ratios) < 0.02 and np.percentile(ratios, 90) < 0.10
 
 
-def test_the_same_samples_give_the_same_times_in_any_order(real, learned):
+def test_the_same_observations_give_the_same_times_in_any_order(real, learned):
     other = models(list(reversed(real)))
     for fields in (product(4096, 4096, 1234), product(2048, 24576, 2048)):
         assert other.predict(signature.GEMM, fields) == learned.predict(signature.GEMM, fields)
@@ -202,31 +203,31 @@ def test_no_input_breaks_the_models(learned, kind, fields, context):
 
 def test_left_out_steps_are_predicted_better_than_by_the_estimators(real):
     judged = [row for row in heldout.leave_out(real, H200, TIMES.estimate) if row.error is not None]
-    fitted, analytic = ([abs(math.log(t / row.sample.median_ns)) for row, t in pairs] for pairs in (
+    fitted, analytic = ([abs(math.log(t / row.observation.median_ns)) for row, t in pairs] for pairs in (
         [(r, r.fitted_ns) for r in judged], [(r, r.analytic_ns) for r in judged]))
     assert len(judged) > 200
     assert np.mean(fitted) < 0.7 * np.mean(analytic) and np.median(fitted) < 0.6 * np.median(analytic)
-    weights = [r.sample.median_ns * r.sample.count for r in judged]
+    weights = [r.observation.median_ns * r.observation.count for r in judged]
     assert np.average(fitted, weights=weights) < np.average(analytic, weights=weights)
 
 
 def test_expected_errors_are_honest(real):
     """A deviation should hold two thirds of the errors; twice that, 95 % of a normal distribution, fewer of a real one."""
     judged = [row for row in heldout.leave_out(real, H200, TIMES.estimate) if row.error is not None]
-    ratio = np.array([abs(math.log(r.fitted_ns / r.sample.median_ns)) / r.error for r in judged])
+    ratio = np.array([abs(math.log(r.fitted_ns / r.observation.median_ns)) / r.error for r in judged])
     assert 0.5 < np.mean(ratio < 1) < 0.9 and np.mean(ratio < 2) > 0.8
 
 
 def test_nothing_of_a_configuration_helps_to_judge_it():
     """One configuration alone: what is judged is judged by nothing, so the analytic time stands."""
-    found = [Sample("a", signature.GEMM, product(512 * i, 512, 512), None, 1e9, 1) for i in range(1, 10)]
-    other = [Sample("b", signature.KERNEL, launch(ADD, 100), None, 5000.0, 1)]
+    found = [Observation("a", signature.GEMM, product(512 * i, 512, 512), None, 1e9, 1) for i in range(1, 10)]
+    other = [Observation("b", signature.KERNEL, launch(ADD, 100), None, 5000.0, 1)]
     judged = heldout.leave_out([*found, *other], H200, TIMES.estimate)
     assert all(row.error is None and row.fitted_ns == row.analytic_ns for row in judged) and len(judged) == 10
 
 
 def test_what_others_have_measured_exactly_is_not_judged():
-    found = [Sample(run, signature.GEMM, product(512, 512, 512), None, 9000.0, 1) for run in "ab"]
+    found = [Observation(run, signature.GEMM, product(512, 512, 512), None, 9000.0, 1) for run in "ab"]
     assert heldout.leave_out(found, H200, TIMES.estimate) == []
 
 
@@ -255,7 +256,7 @@ def test_databases_are_read_when_first_asked_and_once(real):
 
 def test_sizes_that_only_parameters_tell_scale_the_law():
     """A chunked copy of few elements: the launch looks like a full one, its metadata says otherwise."""
-    found = [Sample(f"run{i % 3}", signature.KERNEL, launch(ADD, blocks), None, 1500 + blocks * 1024 * 6 / 3500, 1)
+    found = [Observation(f"run{i % 3}", signature.KERNEL, launch(ADD, blocks), None, 1500 + blocks * 1024 * 6 / 3500, 1)
              for i, blocks in enumerate(int(100 * 1.5 ** p) for p in range(18))]
     fitted = Fitted([Held(found)], H200, TIMES.estimate)
     fields = launch(ADD, 20000)
@@ -282,10 +283,10 @@ def test_a_database_answers_for_sizes_that_it_does_not_hold(tmp_path):
 
 # ---- the command -------------------------------------------------------------------------------------------------------
 
-def test_overlapped_launches_are_no_samples():
-    alone = traces.Observation(3, [1, 64, 2, 2], None, 100.0, 0.0, "", False)
-    beside = traces.Observation(3, [1, 64, 2, 2], None, 900.0, 0.5, "", False)
-    assert samples.of_observations("x", [alone, beside, alone]) == [Sample("x", 3, [1, 64, 2, 2], None, 100.0, 2)]
+def test_overlapped_launches_are_not_observed():
+    alone = traces.Launch(3, [1, 64, 2, 2], None, 100.0, 0.0, "", False)
+    beside = traces.Launch(3, [1, 64, 2, 2], None, 900.0, 0.5, "", False)
+    assert observations.of_launches("x", [alone, beside, alone]) == [Observation("x", 3, [1, 64, 2, 2], None, 100.0, 2)]
 
 
 def test_shapes_of_another_step_are_refused(tmp_path):
@@ -295,7 +296,7 @@ def test_shapes_of_another_step_are_refused(tmp_path):
     with gzip.open(record, "wt") as file:
         json.dump([["aten::add", [], [], [], []]], file)
     with pytest.raises(traces.TraceError, match="another step"):
-        traces.observations(trace, shapes=record)
+        traces.launches(trace, shapes=record)
 
 
 def test_validation_wants_something_to_leave_out():

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from phantora_ns.kernels import signature, traces, validate
+from phantora_ns.kernels import signature, traces
+from phantora_ns.kernels.estimators import errors
 
 
 def operator(identity, name, **arguments):
@@ -28,7 +29,7 @@ def test_a_product_becomes_the_call_that_cublas_sees(tmp_path):
                  operator(1, "aten::mm", **{"Input Dims": [[8, 32], [32, 16]], "Input Strides": [[32, 1], [1, 32]],
                                             "Input type": ["c10::BFloat16", "c10::BFloat16"]}),
                  kernel(1, "nvjet", 10, 3), kernel(1, "splitk_reduce", 14, 2))
-    (found,) = traces.observations(path)
+    (found,) = traces.launches(path)
     assert found.kind == signature.GEMM
     assert signature.Gemm(*found.fields) == signature.Gemm(0, 1, 0, 16, 8, 32, 1, 14, 14, 14, 14, 68, 1, 32, 32, 16)
     assert found.duration_ns == 5000
@@ -37,9 +38,9 @@ def test_a_product_becomes_the_call_that_cublas_sees(tmp_path):
 def test_overlap_with_other_streams_is_measured(tmp_path):
     path = write(tmp_path / "t.json.gz", kernel(1, "a", 0, 10), kernel(2, "ncclDevKernel_AllReduce", 5, 20, stream=9),
                  kernel(3, "b", 10, 10), kernel(4, "c", 30, 10))
-    found = {o.fields[0]: o.overlapped for o in traces.observations(path)}
+    found = {o.fields[0]: o.overlapped for o in traces.launches(path)}
     assert found == {"a": 0.5, "b": 1.0, "c": 0.0}
-    assert {c.fields[0] for c in validate.cases(traces.observations(path))} == {"c"}
+    assert {c.fields[0] for c in errors.cases(traces.launches(path))} == {"c"}
 
 
 def test_model_sizes_name_the_products_of_a_trace_without_shapes(tmp_path):
@@ -49,8 +50,8 @@ def test_model_sizes_name_the_products_of_a_trace_without_shapes(tmp_path):
     assert sum(m * n * k for _, _, m, n, k in products) == 3 * 128 * (2 * (2 * 64 * 64 + 2 * 16 * 64 + 3 * 64 * 256) + 1000 * 64)
     events = [operator(i, "aten::mm") for i in range(3)] + [kernel(i, "nvjet", 10 * i, 5) for i in range(3)]
     path = write(tmp_path / "t.json.gz", *events)
-    assert traces.observations(path) == []
-    assert [tuple(o.fields[3:6]) for o in traces.observations(path, llama)] == [(64, 128, 64), (16, 128, 64), (16, 128, 64)]
+    assert traces.launches(path) == []
+    assert [tuple(o.fields[3:6]) for o in traces.launches(path, llama)] == [(64, 128, 64), (16, 128, 64), (16, 128, 64)]
 
 
 def test_copies_and_sets(tmp_path):
@@ -60,12 +61,12 @@ def test_copies_and_sets(tmp_path):
 
     path = write(tmp_path / "t.json.gz", memory("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy"),
                  memory("Memset (Device)", "gpu_memset"))
-    assert [(o.kind, o.fields) for o in traces.observations(path)] == [(3, [0, 64, 1, 2]), (3, [1, 64, 2, 2])]
+    assert [(o.kind, o.fields) for o in traces.launches(path)] == [(3, [0, 64, 1, 2]), (3, [1, 64, 2, 2])]
 
 
 def test_report_tells_families_and_sides_apart(tmp_path, capsys):
     path = write(tmp_path / "t.json.gz", *(kernel(i, f"unknown{i}", 10 * i, 5, grid=(i + 1, 1, 1)) for i in range(20)))
-    assert validate.main([str(path), "--worst", "2"]) == 0
+    assert errors.main([str(path), "--worst", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(int(line.split()[2]) for line in lines if line.startswith("guess")) == 20
     assert any("held-out" in line for line in lines) and any("calibration" in line for line in lines)
@@ -76,5 +77,5 @@ def test_what_is_no_trace_is_one_clear_error(tmp_path, capsys, content):
     for name in ("t.json", "t.json.gz"):
         path = tmp_path / name
         path.write_bytes(content)
-        assert validate.main([str(path)]) == 1
+        assert errors.main([str(path)]) == 1
         assert str(path) in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Why it exists: values that a leader's GPU computed must come back where the same job asks for them (--values replay): to the
-rank that led exactly, to others those of a rank that was asked the same, and beyond what was recorded from the beginning again; all of
-it counted."""
+rank that led exactly, to others those of a rank that was asked the same, and beyond what was recorded from the beginning again;
+all of it counted."""
 import json
 import sys
 from pathlib import Path

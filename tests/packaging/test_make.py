@@ -1,15 +1,39 @@
-"""Why it exists: what `make` promises a newcomer: nothing to do the second time, and a notice instead of a broken build."""
+"""Why it exists: what `make` promises a newcomer: short lines, nothing to do the second time, builds that take turns, and a
+notice instead of a broken build."""
 import os
+import re
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
+SHORT = re.compile(r"^  ([A-Z]+) +(\S+)$", re.M)
+
+
+def command(root, *arguments, **variables):
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    words = ["make", "-C", root, *arguments, *(f"{name}={value}" for name, value in variables.items())]
+    return {"args": words, "env": environment, "text": True}
+
 
 def make(root, *arguments, **variables):
-    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    command = ["make", "-C", root, *arguments, *(f"{name}={value}" for name, value in variables.items())]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170, check=False)
+    return subprocess.run(**command(root, *arguments, **variables), capture_output=True, timeout=170, check=False)
+
+
+@pytest.fixture
+def compiler(tmp_path):
+    """A compiler that makes empty files, and a line for each in `compiled`; with a fifo `wait` there, it waits for that."""
+    script = tmp_path / "compiler"
+    script.write_text(f"""#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+echo "$2" >>{tmp_path}/compiled
+echo "warning: $2 is doubtful" >&2
+[ ! -p {tmp_path}/wait ] || read line <{tmp_path}/wait
+echo >"$2"
+""")
+    script.chmod(0o755)
+    return {"CC": script, "CXX": "no-such-compiler", "LIB": tmp_path / "lib", "OBJ": tmp_path / "obj"}
 
 
 def test_a_second_build_does_nothing(root, tmp_path):
@@ -17,9 +41,41 @@ def test_a_second_build_does_nothing(root, tmp_path):
     first = make(root, "native", **where)
     assert first.returncode == 0, first.stderr
     assert {"libphantora.so", "phantora-sandbox", "libphantora-flows.so"} <= {path.name for path in (tmp_path / "lib").iterdir()}
+    assert ("CC", "libintercept/lookup.c") in SHORT.findall(first.stdout)
     second = make(root, "native", **where)
     assert second.returncode == 0
-    assert not any(line.startswith(("cc ", "gcc ", "g++ ", "c++ ")) for line in second.stdout.splitlines()), second.stdout
+    assert SHORT.findall(second.stdout) == [], second.stdout
+
+
+def test_a_build_prints_a_short_line_for_each_file_and_what_the_compiler_says(root, compiler):
+    short = make(root, "native", **compiler)
+    found = SHORT.findall(short.stdout)
+    assert {kind for kind, _ in found} == {"CC", "LINK"} and str(compiler["CC"]) not in short.stdout
+    assert short.stderr.count("is doubtful") == len(found)
+    full = make(root, "native", V=1, **{**compiler, "OBJ": compiler["OBJ"].with_name("other")})
+    assert SHORT.findall(full.stdout) == [] and len(re.findall(rf"^{compiler['CC']} +-", full.stdout, re.M)) == len(found)
+
+
+def test_two_builds_of_one_folder_take_turns(root, compiler, tmp_path):
+    """The first stops at its first file until the second has said that it waits, or has begun to compile."""
+    wait, compiled = tmp_path / "wait", tmp_path / "compiled"
+    os.mkfifo(wait)
+    with ExitStack() as stack:
+        builds = [stack.enter_context(subprocess.Popen(**command(root, "native", **compiler), stdout=subprocess.PIPE,
+                                                       stderr=subprocess.PIPE))]
+        assert any("CC" in line for line in builds[0].stdout)  # it holds the lock
+        builds.append(stack.enter_context(subprocess.Popen(**command(root, "native", **compiler), stdout=subprocess.DEVNULL,
+                                                           stderr=subprocess.PIPE)))
+        said = builds[1].stderr.readline()
+        with wait.open("w") as gate:
+            wait.unlink()
+            gate.write("go\n")
+        for build in builds:
+            build.communicate(timeout=170)
+            assert build.returncode == 0
+    assert said == f"phantora-ns: waiting for another build in {compiler['OBJ']}\n"
+    files = compiled.read_text().splitlines()
+    assert len(files) == len(set(files)) > 100
 
 
 @pytest.mark.parametrize("variables, reason", [

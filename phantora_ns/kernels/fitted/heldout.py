@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .. import signature
+from ..content import Observation
 from ..rates import Rates
 from .model import Estimator, FittedModels
-from .samples import Sample, usable
+from .observations import usable
 
 
 class Judged(NamedTuple):
@@ -23,19 +24,19 @@ class Judged(NamedTuple):
     where it had nothing to say and the analytic time stands."""
 
     family: str
-    sample: Sample
+    observation: Observation
     analytic_ns: float
     fitted_ns: float
     error: float | None
 
 
-def leave_out(samples: Iterable[Sample], rates: Rates, estimate: Estimator,
-              judged: Iterable[Sample] | None = None) -> list[Judged]:
+def leave_out(observations: Iterable[Observation], rates: Rates, estimate: Estimator,
+              judged: Iterable[Observation] | None = None) -> list[Judged]:
     """Every signature of every configuration, predicted from the other configurations alone; with `judged`, all of these
-    instead, predicted from all `samples`. One fit of each family for each configuration."""
-    by_configuration: dict[str, list[Sample]] = defaultdict(list)
-    for sample in usable(samples):
-        by_configuration[sample.configuration].append(sample)
+    instead, predicted from all `observations`. One fit of each family for each configuration."""
+    by_configuration: dict[str, list[Observation]] = defaultdict(list)
+    for observation in usable(observations):
+        by_configuration[observation.configuration].append(observation)
     if judged is not None:
         return _judge([s for group in by_configuration.values() for s in group], list(usable(judged)), rates, estimate)
     result = []
@@ -45,18 +46,19 @@ def leave_out(samples: Iterable[Sample], rates: Rates, estimate: Estimator,
     return result
 
 
-def _judge(known: list[Sample], left: list[Sample], rates: Rates, estimate: Estimator) -> list[Judged]:
+def _judge(known: list[Observation], left: list[Observation], rates: Rates, estimate: Estimator) -> list[Judged]:
     models = FittedModels(known, rates, estimate)
     exact = {signature.encode(s.kind, [s.fields, s.context]) for s in known}
     result = []
-    for sample in left:
-        if signature.encode(sample.kind, [sample.fields, sample.context]) in exact:
+    for observation in left:
+        asked = observation.kind, observation.fields, observation.context
+        if signature.encode(observation.kind, [observation.fields, observation.context]) in exact:
             continue
-        analytic = estimate(sample.kind, sample.fields, sample.context).duration_ns
-        found = models.predict(sample.kind, sample.fields, sample.context)
-        where = models.point(sample.kind, sample.fields, sample.context)
+        analytic = estimate(*asked).duration_ns
+        found, where = models.predict(*asked), models.point(*asked)
         family = where.family if where else "unreadable"
-        result.append(Judged(family, sample, analytic, found.duration_ns if found else analytic, found.error if found else None))
+        fitted, error = (found.duration_ns, found.error) if found else (analytic, None)
+        result.append(Judged(family, observation, analytic, fitted, error))
     return result
 
 
@@ -65,7 +67,7 @@ COLUMNS = f"{'family':<26}{'signatures':>10}{'fitted':>8}  {'median':>7}{'mean':
 
 
 def _figures(rows: list[Judged], fitted: bool) -> str:
-    times = [(r.fitted_ns if fitted else r.analytic_ns, r.sample.median_ns, r.sample.count) for r in rows]
+    times = [(r.fitted_ns if fitted else r.analytic_ns, r.observation.median_ns, r.observation.count) for r in rows]
     errors = sorted(abs(t / real - 1) for t, real, _ in times)
     total = sum(real * count for _, real, count in times)
     whole = sum(t * count for t, _, count in times) / total - 1
@@ -79,14 +81,14 @@ def table(judged: list[Judged], per_configuration: bool = False) -> list[str]:
     the median of the error that the models expect."""
     groups: dict[str, list[Judged]] = defaultdict(list)
     for row in judged:
-        groups[row.sample.configuration if per_configuration else row.family].append(row)
+        groups[row.observation.configuration if per_configuration else row.family].append(row)
     lines = [f"{'':<36}{'':>8}  {'------ fitted ------':>29}   {'----- analytic -----':>29}", COLUMNS]
     for name, rows in [*sorted(groups.items()), ("all", judged)]:
         if not rows:
             continue
         answered = [r for r in rows if r.error is not None]
         expected = f"{statistics.median(r.error for r in answered):.1%}" if answered else "-"
-        total = sum(r.sample.median_ns * r.sample.count for r in rows)
+        total = sum(r.observation.median_ns * r.observation.count for r in rows)
         lines.append(f"{name:<26}{len(rows):>10}{len(answered) / len(rows):>8.0%}  {_figures(rows, True)}   "
                      f"{_figures(rows, False)}{total / 1e6:>10.2f}{expected:>10}")
     return lines

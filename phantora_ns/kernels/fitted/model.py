@@ -1,7 +1,7 @@
-"""The fitted models of one GPU model: built from samples, family by family when one is first asked for.
+"""The fitted models of one GPU model: built from observations, family by family when one is first asked for.
 
 Why it exists: a hub must start at once, so nothing is fitted before it is needed, and a family is fitted in a fraction of a
-second from what the database holds. The same samples always give the same models.
+second from what the database holds. The same observations always give the same models.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from ..content import Observation
 from ..estimators import launch
 from ..rates import Rates
 from ..signature import SignatureError
 from . import law
 from .points import Point, point
 from .residual import CLOCKS, Inputs, Residual
-from .samples import Sample, usable
+from .observations import usable
 
 LEAST_FOR_LAW = 4      # measured points before a group gets a law of its own; fewer leave the estimator's time
 LEAST_IN_FAMILY = 8    # measured points before a family says anything of a group that it has never met
@@ -85,27 +86,27 @@ class _Family:
 
 
 class FittedModels:
-    """Models fitted to `samples` of the GPU that `rates` describes; `estimate(kind, fields, context)` is the analytic answer
-    that they correct. Samples that the estimators cannot read are left out, and counted in `unreadable` once their kind has
+    """Models fitted to `observations` of the GPU that `rates` describes; `estimate(kind, fields, context)` is the analytic answer
+    that they correct. Observations that the estimators cannot read are left out, and counted in `unreadable` once their kind has
     been asked for."""
 
-    def __init__(self, samples: Iterable[Sample], rates: Rates, estimate: Estimator):
+    def __init__(self, observations: Iterable[Observation], rates: Rates, estimate: Estimator):
         self._rates, self._estimate = rates, estimate
-        self._unread: dict[int, list[Sample]] = defaultdict(list)
+        self._unread: dict[int, list[Observation]] = defaultdict(list)
         self._pools: dict[str, list[tuple[Point, float, str]]] = defaultdict(list)
         self._families: dict[str, _Family] = {}
         self.unreadable = 0
-        for sample in usable(samples):
-            self._unread[sample.kind].append(sample)
+        for observation in usable(observations):
+            self._unread[observation.kind].append(observation)
 
     def _read(self, kind: int) -> None:
-        """Gives the samples of a kind their places in the pools, once: most jobs ask for products long before all kernels."""
-        for sample in self._unread.pop(kind, ()):
-            where = self.point(sample.kind, sample.fields, sample.context)
+        """Gives a kind's observations their places in the pools, once: most jobs ask for products long before all kernels."""
+        for observation in self._unread.pop(kind, ()):
+            where = self.point(observation.kind, observation.fields, observation.context)
             if where is None:
                 self.unreadable += 1
             else:
-                self._pools[where.family].append((where, sample.median_ns, sample.configuration))
+                self._pools[where.family].append((where, observation.median_ns, observation.configuration))
 
     def point(self, kind: int, fields: Any, context: Any = None) -> Point | None:
         """How the models see a signature; None for what they cannot read. `fields` of a kernel are the signature's 12."""

@@ -132,7 +132,7 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     group = f"{call.backend} {'backward' if call.backward else 'forward'}"
     name = f"{'causal' if call.causal else 'full'} {call.element_bytes}"
     terms = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave)
-    family = "attention" if call.backend == "cudnn" else f"attention {call.backend}"  # a family's samples are all of one kind
+    family = "attention" if call.backend == "cudnn" else f"attention {call.backend}"  # a family is of one kind throughout
     return Point(family, group, name, terms, place, launch.ATTENTION, estimate.klass)
 
 

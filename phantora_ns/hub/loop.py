@@ -1,0 +1,75 @@
+"""The hub's loop: the socket, the end by a signal, and nothing of what messages mean (server.py).
+
+Messages are taken in batches, all that have come; times are brought up to date and answers released once a batch.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket as sockets
+from collections.abc import Callable
+
+import zmq
+
+from phantora_ns.hub import protocol
+from phantora_ns.hub.server import Hub
+
+BATCH = 256
+"""Messages taken before answers are released again."""
+
+
+def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
+    """Binds `address`, calls `ready()`, serves until SIGTERM or SIGINT. Raises zmq.ZMQError when it cannot bind."""
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.setsockopt(zmq.LINGER, 0)
+    router.setsockopt(zmq.SNDHWM, 0)
+    wake, wakened = sockets.socketpair()
+    wake.setblocking(False)
+    wakened.setblocking(False)
+    stopping: list[int] = []
+    previous = {number: signal.signal(number, lambda number, _: stopping.append(number))
+                for number in (signal.SIGTERM, signal.SIGINT)}
+    previous_wake = signal.set_wakeup_fd(wake.fileno())
+    try:
+        router.bind(address)
+        ready()
+        poller = zmq.Poller()
+        poller.register(router, zmq.POLLIN)
+        poller.register(wakened.fileno(), zmq.POLLIN)
+        while not stopping:
+            poller.poll(hub.hold_ms())
+            _batch(hub, router)
+            if hub.recorder is not None:
+                hub.recorder.flush()
+        while _batch(hub, router):  # what had come when the end was asked for
+            pass
+    finally:
+        signal.set_wakeup_fd(previous_wake)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        wake.close()
+        wakened.close()
+        router.close()
+        context.term()
+
+
+def _batch(hub: Hub, router: zmq.Socket) -> bool:
+    """Takes one batch, settles, answers. Whether there may be more."""
+    receive, handle = router.recv_multipart, hub.handle
+    more = True
+    for _ in range(BATCH):
+        try:
+            frames = receive(zmq.NOBLOCK)
+        except zmq.Again:
+            more = False
+            break
+        if len(frames) == 2:
+            handle(frames[0], frames[1])
+        else:
+            hub.unreadable()
+    hub.settle()
+    outbox, hub.outbox = hub.outbox, []
+    for identity, reply in outbox:
+        router.send_multipart((identity, protocol.pack(reply)), zmq.NOBLOCK)
+    return more
