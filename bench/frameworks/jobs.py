@@ -38,7 +38,7 @@ class Job:
     words: tuple[str, ...]
     tokens: int = 0
     updates: int = 1
-    seconds: int = 60
+    seconds: int = 70
     packages: tuple[str, ...] = ()
     environment: dict = field(default_factory=dict)
 
@@ -100,7 +100,7 @@ READERS = {"torchtitan": _titan, "megatron-core": _megatron, "deepspeed": _deeps
 
 
 def titan(name: str, *options: str, model: str = "llama3", flavor: str = "8B_6_layers", gpus: int = 1, batch: int = 2,
-          seconds: int = 60, share: int = 1) -> Job:
+          seconds: int = 70, share: int = 1) -> Job:
     """`share`: ranks over which a sequence's tokens are spread (tensor parallel): TorchTitan's tps is of a rank."""
     words = ("-m", "torchtitan.train", "--job.config-file", f"{EXAMPLES}/torchtitan/debug.toml",
              "--experimental.custom-import", "titan_sizes", "--model.name", model, "--model.flavor", flavor,
@@ -112,7 +112,7 @@ def titan(name: str, *options: str, model: str = "llama3", flavor: str = "8B_6_l
     return Job(name, "torchtitan", gpus, words, tokens=batch * 4096 // share, seconds=seconds, packages=("torchtitan", "torchao"))
 
 
-def deepspeed(name: str, config: str, *options: str, gpus: int = 1, seconds: int = 60, updates: int = 1) -> Job:
+def deepspeed(name: str, config: str, *options: str, gpus: int = 1, seconds: int = 70, updates: int = 1) -> Job:
     words = (f"{EXAMPLES}/deepspeed/train.py", "--deepspeed_config", f"{EXAMPLES}/deepspeed/{config}.json", "--steps", str(STEPS),
              *options)
     return Job(name, "deepspeed", gpus, words, seconds=seconds, updates=updates, packages=("deepspeed",))

@@ -67,10 +67,12 @@ def versions(job: Job) -> dict:
 
 def machine() -> dict:
     """GPU, driver, CPU; empty fields where there is no nvidia-smi."""
-    query = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,power.limit,clocks.max.sm", "--format=csv,noheader"],
-                           capture_output=True, text=True, check=False)
-    name, driver, limit, clock = ([field.strip() for field in query.stdout.splitlines()[0].split(",")]
-                                  if query.returncode == 0 else [""] * 4)
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,power.limit,clocks.max.sm", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError):
+        found = ",,,"
+    name, driver, limit, clock = (field.strip() for field in found.split(","))
     return {"gpu": name, "driver": driver, "power_limit": limit, "sm_clock": clock, "cpus": os.cpu_count(),
             "python": sys.version.split()[0]}
 
@@ -119,6 +121,7 @@ def main() -> int:
     parser.add_argument("--no-traces", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the job's processes end with this one
     begin, where, failed = time.monotonic(), machine(), 0
     make_assets()
     chosen = [job for job in JOBS if job.gpus == options.gpus]
