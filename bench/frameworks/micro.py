@@ -71,7 +71,7 @@ def measure(call) -> dict:
     call()
     torch.cuda.synchronize()
     once = time.perf_counter() - before
-    repeats = max(2, min(30, int(0.1 / max(once, 1e-6))))
+    repeats = max(2, min(30, int(0.03 / max(once, 1e-6))))
     found = {"repeats": repeats}
     times = [event_times(call, repeats) for _ in range(3 if once < 0.05 else 1)]
     found["event_us"], found["host_us"] = (round(statistics.median(column), 3) for column in zip(*times, strict=True))
