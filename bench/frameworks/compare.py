@@ -1,0 +1,92 @@
+"""Runs the jobs of jobs.py simulated, and says how far that is from what real.py measured.
+
+    python bench/frameworks/compare.py [--only NAME,NAME] [--gpus 1,2] [--host-time model] [--out FILE] [-- PHANTORA-NS OPTIONS]
+
+Why it exists: the one place that says what the simulation of an unmodified framework is worth. Real runs: h200.jsonl, the lines
+that real.py wrote (of a job measured twice, the last). Both are medians over the same steps of the same command line.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from jobs import HERE, JOBS, Job, environment
+from real import make_assets, run, words
+
+REAL = HERE / "h200.jsonl"
+SECONDS = 1800
+HEADER = f"{'job':28s} GPUs  " + "  ".join(f"{what:>9s} simulated   error" for what in ("real ms", "GiB", "reserved"))
+
+
+def real_runs(path: Path = REAL) -> dict[str, dict]:
+    """name -> the last good line of each job; empty where nothing was measured."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {line["job"]: line for line in lines if "median_ms" in line}
+
+
+def simulate(job: Job, ours: list[str]) -> dict:
+    """What the log of the simulated job says, with the run's `report`.
+
+    Raises RuntimeError, with the end of the log, when it failed.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.json")
+        # kernel times that this user has recorded would come first, and nobody else would get the same table
+        extra = environment(job) | {"XDG_DATA_HOME": scratch}
+        command = [sys.executable, "-m", "phantora_ns", "--leaders", "none", "--quiet", *ours, "--report", str(report)]
+        status, text, seconds = run([*command, "torchrun", *words(job)], extra, SECONDS)
+        try:
+            found = job.read(text) | {"job": job.name, "wall_s": round(seconds, 1)}
+        except (ValueError, KeyError, IndexError) as error:
+            raise RuntimeError(f"status {status}: {error}: {text[-3000:]}") from None
+        found["report"] = json.loads(report.read_text())
+        return found
+
+
+def row(job: Job, real: dict | None, found: dict) -> str:
+    def pair(truth: float | None, value: float) -> str:
+        if truth is None:
+            return f"{'-':>9s} {value:9.2f} {'-':>7s}"
+        return f"{truth:9.2f} {value:9.2f} {value / truth - 1:+7.1%}"
+
+    def peak(key: str) -> str:
+        return pair(max(real[key]) / 2**30 if real else None, max(found[key]) / 2**30)
+
+    return (f"{job.name:28s} {job.gpus:4d}  {pair(real['median_ms'] if real else None, found['median_ms'])}  "
+            f"{peak('peak_allocated')}  {peak('peak_reserved')}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="What follows -- is passed to phantora-ns.")
+    parser.add_argument("--only", help="these jobs, comma-separated")
+    parser.add_argument("--gpus", default="1,2")
+    parser.add_argument("--host-time", default="model", choices=["measured", "model", "none"])
+    parser.add_argument("--out", type=Path, help="the simulated results, one JSON line each")
+    given = sys.argv[1:]
+    split = given.index("--") if "--" in given else len(given)
+    options, ours = parser.parse_args(given[:split]), ["--host-time", "", *given[split + 1:]]
+    ours[1] = options.host_time
+    truth, failed = real_runs(), 0
+    make_assets()
+    print(HEADER, flush=True)
+    for job in JOBS:
+        if (options.only and job.name not in options.only.split(",")) or str(job.gpus) not in options.gpus.split(","):
+            continue
+        try:
+            found = simulate(job, ours)
+        except RuntimeError as error:
+            failed += 1
+            print(f"{job.name}: {error}", flush=True)
+            continue
+        print(row(job, truth.get(job.name), found), flush=True)
+        if options.out:
+            with options.out.open("a") as stream:
+                stream.write(json.dumps(found) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
