@@ -1,9 +1,9 @@
 """Why it exists: what a job reads where only a GPU could know (--values, docs/values.md), from the option to the ranks' file.
 
 A leader that records values (PHANTORA_LEAD_RECORD=values) appends what its GPU computed to RUN_DIR/values.rec; `keep` makes of
-that, and of what other ranks have told before, one file, sorted so that ranks can look values up where it lies
-(libintercept/simulated/replay.c, as RUN_DIR/values.tbl). Both layouts: docs/wire-protocol.md. Rule: a file is written whole or not
-at all.
+that, and of what other ranks have told, one file, sorted so that ranks can look values up where it lies
+(libintercept/simulated/replay.c, as RUN_DIR/values.tbl). Both layouts: docs/wire-protocol.md. Rule: a file is written whole or
+not at all.
 """
 from __future__ import annotations
 
