@@ -61,11 +61,14 @@ def phantora():
 
 @pytest.fixture
 def lookups(tmp_path):
-    """Compiles leader/c/lookup.c, a library that looks symbols up, under a name, with a number that tells it from others."""
+    """Compiles leader/c/lookup.c, a library that looks symbols up, under a name, with a number that tells it from others. Its own
+    are of version LOOKUP."""
+    versions = tmp_path / "lookup.map"
+    versions.write_text("LOOKUP { global: lookup_*; };")
 
     def build(name, number):
         target = tmp_path / name
-        flags = ["-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-DNUMBER={number}"]
+        flags = ["-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-DNUMBER={number}", f"-Wl,--version-script={versions}"]
         subprocess.run(["cc", *flags, "-o", target, ROOT / "tests" / "leader" / "c" / "lookup.c"], check=True)
         return target
 

@@ -132,7 +132,7 @@ def wrapped(names):
     return "\n".join([*lines, line.rstrip(", ")])
 
 
-NOT_NVIDIAS = ("phantora_", "dlsym", "_ZN3c10")  # names that libphantora.so shows for reasons of its own (simulated/exports.map)
+NOT_NVIDIAS = ("phantora_", "dlsym", "dlvsym", "_ZN3c10")  # shown for reasons of our own (libintercept/simulated/exports.map)
 
 
 def classify(api, names, own):

@@ -1,5 +1,5 @@
-"""Why it exists: what a library looks up by name (dlsym) must be ours for the job, NVIDIA's for NVIDIA's own libraries, and
-untouched for everyone else; and a thread that only ever looks must leave its process in peace."""
+"""Why it exists: what a library looks up by name (dlsym, dlvsym) must be ours for the job, NVIDIA's for NVIDIA's own libraries,
+and untouched for everyone else; and a thread that only ever looks must leave its process in peace."""
 import sys
 from pathlib import Path
 
@@ -11,7 +11,8 @@ PRELUDE = """
 import ctypes, os, sys
 def load(path):
     library = ctypes.CDLL(path)
-    library.lookup_next.restype = library.lookup_in.restype = ctypes.c_void_p
+    for name in ("lookup_next", "lookup_in", "lookup_version_next", "lookup_version_in"):
+        getattr(library, name).restype = ctypes.c_void_p
     return library
 def owner(address):
     for line in open("/proc/self/maps"):
@@ -41,13 +42,29 @@ assert device.value == 0
 """, lookups("libjob.so", 1), lookups("libcublas-like.so", 2), cudart)
 
 
+def test_a_function_looked_up_by_its_version_is_ours_too(run_python, lookups, cudart):
+    run_python(PRELUDE + """
+vendors = os.fsencode(sys.argv[2])
+job, vendor, runtime = load(sys.argv[1]), load(vendors), os.fsencode(sys.argv[3])
+version = os.path.basename(runtime)
+for name in (b"cudaGetDevice", b"cudaLaunchKernelExC", b"cudaMallocAsync"):
+    assert job.lookup_version_in(runtime, name, version) == job.lookup_in(runtime, name), name
+    assert owner(job.lookup_version_in(runtime, name, version)) == "libphantora.so", name
+    assert vendor.lookup_version_in(runtime, name, version) == vendor.lookup_in(runtime, name), name
+    assert job.lookup_version_in(runtime, name, b"libcudart.so.1") is None, "no such version: the truth"
+assert job.lookup_version_in(runtime, b"cudaNoSuchFunction", version) is None
+assert job.lookup_version_in(vendors, b"lookup_number", b"LOOKUP") == job.lookup_in(vendors, b"lookup_number") is not None
+""", lookups("libjob.so", 1), lookups("libcublas-like.so", 2), cudart)
+
+
 def test_rtld_next_still_goes_by_its_caller(run_python, lookups, built_library):
     numbers = [lookups(f"libnumber{n}.so", n) for n in (1, 2, 3)]
     run_python(PRELUDE + """
-def following(library):
-    address = library.lookup_next(b"lookup_number")
+def number(address):
     return address and ctypes.CFUNCTYPE(ctypes.c_int)(address)()
-assert [following(load(path)) for path in sys.argv[1:4]] == [2, 3, None]
+libraries = [load(path) for path in sys.argv[1:4]]
+assert [number(library.lookup_next(b"lookup_number")) for library in libraries] == [2, 3, None]
+assert [number(library.lookup_version_next(b"lookup_number", b"LOOKUP")) for library in libraries] == [2, 3, None]
 """, *numbers, LD_PRELOAD=" ".join(map(str, [built_library, *numbers])))
 
 

@@ -131,7 +131,7 @@ check(lib.cudaEventDestroy(start)); check(lib.cudaStreamDestroy(stream))
 LOOKUP = """
 def load(path, flags=0):
     library = ctypes.CDLL(path, flags)
-    library.lookup_next.restype = library.lookup_in.restype = ctypes.c_void_p
+    library.lookup_next.restype = library.lookup_version_next.restype = library.lookup_in.restype = ctypes.c_void_p
     return library
 def owner(address):
     for line in open("/proc/self/maps"):
@@ -161,6 +161,7 @@ def test_rtld_next_still_goes_by_its_caller(lead, lookups, built_library):
 first, second, third = (load(path) for path in sys.argv[1:4])
 def following(library):
     address = library.lookup_next(b"lookup_number")
+    assert library.lookup_version_next(b"lookup_number", b"LOOKUP") == address
     return address and ctypes.CFUNCTYPE(ctypes.c_int)(address)()
 assert (following(first), following(second), following(third)) == (2, 3, None)
 """, *numbers, LD_PRELOAD=" ".join(map(str, preload)))

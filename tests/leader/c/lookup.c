@@ -1,4 +1,4 @@
-/* lookup.c - a library that asks dlsym, in the ways that the leader's must not disturb and in the one that it answers.
+/* lookup.c - a library that asks dlsym and dlvsym, in the ways that the leader's must not disturb and in the one that it answers.
  *
  * Why it exists: dlsym goes by who calls it, so a test needs callers of its own: this file is compiled under several names. */
 #define _GNU_SOURCE
@@ -17,6 +17,22 @@ void *lookup_in(const char *library, const char *name)
 {
     void *handle = dlopen(library, RTLD_LAZY);
     void *volatile found = handle ? dlsym(handle, name) : 0;
+    return found;
+}
+
+/* The same by version. */
+void *lookup_version_next(const char *name, const char *version);
+void *lookup_version_next(const char *name, const char *version)
+{
+    void *volatile found = dlvsym(RTLD_NEXT, name, version);
+    return found;
+}
+
+void *lookup_version_in(const char *library, const char *name, const char *version);
+void *lookup_version_in(const char *library, const char *name, const char *version)
+{
+    void *handle = dlopen(library, RTLD_LAZY);
+    void *volatile found = handle ? dlvsym(handle, name, version) : 0;
     return found;
 }
 
