@@ -53,20 +53,21 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Who asks for dlsym by name gets ours, so the C library's is read from its table, by the list that debuggers read: this may be the
- * first call of a process, inside of a constructor or an allocator. What comes next after us may be another's, as it is for all. */
+/* Who asks for dlsym by name gets ours, or the emulated GPU's where a leader runs over one; so the C library's are read from its table,
+ * by the list that debuggers read: this may be the first call of a process, inside of a constructor or an allocator. */
 static void find_real(void)
 {
     for (const struct link_map *library = _r_debug.r_map; library; library = library->l_next) {
         const char *file = file_name(library->l_name);
         if (strcmp(file, LIBC_SO) != 0 && strcmp(file, LIBDL_SO) != 0) continue; /* libdl: before glibc 2.34 */
-        ph_dlsym_type own = (ph_dlsym_type)in_table(library, "dlsym");
-        if (!own) continue;
-        atomic_store(&real_dlvsym, (dlvsym_type)own(RTLD_NEXT, "dlvsym"));
-        atomic_store(&real_dlsym, (ph_dlsym_type)own(RTLD_NEXT, "dlsym"));
+        ph_dlsym_type plain = (ph_dlsym_type)in_table(library, "dlsym");
+        dlvsym_type versioned = (dlvsym_type)in_table(library, "dlvsym");
+        if (!plain || !versioned) continue;
+        atomic_store(&real_dlvsym, versioned);
+        atomic_store(&real_dlsym, plain);
         return;
     }
-    ph_die("the C library has no dlsym that could be found");
+    ph_die("the C library has no dlsym and dlvsym that could be found");
 }
 
 ph_dlsym_type ph_real_dlsym(void)
