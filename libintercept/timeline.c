@@ -176,8 +176,11 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     ph_communicated(node, stream->last_launch);
     stream->last_launch = node;
     ph_send(PH_OPS, &body, 6); /* under ph_lock: messages ph_leave in the order of their nodes */
+    struct ph_head before = stream->head;
     stream->head.count = 1;
     stream->head.entry[0] = (struct ph_entry){node, 0, 0, 0};
+    /* PyTorch's blocking collectives run on the stream that computes, which then waits without being told to */
+    if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->head);
     if (!ph_replaying()) ph_queue_push_locked(stream, 1, 0, 0);
     stream->used = true;
     atomic_fetch_add_explicit(&ph_page()->comm_launches, 1, memory_order_relaxed);

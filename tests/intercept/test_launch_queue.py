@@ -128,6 +128,16 @@ def test_a_queue_that_waits_for_communication_asks_nobody_until_the_job_looks(jo
     assert len(hub.of(8)) == 300
 
 
+def test_communication_on_the_stream_that_computes_holds_it_up(job):
+    """As PyTorch's blocking collectives do; on another stream it holds nothing up until that is waited for."""
+    *_, hub = job(["c 0", "k 0 40", "c 0", "c 1", "k 0 40", "c 0", "y 0"])
+    (client,) = hub._times
+    stalls = [stall for kind in (2, 8) for message in hub.of(kind)
+              for stall in message[3 if kind == 8 else 4].get("stalls", [])]
+    assert [(device, hub._time(client, after) - hub._time(client, before)) for device, before, after in stalls] == [
+        (0, COLLECTIVE_NS)] * 2
+
+
 @pytest.mark.parametrize("seed", [73, 85, *range(8)])
 def test_random_jobs_see_what_a_host_that_waits_sees(job, seed):
     draw = random.Random(seed)
