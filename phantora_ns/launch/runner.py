@@ -140,7 +140,7 @@ class Runner:
             assert self._gpu is not None
             known = leaders.describe_run(request.leading, request.cluster.gpu_model.model,
                                          environment.find_torch(request.command.program), request.command.argv, request.name)
-            run |= {"leader": request.leading.rank,
+            run |= {"leader": request.leading.rank, "records": request.leading.record,
                     "recording": known | {"device": self._gpu.name, "clocks": self._gpu.clocks}}
         if request.host.record is not None:
             run["recording"] = host_time.recording_meta(request.cluster.gpu_model, request.command.argv)

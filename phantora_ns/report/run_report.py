@@ -18,6 +18,7 @@ from phantora_ns.report.pages import SOURCES, RankPage, read_page
 SCHEMA = 1
 MEASURED_SOURCES = 2
 """So many of the first sources are measurements (the signature's own, or those of the same launch); the others are models."""
+VALUES = "values"  # launch/leaders.py
 GUESS_WARNING_SHARE = 0.01
 """Above this share of GPU time, guessed kernel times are worth a line in the summary."""
 
@@ -56,7 +57,8 @@ def build_report(run_dir: Path, *, exit_code: int, failed_by: str | None, wall_s
                    "replayed": sum(page.replayed_values for page in pages.values()),
                    "repeated": sum(page.repeated_values for page in pages.values())},
         "databases": run.get("databases", []),
-        "leading": leading and leading | {"profile": _profile_command(run, leading["unmeasured_ranks"])},
+        "leading": leading and leading | {"records": run.get("records"), "profile": None if run.get("records") == VALUES else
+                                          _profile_command(run, leading["unmeasured_ranks"])},
         "unsupported_calls": hub["unsupported_calls"] if hub else {},
         "warnings": hub["warnings"] if hub else {},
         "guesses": hub["guesses"] if hub else {},
@@ -118,6 +120,8 @@ def _leading_line(leading: dict[str, Any]) -> str:
            f"{leading['samples']} samples; other ranks waited for {leading['awaited']} times"
     if leading["host_recorded"] and not leading["samples"]:
         line = f"rank {', '.join(map(str, leading['led']))} led: what its host pays was recorded"
+    if leading["records"] == VALUES:
+        line = f"rank {', '.join(map(str, leading['led']))} led: what its GPU computed was recorded"
     estimated = leading["estimated_after_waiting"]
     if estimated:
         named = ", ".join(f"{count} on rank {rank}" for rank, count in sorted(estimated.items(), key=lambda item: int(item[0])))

@@ -12,6 +12,7 @@ import pytest
 STEP = re.compile(r"step (\d+): ([\d.]+) ms, peak ([\d.]+) GiB, grad norm (\S+), skipped (\d+), loss scale (\S+)")
 BREAKDOWN = re.compile(r"\[Rank 0\] time \(ms\) \| fwd: ([\d.]+) \| bwd: ([\d.]+) .*\| step: ([\d.]+)")
 TINY = ("--size", "tiny", "--seq", 64, "--steps", 2)
+RECORDED = Path(__file__).parent / "data/zero2_fp16.values"
 VOCABULARY, WIDTH, LAYERS = 1024, 256, 2  # of size tiny
 PARAMETERS = 2 * VOCABULARY * WIDTH + 64 * WIDTH + LAYERS * (12 * WIDTH**2 + 13 * WIDTH) + 2 * WIDTH
 
@@ -110,3 +111,16 @@ def test_other_parallelisms(phantora, folder, mode, configuration):
                     128, "--steps", 2, "--deepspeed_config", folder / f"{configuration}.json", timeout=350)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert len(re.findall(rf"{mode} step \d: [\d.]+ ms", done.stdout)) == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+def test_what_a_real_gpu_computed_steers_the_loss_scaler(phantora, folder):
+    """data/zero2_fp16.values was recorded on an H200 (`profile --record values` of this command); the figures are of that log."""
+    done = phantora("--quiet", "--values", f"replay:{RECORDED}", "torchrun", "--nproc-per-node", 1, folder / "train.py",
+                    "--deepspeed_config", folder / "zero2-fp16.json", "--steps", 6, "--size", "125m", "--seq", 1024, timeout=350)
+    assert done.returncode == 0, done.stderr[-4000:]
+    steps = [match.groups() for match in STEP.finditer(done.stdout)]
+    assert [step[3] for step in steps] == ["0.6327", "0.6008", "0.5719", "0.5373", "0.5132", "0.4941"]
+    assert [float(step[5]) for step in steps] == [65536, 65536, 131072, 131072, 262144, 262144]
+    assert [step[2] for step in steps] == ["3.41", *["4.22"] * 5], "the peaks are the GPU's too"
