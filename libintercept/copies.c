@@ -5,6 +5,7 @@
 #define PH_CLASS PH_SIMULATED
 #include "cudart.h"
 #include "graph.h"
+#include "known.h"
 #include "timeline.h"
 #include "tracelog.h"
 #include <stdlib.h>
@@ -21,10 +22,12 @@ struct rows {
 static void move_rows(void *data, struct ph_stream *stream)
 {
     const struct rows *rows = data;
+    bool unknown = false;
     (void)stream;
     for (size_t row = 0; row < rows->height; row++)
-        if (rows->source) ph_move(rows->destination + row * rows->to_pitch, rows->source + row * rows->from_pitch, rows->width);
+        if (rows->source) unknown = ph_move(rows->destination + row * rows->to_pitch, rows->source + row * rows->from_pitch, rows->width) || unknown;
         else ph_fill(rows->destination + row * rows->to_pitch, rows->value, rows->width);
+    if (unknown) ph_unknown_read();
 }
 
 /* The same, put into the graph that the stream is captured into. */
@@ -73,7 +76,8 @@ int ph_copy(void *destination, const void *source, size_t bytes, void *handle, b
     memory_work(0, bytes, from, to, stream);
     if (ph_copy_waits(bytes, from, to, blocking)) ph_stream_synchronize(stream);
     ph_host_pause();
-    if (from != PH_DEVICE || to == PH_DEVICE || !ph_planted(destination, bytes)) ph_move(destination, source, bytes);
+    bool planted = from == PH_DEVICE && to != PH_DEVICE && ph_planted(destination, bytes);
+    if (!planted && ph_move(destination, source, bytes)) ph_unknown_read();
     PH_TRACE_END();
     ph_host_resume();
     return CUDA_OK;
@@ -249,11 +253,12 @@ static int copy_rows(char *destination, size_t to_pitch, const char *source, siz
     if (captured > 0 || refused) return ph_set_error(refused ? refused : captured);
     int to = place_of(destination, &to_device), from = place_of(source, &from_device);
     ph_host_call(PH_CALL_COPY);
-    if (captured) return capture_rows(resolved, PH_MEMORY_COPY, from, to, (struct rows){destination, source, to_pitch, from_pitch, width, height, 0});
+    struct rows rows = {destination, source, to_pitch, from_pitch, width, height, 0};
+    if (captured) return capture_rows(resolved, PH_MEMORY_COPY, from, to, rows);
     memory_work(0, width * height, from, to, resolved);
     if (blocking || to == PH_PAGEABLE || from == PH_PAGEABLE) ph_stream_synchronize(resolved);
     ph_host_pause();
-    for (size_t row = 0; row < height; row++) ph_move(destination + row * to_pitch, source + row * from_pitch, width);
+    move_rows(&rows, resolved);
     PH_TRACE_END();
     ph_host_resume();
     return CUDA_OK;

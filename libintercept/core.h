@@ -180,8 +180,9 @@ void ph_discharge(int device, uint64_t bytes);
 void *ph_virtual_reserve(size_t bytes, size_t alignment);
 bool ph_virtual_free(void *pointer, size_t bytes);
 void ph_virtual_owner(void *pointer, size_t bytes, int device); /* device -1: unmapped */
-/* Moves the values of a copy if they are carried at all, else makes the destination zero. */
-void ph_move(void *destination, const void *source, size_t bytes);
+/* Moves the values of a copy if they are carried at all, else makes the destination zero. True: the host gets bytes of the device that
+ * nothing computed. */
+bool ph_move(void *destination, const void *source, size_t bytes);
 void ph_fill(void *destination, int value, size_t bytes);
 
 /* ---- payload.c: values that collectives bring --------------------------------------------------------------------- */

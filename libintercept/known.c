@@ -140,10 +140,7 @@ bool ph_any_unknown(const void *pointer, size_t bytes)
     return false;
 }
 
-void ph_host_reads(const void *pointer, size_t bytes)
-{
-    if (ph_any_unknown(pointer, bytes)) atomic_fetch_add_explicit(&ph_page()->unknown_reads, 1, memory_order_relaxed);
-}
+void ph_unknown_read(void) { atomic_fetch_add_explicit(&ph_page()->unknown_reads, 1, memory_order_relaxed); }
 
 /* ---- for the values library ---------------------------------------------------------------------------------------------- */
 PH_EXPORT void phantora_values_unknown(const void *pointer, size_t bytes);

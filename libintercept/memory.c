@@ -367,18 +367,31 @@ static void values_follow(void *destination, size_t bytes)
     if (bytes > PH_SMALL_BYTES) ph_carried(destination);
 }
 
-void ph_move(void *destination, const void *source, size_t bytes)
+/* The host reads a large tensor all of which is known: mostly zeros that were never written, and what the job put among them. */
+static void bring_known(char *to, const char *from, size_t bytes)
+{
+    enum { PIECE = 65536 }; /* as finely as stale.c knows what was written */
+    while (bytes) {
+        size_t piece = PIECE - (uintptr_t)from % PIECE;
+        if (piece > bytes) piece = bytes;
+        if (ph_absent(from, piece)) make_host_zero(to, piece);
+        else memcpy(to, from, piece);
+        to += piece, from += piece, bytes -= piece;
+    }
+}
+
+bool ph_move(void *destination, const void *source, size_t bytes)
 {
     ph_payload_settle(source, bytes);
     ph_payload_settle(destination, bytes);
-    bool lost = bytes > PH_COPY_BYTES && !ph_is_device(source), unknown = lost || ph_any_unknown(source, bytes);
-    if (bytes > PH_COPY_BYTES && ph_is_device(source)) unknown = unknown || !ph_absent(source, bytes);
-    if (!ph_is_device(destination)) ph_host_reads(source, bytes);
-    else if (unknown) ph_unknown(destination, bytes);
-    else ph_known(destination, bytes);
-    if (bytes > PH_COPY_BYTES && (ph_is_device(destination) || ph_is_device(source))) make_zero(destination, bytes);
-    else if (ph_is_device(destination) && bytes >= 4096 && ph_all_zero(source, bytes)) make_zero(destination, bytes);
+    bool from_device = ph_is_device(source), to_device = ph_is_device(destination), unknown = ph_any_unknown(source, bytes);
+    bool large = bytes > PH_COPY_BYTES && (from_device || to_device);
+    if (large && !to_device && !unknown) return bring_known(destination, source, bytes), false;
+    if (to_device && (unknown || (large && !(from_device && ph_absent(source, bytes))))) ph_unknown(destination, bytes);
+    else if (to_device) ph_known(destination, bytes);
+    if (large || (to_device && bytes >= 4096 && ph_all_zero(source, bytes))) make_zero(destination, bytes);
     else values_follow(destination, bytes), memmove(destination, source, bytes);
+    return unknown && !to_device;
 }
 
 void ph_fill(void *destination, int value, size_t bytes)
