@@ -189,7 +189,8 @@ void ph_fill(void *destination, int value, size_t bytes);
 void ph_payload_expect(void *destination, size_t bytes, uint64_t node, uint32_t index);
 void ph_payload_settle(const void *pointer, size_t bytes); /* call before reading or writing device memory on the CPU */
 bool ph_planted(void *destination, size_t bytes); /* plant.c: true when a device-to-host copy was answered by a planted number */
-void ph_values_load(void); /* duration.c: starts the values library if torch is there; once; before torch's first operator */
+extern const char *const ph_without_values; /* what a job lacks without that library */
+void ph_values_load(void); /* valueslib.c: starts the values library if torch is there; once; before torch's first operator */
 bool ph_planted(void *destination, size_t bytes); /* plant.c: the number an operator is about to read back, if it is known */
 bool ph_all_zero(const void *pointer, size_t bytes);
 
