@@ -228,8 +228,10 @@ static void start_locked(void)
 {
     static bool handlers;
     observing = ph_lead_measures();
+    me.depth++; /* what a library below calls meanwhile is no call of the job, and the lock is ours */
     if (observing) ph_cupti_start();
     else ph_cost_record(), ph_sites_record();
+    me.depth--;
     if (!handlers) atexit(at_exit), pthread_atfork(before_fork, in_parent, in_child);
     handlers = started = true;
 }
