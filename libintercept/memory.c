@@ -124,10 +124,23 @@ void ph_device_memory(int device, uint64_t *free_bytes, uint64_t *total_bytes)
     pthread_mutex_unlock(&memory_lock);
 }
 
-static void map_window(uintptr_t base, size_t bytes)
+/* The addresses of all devices, taken before the host gets any of them: ph_is_device goes by the address alone, and terabytes that are
+ * reserved (pinned by a job; known.c's) push whatever the kernel maps next down into the window. */
+static bool window_kept; /* false: something lies there already, beside which a slice may still have room */
+static pthread_once_t window_once = PTHREAD_ONCE_INIT;
+static void keep_window(void)
+{
+    void *at = mmap((void *)PH_WINDOW_BASE, PH_WINDOW_END - PH_WINDOW_BASE, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    window_kept = at == (void *)PH_WINDOW_BASE;
+    if (at != MAP_FAILED && !window_kept) munmap(at, PH_WINDOW_END - PH_WINDOW_BASE); /* a kernel that does not know NOREPLACE */
+    if (window_kept) madvise(at, PH_WINDOW_END - PH_WINDOW_BASE, MADV_DONTDUMP);
+}
+
+static void map_window(uintptr_t base, size_t bytes, bool kept)
 {
     /* Huge pages would make one written byte cost 2 MiB; core dumps and forks have no use for the window. */
-    void *at = mmap((void *)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    void *at = mmap((void *)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (kept ? MAP_FIXED : MAP_FIXED_NOREPLACE), -1, 0);
     if (at != (void *)base)
         ph_die("cannot reserve %zu GiB of addresses at %#lx (%s); vm.overcommit_memory=2 or a limit on address space (ulimit -v) "
                "does this: set vm.overcommit_memory to 0 or 1, and ulimit -v unlimited",
@@ -162,7 +175,8 @@ static uintptr_t slice(int device) { return PH_WINDOW_BASE + (uintptr_t)device *
 static void use_locked(int device)
 {
     if (devices[device].mapped) return;
-    map_window(slice(device), PH_SLICE_BYTES);
+    pthread_once(&window_once, keep_window);
+    map_window(slice(device), PH_SLICE_BYTES, window_kept);
     ph_addresses_init(&devices[device].addresses, slice(device) + PH_SLICE_BYTES / 8, slice(device) + PH_SLICE_BYTES);
     ph_device_use(device);
     devices[device].mapped = true;
@@ -259,6 +273,7 @@ static size_t remove_pinned(void *pointer)
 void *ph_pinned_alloc(size_t bytes)
 {
     size_t size = (bytes + 4095) & ~(size_t)4095;
+    pthread_once(&window_once, keep_window);
     void *pointer = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pointer == MAP_FAILED) return NULL;
     insert_pinned(pointer, size);
@@ -283,7 +298,8 @@ void *ph_virtual_reserve(size_t bytes, size_t alignment)
     pthread_mutex_lock(&memory_lock);
     uintptr_t at = first_fit_locked(PH_VIRTUAL_BASE, PH_VIRTUAL_END, bytes, alignment);
     if (at) {
-        map_window(at, bytes);
+        pthread_once(&window_once, keep_window);
+        map_window(at, bytes, false);
         insert_locked((struct ph_allocation){at, bytes, -1, PH_DEVICE, 0});
     }
     pthread_mutex_unlock(&memory_lock);
