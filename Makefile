@@ -51,7 +51,11 @@ demo: build
 frameworks: $(VENV)/.stamp-frameworks
 
 # Transformer Engine, which Megatron-Core needs for most of what it can do: NVIDIA publishes its PyTorch part as source only, so
-# this compiles it (many minutes, 2 GB of memory per job: MAX_JOBS), against the headers of torch's own CUDA, as wheels.
+# this compiles it against the headers of torch's own CUDA, from wheels: 15 minutes of CPU time, 1.7 to 2.4 GB of memory per job
+# (MAX_JOBS=2). pip keeps the wheel and gives it to the next environment in seconds, whatever torch that has: for another TORCH,
+# `pip cache remove transformer_engine_torch` first. Most of the time goes into reading torch's headers: without optimisation
+# (which its setup.py leaves no option for) a file takes 25 s in place of 30, and the job's host would pay what no user's
+# does.
 transformer-engine: $(VENV)/.stamp-transformer-engine
 
 test: build frameworks

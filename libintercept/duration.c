@@ -4,7 +4,6 @@
  * read the answer from a mapped table without a message. Also here: which framework operator encloses the caller, which the
  * hub's estimators are told (docs/wire-protocol.md, LOOKUP). */
 #include "cudart.h"
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -208,36 +207,4 @@ struct ph_time ph_duration_of(uint64_t key, const struct ph_pack *signature)
     if (time.class >= PH_CLASSES) time.class = PH_CLASS_MEMORY;
     keep(key, time);
     return time;
-}
-
-/* ---- the values library ------------------------------------------------------------------------------------------------ */
-PH_EXPORT int phantora_is_device(const void *pointer);
-PH_EXPORT int phantora_is_device(const void *pointer) { return ph_is_device(pointer); }
-PH_EXPORT void phantora_values_pause(void);
-PH_EXPORT void phantora_values_pause(void) { ph_host_pause(); }
-PH_EXPORT void phantora_values_resume(void);
-PH_EXPORT void phantora_values_resume(void) { ph_host_resume(); }
-PH_EXPORT void phantora_values_before_read(const void *pointer, size_t bytes);
-PH_EXPORT void phantora_values_before_read(const void *pointer, size_t bytes) { ph_payload_settle(pointer, bytes); }
-
-static void load_values(void)
-{
-    const char *path = ph_env("PHANTORA_VALUES_LIB");
-    void *torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW);
-    if (!torch) return; /* not a PyTorch process: there are no operators */
-    dlclose(torch);
-    if (!path) {
-        ph_warn("small operators do not run on the CPU (the values library was not built: no C++ compiler); values computed on the GPU read as zero");
-        return;
-    }
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    int (*start)(void) = library ? (int (*)(void))dlsym(library, "phantora_values_start") : NULL;
-    if (!start || start() != 0)
-        ph_warn("the values library does not fit this torch (%s); run make build; values computed on the GPU read as zero", dlerror());
-}
-
-void ph_values_load(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, load_values);
 }

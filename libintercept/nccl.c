@@ -19,6 +19,7 @@ struct unique_id {
 };
 static _Thread_local int group_depth;
 static _Thread_local struct ph_operation *queued, **queue_end;
+static const char *_Atomic last_error = ""; /* in words, of this process: what ncclGetLastError tells, and PyTorch prints */
 static struct { bool used; double factor; } custom[CUSTOM_OPS]; /* ncclRedOpCreatePreMulSum */
 static pthread_mutex_t custom_lock = PTHREAD_MUTEX_INITIALIZER;
 #define type_bytes ph_nccl_type_bytes
@@ -113,6 +114,12 @@ static int launch(struct ph_operation *first)
         void *handle = first->stream;
         struct ph_stream *stream = ph_stream_resolve(handle);
         if (!stream) return INVALID_ARGUMENT;
+        const char *refused = ph_nccl_refused(first);
+        if (refused) {
+            last_error = refused;
+            release(first);
+            return INVALID_USAGE;
+        }
         int captured = PH_CAPTURING(stream);
         if (captured > 0) return release(first), UNHANDLED_CUDA_ERROR;
         for (struct ph_operation *op = first, *next; op; op = next) {
@@ -401,5 +408,5 @@ PH_EXPORT const char *ncclGetLastError(void *comm);
 PH_EXPORT const char *ncclGetLastError(void *comm)
 {
     (void)comm;
-    return "";
+    return last_error;
 }

@@ -11,6 +11,7 @@
 #include "leader.h"
 #include "random.h"
 #include "../timeline.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,7 +135,7 @@ static void *read_back(const void *from, size_t bytes, void *stream)
 
 void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
 {
-    if (!op->send || !op->send_bytes || !ph_nccl_carries(op) || ph_lead_capturing(op->stream)) {
+    if (!op->send || !op->send_bytes || !ph_nccl_carries(op)) {
         ph_pack_nil(pack);
         return;
     }
@@ -182,6 +183,26 @@ static void move_locally(const struct ph_operation *op)
     }
 }
 
+/* Simulated ranks issue a captured operation at each launch of its graph. A leader's graphs are launched by the real libraries, which
+ * know of no communication: the others would wait for it for ever, or meet its next operation in the place of this one. */
+const char *ph_nccl_refused(const struct ph_operation *op)
+{
+    static const char *const names[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Gather", "Scatter", "Send", "Recv"};
+    static char line[512];
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    const char *rank = getenv("RANK");
+    if (!ph_lead_capturing(op->stream)) return NULL;
+    pthread_mutex_lock(&once);
+    if (!*line)
+        snprintf(line, sizeof line,
+                 "nccl%s of %zu bytes over %d ranks is refused: rank %s leads on a real GPU and is capturing a CUDA graph, whose launches would not "
+                 "meet the other ranks' communication; run with --leaders none, or keep communication out of graphs",
+                 names[op->kind], op->bytes, op->comm->size, rank ? rank : "?");
+    pthread_mutex_unlock(&once);
+    ph_warn("%s", line);
+    return line;
+}
+
 /* A leader's GPU computes what it sends. */
 bool ph_nccl_unknown(const struct ph_operation *op)
 {
@@ -194,7 +215,7 @@ void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index
     if (!op->recv_bytes) return;
     ph_host_pause();
     ph_lead_copying(true);
-    if (ph_nccl_carries(op) && !ph_lead_capturing(op->stream)) fetch(op, node, index);
+    if (ph_nccl_carries(op)) fetch(op, node, index);
     else move_locally(op);
     ph_lead_copying(false);
     ph_host_resume();

@@ -3,10 +3,18 @@
  * Why it exists: every copy has three sides that must agree: the bytes (memory.c), the time on a stream, and whether the host
  * waits (ph_copy_waits). */
 #define PH_CLASS PH_SIMULATED
+<<<<<<< HEAD:libintercept/simulated/copies.c
 #include "../cudart.h"
 #include "../graph.h"
 #include "../timeline.h"
 #include "../tracelog.h"
+=======
+#include "cudart.h"
+#include "graph.h"
+#include "known.h"
+#include "timeline.h"
+#include "tracelog.h"
+>>>>>>> 57cfd98933e98352e1912e4c265a0d56e5a872a9:libintercept/copies.c
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,10 +29,12 @@ struct rows {
 static void move_rows(void *data, struct ph_stream *stream)
 {
     const struct rows *rows = data;
+    bool unknown = false;
     (void)stream;
     for (size_t row = 0; row < rows->height; row++)
-        if (rows->source) ph_move(rows->destination + row * rows->to_pitch, rows->source + row * rows->from_pitch, rows->width);
+        if (rows->source) unknown = ph_move(rows->destination + row * rows->to_pitch, rows->source + row * rows->from_pitch, rows->width) || unknown;
         else ph_fill(rows->destination + row * rows->to_pitch, rows->value, rows->width);
+    if (unknown) ph_unknown_read();
 }
 
 /* The same, put into the graph that the stream is captured into. */
@@ -73,8 +83,13 @@ int ph_copy(void *destination, const void *source, size_t bytes, void *handle, b
     memory_work(0, bytes, from, to, stream);
     if (ph_copy_waits(bytes, from, to, blocking)) ph_stream_synchronize(stream);
     ph_host_pause();
+<<<<<<< HEAD:libintercept/simulated/copies.c
     bool read = from == PH_DEVICE && to != PH_DEVICE, told = read && ph_replay_read(source, bytes, !ph_planted_exactly(bytes));
     if (!read || told || !ph_planted(destination, bytes)) ph_move(destination, source, bytes);
+=======
+    bool planted = from == PH_DEVICE && to != PH_DEVICE && ph_planted(destination, bytes);
+    if (!planted && ph_move(destination, source, bytes)) ph_unknown_read();
+>>>>>>> 57cfd98933e98352e1912e4c265a0d56e5a872a9:libintercept/copies.c
     PH_TRACE_END();
     ph_host_resume();
     return CUDA_OK;
@@ -250,11 +265,12 @@ static int copy_rows(char *destination, size_t to_pitch, const char *source, siz
     if (captured > 0 || refused) return ph_set_error(refused ? refused : captured);
     int to = place_of(destination, &to_device), from = place_of(source, &from_device);
     ph_host_call(PH_CALL_COPY);
-    if (captured) return capture_rows(resolved, PH_MEMORY_COPY, from, to, (struct rows){destination, source, to_pitch, from_pitch, width, height, 0});
+    struct rows rows = {destination, source, to_pitch, from_pitch, width, height, 0};
+    if (captured) return capture_rows(resolved, PH_MEMORY_COPY, from, to, rows);
     memory_work(0, width * height, from, to, resolved);
     if (blocking || to == PH_PAGEABLE || from == PH_PAGEABLE) ph_stream_synchronize(resolved);
     ph_host_pause();
-    for (size_t row = 0; row < height; row++) ph_move(destination + row * to_pitch, source + row * from_pitch, width);
+    move_rows(&rows, resolved);
     PH_TRACE_END();
     ph_host_resume();
     return CUDA_OK;

@@ -140,10 +140,7 @@ bool ph_any_unknown(const void *pointer, size_t bytes)
     return false;
 }
 
-void ph_host_reads(const void *pointer, size_t bytes)
-{
-    if (ph_any_unknown(pointer, bytes)) atomic_fetch_add_explicit(&ph_page()->unknown_reads, 1, memory_order_relaxed);
-}
+void ph_unknown_read(void) { atomic_fetch_add_explicit(&ph_page()->unknown_reads, 1, memory_order_relaxed); }
 
 /* ---- for the values library ---------------------------------------------------------------------------------------------- */
 PH_EXPORT void phantora_values_unknown(const void *pointer, size_t bytes);
@@ -152,6 +149,7 @@ PH_EXPORT void phantora_values_known(const void *pointer, size_t bytes);
 PH_EXPORT void phantora_values_known(const void *pointer, size_t bytes) { ph_known(pointer, bytes); }
 PH_EXPORT int phantora_values_any_unknown(const void *pointer, size_t bytes);
 PH_EXPORT int phantora_values_any_unknown(const void *pointer, size_t bytes) { return ph_any_unknown(pointer, bytes); }
+const char *const ph_without_values = "small operators do not run on the CPU, so what the GPU would compute reads as zero";
 /* The policy has chosen what only a GPU could know. */
 PH_EXPORT void phantora_values_chosen(void);
 PH_EXPORT void phantora_values_chosen(void) { atomic_fetch_add_explicit(&ph_page()->chosen_values, 1, memory_order_relaxed); }

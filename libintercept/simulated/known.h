@@ -10,6 +10,6 @@ void ph_unknown(const void *pointer, size_t bytes);
 void ph_known(const void *pointer, size_t bytes);
 /* Whether any of them is unknown. What is owed to them (payload.c) must have been settled. */
 bool ph_any_unknown(const void *pointer, size_t bytes);
-/* The host reads device memory: counted for the report when nothing computed it. */
-void ph_host_reads(const void *pointer, size_t bytes);
+/* Counts, for the report, one copy to the host of bytes that nothing computed (ph_move says which are). */
+void ph_unknown_read(void);
 #endif

@@ -124,10 +124,23 @@ void ph_device_memory(int device, uint64_t *free_bytes, uint64_t *total_bytes)
     pthread_mutex_unlock(&memory_lock);
 }
 
-static void map_window(uintptr_t base, size_t bytes)
+/* The addresses of all devices, taken before the host gets any of them: ph_is_device goes by the address alone, and terabytes that are
+ * reserved (pinned by a job; known.c's) push whatever the kernel maps next down into the window. */
+static bool window_kept; /* false: something lies there already, beside which a slice may still have room */
+static pthread_once_t window_once = PTHREAD_ONCE_INIT;
+static void keep_window(void)
+{
+    void *at = mmap((void *)PH_WINDOW_BASE, PH_WINDOW_END - PH_WINDOW_BASE, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    window_kept = at == (void *)PH_WINDOW_BASE;
+    if (at != MAP_FAILED && !window_kept) munmap(at, PH_WINDOW_END - PH_WINDOW_BASE); /* a kernel that does not know NOREPLACE */
+    if (window_kept) madvise(at, PH_WINDOW_END - PH_WINDOW_BASE, MADV_DONTDUMP);
+}
+
+static void map_window(uintptr_t base, size_t bytes, bool kept)
 {
     /* Huge pages would make one written byte cost 2 MiB; core dumps and forks have no use for the window. */
-    void *at = mmap((void *)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    void *at = mmap((void *)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (kept ? MAP_FIXED : MAP_FIXED_NOREPLACE), -1, 0);
     if (at != (void *)base)
         ph_die("cannot reserve %zu GiB of addresses at %#lx (%s); vm.overcommit_memory=2 or a limit on address space (ulimit -v) "
                "does this: set vm.overcommit_memory to 0 or 1, and ulimit -v unlimited",
@@ -162,7 +175,8 @@ static uintptr_t slice(int device) { return PH_WINDOW_BASE + (uintptr_t)device *
 static void use_locked(int device)
 {
     if (devices[device].mapped) return;
-    map_window(slice(device), PH_SLICE_BYTES);
+    pthread_once(&window_once, keep_window);
+    map_window(slice(device), PH_SLICE_BYTES, window_kept);
     ph_addresses_init(&devices[device].addresses, slice(device) + PH_SLICE_BYTES / 8, slice(device) + PH_SLICE_BYTES);
     ph_device_use(device);
     devices[device].mapped = true;
@@ -259,6 +273,7 @@ static size_t remove_pinned(void *pointer)
 void *ph_pinned_alloc(size_t bytes)
 {
     size_t size = (bytes + 4095) & ~(size_t)4095;
+    pthread_once(&window_once, keep_window);
     void *pointer = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pointer == MAP_FAILED) return NULL;
     insert_pinned(pointer, size);
@@ -283,7 +298,8 @@ void *ph_virtual_reserve(size_t bytes, size_t alignment)
     pthread_mutex_lock(&memory_lock);
     uintptr_t at = first_fit_locked(PH_VIRTUAL_BASE, PH_VIRTUAL_END, bytes, alignment);
     if (at) {
-        map_window(at, bytes);
+        pthread_once(&window_once, keep_window);
+        map_window(at, bytes, false);
         insert_locked((struct ph_allocation){at, bytes, -1, PH_DEVICE, 0});
     }
     pthread_mutex_unlock(&memory_lock);
@@ -367,18 +383,31 @@ static void values_follow(void *destination, size_t bytes)
     if (bytes > PH_SMALL_BYTES) ph_carried(destination);
 }
 
-void ph_move(void *destination, const void *source, size_t bytes)
+/* The host reads a large tensor all of which is known: mostly zeros that were never written, and what the job put among them. */
+static void bring_known(char *to, const char *from, size_t bytes)
+{
+    enum { PIECE = 65536 }; /* as finely as stale.c knows what was written */
+    while (bytes) {
+        size_t piece = PIECE - (uintptr_t)from % PIECE;
+        if (piece > bytes) piece = bytes;
+        if (ph_absent(from, piece)) make_host_zero(to, piece);
+        else memcpy(to, from, piece);
+        to += piece, from += piece, bytes -= piece;
+    }
+}
+
+bool ph_move(void *destination, const void *source, size_t bytes)
 {
     ph_payload_settle(source, bytes);
     ph_payload_settle(destination, bytes);
-    bool lost = bytes > PH_COPY_BYTES && !ph_is_device(source), unknown = lost || ph_any_unknown(source, bytes);
-    if (bytes > PH_COPY_BYTES && ph_is_device(source)) unknown = unknown || !ph_absent(source, bytes);
-    if (!ph_is_device(destination)) ph_host_reads(source, bytes);
-    else if (unknown) ph_unknown(destination, bytes);
-    else ph_known(destination, bytes);
-    if (bytes > PH_COPY_BYTES && (ph_is_device(destination) || ph_is_device(source))) make_zero(destination, bytes);
-    else if (ph_is_device(destination) && bytes >= 4096 && ph_all_zero(source, bytes)) make_zero(destination, bytes);
+    bool from_device = ph_is_device(source), to_device = ph_is_device(destination), unknown = ph_any_unknown(source, bytes);
+    bool large = bytes > PH_COPY_BYTES && (from_device || to_device);
+    if (large && !to_device && !unknown) return bring_known(destination, source, bytes), false;
+    if (to_device && (unknown || (large && !(from_device && ph_absent(source, bytes))))) ph_unknown(destination, bytes);
+    else if (to_device) ph_known(destination, bytes);
+    if (large || (to_device && bytes >= 4096 && ph_all_zero(source, bytes))) make_zero(destination, bytes);
     else values_follow(destination, bytes), memmove(destination, source, bytes);
+    return unknown && !to_device;
 }
 
 void ph_fill(void *destination, int value, size_t bytes)

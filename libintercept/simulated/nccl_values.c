@@ -34,6 +34,12 @@ bool ph_nccl_unknown(const struct ph_operation *op)
     return op->send && op->send_bytes && ph_nccl_carries(op) && ph_any_unknown(op->send, op->send_bytes);
 }
 
+const char *ph_nccl_refused(const struct ph_operation *op)
+{
+    (void)op;
+    return NULL; /* what is captured is issued at each launch (nccl.c) */
+}
+
 void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)
 {
     if (op->recv_bytes && ph_nccl_carries(op)) ph_payload_expect(op->recv, op->recv_bytes, node, index);

@@ -25,6 +25,7 @@
 #include "operators.h"
 #include "replay.h"
 #include "run.h"
+#include "start.h"
 #include "tensors.h"
 #include "trace.h"
 #include "weigh.h"
@@ -536,17 +537,16 @@ void on_end(const at::RecordFunction &function, at::ObserverContext *)
 /* The version of the torch of this process; absent from old ones. */
 extern "C" __attribute__((weak)) uint64_t aoti_torch_abi_version();
 
-/* Starts running small operators, in all threads, for the life of the process. 0, or -1 when the interceptor's functions or
- * the torch that this was compiled against are not the ones of this process. */
+/* Starts running small operators, in all threads, for the life of the process; an answer of start.h. */
 VALUES_EXPORT int phantora_values_start(void)
 {
-    if (aoti_torch_abi_version && aoti_torch_abi_version() != TORCH_ABI_VERSION) return -1;
-    if (!phantora::find_face()) return -1;
+    if (aoti_torch_abi_version && aoti_torch_abi_version() != TORCH_ABI_VERSION) return VALUES_OTHER_TORCH;
+    if (!phantora::find_face()) return VALUES_OTHER_INTERCEPTOR;
     static auto handle = at::addGlobalCallback(at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
                                                    .needsInputs(true)
                                                    .needsOutputs(!phantora::face.observe_only || phantora::face.record) /* packing them costs the job host time */
                                                    .scopes({at::RecordScope::FUNCTION}));
-    return handle == at::INVALID_CALLBACK_HANDLE || !phantora::start_trace() ? -1 : 0;
+    return handle == at::INVALID_CALLBACK_HANDLE || !phantora::start_trace() ? VALUES_NO_CALLBACK : VALUES_STARTED;
 }
 
 /* Operators run, small outputs zeroed, failures, counts planted: for tests and measurements. */

@@ -116,7 +116,7 @@ def job_environment(outer: Mapping[str, str], run_dir: Path, shape: Shape, kerne
     env["PHANTORA_RUN_DIR"] = str(run_dir)
     env["PHANTORA_GPUS_PER_NODE"] = str(shape.gpus_per_node)
     env["PHANTORA_LIBZMQ"] = str(find_libzmq())
-    env["PHANTORA_VALUES_LIB"] = str(VALUES_LIBRARY) if VALUES_LIBRARY.is_file() else ""
+    env["PHANTORA_VALUES_LIB"] = str(VALUES_LIBRARY)  # there or not: the interceptor says why it is not in use
     env["PHANTORA_KERNEL_INFO"] = str(kernel_info or "")
     return env
 

@@ -33,11 +33,11 @@ def test_memory_is_accounted_and_small_values_are_carried(run_program, hub, cond
 
 def test_pinned_memory_is_reserved_counted_and_zeroed_by_large_copies(run_program, hub, run_dir):
     seen = run_program("pinned").values
-    assert seen["alloc"] == seen["copied"] == "0", "a TiB, whatever this machine has"
+    assert seen["alloc"] == seen["copied"] == "0", "4 TiB, whatever this machine has, and no address of a device's for the next"
     assert seen["grown"] == "0" and seen["edges"] == "5 0 0 0 6", "only pages that hold something are written"
     assert seen["registered"] == "0" and seen["unregistered"] == "0 713" and seen["freed"] == "0 1"
     (page,) = [read_page(path) for path in (run_dir / "ranks").iterdir()]
-    assert page.peak_pinned_bytes == (1 << 40) + (256 << 20) + (1 << 20)
+    assert page.peak_pinned_bytes == (4 << 40) + (256 << 20) + (1 << 20)
     assert page.pinned_bytes == 256 << 20
 
 
@@ -62,3 +62,14 @@ def test_a_launch_is_asked_for_once_per_signature(run_program, hub):
         ("_Z6kernelPfi", [100, 1, 1], [128, 1, 1]),
         ("_Z6kernelPfi", [200, 1, 1], [128, 1, 1]),
     ]
+
+
+def test_copies_to_the_host_of_what_nothing_computed_are_counted_exactly(run_program, hub, condition):
+    seen = run_program("reads", condition).values
+    assert seen.pop("large_values") == "15 5", "what is known of a large tensor is read as it is"
+    assert {name: int(count) for name, count in seen.items()} == {
+        "written_by_the_host": 0, "nothing_known": 1, "two_more_copies": 2, "many_rows_are_one_copy": 1,
+        "filled": 0, "a_byte_beyond": 1, "a_byte_before": 1, "within_the_device": 0,
+        "the_copy_of_what_is_not_known": 1, "the_copy_as_a_whole": 1,
+        "large_zeros": 0, "large_and_known": 0, "large_but_for_a_number": 1, "too_large_to_be_carried": 0, "and_so_lost": 1,
+        "captured": 0, "launched_twice": 2}

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgpack
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASURED, HOST, LOOKUP = 13, 14, 10
+MEASURED, HOST, LOOKUP, OPS = 13, 14, 10, 8
 EXACT, GUESS = 0, 7
 
 

@@ -177,6 +177,51 @@ check(lib.cudaStreamEndCapture(stream, ctypes.byref(graph)))
     assert [note for note in hub.notes("warning") if "graph" in note]
 
 
+CAPTURED = """
+class Id(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 128)]
+lib.ncclGetErrorString.restype = lib.ncclGetLastError.restype = ctypes.c_char_p
+comm = handle(lib.ncclCommInitRank, 1, Id(), 0)
+stream, side, fork = handle(lib.cudaStreamCreate), handle(lib.cudaStreamCreate), handle(lib.cudaEventCreate)
+data = handle(lib.cudaMalloc, ctypes.c_size_t(1 << 20))
+def reduce(on): return lib.ncclAllReduce(data, data, ctypes.c_size_t(1 << 18), 7, 0, comm, on)
+check(reduce(stream))
+check(lib.cudaStreamBeginCapture(stream, 2))
+"""
+
+
+@pytest.mark.parametrize("how", ["on the stream", "on one that it forks", "in a group"])
+def test_captured_communication_is_refused_in_one_line(lead, how):
+    """A graph's launches on the real GPU would not meet the other ranks' communication."""
+    hub, out = lead(CAPTURED + """
+if sys.argv[1] == "on one that it forks":
+    check(lib.cudaEventRecord(fork, stream))
+    check(lib.cudaStreamWaitEvent(side, fork, 0))
+    assert reduce(side) == 5
+elif sys.argv[1] == "in a group":
+    check(lib.ncclGroupStart())
+    check(reduce(stream)), check(reduce(side))
+    assert lib.ncclGroupEnd() == 5
+else:
+    assert reduce(stream) == reduce(stream) == 5, "ncclInvalidUsage"
+print(lib.ncclGetLastError(None).decode())
+""", how, RANK="3")
+    told = [note for note in hub.notes("warning") if "refused" in note]
+    assert told == out.splitlines(), "the user reads it once, and PyTorch's exception has it too"
+    assert "ncclAllReduce of 1048576 bytes over 1 ranks is refused: rank 3 leads" in told[0] and "--leaders none" in told[0]
+    assert len(hub.of(leading.OPS)) == 1, "the one before the capture"
+
+
+def test_communication_beside_a_capture_goes_on(lead):
+    hub, _ = lead(CAPTURED + """
+check(reduce(side))
+graph = ctypes.c_void_p()
+check(lib.cudaStreamEndCapture(stream, ctypes.byref(graph)))
+check(reduce(stream))
+assert lib.ncclGetLastError(None) == b""
+""")
+    assert len(hub.of(leading.OPS)) == 3 and not [note for note in hub.notes("warning") if "refused" in note]
+
+
 def test_a_refused_capture_is_none(lead):
     """The default stream cannot be captured; what is refused the leader must not take for a capture."""
     hub, _ = lead("""

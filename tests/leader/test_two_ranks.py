@@ -59,13 +59,8 @@ def in_order(tmp_path_factory):
     return target
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("leads", "streams_wait"), [
-    pytest.param(0, False, id="0-host-waits"), pytest.param(1, True, id="1-streams-wait"),
-    pytest.param(0, True, id="0-streams-wait", marks=pytest.mark.nightly),
-    pytest.param(1, False, id="1-host-waits", marks=pytest.mark.nightly)])
-def test_values_travel_between_a_leader_and_a_simulated_rank(tmp_path, hub, built_library, in_order, leads, streams_wait):
-    above, stop = hub(leads)
+def run_both(job, leads, tmp_path, above, built_library, below_us=""):
+    """Runs jobs/`job` on two ranks, `leads` of them over an emulated GPU (and the library `below_us`); both must say "fine"."""
     below = leading.run_dir(tmp_path / "below", load_gpu("h200"))
     names = tmp_path / "names"
     names.mkdir()
@@ -75,7 +70,7 @@ def test_values_travel_between_a_leader_and_a_simulated_rank(tmp_path, hub, buil
     common = {**leading.base_environment(), "LD_LIBRARY_PATH": str(names), "PHANTORA_GPUS_PER_NODE": "2",
               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LEADS": str(leads)}
     leader = {
-        "LD_PRELOAD": f"{built_library.parent / 'libphantora-leader.so'} {in_order if streams_wait else ''} {built_library}",
+        "LD_PRELOAD": f"{built_library.parent / 'libphantora-leader.so'} {below_us} {built_library}",
         "PHANTORA_CUPTI": str(leading.build_fake(tmp_path)),
         "PHANTORA_RUN_DIR": str(below),
         "PHANTORA_LEAD_RUN_DIR": str(above),
@@ -90,7 +85,7 @@ def test_values_travel_between_a_leader_and_a_simulated_rank(tmp_path, hub, buil
         with leading.LeadersHub(below, duration_ns=7000):
             for rank in range(2):
                 own = {**common, **(leader if rank == leads else simulated), "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                ranks.append(subprocess.Popen([sys.executable, str(HERE / "jobs" / "collectives.py")], env=own, text=True,
+                ranks.append(subprocess.Popen([sys.executable, str(HERE / "jobs" / job)], env=own, text=True,
                                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
             outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
     finally:
@@ -98,6 +93,24 @@ def test_values_travel_between_a_leader_and_a_simulated_rank(tmp_path, hub, buil
             rank.kill()
             rank.communicate()
     assert all(rank.returncode == 0 and "fine" in output for rank, output in zip(ranks, outputs)), "\n====\n".join(outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("leads", "streams_wait"), [
+    pytest.param(0, False, id="0-host-waits"), pytest.param(1, True, id="1-streams-wait"),
+    pytest.param(0, True, id="0-streams-wait", marks=pytest.mark.nightly),
+    pytest.param(1, False, id="1-host-waits", marks=pytest.mark.nightly)])
+def test_values_travel_between_a_leader_and_a_simulated_rank(tmp_path, hub, built_library, in_order, leads, streams_wait):
+    above, stop = hub(leads)
+    run_both("collectives.py", leads, tmp_path, above, built_library, in_order if streams_wait else "")
     result = stop()
     assert result["leading"]["led"] == [leads] and result["leading"]["samples"] > 0
     assert (result["bad_messages"], result["internal_errors"], result["expired_values"]) == (0, 0, 0)
+
+
+@pytest.mark.nightly
+def test_pytorch_says_why_a_leader_s_captured_collective_fails(tmp_path, hub, built_library):
+    above, stop = hub(1)
+    run_both("captured.py", 1, tmp_path, above, built_library)
+    told = [note for note in stop()["warnings"] if "is refused: rank 1 leads" in note]
+    assert len(told) == 1 and "ncclAllReduce of 4194304 bytes over 2 ranks" in told[0]

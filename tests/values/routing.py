@@ -239,12 +239,23 @@ def main():
 
 
 def reads():
-    """A job for the report's count of unknown reads: sys.argv[1] says how it reads."""
+    """A job for the report's count of unknown reads: sys.argv[1] says how it reads. Known values are read in each."""
     known = torch.arange(200, device="cuda").float().norm() + torch.ones(3, device="cuda")
-    known.tolist(), torch.zeros(1 << 22, device="cuda").cpu()
+    large = torch.zeros(1 << 22, device="cuda")
+    large[7:9] = known[0]
+    assert large.cpu().count_nonzero() == 2 and large[7:9].tolist() == known.tolist()[:2]
+    assert torch.equal(torch.arange(300_000, device="cuda").cpu(), torch.arange(300_000))  # above what copies carry
+    if known[0].item() < 1 or bool(known.isnan().any()):
+        raise AssertionError("known values are not what they are")
     if sys.argv[1] == "unknown":
-        (torch.randn(1 << 20, device="cuda").sum() + known).tolist()  # computed of what nothing has computed
+        lost = torch.randn(1 << 20, device="cuda").sum()
+        (lost + known).tolist()  # computed of what nothing has computed
         torch.empty(16, device="cuda").cpu()
+        lost.item(), bool(lost > 0), f"{lost:.3f}"
+        both = torch.cat([known, lost.view(1)])
+        both[:3].cpu(), known.cpu()  # an operator with an unknown argument knows nothing of its result
+        large[5] = lost
+        large.cpu(), large[9:].cpu()
     if sys.argv[1] == "chosen":
         torch.randn(4096, 8, device="cuda").argmax(1)
 

@@ -24,7 +24,7 @@ static long resident(void) /* bytes of this process in memory */
 }
 
 static void run(void) {
-    size_t many = (size_t)1 << 40, some = (size_t)256 << 20;
+    size_t many = (size_t)4 << 40, some = (size_t)256 << 20;
     unsigned char *pinned = NULL, *own;
     void *device = NULL, *wide = NULL;
     printf("alloc %d\n", CALL(cudaHostAlloc, &wide, many, 0) | CALL(cudaHostAlloc, (void **)&pinned, some, 0) | CALL(cudaMalloc, &device, some));

@@ -1,0 +1,65 @@
+"""Why it exists: a job without the values library reads zeros, and must be told the true reason: each way to be without it is
+made here, with libraries of a line of C in the places of torch's and ours."""
+import subprocess
+
+import pytest
+
+JOB = """
+import ctypes, sys
+ctypes.CDLL(sys.argv[1])  # "torch": by this library's name the interceptor knows a PyTorch process
+assert ctypes.CDLL(None).cudaSetDevice(0) == 0
+assert ctypes.CDLL(None).cudaDeviceSynchronize() == 0
+"""
+CURE = "`make values` builds it"
+LIBRARIES = {  # what the library holds -> what the warning says of it
+    "int phantora_values_start(void) { return 1; }": f"another version of torch than the job's; {CURE}",
+    "int phantora_values_start(void) { return 2; }": "of different builds",
+    "int phantora_values_start(void) { return 3; }": "did not take the callback",
+    "int phantora_values_start(void) { return -1; }": "of different builds",  # as earlier versions said
+    "int something_else;": "of different builds",
+    "int c10_of_old(void); int phantora_values_start(void) { return c10_of_old(); }": "undefined symbol: c10_of_old",
+}
+
+
+@pytest.fixture
+def warning(run_python, hub, tmp_path):
+    """Runs a job that looks like PyTorch's; returns the one warning that it got, or None."""
+    torch = compile_library(tmp_path / "libtorch_cpu.so", "", "-Wl,-soname,libtorch_cpu.so")
+
+    def of(library):
+        done = run_python(JOB, torch, PHANTORA_VALUES_LIB=str(library))
+        told = [line.removeprefix("phantora-ns: warning: ") for line in done.stderr.splitlines()]
+        assert told == hub.notes("warning") and len(told) <= 1
+        assert all(line.endswith("what the GPU would compute reads as zero") and "compiler" not in line for line in told)
+        return told[0] if told else None
+
+    return of
+
+
+def compile_library(target, source, *flags):
+    subprocess.run(["cc", "-shared", "-fPIC", *flags, "-xc", "-", "-o", target], input=source, text=True, check=True)
+    return target
+
+
+def test_a_library_that_starts_is_no_matter_of_a_warning(warning, tmp_path):
+    assert warning(compile_library(tmp_path / "values.so", "int phantora_values_start(void) { return 0; }")) is None
+
+
+@pytest.mark.parametrize("source", LIBRARIES)
+def test_a_library_that_does_not_start_says_why(warning, tmp_path, source):
+    told = warning(compile_library(tmp_path / "values.so", source))
+    assert LIBRARIES[source] in told and str(tmp_path / "values.so") in told
+
+
+def test_a_file_that_is_not_there_is_named(warning, tmp_path):
+    told = warning(tmp_path / "values.so")
+    assert f"{tmp_path / 'values.so'}: No such file or directory; {CURE}" in told
+
+
+def test_a_file_that_is_no_library_is_what_the_loader_says(warning, tmp_path):
+    (tmp_path / "values.so").write_text("half a build")
+    assert "values.so: file too short" in warning(tmp_path / "values.so")
+
+
+def test_a_run_that_names_none_says_so(warning):
+    assert "names none (PHANTORA_VALUES_LIB)" in warning("")
