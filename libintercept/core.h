@@ -188,16 +188,10 @@ void ph_fill(void *destination, int value, size_t bytes);
 /* ---- simulated/payload.c: values that collectives bring ----------------------------------------------------------- */
 void ph_payload_expect(void *destination, size_t bytes, uint64_t node, uint32_t index);
 void ph_payload_settle(const void *pointer, size_t bytes); /* call before reading or writing device memory on the CPU */
-<<<<<<< HEAD
-void ph_values_load(void); /* duration.c: starts the values library if torch is there; once; before torch's first operator */
-bool ph_planted(void *destination, size_t bytes); /* simulated/plant.c: a copy to the host was answered by a planted number */
-bool ph_planted_exactly(size_t bytes); /* whether a copy of so many bytes would get a GPU's number, not a policy's */
-=======
-bool ph_planted(void *destination, size_t bytes); /* plant.c: true when a device-to-host copy was answered by a planted number */
 extern const char *const ph_without_values; /* what a job lacks without that library */
 void ph_values_load(void); /* valueslib.c: starts the values library if torch is there; once; before torch's first operator */
-bool ph_planted(void *destination, size_t bytes); /* plant.c: the number an operator is about to read back, if it is known */
->>>>>>> 57cfd98933e98352e1912e4c265a0d56e5a872a9
+bool ph_planted(void *destination, size_t bytes); /* simulated/plant.c: a copy to the host was answered by a planted number */
+bool ph_planted_exactly(size_t bytes); /* whether a copy of so many bytes would get a GPU's number, not a policy's */
 bool ph_all_zero(const void *pointer, size_t bytes);
 
 /* ---- occasion.c, simulated/replay.c: values that a leader's GPU computed --------------------------------------------------------- */

@@ -29,13 +29,9 @@ bool ph_nccl_carries(const struct ph_operation *op);       /* its bytes travel t
 bool ph_nccl_premultiplies(const struct ph_operation *op); /* ncclRedOpCreatePreMulSum */
 void ph_nccl_premultiply(const struct ph_operation *op, void *data);
 
-<<<<<<< HEAD
 /* ---- simulated/nccl_values.c, leader/nccl_data.c ------------------------------------------------------------------------ */
-=======
-/* ---- nccl_values.c, leader/nccl_data.c -------------------------------------------------------------------------------------- */
 /* Why the operation must not be issued on its stream as that stands, one line, of which the user has been told; NULL: it may be. */
 const char *ph_nccl_refused(const struct ph_operation *op);
->>>>>>> 57cfd98933e98352e1912e4c265a0d56e5a872a9
 /* Packs the send buffer if it is carried, else nil. Called before the operation is sent, once. */
 void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op);
 /* Whether what it sends are values that nothing computed. After ph_nccl_payload. */

@@ -238,12 +238,8 @@ static void start_locked(void)
     observing = ph_lead_measures();
     me.depth++; /* what a library below calls meanwhile is no call of the job, and the lock is ours */
     if (observing) ph_cupti_start();
-<<<<<<< HEAD
     else if (ph_lead_records() == PH_RECORD_HOST) ph_cost_record(), ph_sites_record();
-=======
-    else ph_cost_record(), ph_sites_record();
     me.depth--;
->>>>>>> 57cfd98933e98352e1912e4c265a0d56e5a872a9
     if (!handlers) atexit(at_exit), pthread_atfork(before_fork, in_parent, in_child);
     handlers = started = true;
 }

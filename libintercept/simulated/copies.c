@@ -3,18 +3,11 @@
  * Why it exists: every copy has three sides that must agree: the bytes (memory.c), the time on a stream, and whether the host
  * waits (ph_copy_waits). */
 #define PH_CLASS PH_SIMULATED
-<<<<<<< HEAD:libintercept/simulated/copies.c
 #include "../cudart.h"
 #include "../graph.h"
 #include "../timeline.h"
 #include "../tracelog.h"
-=======
-#include "cudart.h"
-#include "graph.h"
 #include "known.h"
-#include "timeline.h"
-#include "tracelog.h"
->>>>>>> 57cfd98933e98352e1912e4c265a0d56e5a872a9:libintercept/copies.c
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,13 +76,9 @@ int ph_copy(void *destination, const void *source, size_t bytes, void *handle, b
     memory_work(0, bytes, from, to, stream);
     if (ph_copy_waits(bytes, from, to, blocking)) ph_stream_synchronize(stream);
     ph_host_pause();
-<<<<<<< HEAD:libintercept/simulated/copies.c
     bool read = from == PH_DEVICE && to != PH_DEVICE, told = read && ph_replay_read(source, bytes, !ph_planted_exactly(bytes));
-    if (!read || told || !ph_planted(destination, bytes)) ph_move(destination, source, bytes);
-=======
-    bool planted = from == PH_DEVICE && to != PH_DEVICE && ph_planted(destination, bytes);
+    bool planted = read && !told && ph_planted(destination, bytes);
     if (!planted && ph_move(destination, source, bytes)) ph_unknown_read();
->>>>>>> 57cfd98933e98352e1912e4c265a0d56e5a872a9:libintercept/copies.c
     PH_TRACE_END();
     ph_host_resume();
     return CUDA_OK;
