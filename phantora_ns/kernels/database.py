@@ -192,9 +192,10 @@ class Database:
         tell; what the least of them takes is the framework's own.
 
         A key is a hash of its text and those before it: should two texts meet in one, the first by the alphabet names it. What
-        a run has seen once only is mostly what is paid once only (a kernel's loading): it counts where no run has seen more.
+        a run has seen once only is mostly what is paid once only (a kernel's loading): it is here where no run has seen more,
+        and as seen once, however many runs that was in.
         """
-        rows = self._query("SELECT key, depth, min(text), sum(count), min(mean_ns), "
+        rows = self._query("SELECT key, depth, min(text), CASE max(count) WHEN 1 THEN 1 ELSE sum(count) END, min(mean_ns), "
                            "min(median_ns) FROM (SELECT key, depth, t.text, count, mean_ns, median_ns FROM "
                            "host_sites h JOIN texts t ON t.id = h.text JOIN runs r ON r.id = h.run WHERE count > 1 OR NOT EXISTS "
                            "(SELECT 1 FROM host_sites o WHERE o.key = h.key AND o.count > 1) ORDER BY r.uid) "
