@@ -13,18 +13,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jobs import HERE, JOBS, Job, environment
+from jobs import HERE, JOBS, Job, environment, summary
 from real import make_assets, run, words
 
 REAL = HERE / "h200.jsonl"
 SECONDS = 1800
-HEADER = f"{'job':28s} GPUs  " + "  ".join(f"{what:>9s} simulated   error" for what in ("real ms", "GiB", "reserved"))
+HEADER = (f"{'job':28s} GPUs  {'real ms':>9s}  spread simulated   error  "
+          "simulated less real bytes: allocated, reserved")
 
 
 def real_runs(path: Path = REAL) -> dict[str, dict]:
-    """name -> the last good line of each job; empty where nothing was measured."""
+    """name -> the last good line of each job, over the steps that are timed now; empty where nothing was measured."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {line["job"]: line for line in lines if "median_ms" in line}
+    return {line["job"]: line | summary(line["step_ms"]) for line in lines if "median_ms" in line}
 
 
 def simulate(job: Job, ours: list[str]) -> dict:
@@ -47,16 +48,18 @@ def simulate(job: Job, ours: list[str]) -> dict:
 
 
 def row(job: Job, real: dict | None, found: dict) -> str:
-    def pair(truth: float | None, value: float) -> str:
-        if truth is None:
-            return f"{'-':>9s} {value:9.2f} {'-':>7s}"
-        return f"{truth:9.2f} {value:9.2f} {value / truth - 1:+7.1%}"
-
+    """A line of the table; peaks are compared to the byte, on the rank that differs most."""
     def peak(key: str) -> str:
-        return pair(max(real[key]) / 2**30 if real else None, max(found[key]) / 2**30)
+        if real is None:
+            return f"{max(found[key]):,}"
+        difference = max((ours - theirs for ours, theirs in zip(found[key], real[key], strict=True)), key=abs)
+        return f"{difference:+,}" if difference else "equal"
 
-    return (f"{job.name:28s} {job.gpus:4d}  {pair(real['median_ms'] if real else None, found['median_ms'])}  "
-            f"{peak('peak_allocated')}  {peak('peak_reserved')}")
+    truth = f"{'-':>9s} {'-':>7s} {found['median_ms']:9.2f} {'-':>7s}"
+    if real is not None:
+        truth = (f"{real['median_ms']:9.2f} {real['spread']:7.1%} {found['median_ms']:9.2f} "
+                 f"{found['median_ms'] / real['median_ms'] - 1:+7.1%}")
+    return f"{job.name:28s} {job.gpus:4d}  {truth}  {peak('peak_allocated')}, {peak('peak_reserved')}"
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import statistics as averages
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,17 +92,20 @@ class Database:
         found = self.statistics(data)
         return found.median if found else None
 
-    def variants(self, fields: list | tuple, tolerance: float = VARIANT_TOLERANCE) -> float | None:
+    def variants(self, fields: list | tuple, alike: Callable[[list | None], bool] = lambda context: True,
+                 tolerance: float = VARIANT_TOLERANCE) -> float | None:
         """The median over recorded launches that differ from `fields` in identity only, in ns; None when there are none, or
-        when one of their medians is further than `tolerance` (a share) from it. O(log n + variants)."""
+        when one of their medians is further than `tolerance` (a share) from it. Launches recorded in a context that is not
+        `alike` do not count. O(log n + variants)."""
         if len(fields) != len(signature.KERNEL_FIELDS):
             return None
         launch = signed(signature.key(signature.KERNEL, signature.launch_fields(fields)))
-        rows = self._query(f"SELECT s.id, t.text, s.rest, {_NUMBERS}, first FROM signatures s JOIN texts t ON t.id = s.name "
-                           "JOIN samples ON signature = s.id WHERE s.launch = ?", launch)
+        rows = self._query(f"SELECT s.id, t.text, s.rest, c.body, {_NUMBERS}, first FROM signatures s "
+                           "JOIN texts t ON t.id = s.name JOIN samples ON signature = s.id "
+                           "LEFT JOIN contexts c ON c.id = context WHERE s.launch = ?", launch)
         groups: dict[int, list[tuple[Statistics, bool]]] = {}
-        for identity, name, rest, *numbers in rows:
-            if self._fields(name, rest)[:11] == list(fields[:11]):
+        for identity, name, rest, body, *numbers in rows:
+            if self._fields(name, rest)[:11] == list(fields[:11]) and alike(None if body is None else self._context(body)):
                 groups.setdefault(identity, []).append(self._row(numbers))
         medians = [found.median for group in groups.values() if (found := self._combined(group))]
         if not medians:
@@ -192,9 +195,10 @@ class Database:
         tell; what the least of them takes is the framework's own.
 
         A key is a hash of its text and those before it: should two texts meet in one, the first by the alphabet names it. What
-        a run has seen once only is mostly what is paid once only (a kernel's loading): it counts where no run has seen more.
+        a run has seen once only is mostly what is paid once only (a kernel's loading): it is here where no run has seen more,
+        and as seen once, however many runs that was in.
         """
-        rows = self._query("SELECT key, depth, min(text), sum(count), min(mean_ns), "
+        rows = self._query("SELECT key, depth, min(text), CASE max(count) WHEN 1 THEN 1 ELSE sum(count) END, min(mean_ns), "
                            "min(median_ns) FROM (SELECT key, depth, t.text, count, mean_ns, median_ns FROM "
                            "host_sites h JOIN texts t ON t.id = h.text JOIN runs r ON r.id = h.run WHERE count > 1 OR NOT EXISTS "
                            "(SELECT 1 FROM host_sites o WHERE o.key = h.key AND o.count > 1) ORDER BY r.uid) "

@@ -64,7 +64,7 @@ def read_hosts(databases: Iterable[Database], *, sites: bool = True) -> HostReco
             times.setdefault(name, time.median_ns)
         if sites:
             for site in database.host_sites():
-                if site.count > 1:  # else what came before it is forgotten sooner
+                if site.count > 1:  # else it pays for loading, and less of what came before it tells more
                     found.setdefault(site.key, site.mean_ns * factor)
     interruption_ns = found.pop(INTERRUPTION_KEY, 0.0)
     # No latency: a leader's counts from the call of a launch, slowed by what times it, and ranks count from its return.
@@ -73,6 +73,9 @@ def read_hosts(databases: Iterable[Database], *, sites: bool = True) -> HostReco
 
 def joined(messages: Iterable[Mapping]) -> dict:
     """One HOST message of several processes' on one machine: counts add up, times are weighted by them, the score is their mean.
+
+    What each process has come to only once stays as once (the least of them): eight ranks that each load a kernel have not
+    been there eight times.
 
     Raises DatabaseError for what is no HOST message. O(sites).
     """
@@ -86,7 +89,7 @@ def joined(messages: Iterable[Mapping]) -> dict:
             whole.calls[name] = _added(whole.calls.get(name), time)
         for key, site in host.sites.items():
             before = whole.sites.get(key)
-            time = _added(before and HostTime(*before[3:]), HostTime(*site[3:]))
+            time = _seen(before and HostTime(*before[3:]), HostTime(*site[3:]))
             whole.sites[key] = Site(key, site.depth, min(site.text, before.text) if before else site.text, *time)
     return whole.message()
 
@@ -96,6 +99,13 @@ def _added(a: HostTime | None, b: HostTime) -> HostTime:
         return b
     count = a.count + b.count
     return HostTime(count, *((a.count * x + b.count * y) / count for x, y in zip(a[1:], b[1:], strict=True)))
+
+
+def _seen(a: HostTime | None, b: HostTime) -> HostTime:
+    """A site's time of two processes: once is not evidence where one of them has been there more often."""
+    if a is None or (a.count == 1) != (b.count == 1):
+        return b if a is None or a.count == 1 else a
+    return _added(a, b) if a.count > 1 else min(a, b)
 
 
 def write_table(path: Path, record: HostRecord, unknown_ns: int) -> None:

@@ -75,10 +75,11 @@ class Id(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_char * 128)]
 identity, comm, event = Id(), ctypes.c_void_p(), ctypes.c_void_p()
 buffer = ctypes.c_void_p()
-assert lib.cudaMalloc(ctypes.byref(buffer), ctypes.c_size_t(1 << 20)) == 0
+assert lib.cudaMalloc(ctypes.byref(buffer), ctypes.c_size_t(2 << 20)) == 0
 assert lib.ncclGetUniqueId(ctypes.byref(identity)) == 0
 assert lib.ncclCommInitRank(ctypes.byref(comm), 1, identity, 0) == 0
-assert lib.ncclAllReduce(buffer, buffer, ctypes.c_size_t(1 << 18), 7, 0, comm, None) == 0
+other = ctypes.c_void_p(buffer.value + (1 << 20))  # one rank's all-reduce in place does nothing
+assert lib.ncclAllReduce(buffer, other, ctypes.c_size_t(1 << 18), 7, 0, comm, None) == 0
 assert lib.cudaEventCreate(ctypes.byref(event)) == 0
 assert lib.cudaEventRecord(event, None) == 0
 looks = 0
@@ -92,6 +93,31 @@ watchdog.start()
 watchdog.join()
 print(looks)
 """
+
+
+ALONE = """
+import ctypes
+lib = ctypes.CDLL(None)
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+identity, comm, buffer = Id(), ctypes.c_void_p(), ctypes.c_void_p()
+assert lib.cudaMalloc(ctypes.byref(buffer), ctypes.c_size_t(2 << 20)) == 0
+other = ctypes.c_void_p(buffer.value + (1 << 20))
+assert lib.ncclGetUniqueId(ctypes.byref(identity)) == 0
+assert lib.ncclCommInitRank(ctypes.byref(comm), 1, identity, 0) == 0
+FLOAT32, SUM, AVERAGE = 7, 0, 4
+for target, operation in ((buffer, SUM), (other, SUM), (buffer, AVERAGE)):
+    assert lib.ncclAllReduce(buffer, target, ctypes.c_size_t(1 << 18), FLOAT32, operation, comm, None) == 0
+assert lib.ncclAllGather(buffer, buffer, ctypes.c_size_t(1 << 18), FLOAT32, comm, None) == 0
+"""
+
+
+def test_a_rank_alone_communicates_only_what_must_move(run_python, hub):
+    """In place NCCL does nothing for a communicator of one rank; elsewhere it copies, and an average multiplies by 1."""
+    from tests.intercept.recording_hub import OPS
+
+    run_python(ALONE)
+    assert len([message for message in hub.messages if message[0] == OPS]) == 2
 
 
 def test_a_watchdog_that_looks_without_a_pause_leaves_its_rank_quiet(run_python, hub):

@@ -59,6 +59,21 @@ def test_launches_that_the_leader_stopped_for_count_only_alone(tmp_path):
         assert [o.median_ns for o in database.observations()] == [101]
 
 
+ROWS = ["aten::native_layer_norm", 1 << 20, 0, [[64, 4096]]]
+WIDER = ["aten::native_layer_norm", 1 << 23, 0, [[64, 32768]]]
+NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, true>(int, float)"
+COPY = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int)"
+
+
+def test_a_launch_that_does_not_tell_its_work_is_known_by_its_operands(tmp_path):
+    """A norm's grid has a block for each row: rows of 768 numbers said that rows of 4,096 take no longer."""
+    path = record(tmp_path / "a.sqlite", (0, kernel(NORM, b"1"), ROWS, [900]), (0, kernel(COPY, b"1"), ROWS, [700]))
+    times = KernelTimes("h200", [path])
+    assert times.lookup(0, kernel(NORM, b"2"), ROWS)[:2] == (900, 1)
+    assert times.lookup(0, kernel(NORM, b"2"), WIDER)[1] != 1
+    assert times.lookup(0, kernel(COPY, b"2"), WIDER)[:2] == (700, 1), "its launch says how much it fills"
+
+
 def test_more_durations_than_are_kept(tmp_path):
     values = list(range(1, 10 * KEPT))
     with Database.open(record(tmp_path / "a.sqlite", (0, kernel(), None, values))) as database:

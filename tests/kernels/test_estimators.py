@@ -101,6 +101,17 @@ def test_a_causal_mask_leaves_every_query_its_own_past():
     assert attention.flop(attention.Attention(1, 1, 1, 1, 4, 1, True, False)) == 4 * 4
 
 
+def test_a_small_head_fills_a_whole_tile_of_cudnn_s():
+    """Heads of 8 are padded to 64 numbers, whose products are computed: only the traffic is less."""
+    small = attention.Attention(64, 32, 32, 1024, 1024, 8, False, True)
+    whole = dataclasses.replace(small, head_size=64)
+    traffic = (attention.moved_bytes(whole) - attention.moved_bytes(small)) / (H200.memory_bytes_per_ns
+                                                                               * H200.number("attention.bandwidth"))
+    assert attention.duration_ns(small, H200) == pytest.approx(attention.duration_ns(whole, H200) - traffic)
+    flash = dataclasses.replace(small, backend="flash")
+    assert attention.duration_ns(flash, H200) < attention.duration_ns(dataclasses.replace(flash, head_size=64), H200) / 2
+
+
 @given(calls)
 def test_attention_is_never_faster_than_the_peaks_and_a_mask_never_costs_work(call):
     time = attention.duration_ns(call, H200)

@@ -266,6 +266,16 @@ def test_sizes_that_only_parameters_tell_scale_the_law():
     assert half.duration_ns < 0.6 * whole.duration_ns
 
 
+def test_a_law_of_the_cache_does_not_outrun_the_memory():
+    """What was measured fits into the cache and takes a third of what memory would; what does not fit comes from memory."""
+    least = [(blocks, blocks * 1024 * 6 / H200.memory_bytes_per_ns) for blocks in (100 * 1.3 ** p for p in range(14))]
+    found = [Observation(f"run{i % 3}", signature.KERNEL, launch(ADD, int(blocks)), None, 1500 + ns / 3, 1)
+             for i, (blocks, ns) in enumerate(least)]
+    fitted = Fitted([Held(found)], H200, TIMES.estimate)
+    least_ns = (200_000 * 1024 * 6 - H200.cache_bytes) / H200.memory_bytes_per_ns
+    assert fitted.predict(signature.KERNEL, launch(ADD, 200_000)).duration_ns >= least_ns
+
+
 def test_a_database_answers_for_sizes_that_it_does_not_hold(tmp_path):
     """The order of sources, from a real file: exact, then the law of what was measured, then the estimator."""
     def taken(blocks):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from phantora_ns.config import HostCosts, load_gpu
 from phantora_ns.kernels.database import Database
+from phantora_ns.kernels.databases import merge
 from phantora_ns.kernels.host import INTERRUPTION_KEY, HostRecord, joined, read_hosts, write_table
 from phantora_ns.kernels.schema import DatabaseError
 from tests.kernels.recorded import record
@@ -68,6 +69,17 @@ def test_the_first_database_goes_before_and_sets_the_speed(tmp_path):
     assert costs == HostCosts({"launch": 7, "gemm": 4, "wait": 3}, 100, 3, 300, 9)
 
 
+def test_what_every_run_saw_once_is_not_known(tmp_path):
+    """Five recorded runs paid 10 ms for the first aten::eq, each once: a job with 600 of them was charged 6 s a step."""
+    sites = [site(5, 1, mean=1e7), site(6, 1, mean=1e7)]
+    once = [record(tmp_path / f"{uid}.sqlite", uid=uid, host={"sites": sites}) for uid in "abc"]
+    more = record(tmp_path / "d.sqlite", uid="d", host={"sites": [site(6, 4, mean=8.0)]})
+    merge(tmp_path / "all.sqlite", [*once, more])
+    with Database.open(tmp_path / "all.sqlite") as database:
+        assert [(found.key, found.count) for found in database.host_sites()] == [(5, 1), (6, 4)]
+        assert read_hosts([database]).sites == {6: 8.0}
+
+
 def test_without_a_record_the_model_s_own_costs_stand():
     host = load_gpu("h200").host
     assert HostRecord().costs(host) == host
@@ -86,6 +98,10 @@ def test_processes_add_up(processes):
             assert key + 1024 not in found
             continue
         count, mean = found[key + 1024]
+        if all(c == 1 for c, _ in samples):
+            assert (count, mean) == (1, min(m for _, m in samples)), "once each is no more than once"
+            continue
+        samples = [(c, m) for c, m in samples if c > 1]
         assert count == sum(c for c, _ in samples)
         assert mean == pytest.approx(sum(c * m for c, m in samples) / count)
 

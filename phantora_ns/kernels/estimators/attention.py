@@ -9,12 +9,13 @@ backward pass does 2.5 times the forward's arithmetic (five products instead of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..rates import Rates
 
 BACKWARD_RATIO = 2.5
 QUERY_BLOCK = 128  # rows of queries that one block handles
+CUDNN_HEADS = 64   # cuDNN's kernels take heads in whole tiles of so many numbers (their names: 64x128x64, 64x128x128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,23 @@ def moved_bytes(call: Attention) -> int:
     return (4 + 2) * query + 4 * key + gathered + shared
 
 
+def done(call: Attention) -> Attention:
+    """The call whose products the kernel computes: a head of 8 fills a tile of 64 with zeros and takes its time."""
+    if call.backend != "cudnn" or call.head_size <= 0:
+        return call
+    return replace(call, head_size=-(-call.head_size // CUDNN_HEADS) * CUDNN_HEADS)
+
+
 def duration_ns(call: Attention, rates: Rates) -> float:
     """Nanoseconds of the call on the GPU, its small helper kernels included."""
     name = f"{call.backend}_{'backward' if call.backward else 'forward'}"
     peak = rates.peak("bf16" if call.element_bytes <= 2 else "tf32")
     exponentials = rates.number("attention.score_cost")
-    share = rates.number(f"attention.{name}") * call.head_size / (call.head_size + exponentials)
+    whole = done(call)
+    share = rates.number(f"attention.{name}") * whole.head_size / (whole.head_size + exponentials)
     if call.causal:  # the last blocks are twice as long as the average: the multiprocessors do not end together
         waves = call.batch * call.heads * math.ceil(call.queries / QUERY_BLOCK) / rates.multiprocessors
         share /= max(1.0, waves + rates.number("attention.causal_tail")) / waves
-    arithmetic = flop(call) / (peak * share)
+    arithmetic = flop(whole) / (peak * share)
     moving = moved_bytes(call) / (rates.memory_bytes_per_ns * rates.number("attention.bandwidth"))
-    return rates.number(f"attention.{name}_base") + max(arithmetic, flop(call) / peak) + moving
+    return rates.number(f"attention.{name}_base") + max(arithmetic, flop(whole) / peak) + moving

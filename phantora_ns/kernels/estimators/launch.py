@@ -6,10 +6,11 @@ Why it exists: the order in which the estimators are asked, and what each may cl
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import names
+from .. import names, signature
 from ..rates import Rates
 from ..signature import Kernel
 from . import attention, gemm, grouped, memory
@@ -18,7 +19,10 @@ LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/
 MEMORY_BOUND, COMPUTE_BOUND, ATTENTION_BOUND = 0, 1, 2
 JOINING = ("aten::cat", "aten::stack", "aten::_chunk_cat")  # operators whose output holds all of their inputs
 GUESSED_BYTES_PER_THREAD = 16   # a thread of an unknown kernel reads or writes this much: one vector access
+REPEATED = ("gather", "indexed")  # families that may read the same bytes again and again
+SAME_BYTES = 0.10               # operands that differ by less are the same work
 MOST_BYTES_PER_THREAD = 64      # an operator's operands are this kernel's work only as far as its launch can handle them
+UNREADABLE = (signature.SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,40 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates) -> Estimate:
         elements = max(context.input_bytes, context.output_bytes) / memory.element_bytes(name)
         return Estimate(rates.memory_ns(family, size, elements, kernel.blocks), ROOFLINE, MEMORY_BOUND)
     return Estimate(rates.memory_ns("other", threads * GUESSED_BYTES_PER_THREAD), GUESS, MEMORY_BOUND)
+
+
+def least_ns(fields: Any, context: Any, parameters: bytes | None, rates: Rates) -> float:
+    """What a launch takes at least: the traffic that the cache cannot hold, at the memory's peak; 0 where it is not known."""
+    try:
+        kernel = signature.parse_kernel(fields, parameters)
+        found = memory.traffic(kernel, names.parse(kernel.name))
+    except UNREADABLE:
+        return 0.0
+    if found is None or found.family in REPEATED:
+        return 0.0
+    given = context_of(context)
+    size = min(found.bytes, given.input_bytes + found.bytes / 2) if given and given.input_bytes else found.bytes
+    return max(0.0, size - rates.cache_bytes) / rates.memory_bytes_per_ns
+
+
+def alike(fields: Any, context: Any) -> Callable[[Any], bool]:
+    """Whether a recorded launch that differs from `fields` in identity only does the same work: by the context that it was
+    recorded in, unless name and launch tell how much there is to do. A grid of as many blocks as a norm or a softmax has rows
+    says nothing of how long they are."""
+    try:
+        kernel = signature.parse_kernel(fields)
+        told = memory.traffic(kernel, names.parse(kernel.name)) is not None
+    except UNREADABLE:
+        return lambda other: False
+    asked = context_of(context)
+    if told or asked is None or not asked.input_bytes:
+        return lambda other: True
+
+    def same(other: Any) -> bool:
+        found = context_of(other)
+        return found is not None and abs(found.input_bytes / asked.input_bytes - 1) <= SAME_BYTES
+
+    return same
 
 
 def flash_call(kernel: Kernel, name: names.KernelName, context: Context | None) -> attention.Attention | None:

@@ -122,12 +122,13 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
 
 def attention_point(call: attention.Attention, estimate: launch.Estimate, rates: Rates) -> Point:
     """The point of an attention call, from a graph or from a flash kernel's launch."""
-    arithmetic = attention.flop(call) / rates.peak("bf16")
+    whole = attention.done(call)
+    arithmetic = attention.flop(whole) / rates.peak("bf16")
     exponentials = attention.flop(call) / max(1, call.head_size) / (rates.multiprocessors * rates.cycles_per_ns * 16)
     moving = attention.moved_bytes(call) / rates.memory_bytes_per_ns
     blocks = math.ceil(call.queries / attention.QUERY_BLOCK) * call.batch * call.heads
     wave = math.ceil(blocks / rates.multiprocessors) * rates.multiprocessors / blocks * arithmetic
-    place = (_log(call.batch * call.heads), _log(call.queries), _log(call.keys), _log(call.head_size, 1.0),
+    place = (_log(call.batch * call.heads), _log(call.queries), _log(call.keys), _log(whole.head_size, 1.0),
              _log(call.heads / max(1, call.kv_heads)))
     group = f"{call.backend} {'backward' if call.backward else 'forward'}"
     name = f"{'causal' if call.causal else 'full'} {call.element_bytes}"

@@ -52,7 +52,7 @@ static int act(char what, unsigned first, unsigned second) {
     switch (what) {
     case 'k': return launch(streams[first % STREAMS], second);
     case 'h': return CALL(cudaMemcpyAsync, memory, pinned, 1 << 21, 1, streams[first % STREAMS]);
-    case 'c': return CALL(ncclAllReduce, memory, memory, (size_t)1 << 20, 7, 0, comm, streams[first % STREAMS]);
+    case 'c': return CALL(ncclAllReduce, memory, (char *)memory + ((size_t)4 << 20), (size_t)1 << 20, 7, 0, comm, streams[first % STREAMS]);
     case 'r': return CALL(cudaEventRecord, events[first % EVENTS], streams[second % STREAMS]);
     case 'w': return CALL(cudaStreamWaitEvent, streams[first % STREAMS], events[second % EVENTS], 0);
     case 'y': return CALL(cudaStreamSynchronize, streams[first % STREAMS]);
@@ -69,7 +69,7 @@ static void run(void) {
     void **handle = CALL(__cudaRegisterFatBinary, &wrapper);
     CALL(__cudaRegisterFunction, handle, (const char *)kernel_stub, name, name, -1, NULL, NULL, NULL, NULL, NULL);
     CALL(__cudaRegisterFatBinaryEnd, handle);
-    int failed = CALL(cudaMalloc, &memory, (size_t)4 << 20) | CALL(cudaMallocHost, &pinned, (size_t)1 << 21);
+    int failed = CALL(cudaMalloc, &memory, (size_t)8 << 20) | CALL(cudaMallocHost, &pinned, (size_t)1 << 21);
     failed |= CALL(ncclGetUniqueId, &id) | CALL(ncclCommInitRank, &comm, 1, id, 0);
     for (int i = 0; i < STREAMS; i++) failed |= CALL(cudaStreamCreateWithFlags, &streams[i], 1);
     for (int i = 0; i < EVENTS; i++) failed |= CALL(cudaEventCreateWithFlags, &events[i], 2);
