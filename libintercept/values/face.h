@@ -64,5 +64,11 @@ extern Face face;
 /* Fills `face`; false when a function that is not optional is missing. */
 bool find_face();
 
+/* Simulator's time, not the job's. */
+struct Paused {
+    Paused() { face.pause(); }
+    ~Paused() { face.resume(); }
+};
+
 }  // namespace phantora
 #endif

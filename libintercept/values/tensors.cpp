@@ -62,6 +62,17 @@ bool readable_zeros(const at::Tensor &tensor)
            span_bytes(tensor) <= kIndexBytes && face.is_device(address(tensor));
 }
 
+void settle(const c10::IValue &value, bool written, bool touched)
+{
+    each_tensor(value, [=](const at::Tensor &tensor) {
+        if (!on_device(tensor) || size_of(tensor) != Size::kSmall) return;
+        size_t bytes = span_bytes(tensor);
+        if (!bytes) return;
+        face.before_read(address(tensor), bytes);
+        if (written || (touched && bytes <= kSmallBytes)) face.written(address(tensor), bytes);
+    });
+}
+
 /* ---- which bytes are known ------------------------------------------------------------------------------------------------ */
 template <class Visit>
 static void each_run(const at::Tensor &tensor, Visit visit)
