@@ -109,7 +109,7 @@ class KernelTimes:
 
     def _estimate(self, kind: int, fields: Any, context: Any, parameters: bytes | None) -> Estimate:
         if kind == KERNEL:
-            return launch.estimate(signature.parse_kernel(fields, parameters), launch.context_of(context), self.rates)
+            return launch.estimate(signature.parse_kernel(fields, parameters), launch.context_of(context), self.rates, fields[11])
         if kind == GEMM:
             product = signature.parse_numbers(Gemm, fields)
             if min(product.m, product.n, product.k, product.batch) < 0:

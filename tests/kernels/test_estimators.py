@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from phantora_ns.config import ConfigError, load_gpu
 from phantora_ns.kernels import KernelTimes, names, rates, signature
-from phantora_ns.kernels.estimators import attention, gemm, graphs, grouped, memory
+from phantora_ns.kernels.estimators import attention, gemm, graphs, grouped, memory, triton
 from phantora_ns.kernels.signature import Gemm, Kernel
 
 H200 = rates.load("h200")
@@ -325,3 +325,44 @@ def test_a_gpu_file_without_efficiencies_is_refused():
     with pytest.raises(ConfigError, match="no number"):
         broken["gemm"]["base"] = "fast"
         rates.of(dataclasses.replace(gpu, tables={"efficiency": broken}))
+
+
+# ---- what TorchInductor wrote ------------------------------------------------------------------------------------------
+
+def inductor(kind, sizes, blocks, threads=128, tensors=3) -> list:
+    """A launch as an H200 recorded them: addresses, sizes, two empty scratch addresses."""
+    words = [triton.ADDRESS] * tensors + list(sizes) + [0] * 4
+    return launch(f"triton_{kind}_fused_add_0", (blocks, 1, 1), (threads, 1, 1), struct.pack(f"<{len(words)}I", *words))
+
+
+@pytest.mark.parametrize(("kind", "sizes", "work"), [
+    ("poi", [51380224], (51380224, 1)), ("poi", [512, 98304], (512 * 98304, 1)), ("red", [16384, 3136], (16384, 3136)),
+    ("per", [128, 1024, 256], (128 * 1024, 256)), ("red", [4096], (1, 4096))])
+def test_the_sizes_of_inductors_kernels_are_in_their_identity(kind, sizes, work):
+    found = triton.work(*(lambda fields: (signature.parse_kernel(fields), fields[11]))(inductor(kind, sizes, 64)))
+    assert (found.kind, found.tensors, found.rows, found.length) == (kind, 3, *work)
+
+
+def test_a_size_too_large_for_an_identity_is_taken_from_the_launch():
+    fields = inductor("poi", [], 1 << 20)
+    assert triton.work(signature.parse_kernel(fields), fields[11]).elements == (1 << 20) * 128 * triton.ELEMENTS_PER_THREAD
+
+
+def test_an_operators_identity_holds_no_sizes():
+    """It is a number over the operator's name: taken for sizes it would be traffic of any amount."""
+    small, large = (inductor("poi", [n], 64) for n in (1 << 10, 1 << 28))
+    around = ["aten::add", 1 << 20, 1 << 19, [[1 << 18], [1 << 18]]]
+    assert TIMES.estimate(0, small, around) == TIMES.estimate(0, large, around)
+    assert TIMES.estimate(0, small).duration_ns < TIMES.estimate(0, large).duration_ns / 10
+
+
+@given(st.sampled_from(("poi", "red", "per")), st.integers(1, 1 << 28), st.integers(1, 1 << 14), st.integers(1, 1 << 20))
+def test_inductors_kernels_are_never_faster_than_a_launch_nor_slower_for_less_work(kind, rows, length, blocks):
+    times = [TIMES.estimate(0, inductor(kind, [n, length], blocks)).duration_ns for n in (rows, min(2 * rows, (1 << 29) - 1))]
+    assert H200.families[f"triton_{kind}"].base_ns <= times[0] <= times[1]
+
+
+def test_a_persistent_reduction_of_16_mib_takes_microseconds():
+    """8192 rows of 1,024, read and written once: about 8 us on an H200, ten times less than its small blocks alone would say."""
+    time = TIMES.estimate(0, inductor("per", [8192, 1024], 8192, tensors=2)).duration_ns
+    assert 4_000 < time < 16_000

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,19 @@ def test_a_law_of_rows_is_recovered_where_only_the_context_tells_the_work():
         found.append(Observation(f"run{i % 3}", signature.KERNEL, launch(NORM, rows),
                                  ["aten::rms_norm", size, 0, [[rows, width]]], 1700 + 2 * size / 2600, 1))
     assert max(errors(found)) < 0.02
+
+
+@pytest.mark.parametrize("kind", ["red", "per"])
+def test_a_law_of_inductors_reductions_is_recovered(kind):
+    """1.5 us + bytes at 2.9 TB/s, whatever block sizes autotuning chose: launches of one grid may differ in work by a hundred."""
+    found = []
+    for i in range(60):
+        rows, length, per_block = 512 << i % 7, 128 << i % 5, 1 << i % 4
+        words = [0xFFFFFFFF] * 3 + [rows, length, 0, 0]
+        fields = launch(f"triton_{kind}_fused_sum_{i}", max(1, rows // per_block), identity=struct.pack("<7I", *words))
+        found.append(Observation(f"run{i % 5}", signature.KERNEL, fields, None, 1500 + 4 * rows * length / 2900, 3))
+    judged = errors(found)
+    assert sum(judged) / len(judged) < 0.02 and max(judged) < 0.1
 
 
 def test_a_law_of_products_is_recovered():

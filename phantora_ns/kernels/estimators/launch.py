@@ -13,7 +13,7 @@ from typing import Any
 from .. import names, signature
 from ..rates import Rates
 from ..signature import Kernel
-from . import attention, gemm, grouped, memory
+from . import attention, gemm, grouped, memory, triton
 
 LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
 MEMORY_BOUND, COMPUTE_BOUND, ATTENTION_BOUND = 0, 1, 2
@@ -64,8 +64,11 @@ def context_of(value: Any) -> Context | None:
     return Context(value[0], value[1], value[2], shapes)
 
 
-def estimate(kernel: Kernel, context: Context | None, rates: Rates) -> Estimate:
-    """The time of a launch; always an answer, at worst a guess from the launch's volume."""
+def estimate(kernel: Kernel, context: Context | None, rates: Rates, identity: Any = b"") -> Estimate:
+    """The time of a launch; always an answer, at worst a guess from the launch's volume. `identity`: the signature's."""
+    inductor = triton.work(kernel, identity) if context is None else None
+    if inductor is not None:
+        return Estimate(triton.duration_ns(inductor, kernel, rates), ROOFLINE, MEMORY_BOUND)
     name = names.parse(kernel.name)
     call = flash_call(kernel, name, context)
     if call is not None:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from .. import names, signature
-from ..estimators import attention, copies, gemm, graphs, launch, memory
+from ..estimators import attention, copies, gemm, graphs, launch, memory, triton
 from ..rates import Rates
 from ..signature import CUDNN, GEMM, KERNEL, MEMORY, Gemm, Kernel, Memory
 
@@ -27,6 +27,9 @@ WAVE_OCTAVES = 0.25      # the share of the multiprocessors that the last wave o
 TILES = ((256, 128), (128, 256), (128, 128), (192, 128))  # of the nvjet kernels that training's products use, by their names
 THREADS = 2048           # threads of a multiprocessor: CUDA C programming guide, table of compute capabilities
 SERIAL_CYCLES = 4.0      # cycles that one block needs for one element of its row when it works alone: order of magnitude
+SIZE_OCTAVES = 3.0       # of Triton kernels of one name: the work's sizes matter less than what autotuning makes of them
+BLOCK_NS = 80.0          # that a block with next to nothing to do holds up a multiprocessor: rms_norm, 128 elements a block
+SECTOR, TWO_BYTES = 32.0, 2.0  # bytes that a read of one element moves at most (CUDA C++ best practices guide, 10.2.1), at least
 INTEGER = 0xFFFFFFFF     # a parameter that is no small integer, in a launch's identity
 _NUMBERED = re.compile(r"_\d+(d\w*)?$")
 
@@ -58,7 +61,11 @@ def point(kind: int, fields: Any, context: Any, estimate: launch.Estimate, rates
     if kind == MEMORY:
         return _memory(signature.parse_numbers(Memory, fields), estimate, rates)
     if kind == KERNEL:
-        return _kernel(signature.parse_kernel(fields), fields[11], launch.context_of(context), estimate, rates)
+        kernel, around = signature.parse_kernel(fields), launch.context_of(context)
+        work = triton.work(kernel, fields[11]) if around is None else None
+        if work is not None:
+            return _inductor(kernel, work, estimate, rates)
+        return _kernel(kernel, fields[11], around, estimate, rates)
     if kind == signature.CALL:
         return _call(fields, estimate, rates)
     return None
@@ -160,6 +167,25 @@ def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
 
 
 # ---- kernels -----------------------------------------------------------------------------------------------------------
+
+def _inductor(kernel: Kernel, work: triton.Work, estimate: launch.Estimate, rates: Rates) -> Point:
+    """Of a kernel that TorchInductor wrote. Names say which operators were fused, and with them types and smaller tensors; block
+    sizes are what autotuning tries. How a reduction's row lies in memory nobody tells: where it is strided and a block takes few
+    rows, each element costs a whole sector."""
+    bandwidth = rates.memory_bytes_per_ns
+    threads = kernel.blocks * kernel.block_threads
+    rows, per_thread = max(1.0, work.rows / kernel.blocks), work.elements / threads
+    waves = math.ceil(threads / (THREADS * rates.multiprocessors))
+    serial = per_thread * SERIAL_CYCLES / rates.cycles_per_ns
+    scattered = 0.0 if work.kind == triton.POINTWISE else work.elements * max(TWO_BYTES, SECTOR / rows) / bandwidth
+    terms = (estimate.duration_ns, 1.0, work.bytes / bandwidth, threads * launch.GUESSED_BYTES_PER_THREAD / bandwidth,
+             kernel.blocks * BLOCK_NS / rates.multiprocessors, serial, waves * serial, scattered, float(waves))
+    place = (_log(work.elements, SIZE_OCTAVES), _log(work.length, SIZE_OCTAVES), _log(rows), _log(per_thread),
+             _log(kernel.block_threads))
+    _, group, label = _labels(kernel.name)
+    dimensions = " tiles" if work.kind == triton.POINTWISE and kernel.gy > 1 else ""
+    return Point(f"kernel triton_{work.kind}", group + dimensions, label, terms, place, launch.LAW, estimate.klass)
+
 
 @lru_cache(maxsize=8192)
 def _labels(name: str) -> tuple[str, str, str]:
