@@ -68,7 +68,8 @@ class KernelTimes:
             return self._whole(Estimate(learned_ns, EXACT, self.estimate(kind, fields).klass))
         known = self._known.get(token)
         if known is None:
-            known = self._measured(token[0], kind, fields, context) or self._whole(self._model(kind, fields, context, parameters))
+            known = self._measured(token[0], kind, fields, context, parameters)
+            known = known or self._whole(self._model(kind, fields, context, parameters))
             if len(self._known) >= CACHE_ENTRIES:
                 self._known.clear()
             self._known[token] = known
@@ -150,12 +151,13 @@ class KernelTimes:
     def _guess(self) -> Estimate:
         return Estimate(self.rates.memory_ns("other", 0), launch.GUESS, MEMORY_BOUND)
 
-    def _measured(self, data: bytes, kind: int, fields: Any, context: Any) -> tuple[int, int, int] | None:
+    def _measured(self, data: bytes, kind: int, fields: Any, context: Any,
+                  parameters: bytes | None) -> tuple[int, int, int] | None:
         for database in self.databases:
             duration = database.exact(data)
             source = EXACT
             if duration is None and kind == KERNEL:
-                duration, source = database.variants(fields, launch.alike(fields, context)), VARIANTS
+                duration, source = database.variants(fields, launch.alike(fields, context, parameters)), VARIANTS
             if duration is not None:
                 klass = self.estimate(kind, fields).klass
                 return self._whole(Estimate(duration, source, klass))

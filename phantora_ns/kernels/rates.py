@@ -72,6 +72,10 @@ class Rates:
             moving = max(moving, elements / blocks / (entry.block_elements_per_cycle * self.cycles_per_ns))
         return entry.base_ns + moving
 
+    def scattered_ns(self, size_bytes: float) -> float:
+        """Time in which the L2 cache delivers `size_bytes`, most of them sectors of which one element is wanted."""
+        return size_bytes / (self.number("cache.sectors") * self.multiprocessors * self.cycles_per_ns)
+
 
 def _value(value: Any, where: str, file: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -106,7 +110,7 @@ REQUIRED_NUMBERS = (
     "gemm.overlap_power", "gemm.exposed_write", "gemm.sustained", "attention.score_cost", "attention.causal_tail",
     "attention.bandwidth", "convolution.base", "convolution.share", "convolution.few_channels", "convolution.bandwidth",
     "convolution.relayout_bandwidth", "copy.base", "copy.pinned", "copy.peer", "copy.pageable_to_device",
-    "copy.pageable_to_host", "copy.staged_above", "cache.warm_share",
+    "copy.pageable_to_host", "copy.staged_above", "cache.warm_share", "cache.sectors",
     *(f"attention.{backend}_{direction}{part}" for backend in ("cudnn", "flash") for direction in ("forward", "backward")
       for part in ("", "_base")))
 

@@ -47,6 +47,8 @@ class Fitted:
 
             observations = (one for database in self._databases for one in database.observations())
             self._models = FittedModels(observations, self._rates, self._estimate)
+        if kind == signature.KERNEL and launch.scattered(fields, parameters):
+            return None  # no measurement tells its strides, so the models do not know of them
         found = self._told(kind, fields, context, parameters)
         if found is None or kind != signature.KERNEL:
             return found

@@ -224,6 +224,43 @@ def tensor(*dims, kind=9, strides=()):
     return ["t", kind, list(dims), list(strides) or [1] * len(dims)]
 
 
+TRANSPOSE = ("void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
+             "(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::"
+             "{lambda(c10::BFloat16)#1}>"
+             "(at::TensorIteratorBase&, {lambda}) const::{lambda(int)#1}>(int, {lambda})")
+
+
+def strided_parameters(sizes, strides, before=0):
+    """A launch of gpu_kernel_impl_nocast: int N, then a lambda of an OffsetCalculator and the operands' addresses."""
+    dims = b"".join(struct.pack("<3I", size, 7, 7) for size in sizes).ljust(25 * 12, b"\0")
+    moves = b"".join(struct.pack(f"<{len(stride)}I", *stride) for stride in strides).ljust(25 * 4 * len(strides[0]), b"\0")
+    calculator = struct.pack("<i", len(sizes)) + dims + moves
+    return struct.pack("<i4x", math.prod(sizes)) + bytes(before) + calculator + bytes(16 - before)
+
+
+@pytest.mark.parametrize("before", [0, 16])
+@pytest.mark.parametrize(("sizes", "strides", "scattered"), [
+    ([8192, 8192], [(2, 16384), (16384, 2)], 1),    # a transpose: the input's neighbours are a row apart
+    ([4096, 16384], [(2, 2), (8192, 16384)], 0),    # rows of a larger matrix
+    ([16, 4194304], [(2, 8192), (32, 4096)], 0),    # short runs: neighbours share a block, of which the law says nothing
+])
+def test_neighbours_in_different_sectors_cost_a_sector_each(before, sizes, strides, scattered):
+    parameters = strided_parameters(sizes, strides, before)
+    elements = math.prod(sizes)
+    kernel = signature.parse_kernel([TRANSPOSE, elements // 512, 1, 1, 128, 1, 1, 0, 0, 0, 0, b""], parameters)
+    found = memory.traffic(kernel, names.parse(TRANSPOSE))
+    assert found == memory.Traffic(elements * 4, elements, "strided_narrow", elements * 32 * scattered)
+
+
+def test_a_transpose_takes_what_the_cache_delivers():
+    fields = [TRANSPOSE, 131072, 1, 1, 128, 1, 1, 0, 0, 0, 0, b""]
+    context = ["aten::copy_", 2 << 27, 0, [[8192, 8192], [8192, 8192]]]
+    plain, across = (TIMES.estimate(0, fields, context, strided_parameters([8192, 8192], strides)).duration_ns
+                     for strides in ([(2, 4), (16384, 32768)], [(2, 16384), (16384, 2)]))
+    assert across / 1000 == pytest.approx(426.7, rel=0.10)  # bench/kernels/strided.jsonl
+    assert plain < across / 2
+
+
 def test_attention_is_recognised_in_a_graph():
     query, key, scores = tensor(2, 32, 512, 128), tensor(2, 8, 128, 512), tensor(2, 32, 512, 512)
     first = [19, [[1520, query], [1521, key], [1522, scores]]]

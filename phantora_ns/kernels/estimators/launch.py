@@ -84,7 +84,10 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates, identity: An
             size = min(size, context.input_bytes + size / 2)  # broadcast inputs are smaller than the launch
         if context and context.input_bytes and found.family in ("foreach", "optimizer"):
             size = min(size, 2.0 * context.input_bytes)  # lists of small tensors: no element is read or written twice
-        return Estimate(rates.memory_ns(found.family, size, found.elements, kernel.blocks), ROOFLINE, MEMORY_BOUND)
+        time = rates.memory_ns(found.family, size, found.elements, kernel.blocks)
+        if found.scattered:
+            time = max(time, rates.memory_ns(found.family, 0) + rates.scattered_ns(size + found.scattered))
+        return Estimate(time, ROOFLINE, MEMORY_BOUND)
     if context and context.input_bytes:
         family = memory.family(name)
         size = context.total_bytes * memory.passes(name)
@@ -109,14 +112,26 @@ def least_ns(fields: Any, context: Any, parameters: bytes | None, rates: Rates) 
     return max(0.0, size - rates.cache_bytes) / rates.memory_bytes_per_ns
 
 
-def alike(fields: Any, context: Any) -> Callable[[Any], bool]:
+def scattered(fields: Any, parameters: bytes | None) -> bool:
+    """Whether a launch's strides tell that it fetches a sector for each element; contexts and databases hold no strides."""
+    try:
+        kernel = signature.parse_kernel(fields, parameters)
+        found = memory.traffic(kernel, names.parse(kernel.name))
+    except UNREADABLE:
+        return False
+    return found is not None and found.scattered > 0
+
+
+def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any], bool]:
     """Whether a recorded launch that differs from `fields` in identity only does the same work: by the context that it was
     recorded in, unless name and launch tell how much there is to do. A grid of as many blocks as a norm or a softmax has rows
-    says nothing of how long they are."""
+    says nothing of how long they are; and none is known to be like one that transposes."""
     try:
         kernel = signature.parse_kernel(fields)
         told = memory.traffic(kernel, names.parse(kernel.name)) is not None
     except UNREADABLE:
+        return lambda other: False
+    if scattered(fields, parameters):
         return lambda other: False
     asked = context_of(context)
     if told or asked is None or not asked.input_bytes:

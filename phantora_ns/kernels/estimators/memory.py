@@ -7,6 +7,7 @@ stand beside each reader. Rule: a reader that meets something unexpected returns
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -17,16 +18,21 @@ from ..signature import Kernel
 
 CHUNK = 65536                       # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements per block
 MAX_BLOCKS = 320                    # MultiTensorApply.cuh: depth_to_max_blocks
+MAX_DIMS = 25                       # OffsetCalculator.cuh
+SECTOR = 32                         # bytes that the L2 cache fetches at least
+WARP = 32                           # threads whose neighbouring elements one instruction reads
 MAX_TENSORS = (110, 64, 48, 36, 30)  # MultiTensorApply.cuh: depth_to_max_tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a launch moves: bytes, elements handled, and the family whose fitted rates apply."""
+    """What a launch moves: bytes, elements handled, and the family whose fitted rates apply. `scattered`: bytes of the cache's
+    sectors that are fetched for one element each, because the next thread's is in another."""
 
     bytes: float
     elements: float
     family: str
+    scattered: float = 0.0
 
 
 def _scalar(kernel: Kernel, offset: int, form: str) -> int | None:
@@ -120,6 +126,25 @@ def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
     return Traffic(elements * size, elements, "elementwise_cast" if casts else "elementwise_unrolled")
 
 
+def _scattered_operands(kernel: Kernel, tensors: int) -> int:
+    """Operands of a strided launch whose neighbouring elements lie in different sectors: a transposed one, most often.
+
+    The lambda of gpu_kernel_impl_nocast (CUDALoops.cuh) holds an OffsetCalculator<tensors> (OffsetCalculator.cuh): int dims,
+    {divisor, two magic numbers}[MAX_DIMS], uint32 stride in bytes[MAX_DIMS][tensors]; the fastest dimension comes first.
+    """
+    for at in (8, 8 + 8 * tensors):  # before or after the operands' addresses, as the compiler has it
+        dims = _scalar(kernel, at, "i")
+        end = at + 4 + MAX_DIMS * 4 * (3 + tensors)
+        if dims is None or not 0 < dims <= MAX_DIMS or len(kernel.parameters) < end:
+            continue
+        sizes = struct.unpack_from(f"<{3 * dims}I", kernel.parameters, at + 4)[::3]
+        if math.prod(sizes) != _scalar(kernel, 0, "i"):
+            continue
+        strides = struct.unpack_from(f"<{tensors}I", kernel.parameters, at + 4 + MAX_DIMS * 12)
+        return sum(SECTOR <= stride for stride in strides) if sizes[0] >= WARP else 0
+    return 0
+
+
 def strided(kernel: Kernel, name: KernelName) -> Traffic | None:
     """`elementwise_kernel<threads, per_thread, gpu_kernel_impl...<functor>>`: strided or broadcast operands."""
     per_thread = name.integer(1) or 4
@@ -129,9 +154,11 @@ def strided(kernel: Kernel, name: KernelName) -> Traffic | None:
     nested = split_arguments(inner)
     tensors = _tensor_count("", nested[0] if nested else inner)
     elements = _count(kernel, per_thread * kernel.block_threads)
-    family = "strided" if "nocast" in functor else "strided_cast"
-    return Traffic(elements * operand_bytes(nested[0] if nested else inner, tensors), elements,
-                   f"{family}_{'narrow' if per_thread > 2 else 'wide'}" if family == "strided" else family)
+    moved = elements * operand_bytes(nested[0] if nested else inner, tensors)
+    if "nocast" not in functor:
+        return Traffic(moved, elements, "strided_cast")
+    return Traffic(moved, elements, f"strided_{'narrow' if per_thread > 2 else 'wide'}",
+                   elements * SECTOR * _scattered_operands(kernel, tensors))
 
 
 def _list_elements(kernel: Kernel, depth: int, fused: bool) -> int | None:
