@@ -242,7 +242,12 @@ def reads():
     """A job for the report's count of unknown reads: sys.argv[1] says how it reads."""
     known = torch.arange(200, device="cuda").float().norm() + torch.ones(3, device="cuda")
     known.tolist(), torch.zeros(1 << 22, device="cuda").cpu()
+    mixed, found = [known, torch.randn(1 << 20, device="cuda")], torch.zeros(1, device="cuda")
+    torch._foreach_mul_(mixed, 2)
+    torch._amp_foreach_non_finite_check_and_unscale_(mixed, found, torch.ones(1, device="cuda"))
+    known.tolist(), torch._foreach_norm(mixed)[0].item()
     if sys.argv[1] == "unknown":
+        found.item()  # of a list of which nothing has computed a member
         (torch.randn(1 << 20, device="cuda").sum() + known).tolist()  # computed of what nothing has computed
         torch.empty(16, device="cuda").cpu()
     if sys.argv[1] == "chosen":

@@ -33,7 +33,7 @@ def test_zeros_make_no_choice(phantora):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how, unknown, chosen", [("known", 0, 0), ("unknown", 2, 0), ("chosen", 0, 1)])
+@pytest.mark.parametrize("how, unknown, chosen", [("known", 0, 0), ("unknown", 3, 0), ("chosen", 0, 1)])
 def test_reads_of_what_nothing_computed_are_counted(phantora, tmp_path, how, unknown, chosen):
     report = tmp_path / "report.json"
     done = phantora("--report", report, "--nnodes", 1, "--gpus-per-node", 1, "--", sys.executable, HERE / "routing.py", how)
