@@ -64,6 +64,25 @@ void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inp
     counts.planted++;
 }
 
+/* Notes what an operator writes to that is not run. */
+void leave(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
+{
+    const Operator &op = *frame.op;
+    if (!op.any_written) return;
+    for (size_t i = 0; i < op.arguments; i++) {
+        if (op.out[i]) frame.outs.push_back(inputs[i]);
+        else if (op.written[i] && op.returns == 0) frame.changed.push_back(inputs[i]);
+    }
+}
+
+/* The small members of the lists are run, the others are not. Single tensors go with the small ones. Paused throughout: lists are long. */
+void prepare_members(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
+{
+    Paused paused;
+    prepare(frame, take_small(inputs, frame.members));
+    leave(frame, take_others(inputs, frame.members));
+}
+
 void started(const at::RecordFunction &function)
 {
     std::optional<Watched> ours;
@@ -90,16 +109,14 @@ void started(const at::RecordFunction &function)
         frame.chosen = to_be_chosen(*op, inputs);
     }
     bool can_run = op->treatment == Treatment::kRun && (!op->random || op->generator >= 0 || op->substitute);
-    frame.runnable = can_run && seen.small && !(frame.chosen && op->choice == Choice::kDraw);
+    if (can_run && !seen.small && op->memberwise) find_members(frame.members, inputs);
+    bool mixed = frame.members.mixed();
+    frame.runnable = can_run && (seen.small || mixed) && !(frame.chosen && op->choice == Choice::kDraw);
     frame.countable = can_run && !seen.small && seen.countable && face.balanced && !frame.captured;
-    if (frame.runnable || frame.countable) prepare(frame, inputs);
+    if (mixed) prepare_members(frame, inputs);
+    else if (frame.runnable || frame.countable) prepare(frame, inputs);
     else if (frame.chosen) frame.inputs.assign(inputs.begin(), inputs.end());
-    if (!frame.runnable && op->any_written) {
-        for (size_t i = 0; i < op->arguments; i++) {
-            if (op->out[i]) frame.outs.push_back(inputs[i]);
-            else if (op->written[i] && op->returns == 0) frame.changed.push_back(inputs[i]);
-        }
-    }
+    if (!frame.runnable) leave(frame, inputs);
     if (op->read_back && !frame.captured) plant_number(*op, seen.small || frame.countable, inputs);
     if (op->copies && frame.captured) at_launch([] { face.copy_begins(); });
     else if (op->copies) face.copy_begins();

@@ -23,8 +23,8 @@ struct Face {
     int (*is_device)(const void *pointer);
     void (*pause)();  /* from here on this thread's CPU time is the simulator's, not the job's */
     void (*resume)();
-    /* Must be called, outside pause/resume, before device memory is read or written here: a small collective may still
-     * owe its result to these bytes. */
+    /* Must be called before device memory is read or written here: a small collective may still owe its result to these bytes. Within a
+     * pause, asking for it passes none of the job's time. */
     void (*before_read)(const void *pointer, size_t bytes);
     void (*written)(const void *pointer, size_t bytes); /* device memory that is written here */
     int (*absent)(const void *pointer, size_t bytes); /* nothing was ever written there; may wait as before_read does */

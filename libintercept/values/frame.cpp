@@ -71,6 +71,7 @@ void prepare_captured(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 void Frame::reset()
 {
     runnable = countable = chosen = unknown = captured = inner_wrote = false;
+    members.clear();
     at_launch.reset();
     question.clear();
     inputs.clear(), changed.clear(), outs.clear(), saved.clear(), filled.clear(), dims.clear(), ranks.clear();

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "members.h"
 #include "operators.h"
 
 namespace phantora {
@@ -28,7 +29,8 @@ struct Frame {
     const at::RecordFunction *function = nullptr;
     const Operator *op = nullptr;
     int exceptions = 0;
-    bool runnable = false;                 /* every argument is small */
+    bool runnable = false;                 /* every argument is small, or so are some members of its lists: */
+    Members members;
     bool countable = false;                /* it would be, but for large floats that read as zero: runs if it gives integers */
     bool chosen = false;                   /* the policy decides its results */
     std::string question;                  /* what a GPU is asked by it (replay.h), where that is recorded or replayed */
@@ -36,7 +38,7 @@ struct Frame {
     bool captured = false;                 /* into a CUDA graph: nothing is read or computed now (capture.h) */
     std::shared_ptr<std::vector<Saved>> at_launch; /* `saved` of a captured one, filled at each launch */
     bool inner_wrote = false;
-    std::vector<c10::IValue> inputs;       /* of an operator that may be run or whose results are chosen */
+    std::vector<c10::IValue> inputs;       /* what an operator may be run on, or chooses among */
     std::vector<c10::IValue> changed;      /* of an operator that gives nothing back: what it writes to */
     std::vector<c10::IValue> outs;         /* its out= arguments */
     std::vector<Saved> saved;              /* of a runnable operator: what it may change */
@@ -61,7 +63,7 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs);
 /* Whether `op` reads an argument that holds what nothing computed. What is owed to it must have been settled. */
 bool reads_unknown(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
 
-/* Keeps what the end needs of an operator that is to be run. */
+/* Keeps what the end needs of an operator that is to be run on `inputs`. */
 void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs);
 
 }  // namespace phantora

@@ -56,6 +56,15 @@ const std::unordered_set<std::string> kCounting = {
 /* Beside random ones in place. */
 const std::unordered_set<std::string> kOverwriting = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_"};
 
+/* Operators on lists (ATen's native/ForeachUtils.h, native/AmpKernels.h, native/FusedAdam.h and its like, 2.11). All that members share are
+ * single tensors and numbers. */
+bool treats_members_alone(const std::string &name)
+{
+    for (const char *prefix : {"aten::_foreach_", "aten::_amp_foreach_", "aten::_fused_adam", "aten::_fused_adagrad", "aten::_fused_sgd"})
+        if (name.rfind(prefix, 0) == 0) return true;
+    return false;
+}
+
 Treatment classify(const c10::OperatorHandle &handle, const std::string &name, bool substituted)
 {
     const auto &schema = handle.schema();
@@ -86,6 +95,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
     op->zeroes = op->name == "aten::zero_" || op->name == "aten::_foreach_zero_";
     op->overwrites = kOverwriting.count(op->name) > 0 || (op->random && op->name.back() == '_');
     op->counts = kCounting.count(op->name) > 0;
+    op->memberwise = treats_members_alone(op->name);
     auto choice = kChoices.find(op->overload.empty() ? op->name : op->name + "." + op->overload);
     if (choice != kChoices.end()) op->choice = choice->second;
     op->softmax = op->name == "aten::_softmax" || op->name == "aten::_log_softmax";

@@ -45,6 +45,7 @@ struct Operator {
     bool overwrites = false;     /* what its arguments held does not matter to what they will */
     bool counts = false;         /* makes integers or booleans of floats, element by element or by counting */
     Choice choice = Choice::kNone;
+    bool memberwise = false;     /* takes lists, and treats each of their members by itself */
     bool copies = false;         /* copy_, which may carry values of more than small tensors by itself */
     bool softmax = false;        /* has a "half to float" flag that CPU kernels refuse (_softmax, _log_softmax) */
     size_t read_back = 0;        /* bytes of a number that its own kernel computes and the host reads, to size or be its result */

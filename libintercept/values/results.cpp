@@ -84,6 +84,13 @@ void run_and_mark(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::Ar
     }
 }
 
+/* What members share (found_inf) hangs on those that were not run as well. */
+void mark_shared(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
+{
+    for (size_t i = 0; i < op.arguments; i++)
+        if (op.written[i] && inputs[i].isTensor()) mark(inputs[i], true);
+}
+
 void restore(const std::vector<Saved> &saved)
 {
     for (const auto &one : saved) std::memcpy(one.address, one.bytes.data(), one.bytes.size());
@@ -98,13 +105,14 @@ void run_at_launch(const Frame &frame, c10::ArrayRef<c10::IValue> outputs)
     for (const auto &input : frame.inputs) arguments.push_back(captured_view(input));
     for (const auto &output : outputs) results.push_back(captured_view(output));
     auto kept = frame.at_launch ? frame.at_launch : std::make_shared<std::vector<Saved>>();
-    at_launch([op = frame.op, arguments, results, again = frame.inner_wrote, kept, number = ++place] {
+    at_launch([op = frame.op, arguments, results, again = frame.inner_wrote, mixed = frame.members.mixed(), kept, number = ++place] {
         for (const auto &input : arguments) settle(input, true);
         for (const auto &output : results) settle(output, true);
         Paused paused;
         if (again) restore(*kept);
         auto generator = op->random ? stand_in_generator(*op, arguments, number) : std::nullopt;
         run_and_mark(*op, arguments, results, *kept, reads_unknown(*op, arguments), generator);
+        if (mixed) mark_shared(*op, arguments);
     });
 }
 
@@ -117,6 +125,7 @@ void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
         Paused paused;
         if (frame.inner_wrote) restore(frame.saved);
         run_and_mark(*frame.op, frame.inputs, outputs, frame.saved, frame.unknown, frame.generator);
+        if (frame.members.mixed()) mark_shared(*frame.op, frame.inputs);
     }
     for (const auto &output : outputs) tell_outer(outer, output);
     for (size_t i = 0; i < frame.op->arguments; i++)
@@ -200,10 +209,22 @@ void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
     }
 }
 
+/* Of a list operator on small tensors beside large ones. */
+void give_members_values(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
+{
+    Paused paused;
+    auto small = take_small(outputs, frame.members);
+    if (!all_small(small)) return zero_frame(frame, outer, outputs); /* small arguments can have large results */
+    run_frame(frame, outer, small);
+    zero_frame(frame, outer, take_others(outputs, frame.members));
+    frame.inputs.clear(), frame.changed.clear(), frame.saved.clear(); /* here, not in the job's time */
+}
+
 }  // namespace
 
 void give_values(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
+    if (frame.members.mixed()) return give_members_values(frame, outer, outputs);
     bool ran = (frame.runnable || (frame.countable && all_indices(outputs))) && all_small(outputs);
     if (ran) run_frame(frame, outer, outputs);
     else zero_frame(frame, outer, outputs);

@@ -45,8 +45,7 @@ void each_tensor(const c10::IValue &value, Visit visit)
     }
 }
 
-/* Device memory of the small tensors in `value` is about to be read here, or `written`: what is owed to it arrives first, so no pause
- * may be under way. `touched`: to be read by a kernel that may write to it all the same, as batch norms do to what their schemas call inputs. */
+/* Device memory of the small tensors in `value` is about to be read here, or `written`: what is owed to it arrives first. `touched`: to be read by a kernel that may write to it all the same, as batch norms do to what their schemas call inputs. */
 void settle(const c10::IValue &value, bool written = false, bool touched = false);
 
 /* Whether any device tensor in `value` has bytes that nothing computed. What is owed to it must have been settled. */

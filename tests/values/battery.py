@@ -216,6 +216,106 @@ def outs(d):
     return [y, z, *pieces]
 
 
+def beside_large(d, *small):
+    """A list that a large tensor begins and another ends. Both are zeros, which are known in any size."""
+    return [torch.zeros(300, 300, device=d), *small, torch.zeros(70000, device=d)]
+
+
+def tainted(d, value):
+    x = grid("cpu")
+    x[2, 3] = value
+    return x.to(d)
+
+
+@case
+def foreach_beside_large_tensors(d):
+    def some():
+        return beside_large(d, grid(d), grid(d, shape=(5,)))
+
+    xs, ys, numbers = some(), some(), [9.0, 0.5, -2.0, 9.0]
+    torch._foreach_add_(xs, ys, alpha=2)
+    torch._foreach_mul_(xs, numbers)
+    torch._foreach_addcmul_(xs, ys, ys, torch.tensor(numbers))
+    torch._foreach_mul_(xs, torch.tensor(0.25, device=d))
+    torch._foreach_lerp_(xs, ys, 0.3)
+    new = torch._foreach_add(xs, numbers)
+    torch._foreach_copy_(ys, new)
+    norms, most = torch._foreach_norm(xs), torch._foreach_max(xs)
+    torch._foreach_zero_(new)
+    return [tensor for tensors in (xs, ys, new, norms, most) for tensor in tensors[1:3]]
+
+
+@case
+def small_gradients_beside_large_ones(d):
+    results = []
+    for value in (0.5, float("nan"), float("-inf")):
+        parameters = beside_large(d, grid(d), grid(d, shape=(5,)))
+        gradients = beside_large(d, tainted(d, value), grid(d, shape=(5,)))
+        found = torch.zeros(1, device=d)
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, torch.full((1,), 0.5, device=d))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 0.01)
+        results += [found, norm, *gradients[1:3]]
+    return results
+
+
+@case
+def captured_beside_large_tensors(d):
+    gradients = beside_large(d, grid(d), grid(d, shape=(5,)))
+    found, half = torch.zeros(1, device=d), torch.full((1,), 0.5, device=d)
+
+    def step():
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, half)
+        return torch._foreach_norm(gradients)
+
+    if d == "cpu":
+        step()
+        return [*step()[1:3], *gradients[1:3], found]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        norms = step()
+    graph.replay()
+    graph.replay()
+    return [*norms[1:3], *gradients[1:3], found]
+
+
+@case
+def optimizers_of_small_and_large_parameters(d):
+    results = []
+    for options in ({"fused": True}, {"foreach": True}):
+        for kind in (torch.optim.AdamW, torch.optim.SGD):
+            parameters = [torch.nn.Parameter(x) for x in beside_large(d, grid(d), grid(d, shape=(5,)))]
+            optimizer = kind(parameters, lr=0.1, **options)
+            for _ in range(3):
+                sum((p ** 2).sum() for p in parameters[1:3]).backward()
+                for p in (parameters[0], parameters[3]):
+                    p.grad = torch.zeros_like(p)
+                optimizer.step()
+                optimizer.zero_grad()
+            results += [p.detach() for p in parameters[1:3]] + list(optimizer.state[parameters[1]].values())
+    return results
+
+
+@case
+def a_small_gradients_overflow_halves_the_scale(d):
+    """In the second of three steps."""
+    parameters = [torch.nn.Parameter(x) for x in beside_large(d, grid(d))]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    scaler, results = torch.amp.GradScaler(d, init_scale=1024.0), []
+    for value in (0.5, float("inf"), -0.5):
+        gradients = beside_large(d, tainted(d, value))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        scaler.scale(torch.ones((), device=d))
+        scaler.step(optimizer)
+        scaler.update()
+        results += [parameters[1].detach().clone(), scaler.get_scale()]
+    if results[1::2] != [1024.0, 512.0, 512.0] or not torch.equal(results[0], results[2]) or torch.equal(results[2], results[4]):
+        raise AssertionError(f"the overflow was not seen: {results}")
+    return results
+
+
 def plain(value):
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().resolve_conj()

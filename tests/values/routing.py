@@ -247,7 +247,12 @@ def reads():
     assert torch.equal(torch.arange(300_000, device="cuda").cpu(), torch.arange(300_000))  # above what copies carry
     if known[0].item() < 1 or bool(known.isnan().any()):
         raise AssertionError("known values are not what they are")
+    mixed, found = [known.clone(), torch.randn(1 << 20, device="cuda")], torch.zeros(1, device="cuda")
+    torch._foreach_mul_(mixed, 2)
+    torch._amp_foreach_non_finite_check_and_unscale_(mixed, found, torch.ones(1, device="cuda"))
+    mixed[0].tolist(), torch._foreach_norm(mixed)[0].item()
     if sys.argv[1] == "unknown":
+        found.item()  # of a list of which nothing has computed a member
         lost = torch.randn(1 << 20, device="cuda").sum()
         (lost + known).tolist()  # computed of what nothing has computed
         torch.empty(16, device="cuda").cpu()

@@ -32,7 +32,7 @@ def test_zeros_make_no_choice(phantora):
     assert not failing & {"known_scores_are_not_touched"}
 
 
-@pytest.mark.parametrize("how, unknown, chosen", [("known", 0, 0), ("unknown", 7, 0),
+@pytest.mark.parametrize("how, unknown, chosen", [("known", 0, 0), ("unknown", 8, 0),
                                                   pytest.param("chosen", 0, 1, marks=pytest.mark.nightly)])
 def test_reads_of_what_nothing_computed_are_counted(phantora, tmp_path, how, unknown, chosen):
     report = tmp_path / "report.json"
