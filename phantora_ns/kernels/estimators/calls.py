@@ -1,9 +1,9 @@
 """Time of library calls that only sizes are known of: transforms and dense solvers, from their sizes and operation counts.
 
 Why it exists: libraries choose algorithms by size, and launch hundreds of kernels for one call; a constant would make a large
-factorisation free. The source of these times stays a guess that the report counts. Constants are fitted to an H200 (driver
-580.159, torch 2.11.0+cu130, bench/frameworks/micro.py) on one half of the cases, chosen by a hash of their sizes; how far the
-others are is in docs/kernel-times.md.
+factorisation free. The source of these times stays a guess that the report counts. The constants of solvers are fitted to an H200
+(driver 580.159, torch 2.11.0+cu130, bench/frameworks/micro.py) on one half of the cases, chosen by a hash of their sizes; how far
+the others are is in docs/kernel-times.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from ..rates import Rates
 from .gemm import data_type
 
-POINTS_PER_PASS = 16384  # a transform of up to this many points is one pass over memory
+POINTS_PER_PASS = 4096   # a transform of up to this many points is one pass through shared memory (cuFFT's documentation)
 COMPLEX = {4, 5, 6}      # cudaDataType
 
 # routine -> (operations in units of rows * columns * min(rows, columns), share of the peak, ns that each column waits for the one
@@ -51,8 +51,8 @@ def _transform(in_type: int, out_type: int, batch: int, size: list[int], rates: 
     points = math.prod(size) * batch
     half = 1.0 if in_type in COMPLEX and out_type in COMPLEX else 0.5  # of a real transform only half the spectrum is kept
     moved = points * sum(data_type(code)[0] * (half if code in COMPLEX else 1.0) for code in (in_type, out_type))
-    passes = sum(max(1, math.ceil(math.log(n, POINTS_PER_PASS) - 1e-9)) for n in size)
-    return passes * rates.memory_ns("transform", moved)
+    passes = sum(max(1, math.ceil(math.log(n, POINTS_PER_PASS))) for n in size)
+    return passes * rates.memory_ns("other", moved)
 
 
 def _solver(routine: str, code: int, rows: int, columns: int, other: int, batch: int, rates: Rates) -> float:
