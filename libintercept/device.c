@@ -49,6 +49,7 @@ static const struct field {
     FIELD(kernel_gap_ns, U64),
     FIELD(graph_gap_ns, U64),
     FIELD(graph_launch_ns, U64),
+    FIELD(graph_node_ns, U64),
     FIELD(launch_queue, U64),
 #undef FIELD
 };

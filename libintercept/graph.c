@@ -175,7 +175,8 @@ static void finish_locked(struct ph_exec *exec, struct ph_stream *stream)
 void ph_exec_launch(struct ph_exec *exec, struct ph_stream *stream)
 {
     ph_host_call(PH_CALL_LAUNCH);
-    ph_host_cost(ph_spec()->graph_launch_ns > ph_spec()->call_cost[PH_CALL_LAUNCH] ? ph_spec()->graph_launch_ns - ph_spec()->call_cost[PH_CALL_LAUNCH] : 0);
+    uint64_t cost = ph_spec()->graph_launch_ns + exec->graph->nodes.count * ph_spec()->graph_node_ns;
+    ph_host_cost(cost > ph_spec()->call_cost[PH_CALL_LAUNCH] ? cost - ph_spec()->call_cost[PH_CALL_LAUNCH] : 0);
     PH_TRACE(ph_trace_call_begin("cudaGraphLaunch"));
     ph_device_code(stream->device);
     pthread_mutex_lock(&exec->lock);

@@ -92,7 +92,8 @@ struct ph_device_spec {
     uint64_t launch_latency_ns;    /* from the call to the first cycle on an idle stream */
     uint64_t kernel_gap_ns;        /* between back-to-back kernels in a stream */
     uint64_t graph_gap_ns;         /* as kernel_gap_ns, in a launch of a CUDA graph */
-    uint64_t graph_launch_ns;      /* host time of cudaGraphLaunch */
+    uint64_t graph_launch_ns;      /* host time of cudaGraphLaunch, and of each node in it */
+    uint64_t graph_node_ns;
     uint64_t launch_queue;         /* works of one stream that may be unfinished before a launch waits; 0: any number */
     struct ph_power power;
 };

@@ -37,6 +37,7 @@ class HostCosts:
     launch_queue: int           # works of one stream that may be unfinished before a launch waits; 0: any number
     graph_gap_ns: int = 0       # between back-to-back kernels of a CUDA graph
     graph_launch_ns: int = 0    # what cudaGraphLaunch costs the host
+    graph_node_ns: int = 0      # and what each node of the graph adds
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def load_gpu(model: str) -> GpuModel:
         host=HostCosts(MappingProxyType({name: calls.time_ns(name) for name in HOST_CALLS}), host.time_ns("launch_latency"),
                        host.time_ns("kernel_gap"), host.time_ns("unknown"), host.integer("launch_queue", low=0),
                        host.time_ns("graph_gap", default=host.time_ns("kernel_gap")),
-                       host.time_ns("graph_launch", default=calls.time_ns("launch"))),
+                       host.time_ns("graph_launch", default=calls.time_ns("launch")), host.time_ns("graph_node", default=0)),
         nccl=_nccl_times(top.table("nccl"), int(capability[0])),
         tables=MappingProxyType({key: top.raw(key) for key in ("efficiency", "contention", "power") if top.has(key)}))
     for table in (device, peak, calls, host, top):

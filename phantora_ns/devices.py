@@ -19,7 +19,8 @@ def device_lines(gpu: GpuModel) -> list[str]:
         "name": gpu.name, "memory_bytes": gpu.memory_bytes, "context_bytes": gpu.context_bytes, "comm_bytes": gpu.comm_bytes,
         "compute_major": gpu.compute_major, "compute_minor": gpu.compute_minor, "multiprocessors": gpu.multiprocessors,
         "nvlinks": gpu.nvlinks, "launch_latency_ns": host.launch_latency_ns, "kernel_gap_ns": host.kernel_gap_ns,
-        "graph_gap_ns": host.graph_gap_ns, "graph_launch_ns": host.graph_launch_ns, "launch_queue": host.launch_queue}
+        "graph_gap_ns": host.graph_gap_ns, "graph_launch_ns": host.graph_launch_ns, "graph_node_ns": host.graph_node_ns,
+        "launch_queue": host.launch_queue}
     return [f"{key} {value}" for key, value in fields.items()] + \
         [f"cost.{name} {value}" for name, value in host.call_ns.items()] + \
         [f"power.{name} {value}" for name, value in Power.of(gpu).fields()] + \

@@ -1,6 +1,7 @@
 /* tensors.cpp - device tensors seen from the CPU. See tensors.h. */
 #include "tensors.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -121,10 +122,10 @@ void mark(const c10::IValue &value, bool unknown)
 at::Tensor alias(const at::Tensor &tensor)
 {
     if (!on_device(tensor)) return tensor;
-    static char nothing;
-    void *pointer = tensor.numel() ? address(tensor) : &nothing;
-    at::Tensor same = at::from_blob(pointer, tensor.sizes(), tensor.strides(),
-                                    at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU));
+    auto options = at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU);
+    /* An empty one may grow: what the GPU's algorithm leaves out (ranks of a least squares solution) the CPU's may compute. */
+    if (!tensor.numel()) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
+    at::Tensor same = at::from_blob(address(tensor), tensor.sizes(), tensor.strides(), options);
     if (tensor.is_conj()) same._set_conj(true); /* bytes that stand for their conjugates or negatives still do */
     if (tensor.is_neg()) same._set_neg(true);
     return same;

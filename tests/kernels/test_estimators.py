@@ -75,7 +75,7 @@ def test_a_grouped_product_does_the_arithmetic_of_its_groups(operator, groups, m
 def test_a_grouped_product_takes_the_time_of_a_product_and_its_helper_does_not():
     context = ["aten::_grouped_mm", 2 * (16384 * 2048 + 8 * 2048 * 1024) + 32, 0, [[16384, 2048], [8, 2048, 1024], [8]]]
     time, *_ = TIMES.lookup(signature.KERNEL, launch(GROUPED, (132, 1, 1), (384, 1, 1)), context)
-    assert time == pytest.approx(gemm.duration_ns(product(1024, 2048, 2048, 8), H200), rel=0.01)
+    assert 1.1 < time / gemm.duration_ns(product(1024, 2048, 2048, 8), H200) < 1.3
     helper, *_ = TIMES.lookup(signature.KERNEL, launch("_ZN2at4cuda6detail25prepare_grouped_gemm_dataIN7cutlass10bfloat16_tE"),
                               context)
     assert helper < time / 5

@@ -37,6 +37,21 @@ def arithmetic(d):
 
 
 @case
+def least_squares(d):
+    """The GPU's algorithm leaves the rank out, the CPU's does not. A matrix of full rank, whose solution is one;
+    the two choose different algorithms, so its last bits are not compared."""
+    solution = torch.linalg.lstsq(grid(d, shape=(8, 6)) + 9 * torch.eye(8, 6, device=d), grid(d, shape=(8, 2))).solution
+    return [(solution * 1000).round()]
+
+
+@case
+def batches_of_factorisations(d):
+    """PyTorch takes MAGMA for them, which wants handles of every library."""
+    x = grid(d, shape=(64, 8, 8)) + 9 * torch.eye(8, device=d)
+    return [*torch.linalg.lu_factor(x), torch.linalg.solve(x, grid(d, shape=(64, 8, 2)))]
+
+
+@case
 def in_place_once(d):
     x, y = grid(d), grid(d)
     x += 1

@@ -1,7 +1,9 @@
-"""Time of library calls that only sizes are known of: transforms and dense solvers, from their operation counts.
+"""Time of library calls that only sizes are known of: transforms and dense solvers, from their sizes and operation counts.
 
-Why it exists: nobody has measured these calls, and a constant would make a large factorisation free. The formulas give the order
-of magnitude, which is why their source is a guess that the report counts.
+Why it exists: libraries choose algorithms by size, and launch hundreds of kernels for one call; a constant would make a large
+factorisation free. The source of these times stays a guess that the report counts. The constants of solvers are fitted to an H200
+(driver 580.159, torch 2.11.0+cu130, bench/frameworks/micro.py) on one half of the cases, chosen by a hash of their sizes; how far
+the others are is in docs/kernel-times.md.
 """
 
 from __future__ import annotations
@@ -12,19 +14,21 @@ import re
 from ..rates import Rates
 from .gemm import data_type
 
-POINTS_PER_PASS = 4096  # a transform of up to this many points is one pass through shared memory (cuFFT's documentation)
-COMPLEX = {4, 5, 6}     # cudaDataType
-BLOCK = 64              # columns that a blocked factorisation handles between two products
-STEPS_PER_BLOCK = 4     # kernels for each block: panel, triangular solve, product, and moving on
+POINTS_PER_PASS = 4096   # a transform of up to this many points is one pass through shared memory (cuFFT's documentation)
+COMPLEX = {4, 5, 6}      # cudaDataType
 
-# routine -> (operations in units of rows * columns * min(rows, columns), share of peak that blocked ones reach). The counts are
-# LAPACK's (Working Note 41); those of iterative ones assume their usual number of sweeps.
-SOLVERS = {"potrf": (1 / 3, 0.3), "getrf": (2 / 3, 0.3), "sytrf": (1 / 3, 0.1), "geqrf": (4 / 3, 0.3), "gels": (4 / 3, 0.1),
-           "syevd": (4 / 3, 0.05), "heevd": (4 / 3, 0.05), "syev": (4 / 3, 0.05), "syevj": (24, 0.05), "heevj": (24, 0.05),
-           "geev": (10, 0.02), "gesvd": (8 / 3, 0.05), "gesvdj": (24, 0.05), "gesvda": (8, 0.1)}
-WITH_VECTORS = {"syevd": 9, "heevd": 9, "syev": 9, "geev": 25, "gesvd": 21}
-# Those whose work is 2 * rows * columns * the fourth number: right-hand sides or reflectors, times a constant.
-PRODUCTS = {"potrs": 1.0, "getrs": 1.0, "sytrs": 1.0, "trsm": 0.5, "orgqr": 2.0, "ungqr": 2.0, "ormqr": 2.0, "unmqr": 2.0}
+# routine -> (operations in units of rows * columns * min(rows, columns), share of the peak, ns that each column waits for the one
+# before it). The counts are LAPACK's (Working Note 41); those of iterative ones assume their usual number of sweeps. Columns
+# decide up to a few thousand of them; they are those of a single matrix.
+SOLVERS = {"potrf": (1 / 3, 0.7, 327), "getrf": (2 / 3, 0.2, 1522), "sytrf": (1 / 3, 0.02, 7084), "geqrf": (4 / 3, 0.3, 2130),
+           "gels": (4 / 3, 0.3, 2663), "syevd": (4 / 3, 0.06, 8147), "heevd": (4 / 3, 0.06, 8147), "syev": (4 / 3, 0.06, 8147),
+           "syevj": (24, 0.01, 21673), "heevj": (24, 0.01, 21673), "geev": (10, 0.01, 43592), "gesvd": (8 / 3, 0.01, 21673),
+           "gesvdj": (24, 0.01, 21673), "gesvda": (8, 0.01, 21673)}
+WITH_VECTORS = {"syevd": (9, 0.3), "heevd": (9, 0.3), "syev": (9, 0.3), "geev": (25, 0.01), "gesvd": (21, 0.01)}
+# Those whose work is 2 * rows * columns * the fourth number (right-hand sides, reflectors), times a constant; share; ns a column.
+PRODUCTS = {"potrs": (1.0, 0.7, 497), "getrs": (1.0, 0.5, 432), "sytrs": (1.0, 0.5, 432), "trsm": (0.5, 0.5, 187),
+            "orgqr": (2 / 3, 0.3, 533), "ungqr": (2 / 3, 0.3, 533), "ormqr": (2.0, 0.3, 533), "unmqr": (2.0, 0.3, 533)}
+VECTOR_NS = 60           # a column of a triangular solve for one right-hand side, which is a kernel of its own
 _NAME = re.compile(r"(?:cusolverDn[SDCZX]|cublas[SDCZ])([a-z]+?)(?:Strided)?(?:Batched)?(?:_v2)?")
 
 
@@ -57,12 +61,15 @@ def _solver(routine: str, code: int, rows: int, columns: int, other: int, batch:
     width, kind = data_type(code)
     real = 4.0 if code in COMPLEX else 1.0  # a complex multiply-add is four real ones
     if routine in PRODUCTS:
-        flop, share = 2 * PRODUCTS[routine] * rows * columns * max(1, other), 0.3
+        units, share, column_ns = PRODUCTS[routine]
+        if routine == "trsm" and other <= 1:
+            column_ns = VECTOR_NS
+        flop = 2 * units * rows * columns * max(1, other)
     else:
-        units, share = SOLVERS[routine]
+        units, share, column_ns = SOLVERS[routine]
         if other and routine in WITH_VECTORS:
-            units = WITH_VECTORS[routine]
+            units, share = WITH_VECTORS[routine]
         flop = units * rows * columns * min(rows, columns)
-    steps = math.ceil(max(1, min(rows, columns)) / BLOCK) * STEPS_PER_BLOCK  # one after the other, whatever the batch
+    waiting = min(rows, columns) * column_ns  # one after the other, whatever the batch
     computing = real * flop * batch / (rates.peak(kind) * share)
-    return max(steps * rates.memory_ns("other", 0), computing, rates.memory_ns("other", 2.0 * rows * columns * width * batch))
+    return max(rates.memory_ns("other", 0) + waiting + computing, rates.memory_ns("other", 2.0 * rows * columns * width * batch))

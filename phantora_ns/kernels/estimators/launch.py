@@ -13,7 +13,7 @@ from typing import Any
 from .. import names, signature
 from ..rates import Rates
 from ..signature import Kernel
-from . import attention, gemm, grouped, memory, triton
+from . import attention, grouped, memory, triton
 
 LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
 MEMORY_BOUND, COMPUTE_BOUND, ATTENTION_BOUND = 0, 1, 2
@@ -75,7 +75,7 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates, identity: An
         return Estimate(attention.duration_ns(call, rates), ATTENTION, ATTENTION_BOUND)
     product = grouped.product(context.operator, kernel.name, context.input_bytes, context.shapes) if context else None
     if product is not None:
-        return Estimate(gemm.duration_ns(product, rates), GEMM, COMPUTE_BOUND)
+        return Estimate(grouped.duration_ns(product, rates), GEMM, COMPUTE_BOUND)
     found = memory.traffic(kernel, name)
     threads = kernel.blocks * kernel.block_threads
     if found is not None:
