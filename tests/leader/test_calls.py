@@ -182,8 +182,8 @@ class Id(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 128)]
 lib.ncclGetErrorString.restype = lib.ncclGetLastError.restype = ctypes.c_char_p
 comm = handle(lib.ncclCommInitRank, 1, Id(), 0)
 stream, side, fork = handle(lib.cudaStreamCreate), handle(lib.cudaStreamCreate), handle(lib.cudaEventCreate)
-data = handle(lib.cudaMalloc, ctypes.c_size_t(1 << 20))
-def reduce(on): return lib.ncclAllReduce(data, data, ctypes.c_size_t(1 << 18), 7, 0, comm, on)
+data, other = (handle(lib.cudaMalloc, ctypes.c_size_t(1 << 20)) for _ in range(2))
+def reduce(on): return lib.ncclAllReduce(data, other, ctypes.c_size_t(1 << 18), 7, 0, comm, on)
 check(reduce(stream))
 check(lib.cudaStreamBeginCapture(stream, 2))
 """

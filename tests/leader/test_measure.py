@@ -225,7 +225,7 @@ def test_a_leader_that_records_its_host_s_costs_measures_nothing_and_needs_no_cu
 
 
 def test_a_leader_that_is_to_record_something_else_says_so(lead):
-    with pytest.raises(AssertionError, match="PHANTORA_LEAD_RECORD=clocks: a leader records kernels or host"):
+    with pytest.raises(AssertionError, match="PHANTORA_LEAD_RECORD=clocks: a leader records kernels, host or values"):
         lead(PRELUDE + "\nfill(64, stream())\n", PHANTORA_LEAD_RECORD="clocks")
 
 
