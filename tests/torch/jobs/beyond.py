@@ -125,13 +125,17 @@ def solvers_and_transforms_have_the_cpus_values():
 
 @check
 def solvers_and_transforms_take_time():
-    for what, work, power in (("fft", torch.fft.fft, 2), ("cholesky", torch.linalg.cholesky, 3), ("qr", torch.linalg.qr, 3),
-                              ("eigh", torch.linalg.eigh, 3), ("lu", torch.linalg.lu_factor, 3)):
+    measured = {"cholesky": (1.79, 8.65), "qr": (28.7, 96.1), "lu": (11.9, 34.2)}  # ms on an H200: bench/frameworks/micro.py
+    for what, work in (("fft", torch.fft.fft), ("cholesky", torch.linalg.cholesky), ("qr", torch.linalg.qr),
+                       ("eigh", torch.linalg.eigh), ("lu", torch.linalg.lu_factor)):
         small, large = (torch.zeros(n, n, device="cuda") for n in (4096, 8192))
         work(small)
-        one, other = timed(lambda: work(small)), timed(lambda: work(large))  # noqa: B023
-        if not 2 ** (power - 1) < other / one < 2 ** (power + 1):
-            yield f"{what}: {one} ms at 4096, {other} ms at 8192"
+        times = timed(lambda: work(small)), timed(lambda: work(large))  # noqa: B023
+        if what not in measured and not 2 < times[1] / times[0] < 16:  # between a pass over memory and a cubic operation
+            yield f"{what}: {times} ms"
+        for ms, real in zip(times, measured.get(what, ()), strict=False):
+            if not 1 / 1.5 < ms / real < 1.5:
+                yield f"{what}: {ms} ms, and {real} on an H200"
 
 
 @check
