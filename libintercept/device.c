@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "core.h"
 #include "device.h"
+#include "fnv1a.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -189,12 +190,6 @@ static int environment_integer(const char *name, int otherwise, int least, int m
     return (int)value;
 }
 
-static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t length) {
-    for (const unsigned char *p = bytes, *end = p + length; p < end; p++)
-        hash = (hash ^ *p) * 0x100000001b3ULL;
-    return hash;
-}
-
 static void read_physical(void) {
     physical_count = environment_integer("PHANTORA_GPUS_PER_NODE", 1, 0, MAX_DEVICES);
 }
@@ -209,8 +204,8 @@ void ph_physical_uuid(int physical, unsigned char uuid[16]) {
     ph_spec();
     int place[2] = {environment_integer("PHANTORA_NODE", 0, 0, 1 << 24), physical};
     for (int half = 0; half < 2; half++) {
-        uint64_t hash = fnv1a(0xcbf29ce484222325ULL ^ (uint64_t)half, cluster_name, strlen(cluster_name));
-        hash = fnv1a(hash, place, sizeof place);
+        uint64_t hash = ph_fnv1a_text(PH_FNV1A ^ (uint64_t)half, cluster_name);
+        hash = ph_fnv1a(hash, place, sizeof place);
         hash ^= hash >> 29; /* FNV mixes its last bytes weakly into the high bits */
         hash *= 0xbf58476d1ce4e5b9ULL;
         hash ^= hash >> 32;

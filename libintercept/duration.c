@@ -4,6 +4,7 @@
  * read the answer from a mapped table without a message. Also here: which framework operator encloses the caller, which the
  * hub's estimators are told (docs/wire-protocol.md, LOOKUP). */
 #include "cudart.h"
+#include "fnv1a.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -34,9 +35,8 @@ static _Thread_local struct {
 PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims, const uint32_t *ranks);
 PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims, const uint32_t *ranks)
 {
-    uint64_t hash = input_bytes + 0xcbf29ce484222325ull;
+    uint64_t hash = ph_fnv1a_text(input_bytes + PH_FNV1A, name);
     uint32_t used = 0, kept = 0, all = 0;
-    for (const char *at = name; *at; at++) hash = (hash ^ (unsigned char)*at) * 0x100000001b3ull;
     for (uint32_t i = 0; i < shapes; i++) {
         hash = (hash ^ ranks[i]) * 0x100000001b3ull;
         for (uint32_t j = 0; j < ranks[i]; j++) hash = (hash ^ (uint64_t)dims[all++]) * 0x9e3779b97f4a7c15ull;
@@ -159,8 +159,7 @@ static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
 
 uint64_t ph_signature_key(const struct ph_pack *signature)
 {
-    uint64_t key = 0xcbf29ce484222325ull;
-    for (size_t i = 0; i < signature->length; i++) key = (key ^ signature->data[i]) * 0x100000001b3ull;
+    uint64_t key = ph_fnv1a(PH_FNV1A, signature->data, signature->length);
     return key ? key : 1;
 }
 

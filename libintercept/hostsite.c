@@ -14,6 +14,7 @@
  * (garbage collection, a page of memory, a signal): it happens to any site, so it is taken out of its key's mean, and the sum
  * of all of them is spread evenly over all sites, as one number. Nothing is lost from the sum, and no site is charged another's. */
 #include "hostsite.h"
+#include "fnv1a.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -77,8 +78,7 @@ static struct place arrive(enum ph_call call)
     struct place here = {.call = call, .key = {call + 1}};
     here.place = ph_operator_place(&here.name, in_history(call));
     if (here.place > PLACES) here.place = PLACES;
-    uint64_t site = 0xcbf29ce484222325ull ^ call;
-    for (const char *at = here.name ? here.name : ""; *at; at++) site = (site ^ (unsigned char)*at) * 0x100000001b3ull;
+    uint64_t site = ph_fnv1a_text(PH_FNV1A ^ call, here.name ? here.name : "");
     if (in_history(call)) site = (site ^ here.place) * 0x100000001b3ull;
     site = mix(site);
     here.key[1] = key_of(site, 1);

@@ -4,6 +4,7 @@
  * that a damaged cache cannot crash the job. Layout: phantora_ns/kernels/fatbin.py and docs/kernel-times.md. */
 #include "kernelinfo.h"
 #include "core.h"
+#include "fnv1a.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,14 +68,6 @@ static void map_file(void)
     file = map;
 }
 
-static uint64_t fnv1a64(const char *text, size_t length)
-{
-    uint64_t hash = 0xcbf29ce484222325ull;
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3ull;
-    return hash;
-}
-
 static bool is_named(const struct ph_kernel_info *record, const char *name, size_t length)
 {
     uint64_t room = header->file_bytes - header->names_at;
@@ -88,7 +81,7 @@ const struct ph_kernel_info *ph_kernel_info(const char *mangled_name)
     if (!file || !mangled_name)
         return NULL;
     size_t length = strlen(mangled_name);
-    uint64_t hash = fnv1a64(mangled_name, length);
+    uint64_t hash = ph_fnv1a(PH_FNV1A, mangled_name, length);
     const uint32_t *slots = (const uint32_t *)(const void *)(file + header->slots_at);
     const struct ph_kernel_info *records = (const struct ph_kernel_info *)(const void *)(file + header->records_at);
     uint32_t mask = header->slots - 1;

@@ -4,6 +4,7 @@
  * given shapes whose result hangs on values, or the host that reads so many bytes within an operator. A question is a text; occasions
  * count from 0 in each process. Rule: the leader and the simulated rank ask alike and count alike, whether they need the answer or not. */
 #include "core.h"
+#include "fnv1a.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +13,7 @@ static struct { uint64_t hash; uint32_t asked; bool used; } *table;
 static size_t room, used;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-uint64_t ph_question_hash(const char *question)
-{
-    uint64_t hash = 0xcbf29ce484222325ull; /* FNV-1a, as launch/values.py has it */
-    for (const char *at = question; *at; at++) hash = (hash ^ (unsigned char)*at) * 0x100000001b3ull;
-    return hash;
-}
+uint64_t ph_question_hash(const char *question) { return ph_fnv1a_text(PH_FNV1A, question); }
 
 static size_t slot_of(uint64_t hash)
 {

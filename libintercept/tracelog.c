@@ -9,6 +9,7 @@
  * the file is whole, however the process ended. Texts and signatures are logged once and then meant by number. */
 #define _GNU_SOURCE /* gettid */
 #include "tracelog.h"
+#include "fnv1a.h"
 #include "timeline.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -115,9 +116,7 @@ static void know_thread_locked(void)
  * full what is new is logged each time. */
 static uint32_t number_locked(const void *bytes, size_t length, uint64_t seed, bool *fresh)
 {
-    uint64_t hash = seed;
-    const unsigned char *at = bytes;
-    for (size_t i = 0; i < length; i++) hash = (hash ^ at[i]) * 0x100000001b3ull;
+    uint64_t hash = ph_fnv1a(seed, bytes, length);
     hash = hash ? hash : 1;
     uint64_t slot = hash % KNOWN;
     for (int tried = 0; tried < 64; tried++, slot = (slot + 1) % KNOWN) {
@@ -134,7 +133,7 @@ static uint32_t text_locked(const char *text)
 {
     bool fresh;
     struct text entry = {.length = (uint32_t)strlen(text)};
-    entry.id = number_locked(text, entry.length, 0xcbf29ce484222325ull, &fresh);
+    entry.id = number_locked(text, entry.length, PH_FNV1A, &fresh);
     if (fresh) append_locked(TEXT, &entry, sizeof entry, text, entry.length);
     return entry.id;
 }

@@ -59,6 +59,15 @@ int ph_lead_captures(void); /* under way, or just beginning */
 int ph_lead_awaited(void); /* results of small collectives that the GPU may be waiting for */
 bool ph_lead_keeps_order(void); /* host functions run in the order of their stream */
 
+/* ---- pinned.c -------------------------------------------------------------------------------------------------------------------- */
+struct ph_lead_pinned {
+    struct ph_lead_pinned *next;
+    unsigned class;
+    unsigned char *bytes;
+};
+struct ph_lead_pinned *ph_lead_pin(size_t bytes, void *stream); /* at least so many; may wait for what `stream` waits for */
+void ph_lead_unpin(struct ph_lead_pinned *block);               /* also in a host function */
+
 /* ---- values.c -------------------------------------------------------------------------------------------------------------------- */
 bool ph_lead_keeps_values(void);
 /* The host reads `bytes` of the GPU's into `host` by a copy that has been issued to `stream`, or is `there` already. */

@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY_DEFAULT = 4, PATIENCE_MS = 120000, CLASSES = 16, SMALLEST = 4096 };
+enum { COPY_DEFAULT = 4, PATIENCE_MS = 120000 };
 
-int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaStreamSynchronize(void *), cudaHostAlloc(void **, size_t, unsigned);
+int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaStreamSynchronize(void *);
 int cudaLaunchHostFunc(void *, void (*)(void *), void *), cudaMalloc(void **, size_t), cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int);
 
 static void must(int error, const char *what)
@@ -32,66 +32,42 @@ static void copy(void *to, const void *from, size_t bytes, void *stream)
     ph_heat_copied(stream, bytes);
 }
 
-/* ---- pinned memory for results: taken once, used over and over ------------------------------------------------------------------ */
-struct block {
-    struct block *next;
-    unsigned class;
-    size_t bytes;          /* of the result */
-    uint64_t request;      /* the FETCH */
-    uint64_t issued;       /* ph_heat_issued when it was sent */
-    unsigned char *pinned;
+/* ---- small operations ---------------------------------------------------------------------------------------------------------------- */
+struct result {
+    struct ph_lead_pinned *pinned;
+    size_t bytes;
+    uint64_t request; /* the FETCH */
+    uint64_t issued;  /* ph_heat_issued when it was sent */
 };
-static struct block *spare[CLASSES]; /* SMALLEST << class bytes each */
-static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int awaited;
 
 int ph_lead_awaited(void) { return atomic_load_explicit(&awaited, memory_order_relaxed); }
 
-static struct block *block_take(size_t bytes, void *stream)
-{
-    unsigned class = 0;
-    while ((size_t)SMALLEST << class < bytes) class++;
-    if (class >= CLASSES) ph_die("a result of %zu bytes is too large to be carried", bytes);
-    pthread_mutex_lock(&spare_lock);
-    struct block *block = spare[class];
-    if (block) spare[class] = block->next;
-    pthread_mutex_unlock(&spare_lock);
-    if (block) return block;
-    if (!(block = calloc(1, sizeof *block))) ph_die("out of host memory");
-    ph_lead_settle(stream); /* pinning may wait for the GPU */
-    must(PH_REAL(cudaHostAlloc)((void **)&block->pinned, (size_t)SMALLEST << class, 0), "pin host memory");
-    block->class = class;
-    return block;
-}
-
-/* ---- small operations ---------------------------------------------------------------------------------------------------------------- */
 /* CUDA's own thread, in the order of the stream. */
 static void receive(void *data)
 {
-    struct block *block = data;
+    struct result *result = data;
     struct ph_reply reply;
     size_t got = 0;
     ph_heat_receiving();
-    if (ph_wait(block->request, &reply, PATIENCE_MS)) {
+    if (ph_wait(result->request, &reply, PATIENCE_MS)) {
         const unsigned char *bytes = ph_read_bytes(&reply, &got);
-        if (got > block->bytes) got = block->bytes;
-        if (got) memcpy(block->pinned, bytes, got);
+        if (got > result->bytes) got = result->bytes;
+        if (got) memcpy(result->pinned->bytes, bytes, got);
         ph_reply_free(&reply);
     } else {
         ph_warn("a small collective's result did not come within %d s although the GPU waits for it; it reads as zero", PATIENCE_MS / 1000);
     }
-    memset(block->pinned + got, 0, block->bytes - got); /* members that sent nothing count as zeros */
-    ph_heat_received(block->issued);
+    memset(result->pinned->bytes + got, 0, result->bytes - got); /* members that sent nothing count as zeros */
+    ph_heat_received(result->issued);
     atomic_fetch_sub(&awaited, 1);
 }
 
 static void delivered(void *data)
 {
-    struct block *block = data;
-    pthread_mutex_lock(&spare_lock);
-    block->next = spare[block->class];
-    spare[block->class] = block;
-    pthread_mutex_unlock(&spare_lock);
+    struct result *result = data;
+    ph_lead_unpin(result->pinned);
+    free(result);
 }
 
 /* An emulated GPU below runs host functions beside its streams, not in their order: there the host waits as well. */
@@ -105,22 +81,24 @@ bool ph_lead_keeps_order(void)
 static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
 {
     struct ph_pack body = {0};
-    struct block *block = block_take(op->recv_bytes, op->stream);
-    block->bytes = op->recv_bytes;
-    block->request = ph_request_id();
-    ph_pack_uint(&body, block->request);
+    struct result *result = calloc(1, sizeof *result);
+    if (!result) ph_die("out of host memory");
+    result->pinned = ph_lead_pin(op->recv_bytes, op->stream);
+    result->bytes = op->recv_bytes;
+    result->request = ph_request_id();
+    ph_pack_uint(&body, result->request);
     ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
     ph_pack_uint(&body, node);
     ph_pack_uint(&body, index);
     atomic_fetch_add(&awaited, 1);
     ph_heat_stop(); /* while a stream waits for others nothing may wait for the GPU that the job does not know of */
-    block->issued = ph_heat_issued();
+    result->issued = ph_heat_issued();
     ph_send(PH_FETCH, &body, 4);
     ph_pack_free(&body);
-    if (ph_lead_keeps_order()) must(PH_REAL(cudaLaunchHostFunc)(op->stream, receive, block), "queue a host function");
-    else ph_lead_settle(op->stream), receive(block);
-    copy(op->recv, block->pinned, op->recv_bytes, op->stream);
-    must(PH_REAL(cudaLaunchHostFunc)(op->stream, delivered, block), "queue a host function");
+    if (ph_lead_keeps_order()) must(PH_REAL(cudaLaunchHostFunc)(op->stream, receive, result), "queue a host function");
+    else ph_lead_settle(op->stream), receive(result);
+    copy(op->recv, result->pinned->bytes, op->recv_bytes, op->stream);
+    must(PH_REAL(cudaLaunchHostFunc)(op->stream, delivered, result), "queue a host function");
 }
 
 static void *read_back(const void *from, size_t bytes, void *stream)

@@ -19,21 +19,18 @@ enum { BYTE, CHAR, SHORT, INT, LONG }; /* c10::ScalarType */
 enum { COPY_DEFAULT = 4 };
 #define MOST_BYTES (1ull << 30) /* of one run's file */
 
-int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaStreamSynchronize(void *), cudaHostAlloc(void **, size_t, unsigned);
+int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaStreamSynchronize(void *);
 int cudaLaunchHostFunc(void *, void (*)(void *), void *);
 
 struct kept {
-    struct kept *next;
-    size_t room;
-    unsigned char *pinned; /* NULL: `from` is the job's own memory */
+    struct ph_lead_pinned *pinned; /* NULL: `from` is the job's own memory */
     const void *from;
     size_t bytes;
     uint32_t occasion;
     int dtype;
     char question[PH_QUESTION];
 };
-static struct kept *spare;
-static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER, file_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- the file --------------------------------------------------------------------------------------------------------------- */
 static int narrowest(const int64_t *values, size_t count)
@@ -89,30 +86,22 @@ static void write_down(const struct kept *kept)
 }
 
 /* ---- on their way ------------------------------------------------------------------------------------------------------------- */
+static struct kept *new_kept(const char *question, uint32_t occasion, const void *from, size_t bytes, int dtype)
+{
+    struct kept *kept = calloc(1, sizeof *kept);
+    if (!kept) ph_die("out of host memory");
+    strcpy(kept->question, question);
+    kept->occasion = occasion, kept->from = from, kept->bytes = bytes, kept->dtype = dtype;
+    return kept;
+}
+
 /* CUDA's own thread, in the order of the stream. */
 static void arrived(void *data)
 {
     struct kept *kept = data;
     write_down(kept);
-    pthread_mutex_lock(&spare_lock);
-    kept->next = spare;
-    spare = kept;
-    pthread_mutex_unlock(&spare_lock);
-}
-
-static struct kept *take(size_t room, void *stream)
-{
-    struct kept **at = &spare, *kept;
-    pthread_mutex_lock(&spare_lock);
-    while (*at && (*at)->room < room) at = &(*at)->next;
-    if ((kept = *at)) *at = kept->next;
-    pthread_mutex_unlock(&spare_lock);
-    if (kept) return kept;
-    if (!(kept = calloc(1, sizeof *kept))) ph_die("out of host memory");
-    kept->room = room;
-    if (room) ph_lead_settle(stream); /* pinning may wait for the GPU */
-    if (room && PH_REAL(cudaHostAlloc)((void **)&kept->pinned, room, 0) != 0) ph_die("the leader cannot pin %zu bytes of host memory", room);
-    return kept;
+    if (kept->pinned) ph_lead_unpin(kept->pinned);
+    free(kept);
 }
 
 static void when_there(struct kept *kept, void *stream)
@@ -126,10 +115,9 @@ bool ph_lead_keeps_values(void) { return ph_lead_records() == PH_RECORD_VALUES; 
 void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there)
 {
     if (!ph_lead_keeps_values() || bytes > PH_SMALL_BYTES) return;
-    struct kept *kept = take(0, stream);
-    kept->from = host, kept->bytes = bytes, kept->dtype = BYTE;
-    ph_read_question(kept->question, bytes);
-    kept->occasion = ph_occasion(ph_question_hash(kept->question));
+    char question[PH_QUESTION];
+    ph_read_question(question, bytes);
+    struct kept *kept = new_kept(question, ph_occasion(ph_question_hash(question)), host, bytes, BYTE);
     if (there) arrived(kept);
     else when_there(kept, stream);
 }
@@ -145,11 +133,10 @@ PH_EXPORT void phantora_values_record(const char *question, const void *device, 
     if (!bytes) return;
     ph_host_pause();
     ph_lead_copying(true);
-    struct kept *kept = take(bytes, stream);
-    strcpy(kept->question, question);
-    kept->occasion = occasion;
-    kept->from = kept->pinned, kept->bytes = bytes, kept->dtype = dtype;
-    if (PH_REAL(cudaMemcpyAsync)(kept->pinned, device, bytes, COPY_DEFAULT, stream) != 0) ph_die("the leader cannot read a result back: the job's own earlier error");
+    struct ph_lead_pinned *pinned = ph_lead_pin(bytes, stream);
+    struct kept *kept = new_kept(question, occasion, pinned->bytes, bytes, dtype);
+    kept->pinned = pinned;
+    if (PH_REAL(cudaMemcpyAsync)(pinned->bytes, device, bytes, COPY_DEFAULT, stream) != 0) ph_die("the leader cannot read a result back: the job's own earlier error");
     when_there(kept, stream);
     ph_lead_copying(false);
     ph_host_resume();

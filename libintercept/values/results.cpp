@@ -43,6 +43,11 @@ void tell_outer(Frame *outer, const c10::IValue &value)
     });
 }
 
+bool is_filled(const Frame &frame, const void *where)
+{
+    return std::find(frame.filled.begin(), frame.filled.end(), where) != frame.filled.end();
+}
+
 /* Whether an argument of an operator that has run was an infinity or a NaN already, or asks for one (a mask of -inf). */
 bool had_non_finite(c10::ArrayRef<c10::IValue> inputs, const std::vector<Saved> &before)
 {
@@ -154,7 +159,7 @@ void forget_large(Frame &frame, const c10::IValue &value)
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (!on_device(tensor) || size_of(tensor) != Size::kLarge || !face.is_device(address(tensor))) return;
         if (!tensor.is_non_overlapping_and_dense()) return; /* what lies in its gaps is not its own */
-        if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) != frame.filled.end()) return;
+        if (is_filled(frame, address(tensor))) return;
         if (frame.captured) {
             at_launch([where = address(tensor), bytes = tensor.nbytes(), zeroes = frame.op->zeroes] {
                 if (face.forget(where, bytes) && zeroes) face.known(where, bytes);
@@ -172,7 +177,7 @@ void mark_changed(Frame &frame, const c10::IValue &value)
 {
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (!on_device(tensor) || size_of(tensor) == Size::kOpaque) return;
-        if (std::find(frame.filled.begin(), frame.filled.end(), address(tensor)) != frame.filled.end()) return;
+        if (is_filled(frame, address(tensor))) return;
         if (frame.captured) at_launch([view = captured_view(tensor), unknown = !frame.op->zeroes] { mark(view, unknown); });
         else mark(tensor, !frame.op->zeroes);
     });
@@ -184,7 +189,7 @@ void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
         each_tensor(value, [&](const at::Tensor &tensor) {
             if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
             const void *where = address(tensor);
-            if (std::find(frame.filled.begin(), frame.filled.end(), where) != frame.filled.end()) return;
+            if (is_filled(frame, where)) return;
             if (frame.captured) {
                 at_launch([view = captured_view(tensor)] {
                     settle(view);

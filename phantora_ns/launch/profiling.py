@@ -6,7 +6,7 @@ What calls cost the host, and what passes between them, takes a run of its own: 
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,21 +41,21 @@ def run_profile(argv: Sequence[str], options: Mapping[str, Any], output: Path | 
     if record == VALUES:
         return _record_values(first, output, named or (0,))
     into = Path(databases.user_path(first.cluster.gpu_model.model) if output is None else output).absolute()
-    _check_output(into)
+    _check_output(into, _open_database)
     first = replace(first, record_into=into)
     led: list[int] = []
     rank: int | None = first.leading.rank if record != HOST else None
     while rank is not None:
-        code, report = _run(first, into, rank, KERNELS, f"rank {rank} leads; run {len(led) + 1}"
+        code, runner = _run(first, _with(into, first.databases), rank, KERNELS, f"rank {rank} leads; run {len(led) + 1}"
                             f"{f' of {len(named)}' if named is not None else ''}")
         if code != 0:
             return code
         led.append(rank)
-        rank = next((rank for rank in named if rank not in led), None) if named is not None else next_leader(report, led)
+        rank = next((rank for rank in named if rank not in led), None) if named is not None else next_leader(runner.report, led)
     if record != KERNELS:
         host = named[0] if named and record == HOST else 0
-        code, _ = _run(first, into, host, HOST, f"rank {host} leads once more, for what its host pays" if led else
-                       f"rank {host} leads, for what its host pays")
+        announcement = f"rank {host} leads{' once more' if led else ''}, for what its host pays"
+        code, _ = _run(first, _with(into, first.databases), host, HOST, announcement)
         if code != 0:
             return code
     if not first.quiet:
@@ -68,25 +68,11 @@ def run_profile(argv: Sequence[str], options: Mapping[str, Any], output: Path | 
 def _record_values(first: Request, output: Path | None, ranks: Sequence[int]) -> int:
     """The runs of `profile --record values`, one leader after another; returns an exit code. Raises UsageError."""
     into = default_file(first.cluster.gpu_model.model, first.command.argv, first.cwd) if output is None else output.absolute()
-    try:
-        if into.exists():
-            read(into)
-        else:
-            into.parent.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"-o {into}: {error}; on the command line; choose another file") from error
-    assert first.leading is not None
+    _check_output(into, read)
     kept = 0
     for rank in ranks:
-        request = replace(first, leading=replace(first.leading, rank=rank, record=VALUES), record_into=into)
-        if not request.quiet:
-            say(f"rank {rank} leads, for the values that its GPU computes")
-        runner = Runner(request)
-        code = runner.run()
-        if code == 0 and not runner.values_kept:
-            why = _absence(runner.report, rank) or "the job neither reads nor chooses by any"
-            say(f"no values were recorded on rank {rank}: {why}")
-            code = EXIT_OURS
+        code, runner = _run(replace(first, record_into=into), first.databases, rank, VALUES,
+                            f"rank {rank} leads, for the values that its GPU computes")
         if code != 0:
             return code
         kept += runner.values_kept
@@ -96,19 +82,22 @@ def _record_values(first: Request, output: Path | None, ranks: Sequence[int]) ->
     return 0
 
 
-def _run(first: Request, into: Path, rank: int, record: str, announcement: str) -> tuple[int, Mapping[str, Any] | None]:
-    """One run with one leader: (its exit code, or ours when it recorded nothing; its report)."""
+def _run(first: Request, asked: Sequence[str], rank: int, record: str, announcement: str) -> tuple[int, Runner]:
+    """One run with one leader that asks these databases: (its exit code, or ours when it recorded nothing; the run)."""
     assert first.leading is not None
-    request = replace(first, leading=replace(first.leading, rank=rank, record=record), databases=_with(into, first.databases))
+    request = replace(first, leading=replace(first.leading, rank=rank, record=record), databases=tuple(asked))
     if not request.quiet:
         say(announcement)
     runner = Runner(request)
     code = runner.run()
-    problem = _problem(runner.report, rank, record) if code == 0 else None
+    problem = _problem(runner, rank, record) if code == 0 else None
     if problem is not None:
-        say(f"nothing was {'measured' if record == KERNELS else 'recorded of the host'} on rank {rank}: {problem}")
+        say(f"{_NOTHING[record]} on rank {rank}: {problem}")
         code = EXIT_OURS
-    return code, runner.report
+    return code, runner
+
+
+_NOTHING = {KERNELS: "nothing was measured", HOST: "nothing was recorded of the host", VALUES: "no values were recorded"}
 
 
 def next_leader(report: Mapping[str, Any] | None, led: Sequence[int]) -> int | None:
@@ -128,25 +117,19 @@ def next_leader(report: Mapping[str, Any] | None, led: Sequence[int]) -> int | N
     return best
 
 
-def _problem(report: Mapping[str, Any] | None, rank: int, record: str) -> str | None:
+def _problem(runner: Runner, rank: int, record: str) -> str | None:
     """Why a run that ended well has recorded nothing, None when it has."""
-    leading = (report or {}).get("leading") or {}
+    leading = (runner.report or {}).get("leading") or {}
     if leading.get("problem"):
         return leading["problem"]
-    absent = _absence(report, rank)
-    if absent is not None:
-        return absent
+    if rank not in leading.get("led", ()):
+        return ("no process of the job came as its leader; its Python has to start with RANK set, as under torchrun, and without "
+                "-I or -E")
+    if record == VALUES:
+        return None if runner.values_kept else "the job neither reads nor chooses by any"
     if not leading.get("samples" if record == KERNELS else "host_recorded"):
         return "its process launched no work on the GPU, or ended without its exit handlers (os._exit, a signal)"
     return None
-
-
-def _absence(report: Mapping[str, Any] | None, rank: int) -> str | None:
-    """Why nobody led, None when the rank did."""
-    if rank in ((report or {}).get("leading") or {}).get("led", ()):
-        return None
-    return ("no process of the job came as its leader; its Python has to start with RANK set, as under torchrun, and without "
-            "-I or -E")
 
 
 def _world(request: Request) -> int:
@@ -158,15 +141,18 @@ def _with(into: Path, others: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*([str(into)] if into.is_file() else []), *others]))
 
 
-def _check_output(path: Path) -> None:
-    """Raises UsageError for a file that cannot become, or is not, a kernel-time database."""
+def _open_database(path: Path) -> None:
     from phantora_ns.kernels.database import Database
-    from phantora_ns.kernels.schema import DatabaseError
 
+    Database.open(path).close()
+
+
+def _check_output(path: Path, opened: Callable[[Path], object]) -> None:
+    """Raises UsageError for a file that cannot become what is to be added to, or that `opened` finds to be something else."""
     try:
         if path.exists():
-            Database.open(path).close()
+            opened(path)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-    except (DatabaseError, OSError) as error:
+    except (ValueError, OSError) as error:  # DatabaseError is a ValueError
         raise UsageError(f"-o {path}: {error}; on the command line; choose another file") from error

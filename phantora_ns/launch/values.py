@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from phantora_ns.kernels.databases import user_path
+from phantora_ns.kernels.signature import fnv1a64
 from phantora_ns.launch.errors import LaunchError, UsageError
 
 ZEROS, BALANCED, REPLAY = "zeros", "balanced", "replay"
@@ -79,14 +80,6 @@ def check(text: str, gpu: str, argv: Sequence[str], cwd: str) -> Values:
     return Values(REPLAY, path)
 
 
-def question_hash(question: bytes) -> int:
-    """FNV-1a of 64 bits, as libintercept/occasion.c has it."""
-    value = 0xCBF29CE484222325
-    for byte in question:
-        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return value
-
-
 def read_recorded(data: bytes, rank: int) -> Iterator[Value]:
     """The values in a leader's records, in its order; a last one that is cut short (the leader was killed) is left out."""
     at = 0
@@ -102,7 +95,7 @@ def read_recorded(data: bytes, rank: int) -> Iterator[Value]:
 def write(path: Path, values: Sequence[Value], about: Mapping[str, Any]) -> None:
     """Writes a file of values. `about`: what is to be known of the job, JSON. Raises OSError."""
     meta = json.dumps(dict(about), sort_keys=True).encode()
-    rows = sorted((question_hash(value.question.encode()), value.rank, value.occasion, value) for value in values)
+    rows = sorted((fnv1a64(value.question.encode()), value.rank, value.occasion, value) for value in values)
     offset = _HEADER.size + _ENTRY.size * len(rows)
     index, blobs = bytearray(), bytearray()
     for key, rank, occasion, value in rows:
