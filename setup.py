@@ -1,8 +1,10 @@
-"""Why it exists: `pip install .` must compile the C parts, by the Makefile's rules and no second copy of them.
+"""Why it exists: `pip install .` must compile the C parts, by the Makefile's rules and no second
+copy of them.
 
-Everything declarative is in pyproject.toml. Rule: this file decides only *where* the results go and *which* Python's
-torch the values library is compiled against.
+Everything declarative is in pyproject.toml. Rule: this file decides only *where* the results go and
+*which* Python's torch the values library is compiled against.
 """
+
 import os
 import shutil
 import subprocess
@@ -16,14 +18,29 @@ ROOT = Path(__file__).resolve().parent
 
 
 def make_native(library_dir: Path, object_dir: Path) -> None:
-    """Compiles the C parts into `library_dir`; raises SystemExit with the cure when make or the compiler is missing."""
+    """Compiles the C parts into `library_dir`; raises SystemExit with the cure when make or the
+    compiler is missing."""
     make = shutil.which("make")
     if make is None:
-        raise SystemExit("phantora-ns: `make` is not installed; install make and a C compiler, then try again")
-    # An outer make's flags (its job server) would confuse this one; a build frontend's PYTHONPATH hides the
-    # environment's torch, against which the values library must be compiled.
-    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH")}
-    command = [make, "-C", str(ROOT), "native", f"LIB={library_dir}", f"OBJ={object_dir}", f"TORCH_PYTHON={sys.executable}"]
+        raise SystemExit(
+            "phantora-ns: `make` is not installed; install make and a C compiler, then try again"
+        )
+    # An outer make's flags (its job server) would confuse this one; a build frontend's PYTHONPATH
+    # hides the environment's torch, against which the values library must be compiled.
+    environment = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH")
+    }
+    command = [
+        make,
+        "-C",
+        str(ROOT),
+        "native",
+        f"LIB={library_dir}",
+        f"OBJ={object_dir}",
+        f"TORCH_PYTHON={sys.executable}",
+    ]
     if subprocess.run(command, env=environment, check=False).returncode != 0:
         raise SystemExit("phantora-ns: the C parts did not compile (see above)")
 
@@ -33,7 +50,9 @@ class BuildWithNative(build_py):
 
     def run(self):
         super().run()
-        if os.environ.get("PHANTORA_SKIP_NATIVE"):  # `make build` compiles by itself, after torch is there
+        if os.environ.get(
+            "PHANTORA_SKIP_NATIVE"
+        ):  # `make build` compiles by itself, after torch is there
             return
         if self.editable_mode:
             make_native(ROOT / "phantora_ns" / "lib", ROOT / "build" / "obj")

@@ -1,9 +1,10 @@
 /* main.c - phantora-sandbox: the helper that owns a simulated cluster's namespaces.
  *
- * Why it exists: Python cannot enter a user namespace once its libraries have started threads, and a machine that restricts
- * user namespaces can allow one small program by its path (an AppArmor profile). Usage:
- *     phantora-sandbox run SPEC [CHANNEL_FD]       builds the cluster of SPEC ("-": stdin; format: spec.c) and runs its command
- *     phantora-sandbox guard PARENT_PID COMMAND... becomes COMMAND, and is killed when process PARENT_PID dies */
+ * Why it exists: Python cannot enter a user namespace once its libraries have started threads, and
+ * a machine that restricts user namespaces can allow one small program by its path (an AppArmor
+ * profile). Usage: phantora-sandbox run SPEC [CHANNEL_FD]       builds the cluster of SPEC ("-":
+ * stdin; format: spec.c) and runs its command phantora-sandbox guard PARENT_PID COMMAND... becomes
+ * COMMAND, and is killed when process PARENT_PID dies */
 #include "sandbox.h"
 
 #include <dirent.h>
@@ -16,16 +17,17 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-static int usage(void) {
+static int usage(void)
+{
     fputs("usage: phantora-sandbox run SPEC [CHANNEL_FD]\n"
           "       phantora-sandbox guard PARENT_PID COMMAND [ARGUMENT...]\n",
           stderr);
     return EXIT_USAGE;
 }
 
-static int guard(char **argv) {
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL))
-        die_with_errno("asking to die with the launcher");
+static int guard(char **argv)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL)) die_with_errno("asking to die with the launcher");
     if (getppid() != atoi(argv[0])) /* it died before we asked */
         return EXIT_SETUP;
     execvp(argv[1], argv + 1);
@@ -33,21 +35,19 @@ static int guard(char **argv) {
 }
 
 /* The job is to inherit the three standard descriptors and nothing else, whatever we were given. */
-static void keep_descriptors_from_the_job(void) {
+static void keep_descriptors_from_the_job(void)
+{
     DIR *folder = opendir("/proc/self/fd");
-    if (!folder)
-        die_with_errno("reading /proc/self/fd");
+    if (!folder) die_with_errno("reading /proc/self/fd");
     for (struct dirent *entry; (entry = readdir(folder));)
-        if (atoi(entry->d_name) > 2)
-            fcntl(atoi(entry->d_name), F_SETFD, FD_CLOEXEC);
+        if (atoi(entry->d_name) > 2) fcntl(atoi(entry->d_name), F_SETFD, FD_CLOEXEC);
     closedir(folder);
 }
 
-int main(int argc, char **argv) {
-    if (argc >= 4 && !strcmp(argv[1], "guard"))
-        return guard(argv + 2);
-    if (argc < 3 || argc > 4 || strcmp(argv[1], "run"))
-        return usage();
+int main(int argc, char **argv)
+{
+    if (argc >= 4 && !strcmp(argv[1], "guard")) return guard(argv + 2);
+    if (argc < 3 || argc > 4 || strcmp(argv[1], "run")) return usage();
     int channel = argc == 4 ? atoi(argv[3]) : -1;
     if (channel >= 0 && fcntl(channel, F_GETFD) < 0) {
         fprintf(stderr, "phantora-sandbox: descriptor %d of the channel is not open\n", channel);

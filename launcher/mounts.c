@@ -1,9 +1,11 @@
-/* mounts.c - what a node sees differently from its host: /sys, /proc, /dev/shm, /etc/hosts and the GPUs' device files.
+/* mounts.c - what a node sees differently from its host: /sys, /proc, /dev/shm, /etc/hosts and the
+ * GPUs' device files.
  *
- * Why it exists: the node keeps the machine's whole file system (a cluster's shared home, so to say), and only that which
- * would betray the other nodes or the host is replaced. No pivot_root: paths, the run directory included, stay the same.
- * Rule: everything lives in the node's own mount namespace, so its death removes it. Mounts that have to survive being
- * covered are taken by open_tree(2) first and put back by move_mount(2); both, and fsopen, need Linux 5.2. */
+ * Why it exists: the node keeps the machine's whole file system (a cluster's shared home, so to
+ * say), and only that which would betray the other nodes or the host is replaced. No pivot_root:
+ * paths, the run directory included, stay the same. Rule: everything lives in the node's own mount
+ * namespace, so its death removes it. Mounts that have to survive being covered are taken by
+ * open_tree(2) first and put back by move_mount(2); both, and fsopen, need Linux 5.2. */
 #include "sandbox.h"
 
 #include <errno.h>
@@ -21,71 +23,80 @@
 #endif
 
 /* A detached copy of the mount at `path`, as a file descriptor; -1 with errno. */
-static int take(const char *path, bool recursive) {
+static int take(const char *path, bool recursive)
+{
     unsigned flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (recursive ? AT_RECURSIVE : 0);
     return (int)syscall(SYS_open_tree, AT_FDCWD, path, flags);
 }
 
-static int put(int tree, const char *path) {
+static int put(int tree, const char *path)
+{
     return (int)syscall(SYS_move_mount, tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH);
 }
 
-/* A fresh /sys shows this node's network interfaces. Where something is mounted over parts of the outer /sys the kernel
- * refuses it: then the outer one stays, which only tools that list interfaces by file notice. */
-static void mount_sys(void) {
+/* A fresh /sys shows this node's network interfaces. Where something is mounted over parts of the
+ * outer /sys the kernel refuses it: then the outer one stays, which only tools that list interfaces
+ * by file notice. */
+static void mount_sys(void)
+{
     int cgroup = take("/sys/fs/cgroup", true);
     if (mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL)) {
         step("/sys (the machine's own: a fresh one is refused here)");
     } else {
-        if (cgroup >= 0)
-            put(cgroup, "/sys/fs/cgroup");
+        if (cgroup >= 0) put(cgroup, "/sys/fs/cgroup");
         step("/sys");
     }
-    if (cgroup >= 0)
-        close(cgroup);
+    if (cgroup >= 0) close(cgroup);
 }
 
-/* Likewise for /proc; with the outer one, /proc/self is right and /proc/<getpid()> is another process. */
-static void mount_proc(void) {
+/* Likewise for /proc; with the outer one, /proc/self is right and /proc/<getpid()> is another
+ * process. */
+static void mount_proc(void)
+{
     if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL))
         step("/proc (the machine's own, with its process numbers: a fresh one is refused here)");
     else
         step("/proc");
 }
 
-static void make_file(const char *path, mode_t mode) {
+static void make_file(const char *path, mode_t mode)
+{
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, mode);
-    if (fd < 0)
-        die_with_errno("creating %s", path);
+    if (fd < 0) die_with_errno("creating %s", path);
     close(fd);
 }
 
-/* Terminals of the node's own: in the machine's devpts, the mode of ptmx may keep a node from opening any. */
-static void mount_pts(int outer) {
-    if (mkdir("/dev/pts", 0755))
-        die_with_errno("creating /dev/pts");
-    if (mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620") && outer >= 0)
+/* Terminals of the node's own: in the machine's devpts, the mode of ptmx may keep a node from
+ * opening any. */
+static void mount_pts(int outer)
+{
+    if (mkdir("/dev/pts", 0755)) die_with_errno("creating /dev/pts");
+    if (mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC,
+              "newinstance,ptmxmode=0666,mode=0620") &&
+        outer >= 0)
         put(outer, "/dev/pts");
-    if (outer >= 0)
-        close(outer);
+    if (outer >= 0) close(outer);
 }
 
-/* /dev/nvidia*: mknod is refused in a user namespace, so a private /dev gets the machine's usual nodes bound into it, and
- * /dev/null under the GPUs' names. Left alone where a real GPU is, since a real driver needs its own nodes. */
-static void mount_dev(int gpus) {
+/* /dev/nvidia*: mknod is refused in a user namespace, so a private /dev gets the machine's usual
+ * nodes bound into it, and /dev/null under the GPUs' names. Left alone where a real GPU is, since a
+ * real driver needs its own nodes. */
+static void mount_dev(int gpus)
+{
     static const char *const nodes[] = {"/dev/null",    "/dev/zero", "/dev/full", "/dev/random",
                                         "/dev/urandom", "/dev/tty",  "/dev/fuse", "/dev/kvm"};
-    static const char *const folders[] = {"/dev/mqueue", "/dev/hugepages", "/dev/infiniband", "/dev/dri"};
-    static const char *const links[][2] = {{"/proc/self/fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"},
-                                           {"fd/2", "/dev/stderr"},      {"pts/ptmx", "/dev/ptmx"}};
+    static const char *const folders[] = {"/dev/mqueue", "/dev/hugepages", "/dev/infiniband",
+                                          "/dev/dri"};
+    static const char *const links[][2] = {{"/proc/self/fd", "/dev/fd"},
+                                           {"fd/0", "/dev/stdin"},
+                                           {"fd/1", "/dev/stdout"},
+                                           {"fd/2", "/dev/stderr"},
+                                           {"pts/ptmx", "/dev/ptmx"}};
     enum { NODES = sizeof nodes / sizeof *nodes, FOLDERS = sizeof folders / sizeof *folders };
     int node_trees[NODES], folder_trees[FOLDERS];
-    if (!gpus || !access("/dev/nvidiactl", F_OK))
-        return;
-    for (int i = 0; i < NODES; i++)
-        node_trees[i] = take(nodes[i], false);
-    for (int i = 0; i < FOLDERS; i++)
-        folder_trees[i] = take(folders[i], true);
+    if (!gpus || !access("/dev/nvidiactl", F_OK)) return;
+    for (int i = 0; i < NODES; i++) node_trees[i] = take(nodes[i], false);
+    for (int i = 0; i < FOLDERS; i++) folder_trees[i] = take(folders[i], true);
     int terminals = take("/dev/pts", true);
     if (node_trees[0] < 0) { /* a /dev without /dev/null would be worse than one without GPUs */
         step("/dev (the machine's own, without /dev/nvidia*: its nodes cannot be bound here)");
@@ -94,16 +105,14 @@ static void mount_dev(int gpus) {
     if (mount("dev", "/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=0755"))
         die_with_errno("mounting a private /dev");
     for (int i = 0; i < NODES; i++) {
-        if (node_trees[i] < 0)
-            continue;
+        if (node_trees[i] < 0) continue;
         make_file(nodes[i], 0666);
         if (put(node_trees[i], nodes[i]))
             die_with_errno("showing %s in the private /dev", nodes[i]);
         close(node_trees[i]);
     }
     for (int i = 0; i < FOLDERS; i++) {
-        if (folder_trees[i] < 0)
-            continue;
+        if (folder_trees[i] < 0) continue;
         if (mkdir(folders[i], 0755) || put(folder_trees[i], folders[i]))
             die_with_errno("showing %s in the private /dev", folders[i]);
         close(folder_trees[i]);
@@ -111,19 +120,19 @@ static void mount_dev(int gpus) {
     mount_pts(terminals);
     for (size_t i = 0; i < sizeof links / sizeof *links; i++)
         (void)!symlink(links[i][0], links[i][1]);
-    if (mkdir("/dev/shm", 01777))
-        die_with_errno("creating /dev/shm");
+    if (mkdir("/dev/shm", 01777)) die_with_errno("creating /dev/shm");
     for (int i = -2; i < gpus; i++) {
-        char *path = i >= 0 ? must_printf("/dev/nvidia%d", i) : must_printf("/dev/nvidia%s", i == -1 ? "-uvm" : "ctl");
+        char *path = i >= 0 ? must_printf("/dev/nvidia%d", i)
+                            : must_printf("/dev/nvidia%s", i == -1 ? "-uvm" : "ctl");
         make_file(path, 0666);
-        if (mount("/dev/null", path, NULL, MS_BIND, NULL))
-            die_with_errno("showing %s", path);
+        if (mount("/dev/null", path, NULL, MS_BIND, NULL)) die_with_errno("showing %s", path);
         free(path);
     }
     step("device files /dev/nvidia*");
 }
 
-void mounts_make(const struct spec *spec) {
+void mounts_make(const struct spec *spec)
+{
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
         die_with_errno("making the node's mounts private");
     mount_sys();

@@ -1,9 +1,11 @@
-/* node.c - process 1 of a node: finishes the node from the inside, starts the command, reaps, forwards signals.
+/* node.c - process 1 of a node: finishes the node from the inside, starts the command, reaps,
+ * forwards signals.
  *
- * Why it exists: only a process inside a namespace can name the host, mount and bring links up there; and the kernel kills
- * all of a PID namespace when its process 1 ends, which is what makes clean ends certain. Rule: it says how the command
- * ended on the channel and exits 0, so that its own exit status can only mean a failure of ours. Without namespaces it is
- * a subreaper instead, and kills what the command left. */
+ * Why it exists: only a process inside a namespace can name the host, mount and bring links up
+ * there; and the kernel kills all of a PID namespace when its process 1 ends, which is what makes
+ * clean ends certain. Rule: it says how the command ended on the channel and exits 0, so that its
+ * own exit status can only mean a failure of ours. Without namespaces it is a subreaper instead,
+ * and kills what the command left. */
 #include "sandbox.h"
 
 #include <errno.h>
@@ -16,35 +18,33 @@
 #include <unistd.h>
 
 /* The spec's environment with the node's own entries in the place of those of the same name. */
-static char **merge_environment(const struct strings *common, const struct strings *own) {
+static char **merge_environment(const struct strings *common, const struct strings *own)
+{
     struct strings merged = {0};
-    for (size_t i = 0; i < own->count; i++)
-        strings_add(&merged, own->items[i]);
+    for (size_t i = 0; i < own->count; i++) strings_add(&merged, own->items[i]);
     for (size_t i = 0; i < common->count; i++) {
         size_t length = strcspn(common->items[i], "=") + 1;
         bool replaced = false;
         for (size_t j = 0; j < own->count && !replaced; j++)
             replaced = !strncmp(common->items[i], own->items[j], length);
-        if (!replaced)
-            strings_add(&merged, common->items[i]);
+        if (!replaced) strings_add(&merged, common->items[i]);
     }
-    if (!merged.count)
-        merged.items = must_alloc(1, sizeof *merged.items);
+    if (!merged.count) merged.items = must_alloc(1, sizeof *merged.items);
     return merged.items;
 }
 
-/* A session of its own: no controlling terminal, so Ctrl-C reaches the launcher alone, which forwards it once. */
-static _Noreturn void become_command(const struct spec *spec, size_t index) {
+/* A session of its own: no controlling terminal, so Ctrl-C reaches the launcher alone, which
+ * forwards it once. */
+static _Noreturn void become_command(const struct spec *spec, size_t index)
+{
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     setsid();
     if (index) { /* one terminal cannot feed several nodes */
         int null = open("/dev/null", O_RDONLY);
-        if (null < 0 || dup2(null, 0) < 0)
-            die_with_errno("opening /dev/null");
-        if (null)
-            close(null);
+        if (null < 0 || dup2(null, 0) < 0) die_with_errno("opening /dev/null");
+        if (null) close(null);
     }
     if (chdir(spec->cwd)) {
         report("noexec %zu cannot enter %s: %s", index, spec->cwd, strerror(errno));
@@ -55,17 +55,18 @@ static _Noreturn void become_command(const struct spec *spec, size_t index) {
     _exit(errno == ENOENT ? 127 : 126);
 }
 
-static void await(int line, char expected) {
+static void await(int line, char expected)
+{
     char got;
     ssize_t count;
-    do
-        count = read(line, &got, 1);
+    do count = read(line, &got, 1);
     while (count < 0 && errno == EINTR);
     if (count != 1 || got != expected)
         _exit(EXIT_SETUP); /* the sandbox is gone or gave up, and says why itself */
 }
 
-static void finish_node(const struct spec *spec, const struct node *node) {
+static void finish_node(const struct spec *spec, const struct node *node)
+{
     if (sethostname(node->name, strlen(node->name)))
         die_with_errno("naming the host %s", node->name);
     step("host name");
@@ -76,16 +77,15 @@ static void finish_node(const struct spec *spec, const struct node *node) {
     mounts_make(spec);
 }
 
-/* Waits for children and signals; returns the command's wait status. Only the sandbox's signals are orders: a job that
- * signals its parent's parent must not take the node down. */
-static int attend(pid_t command, pid_t sandbox, const sigset_t *signals) {
+/* Waits for children and signals; returns the command's wait status. Only the sandbox's signals are
+ * orders: a job that signals its parent's parent must not take the node down. */
+static int attend(pid_t command, pid_t sandbox, const sigset_t *signals)
+{
     for (;;) {
         siginfo_t info;
-        if (sigwaitinfo(signals, &info) < 0)
-            continue;
+        if (sigwaitinfo(signals, &info) < 0) continue;
         if (info.si_signo != SIGCHLD) {
-            if (info.si_pid != sandbox)
-                continue;
+            if (info.si_pid != sandbox) continue;
             if (info.si_signo != SIGQUIT)
                 kill(-command, info.si_signo);
             else { /* isolation none: the order to end, or the sandbox has died */
@@ -98,12 +98,12 @@ static int attend(pid_t command, pid_t sandbox, const sigset_t *signals) {
         for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
             if (pid == command && (WIFEXITED(status) || WIFSIGNALED(status)))
                 found = 1, result = status;
-        if (found)
-            return result;
+        if (found) return result;
     }
 }
 
-void node_init(const struct spec *spec, size_t index, int line) {
+void node_init(const struct spec *spec, size_t index, int line)
+{
     const struct node *node = &spec->nodes[index];
     pid_t sandbox = getppid(); /* 0 from inside a PID namespace, as in the siginfo of its signals */
     sigset_t signals;
@@ -114,23 +114,18 @@ void node_init(const struct spec *spec, size_t index, int line) {
     sigfillset(&signals);
     sigprocmask(SIG_SETMASK, &signals, NULL);
     await(line, 'w');
-    if (spec->isolate)
-        finish_node(spec, node);
-    if (write(line, "r", 1) != 1)
-        _exit(EXIT_SETUP);
+    if (spec->isolate) finish_node(spec, node);
+    if (write(line, "r", 1) != 1) _exit(EXIT_SETUP);
     await(line, 'g');
     close(line);
     pid_t command = fork();
-    if (command < 0)
-        die_with_errno("starting the command on %s", node->name);
-    if (command == 0)
-        become_command(spec, index);
+    if (command < 0) die_with_errno("starting the command on %s", node->name);
+    if (command == 0) become_command(spec, index);
     int status = attend(command, sandbox, &signals);
     if (WIFEXITED(status))
         report("exit %zu %d", index, WEXITSTATUS(status));
     else
         report("signal %zu %d", index, WTERMSIG(status));
-    if (!spec->isolate)
-        kill_descendants();
+    if (!spec->isolate) kill_descendants();
     _exit(0);
 }

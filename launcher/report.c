@@ -1,8 +1,9 @@
 /* report.c - every word phantora-sandbox says.
  *
- * Why it exists: the launcher must be able to tell our failures from the job's, so nothing of ours may go to the job's
- * stdout or stderr. Messages are datagrams on a SOCK_SEQPACKET channel, so processes may share it; without a channel
- * (a person trying things by hand) they are lines on stderr. */
+ * Why it exists: the launcher must be able to tell our failures from the job's, so nothing of ours
+ * may go to the job's stdout or stderr. Messages are datagrams on a SOCK_SEQPACKET channel, so
+ * processes may share it; without a channel (a person trying things by hand) they are lines on
+ * stderr. */
 #include "sandbox.h"
 
 #include <errno.h>
@@ -21,14 +22,16 @@ void report_to(int channel_fd) { channel = channel_fd; }
 void report_as_node(int node) { speaking_node = node; }
 void report_steps(bool wanted) { steps_wanted = wanted; }
 
-static void send_text(const char *text) {
+static void send_text(const char *text)
+{
     if (channel < 0)
         fprintf(stderr, "phantora-sandbox: %s\n", text);
     else /* a launcher that is gone needs no message */
         (void)!send(channel, text, strlen(text), MSG_NOSIGNAL);
 }
 
-void report(const char *format, ...) {
+void report(const char *format, ...)
+{
     char text[MESSAGE_MAX];
     va_list arguments;
     va_start(arguments, format);
@@ -37,12 +40,13 @@ void report(const char *format, ...) {
     send_text(text);
 }
 
-void step(const char *name) {
-    if (steps_wanted && speaking_node <= 0)
-        report("step %s", name);
+void step(const char *name)
+{
+    if (steps_wanted && speaking_node <= 0) report("step %s", name);
 }
 
-static _Noreturn void fail(const char *text) {
+static _Noreturn void fail(const char *text)
+{
     if (speaking_node < 0)
         report("failed - %s", text);
     else
@@ -50,7 +54,8 @@ static _Noreturn void fail(const char *text) {
     _exit(EXIT_SETUP);
 }
 
-void die(const char *format, ...) {
+void die(const char *format, ...)
+{
     char text[MESSAGE_MAX / 2];
     va_list arguments;
     va_start(arguments, format);
@@ -59,7 +64,8 @@ void die(const char *format, ...) {
     fail(text);
 }
 
-void die_with_errno(const char *what, ...) {
+void die_with_errno(const char *what, ...)
+{
     int error = errno;
     char said[MESSAGE_MAX / 4];
     va_list arguments;
@@ -69,20 +75,20 @@ void die_with_errno(const char *what, ...) {
     die("%s: %s; %s", said, strerror(error), cure_for(error));
 }
 
-void *must_alloc(size_t count, size_t size) {
+void *must_alloc(size_t count, size_t size)
+{
     void *memory = calloc(count ? count : 1, size);
-    if (!memory)
-        die_with_errno("memory for the cluster's description");
+    if (!memory) die_with_errno("memory for the cluster's description");
     return memory;
 }
 
-char *must_printf(const char *format, ...) {
+char *must_printf(const char *format, ...)
+{
     char *text = NULL;
     va_list arguments;
     va_start(arguments, format);
     int length = vasprintf(&text, format, arguments);
     va_end(arguments);
-    if (length < 0)
-        die_with_errno("memory for the cluster's description");
+    if (length < 0) die_with_errno("memory for the cluster's description");
     return text;
 }

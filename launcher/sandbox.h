@@ -1,7 +1,8 @@
 /* sandbox.h - what the files of phantora-sandbox share.
  *
- * Why it exists: one process tree is built out of small mechanisms (report, spec, userns, net, mounts, node, tree) by one
- * policy (supervise). Rule: a mechanism never decides what a failure means; it says what failed and what cures it, and dies. */
+ * Why it exists: one process tree is built out of small mechanisms (report, spec, userns, net,
+ * mounts, node, tree) by one policy (supervise). Rule: a mechanism never decides what a failure
+ * means; it says what failed and what cures it, and dies. */
 #ifndef PHANTORA_SANDBOX_H
 #define PHANTORA_SANDBOX_H
 #ifndef _GNU_SOURCE /* every file includes this one first */
@@ -14,26 +15,29 @@
 #define PRINTF(f, a) __attribute__((format(printf, f, a)))
 
 enum {
-    EXIT_SETUP = 125,  /* we could not build the cluster; nothing of the job ran */
+    EXIT_SETUP = 125, /* we could not build the cluster; nothing of the job ran */
     EXIT_USAGE = 2,
     MESSAGE_MAX = 2048 /* one message on the channel */
 };
 
-/* ---- report.c: every word we say, to the launcher's channel or, by hand, to stderr ----------------------------- */
-void report_to(int channel_fd);            /* -1: stderr */
-void report_as_node(int node);             /* from now on failures carry this node's index; -1: the sandbox itself */
-void report_steps(bool wanted);            /* whether step() speaks */
+/* ---- report.c: every word we say, to the launcher's channel or, by hand, to stderr ---- */
+void report_to(int channel_fd); /* -1: stderr */
+/* from now on failures carry this node's index; -1: the sandbox itself */
+void report_as_node(int node);
+void report_steps(bool wanted); /* whether step() speaks */
 void report(const char *format, ...) PRINTF(1, 2);
-void step(const char *name);               /* the named step of the set-up has been done */
+void step(const char *name); /* the named step of the set-up has been done */
 _Noreturn void die(const char *format, ...) PRINTF(1, 2);
-_Noreturn void die_with_errno(const char *what, ...) PRINTF(1, 2); /* "what: strerror; cure" and exit EXIT_SETUP */
+/* "what: strerror; cure" and exit EXIT_SETUP */
+_Noreturn void die_with_errno(const char *what, ...) PRINTF(1, 2);
 void *must_alloc(size_t count, size_t size);
 char *must_printf(const char *format, ...) PRINTF(1, 2);
 
-/* ---- cures.c ---------------------------------------------------------------------------------------------------- */
-const char *cure_for(int error); /* what the user can do about errno `error` on this machine; never NULL */
+/* ---- cures.c ---- */
+/* what the user can do about errno `error` on this machine; never NULL */
+const char *cure_for(int error);
 
-/* ---- spec.c: see its top for the format -------------------------------------------------------------------------- */
+/* ---- spec.c: see its top for the format ---- */
 struct strings {
     char **items; /* NULL-terminated */
     size_t count;
@@ -53,8 +57,8 @@ struct node {
 struct spec {
     bool isolate;
     bool steps;
-    char *remove;     /* directory to delete when our parent has died, or NULL */
-    char *hosts;      /* file to show as /etc/hosts, or NULL */
+    char *remove; /* directory to delete when our parent has died, or NULL */
+    char *hosts;  /* file to show as /etc/hosts, or NULL */
     char *cwd, *program;
     int fake_gpus;
     struct strings env, argv;
@@ -63,27 +67,30 @@ struct spec {
 };
 void spec_read(const char *path, struct spec *spec);
 
-/* ---- userns.c ---------------------------------------------------------------------------------------------------- */
-void userns_enter(void);      /* same ids inside as outside */
-void namespaces_probe(void);  /* tries each kind alone, to name the one that is refused */
+/* ---- userns.c ---- */
+void userns_enter(void);     /* same ids inside as outside */
+void namespaces_probe(void); /* tries each kind alone, to name the one that is refused */
 
-/* ---- net.c: raw rtnetlink in the calling process's network namespace -------------------------------------------- */
-int bridge_make(const char *name);                                        /* returns its interface index */
-void veth_make(const char *name, int bridge, const char *peer_name, pid_t peer); /* name: up, in the bridge; peer: in `peer` */
+/* ---- net.c: raw rtnetlink in the calling process's network namespace ---- */
+/* returns its interface index */
+int bridge_make(const char *name);
+/* name: up, in the bridge; peer: in `peer` */
+void veth_make(const char *name, int bridge, const char *peer_name, pid_t peer);
 void link_up(const char *interface);
 void address_add(const char *interface, const char *address, int prefix);
 
-/* ---- mounts.c: all inside the calling process's own mount namespace --------------------------------------------- */
+/* ---- mounts.c: all inside the calling process's own mount namespace ---- */
 void mounts_make(const struct spec *spec);
 
-/* ---- tree.c ------------------------------------------------------------------------------------------------------ */
-bool kill_descendants(void);            /* SIGKILL to everything below us; false when there was nothing */
+/* ---- tree.c ---- */
+/* SIGKILL to everything below us; false when there was nothing */
+bool kill_descendants(void);
 void remove_tree(const char *path);
 
-/* ---- node.c: process 1 of a node ---------------------------------------------------------------------------------- */
+/* ---- node.c: process 1 of a node ---- */
 _Noreturn void node_init(const struct spec *spec, size_t index, int line);
 
-/* ---- supervise.c -------------------------------------------------------------------------------------------------- */
+/* ---- supervise.c ---- */
 int supervise(struct spec *spec, int channel_fd);
 
 #endif

@@ -1,7 +1,7 @@
 /* tree.c - what is left behind, removed: processes below us, and the run directory.
  *
- * Why it exists: without PID namespaces (isolation none) nothing but us ends what the job leaves running, and when the
- * launcher is killed outright nobody else is left to delete its directory. */
+ * Why it exists: without PID namespaces (isolation none) nothing but us ends what the job leaves
+ * running, and when the launcher is killed outright nobody else is left to delete its directory. */
 #include "sandbox.h"
 
 #include <dirent.h>
@@ -20,43 +20,39 @@ struct process {
     bool below;
 };
 
-static bool read_process(const char *name, struct process *process) {
+static bool read_process(const char *name, struct process *process)
+{
     char path[300], text[512];
     snprintf(path, sizeof path, "/proc/%s/stat", name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
+    if (fd < 0) return false;
     ssize_t length = read(fd, text, sizeof text - 1);
     close(fd);
-    if (length <= 0)
-        return false;
+    if (length <= 0) return false;
     text[length] = '\0';
     char state, *after = strrchr(text, ')'); /* the name in brackets may hold anything */
     int parent;
-    if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2 || state == 'Z')
-        return false;
+    if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2 || state == 'Z') return false;
     *process = (struct process){.pid = atoi(name), .parent = parent};
     return true;
 }
 
-/* One pass over /proc; marks those below `root`. A process that forks meanwhile is caught by the caller's next pass. */
-static bool kill_once(pid_t root) {
+/* One pass over /proc; marks those below `root`. A process that forks meanwhile is caught by the
+ * caller's next pass. */
+static bool kill_once(pid_t root)
+{
     struct process *all = NULL;
     size_t count = 0, capacity = 0;
     DIR *proc = opendir("/proc");
-    if (!proc)
-        die_with_errno("reading /proc");
+    if (!proc) die_with_errno("reading /proc");
     for (struct dirent *entry; (entry = readdir(proc));) {
-        if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
-            continue;
+        if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
         if (count == capacity) {
             capacity = capacity ? 2 * capacity : 256;
             all = realloc(all, capacity * sizeof *all);
-            if (!all)
-                die_with_errno("memory for the list of processes");
+            if (!all) die_with_errno("memory for the list of processes");
         }
-        if (read_process(entry->d_name, &all[count]))
-            count++;
+        if (read_process(entry->d_name, &all[count])) count++;
     }
     closedir(proc);
     bool found = false;
@@ -66,31 +62,33 @@ static bool kill_once(pid_t root) {
             bool below = all[i].parent == root;
             for (size_t j = 0; !below && j < count; j++)
                 below = all[j].below && all[j].pid == all[i].parent;
-            if (below && !all[i].below)
-                all[i].below = grew = found = true;
+            if (below && !all[i].below) all[i].below = grew = found = true;
         }
     }
     for (size_t i = 0; i < count; i++)
-        if (all[i].below)
-            kill(all[i].pid, SIGKILL);
+        if (all[i].below) kill(all[i].pid, SIGKILL);
     free(all);
     return found;
 }
 
-bool kill_descendants(void) {
+bool kill_descendants(void)
+{
     bool any = false;
     while (kill_once(getpid())) {
         any = true;
-        while (waitpid(-1, NULL, WNOHANG) > 0)
-            ;
+        while (waitpid(-1, NULL, WNOHANG) > 0);
     }
     return any;
 }
 
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *where) {
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *where)
+{
     (void)status, (void)kind, (void)where;
     remove(path);
     return 0;
 }
 
-void remove_tree(const char *path) { nftw(path, remove_entry, 32, FTW_DEPTH | FTW_PHYS | FTW_MOUNT); }
+void remove_tree(const char *path)
+{
+    nftw(path, remove_entry, 32, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}

@@ -1,7 +1,8 @@
 /* userns.c - the one user namespace that owns everything.
  *
- * Why it exists: inside it we are allowed what root is (network devices, mounts, host names) without being root outside.
- * Rule: every id that is visible outside and that we may map is the same number inside. */
+ * Why it exists: inside it we are allowed what root is (network devices, mounts, host names)
+ * without being root outside. Rule: every id that is visible outside and that we may map is the
+ * same number inside. */
 #include "sandbox.h"
 
 #include <errno.h>
@@ -15,10 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int write_file(const char *path, const char *text) {
+static int write_file(const char *path, const char *text)
+{
     int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
+    if (fd < 0) return -1;
     ssize_t written = write(fd, text, strlen(text));
     int error = errno;
     close(fd);
@@ -26,8 +27,10 @@ static int write_file(const char *path, const char *text) {
     return written == (ssize_t)strlen(text) ? 0 : -1;
 }
 
-/* The identity over all ids of the outer namespace, from its own map ("inside outside count" lines). */
-static char *identity_map(const char *own_map) {
+/* The identity over all ids of the outer namespace, from its own map ("inside outside count"
+ * lines). */
+static char *identity_map(const char *own_map)
+{
     FILE *file = fopen(own_map, "re");
     unsigned long inside, outside, count;
     char *map = must_printf("%s", "");
@@ -36,22 +39,26 @@ static char *identity_map(const char *own_map) {
         free(map);
         map = longer;
     }
-    if (file)
-        fclose(file);
+    if (file) fclose(file);
     return map;
 }
 
-/* A whole range may only be written by a process that has stayed outside, and only by root; returns false when refused. */
-static bool map_everything_from_outside(pid_t target, int start_fd) {
-    char start, *uids = identity_map("/proc/self/uid_map"), *gids = identity_map("/proc/self/gid_map");
-    if (read(start_fd, &start, 1) != 1)
-        return false;
-    char *uid_map = must_printf("/proc/%d/uid_map", (int)target), *gid_map = must_printf("/proc/%d/gid_map", (int)target);
+/* A whole range may only be written by a process that has stayed outside, and only by root; returns
+ * false when refused. */
+static bool map_everything_from_outside(pid_t target, int start_fd)
+{
+    char start, *uids = identity_map("/proc/self/uid_map"),
+                *gids = identity_map("/proc/self/gid_map");
+    if (read(start_fd, &start, 1) != 1) return false;
+    char *uid_map = must_printf("/proc/%d/uid_map", (int)target),
+         *gid_map = must_printf("/proc/%d/gid_map", (int)target);
     return !write_file(gid_map, gids) && !write_file(uid_map, uids);
 }
 
-static void map_only_me(uid_t uid, gid_t gid) {
-    char *uid_line = must_printf("%u %u 1\n", uid, uid), *gid_line = must_printf("%u %u 1\n", gid, gid);
+static void map_only_me(uid_t uid, gid_t gid)
+{
+    char *uid_line = must_printf("%u %u 1\n", uid, uid),
+         *gid_line = must_printf("%u %u 1\n", gid, gid);
     if (write_file("/proc/self/uid_map", uid_line))
         die_with_errno("mapping user %u into the user namespace (uid_map)", uid);
     if (write_file("/proc/self/setgroups", "deny") && errno != ENOENT)
@@ -62,17 +69,16 @@ static void map_only_me(uid_t uid, gid_t gid) {
     free(gid_line);
 }
 
-void userns_enter(void) {
+void userns_enter(void)
+{
     uid_t uid = geteuid();
     gid_t gid = getegid();
     pid_t me = getpid(), helper = 0;
     int start[2] = {-1, -1};
     if (uid == 0) {
-        if (pipe2(start, O_CLOEXEC))
-            die_with_errno("a pipe");
+        if (pipe2(start, O_CLOEXEC)) die_with_errno("a pipe");
         helper = fork();
-        if (helper < 0)
-            die_with_errno("starting the process that writes uid_map");
+        if (helper < 0) die_with_errno("starting the process that writes uid_map");
         if (helper == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             close(start[1]);
@@ -80,38 +86,36 @@ void userns_enter(void) {
         }
         close(start[0]);
     }
-    if (unshare(CLONE_NEWUSER))
-        die_with_errno("creating a user namespace");
+    if (unshare(CLONE_NEWUSER)) die_with_errno("creating a user namespace");
     step("user namespace");
     bool mapped = false;
     if (helper) {
         int status = 1;
         (void)!write(start[1], "!", 1);
         close(start[1]);
-        while (waitpid(helper, &status, 0) < 0 && errno == EINTR)
-            ;
+        while (waitpid(helper, &status, 0) < 0 && errno == EINTR);
         mapped = status == 0;
     }
-    if (!mapped)
-        map_only_me(uid, gid);
+    if (!mapped) map_only_me(uid, gid);
     step("uid_map and gid_map");
 }
 
-void namespaces_probe(void) {
+void namespaces_probe(void)
+{
     static const struct {
         int flag;
         const char *name;
-    } kinds[] = {{CLONE_NEWNET, "network namespace"}, {CLONE_NEWPID, "PID namespace"},     {CLONE_NEWUTS, "UTS namespace"},
-                 {CLONE_NEWIPC, "IPC namespace"},     {CLONE_NEWNS, "mount namespace"}};
+    } kinds[] = {{CLONE_NEWNET, "network namespace"},
+                 {CLONE_NEWPID, "PID namespace"},
+                 {CLONE_NEWUTS, "UTS namespace"},
+                 {CLONE_NEWIPC, "IPC namespace"},
+                 {CLONE_NEWNS, "mount namespace"}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         int status = 0;
         pid_t child = fork();
-        if (child < 0)
-            die_with_errno("starting a process");
-        if (child == 0)
-            _exit(unshare(kinds[i].flag) ? errno : 0);
-        while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-            ;
+        if (child < 0) die_with_errno("starting a process");
+        if (child == 0) _exit(unshare(kinds[i].flag) ? errno : 0);
+        while (waitpid(child, &status, 0) < 0 && errno == EINTR);
         if (status) {
             errno = WIFEXITED(status) ? WEXITSTATUS(status) : EPERM;
             die_with_errno("creating a %s", kinds[i].name);

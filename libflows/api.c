@@ -1,7 +1,8 @@
 /* The functions that phantora_ns/sim/_flow_native.py calls, and their contract.
  *
- * Why it exists: the engine's face is as narrow as the Python engine's, batches in and results out, so that a call costs
- * little beside what it computes. Times are nanoseconds; slots number flows; arguments have been validated by the caller. */
+ * Why it exists: the engine's face is as narrow as the Python engine's, batches in and results out,
+ * so that a call costs little beside what it computes. Times are nanoseconds; slots number flows;
+ * arguments have been validated by the caller. */
 #include "engine.h"
 
 #include <math.h>
@@ -16,8 +17,12 @@
 EXPORT struct engine *ph_flows_new(int32_t count, const double *capacities, int64_t budget)
 {
     struct engine *e = grow_array(NULL, sizeof *e, 1);
-    *e = (struct engine){.link_count = count, .now = TICK_MIN, .horizon = TICK_MIN, .base = TICK_MAX, .all_from = TICK_MIN,
-                           .sweep_at = 256};
+    *e = (struct engine){.link_count = count,
+                         .now = TICK_MIN,
+                         .horizon = TICK_MIN,
+                         .base = TICK_MAX,
+                         .all_from = TICK_MIN,
+                         .sweep_at = 256};
     e->budget = budget > 0 ? budget : DEFAULT_BUDGET;
     e->events.tracked = true;
     memset(e->free_routes, 0xff, sizeof e->free_routes);
@@ -26,7 +31,8 @@ EXPORT struct engine *ph_flows_new(int32_t count, const double *capacities, int6
     for (int32_t i = 0; i < count; i++) {
         e->links[i] = (struct link){0};
         RESERVE(e->links[i].capacities, e->links[i].capacity_room, 1);
-        e->links[i].capacities[e->links[i].capacity_count++] = (struct since_capacity){TICK_MIN, capacities[i]};
+        e->links[i].capacities[e->links[i].capacity_count++] =
+            (struct since_capacity){TICK_MIN, capacities[i]};
     }
     return e;
 }
@@ -35,14 +41,11 @@ EXPORT void ph_flows_free(struct engine *e)
 {
     for (int32_t i = 0; i < e->slots; i++) {
         struct component *c = e->state[i] == ACTIVE ? e->component[i] : NULL;
-        if (c == NULL)
-            continue;
-        for (int32_t k = 0; k < c->count; k++)
-            e->component[c->flows[k]] = NULL;
+        if (c == NULL) continue;
+        for (int32_t k = 0; k < c->count; k++) e->component[c->flows[k]] = NULL;
         component_free(e, c);
     }
-    for (int64_t i = 0; i < e->entry_chunk_count; i++)
-        free(e->entry_chunks[i]);
+    for (int64_t i = 0; i < e->entry_chunk_count; i++) free(e->entry_chunks[i]);
     for (struct component *c = e->spare_components, *more; c != NULL; c = more) {
         more = (struct component *)(void *)c->flows;
         free(c);
@@ -53,13 +56,15 @@ EXPORT void ph_flows_free(struct engine *e)
         free(e->links[i].capacities);
         free(e->links[i].levels);
     }
-    void *arrays[] = {e->links, e->flows, e->state, e->open, e->paths, e->left, e->rate, e->fillings, e->since, e->done,
-                      e->component, e->component_at, e->free_slots, e->groups, e->free_groups,
-                      e->route_link, e->route_at, e->route_weight, e->events.items, e->pending.items, e->changes.items,
-                      e->late, e->suspects, e->points, e->entry_chunks, e->results, e->touched, e->stack, e->frozen,
-                      e->level_touched, e->found, e->level_links, e->level_caps};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        free(arrays[i]);
+    void *arrays[] = {
+        e->links,         e->flows,        e->state,        e->open,         e->paths,
+        e->left,          e->rate,         e->fillings,     e->since,        e->done,
+        e->component,     e->component_at, e->free_slots,   e->groups,       e->free_groups,
+        e->route_link,    e->route_at,     e->route_weight, e->events.items, e->pending.items,
+        e->changes.items, e->late,         e->suspects,     e->points,       e->entry_chunks,
+        e->results,       e->touched,      e->stack,        e->frozen,       e->level_touched,
+        e->found,         e->level_links,  e->level_caps};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
     free(e);
 }
 
@@ -69,8 +74,8 @@ static void add_late(struct engine *e, tick_t tick, int32_t flow, int32_t link)
     e->late[e->late_count++] = (struct late){tick, flow, link};
 }
 
-static int32_t add_one(struct engine *e, int32_t group, int64_t start_ns, double size, double cap, int64_t count,
-                       const int32_t *links, int64_t length)
+static int32_t add_one(struct engine *e, int32_t group, int64_t start_ns, double size, double cap,
+                       int64_t count, const int32_t *links, int64_t length)
 {
     int32_t flow = flow_new(e, links, length, (double)count);
     e->flows[flow].start = ns_to_tick(start_ns);
@@ -78,32 +83,35 @@ static int32_t add_one(struct engine *e, int32_t group, int64_t start_ns, double
     e->paths[flow].cap = cap;
     group_join(e, group, flow);
     heap_push(&e->pending, e->flows[flow].start, (void *)(intptr_t)flow);
-    if (e->flows[flow].start <= e->now)
-        add_late(e, e->flows[flow].start, flow, -1);
+    if (e->flows[flow].start <= e->now) add_late(e, e->flows[flow].start, flow, -1);
     e->grown++;
     return flow;
 }
 
-/* `count` groups of one flow; flow i crosses links[offsets[i]] to links[offsets[i + 1] - 1], at least one. The groups'
- * numbers go to `groups`. */
-EXPORT void ph_flows_add(struct engine *e, int64_t count, const int64_t *starts, const double *sizes, const double *caps,
-                         const int64_t *counts, const int64_t *offsets, const int32_t *links, int32_t *groups)
+/* `count` groups of one flow; flow i crosses links[offsets[i]] to links[offsets[i + 1] - 1], at
+ * least one. The groups' numbers go to `groups`. */
+EXPORT void ph_flows_add(struct engine *e, int64_t count, const int64_t *starts,
+                         const double *sizes, const double *caps, const int64_t *counts,
+                         const int64_t *offsets, const int32_t *links, int32_t *groups)
 {
     for (int64_t i = 0; i < count; i++) {
         groups[i] = group_new(e);
         e->groups[groups[i]].start_ns = starts[i];
-        add_one(e, groups[i], starts[i], sizes[i], caps[i], counts[i], links + offsets[i], offsets[i + 1] - offsets[i]);
+        add_one(e, groups[i], starts[i], sizes[i], caps[i], counts[i], links + offsets[i],
+                offsets[i + 1] - offsets[i]);
     }
 }
 
 /* One group of `count` flows, at least one, which start together. Returns its number. */
-EXPORT int32_t ph_flows_add_group(struct engine *e, int64_t start, int64_t count, const double *sizes, const double *caps,
-                                  const int64_t *counts, const int64_t *offsets, const int32_t *links)
+EXPORT int32_t ph_flows_add_group(struct engine *e, int64_t start, int64_t count,
+                                  const double *sizes, const double *caps, const int64_t *counts,
+                                  const int64_t *offsets, const int32_t *links)
 {
     int32_t group = group_new(e);
     e->groups[group].start_ns = start;
     for (int64_t i = 0; i < count; i++)
-        add_one(e, group, start, sizes[i], caps[i], counts[i], links + offsets[i], offsets[i + 1] - offsets[i]);
+        add_one(e, group, start, sizes[i], caps[i], counts[i], links + offsets[i],
+                offsets[i + 1] - offsets[i]);
     return group;
 }
 
@@ -113,12 +121,12 @@ static void move_flow(struct engine *e, int32_t flow, tick_t start)
     e->flows[flow].start = start;
     if (e->state[flow] == PENDING) /* its other place in the queue is void now */
         heap_push(&e->pending, start, (void *)(intptr_t)flow);
-    if (first <= e->now)
-        add_late(e, first, flow, -1);
+    if (first <= e->now) add_late(e, first, flow, -1);
     e->grown++;
 }
 
-/* The group starts at `start_ns` instead, as if it had been added so. None of its flows has been forgotten. */
+/* The group starts at `start_ns` instead, as if it had been added so. None of its flows has been
+ * forgotten. */
 EXPORT void ph_flows_move(struct engine *e, int32_t group, int64_t start_ns)
 {
     e->groups[group].start_ns = start_ns;
@@ -126,39 +134,35 @@ EXPORT void ph_flows_move(struct engine *e, int32_t group, int64_t start_ns)
         move_flow(e, flow, ns_to_tick(start_ns));
 }
 
-EXPORT void ph_flows_set_capacity(struct engine *e, int64_t at_ns, int32_t number, double bytes_per_ns)
+EXPORT void ph_flows_set_capacity(struct engine *e, int64_t at_ns, int32_t number,
+                                  double bytes_per_ns)
 {
     tick_t tick = ns_to_tick(at_ns);
     struct link *link = &e->links[number];
     int32_t at = link->capacity_count;
-    while (link->capacities[at - 1].since > tick)
-        at--;
+    while (link->capacities[at - 1].since > tick) at--;
     if (link->capacities[at - 1].since == tick) {
         link->capacities[at - 1].bytes_per_ns = bytes_per_ns;
     } else {
         RESERVE(link->capacities, link->capacity_room, link->capacity_count + 1);
-        memmove(link->capacities + at + 1, link->capacities + at, (size_t)(link->capacity_count - at) * sizeof *link->capacities);
+        memmove(link->capacities + at + 1, link->capacities + at,
+                (size_t)(link->capacity_count - at) * sizeof *link->capacities);
         link->capacities[at] = (struct since_capacity){tick, bytes_per_ns};
         link->capacity_count++;
     }
     heap_push(&e->changes, tick, (void *)(intptr_t)number);
-    if (tick <= e->now)
-        add_late(e, tick, -1, number);
+    if (tick <= e->now) add_late(e, tick, -1, number);
     e->grown++;
 }
 
-EXPORT void ph_flows_settle(struct engine *e)
-{
-    settle(e);
-}
+EXPORT void ph_flows_settle(struct engine *e) { settle(e); }
 
 static bool run_to_end(struct engine *e, int32_t number, int64_t *time_ns)
 {
     const struct group *group = &e->groups[number];
     tick_t latest = group->latest;
     for (int32_t flow = group->first; flow >= 0; flow = e->flows[flow].next_member) {
-        while (e->state[flow] != ENDED)
-            run_step(e);
+        while (e->state[flow] != ENDED) run_step(e);
         latest = e->done[flow] > latest ? e->done[flow] : latest;
     }
     return tick_to_ns(latest, time_ns);
@@ -168,8 +172,7 @@ static bool run_to_end(struct engine *e, int32_t number, int64_t *time_ns)
 EXPORT int ph_flows_completion(struct engine *e, int32_t group, int64_t *time_ns)
 {
     settle(e);
-    if (!run_to_end(e, group, time_ns))
-        return -1;
+    if (!run_to_end(e, group, time_ns)) return -1;
     e->groups[group].reported = true;
     e->groups[group].reported_ns = *time_ns;
     return 0;
@@ -183,51 +186,44 @@ EXPORT int64_t ph_flows_changed(struct engine *e)
     for (int64_t i = 0; i < e->suspect_count; i++) {
         struct group *group = &e->groups[e->suspects[i]];
         int64_t time_ns;
-        if (!run_to_end(e, e->suspects[i], &time_ns))
-            return -1;
+        if (!run_to_end(e, e->suspects[i], &time_ns)) return -1;
         group->suspect = false;
-        if (time_ns != group->reported_ns)
-            result_add(e, e->suspects[i], time_ns);
+        if (time_ns != group->reported_ns) result_add(e, e->suspects[i], time_ns);
         group->reported_ns = time_ns;
     }
     e->suspect_count = 0;
     return e->result_count;
 }
 
-/* Runs up to `before_ns` and forgets; the groups that are gone for good are the results. Returns how many. */
+/* Runs up to `before_ns` and forgets; the groups that are gone for good are the results. Returns
+ * how many. */
 EXPORT int64_t ph_flows_commit(struct engine *e, int64_t before_ns)
 {
     tick_t horizon = ns_to_tick(before_ns);
     settle(e);
     e->result_count = 0;
-    if (horizon > e->horizon)
-        e->horizon = horizon;
-    while (next_tick(e) < e->horizon)
-        run_step(e);
-    if (e->grown >= e->sweep_at)
-        sweep(e);
+    if (horizon > e->horizon) e->horizon = horizon;
+    while (next_tick(e) < e->horizon) run_step(e);
+    if (e->grown >= e->sweep_at) sweep(e);
     return e->result_count;
 }
 
-EXPORT const struct result *ph_flows_results(const struct engine *e)
-{
-    return e->results;
-}
+EXPORT const struct result *ph_flows_results(const struct engine *e) { return e->results; }
 
 /* rollbacks, events, retained objects, slots ever used at once */
 EXPORT void ph_flows_statistics(const struct engine *e, int64_t out[4])
 {
     int64_t changes = 0;
-    for (int32_t i = 0; i < e->link_count; i++)
-        changes += e->links[i].capacity_count;
+    for (int32_t i = 0; i < e->link_count; i++) changes += e->links[i].capacity_count;
     out[0] = e->rollbacks;
     out[1] = e->events_run;
-    out[2] = e->live_flows + e->entries + e->past_references + e->events.count + e->pending.count + e->changes.count
-             + e->suspect_count + e->point_count + changes + e->group_slots - e->free_group_count;
+    out[2] = e->live_flows + e->entries + e->past_references + e->events.count + e->pending.count +
+             e->changes.count + e->suspect_count + e->point_count + changes + e->group_slots -
+             e->free_group_count;
     out[3] = e->slots;
 }
 
-/* ---- what `check` reads: a tick as two 64-bit halves, high first -------------------------------------------------------*/
+/* ---- what `check` reads: a tick as two 64-bit halves, high first ---- */
 
 static void split_tick(tick_t tick, int64_t out[2])
 {
@@ -243,25 +239,26 @@ EXPORT void ph_flows_now(const struct engine *e, int64_t now[2], int64_t since[2
 }
 
 /* The group's start, and the end of its last flow: false when some have not ended. */
-EXPORT bool ph_flows_group(const struct engine *e, int32_t number, int64_t *start_ns, int64_t done[2])
+EXPORT bool ph_flows_group(const struct engine *e, int32_t number, int64_t *start_ns,
+                           int64_t done[2])
 {
     tick_t latest = e->groups[number].latest;
     *start_ns = e->groups[number].start_ns;
-    for (int32_t member = e->groups[number].first; member >= 0; member = e->flows[member].next_member) {
-        if (e->state[member] != ENDED)
-            return false;
+    for (int32_t member = e->groups[number].first; member >= 0;
+         member = e->flows[member].next_member) {
+        if (e->state[member] != ENDED) return false;
         latest = e->done[member] > latest ? e->done[member] : latest;
     }
     split_tick(latest, done);
     return true;
 }
 
-/* State of the flow (enum state); its start, end (when ended), size, cap, number of log entries and of links on its route. */
-EXPORT int ph_flows_flow(const struct engine *e, int32_t flow, int64_t start[2], int64_t done[2], double size_cap[2],
-                         int64_t lengths[2])
+/* State of the flow (enum state); its start, end (when ended), size, cap, number of log entries and
+ * of links on its route. */
+EXPORT int ph_flows_flow(const struct engine *e, int32_t flow, int64_t start[2], int64_t done[2],
+                         double size_cap[2], int64_t lengths[2])
 {
-    if (e->state[flow] == FREE)
-        return FREE;
+    if (e->state[flow] == FREE) return FREE;
     split_tick(e->flows[flow].start, start);
     split_tick(e->state[flow] == ENDED ? e->done[flow] : 0, done);
     size_cap[0] = e->flows[flow].size;
@@ -274,8 +271,8 @@ EXPORT int ph_flows_flow(const struct engine *e, int32_t flow, int64_t start[2],
 }
 
 /* The log, newest first, and the route, into arrays of the lengths told by ph_flows_flow. */
-EXPORT void ph_flows_log(const struct engine *e, int32_t flow, int64_t (*since)[2], double *left, double *rate, int32_t *links,
-                         double *weights)
+EXPORT void ph_flows_log(const struct engine *e, int32_t flow, int64_t (*since)[2], double *left,
+                         double *rate, int32_t *links, double *weights)
 {
     int64_t i = 0;
     if (e->state[flow] != PENDING) {
@@ -283,17 +280,21 @@ EXPORT void ph_flows_log(const struct engine *e, int32_t flow, int64_t (*since)[
         left[i] = e->left[flow];
         rate[i++] = e->rate[flow];
     }
-    for (const struct entry *entry = e->flows[flow].older; entry != NULL; entry = entry->older, i++) {
+    for (const struct entry *entry = e->flows[flow].older; entry != NULL;
+         entry = entry->older, i++) {
         split_tick(entry->since, since[i]);
         left[i] = entry->left;
         rate[i] = entry->rate;
     }
-    memcpy(links, e->route_link + e->paths[flow].first, (size_t)e->paths[flow].length * sizeof *links);
-    memcpy(weights, e->route_weight + e->paths[flow].first, (size_t)e->paths[flow].length * sizeof *weights);
+    memcpy(links, e->route_link + e->paths[flow].first,
+           (size_t)e->paths[flow].length * sizeof *links);
+    memcpy(weights, e->route_weight + e->paths[flow].first,
+           (size_t)e->paths[flow].length * sizeof *weights);
 }
 
 /* The link's capacities since the horizon; `since` and `values` may be NULL, to learn how many. */
-EXPORT int32_t ph_flows_capacities(const struct engine *e, int32_t number, int64_t (*since)[2], double *values)
+EXPORT int32_t ph_flows_capacities(const struct engine *e, int32_t number, int64_t (*since)[2],
+                                   double *values)
 {
     const struct link *link = &e->links[number];
     for (int32_t i = 0; since != NULL && i < link->capacity_count; i++) {

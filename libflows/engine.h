@@ -1,16 +1,19 @@
 /* The flow simulator's compiled engine: its data.
  *
- * Why it exists: a ring of 1,024 GPUs is 1,024 flows that never meet, and plain Python spends 20 us on each. This engine
- * does what phantora_ns/sim/_flow_engine.py does, in the same arithmetic (phantora_ns/sim/_flow_time.py says why that
- * matters), so that both give the same bits; read that one first. What is different here:
+ * Why it exists: a ring of 1,024 GPUs is 1,024 flows that never meet, and plain Python spends 20 us
+ * on each. This engine does what phantora_ns/sim/_flow_engine.py does, in the same arithmetic
+ * (phantora_ns/sim/_flow_time.py says why that matters), so that both give the same bits; read that
+ * one first. What is different here:
  *
- * - Numbers that every computation of rates visits lie in arrays by flow slot, apart from what is rarely needed.
+ * - Numbers that every computation of rates visits lie in arrays by flow slot, apart from what is
+ * rarely needed.
  * - A flow's present state is in those arrays; only older entries of its log are allocated.
- * - A component remembers its last filling, level by level. When flows only leave, it is filled again from the level of the
- *   slowest of them upwards (fill.c).
- * - Logs have a budget. While they are within it every tick can be restored. When a large component outgrows it, only
- *   chosen ticks (`points`) remain restorable, entries between them are dropped, and a rollback starts from the nearest
- *   point before the tick it wants. Results do not depend on that, only what a rollback costs. */
+ * - A component remembers its last filling, level by level. When flows only leave, it is filled
+ * again from the level of the slowest of them upwards (fill.c).
+ * - Logs have a budget. While they are within it every tick can be restored. When a large component
+ * outgrows it, only chosen ticks (`points`) remain restorable, entries between them are dropped,
+ * and a rollback starts from the nearest point before the tick it wants. Results do not depend on
+ * that, only what a rollback costs. */
 #ifndef PHANTORA_FLOWS_ENGINE_H
 #define PHANTORA_FLOWS_ENGINE_H
 
@@ -36,16 +39,20 @@ struct component { /* closed under sharing a link; may be more than one connecte
     int32_t *flows;
     int32_t count, room, lost, heap_at;
     tick_t next; /* its first end, while in the heap of events */
-    int32_t *links; /* every link its flows cross, and perhaps some they have left; known while link_count >= 0 */
+    /* every link its flows cross, and perhaps some they have left; known while link_count >= 0 */
+    int32_t *links;
     int32_t link_count, link_room, capped;
-    int32_t *order; /* its flows in the order in which filling froze them; known while order_count >= 0 */
+    /* its flows in the order in which filling froze them; known while order_count >= 0 */
+    int32_t *order;
     int32_t order_count, order_room;
-    double restart; /* the lowest rate of the flows that have left since: lower levels are as they were */
+    /* the lowest rate of the flows that have left since: lower levels are as they were */
+    double restart;
     bool touched;
     int32_t few[5];
 };
 
-/* What filling visits of a flow: 32 bytes together, for large components do not fit in the caches. */
+/* What filling visits of a flow: 32 bytes together, for large components do not fit in the caches.
+ */
 struct path {
     int32_t first, length; /* its part of the pool of routes */
     double weight;         /* on each of its links; 0: they differ, see route_weight */
@@ -74,12 +81,13 @@ struct since_capacity {
 struct link {
     struct member *members; /* active flows */
     int32_t count, room;
-    int32_t *past; /* ended flows that a rollback may bring back, by end; the first `forgotten` are void */
+    /* ended flows that a rollback may bring back, by end; the first `forgotten` are void */
+    int32_t *past;
     int32_t past_count, past_room, forgotten;
     struct since_capacity *capacities;
     int32_t capacity_count, capacity_room;
     uint64_t fill_stamp, reach_stamp;
-    double weight; /* of the active flows: counts, so exact */
+    double weight;        /* of the active flows: counts, so exact */
     struct level *levels; /* the last filling's, where it is kept */
     int32_t level_count, level_room;
 };
@@ -92,7 +100,8 @@ struct flow { /* what is rarely needed */
     int32_t group, next_member;
 };
 
-struct group { /* what a handle stands for: flows that start together; complete when the last of them is */
+/* what a handle stands for: flows that start together; complete when the last of them is */
+struct group {
     int32_t first; /* of its flows that have not been forgotten; -1: none */
     bool live, reported, suspect;
     tick_t latest; /* the last end of those that have */
@@ -176,7 +185,7 @@ struct engine {
     tick_t all_from; /* every tick from here on can be restored; below, only the points */
     tick_t *points;
     int64_t point_count, point_room;
-    int64_t work; /* flows rated since the last point */
+    int64_t work;     /* flows rated since the last point */
     tick_t point_now; /* the last restorable tick at or before the tick being run */
     int64_t budget;
 
@@ -189,7 +198,8 @@ struct engine {
     struct component **touched;
     int64_t touched_count, touched_room;
     int32_t *stack, *frozen, *level_touched, *found;
-    const int32_t *fresh; /* the flows that the last filling rated: the others of the component keep their rates */
+    /* the flows that the last filling rated: the others of the component keep their rates */
+    const int32_t *fresh;
     int32_t fresh_count;
     int64_t stack_room, frozen_room, level_touched_room, found_room;
     struct level_link *level_links;
@@ -199,13 +209,14 @@ struct engine {
 };
 
 /* Room for `need` items of the array behind `array`; ends the process when memory is exhausted. */
-#define RESERVE(array, room, need) \
-    do { \
-        if ((int64_t)(need) > (int64_t)(room)) { \
-            int64_t more_ = (int64_t)(room) * 2 > (int64_t)(need) ? (int64_t)(room) * 2 : (int64_t)(need) + 8; \
-            (array) = grow_array((array), sizeof *(array), more_); \
-            (room) = more_; \
-        } \
+#define RESERVE(array, room, need)                                                                 \
+    do {                                                                                           \
+        if ((int64_t)(need) > (int64_t)(room)) {                                                   \
+            int64_t more_ =                                                                        \
+                (int64_t)(room) * 2 > (int64_t)(need) ? (int64_t)(room) * 2 : (int64_t)(need) + 8; \
+            (array) = grow_array((array), sizeof *(array), more_);                                 \
+            (room) = more_;                                                                        \
+        }                                                                                          \
     } while (0)
 
 void *grow_array(void *array, size_t size, int64_t count);

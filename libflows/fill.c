@@ -1,7 +1,8 @@
 /* Max-min fair rates of a component, by progressive filling.
  *
- * Why it exists: the inner loop of the simulation. The rules by which the result is a function of the flows alone, bit for
- * bit, are in phantora_ns/sim/_flow_fill.py; the operations on floats here are the same ones. */
+ * Why it exists: the inner loop of the simulation. The rules by which the result is a function of
+ * the flows alone, bit for bit, are in phantora_ns/sim/_flow_fill.py; the operations on floats here
+ * are the same ones. */
 #include "engine.h"
 
 #include <math.h>
@@ -14,12 +15,9 @@ static void sift_down(struct level_link *heap, int64_t count, int64_t at)
     struct level_link item = heap[at];
     for (;;) {
         int64_t child = 2 * at + 1;
-        if (child >= count)
-            break;
-        if (child + 1 < count && heap[child + 1].share < heap[child].share)
-            child++;
-        if (item.share <= heap[child].share)
-            break;
+        if (child >= count) break;
+        if (child + 1 < count && heap[child + 1].share < heap[child].share) child++;
+        if (item.share <= heap[child].share) break;
         heap[at] = heap[child];
         at = child;
     }
@@ -41,8 +39,7 @@ static void find_links(struct engine *e, struct component *c)
         const struct path *path = &e->paths[c->flows[i]];
         for (int32_t place = path->first; place < path->first + path->length; place++) {
             int32_t link = e->route_link[place];
-            if (e->links[link].fill_stamp == stamp)
-                continue;
+            if (e->links[link].fill_stamp == stamp) continue;
             e->links[link].fill_stamp = stamp;
             RESERVE(c->links, c->link_room, c->link_count + 1);
             c->links[c->link_count++] = link;
@@ -50,7 +47,8 @@ static void find_links(struct engine *e, struct component *c)
     }
 }
 
-/* What is left of a link where filling begins: at its capacity, or after the last level that is kept. */
+/* What is left of a link where filling begins: at its capacity, or after the last level that is
+ * kept. */
 static void open_link(struct link *link, struct filling *filling, tick_t tick, double restart)
 {
     while (link->level_count > 0 && link->levels[link->level_count - 1].level >= restart)
@@ -75,8 +73,7 @@ static void open_link(struct link *link, struct filling *filling, tick_t tick, d
 static int64_t gather_links(struct engine *e, struct component *c, tick_t tick, double restart)
 {
     int64_t links = 0;
-    if (c->link_count < 0)
-        find_links(e, c);
+    if (c->link_count < 0) find_links(e, c);
     RESERVE(e->level_links, e->level_link_room, c->link_count);
     for (int32_t i = 0; i < c->link_count; i++) {
         struct link *link = &e->links[c->links[i]];
@@ -87,16 +84,14 @@ static int64_t gather_links(struct engine *e, struct component *c, tick_t tick, 
         if (filling->share < INFINITY)
             e->level_links[links++] = (struct level_link){filling->share, c->links[i]};
     }
-    for (int64_t i = links / 2; i-- > 0;)
-        sift_down(e->level_links, links, i);
+    for (int64_t i = links / 2; i-- > 0;) sift_down(e->level_links, links, i);
     return links;
 }
 
 static int64_t gather_caps(struct engine *e, const struct component *c)
 {
     int64_t caps = 0;
-    if (c->capped == 0)
-        return 0;
+    if (c->capped == 0) return 0;
     RESERVE(e->level_caps, e->level_cap_room, c->capped);
     for (int32_t i = 0; i < c->count; i++)
         if (e->paths[c->flows[i]].cap < INFINITY)
@@ -105,7 +100,8 @@ static int64_t gather_caps(struct engine *e, const struct component *c)
     return caps;
 }
 
-/* Charges the frozen flows' links; a link that no open flow crosses has share infinity from then on. */
+/* Charges the frozen flows' links; a link that no open flow crosses has share infinity from then
+ * on. */
 static void take(struct engine *e, double level, const int32_t *frozen, int32_t count, bool keep)
 {
     int64_t touched = 0;
@@ -114,8 +110,7 @@ static void take(struct engine *e, double level, const int32_t *frozen, int32_t 
         path->rate = level;
         for (int32_t place = path->first; place < path->first + path->length; place++) {
             struct filling *filling = &e->fillings[e->route_link[place]];
-            if (filling->taken == 0)
-                e->level_touched[touched++] = e->route_link[place];
+            if (filling->taken == 0) e->level_touched[touched++] = e->route_link[place];
             filling->taken += path->weight > 0 ? path->weight : e->route_weight[place];
         }
     }
@@ -133,19 +128,20 @@ static void take(struct engine *e, double level, const int32_t *frozen, int32_t 
         if (keep) {
             struct link *link = &e->links[e->level_touched[i]];
             RESERVE(link->levels, link->level_room, link->level_count + 1);
-            link->levels[link->level_count++] = (struct level){level, filling->left, link->weight - filling->weight};
+            link->levels[link->level_count++] =
+                (struct level){level, filling->left, link->weight - filling->weight};
         }
     }
 }
 
-/* Keys in the heap may be old, hence too low: brings the top up to date. Returns how many links are left. */
+/* Keys in the heap may be old, hence too low: brings the top up to date. Returns how many links are
+ * left. */
 static int64_t renew_top(struct engine *e, int64_t links)
 {
     struct level_link *heap = e->level_links;
     while (links > 0) {
         double share = e->fillings[heap[0].link].share;
-        if (share == heap[0].share)
-            break;
+        if (share == heap[0].share) break;
         if (share == INFINITY)
             heap[0] = heap[--links];
         else
@@ -167,8 +163,7 @@ static void fair_rate_of_one(struct engine *e, int32_t flow, tick_t tick)
 
 static void next_filling(struct engine *e)
 {
-    if (++e->filling != 0)
-        return;
+    if (++e->filling != 0) return;
     memset(e->open, 0, (size_t)e->slot_room);
     e->filling = 1;
 }
@@ -189,27 +184,27 @@ static int32_t kept_flows(const struct engine *e, const struct component *c, dou
 
 /* Opens the flows to be rated and returns how many others keep their rates.
  *
- * When flows have only left the component since it was last filled, the levels below the lowest of their rates are as they
- * were, bit for bit: the links of a flow that has left were above all these levels with it, so without it, having the same
- * left over fewer flows, they are above them too; and no other link has changed. Filling goes on from there. */
+ * When flows have only left the component since it was last filled, the levels below the lowest of
+ * their rates are as they were, bit for bit: the links of a flow that has left were above all these
+ * levels with it, so without it, having the same left over fewer flows, they are above them too;
+ * and no other link has changed. Filling goes on from there. */
 static int32_t open_flows(struct engine *e, const struct component *c)
 {
     int32_t kept = 0;
     next_filling(e);
     if (c->order_count < 0) {
-        for (int32_t i = 0; i < c->count; i++)
-            e->open[c->flows[i]] = e->filling;
+        for (int32_t i = 0; i < c->count; i++) e->open[c->flows[i]] = e->filling;
         return 0;
     }
     kept = kept_flows(e, c, c->restart);
     for (int32_t i = kept; i < c->order_count; i++)
-        if (e->component[c->order[i]] == c)
-            e->open[c->order[i]] = e->filling;
+        if (e->component[c->order[i]] == c) e->open[c->order[i]] = e->filling;
     return kept;
 }
 
 /* Leaves the rates in the paths, and which flows they are new for in `fresh`.
- * O(E log L) when each level touches few links; of E, only what lies above the level from which filling starts again. */
+ * O(E log L) when each level touches few links; of E, only what lies above the level from which
+ * filling starts again. */
 void fair_rates(struct engine *e, struct component *c, tick_t tick)
 {
     enum { KEEP_FROM = 32 };
@@ -232,11 +227,9 @@ void fair_rates(struct engine *e, struct component *c, tick_t tick)
     while (rated < c->count) {
         int32_t first = rated;
         links = renew_top(e, links);
-        while (cap < caps && e->open[e->level_caps[cap].flow] != e->filling)
-            cap++;
+        while (cap < caps && e->open[e->level_caps[cap].flow] != e->filling) cap++;
         double level = links > 0 ? e->level_links[0].share : INFINITY;
-        if (cap < caps && e->level_caps[cap].cap < level)
-            level = e->level_caps[cap].cap;
+        if (cap < caps && e->level_caps[cap].cap < level) level = e->level_caps[cap].cap;
         while (links > 0 && e->level_links[0].share == level) {
             const struct link *link = &e->links[e->level_links[0].link];
             for (int32_t i = 0; i < link->count; i++) {
@@ -247,8 +240,7 @@ void fair_rates(struct engine *e, struct component *c, tick_t tick)
                 }
             }
             e->level_links[0] = e->level_links[--links];
-            if (links > 0)
-                sift_down(e->level_links, links, 0);
+            if (links > 0) sift_down(e->level_links, links, 0);
             links = renew_top(e, links);
         }
         for (; cap < caps && e->level_caps[cap].cap == level; cap++)
@@ -257,7 +249,9 @@ void fair_rates(struct engine *e, struct component *c, tick_t tick)
                 order[rated++] = e->level_caps[cap].flow;
             }
         if (rated == first) { /* a hang would hide it */
-            fprintf(stderr, "phantora-ns: the flow simulator is broken: nothing froze at %g bytes/ns\n", level);
+            fprintf(stderr,
+                    "phantora-ns: the flow simulator is broken: nothing froze at %g bytes/ns\n",
+                    level);
             abort();
         }
         take(e, level, order + first, rated - first, keep);

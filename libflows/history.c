@@ -1,12 +1,13 @@
 /* Going back, and forgetting.
  *
- * Why it exists: the counterpart of `_settle`, `_reach`, `_put_back` and `_sweep` in phantora_ns/sim/_flow_engine.py, which
- * say what is taken back and why no more; and the points that bound the memory of large components (engine.h). */
+ * Why it exists: the counterpart of `_settle`, `_reach`, `_put_back` and `_sweep` in
+ * phantora_ns/sim/_flow_engine.py, which say what is taken back and why no more; and the points
+ * that bound the memory of large components (engine.h). */
 #include "engine.h"
 
 #include <stdlib.h>
 
-/* ---- which ticks can be restored -------------------------------------------------------------------------------------*/
+/* ---- which ticks can be restored ---- */
 
 static int64_t points_at_or_before(const struct engine *e, tick_t tick)
 {
@@ -21,11 +22,11 @@ static int64_t points_at_or_before(const struct engine *e, tick_t tick)
     return low;
 }
 
-/* The last tick at or before `tick` that can be restored; the beginning of time always can, by running everything again. */
+/* The last tick at or before `tick` that can be restored; the beginning of time always can, by
+ * running everything again. */
 tick_t restorable(const struct engine *e, tick_t tick)
 {
-    if (tick >= e->all_from)
-        return tick;
+    if (tick >= e->all_from) return tick;
     int64_t count = points_at_or_before(e, tick);
     return count ? e->points[count - 1] : TICK_MIN;
 }
@@ -33,20 +34,18 @@ tick_t restorable(const struct engine *e, tick_t tick)
 static void insert_point(struct engine *e, tick_t tick)
 {
     int64_t at = points_at_or_before(e, tick);
-    if (at && e->points[at - 1] == tick)
-        return;
+    if (at && e->points[at - 1] == tick) return;
     RESERVE(e->points, e->point_room, e->point_count + 1);
-    for (int64_t i = e->point_count++; i > at; i--)
-        e->points[i] = e->points[i - 1];
+    for (int64_t i = e->point_count++; i > at; i--) e->points[i] = e->points[i - 1];
     e->points[at] = tick;
 }
 
-/* After `tick` has been run: once 32 flows have been rated for each active one, a point costs little beside them.
- * Only where all flows have come this far: those ahead may have dropped what they were doing at this tick. */
+/* After `tick` has been run: once 32 flows have been rated for each active one, a point costs
+ * little beside them. Only where all flows have come this far: those ahead may have dropped what
+ * they were doing at this tick. */
 void mark_point(struct engine *e, tick_t tick)
 {
-    if (e->all_from < TICK_MAX || e->work < 32 * e->active_flows || tick < e->now)
-        return;
+    if (e->all_from < TICK_MAX || e->work < 32 * e->active_flows || tick < e->now) return;
     insert_point(e, tick + 1);
     e->work = 0;
 }
@@ -57,7 +56,8 @@ static int by_tick(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A few points, at equal shares of what the logs hold, replace "every tick": as many as fill half of the budget. */
+/* A few points, at equal shares of what the logs hold, replace "every tick": as many as fill half
+ * of the budget. */
 static void choose_points(struct engine *e)
 {
     enum { SAMPLE = 4096, MOST = 64 };
@@ -66,11 +66,9 @@ static void choose_points(struct engine *e)
     tick_t *sample = grow_array(NULL, sizeof *sample, SAMPLE);
     int64_t seen = 0, taken = 0, stride = e->entries / SAMPLE + 1;
     for (int32_t flow = 0; flow < e->slots; flow++) {
-        if (e->state[flow] == FREE)
-            continue;
+        if (e->state[flow] == FREE) continue;
         for (const struct entry *entry = e->flows[flow].older; entry != NULL; entry = entry->older)
-            if (seen++ % stride == 0 && taken < SAMPLE)
-                sample[taken++] = entry->since;
+            if (seen++ % stride == 0 && taken < SAMPLE) sample[taken++] = entry->since;
     }
     qsort(sample, (size_t)taken, sizeof *sample, by_tick);
     for (int64_t i = 0; i < chosen && taken; i++)
@@ -87,12 +85,12 @@ static void thin_points(struct engine *e)
 {
     int64_t kept = 0;
     for (int64_t i = 0; i < e->point_count; i++)
-        if (i == 0 || i == e->point_count - 1 || i % 2)
-            e->points[kept++] = e->points[i];
+        if (i == 0 || i == e->point_count - 1 || i % 2) e->points[kept++] = e->points[i];
     e->point_count = kept;
 }
 
-/* Entries that no restorable tick needs: an entry is the state at ticks after its own, up to the next newer entry's. */
+/* Entries that no restorable tick needs: an entry is the state at ticks after its own, up to the
+ * next newer entry's. */
 static void prune_log(struct engine *e, int32_t flow)
 {
     tick_t newer = e->since[flow];
@@ -111,34 +109,32 @@ static void prune_log(struct engine *e, int32_t flow)
 static void prune(struct engine *e)
 {
     for (int32_t flow = 0; flow < e->slots; flow++)
-        if (e->state[flow] != FREE && e->flows[flow].older != NULL)
-            prune_log(e, flow);
+        if (e->state[flow] != FREE && e->flows[flow].older != NULL) prune_log(e, flow);
 }
 
 void keep_budget(struct engine *e)
 {
-    if (e->entries <= e->budget)
-        return;
+    if (e->entries <= e->budget) return;
     if (e->all_from < TICK_MAX)
         choose_points(e);
     else
         thin_points(e);
     prune(e);
-    if (e->entries * 4 > e->budget * 3) /* many flows, few points: thinning again would leave none */
-        e->budget = e->entries * 2;
+    /* many flows, few points: thinning again would leave none */
+    if (e->entries * 4 > e->budget * 3) e->budget = e->entries * 2;
 }
 
-/* ---- rollback --------------------------------------------------------------------------------------------------------*/
+/* ---- rollback ---- */
 
 struct reach {
-    int64_t flows, links, next; /* in e->found (flows) and e->stack (links, of which `next` is the first not yet visited) */
+    /* in e->found (flows) and e->stack (links, of which `next` is the first not yet visited) */
+    int64_t flows, links, next;
 };
 
 static void reach_link(struct engine *e, struct reach *reach, int32_t number)
 {
     struct link *link = &e->links[number];
-    if (link->reach_stamp == e->stamp)
-        return;
+    if (link->reach_stamp == e->stamp) return;
     link->reach_stamp = e->stamp;
     RESERVE(e->stack, e->stack_room, reach->links + 1);
     e->stack[reach->links++] = number;
@@ -146,8 +142,7 @@ static void reach_link(struct engine *e, struct reach *reach, int32_t number)
 
 static void take_up(struct engine *e, struct reach *reach, int32_t flow)
 {
-    if (e->flows[flow].rolled == e->settling)
-        return;
+    if (e->flows[flow].rolled == e->settling) return;
     e->flows[flow].rolled = e->settling;
     RESERVE(e->found, e->found_room, reach->flows + 1);
     e->found[reach->flows++] = flow;
@@ -159,12 +154,12 @@ static void reach_all(struct engine *e, struct reach *reach, tick_t tick)
 {
     while (reach->next < reach->links) {
         struct link *link = &e->links[e->stack[reach->next++]];
-        while (link->past_count > link->forgotten && e->done[link->past[link->past_count - 1]] >= tick) {
+        while (link->past_count > link->forgotten &&
+               e->done[link->past[link->past_count - 1]] >= tick) {
             take_up(e, reach, link->past[--link->past_count]);
             e->past_references--;
         }
-        for (int32_t i = 0; i < link->count; i++)
-            take_up(e, reach, link->members[i].flow);
+        for (int32_t i = 0; i < link->count; i++) take_up(e, reach, link->members[i].flow);
     }
 }
 
@@ -177,18 +172,15 @@ static void restore(struct engine *e, int32_t flow, tick_t tick, struct componen
         RESERVE(e->suspects, e->suspect_room, e->suspect_count + 1);
         e->suspects[e->suspect_count++] = e->flows[flow].group;
     }
-    while (e->since[flow] >= tick && e->flows[flow].older != NULL)
-        log_pop(e, flow);
+    while (e->since[flow] >= tick && e->flows[flow].older != NULL) log_pop(e, flow);
     if (e->since[flow] >= tick) {
-        if (active)
-            link_leave(e, flow);
+        if (active) link_leave(e, flow);
         e->state[flow] = PENDING;
         heap_push(&e->pending, e->flows[flow].start, (void *)(intptr_t)flow);
         return;
     }
     e->done[flow] = end_tick(e->since[flow], e->left[flow], e->rate[flow]);
-    if (!active)
-        link_enter(e, flow);
+    if (!active) link_enter(e, flow);
     component_add(e, again, flow);
 }
 
@@ -213,13 +205,11 @@ static void put_back(struct engine *e, const struct reach *reach, tick_t tick)
     for (int64_t i = 0; i < e->touched_count; i++) {
         e->touched[i]->touched = false;
         schedule(e, e->touched[i]);
-        if (e->touched[i]->count == 0)
-            component_free(e, e->touched[i]);
+        if (e->touched[i]->count == 0) component_free(e, e->touched[i]);
     }
     again->lost = again->count; /* to be split when it is next rated */
     schedule(e, again);
-    if (again->count == 0)
-        component_free(e, again);
+    if (again->count == 0) component_free(e, again);
     for (int64_t i = 0; i < reach->links; i++) {
         const struct link *link = &e->links[e->stack[i]];
         for (int32_t k = link->capacity_count; k-- > 0 && link->capacities[k].since >= tick;)
@@ -250,36 +240,32 @@ static void rewind_all(struct engine *e, tick_t point)
     struct reach reach = {0};
     e->settling++;
     e->stamp++;
-    for (int32_t i = 0; i < e->link_count; i++)
-        reach_link(e, &reach, i);
+    for (int32_t i = 0; i < e->link_count; i++) reach_link(e, &reach, i);
     reach_all(e, &reach, point);
     put_back(e, &reach, point);
     e->now = point - 1;
 }
 
-/* Late arrivals where not every tick can be restored. If they reach much of what history holds, all flows go back, so that points
- * can be marked again on the way forward; else only those reached, and what is ahead stays there. */
+/* Late arrivals where not every tick can be restored. If they reach much of what history holds, all
+ * flows go back, so that points can be marked again on the way forward; else only those reached,
+ * and what is ahead stays there. */
 static void settle_from_point(struct engine *e)
 {
     tick_t point = restorable(e, e->late[0].tick), now = e->now;
     struct reach reach = {0};
     e->stamp++;
-    for (int64_t i = 0; i < e->late_count; i++)
-        reach_seeds(e, &reach, &e->late[i]);
+    for (int64_t i = 0; i < e->late_count; i++) reach_seeds(e, &reach, &e->late[i]);
     reach_all(e, &reach, point);
     e->rollbacks += reach.flows > 0;
     put_back(e, &reach, point);
-    if (reach.flows * 4 > e->live_flows - e->pending.count)
-        rewind_all(e, point);
-    while (next_tick(e) <= now)
-        run_step(e);
+    if (reach.flows * 4 > e->live_flows - e->pending.count) rewind_all(e, point);
+    while (next_tick(e) <= now) run_step(e);
 }
 
 /* Takes back what the late flows and capacities may concern, then runs up to where we were. */
 void settle(struct engine *e)
 {
-    if (e->late_count == 0)
-        return;
+    if (e->late_count == 0) return;
     e->settling++;
     qsort(e->late, (size_t)e->late_count, sizeof *e->late, by_late);
     if (e->late[0].tick < e->all_from) {
@@ -296,11 +282,10 @@ void settle(struct engine *e)
         put_back(e, &reach, e->late[i].tick);
     }
     e->late_count = 0;
-    while (next_tick(e) <= e->now)
-        run_step(e);
+    while (next_tick(e) <= e->now) run_step(e);
 }
 
-/* ---- forgetting ------------------------------------------------------------------------------------------------------*/
+/* ---- forgetting ---- */
 
 static void forget_points(struct engine *e, tick_t base)
 {
@@ -310,8 +295,7 @@ static void forget_points(struct engine *e, tick_t base)
     }
     int64_t kept = 0;
     for (int64_t i = 0; i < e->point_count; i++)
-        if (e->points[i] >= base)
-            e->points[kept++] = e->points[i];
+        if (e->points[i] >= base) e->points[kept++] = e->points[i];
     e->point_count = kept;
 }
 
@@ -320,16 +304,13 @@ static void forget_links(struct engine *e, tick_t base)
     for (int32_t number = 0; number < e->link_count; number++) {
         struct link *link = &e->links[number];
         int32_t first = link->forgotten, kept = 0;
-        while (first < link->past_count && e->done[link->past[first]] < base)
-            first++;
+        while (first < link->past_count && e->done[link->past[first]] < base) first++;
         e->past_references -= first - link->forgotten;
-        for (int32_t i = first; i < link->past_count; i++)
-            link->past[kept++] = link->past[i];
+        for (int32_t i = first; i < link->past_count; i++) link->past[kept++] = link->past[i];
         link->past_count = kept;
         link->forgotten = 0;
         first = link->capacity_count - 1;
-        while (first > 0 && link->capacities[first].since >= base)
-            first--;
+        while (first > 0 && link->capacities[first].since >= base) first--;
         for (int32_t i = first; i < link->capacity_count; i++)
             link->capacities[i - first] = link->capacities[i];
         link->capacity_count -= first;
@@ -338,27 +319,24 @@ static void forget_links(struct engine *e, tick_t base)
 
 static void forget_log(struct engine *e, int32_t flow, tick_t base)
 {
-    struct entry **after = &e->flows[flow].older; /* what is older than the newest state from before `base` */
+    /* what is older than the newest state from before `base` */
+    struct entry **after = &e->flows[flow].older;
     if (e->since[flow] >= base) {
-        while (*after != NULL && (*after)->since >= base)
-            after = &(*after)->older;
-        if (*after != NULL)
-            after = &(*after)->older;
+        while (*after != NULL && (*after)->since >= base) after = &(*after)->older;
+        if (*after != NULL) after = &(*after)->older;
     }
-    while (*after != NULL)
-        log_drop(e, after);
+    while (*after != NULL) log_drop(e, after);
 }
 
-/* The members that no rollback can reach any more go; without members the group goes too, unless `changed` has still to tell
- * that its completion moved. */
+/* The members that no rollback can reach any more go; without members the group goes too, unless
+ * `changed` has still to tell that its completion moved. */
 static void forget_group(struct engine *e, int32_t number, tick_t base)
 {
     struct group *group = &e->groups[number];
     int64_t time_ns;
     for (int32_t *at = &group->first; *at >= 0;) {
         int32_t flow = *at;
-        if (e->state[flow] == ACTIVE || e->state[flow] == ENDED)
-            forget_log(e, flow, base);
+        if (e->state[flow] == ACTIVE || e->state[flow] == ENDED) forget_log(e, flow, base);
         if (e->state[flow] != ENDED || e->done[flow] >= base) {
             at = &e->flows[flow].next_member;
             continue;
@@ -367,11 +345,9 @@ static void forget_group(struct engine *e, int32_t number, tick_t base)
         *at = e->flows[flow].next_member;
         flow_free(e, flow);
     }
-    if (group->first >= 0)
-        return;
+    if (group->first >= 0) return;
     tick_to_ns(group->latest, &time_ns);
-    if (group->suspect && group->reported_ns != time_ns)
-        return;
+    if (group->suspect && group->reported_ns != time_ns) return;
     group->suspect = false;
     result_add(e, number, time_ns);
     group_free(e, number);
@@ -381,31 +357,27 @@ static void forget_group(struct engine *e, int32_t number, tick_t base)
 static tick_t find_base(struct engine *e)
 {
     tick_t base = restorable(e, e->horizon);
-    if (base == e->horizon || base != e->base)
-        return base;
+    if (base == e->horizon || base != e->base) return base;
     rewind_all(e, base);
-    while (next_tick(e) < e->horizon)
-        run_step(e);
+    while (next_tick(e) < e->horizon) run_step(e);
     insert_point(e, e->horizon);
     return e->horizon;
 }
 
-/* Drops what no rollback to the horizon can need; the groups that are gone for good are the results. */
+/* Drops what no rollback to the horizon can need; the groups that are gone for good are the
+ * results. */
 void sweep(struct engine *e)
 {
     int64_t kept = 0;
     tick_t base = e->base = find_base(e);
     forget_links(e, base);
     for (int32_t group = 0; group < e->group_slots; group++)
-        if (e->groups[group].live)
-            forget_group(e, group, base);
+        if (e->groups[group].live) forget_group(e, group, base);
     for (int64_t i = 0; i < e->suspect_count; i++)
-        if (e->groups[e->suspects[i]].suspect)
-            e->suspects[kept++] = e->suspects[i];
+        if (e->groups[e->suspects[i]].suspect) e->suspects[kept++] = e->suspects[i];
     e->suspect_count = kept;
     forget_points(e, base);
-    if (e->all_from == TICK_MAX && e->entries * 4 < e->budget)
-        e->all_from = e->now + 1;
+    if (e->all_from == TICK_MAX && e->entries * 4 < e->budget) e->all_from = e->now + 1;
     e->grown = 0;
     e->sweep_at = 256 + e->live_flows + e->entries;
 }

@@ -1,7 +1,8 @@
 /* Running forward: what happens at a tick.
  *
- * Why it exists: the counterpart of `_step` and what it calls in phantora_ns/sim/_flow_engine.py: ends, then starts and new
- * capacities, then new rates, once, for the components that were touched. */
+ * Why it exists: the counterpart of `_step` and what it calls in phantora_ns/sim/_flow_engine.py:
+ * ends, then starts and new capacities, then new rates, once, for the components that were touched.
+ */
 #include "engine.h"
 
 static bool waits(const struct engine *e, const struct heap_item *item)
@@ -13,19 +14,16 @@ static bool waits(const struct engine *e, const struct heap_item *item)
 tick_t next_tick(struct engine *e)
 {
     tick_t next = TICK_MAX;
-    while (e->pending.count && !waits(e, &e->pending.items[0]))
-        heap_remove(&e->pending, 0);
+    while (e->pending.count && !waits(e, &e->pending.items[0])) heap_remove(&e->pending, 0);
     const struct heap *heaps[] = {&e->events, &e->pending, &e->changes};
     for (int i = 0; i < 3; i++)
-        if (heaps[i]->count && heaps[i]->items[0].key < next)
-            next = heaps[i]->items[0].key;
+        if (heaps[i]->count && heaps[i]->items[0].key < next) next = heaps[i]->items[0].key;
     return next;
 }
 
 static void touch(struct engine *e, struct component *c)
 {
-    if (c->touched)
-        return;
+    if (c->touched) return;
     c->touched = true;
     RESERVE(e->touched, e->touched_room, e->touched_count + 1);
     e->touched[e->touched_count++] = c;
@@ -35,8 +33,7 @@ static void retire(struct engine *e, struct component *c, tick_t tick)
 {
     for (int32_t i = c->count; i-- > 0;) {
         int32_t flow = c->flows[i];
-        if (e->done[flow] != tick)
-            continue;
+        if (e->done[flow] != tick) continue;
         component_remove(e, flow);
         c->lost++;
         c->restart = e->rate[flow] < c->restart ? e->rate[flow] : c->restart;
@@ -60,8 +57,7 @@ static struct component *merge(struct engine *e, struct component *a, struct com
         a = b;
         b = swap;
     }
-    for (int32_t i = 0; i < b->count; i++)
-        component_add(e, a, b->flows[i]);
+    for (int32_t i = 0; i < b->count; i++) component_add(e, a, b->flows[i]);
     a->lost += b->lost;
     b->count = 0;
     touch(e, b); /* freed with the touched ones, being empty */
@@ -83,7 +79,8 @@ static void admit(struct engine *e, int32_t flow)
     touch(e, e->component[flow]);
 }
 
-/* A flow whose rate does not change gets no line in its log: rule 3 of phantora_ns/sim/_flow_time.py. */
+/* A flow whose rate does not change gets no line in its log: rule 3 of
+ * phantora_ns/sim/_flow_time.py. */
 static void rate(struct engine *e, struct component *c, tick_t tick)
 {
     fair_rates(e, c, tick);
@@ -95,10 +92,8 @@ static void rate(struct engine *e, struct component *c, tick_t tick)
         if (e->since[flow] == TICK_MIN) {
             e->left[flow] = e->flows[flow].size;
         } else {
-            if (rate == e->rate[flow])
-                continue;
-            if (e->since[flow] < e->point_now)
-                log_push(e, flow);
+            if (rate == e->rate[flow]) continue;
+            if (e->since[flow] < e->point_now) log_push(e, flow);
             e->left[flow] = bytes_left(e->left[flow], e->rate[flow], tick - e->since[flow]);
         }
         e->since[flow] = tick;
@@ -108,7 +103,8 @@ static void rate(struct engine *e, struct component *c, tick_t tick)
     schedule(e, c);
 }
 
-/* A component that has lost half of its flows is searched for connected parts. Each part is rated as it is found. */
+/* A component that has lost half of its flows is searched for connected parts. Each part is rated
+ * as it is found. */
 static void split(struct engine *e, struct component *c, tick_t tick)
 {
     uint64_t stamp = ++e->stamp;
@@ -123,13 +119,11 @@ static void split(struct engine *e, struct component *c, tick_t tick)
             int32_t flow = e->found[next], end = e->paths[flow].first + e->paths[flow].length;
             for (int32_t place = e->paths[flow].first; place < end; place++) {
                 struct link *link = &e->links[e->route_link[place]];
-                if (link->reach_stamp == stamp)
-                    continue;
+                if (link->reach_stamp == stamp) continue;
                 link->reach_stamp = stamp;
                 for (int32_t i = 0; i < link->count; i++) {
                     int32_t near = link->members[i].flow;
-                    if (e->component[near] != c)
-                        continue;
+                    if (e->component[near] != c) continue;
                     component_remove(e, near);
                     component_add(e, part, near);
                     e->found[found++] = near;
@@ -153,8 +147,7 @@ void run_step(struct engine *e)
         touch(e, c);
     }
     while (e->pending.count && e->pending.items[0].key == tick) {
-        if (waits(e, &e->pending.items[0]))
-            admit(e, (int32_t)(intptr_t)e->pending.items[0].item);
+        if (waits(e, &e->pending.items[0])) admit(e, (int32_t)(intptr_t)e->pending.items[0].item);
         heap_remove(&e->pending, 0);
     }
     while (e->changes.count && e->changes.items[0].key == tick) {
@@ -172,11 +165,9 @@ void run_step(struct engine *e)
             rate(e, c, tick);
         else
             split(e, c, tick);
-        if (c->count == 0)
-            component_free(e, c);
+        if (c->count == 0) component_free(e, c);
     }
-    if (tick > e->now)
-        e->now = tick;
+    if (tick > e->now) e->now = tick;
     mark_point(e, tick);
     keep_budget(e);
 }

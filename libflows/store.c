@@ -1,6 +1,7 @@
 /* Flows, routes, components, heaps and logs as structures: made, linked, freed.
  *
- * Why it exists: the simulation proper (run.c, history.c) should read as rules, not as bookkeeping. */
+ * Why it exists: the simulation proper (run.c, history.c) should read as rules, not as bookkeeping.
+ */
 #include "engine.h"
 
 #include <math.h>
@@ -12,20 +13,21 @@ void *grow_array(void *array, size_t size, int64_t count)
 {
     void *grown = realloc(array, size * (size_t)count);
     if (grown == NULL) {
-        fprintf(stderr, "phantora-ns: out of memory: the flow simulator needs %lld x %zu bytes; commit more often\n",
+        fprintf(stderr,
+                "phantora-ns: out of memory: the flow simulator needs %lld x %zu bytes; commit "
+                "more often\n",
                 (long long)count, size);
         abort();
     }
     return grown;
 }
 
-/* ---- heaps by tick ---------------------------------------------------------------------------------------------------*/
+/* ---- heaps by tick ---- */
 
 static void place(struct heap *heap, int64_t at, struct heap_item item)
 {
     heap->items[at] = item;
-    if (heap->tracked)
-        ((struct component *)item.item)->heap_at = (int32_t)at;
+    if (heap->tracked) ((struct component *)item.item)->heap_at = (int32_t)at;
 }
 
 static void sift(struct heap *heap, int64_t at, struct heap_item item)
@@ -36,12 +38,9 @@ static void sift(struct heap *heap, int64_t at, struct heap_item item)
     }
     for (;;) {
         int64_t child = 2 * at + 1;
-        if (child >= heap->count)
-            break;
-        if (child + 1 < heap->count && heap->items[child + 1].key < heap->items[child].key)
-            child++;
-        if (item.key <= heap->items[child].key)
-            break;
+        if (child >= heap->count) break;
+        if (child + 1 < heap->count && heap->items[child + 1].key < heap->items[child].key) child++;
+        if (item.key <= heap->items[child].key) break;
         place(heap, at, heap->items[child]);
         at = child;
     }
@@ -57,11 +56,9 @@ void heap_push(struct heap *heap, tick_t key, void *item)
 
 void heap_remove(struct heap *heap, int64_t at)
 {
-    if (heap->tracked)
-        ((struct component *)heap->items[at].item)->heap_at = -1;
+    if (heap->tracked) ((struct component *)heap->items[at].item)->heap_at = -1;
     heap->count--;
-    if (at < heap->count)
-        sift(heap, at, heap->items[heap->count]);
+    if (at < heap->count) sift(heap, at, heap->items[heap->count]);
 }
 
 void heap_rekey(struct heap *heap, int64_t at, tick_t key)
@@ -69,7 +66,7 @@ void heap_rekey(struct heap *heap, int64_t at, tick_t key)
     sift(heap, at, (struct heap_item){key, heap->items[at].item});
 }
 
-/* ---- components ------------------------------------------------------------------------------------------------------*/
+/* ---- components ---- */
 
 struct component *component_new(struct engine *e)
 {
@@ -78,17 +75,18 @@ struct component *component_new(struct engine *e)
         e->spare_components = (struct component *)(void *)c->flows;
     else
         c = grow_array(NULL, sizeof *c, 1);
-    *c = (struct component){.flows = c->few, .room = sizeof c->few / sizeof c->few[0], .heap_at = -1, .link_count = -1,
-                             .order_count = -1};
+    *c = (struct component){.flows = c->few,
+                            .room = sizeof c->few / sizeof c->few[0],
+                            .heap_at = -1,
+                            .link_count = -1,
+                            .order_count = -1};
     return c;
 }
 
 void component_free(struct engine *e, struct component *c)
 {
-    if (c->heap_at >= 0)
-        heap_remove(&e->events, c->heap_at);
-    if (c->flows != c->few)
-        free(c->flows);
+    if (c->heap_at >= 0) heap_remove(&e->events, c->heap_at);
+    if (c->flows != c->few) free(c->flows);
     free(c->links);
     free(c->order);
     c->flows = (int32_t *)(void *)e->spare_components;
@@ -98,9 +96,9 @@ void component_free(struct engine *e, struct component *c)
 void component_add(struct engine *e, struct component *c, int32_t flow)
 {
     if (c->count == c->room) {
-        int32_t *flows = grow_array(c->flows == c->few ? NULL : c->flows, sizeof *flows, (int64_t)c->room * 2);
-        if (c->flows == c->few)
-            memcpy(flows, c->few, sizeof c->few);
+        int32_t *flows =
+            grow_array(c->flows == c->few ? NULL : c->flows, sizeof *flows, (int64_t)c->room * 2);
+        if (c->flows == c->few) memcpy(flows, c->few, sizeof c->few);
         c->flows = flows;
         c->room *= 2;
     }
@@ -126,12 +124,10 @@ void schedule(struct engine *e, struct component *c)
 {
     tick_t next = TICK_MAX;
     for (int32_t i = 0; i < c->count; i++)
-        if (e->done[c->flows[i]] < next)
-            next = e->done[c->flows[i]];
+        if (e->done[c->flows[i]] < next) next = e->done[c->flows[i]];
     c->next = next;
     if (c->count == 0) {
-        if (c->heap_at >= 0)
-            heap_remove(&e->events, c->heap_at);
+        if (c->heap_at >= 0) heap_remove(&e->events, c->heap_at);
     } else if (c->heap_at < 0) {
         heap_push(&e->events, next, c);
     } else {
@@ -139,9 +135,10 @@ void schedule(struct engine *e, struct component *c)
     }
 }
 
-/* ---- flows and their routes ------------------------------------------------------------------------------------------*/
+/* ---- flows and their routes ---- */
 
-/* Blocks hold 1, 2, 3, 4, 6, 8, 12, 16, 24, ... places, so that a freed one fits many later routes. */
+/* Blocks hold 1, 2, 3, 4, 6, 8, 12, 16, 24, ... places, so that a freed one fits many later routes.
+ */
 static int32_t block_size(int32_t length, int32_t *class)
 {
     int32_t size = 1, next = 2;
@@ -191,11 +188,11 @@ static void more_slots(struct engine *e)
     e->slot_room = (int32_t)room;
 }
 
-/* A slot with its route; a link that `links` names again gets more weight instead of another place. */
+/* A slot with its route; a link that `links` names again gets more weight instead of another place.
+ */
 int32_t flow_new(struct engine *e, const int32_t *links, int64_t count, double weight)
 {
-    if (e->free_count == 0 && e->slots == e->slot_room)
-        more_slots(e);
+    if (e->free_count == 0 && e->slots == e->slot_room) more_slots(e);
     int32_t flow = e->free_count ? e->free_slots[--e->free_count] : e->slots++;
     uint64_t stamp = ++e->stamp;
     RESERVE(e->stack, e->stack_room, count);
@@ -230,8 +227,7 @@ void flow_free(struct engine *e, int32_t flow)
     block_size(e->paths[flow].length, &class);
     e->route_link[e->paths[flow].first] = e->free_routes[class];
     e->free_routes[class] = e->paths[flow].first;
-    while (e->flows[flow].older != NULL)
-        log_drop(e, &e->flows[flow].older);
+    while (e->flows[flow].older != NULL) log_drop(e, &e->flows[flow].older);
     e->state[flow] = FREE;
     RESERVE(e->free_slots, e->free_room, e->free_count + 1);
     e->free_slots[e->free_count++] = flow;
@@ -240,8 +236,7 @@ void flow_free(struct engine *e, int32_t flow)
 
 int32_t group_new(struct engine *e)
 {
-    if (e->free_group_count == 0)
-        RESERVE(e->groups, e->group_room, e->group_slots + 1);
+    if (e->free_group_count == 0) RESERVE(e->groups, e->group_room, e->group_slots + 1);
     int32_t group = e->free_group_count ? e->free_groups[--e->free_group_count] : e->group_slots++;
     e->groups[group] = (struct group){.first = -1, .live = true, .latest = TICK_MIN};
     return group;
@@ -291,12 +286,11 @@ void link_leave(struct engine *e, int32_t flow)
 double capacity_at(const struct link *link, tick_t tick)
 {
     int32_t i = link->capacity_count - 1;
-    while (link->capacities[i].since > tick)
-        i--;
+    while (link->capacities[i].since > tick) i--;
     return link->capacities[i].bytes_per_ns;
 }
 
-/* ---- logs ------------------------------------------------------------------------------------------------------------*/
+/* ---- logs ---- */
 
 static void more_entries(struct engine *e)
 {
@@ -312,8 +306,7 @@ static void more_entries(struct engine *e)
 
 void log_push(struct engine *e, int32_t flow)
 {
-    if (e->spare_entries == NULL)
-        more_entries(e);
+    if (e->spare_entries == NULL) more_entries(e);
     struct entry *entry = e->spare_entries;
     e->spare_entries = entry->older;
     *entry = (struct entry){e->since[flow], e->left[flow], e->rate[flow], e->flows[flow].older};

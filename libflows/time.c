@@ -1,15 +1,12 @@
 /* The arithmetic of phantora_ns/sim/_flow_time.py, operation for operation.
  *
- * Why it exists: both engines must round alike. Compiled with -ffp-contract=off, so that no product and difference are
- * fused into one rounding where the machine could do it. */
+ * Why it exists: both engines must round alike. Compiled with -ffp-contract=off, so that no product
+ * and difference are fused into one rounding where the machine could do it. */
 #include "engine.h"
 
 #define SLACK_TICKS 256
 
-tick_t ns_to_tick(int64_t time_ns)
-{
-    return (tick_t)time_ns * (1 << 20);
-}
+tick_t ns_to_tick(int64_t time_ns) { return (tick_t)time_ns * (1 << 20); }
 
 /* false: beyond what 64 bits of nanoseconds can say */
 bool tick_to_ns(tick_t tick, int64_t *time_ns)
@@ -21,7 +18,8 @@ bool tick_to_ns(tick_t tick, int64_t *time_ns)
 
 static double ticks_to_double(tick_t ticks)
 {
-    /* Both conversions round to nearest, ties to even, as Python's do; the 64-bit one is one instruction. */
+    /* Both conversions round to nearest, ties to even, as Python's do; the 64-bit one is one
+     * instruction. */
     return ticks == (int64_t)ticks ? (double)(int64_t)ticks : (double)ticks;
 }
 
@@ -33,9 +31,7 @@ double bytes_left(double left, double rate, tick_t ticks)
 tick_t end_tick(tick_t tick, double left, double rate)
 {
     double ticks = left / rate * 0x1p20 + 0.5;
-    if (ticks < 2.0)
-        return tick + 1;
-    if (ticks < 0x1p62)
-        return tick + (int64_t)ticks;
+    if (ticks < 2.0) return tick + 1;
+    if (ticks < 0x1p62) return tick + (int64_t)ticks;
     return ticks < 0x1p110 ? tick + (tick_t)ticks : TICK_MAX;
 }

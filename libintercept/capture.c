@@ -1,10 +1,13 @@
-/* capture.c - streams that are captured: which they are, what may be done beside them, what a capture records.
+/* capture.c - streams that are captured: which they are, what may be done beside them, what a
+ * capture records.
  *
- * Why it exists: PyTorch finds out by the driver's error codes what a job does wrong in a capture, and a job that works here must
- * work there. The rules are those of the CUDA programming guide ("Creating a graph using stream capture": cross-stream dependencies,
- * prohibited and unhandled operations, invalidation) and of cudaThreadExchangeStreamCaptureMode's page.
+ * Why it exists: PyTorch finds out by the driver's error codes what a job does wrong in a capture,
+ * and a job that works here must work there. The rules are those of the CUDA programming guide
+ * ("Creating a graph using stream capture": cross-stream dependencies, prohibited and unhandled
+ * operations, invalidation) and of cudaThreadExchangeStreamCaptureMode's page.
  *
- * Rule: everything is guarded by ph_lock; a stream and an event point to their capture, nobody else does. */
+ * Rule: everything is guarded by ph_lock; a stream and an event point to their capture, nobody else
+ * does. */
 #define _GNU_SOURCE /* gettid */
 #include "graph.h"
 #include "timeline.h"
@@ -40,7 +43,7 @@ void ph_capture_reset(void)
     atomic_store(&ph_captures, 0);
 }
 
-/* ---- begin and end ------------------------------------------------------------------------------------------------------------ */
+/* ---- begin and end ---- */
 static bool join_locked(struct ph_capture *capture, struct ph_stream *stream)
 {
     uint32_t lane = 0;
@@ -58,11 +61,18 @@ int ph_capture_begin(struct ph_stream *stream, int mode)
 {
     if (mode < PH_CAPTURE_GLOBAL || mode > PH_CAPTURE_RELAXED) return 1;
     pthread_mutex_lock(&ph_lock);
-    int error = stream->capture ? PH_ILLEGAL_STATE : ph_stream_is_legacy(stream) ? PH_CAPTURE_UNSUPPORTED : 0;
+    int error = stream->capture               ? PH_ILLEGAL_STATE
+                : ph_stream_is_legacy(stream) ? PH_CAPTURE_UNSUPPORTED
+                                              : 0;
     if (!error) {
         struct ph_capture *capture = calloc(1, sizeof *capture);
         if (!capture) ph_die("out of host memory");
-        *capture = (struct ph_capture){.id = next_id++, .mode = mode, .thread = gettid(), .graph = ph_graph_new(), .origin = stream, .next = captures};
+        *capture = (struct ph_capture){.id = next_id++,
+                                       .mode = mode,
+                                       .thread = gettid(),
+                                       .graph = ph_graph_new(),
+                                       .origin = stream,
+                                       .next = captures};
         captures = capture;
         capture->graph->lanes = 0;
         join_locked(capture, stream);
@@ -122,23 +132,31 @@ int ph_capture_end(struct ph_stream *stream, struct ph_graph **graph)
     *graph = NULL;
     pthread_mutex_lock(&ph_lock);
     struct ph_capture *capture = stream->capture;
-    if (!capture) error = PH_ILLEGAL_STATE;
-    else if (capture->origin != stream) error = PH_CAPTURE_UNMATCHED, capture->invalid = true;
-    else if (capture->mode != PH_CAPTURE_RELAXED && capture->thread != gettid()) error = PH_CAPTURE_WRONG_THREAD, capture->invalid = true;
+    if (!capture)
+        error = PH_ILLEGAL_STATE;
+    else if (capture->origin != stream)
+        error = PH_CAPTURE_UNMATCHED, capture->invalid = true;
+    else if (capture->mode != PH_CAPTURE_RELAXED && capture->thread != gettid())
+        error = PH_CAPTURE_WRONG_THREAD, capture->invalid = true;
     else {
-        error = capture->invalid ? PH_CAPTURE_INVALIDATED : joined_locked(capture) ? 0 : PH_CAPTURE_UNJOINED;
+        error = capture->invalid         ? PH_CAPTURE_INVALIDATED
+                : joined_locked(capture) ? 0
+                                         : PH_CAPTURE_UNJOINED;
         struct ph_graph *built = capture->graph;
         ph_nodes_copy(&built->last, &stream->tails);
         for (uint32_t i = 0; i < built->last.count; i++) built->last.node[i]->awaited = true;
         leave_locked(capture);
-        if (error) ph_graph_drop(built);
-        else *graph = built;
+        if (error)
+            ph_graph_drop(built);
+        else
+            *graph = built;
     }
     pthread_mutex_unlock(&ph_lock);
     return error;
 }
 
-int ph_capture_status(struct ph_stream *stream, uint64_t *id, struct ph_graph **graph, const struct ph_nodes **tails)
+int ph_capture_status(struct ph_stream *stream, uint64_t *id, struct ph_graph **graph,
+                      const struct ph_nodes **tails)
 {
     pthread_mutex_lock(&ph_lock);
     struct ph_capture *capture = stream->capture;
@@ -165,7 +183,7 @@ void ph_capture_forget(struct ph_stream *stream)
     pthread_mutex_unlock(&ph_lock);
 }
 
-/* ---- what is recorded --------------------------------------------------------------------------------------------------------- */
+/* ---- what is recorded ---- */
 /* The legacy stream waits for blocking streams, captured ones too. */
 static int implicit_locked(int device)
 {
@@ -213,9 +231,14 @@ static struct ph_node *node_locked(struct ph_stream *stream, enum ph_node_type t
     return node;
 }
 
-static void action_locked(struct ph_graph *graph, struct ph_action action) { graph->step[graph->count - 1].action = action; }
+static void action_locked(struct ph_graph *graph, struct ph_action action)
+{
+    graph->step[graph->count - 1].action = action;
+}
 
-void ph_capture_node(struct ph_stream *stream, enum ph_node_type type, const struct ph_pack *signature, struct ph_event *event, struct ph_action action)
+void ph_capture_node(struct ph_stream *stream, enum ph_node_type type,
+                     const struct ph_pack *signature, struct ph_event *event,
+                     struct ph_action action)
 {
     pthread_mutex_lock(&ph_lock);
     if (check_locked(stream) != -1) { /* spoilt meanwhile, by another thread */
@@ -269,7 +292,8 @@ static struct ph_capture *find_locked(uint64_t id)
 static int wait_captured_locked(struct ph_stream *stream, const struct ph_event *event)
 {
     struct ph_capture *capture = find_locked(event->captured);
-    if (!capture) return PH_CAPTURED_EVENT; /* its capture is over: what it stood for was never executed */
+    /* its capture is over: what it stood for was never executed */
+    if (!capture) return PH_CAPTURED_EVENT;
     if (capture->invalid) return PH_CAPTURE_INVALIDATED;
     if (stream->capture && stream->capture != capture) {
         stream->capture->invalid = capture->invalid = true;
@@ -284,7 +308,8 @@ static int wait_captured_locked(struct ph_stream *stream, const struct ph_event 
         capture->invalid = true;
         return PH_CAPTURE_UNSUPPORTED;
     }
-    for (uint32_t i = 0; i < event->tails.count; i++) ph_nodes_add(&stream->tails, event->tails.node[i]);
+    for (uint32_t i = 0; i < event->tails.count; i++)
+        ph_nodes_add(&stream->tails, event->tails.node[i]);
     return -1;
 }
 
@@ -304,7 +329,7 @@ int ph_capture_wait(struct ph_stream *stream, struct ph_event *event, bool exter
     return answer;
 }
 
-/* ---- what is forbidden meanwhile ----------------------------------------------------------------------------------------------- */
+/* ---- what is forbidden meanwhile ---- */
 int ph_capture_forbids(void)
 {
     int error = 0, thread = gettid();
@@ -312,7 +337,8 @@ int ph_capture_forbids(void)
     pthread_mutex_lock(&ph_lock);
     for (struct ph_capture *capture = captures; capture; capture = capture->next) {
         bool own = capture->thread == thread && capture->mode != PH_CAPTURE_RELAXED;
-        if (!own && (thread_mode != PH_CAPTURE_GLOBAL || capture->mode != PH_CAPTURE_GLOBAL)) continue;
+        if (!own && (thread_mode != PH_CAPTURE_GLOBAL || capture->mode != PH_CAPTURE_GLOBAL))
+            continue;
         capture->invalid = true;
         error = PH_CAPTURE_UNSUPPORTED;
     }

@@ -1,8 +1,9 @@
 /* duration.c - how long a piece of GPU work takes: the shared kernel table first, else the hub.
  *
- * Why it exists: thousands of launches a step repeat a few hundred signatures; the first rank to meet one asks, all others
- * read the answer from a mapped table without a message. Also here: which framework operator encloses the caller, which the
- * hub's estimators are told (docs/wire-protocol.md, LOOKUP). */
+ * Why it exists: thousands of launches a step repeat a few hundred signatures; the first rank to
+ * meet one asks, all others read the answer from a mapped table without a message. Also here: which
+ * framework operator encloses the caller, which the hub's estimators are told
+ * (docs/wire-protocol.md, LOOKUP). */
 #include "cudart.h"
 #include "fnv1a.h"
 #include <errno.h>
@@ -18,7 +19,10 @@ enum { LOCAL = 1 << 14, SHAPES = 64 };
 static const struct ph_table_header *header;
 static const struct ph_table_slot *slots;
 /* Answers that found no room in the shared table, and a first level for the others. */
-static struct { uint64_t key; struct ph_time time; } local[LOCAL];
+static struct {
+    uint64_t key;
+    struct ph_time time;
+} local[LOCAL];
 static pthread_mutex_t local_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static _Thread_local struct {
@@ -32,14 +36,16 @@ static _Thread_local struct {
     int64_t dims[SHAPES];
 } operator_now;
 
-PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims, const uint32_t *ranks);
-PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims, const uint32_t *ranks)
+PH_API(void, phantora_operator_begin,
+       (const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims,
+        const uint32_t *ranks))
 {
     uint64_t hash = ph_fnv1a_text(input_bytes + PH_FNV1A, name);
     uint32_t used = 0, kept = 0, all = 0;
     for (uint32_t i = 0; i < shapes; i++) {
         hash = (hash ^ ranks[i]) * 0x100000001b3ull;
-        for (uint32_t j = 0; j < ranks[i]; j++) hash = (hash ^ (uint64_t)dims[all++]) * 0x9e3779b97f4a7c15ull;
+        for (uint32_t j = 0; j < ranks[i]; j++)
+            hash = (hash ^ (uint64_t)dims[all++]) * 0x9e3779b97f4a7c15ull;
         hash ^= hash >> 29;
     }
     for (; kept < shapes && kept < SHAPES / 4 && used + ranks[kept] <= SHAPES; kept++) {
@@ -55,8 +61,8 @@ PH_EXPORT void phantora_operator_begin(const char *name, uint64_t input_bytes, u
     operator_now.calls = 0;
 }
 
-/* The enclosing operator (NULL: none), and the caller's place among its calls that take host time, from 1; 0 outside of operators,
- * where there is no end to count to. */
+/* The enclosing operator (NULL: none), and the caller's place among its calls that take host time,
+ * from 1; 0 outside of operators, where there is no end to count to. */
 uint32_t ph_operator_place(const char **name, bool count)
 {
     *name = operator_now.name;
@@ -65,8 +71,9 @@ uint32_t ph_operator_place(const char **name, bool count)
     return operator_now.calls;
 }
 
-/* What tells launches of equal dimensions apart: the enclosing operator, its inputs' shapes, and the launch's place in it.
- * The kernel's own parameters would not do: they are full of the caller's uninitialised stack. */
+/* What tells launches of equal dimensions apart: the enclosing operator, its inputs' shapes, and
+ * the launch's place in it. The kernel's own parameters would not do: they are full of the caller's
+ * uninitialised stack. */
 bool ph_operator_identity(uint64_t *identity)
 {
     if (!operator_now.name) return false;
@@ -74,8 +81,7 @@ bool ph_operator_identity(uint64_t *identity)
     return true;
 }
 
-PH_EXPORT void phantora_operator_end(void);
-PH_EXPORT void phantora_operator_end(void) { operator_now.name = NULL; }
+PH_API(void, phantora_operator_end, (void)) { operator_now.name = NULL; }
 
 static void map_table(void)
 {
@@ -84,7 +90,8 @@ static void map_table(void)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat status;
     if (fd < 0 || fstat(fd, &status) != 0) ph_die("cannot open %s: %s", path, strerror(errno));
-    const struct ph_table_header *map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    const struct ph_table_header *map =
+        mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
     if (map == MAP_FAILED || map->magic != PH_TABLE_MAGIC || map->version != 1 ||
         (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
@@ -100,8 +107,9 @@ static bool shared_find(uint64_t key, struct ph_time *time)
         uint64_t there = atomic_load_explicit(&slots[at].key, memory_order_acquire);
         if (there == 0) return false;
         if (there == key) {
-            *time = (struct ph_time){atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed), slots[at].source, slots[at].drag_permille, slots[at].class,
-                                     slots[at].works};
+            *time = (struct ph_time){
+                atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed),
+                slots[at].source, slots[at].drag_permille, slots[at].class, slots[at].works};
             return true;
         }
     }
@@ -133,7 +141,8 @@ static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
     ph_pack_uint(&body, key);
-    /* The signature is [kind, fields]; a kernel's fields get two elements more, for the estimators. */
+    /* The signature is [kind, fields]; a kernel's fields get two elements more, for the estimators.
+     */
     bool kernel = signature->data[1] == 0;
     ph_pack_uint(&body, signature->data[1]);
     if (kernel) {
@@ -196,7 +205,10 @@ struct ph_time ph_duration_ask(uint64_t key, const struct ph_pack *signature)
     return time;
 }
 
-struct ph_time ph_duration(const struct ph_pack *signature) { return ph_duration_of(ph_signature_key(signature), signature); }
+struct ph_time ph_duration(const struct ph_pack *signature)
+{
+    return ph_duration_of(ph_signature_key(signature), signature);
+}
 
 struct ph_time ph_duration_of(uint64_t key, const struct ph_pack *signature)
 {

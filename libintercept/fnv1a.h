@@ -1,6 +1,8 @@
-/* fnv1a.h - FNV-1a of 64 bits (Fowler, Noll, Vo), by which signatures, names and questions are found again.
+/* fnv1a.h - FNV-1a of 64 bits (Fowler, Noll, Vo), by which signatures, names and questions are
+ * found again.
  *
- * Why it exists: the hub computes the same hashes in Python (kernels/signature.py), so there must be one of each. */
+ * Why it exists: the hub computes the same hashes in Python (kernels/signature.py), so there must
+ * be one of each. */
 #ifndef PH_FNV1A_H
 #define PH_FNV1A_H
 #include <stddef.h>

@@ -1,11 +1,14 @@
 /* graph.c - graphs as lists of steps, and a launch of one.
  *
- * Why it exists: a launch is one call of the host, and then the GPU goes through the graph by itself: a node starts when all that it
- * depends on has ended. So a launch puts the nodes on the timeline with the host's clock standing still, each at the maximum of the
- * heads of its predecessors, with the gap that kernels of a graph have ([host] graph_gap of the GPU's file). A captured stream becomes a
- * lane: a stream that nobody else sees; the first lane is the stream that the graph is launched in.
+ * Why it exists: a launch is one call of the host, and then the GPU goes through the graph by
+ * itself: a node starts when all that it depends on has ended. So a launch puts the nodes on the
+ * timeline with the host's clock standing still, each at the maximum of the heads of its
+ * predecessors, with the gap that kernels of a graph have ([host] graph_gap of the GPU's file). A
+ * captured stream becomes a lane: a stream that nobody else sees; the first lane is the stream that
+ * the graph is launched in.
  *
- * Rules: the steps run in the order of capture, which no dependency goes against; launches of one graph follow one another. */
+ * Rules: the steps run in the order of capture, which no dependency goes against; launches of one
+ * graph follow one another. */
 #include "cudart.h"
 #include "graph.h"
 #include "timeline.h"
@@ -13,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- sets and graphs ------------------------------------------------------------------------------------------------------- */
+/* ---- sets and graphs ---- */
 static void *grown(void *array, uint32_t count, uint32_t *room, size_t bytes)
 {
     if (count < *room) return array;
@@ -64,7 +67,10 @@ struct ph_step *ph_graph_step(struct ph_graph *graph)
     return &graph->step[graph->count++];
 }
 
-void ph_graph_keep(struct ph_graph *graph) { __atomic_fetch_add(&graph->references, 1, __ATOMIC_RELAXED); }
+void ph_graph_keep(struct ph_graph *graph)
+{
+    __atomic_fetch_add(&graph->references, 1, __ATOMIC_RELAXED);
+}
 
 void ph_graph_drop(struct ph_graph *graph)
 {
@@ -83,15 +89,18 @@ void ph_graph_drop(struct ph_graph *graph)
     free(graph);
 }
 
-/* ---- launches --------------------------------------------------------------------------------------------------------------- */
+/* ---- launches ---- */
 enum { NON_BLOCKING = 1, DISABLE_TIMING = 2 };
 
 struct ph_exec {
     pthread_mutex_t lock;
     struct ph_graph *graph;
-    struct ph_stream *lane[PH_GRAPH_LANES]; /* [0] is the launch's, or `own` if that is on another device */
+    /* [0] is the launch's, or `own` if that is on another device */
+    struct ph_stream *lane[PH_GRAPH_LANES];
     struct ph_stream *own;
-    struct ph_event **end; /* by node: where it ended, if it is awaited; events, because what they name the hub must keep */
+    /* by node: where it ended, if it is awaited; events, because what they name the hub must keep
+     */
+    struct ph_event **end;
     struct ph_event *done; /* the last launch */
 };
 
@@ -107,7 +116,8 @@ struct ph_exec *ph_exec_new(struct ph_graph *graph)
     pthread_mutex_init(&exec->lock, NULL);
     ph_graph_keep(graph);
     exec->graph = graph;
-    for (uint32_t i = 1; i < graph->lanes; i++) exec->lane[i] = ph_stream_create(graph->lane_device[i], NON_BLOCKING, 0);
+    for (uint32_t i = 1; i < graph->lanes; i++)
+        exec->lane[i] = ph_stream_create(graph->lane_device[i], NON_BLOCKING, 0);
     for (uint32_t i = 0; i < graph->nodes.count; i++)
         if (graph->nodes.node[i]->awaited) exec->end[i] = ph_event_create(DISABLE_TIMING);
     exec->done = ph_event_create(DISABLE_TIMING);
@@ -139,16 +149,19 @@ static void run_node(struct ph_exec *exec, struct ph_node *node)
     struct ph_stream *stream = exec->lane[node->lane];
     pthread_mutex_lock(&ph_lock);
     for (uint32_t i = 0; i < node->before.count; i++)
-        if (node->before.node[i]->lane != node->lane) ph_head_merge(&stream->head, &exec->end[node->before.node[i]->index]->head);
+        if (node->before.node[i]->lane != node->lane)
+            ph_head_merge(&stream->head, &exec->end[node->before.node[i]->index]->head);
     stream->used = true;
     pthread_mutex_unlock(&ph_lock);
     if (node->signature.length) {
         PH_TRACE(ph_trace_replayed(&node->signature, 0, 0));
-        ph_run(stream, ph_duration_of(node->key, &node->signature)); /* not what it was at capture: a leader may know better by now */
+        /* not what it was at capture: a leader may know better by now */
+        ph_run(stream, ph_duration_of(node->key, &node->signature));
     }
     if (node->type == PH_NODE_RECORD) ph_event_record(node->event, stream);
     if (node->type == PH_NODE_WAIT) ph_stream_wait(stream, node->event);
-    if (node->type == PH_NODE_KERNEL && node->signature.length) atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
+    if (node->type == PH_NODE_KERNEL && node->signature.length)
+        atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
 }
 
 /* All lanes start where the stream is that the graph is launched in. */
@@ -167,7 +180,8 @@ static void finish_locked(struct ph_exec *exec, struct ph_stream *stream)
 {
     const struct ph_nodes *last = &exec->graph->last;
     for (uint32_t i = 0; i < last->count; i++)
-        if (exec->lane[last->node[i]->lane] != stream) ph_head_merge(&stream->head, &exec->end[last->node[i]->index]->head);
+        if (exec->lane[last->node[i]->lane] != stream)
+            ph_head_merge(&stream->head, &exec->end[last->node[i]->index]->head);
     ph_queue_push_locked(stream, 1, 0, 0);
     mark_locked(exec->done, stream);
 }
@@ -175,12 +189,16 @@ static void finish_locked(struct ph_exec *exec, struct ph_stream *stream)
 void ph_exec_launch(struct ph_exec *exec, struct ph_stream *stream)
 {
     ph_host_call(PH_CALL_LAUNCH);
-    uint64_t cost = ph_spec()->graph_launch_ns + exec->graph->nodes.count * ph_spec()->graph_node_ns;
-    ph_host_cost(cost > ph_spec()->call_cost[PH_CALL_LAUNCH] ? cost - ph_spec()->call_cost[PH_CALL_LAUNCH] : 0);
+    uint64_t cost =
+        ph_spec()->graph_launch_ns + exec->graph->nodes.count * ph_spec()->graph_node_ns;
+    ph_host_cost(cost > ph_spec()->call_cost[PH_CALL_LAUNCH]
+                     ? cost - ph_spec()->call_cost[PH_CALL_LAUNCH]
+                     : 0);
     PH_TRACE(ph_trace_call_begin("cudaGraphLaunch"));
     ph_device_code(stream->device);
     pthread_mutex_lock(&exec->lock);
-    if (stream->device != exec->graph->lane_device[0] && !exec->own) exec->own = ph_stream_create(exec->graph->lane_device[0], NON_BLOCKING, 0);
+    if (stream->device != exec->graph->lane_device[0] && !exec->own)
+        exec->own = ph_stream_create(exec->graph->lane_device[0], NON_BLOCKING, 0);
     ph_host_pause();
     replaying = true;
     pthread_mutex_lock(&ph_lock);
@@ -190,7 +208,8 @@ void ph_exec_launch(struct ph_exec *exec, struct ph_stream *stream)
         struct ph_step *step = &exec->graph->step[i];
         struct ph_node *node = step->node;
         if (node) run_node(exec, node);
-        if (step->action.run) step->action.run(step->action.data, node ? exec->lane[node->lane] : stream);
+        if (step->action.run)
+            step->action.run(step->action.data, node ? exec->lane[node->lane] : stream);
         if (!node || !node->awaited) continue;
         pthread_mutex_lock(&ph_lock);
         mark_locked(exec->end[node->index], exec->lane[node->lane]);

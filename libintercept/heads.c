@@ -1,9 +1,12 @@
-/* heads.c - the algebra of heads: max-plus expressions over nodes, and what this process knows of the nodes.
+/* heads.c - the algebra of heads: max-plus expressions over nodes, and what this process knows of
+ * the nodes.
  *
- * Why it exists: a head says max over entries of t(node) + lag + work. Nodes of this process: 0 (its origin), anchors (times that
- * the hub has answered, known here), collective ends and materialised heads (unknown here, bounded by `upper` and `lower`).
- * Entries that can no longer decide anything are dropped: an operation never starts before the host's clock, so an entry known
- * to lie at or before the clock is dominated. Rule: every function here is called with ph_lock held. */
+ * Why it exists: a head says max over entries of t(node) + lag + work. Nodes of this process: 0
+ * (its origin), anchors (times that the hub has answered, known here), collective ends and
+ * materialised heads (unknown here, bounded by `upper` and `lower`). Entries that can no longer
+ * decide anything are dropped: an operation never starts before the host's clock, so an entry known
+ * to lie at or before the clock is dominated. Rule: every function here is called with ph_lock
+ * held. */
 #include "timeline.h"
 #include <string.h>
 
@@ -11,9 +14,11 @@ enum { RING = 8192, HEAD_FULL = PH_HEAD_MAX - 2, LAUNCHES = 64 };
 
 static uint64_t next_node = 1;
 static struct ph_bound bounds[RING];
-static uint64_t keep; /* the lowest node that may still be named, when the next message shall say so */
+/* the lowest node that may still be named, when the next message shall say so */
+static uint64_t keep;
 static struct ph_pack pending_nodes, pending_stalls; /* the `extra` of the next message */
-static uint64_t launches[LAUNCHES], launch_count; /* communication since the device was last idle: nodes */
+/* communication since the device was last idle: nodes */
+static uint64_t launches[LAUNCHES], launch_count;
 static uint32_t pending_node_count, pending_stall_count;
 
 void ph_heads_reset(void)
@@ -25,7 +30,7 @@ void ph_heads_reset(void)
     pending_node_count = pending_stall_count = 0;
 }
 
-/* ---- what is known of nodes ----------------------------------------------------------------------------------------------- */
+/* ---- what is known of nodes ---- */
 struct ph_bound *ph_bound(uint64_t node)
 {
     struct ph_bound *slot = &bounds[node % RING];
@@ -42,7 +47,9 @@ uint64_t ph_node_new(uint64_t lower, uint64_t upper)
 static uint64_t entry_upper(const struct ph_entry *entry)
 {
     struct ph_bound *bound = ph_bound(entry->node);
-    return bound && bound->upper != PH_UNKNOWN ? bound->upper + (uint64_t)(entry->lag + entry->work + entry->drag) : PH_UNKNOWN;
+    return bound && bound->upper != PH_UNKNOWN
+               ? bound->upper + (uint64_t)(entry->lag + entry->work + entry->drag)
+               : PH_UNKNOWN;
 }
 
 static uint64_t entry_lower(const struct ph_entry *entry)
@@ -59,7 +66,7 @@ void ph_head_prune(struct ph_head *head, uint64_t time)
     head->count = kept;
 }
 
-/* ---- heads ------------------------------------------------------------------------------------------------------------------ */
+/* ---- heads ---- */
 void ph_head_pack(struct ph_pack *pack, const struct ph_head *head)
 {
     ph_pack_array(pack, (uint32_t)head->count * 3);
@@ -84,7 +91,8 @@ uint64_t ph_head_upper(const struct ph_head *head)
 {
     uint64_t most = 0;
     for (int i = 0; i < head->count; i++)
-        if (entry_upper(&head->entry[i]) > most) most = entry_upper(&head->entry[i]); /* PH_UNKNOWN is the largest */
+        if (entry_upper(&head->entry[i]) > most)
+            most = entry_upper(&head->entry[i]); /* PH_UNKNOWN is the largest */
     return most;
 }
 
@@ -111,13 +119,15 @@ void ph_communicated(uint64_t node, uint64_t before)
 
 void ph_bound_above(struct ph_bound *bound, uint64_t upper)
 {
-    for (; bound && bound->upper > upper; bound = bound->before ? ph_bound(bound->before) : NULL) bound->upper = upper;
+    for (; bound && bound->upper > upper; bound = bound->before ? ph_bound(bound->before) : NULL)
+        bound->upper = upper;
 }
 
 void ph_head_reached(const struct ph_head *head, uint64_t time)
 {
     for (int i = 0; i < head->count; i++)
-        ph_bound_above(ph_bound(head->entry[i].node), time - (uint64_t)(head->entry[i].lag + head->entry[i].work));
+        ph_bound_above(ph_bound(head->entry[i].node),
+                       time - (uint64_t)(head->entry[i].lag + head->entry[i].work));
 }
 
 void ph_all_over(uint64_t now)
@@ -160,8 +170,8 @@ static bool beside_communication(uint64_t from)
     return false;
 }
 
-/* The head's time if it depends on nothing that the hub decides, else PH_UNKNOWN. Entries known to lie in the past of `now`
- * cannot decide it: the caller's own entry is at `now`. */
+/* The head's time if it depends on nothing that the hub decides, else PH_UNKNOWN. Entries known to
+ * lie in the past of `now` cannot decide it: the caller's own entry is at `now`. */
 uint64_t ph_head_exact(const struct ph_head *head, uint64_t now)
 {
     uint64_t most = 0;
@@ -170,7 +180,8 @@ uint64_t ph_head_exact(const struct ph_head *head, uint64_t now)
         const struct ph_bound *bound = ph_bound(entry->node);
         if (entry_upper(entry) > now) {
             if (!bound || bound->upper != bound->lower) return PH_UNKNOWN;
-            if (entry->drag && beside_communication(bound->upper + (uint64_t)entry->lag)) return PH_UNKNOWN;
+            if (entry->drag && beside_communication(bound->upper + (uint64_t)entry->lag))
+                return PH_UNKNOWN;
         }
         uint64_t time = bound ? bound->upper + (uint64_t)(entry->lag + entry->work) : 0;
         if (time > most && time != PH_UNKNOWN) most = time;
@@ -203,19 +214,22 @@ void ph_head_add(struct ph_head *head, struct ph_entry fresh)
 {
     for (int i = 0; i < head->count; i++)
         if (head->entry[i].node == fresh.node) {
-            if (fresh.lag + fresh.work > head->entry[i].lag + head->entry[i].work) head->entry[i] = fresh;
+            if (fresh.lag + fresh.work > head->entry[i].lag + head->entry[i].work)
+                head->entry[i] = fresh;
             return;
         }
     if (head->count >= HEAD_FULL) {
         uint64_t now = ph_clock();
-        ph_head_prune(head, now ? now - 1 : 0); /* not what lies at the clock: it may be the host's own expression that is made */
+        /* not what lies at the clock: it may be the host's own expression that is made */
+        ph_head_prune(head, now ? now - 1 : 0);
         if (head->count >= HEAD_FULL) ph_head_name(head);
     }
     head->entry[head->count++] = fresh;
 }
 
-/* What the host waits for must not be earlier than any of it. Of two entries at one node neither may be the later for sure: one
- * is later as it stands, the other if communication stretches its work. Then both stay. */
+/* What the host waits for must not be earlier than any of it. Of two entries at one node neither
+ * may be the later for sure: one is later as it stands, the other if communication stretches its
+ * work. Then both stay. */
 void ph_head_merge_all(struct ph_head *head, const struct ph_head *other)
 {
     for (int i = 0; i < other->count; i++) {
@@ -226,8 +240,10 @@ void ph_head_merge_all(struct ph_head *head, const struct ph_head *other)
         for (int j = 0; j < head->count; j++) {
             const struct ph_entry *entry = &head->entry[j];
             bool same = entry->node == fresh->node;
-            covered |= same && (entry->lag + entry->work >= most || memcmp(entry, fresh, sizeof *entry) == 0);
-            if (!same || covered || entry->lag + entry->work + entry->drag > least) head->entry[kept++] = *entry;
+            covered |= same && (entry->lag + entry->work >= most ||
+                                memcmp(entry, fresh, sizeof *entry) == 0);
+            if (!same || covered || entry->lag + entry->work + entry->drag > least)
+                head->entry[kept++] = *entry;
         }
         head->count = kept;
         if (covered) continue;
@@ -250,13 +266,14 @@ bool ph_head_waits_for_more(const struct ph_head *head, const struct ph_head *ev
         bool known = false;
         for (int j = 0; j < head->count && !known; j++)
             known = head->entry[j].node == event->entry[i].node &&
-                    head->entry[j].lag + head->entry[j].work >= event->entry[i].lag + event->entry[i].work;
+                    head->entry[j].lag + head->entry[j].work >=
+                        event->entry[i].lag + event->entry[i].work;
         if (!known) return true;
     }
     return false;
 }
 
-/* ---- what the next message defines ------------------------------------------------------------------------------------- */
+/* ---- what the next message defines ---- */
 void ph_extra_stall(int device, const struct ph_head *before, const struct ph_head *after)
 {
     ph_pack_array(&pending_stalls, 3);
@@ -288,4 +305,7 @@ void ph_extra_pack(struct ph_pack *body, bool beside)
     pending_node_count = pending_stall_count = 0;
 }
 
-void ph_node_known(uint64_t node, uint64_t time) { bounds[node % RING] = (struct ph_bound){node, time, time, time, 0}; }
+void ph_node_known(uint64_t node, uint64_t time)
+{
+    bounds[node % RING] = (struct ph_bound){node, time, time, time, 0};
+}

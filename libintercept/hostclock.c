@@ -1,8 +1,9 @@
 /* hostclock.c - the rank's host time, and how a process joins the run.
  *
- * Why it exists: host time is a chain. Between two intercepted calls it advances by the calling thread's CPU time, or by what a
- * record says of the place (hostsite.c), times a scale; plus a modelled cost for the call. It is the last anchor (a time that the
- * hub has answered) plus an offset. */
+ * Why it exists: host time is a chain. Between two intercepted calls it advances by the calling
+ * thread's CPU time, or by what a record says of the place (hostsite.c), times a scale; plus a
+ * modelled cost for the call. It is the last anchor (a time that the hub has answered) plus an
+ * offset. */
 #define _GNU_SOURCE /* gettid */
 #include "hostsite.h"
 #include "timeline.h"
@@ -17,10 +18,11 @@ struct ph_host ph_host;
 static _Atomic bool touched;
 static enum { MEASURED, MODEL, NONE } mode;
 static double scale = 1.0;
-static uint64_t look_ns; /* CPU time that two looks at the CPU clock, one after the other, seem to be apart */
+/* CPU time that two looks at the CPU clock, one after the other, seem to be apart */
+static uint64_t look_ns;
 static _Thread_local struct {
     bool chain;
-    unsigned paused; /* pauses may nest */
+    unsigned paused;  /* pauses may nest */
     int tid;          /* set when it joins the chain */
     uint64_t cpu;     /* when the job last got the thread back from us */
     uint64_t pending; /* the job's CPU time since the last site, for the record */
@@ -29,7 +31,7 @@ static _Thread_local struct {
 
 bool ph_in_chain(void) { return me.chain; }
 
-/* ---- the host's chain --------------------------------------------------------------------------------------------------- */
+/* ---- the host's chain ---- */
 static uint64_t thread_cpu_ns(void)
 {
     struct timespec t;
@@ -58,14 +60,15 @@ void ph_clock_publish(void)
 
 bool ph_clock_repeats(void) { return mode == MODEL; }
 
-
-/* Where runs must repeat, a rank that waits in a socket for one that started later must not look different from one that does not.
- * At its end PyTorch joins the watchdog, which ends once all communication is over: then the observer is what is waited for. */
+/* Where runs must repeat, a rank that waits in a socket for one that started later must not look
+ * different from one that does not. At its end PyTorch joins the watchdog, which ends once all
+ * communication is over: then the observer is what is waited for. */
 static bool waits_for_observers(int64_t still)
 {
     enum { LONG_MS = 10000 };
     int tid = atomic_load_explicit(&mover, memory_order_relaxed);
-    return ph_thread_joins(tid, gettid()) || (still > LONG_MS && ph_thread_sleeps(tid)); /* a busy one will go on */
+    /* a busy one will go on */
+    return ph_thread_joins(tid, gettid()) || (still > LONG_MS && ph_thread_sleeps(tid));
 }
 
 bool ph_clock_stands_still(void)
@@ -98,8 +101,8 @@ static uint64_t job_cpu_ns(void)
     return spent;
 }
 
-/* The first call of a thread only marks where its CPU time starts. A thread that has only ever asked (NCCL's watchdog polls
- * events) is not part of the chain: its time is not the job's. */
+/* The first call of a thread only marks where its CPU time starts. A thread that has only ever
+ * asked (NCCL's watchdog polls events) is not part of the chain: its time is not the job's. */
 static void advance_measured(enum ph_call call)
 {
     uint64_t spent = job_cpu_ns();
@@ -116,8 +119,9 @@ static void advance_measured(enum ph_call call)
     me.owed -= ours;
 }
 
-/* With a model the order of calls must be the same in every run. Threads that never compute or communicate (they pin memory, prefetch,
- * watch, log) run beside the job at their own pace: they pass no time, and leave the history alone. */
+/* With a model the order of calls must be the same in every run. Threads that never compute or
+ * communicate (they pin memory, prefetch, watch, log) run beside the job at their own pace: they
+ * pass no time, and leave the history alone. */
 static bool advance_modelled(enum ph_call call)
 {
     if (!me.chain && call > PH_CALL_COMM) return false;
@@ -136,8 +140,8 @@ void ph_clock_advance(enum ph_call call)
     ph_clock_publish();
 }
 
-/* Where host time is not counted, a host that polls until its GPU is ready would ask for ever at one instant: from the second
- * time on, asking costs what the call does. */
+/* Where host time is not counted, a host that polls until its GPU is ready would ask for ever at
+ * one instant: from the second time on, asking costs what the call does. */
 void ph_clock_poll_failed(void)
 {
     static uint64_t asked_at = UINT64_MAX;
@@ -173,25 +177,24 @@ void ph_host_resume(void)
     if (me.paused && --me.paused == 0) ph_leave();
 }
 
-/* ---- what observing operators costs the job (values/weigh.cpp) ------------------------------------------------------------ */
-PH_EXPORT int phantora_values_recording(void);
-PH_EXPORT int phantora_values_recording(void) { return ph_touched() && me.chain && measuring() && ph_sites_recording(); }
-PH_EXPORT int64_t phantora_values_job_ns(void);
-PH_EXPORT int64_t phantora_values_job_ns(void)
+/* ---- what observing operators costs the job (values/weigh.cpp) ---- */
+PH_API(int, phantora_values_recording, (void))
+{
+    return ph_touched() && me.chain && measuring() && ph_sites_recording();
+}
+PH_API(int64_t, phantora_values_job_ns, (void))
 {
     ph_host_pause(); /* adds up what has passed */
     ph_host_resume();
     return (int64_t)me.pending - (int64_t)me.owed;
 }
-PH_EXPORT void phantora_values_weighed(int64_t job_ns);
-PH_EXPORT void phantora_values_weighed(int64_t job_ns)
+PH_API(void, phantora_values_weighed, (int64_t job_ns))
 {
     me.pending = job_ns > 0 ? (uint64_t)job_ns : 0;
     me.owed = job_ns < 0 ? (uint64_t)-job_ns : 0;
     ph_leave();
 }
-PH_EXPORT void phantora_values_observed(uint64_t ns);
-PH_EXPORT void phantora_values_observed(uint64_t ns) { me.owed += ns; }
+PH_API(void, phantora_values_observed, (uint64_t ns)) { me.owed += ns; }
 
 uint64_t ph_now(void)
 {
@@ -220,7 +223,8 @@ void ph_host_call(enum ph_call call)
     ph_leave();
 }
 
-/* The trace names moments between calls without a call of its own, so that a traced run has the times of one that is not. */
+/* The trace names moments between calls without a call of its own, so that a traced run has the
+ * times of one that is not. */
 uint64_t ph_clock_peek(uint64_t *node, int64_t *offset)
 {
     if (me.paused || !ph_touched()) return 0;
@@ -228,7 +232,8 @@ uint64_t ph_clock_peek(uint64_t *node, int64_t *offset)
     pthread_mutex_lock(&ph_lock);
     ph_host_moment(node, offset);
     pthread_mutex_unlock(&ph_lock);
-    if (mode == MEASURED && me.chain && cpu > me.cpu + look_ns) *offset += (int64_t)((double)(cpu - me.cpu - look_ns) * scale);
+    if (mode == MEASURED && me.chain && cpu > me.cpu + look_ns)
+        *offset += (int64_t)((double)(cpu - me.cpu - look_ns) * scale);
     return cpu;
 }
 
@@ -237,7 +242,7 @@ void ph_clock_excuse(uint64_t cpu_ns)
     if (!me.paused && measuring()) me.cpu += thread_cpu_ns() - cpu_ns + look_ns;
 }
 
-/* ---- joining the run ---------------------------------------------------------------------------------------------------- */
+/* ---- joining the run ---- */
 static struct timespec touch_real, touch_mono;
 
 static void forget_in_child(void)
@@ -253,17 +258,22 @@ static void forget_in_child(void)
     ph_hub_forget();
 }
 
-extern int ph_lead_device(void) __attribute__((weak, visibility("hidden"))); /* linked into the leader's library only */
+/* linked into the leader's library only */
+extern int ph_lead_device(void) __attribute__((weak, visibility("hidden")));
 
 static void read_mode(void)
 {
     enum { LOOKS = 64 };
     const char *name = ph_env("PHANTORA_HOST_TIME"), *factor = ph_env("PHANTORA_HOST_SCALE");
-    mode = !name || strcmp(name, "measured") == 0 ? MEASURED : strcmp(name, "model") == 0 ? MODEL : NONE;
+    mode = !name || strcmp(name, "measured") == 0 ? MEASURED
+           : strcmp(name, "model") == 0           ? MODEL
+                                                  : NONE;
     if (factor) scale = strtod(factor, NULL);
-    if (mode == MODEL && ph_lead_device) mode = MEASURED; /* it records: a table may not know its places yet */
+    /* it records: a table may not know its places yet */
+    if (mode == MODEL && ph_lead_device) mode = MEASURED;
     if (mode == MODEL) ph_sites_map();
-    if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_lead_device) { /* a leader has its own ways (leader/measure.c) */
+    /* a leader has its own ways (leader/measure.c) */
+    if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_lead_device) {
         ph_sites_record();
         ph_sites_send_at_exit();
     }
@@ -299,9 +309,9 @@ void ph_touch(void)
     pthread_mutex_unlock(&once);
 }
 
-/* For the start-up hook that shows simulated time through Python's clocks: 0 before CUDA is touched, else 1 + elapsed. */
-PH_EXPORT uint64_t phantora_elapsed_ns(void);
-PH_EXPORT uint64_t phantora_elapsed_ns(void)
+/* For the start-up hook that shows simulated time through Python's clocks: 0 before CUDA is
+ * touched, else 1 + elapsed. */
+PH_API(uint64_t, phantora_elapsed_ns, (void))
 {
     if (!ph_touched()) return 0;
     ph_now();
@@ -313,20 +323,18 @@ PH_EXPORT uint64_t phantora_elapsed_ns(void)
     return elapsed;
 }
 
-PH_EXPORT int64_t phantora_touch_clock(int clock);
-PH_EXPORT int64_t phantora_touch_clock(int clock)
+PH_API(int64_t, phantora_touch_clock, (int clock))
 {
     const struct timespec *t = clock == CLOCK_REALTIME ? &touch_real : &touch_mono;
-    /* A whole second: differences of Python's floating-point seconds then round alike in every run. */
+    /* A whole second: differences of Python's floating-point seconds then round alike in every run.
+     */
     if (mode == MODEL) return (t->tv_sec + 1) * 1000000000ll;
     return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
 }
 
-PH_EXPORT void phantora_report_peaks(uint64_t allocated, uint64_t reserved);
-PH_EXPORT void phantora_report_peaks(uint64_t allocated, uint64_t reserved)
+PH_API(void, phantora_report_peaks, (uint64_t allocated, uint64_t reserved))
 {
     if (!ph_touched()) return;
     ph_page()->torch_peak_allocated = allocated;
     ph_page()->torch_peak_reserved = reserved;
 }
-

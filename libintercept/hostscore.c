@@ -1,13 +1,20 @@
 /* hostscore.c - how fast this machine runs code like a framework's, as one number.
  *
- * Why it exists: host times recorded on one machine are used on another; the ratio of their scores scales them. The work is fixed: an
- * interpreter's mix of dependent loads from a table that fits no first-level cache, unpredictable branches and integer arithmetic,
- * and small allocations; the score is the thread CPU time of its fastest pass out of PASSES, in nanoseconds. */
+ * Why it exists: host times recorded on one machine are used on another; the ratio of their scores
+ * scales them. The work is fixed: an interpreter's mix of dependent loads from a table that fits no
+ * first-level cache, unpredictable branches and integer arithmetic, and small allocations; the
+ * score is the thread CPU time of its fastest pass out of PASSES, in nanoseconds. */
 #include "core.h"
 #include <stdlib.h>
 #include <time.h>
 
-enum { PASSES = 7, STEPS = 1 << 18, TABLE = 1 << 17 /* words: 512 KiB */, LIVE = 256, ALLOCATE_EVERY = 16 };
+enum {
+    PASSES = 7,
+    STEPS = 1 << 18,
+    TABLE = 1 << 17 /* words: 512 KiB */,
+    LIVE = 256,
+    ALLOCATE_EVERY = 16
+};
 
 static uint64_t cpu_ns(void)
 {
@@ -24,12 +31,17 @@ static uint64_t pass(uint32_t *table)
     for (uint32_t i = 0; i < STEPS; i++) {
         uint32_t word = table[at & (TABLE - 1)];
         switch (word >> 28) { /* sixteen operations: no branch predictor knows the next */
-        case 0: case 1: case 2: sum += word; break;
-        case 3: case 4: sum ^= (uint64_t)word << 7; break;
+        case 0:
+        case 1:
+        case 2: sum += word; break;
+        case 3:
+        case 4: sum ^= (uint64_t)word << 7; break;
         case 5: sum = sum / (word | 1) + word; break;
-        case 6: case 7: sum = sum >> 3 | sum << 61; break;
+        case 6:
+        case 7: sum = sum >> 3 | sum << 61; break;
         case 8: table[(at + 7) & (TABLE - 1)] ^= (uint32_t)sum & 0xffff; break;
-        case 9: case 10: sum *= word | 1; break;
+        case 9:
+        case 10: sum *= word | 1; break;
         default: sum -= word & 0xff; break;
         }
         at = at * 1664525u + word;

@@ -1,18 +1,23 @@
 /* hostsite.c - the job's own host time, by the place in the program where it passes.
  *
- * Why it exists: measured CPU time differs from run to run and from machine to machine; what the framework does between two calls
- * of CUDA hardly does. So the time before each call is recorded once, by *site*, and charged ever after: then runs repeat to the
- * byte, and tell of the machine that the record is of (docs/host-time.md).
+ * Why it exists: measured CPU time differs from run to run and from machine to machine; what the
+ * framework does between two calls of CUDA hardly does. So the time before each call is recorded
+ * once, by *site*, and charged ever after: then runs repeat to the byte, and tell of the machine
+ * that the record is of (docs/host-time.md).
  *
- * A site is the call's class, the framework operator around it and the call's place in that. Sites repeat in patterns (a layer, a
- * bucket, a step), and the time before one depends on what came before; so times are kept for the last 4, 3, 2 and 1 sites, and for
- * the class alone (depth 0), and the deepest that the record knows is charged. The history is the process's, not the thread's: the
- * backward pass goes on in another thread where the forward pass stopped.
+ * A site is the call's class, the framework operator around it and the call's place in that. Sites
+ * repeat in patterns (a layer, a bucket, a step), and the time before one depends on what came
+ * before; so times are kept for the last 4, 3, 2 and 1 sites, and for the class alone (depth 0),
+ * and the deepest that the record knows is charged. The history is the process's, not the thread's:
+ * the backward pass goes on in another thread where the forward pass stopped.
  *
- * How a mean is made robust: the first sample of a key is left out once there are WARM others, or if it is FAR above the few that
- * there are (it pays for loading what later ones find loaded: of that no other site is charged a share, either). A sample FAR octaves above the key's median octave, and at least INTERRUPTION_NS long, is an interruption
- * (garbage collection, a page of memory, a signal): it happens to any site, so it is taken out of its key's mean, and the sum
- * of all of them is spread evenly over all sites, as one number. Nothing is lost from the sum, and no site is charged another's. */
+ * How a mean is made robust: the first sample of a key is left out once there are WARM others, or
+ * if it is FAR above the few that there are (it pays for loading what later ones find loaded: of
+ * that no other site is charged a share, either). A sample FAR octaves above the key's median
+ * octave, and at least INTERRUPTION_NS long, is an interruption (garbage collection, a page of
+ * memory, a signal): it happens to any site, so it is taken out of its key's mean, and the sum of
+ * all of them is spread evenly over all sites, as one number. Nothing is lost from the sum, and no
+ * site is charged another's. */
 #include "hostsite.h"
 #include "fnv1a.h"
 #include <errno.h>
@@ -24,13 +29,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DEPTH = 4, OCTAVES = 24, SHORTEST = 7, WARM = 3, FAR = 4, PLACES = 31, KEY_INTERRUPTION = 64 };
+enum {
+    DEPTH = 4,
+    OCTAVES = 24,
+    SHORTEST = 7,
+    WARM = 3,
+    FAR = 4,
+    PLACES = 31,
+    KEY_INTERRUPTION = 64
+};
 #define INTERRUPTION_NS 50000u
 
 static const char *const names[PH_CALLS] = {
-    [PH_CALL_LAUNCH] = "launch", [PH_CALL_GEMM] = "gemm",     [PH_CALL_DNN] = "dnn",       [PH_CALL_COMM] = "comm",   [PH_CALL_COPY] = "copy",
-    [PH_CALL_MEMSET] = "memset", [PH_CALL_RECORD] = "record", [PH_CALL_WAIT] = "wait",     [PH_CALL_SYNC] = "sync",   [PH_CALL_QUERY] = "query",
-    [PH_CALL_MALLOC] = "malloc", [PH_CALL_FREE] = "free",     [PH_CALL_CLOCK] = "clock",   [PH_CALL_MEET] = "comm_init",
+    [PH_CALL_LAUNCH] = "launch", [PH_CALL_GEMM] = "gemm",      [PH_CALL_DNN] = "dnn",
+    [PH_CALL_COMM] = "comm",     [PH_CALL_COPY] = "copy",      [PH_CALL_MEMSET] = "memset",
+    [PH_CALL_RECORD] = "record", [PH_CALL_WAIT] = "wait",      [PH_CALL_SYNC] = "sync",
+    [PH_CALL_QUERY] = "query",   [PH_CALL_MALLOC] = "malloc",  [PH_CALL_FREE] = "free",
+    [PH_CALL_CLOCK] = "clock",   [PH_CALL_MEET] = "comm_init",
 };
 
 const char *ph_call_name(enum ph_call call) { return names[call]; }
@@ -46,9 +61,10 @@ enum ph_call ph_call_of(const struct ph_pack *signature)
     }
 }
 
-/* ---- sites and their keys --------------------------------------------------------------------------------------------------- */
-/* Calls whose number or place depends on simulated times (queries, reads of a clock) or that not every kind of rank sees
- * (allocations) are no part of the history: they would make equal places look different. */
+/* ---- sites and their keys ---- */
+/* Calls whose number or place depends on simulated times (queries, reads of a clock) or that not
+ * every kind of rank sees (allocations) are no part of the history: they would make equal places
+ * look different. */
 static bool in_history(enum ph_call call) { return call <= PH_CALL_SYNC; }
 bool ph_site_counts(enum ph_call call) { return call != PH_CALL_MALLOC && call != PH_CALL_FREE; }
 
@@ -62,7 +78,10 @@ static uint64_t mix(uint64_t hash)
 }
 
 /* Keys are below 2^63, for SQLite's integers are signed; small ones are the classes'. */
-static uint64_t key_of(uint64_t hash, int depth) { return (mix(hash + (uint64_t)depth) >> 1) | 1024; }
+static uint64_t key_of(uint64_t hash, int depth)
+{
+    return (mix(hash + (uint64_t)depth) >> 1) | 1024;
+}
 
 struct place {
     enum ph_call call;
@@ -97,7 +116,7 @@ static struct place arrive(enum ph_call call)
 
 void ph_site_enter(enum ph_call call) { arrive(call); }
 
-/* ---- replaying ---------------------------------------------------------------------------------------------------------------- */
+/* ---- replaying ---- */
 static const struct ph_host_header *header;
 static const struct ph_host_slot *slots;
 
@@ -108,11 +127,14 @@ void ph_sites_map(void)
     if (header) return;
     snprintf(path, sizeof path, "%s/host.tbl", ph_env("PHANTORA_RUN_DIR"));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &status) != 0) ph_die("cannot open %s: %s; --host-time model needs it", path, strerror(errno));
-    const struct ph_host_header *map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (fd < 0 || fstat(fd, &status) != 0)
+        ph_die("cannot open %s: %s; --host-time model needs it", path, strerror(errno));
+    const struct ph_host_header *map =
+        mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
-    if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map || map->magic != PH_HOST_MAGIC || map->version != 1 ||
-        map->capacity == 0 || (map->capacity & (map->capacity - 1)) || (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
+    if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map || map->magic != PH_HOST_MAGIC ||
+        map->version != 1 || map->capacity == 0 || (map->capacity & (map->capacity - 1)) ||
+        (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
         ph_die("%s is not a table of host times of this version", path);
     slots = (const struct ph_host_slot *)(map + 1);
     header = map;
@@ -121,7 +143,8 @@ void ph_sites_map(void)
 static bool find(uint64_t key, uint64_t *mean_ns)
 {
     uint64_t mask = header->capacity - 1;
-    for (uint64_t at = key & mask, seen = 0; seen <= mask && slots[at].key; at = (at + 1) & mask, seen++)
+    for (uint64_t at = key & mask, seen = 0; seen <= mask && slots[at].key;
+         at = (at + 1) & mask, seen++)
         if (slots[at].key == key) return *mean_ns = slots[at].mean_ns, true;
     return false;
 }
@@ -134,13 +157,16 @@ uint64_t ph_site_time(enum ph_call call)
     int depth = here.depth;
     while (depth >= 0 && !find(here.key[depth], &time)) depth--;
     if (in_history(call)) time += header->interruption_ns;
-    unsigned level = depth < 0 ? PH_HOST_UNKNOWN : depth == 0 ? PH_HOST_CLASS : depth == here.depth ? PH_HOST_EXACT : PH_HOST_BACKED_OFF;
+    unsigned level = depth < 0             ? PH_HOST_UNKNOWN
+                     : depth == 0          ? PH_HOST_CLASS
+                     : depth == here.depth ? PH_HOST_EXACT
+                                           : PH_HOST_BACKED_OFF;
     atomic_fetch_add_explicit(&ph_page()->host_calls[level], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&ph_page()->host_ns[level], time, memory_order_relaxed);
     return time;
 }
 
-/* ---- recording ---------------------------------------------------------------------------------------------------------------- */
+/* ---- recording ---- */
 struct record {
     uint64_t key;
     const char *text;
@@ -186,8 +212,11 @@ static void grow(void)
 static const char *text_of(const struct place *here)
 {
     char text[160];
-    if (in_history(here->call)) snprintf(text, sizeof text, "%s %s %u", names[here->call], here->name ? here->name : "-", here->place);
-    else snprintf(text, sizeof text, "%s %s", names[here->call], here->name ? here->name : "-");
+    if (in_history(here->call))
+        snprintf(text, sizeof text, "%s %s %u", names[here->call], here->name ? here->name : "-",
+                 here->place);
+    else
+        snprintf(text, sizeof text, "%s %s", names[here->call], here->name ? here->name : "-");
     const char *kept = strdup(text);
     if (!kept) ph_die("out of host memory for the record of host times");
     return kept;
@@ -224,7 +253,10 @@ void ph_site_passed(enum ph_call call, uint64_t spent_ns)
             record = calloc(1, sizeof *record);
             if (!record) ph_die("out of host memory for the record of host times");
             if (depth == 1) text = text_of(&here);
-            *record = (struct record){.key = here.key[depth], .depth = depth, .text = depth == 0 ? names[call] : text, .first = spent_ns};
+            *record = (struct record){.key = here.key[depth],
+                                      .depth = depth,
+                                      .text = depth == 0 ? names[call] : text,
+                                      .first = spent_ns};
             *slot = record;
             used++;
         } else {
@@ -242,7 +274,8 @@ static int median_octave(const struct record *record)
     return middle;
 }
 
-/* What a key's samples come to: the first one counts where there are few others and it is like them; interruptions are told apart. */
+/* What a key's samples come to: the first one counts where there are few others and it is like
+ * them; interruptions are told apart. */
 struct summary {
     uint64_t count, sum, median, interrupted, interrupted_sum;
 };
@@ -252,18 +285,22 @@ static struct summary summarise(const struct record *record)
     struct record all = *record;
     struct summary result = {0};
     uint64_t others = samples(&all);
-    if (others == 0 || (others < WARM && octave_of(all.first) < median_octave(&all) + FAR)) add(&all, all.first);
+    if (others == 0 || (others < WARM && octave_of(all.first) < median_octave(&all) + FAR))
+        add(&all, all.first);
     int middle = median_octave(&all);
     result.median = all.sum[middle] / all.count[middle];
     for (int i = 0; i < OCTAVES; i++) {
         bool apart = i >= middle + FAR && (1ull << (i + SHORTEST)) >= INTERRUPTION_NS;
-        if (apart) result.interrupted += all.count[i], result.interrupted_sum += all.sum[i];
-        else result.count += all.count[i], result.sum += all.sum[i];
+        if (apart)
+            result.interrupted += all.count[i], result.interrupted_sum += all.sum[i];
+        else
+            result.count += all.count[i], result.sum += all.sum[i];
     }
     return result;
 }
 
-static void pack_site(struct ph_pack *pack, uint64_t key, int depth, const char *text, const struct summary *summary)
+static void pack_site(struct ph_pack *pack, uint64_t key, int depth, const char *text,
+                      const struct summary *summary)
 {
     ph_pack_array(pack, 6);
     ph_pack_uint(pack, key);
@@ -293,19 +330,21 @@ void ph_sites_pack(struct ph_pack *pack)
     pthread_mutex_unlock(&ph_lock);
 }
 
-/* ---- telling the hub ------------------------------------------------------------------------------------------------------------ */
+/* ---- telling the hub ---- */
 static void send_at_exit(void)
 {
     struct ph_pack body = {0};
     if (!ph_touched() || !used) return;
     uint64_t req = ph_request_id(), clock = ph_page()->clock_ns;
     ph_pack_uint(&body, clock);
-    const char *score = ph_env("PHANTORA_HOST_SCORE"); /* measured by the launcher while the machine was idle */
+    /* measured by the launcher while the machine was idle */
+    const char *score = ph_env("PHANTORA_HOST_SCORE");
     ph_pack_map(&body, score ? 2 : 1);
     if (score) ph_pack_str(&body, "score"), ph_pack_double(&body, strtod(score, NULL));
     ph_pack_str(&body, "sites"), ph_sites_pack(&body);
     ph_send(PH_HOST, &body, 2);
-    /* Whoever ends takes unsent messages along; an answer to the next one says that this one has come. */
+    /* Whoever ends takes unsent messages along; an answer to the next one says that this one has
+     * come. */
     body.length = 0;
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, clock);

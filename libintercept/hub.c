@@ -1,8 +1,9 @@
 /* hub.c - this process's connection to the hub: one ZeroMQ DEALER, one shared page.
  *
- * Why it exists: libzmq is opened by path at run time, so that the interceptor needs nothing at load time, and many threads
- * share one socket. Rule: `socket_lock` is held for every libzmq call; whoever waits polls the socket's descriptor outside
- * of it, and the first to find a reply hands it to its owner. */
+ * Why it exists: libzmq is opened by path at run time, so that the interceptor needs nothing at
+ * load time, and many threads share one socket. Rule: `socket_lock` is held for every libzmq call;
+ * whoever waits polls the socket's descriptor outside of it, and the first to find a reply hands it
+ * to its owner. */
 #include "core.h"
 #include "tracelog.h"
 #include <dlfcn.h>
@@ -17,8 +18,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ZMQ_DEALER = 5, ZMQ_FD = 14, ZMQ_LINGER = 17, ZMQ_SNDHWM = 23, ZMQ_RCVHWM = 24, ZMQ_DONTWAIT = 1 };
-typedef struct { unsigned char opaque[64]; } zmq_msg; /* zmq_msg_t: 64 bytes, pointer-aligned (libzmq 4.x ABI) */
+enum {
+    ZMQ_DEALER = 5,
+    ZMQ_FD = 14,
+    ZMQ_LINGER = 17,
+    ZMQ_SNDHWM = 23,
+    ZMQ_RCVHWM = 24,
+    ZMQ_DONTWAIT = 1
+};
+/* zmq_msg_t: 64 bytes, pointer-aligned (libzmq 4.x ABI) */
+typedef struct {
+    unsigned char opaque[64];
+} zmq_msg;
 
 static struct {
     void *(*ctx_new)(void);
@@ -77,7 +88,7 @@ static void load_zmq(void)
     zmq.msg_init = (int (*)(zmq_msg *))symbol(library, "zmq_msg_init");
     zmq.msg_recv = (int (*)(zmq_msg *, void *, int))symbol(library, "zmq_msg_recv");
     zmq.msg_data = (void *(*)(zmq_msg *))symbol(library, "zmq_msg_data");
-    zmq.msg_size = (size_t(*)(const zmq_msg *))symbol(library, "zmq_msg_size");
+    zmq.msg_size = (size_t (*)(const zmq_msg *))symbol(library, "zmq_msg_size");
     zmq.msg_close = (int (*)(zmq_msg *))symbol(library, "zmq_msg_close");
 }
 
@@ -86,13 +97,15 @@ static const char *make_page(const char *run_dir)
     static char name[64];
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    snprintf(name, sizeof name, "%s-%d-%llx", ph_env("PHANTORA_NODE") ? ph_env("PHANTORA_NODE") : "0", (int)getpid(),
+    snprintf(name, sizeof name, "%s-%d-%llx",
+             ph_env("PHANTORA_NODE") ? ph_env("PHANTORA_NODE") : "0", (int)getpid(),
              (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec);
     char path[512];
     snprintf(path, sizeof path, "%s/ranks/%s", run_dir, name);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, 4096) != 0) ph_die("cannot make %s: %s", path, strerror(errno));
-    /* The lock tells the hub our PID and that we live; the descriptor stays open for ever, or the lock would go. */
+    /* The lock tells the hub our PID and that we live; the descriptor stays open for ever, or the
+     * lock would go. */
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     if (fcntl(fd, F_SETLK, &lock) != 0) ph_die("cannot lock %s: %s", path, strerror(errno));
     struct ph_rank_page *fresh = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -109,10 +122,12 @@ static int64_t env_int(const char *name)
     return text ? strtoll(text, NULL, 10) : -1;
 }
 
-/* Linked into the leader's library only (leader/devices.c): whether it is there tells the hub who leads. */
+/* Linked into the leader's library only (leader/devices.c): whether it is there tells the hub who
+ * leads. */
 extern int ph_lead_device(void) __attribute__((weak, visibility("hidden")));
 extern bool ph_lead_measures(void) __attribute__((weak, visibility("hidden")));
-extern void ph_heat_held(bool held) __attribute__((weak, visibility("hidden"))); /* around each wait for the hub */
+/* around each wait for the hub */
+extern void ph_heat_held(bool held) __attribute__((weak, visibility("hidden")));
 
 static void say_hello(const char *name)
 {
@@ -129,7 +144,8 @@ static void say_hello(const char *name)
     ph_pack_str(&body, "rank"), ph_pack_int(&body, env_int("RANK"));
     ph_pack_str(&body, "local_rank"), ph_pack_int(&body, env_int("LOCAL_RANK"));
     ph_pack_str(&body, "world_size"), ph_pack_int(&body, env_int("WORLD_SIZE"));
-    ph_pack_str(&body, "node"), ph_pack_int(&body, env_int("PHANTORA_NODE") < 0 ? 0 : env_int("PHANTORA_NODE"));
+    ph_pack_str(&body, "node"),
+        ph_pack_int(&body, env_int("PHANTORA_NODE") < 0 ? 0 : env_int("PHANTORA_NODE"));
     ph_pack_str(&body, "shm"), ph_pack_str(&body, name);
     ph_pack_str(&body, "argv0"), ph_pack_str(&body, argv0);
     ph_pack_str(&body, "leader"), ph_pack_int(&body, ph_lead_device != NULL);
@@ -152,7 +168,9 @@ static void drain_locked(void)
         ph_read_array(&frame);
         int64_t type = ph_read_int(&frame);
         uint64_t req = type == PH_HELLO ? 0 : (uint64_t)ph_read_int(&frame);
-        if (type == 0) { /* ERROR: the job's own mistake (ranks disagree on a collective) or ours; either way it cannot go on */
+        /* ERROR: the job's own mistake (ranks disagree on a collective) or ours; either way it
+         * cannot go on */
+        if (type == 0) {
             size_t n;
             const unsigned char *text = ph_read_bytes(&frame, &n);
             ph_die("%.*s", (int)n, text ? (const char *)text : "the hub refused a request");
@@ -164,7 +182,9 @@ static void drain_locked(void)
         arrivals = arrival;
         zmq.msg_close(&message);
         pthread_cond_broadcast(&socket_news);
-        if (polling && write(wake_fd, &(uint64_t){1}, 8) < 0) { /* the counter is full: the poller wakes anyhow */ }
+        if (polling && write(wake_fd, &(uint64_t){1}, 8) <
+                           0) { /* the counter is full: the poller wakes anyhow */
+        }
     }
 }
 
@@ -179,11 +199,13 @@ void ph_hub_connect(void)
     void *context = zmq.ctx_new();
     void *fresh = context ? zmq.socket(context, ZMQ_DEALER) : NULL;
     int none = 0, linger = 1000;
-    if (!fresh || zmq.setsockopt(fresh, ZMQ_SNDHWM, &none, sizeof none) || zmq.setsockopt(fresh, ZMQ_RCVHWM, &none, sizeof none) ||
+    if (!fresh || zmq.setsockopt(fresh, ZMQ_SNDHWM, &none, sizeof none) ||
+        zmq.setsockopt(fresh, ZMQ_RCVHWM, &none, sizeof none) ||
         zmq.setsockopt(fresh, ZMQ_LINGER, &linger, sizeof linger) || zmq.connect(fresh, address))
         ph_die("cannot connect to the hub at %s", address);
     size_t size = sizeof socket_fd;
-    if (zmq.getsockopt(fresh, ZMQ_FD, &socket_fd, &size)) ph_die("libzmq gives no descriptor for its socket");
+    if (zmq.getsockopt(fresh, ZMQ_FD, &socket_fd, &size))
+        ph_die("libzmq gives no descriptor for its socket");
     wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     the_socket = fresh;
     say_hello(name);
@@ -192,7 +214,8 @@ void ph_hub_connect(void)
     if (!ph_wait(0, &welcome, 60000)) ph_die("the hub at %s does not answer", address);
     int64_t client = ph_read_int(&welcome);
     ph_reply_free(&welcome);
-    if (client < 0) ph_die("the hub refuses this interceptor's protocol version; rebuild with make build");
+    if (client < 0)
+        ph_die("the hub refuses this interceptor's protocol version; rebuild with make build");
 }
 
 void ph_send(enum ph_message_type type, const struct ph_pack *body, uint32_t fields)
@@ -252,7 +275,8 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
         struct pollfd fds[2] = {{socket_fd, POLLIN, 0}, {wake_fd, POLLIN, 0}};
         poll(fds, 2, 50);
         uint64_t count;
-        if (fds[1].revents && read(wake_fd, &count, 8) < 0) { /* another waker was faster */ }
+        if (fds[1].revents && read(wake_fd, &count, 8) < 0) { /* another waker was faster */
+        }
         pthread_mutex_lock(&socket_lock);
         polling = false;
         drain_locked();
@@ -263,7 +287,8 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
     if (!mine) return false;
     *reply = (struct ph_reply){mine->data, mine->length, 0, false, mine};
     ph_read_array(reply);
-    if (ph_read_int(reply) != PH_HELLO) ph_read_int(reply); /* [type, req, ...]; WELCOME has no req */
+    /* [type, req, ...]; WELCOME has no req */
+    if (ph_read_int(reply) != PH_HELLO) ph_read_int(reply);
     return true;
 }
 
@@ -274,7 +299,8 @@ void ph_reply_free(struct ph_reply *reply)
     reply->owner = NULL;
 }
 
-/* The child of a fork shares the parent's socket memory but not its I/O thread: it starts anew, when it touches CUDA. */
+/* The child of a fork shares the parent's socket memory but not its I/O thread: it starts anew,
+ * when it touches CUDA. */
 void ph_hub_forget(void)
 {
     pthread_mutex_init(&socket_lock, NULL);

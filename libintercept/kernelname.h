@@ -6,6 +6,7 @@
 
 enum { PH_KERNEL_NAME = 8192 }; /* bytes that hold any name of PyTorch's */
 
-/* The name without build hashes: `name` itself when it holds none or does not fit into `room` bytes, else `buffer`, filled. */
+/* The name without build hashes: `name` itself when it holds none or does not fit into `room`
+ * bytes, else `buffer`, filled. */
 const char *ph_kernel_name_portable(const char *name, char *buffer, size_t room);
 #endif

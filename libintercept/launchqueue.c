@@ -1,22 +1,28 @@
-/* launchqueue.c - how far the host may run ahead of a stream: the driver's launch queue, and a host clock that waits in it.
+/* launchqueue.c - how far the host may run ahead of a stream: the driver's launch queue, and a host
+ * clock that waits in it.
  *
- * Why it exists: a launch returns once all but N of the works issued to its stream have ended, itself included: the host waits
- * inside of it, which decides what a step's issue takes and what the caching allocator finds finished. What counts is kernels, fills and
- * copies on the device, of one stream alone; not copies to and from the host, records and waits (docs/host-time.md has the evidence).
+ * Why it exists: a launch returns once all but N of the works issued to its stream have ended,
+ * itself included: the host waits inside of it, which decides what a step's issue takes and what
+ * the caching allocator finds finished. What counts is kernels, fills and copies on the device, of
+ * one stream alone; not copies to and from the host, records and waits (docs/host-time.md has the
+ * evidence).
  *
- * When a work ends may hang on other ranks. Asking for it at every launch would be thousands of messages a step, so the wait is
- * not made but noted: from then on the host's clock is an expression, `held`, and ph_clock a lower bound of it (`open`). Whoever
- * must know asks as for any host wait; what follows in the same stream rarely need be told, by `mark`. Rule: ph_lock is held. */
+ * When a work ends may hang on other ranks. Asking for it at every launch would be thousands of
+ * messages a step, so the wait is not made but noted: from then on the host's clock is an
+ * expression, `held`, and ph_clock a lower bound of it (`open`). Whoever must know asks as for any
+ * host wait; what follows in the same stream rarely need be told, by `mark`. Rule: ph_lock is held.
+ */
 #include "timeline.h"
 #include <stdlib.h>
 #include <string.h>
 
 struct work { /* of one call */
-    uint64_t first, lowest;  /* of its works' numbers in the stream; of the nodes that its head names */
+    /* of its works' numbers in the stream; of the nodes that its head names */
+    uint64_t first, lowest;
     uint32_t count, ahead;
     int64_t duration, drag;
-    int64_t position;        /* the stream's after it */
-    struct ph_head head;     /* where it ends */
+    int64_t position;    /* the stream's after it */
+    struct ph_head head; /* where it ends */
 };
 
 struct ph_queue {
@@ -26,9 +32,12 @@ struct ph_queue {
     struct work work[];
 };
 
-static struct work *at(struct ph_queue *queue, uint64_t call) { return &queue->work[call % queue->room]; }
+static struct work *at(struct ph_queue *queue, uint64_t call)
+{
+    return &queue->work[call % queue->room];
+}
 
-/* ---- the host's expression ------------------------------------------------------------------------------------------------------ */
+/* ---- the host's expression ---- */
 static int64_t passed_since(int64_t then) { return ph_host.offset - then; }
 
 void ph_host_anchor(uint64_t node, uint64_t time)
@@ -50,7 +59,8 @@ void ph_host_reach(uint64_t time)
 static void add_expression(struct ph_head *head, int64_t latency)
 {
     int64_t passed = passed_since(ph_host.held_at);
-    if (!ph_host.held.count) ph_head_add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0, 0});
+    if (!ph_host.held.count)
+        ph_head_add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0, 0});
     for (int i = 0; i < ph_host.held.count; i++) {
         struct ph_entry entry = ph_host.held.entry[i];
         entry.lag += passed + latency;
@@ -75,7 +85,8 @@ static void name_host(void)
 
 void ph_head_add_host(struct ph_head *head, int64_t latency)
 {
-    if (ph_host.held.count > 1) name_host(); /* one entry instead of many in every head that follows */
+    /* one entry instead of many in every head that follows */
+    if (ph_host.held.count > 1) name_host();
     add_expression(head, latency);
 }
 
@@ -100,11 +111,13 @@ uint64_t ph_host_oldest(uint64_t otherwise)
     return ph_host.node < oldest ? ph_host.node : oldest;
 }
 
-/* Whether a stream that has come to `position` ends no earlier than `latency` after the host is now. `mark`: the position from which
- * on a stream ends no earlier than the host was when `offset` was `mark_at`; positions grow by what lies between ends at least. */
+/* Whether a stream that has come to `position` ends no earlier than `latency` after the host is
+ * now. `mark`: the position from which on a stream ends no earlier than the host was when `offset`
+ * was `mark_at`; positions grow by what lies between ends at least. */
 static bool beyond_host(uint64_t stream, int64_t position, int64_t latency)
 {
-    return ph_host.open && stream == ph_host.mark_stream && position > ph_host.mark + passed_since(ph_host.mark_at) + latency;
+    return ph_host.open && stream == ph_host.mark_stream &&
+           position > ph_host.mark + passed_since(ph_host.mark_at) + latency;
 }
 
 int ph_host_compare(const struct ph_place *place)
@@ -114,8 +127,10 @@ int ph_host_compare(const struct ph_place *place)
     return beyond_host(place->stream, place->position, 0) ? 0 : -1;
 }
 
-/* The host goes on where it is, or once `head` is reached: the end of the work that is the `number`th of its stream. */
-static void hold(const struct ph_stream *stream, const struct ph_head *head, int64_t position, uint64_t number)
+/* The host goes on where it is, or once `head` is reached: the end of the work that is the
+ * `number`th of its stream. */
+static void hold(const struct ph_stream *stream, const struct ph_head *head, int64_t position,
+                 uint64_t number)
 {
     uint64_t now = ph_clock(), known;
     if (ph_head_upper(head) <= now) return;
@@ -128,9 +143,11 @@ static void hold(const struct ph_stream *stream, const struct ph_head *head, int
     int64_t mark = ph_host.mark + passed_since(ph_host.mark_at);
     bool same = ph_host.open && stream->id == ph_host.mark_stream;
     struct ph_head later = *head;
-    if (same ? position < mark : ph_host.open || ph_head_lower(head) < now) { /* it may have been reached already */
+    /* it may have been reached already */
+    if (same ? position < mark : ph_host.open || ph_head_lower(head) < now) {
         add_expression(&later, 0);
-        position = !same ? INT64_MAX / 2 : mark > position ? mark : position; /* the launch itself will bound it */
+        /* the launch itself will bound it */
+        position = !same ? INT64_MAX / 2 : mark > position ? mark : position;
     }
     ph_host.held = later;
     ph_host.open = true;
@@ -144,7 +161,7 @@ static void hold(const struct ph_stream *stream, const struct ph_head *head, int
     ph_clock_publish();
 }
 
-/* ---- the queue of a stream --------------------------------------------------------------------------------------------------------- */
+/* ---- the queue of a stream ---- */
 static uint32_t count_of(uint32_t works)
 {
     uint32_t count = works & 0xff;
@@ -156,14 +173,18 @@ void ph_queue_wait_locked(struct ph_stream *stream, uint32_t works)
     struct ph_queue *queue = stream->queue;
     uint32_t count = count_of(works);
     if (!queue || !count || queue->issued + count <= ph_spec()->launch_queue) return;
-    uint64_t number = queue->issued + count - ph_spec()->launch_queue; /* from 1: the work that must have ended */
-    while (queue->oldest < queue->newest && at(queue, queue->oldest)->first + at(queue, queue->oldest)->count < number) queue->oldest++;
+    /* from 1: the work that must have ended */
+    uint64_t number = queue->issued + count - ph_spec()->launch_queue;
+    while (queue->oldest < queue->newest &&
+           at(queue, queue->oldest)->first + at(queue, queue->oldest)->count < number)
+        queue->oldest++;
     const struct work *work = at(queue, queue->oldest);
     if (queue->oldest == queue->newest || work->first >= number) return; /* known to have ended */
     struct ph_head head = work->head;
     int64_t position = work->position;
     if (number <= work->first + work->ahead) {
-        for (int i = 0; i < head.count; i++) head.entry[i].work -= work->duration, head.entry[i].drag -= work->drag;
+        for (int i = 0; i < head.count; i++)
+            head.entry[i].work -= work->duration, head.entry[i].drag -= work->drag;
         position -= work->duration;
     }
     hold(stream, &head, position, number);
@@ -175,13 +196,15 @@ void ph_queue_free(struct ph_stream *stream)
     stream->queue = NULL;
 }
 
-void ph_queue_push_locked(struct ph_stream *stream, uint32_t works, uint64_t duration_ns, uint64_t drag_ns)
+void ph_queue_push_locked(struct ph_stream *stream, uint32_t works, uint64_t duration_ns,
+                          uint64_t drag_ns)
 {
     uint64_t limit = ph_spec()->launch_queue;
     uint32_t count = count_of(works), ahead = works >> 8 & 0xff;
     if (!count) return;
     if (!stream->queue) {
-        stream->queue = calloc(1, sizeof *stream->queue + (limit + 1) * sizeof *stream->queue->work);
+        stream->queue =
+            calloc(1, sizeof *stream->queue + (limit + 1) * sizeof *stream->queue->work);
         if (!stream->queue) ph_die("out of host memory");
         stream->queue->room = limit + 1;
     }
@@ -195,32 +218,41 @@ void ph_queue_push_locked(struct ph_stream *stream, uint32_t works, uint64_t dur
     work->drag = (int64_t)drag_ns;
     work->position = stream->position;
     work->head.count = stream->head.count;
-    memcpy(work->head.entry, stream->head.entry, (size_t)stream->head.count * sizeof *stream->head.entry);
+    memcpy(work->head.entry, stream->head.entry,
+           (size_t)stream->head.count * sizeof *stream->head.entry);
     work->lowest = UINT64_MAX;
     for (int i = 0; i < work->head.count; i++) /* the origin is never forgotten */
-        if (work->head.entry[i].node && work->head.entry[i].node < work->lowest) work->lowest = work->head.entry[i].node;
+        if (work->head.entry[i].node && work->head.entry[i].node < work->lowest)
+            work->lowest = work->head.entry[i].node;
     queue->issued += count;
 }
 
 void ph_queue_add_host(struct ph_stream *stream, int64_t latency)
 {
     if (beyond_host(stream->id, stream->position, latency)) return;
-    if (ph_host.open && stream->id == ph_host.mark_stream) add_expression(&stream->head, latency); /* mostly the same nodes */
-    else ph_head_add_host(&stream->head, latency);
+    /* mostly the same nodes */
+    if (ph_host.open && stream->id == ph_host.mark_stream)
+        add_expression(&stream->head, latency);
+    else
+        ph_head_add_host(&stream->head, latency);
 }
 
 void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns, uint64_t gap_ns)
 {
-    int64_t gap = (int64_t)gap_ns, mark = stream->position + gap - (int64_t)ph_spec()->launch_latency_ns;
+    int64_t gap = (int64_t)gap_ns,
+            mark = stream->position + gap - (int64_t)ph_spec()->launch_latency_ns;
     stream->position += gap + (int64_t)duration_ns;
-    if (!ph_host.open || stream->id != ph_host.mark_stream || mark >= ph_host.mark + passed_since(ph_host.mark_at)) return;
+    if (!ph_host.open || stream->id != ph_host.mark_stream ||
+        mark >= ph_host.mark + passed_since(ph_host.mark_at))
+        return;
     ph_host.mark = mark; /* it started no earlier than this launch of the host */
     ph_host.mark_at = ph_host.offset;
 }
 
 struct ph_place ph_queue_place(const struct ph_stream *stream)
 {
-    if (stream->queue && stream->position) return (struct ph_place){stream->id, stream->position, stream->queue->issued};
+    if (stream->queue && stream->position)
+        return (struct ph_place){stream->id, stream->position, stream->queue->issued};
     return stream->after;
 }
 
@@ -236,7 +268,8 @@ uint64_t ph_queue_oldest(struct ph_stream *stream, uint64_t now, uint64_t oldest
 {
     struct ph_queue *queue = stream->queue;
     if (!queue) return oldest;
-    while (queue->oldest < queue->newest && ph_head_upper(&at(queue, queue->oldest)->head) <= now) queue->oldest++;
+    while (queue->oldest < queue->newest && ph_head_upper(&at(queue, queue->oldest)->head) <= now)
+        queue->oldest++;
     for (uint64_t call = queue->oldest; call < queue->newest; call++)
         if (at(queue, call)->lowest < oldest) oldest = at(queue, call)->lowest;
     return oldest;

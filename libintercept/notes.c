@@ -1,6 +1,7 @@
 /* notes.c - what the user must know: refused calls, warnings, our own failures.
  *
- * Why it exists: nothing may be silently wrong. Each note is one line on stderr, once, and a NOTE to the hub for the report. */
+ * Why it exists: nothing may be silently wrong. Each note is one line on stderr, once, and a NOTE
+ * to the hub for the report. */
 #include "core.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,10 +18,8 @@ static bool first_time(const char *text)
 {
     bool fresh = true;
     pthread_mutex_lock(&seen_lock);
-    for (int i = 0; i < seen_count && fresh; i++)
-        fresh = strcmp(seen[i], text) != 0;
-    if (fresh && seen_count < NOTES)
-        seen[seen_count++] = strdup(text);
+    for (int i = 0; i < seen_count && fresh; i++) fresh = strcmp(seen[i], text) != 0;
+    if (fresh && seen_count < NOTES) seen[seen_count++] = strdup(text);
     pthread_mutex_unlock(&seen_lock);
     return fresh;
 }
@@ -30,7 +29,8 @@ static void line(const char *level, const char *text)
     char buffer[1200];
     int n = snprintf(buffer, sizeof buffer, "phantora-ns: %s%s\n", level, text);
     if (n > (int)sizeof buffer - 1) n = sizeof buffer - 1;
-    if (write(2, buffer, (size_t)n) < 0) { /* a closed stderr must not hurt the job */ }
+    if (write(2, buffer, (size_t)n) < 0) { /* a closed stderr must not hurt the job */
+    }
 }
 
 static void note(const char *what, const char *text)
@@ -48,7 +48,8 @@ void ph_unsupported(const char *function)
 {
     if (!first_time(function)) return;
     char text[256];
-    snprintf(text, sizeof text, "%s is not supported: the job gets the API's \"not supported\" error", function);
+    snprintf(text, sizeof text,
+             "%s is not supported: the job gets the API's \"not supported\" error", function);
     line("", text);
     note("unsupported", function);
 }

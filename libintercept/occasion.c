@@ -1,15 +1,21 @@
 /* occasion.c - which question a rank asks of its GPU's values, and for the how manieth time.
  *
- * Why it exists: what a leader's GPU computed is told again (--values replay) where the same job asks the same thing: an operator of
- * given shapes whose result hangs on values, or the host that reads so many bytes within an operator. A question is a text; occasions
- * count from 0 in each process. Rule: the leader and the simulated rank ask alike and count alike, whether they need the answer or not. */
+ * Why it exists: what a leader's GPU computed is told again (--values replay) where the same job
+ * asks the same thing: an operator of given shapes whose result hangs on values, or the host that
+ * reads so many bytes within an operator. A question is a text; occasions count from 0 in each
+ * process. Rule: the leader and the simulated rank ask alike and count alike, whether they need the
+ * answer or not. */
 #include "core.h"
 #include "fnv1a.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct { uint64_t hash; uint32_t asked; bool used; } *table;
+static struct {
+    uint64_t hash;
+    uint32_t asked;
+    bool used;
+} *table;
 static size_t room, used;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -48,5 +54,6 @@ void ph_read_question(char text[PH_QUESTION], size_t bytes)
 {
     const char *operator_name;
     ph_operator_place(&operator_name, false);
-    snprintf(text, PH_QUESTION, "read %zu bytes in %s", bytes, operator_name ? operator_name : "no operator");
+    snprintf(text, PH_QUESTION, "read %zu bytes in %s", bytes,
+             operator_name ? operator_name : "no operator");
 }

@@ -1,6 +1,7 @@
 /* pack.c - msgpack, the part of it that the wire protocol uses, in its shortest (canonical) form.
  *
- * Why it exists: signatures are hashed over these bytes here and in Python, so both must encode alike. */
+ * Why it exists: signatures are hashed over these bytes here and in Python, so both must encode
+ * alike. */
 #include "core.h"
 #include <stdlib.h>
 #include <string.h>
@@ -37,21 +38,32 @@ void ph_pack_nil(struct ph_pack *pack) { *grow(pack, 1) = 0xc0; }
 
 void ph_pack_uint(struct ph_pack *pack, uint64_t value)
 {
-    if (value < 0x80) *grow(pack, 1) = (unsigned char)value;
-    else if (value <= 0xff) put(pack, 0xcc, value, 1);
-    else if (value <= 0xffff) put(pack, 0xcd, value, 2);
-    else if (value <= 0xffffffff) put(pack, 0xce, value, 4);
-    else put(pack, 0xcf, value, 8);
+    if (value < 0x80)
+        *grow(pack, 1) = (unsigned char)value;
+    else if (value <= 0xff)
+        put(pack, 0xcc, value, 1);
+    else if (value <= 0xffff)
+        put(pack, 0xcd, value, 2);
+    else if (value <= 0xffffffff)
+        put(pack, 0xce, value, 4);
+    else
+        put(pack, 0xcf, value, 8);
 }
 
 void ph_pack_int(struct ph_pack *pack, int64_t value)
 {
-    if (value >= 0) ph_pack_uint(pack, (uint64_t)value);
-    else if (value >= -32) *grow(pack, 1) = (unsigned char)value;
-    else if (value >= INT8_MIN) put(pack, 0xd0, (uint64_t)value, 1);
-    else if (value >= INT16_MIN) put(pack, 0xd1, (uint64_t)value, 2);
-    else if (value >= INT32_MIN) put(pack, 0xd2, (uint64_t)value, 4);
-    else put(pack, 0xd3, (uint64_t)value, 8);
+    if (value >= 0)
+        ph_pack_uint(pack, (uint64_t)value);
+    else if (value >= -32)
+        *grow(pack, 1) = (unsigned char)value;
+    else if (value >= INT8_MIN)
+        put(pack, 0xd0, (uint64_t)value, 1);
+    else if (value >= INT16_MIN)
+        put(pack, 0xd1, (uint64_t)value, 2);
+    else if (value >= INT32_MIN)
+        put(pack, 0xd2, (uint64_t)value, 4);
+    else
+        put(pack, 0xd3, (uint64_t)value, 8);
 }
 
 void ph_pack_double(struct ph_pack *pack, double value)
@@ -64,32 +76,44 @@ void ph_pack_double(struct ph_pack *pack, double value)
 void ph_pack_str(struct ph_pack *pack, const char *text)
 {
     size_t n = strlen(text);
-    if (n < 32) *grow(pack, 1) = (unsigned char)(0xa0 | n);
-    else if (n <= 0xff) put(pack, 0xd9, n, 1);
-    else if (n <= 0xffff) put(pack, 0xda, n, 2);
-    else put(pack, 0xdb, n, 4);
+    if (n < 32)
+        *grow(pack, 1) = (unsigned char)(0xa0 | n);
+    else if (n <= 0xff)
+        put(pack, 0xd9, n, 1);
+    else if (n <= 0xffff)
+        put(pack, 0xda, n, 2);
+    else
+        put(pack, 0xdb, n, 4);
     memcpy(grow(pack, n), text, n);
 }
 
 void ph_pack_bin(struct ph_pack *pack, const void *bytes, size_t n)
 {
-    if (n <= 0xff) put(pack, 0xc4, n, 1);
-    else if (n <= 0xffff) put(pack, 0xc5, n, 2);
-    else put(pack, 0xc6, n, 4);
+    if (n <= 0xff)
+        put(pack, 0xc4, n, 1);
+    else if (n <= 0xffff)
+        put(pack, 0xc5, n, 2);
+    else
+        put(pack, 0xc6, n, 4);
     if (n) memcpy(grow(pack, n), bytes, n);
 }
 
 void ph_pack_array(struct ph_pack *pack, uint32_t count)
 {
-    if (count < 16) *grow(pack, 1) = (unsigned char)(0x90 | count);
-    else if (count <= 0xffff) put(pack, 0xdc, count, 2);
-    else put(pack, 0xdd, count, 4);
+    if (count < 16)
+        *grow(pack, 1) = (unsigned char)(0x90 | count);
+    else if (count <= 0xffff)
+        put(pack, 0xdc, count, 2);
+    else
+        put(pack, 0xdd, count, 4);
 }
 
 void ph_pack_map(struct ph_pack *pack, uint32_t count)
 {
-    if (count < 16) *grow(pack, 1) = (unsigned char)(0x80 | count);
-    else put(pack, 0xde, count, 2);
+    if (count < 16)
+        *grow(pack, 1) = (unsigned char)(0x80 | count);
+    else
+        put(pack, 0xde, count, 2);
 }
 
 void ph_pack_raw(struct ph_pack *pack, const void *bytes, size_t n)
@@ -97,7 +121,7 @@ void ph_pack_raw(struct ph_pack *pack, const void *bytes, size_t n)
     if (n) memcpy(grow(pack, n), bytes, n);
 }
 
-/* ---- reading replies ------------------------------------------------------------------------------------------------ */
+/* ---- reading replies ---- */
 static uint64_t take(struct ph_reply *reply, int bytes)
 {
     uint64_t value = 0;
@@ -145,10 +169,14 @@ const unsigned char *ph_read_bytes(struct ph_reply *reply, size_t *length)
     unsigned tag = (unsigned)take(reply, 1);
     size_t n = 0;
     *length = 0;
-    if ((tag & 0xe0) == 0xa0) n = tag & 31;
-    else if (tag == 0xc4 || tag == 0xd9) n = take(reply, 1);
-    else if (tag == 0xc5 || tag == 0xda) n = take(reply, 2);
-    else if (tag == 0xc6 || tag == 0xdb) n = take(reply, 4);
+    if ((tag & 0xe0) == 0xa0)
+        n = tag & 31;
+    else if (tag == 0xc4 || tag == 0xd9)
+        n = take(reply, 1);
+    else if (tag == 0xc5 || tag == 0xda)
+        n = take(reply, 2);
+    else if (tag == 0xc6 || tag == 0xdb)
+        n = take(reply, 4);
     else {
         reply->bad |= tag != 0xc0;
         return NULL;

@@ -1,19 +1,25 @@
-/* queries.c - what the job asks of its GPU without waiting: events and streams that may be over, and times between events.
+/* queries.c - what the job asks of its GPU without waiting: events and streams that may be over,
+ * and times between events.
  *
- * Why it exists: the caching allocator acts on the answers, so they are decided in simulated time, at the asking host's clock: here
- * where bounds and the order of works decide, else by the hub (docs/wire-protocol.md, QUERY). */
+ * Why it exists: the caching allocator acts on the answers, so they are decided in simulated time,
+ * at the asking host's clock: here where bounds and the order of works decide, else by the hub
+ * (docs/wire-protocol.md, QUERY). */
 #include "cudart.h"
 #include "ipc.h"
 #include "timeline.h"
 #include "tracelog.h"
 
-/* Has `head`, which has that place among works, been reached at the caller's host clock? Decided here if possible, else by the hub. */
+/* Has `head`, which has that place among works, been reached at the caller's host clock? Decided
+ * here if possible, else by the hub. */
 static bool ask(const struct ph_head *head, const struct ph_place *place)
 {
     pthread_mutex_lock(&ph_lock);
     ph_clock_advance(PH_CALL_QUERY);
     uint64_t now = ph_clock();
-    int decided = ph_head_upper(head) <= now ? 1 : ph_host.open ? ph_host_compare(place) : ph_head_floor(head) > now ? 0 : -1;
+    int decided = ph_head_upper(head) <= now  ? 1
+                  : ph_host.open              ? ph_host_compare(place)
+                  : ph_head_floor(head) > now ? 0
+                                              : -1;
     if (decided >= 0) {
         pthread_mutex_unlock(&ph_lock);
         ph_leave();
@@ -40,14 +46,16 @@ static bool ask(const struct ph_head *head, const struct ph_place *place)
     pthread_mutex_lock(&ph_lock);
     if (!ready) ph_head_not_before(head, now, floor);
     if (ready && !ph_host.open) ph_head_reached(head, now);
-    if (ph_in_chain()) atomic_store(&ph_page()->blocked, 0); /* else the chain stands still for us */
+    /* else the chain stands still for us */
+    if (ph_in_chain()) atomic_store(&ph_page()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
     return ready;
 }
 
-/* The same for a thread that only ever polls (NCCL's watchdog). It bounds nothing, and must not wait: what the hub knows so far
- * will do. Where the host stands still, in a socket or a join, its clock says nothing: then what is known has happened. */
+/* The same for a thread that only ever polls (NCCL's watchdog). It bounds nothing, and must not
+ * wait: what the hub knows so far will do. Where the host stands still, in a socket or a join, its
+ * clock says nothing: then what is known has happened. */
 static bool observe(const struct ph_head *head, const struct ph_place *place)
 {
     struct ph_pack body = {0};
@@ -133,8 +141,10 @@ uint64_t ph_event_moment(const struct ph_event *event)
         time = (uint64_t)ph_read_int(&reply);
         ph_reply_free(&reply);
     } else { /* whoever decides it may be waiting for us */
-        ph_warn("an event that another process has opened waits for communication that did not come within %d s; that process sees it as early "
-                "as it could have been", PATIENCE_MS / 1000);
+        ph_warn("an event that another process has opened waits for communication that did not "
+                "come within %d s; that process sees it as early "
+                "as it could have been",
+                PATIENCE_MS / 1000);
         time = lower;
     }
     pthread_mutex_lock(&ph_lock);

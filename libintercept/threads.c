@@ -1,7 +1,8 @@
 /* threads.c - what the kernel says of this process's threads.
  *
- * Why it exists: runs that repeat to the byte must wait until NCCL's watchdogs have done a round (observer.c), and must tell a
- * host that sleeps from one that is only slow. /proc/self/task says both. */
+ * Why it exists: runs that repeat to the byte must wait until NCCL's watchdogs have done a round
+ * (observer.c), and must tell a host that sleeps from one that is only slow. /proc/self/task says
+ * both. */
 #include "timeline.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -31,15 +32,17 @@ bool ph_thread_sleeps(int tid)
     return state && state[1] == ' ' && state[2] == 'S';
 }
 
-/* pthread_join waits until the kernel clears the ended thread's number, with a futex that is not private to the process. */
+/* pthread_join waits until the kernel clears the ended thread's number, with a futex that is not
+ * private to the process. */
 bool ph_thread_joins(int tid, int other)
 {
     char text[256];
     long number;
     unsigned long address, operation, expected;
     read_task(tid, "syscall", text, sizeof text);
-    return sscanf(text, "%ld %lx %lx %lx", &number, &address, &operation, &expected) == 4 && number == SYS_futex &&
-           (operation & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET && !(operation & FUTEX_PRIVATE_FLAG) && expected == (unsigned long)other;
+    return sscanf(text, "%ld %lx %lx %lx", &number, &address, &operation, &expected) == 4 &&
+           number == SYS_futex && (operation & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET &&
+           !(operation & FUTEX_PRIVATE_FLAG) && expected == (unsigned long)other;
 }
 
 uint64_t ph_thread_switches(int tid)
@@ -52,7 +55,8 @@ uint64_t ph_thread_switches(int tid)
 
 int ph_watchers(struct ph_watcher *found, int most)
 {
-    static const char watchdog[] = "pt_nccl_watchdg\n"; /* as PyTorch's ProcessGroupNCCL names its thread */
+    /* as PyTorch's ProcessGroupNCCL names its thread */
+    static const char watchdog[] = "pt_nccl_watchdg\n";
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
     if (!tasks) return 0;
@@ -61,7 +65,8 @@ int ph_watchers(struct ph_watcher *found, int most)
         int tid = atoi(entry->d_name);
         if (tid <= 0) continue;
         read_task(tid, "comm", name, sizeof name);
-        if (strcmp(name, watchdog) == 0) found[count++] = (struct ph_watcher){tid, ph_thread_switches(tid)};
+        if (strcmp(name, watchdog) == 0)
+            found[count++] = (struct ph_watcher){tid, ph_thread_switches(tid)};
     }
     closedir(tasks);
     return count;

@@ -1,8 +1,8 @@
 /* timeline.c - the rank's part of the event graph: streams and events, and the messages about them.
  *
- * Why it exists: a run of kernels between two points that another rank can observe is an affine max-plus map, so it is folded
- * into the stream's head (heads.c), exactly and on the spot; only collectives and host synchronisations become messages
- * (DESIGN section 4). */
+ * Why it exists: a run of kernels between two points that another rank can observe is an affine
+ * max-plus map, so it is folded into the stream's head (heads.c), exactly and on the spot; only
+ * collectives and host synchronisations become messages (DESIGN section 4). */
 #include "cudart.h"
 #include "graph.h"
 #include "timeline.h"
@@ -10,11 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAM_MAGIC = 0x5048534d, EVENT_MAGIC = 0x50484556, DEVICES = 8, STREAM_NON_BLOCKING = 1, EVENT_DISABLE_TIMING = 2 };
+enum {
+    STREAM_MAGIC = 0x5048534d,
+    EVENT_MAGIC = 0x50484556,
+    DEVICES = 8,
+    STREAM_NON_BLOCKING = 1,
+    EVENT_DISABLE_TIMING = 2
+};
 static uint64_t next_stream = 16;
 static struct ph_stream *streams, *legacy[DEVICES];
 static struct ph_event *events;
-static struct ph_stream *busiest[DEVICES]; /* the one whose waiting for communication counts as exposed */
+/* the one whose waiting for communication counts as exposed */
+static struct ph_stream *busiest[DEVICES];
 
 void ph_streams_reset(void)
 {
@@ -27,12 +34,17 @@ void ph_streams_reset(void)
     ph_trace_forget();
 }
 
-/* ---- streams ---------------------------------------------------------------------------------------------------------------- */
+/* ---- streams ---- */
 static struct ph_stream *add_stream_locked(int device, unsigned flags, int priority)
 {
     struct ph_stream *stream = calloc(1, sizeof *stream);
     if (!stream) ph_die("out of host memory");
-    *stream = (struct ph_stream){.magic = STREAM_MAGIC, .device = device, .priority = priority, .flags = flags, .id = next_stream++, .next = streams};
+    *stream = (struct ph_stream){.magic = STREAM_MAGIC,
+                                 .device = device,
+                                 .priority = priority,
+                                 .flags = flags,
+                                 .id = next_stream++,
+                                 .next = streams};
     streams = stream;
     ph_device_use(device);
     return stream;
@@ -74,8 +86,14 @@ static struct ph_stream *legacy_locked(int device)
     return legacy[device];
 }
 
-bool ph_stream_is_legacy(const struct ph_stream *stream) { return stream == legacy[stream->device]; }
-bool ph_stream_valid(const struct ph_stream *stream) { return stream && stream->magic == STREAM_MAGIC; }
+bool ph_stream_is_legacy(const struct ph_stream *stream)
+{
+    return stream == legacy[stream->device];
+}
+bool ph_stream_valid(const struct ph_stream *stream)
+{
+    return stream && stream->magic == STREAM_MAGIC;
+}
 
 struct ph_stream *ph_stream_default(void)
 {
@@ -92,8 +110,8 @@ void ph_stream_order_locked(struct ph_stream *stream)
     if (stream->flags & STREAM_NON_BLOCKING) return;
     bool is_legacy = stream == legacy[stream->device];
     for (struct ph_stream *other = streams; other; other = other->next)
-        if (other != stream && other->device == stream->device && other->used && !(other->flags & STREAM_NON_BLOCKING) &&
-            (is_legacy || other == legacy[stream->device]))
+        if (other != stream && other->device == stream->device && other->used &&
+            !(other->flags & STREAM_NON_BLOCKING) && (is_legacy || other == legacy[stream->device]))
             ph_head_merge(&stream->head, &other->head);
 }
 
@@ -104,7 +122,9 @@ static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t 
     ph_stream_order_locked(stream);
     for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].lag += (int64_t)gap_ns;
     ph_queue_add_host(stream, (int64_t)spec->launch_latency_ns);
-    for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].work += (int64_t)duration_ns, stream->head.entry[i].drag += (int64_t)drag_ns;
+    for (int i = 0; i < stream->head.count; i++)
+        stream->head.entry[i].work += (int64_t)duration_ns,
+            stream->head.entry[i].drag += (int64_t)drag_ns;
     ph_queue_moved(stream, duration_ns, gap_ns);
     stream->used = true;
 }
@@ -112,14 +132,17 @@ static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t 
 void ph_run(struct ph_stream *stream, struct ph_time time)
 {
     pthread_mutex_lock(&ph_lock);
-    uint64_t duration_ns = ph_straggle(stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.class), ph_clock());
+    uint64_t duration_ns =
+        ph_straggle(stream->device,
+                    ph_power_run_locked(stream->device, time.duration_ns, time.class), ph_clock());
     uint64_t drag_ns = duration_ns * time.drag_permille / 1000;
     if (!ph_replaying()) ph_queue_wait_locked(stream, time.works);
     run_locked(stream, duration_ns, drag_ns);
     if (!ph_replaying()) ph_queue_push_locked(stream, time.works, duration_ns, drag_ns);
     PH_TRACE(ph_trace_run_locked(stream, duration_ns, drag_ns, time.source));
     stream->busy_ns += duration_ns;
-    if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns) busiest[stream->device] = stream;
+    if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns)
+        busiest[stream->device] = stream;
     struct ph_rank_page *page = ph_page();
     atomic_fetch_add_explicit(&page->busy_ns[time.source], duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
@@ -132,7 +155,8 @@ void ph_submit(void *handle, const struct ph_pack *signature)
     struct ph_stream *stream = ph_stream_resolve(handle);
     if (!stream) ph_die("a library call names a stream that does not exist");
     ph_device_code(stream->device);
-    if (PH_CAPTURING(stream)) { /* where it must not be, the capture is spoilt, and its end says so */
+    /* where it must not be, the capture is spoilt, and its end says so */
+    if (PH_CAPTURING(stream)) {
         ph_duration(signature); /* asked now, while it is known which operator it belongs to */
         ph_capture_node(stream, PH_NODE_KERNEL, signature, NULL, (struct ph_action){0});
         PH_TRACE((ph_trace_code(0, 0), ph_trace_call(ph_trace_call_of(signature))));
@@ -146,15 +170,17 @@ void ph_submit(void *handle, const struct ph_pack *signature)
     ph_leave();
 }
 
-/* ---- messages --------------------------------------------------------------------------------------------------------------- */
-/* Whether compute on the stream's GPU is queued beyond `time`: judged by lower bounds, which are all that is known here. */
+/* ---- messages ---- */
+/* Whether compute on the stream's GPU is queued beyond `time`: judged by lower bounds, which are
+ * all that is known here. */
 static bool computing_past_locked(const struct ph_stream *stream, uint64_t time)
 {
     const struct ph_stream *compute = busiest[stream->device];
     return compute && compute != stream && ph_head_lower(&compute->head) > time;
 }
 
-uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops, uint32_t count)
+uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
+                        uint32_t count)
 {
     struct ph_pack body = {0};
     ph_host_call(PH_CALL_COMM);
@@ -179,7 +205,8 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     struct ph_head before = stream->head;
     stream->head.count = 1;
     stream->head.entry[0] = (struct ph_entry){node, 0, 0, 0};
-    /* PyTorch's blocking collectives run on the stream that computes, which then waits without being told to */
+    /* PyTorch's blocking collectives run on the stream that computes, which then waits without
+     * being told to */
     if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->head);
     if (!ph_replaying()) ph_queue_push_locked(stream, 1, 0, 0);
     stream->used = true;
@@ -200,8 +227,10 @@ static void anchor_locked(uint64_t node, uint64_t time)
     ph_clock_publish();
 }
 
-/* A host-blocking request whose answer is an anchor: [req, clock, extra, node, host_head, rest...]. */
-void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32_t fields, int64_t *answer, int answers)
+/* A host-blocking request whose answer is an anchor: [req, clock, extra, node, host_head, rest...].
+ */
+void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32_t fields,
+                   int64_t *answer, int answers)
 {
     struct ph_pack body = {0};
     struct ph_head head = {0};
@@ -243,7 +272,9 @@ static uint64_t oldest_named_locked(void)
     }
     for (struct ph_event *event = events; event; event = event->next) {
         if (event->flags & EVENT_DISABLE_TIMING) ph_head_prune(&event->head, now);
-        else if (event->recorded) ph_head_settle(&event->head); /* somebody may still ask for its time */
+        /* somebody may still ask for its time */
+        else if (event->recorded)
+            ph_head_settle(&event->head);
         oldest = ph_head_oldest(&event->head, oldest);
     }
     return oldest;
@@ -298,7 +329,8 @@ static void synchronize_with(const struct ph_head *head)
         ph_head_add_host(&own, 0);
         ph_head_merge_all(&all, &own);
         synchronize_locked(&all);
-        ph_power_waited_locked(ph_clock()); /* not where a full queue held the host back: what is queued would count as done */
+        /* not where a full queue held the host back: what is queued would count as done */
+        ph_power_waited_locked(ph_clock());
     }
     uint64_t waited = ph_clock() - before;
     pthread_mutex_unlock(&ph_lock);
@@ -345,13 +377,14 @@ void ph_device_synchronize(int device)
     pthread_mutex_unlock(&ph_lock);
     synchronize_with(&all);
     pthread_mutex_lock(&ph_lock);
-    for (struct ph_stream *stream = streams; stream; stream = stream->next) /* all work issued so far has ended */
+    /* all work issued so far has ended */
+    for (struct ph_stream *stream = streams; stream; stream = stream->next)
         if (stream->device == device) stream->head.count = 0;
     if (!others_used_locked(device)) ph_all_over(ph_clock());
     pthread_mutex_unlock(&ph_lock);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------------------ */
+/* ---- events ---- */
 struct ph_event *ph_event_create(unsigned flags)
 {
     ph_touch();
@@ -407,7 +440,8 @@ void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event)
         struct ph_head before = stream->head;
         ph_head_prune(&before, ph_clock());
         stream->head = before;
-        bool stalls = stream == busiest[stream->device] && ph_head_waits_for_more(&before, &event->head);
+        bool stalls =
+            stream == busiest[stream->device] && ph_head_waits_for_more(&before, &event->head);
         ph_head_merge(&stream->head, &event->head);
         ph_queue_after(stream, &event->place);
         if (stalls) {

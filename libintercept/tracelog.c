@@ -1,12 +1,15 @@
 /* tracelog.c - this process's part of the traces: what ran, said before it is known when.
  *
- * Why it exists: `--trace` writes one Kineto trace per rank (docs/traces.md), but the times of work are only known once those of the
- * nodes that it hangs on are final, and the hub carries no kernels. So the process logs its work with the max-plus heads that
- * place it, into RUN_DIR/trace/<page>.log; the hub logs the nodes' final times beside it; report/trace_log.py reads both.
+ * Why it exists: `--trace` writes one Kineto trace per rank (docs/traces.md), but the times of work
+ * are only known once those of the nodes that it hangs on are final, and the hub carries no
+ * kernels. So the process logs its work with the max-plus heads that place it, into
+ * RUN_DIR/trace/<page>.log; the hub logs the nodes' final times beside it; report/trace_log.py
+ * reads both.
  *
- * Form: records of 8-byte multiples, each { u16 type, u16 thread, u32 bytes } and its structure below, little-endian, in chunks of
- * CHUNK bytes. A zero header means that the next record is in the next chunk. A header is stored last, so that whatever is found in
- * the file is whole, however the process ended. Texts and signatures are logged once and then meant by number. */
+ * Form: records of 8-byte multiples, each { u16 type, u16 thread, u32 bytes } and its structure
+ * below, little-endian, in chunks of CHUNK bytes. A zero header means that the next record is in
+ * the next chunk. A header is stored last, so that whatever is found in the file is whole, however
+ * the process ended. Texts and signatures are logged once and then meant by number. */
 #define _GNU_SOURCE /* gettid */
 #include "tracelog.h"
 #include "fnv1a.h"
@@ -19,23 +22,70 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { CHUNK = 1 << 20, VERSION = 1, KNOWN = 1 << 16, NESTED = 256, LEGACY_STREAM = 7 /* CUPTI's number of it */ };
+enum {
+    CHUNK = 1 << 20,
+    VERSION = 1,
+    KNOWN = 1 << 16,
+    NESTED = 256,
+    LEGACY_STREAM = 7 /* CUPTI's number of it */
+};
 enum { START = 1, THREAD, TEXT, SIGNATURE, CALL, WORK, COMM, OPERATOR, STEP };
 enum { FUNCTION, BACKWARD, USER }; /* kinds of operators: values/trace.cpp */
 
-struct record { uint16_t type, thread; uint32_t bytes; };
-struct moment { uint64_t node; int64_t offset; }; /* of the host clock */
-struct start { uint32_t version; int32_t rank, world_size, node, pid, reserved; };
-struct thread { int32_t tid; uint32_t reserved; char name[16]; };
-struct text { uint32_t id, length; };
-struct signature { uint32_t id, length, registers, static_shared; };
-struct call { uint32_t name, correlation; uint64_t external; struct moment begin, end; };
-struct work { uint32_t signature, correlation, stream; uint16_t device, source; uint64_t external, duration, drag; };
-struct comm { uint32_t description, correlation, stream, device; uint64_t external, node; struct ph_trace_comm first; };
-struct operator { uint32_t name, kind; uint64_t external; struct moment begin, end; };
-struct step { uint64_t number; struct moment begin; }; /* of the step; said again when another optimizer's end moves it */
-_Static_assert(sizeof(struct record) == 8 && sizeof(struct call) == 48 && sizeof(struct work) == 40 && sizeof(struct ph_entry) == 32, "trace_log.py");
-_Static_assert(sizeof(struct comm) == 80 && sizeof(struct operator) == 48 && sizeof(struct start) == 24, "trace_log.py");
+struct record {
+    uint16_t type, thread;
+    uint32_t bytes;
+};
+struct moment {
+    uint64_t node;
+    int64_t offset;
+}; /* of the host clock */
+struct start {
+    uint32_t version;
+    int32_t rank, world_size, node, pid, reserved;
+};
+struct thread {
+    int32_t tid;
+    uint32_t reserved;
+    char name[16];
+};
+struct text {
+    uint32_t id, length;
+};
+struct signature {
+    uint32_t id, length, registers, static_shared;
+};
+struct call {
+    uint32_t name, correlation;
+    uint64_t external;
+    struct moment begin, end;
+};
+struct work {
+    uint32_t signature, correlation, stream;
+    uint16_t device, source;
+    uint64_t external, duration, drag;
+};
+struct comm {
+    uint32_t description, correlation, stream, device;
+    uint64_t external, node;
+    struct ph_trace_comm first;
+};
+struct operator {
+    uint32_t name, kind;
+    uint64_t external;
+    struct moment begin, end;
+};
+/* of the step; said again when another optimizer's end moves it */
+struct step {
+    uint64_t number;
+    struct moment begin;
+};
+_Static_assert(sizeof(struct record) == 8 && sizeof(struct call) == 48 &&
+                   sizeof(struct work) == 40 && sizeof(struct ph_entry) == 32,
+               "trace_log.py");
+_Static_assert(sizeof(struct comm) == 80 && sizeof(struct operator) == 48 &&
+                   sizeof(struct start) == 24,
+               "trace_log.py");
 
 bool ph_tracing;
 _Thread_local int ph_trace_depth;
@@ -44,11 +94,15 @@ _Thread_local uint64_t ph_call_cost_ns;
 static bool chosen; /* this process is traced, in whatever steps */
 static uint64_t from_step, to_step = UINT64_MAX, step_now;
 static bool backward_seen, ever_backward;
-static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER; /* all below; taken with ph_lock held, never the other way round */
+/* all below; taken with ph_lock held, never the other way round */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = -1;
 static unsigned char *chunk;
 static uint64_t chunk_offset, used;
-static struct { uint64_t hash; uint32_t id; } known[KNOWN];
+static struct {
+    uint64_t hash;
+    uint32_t id;
+} known[KNOWN];
 static uint32_t texts;
 static uint16_t threads;
 static _Atomic uint32_t correlations;
@@ -61,10 +115,14 @@ static _Thread_local struct {
     const char *hint, *call;
     struct moment begin;
     int depth;
-    struct { struct operator op; uint32_t description; bool logged; } nested[NESTED];
+    struct {
+        struct operator op;
+        uint32_t description;
+        bool logged;
+    } nested[NESTED];
 } me;
 
-/* ---- the file ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the file ---- */
 static void give_up_locked(const char *why)
 {
     chosen = ph_tracing = false;
@@ -76,7 +134,8 @@ static bool next_chunk_locked(void)
     uint64_t at = chunk ? chunk_offset + CHUNK : 0;
     /* Real blocks, or a full disk would kill the job with SIGBUS. */
     int failed = posix_fallocate(log_fd, (off_t)at, CHUNK);
-    void *fresh = failed ? MAP_FAILED : mmap(NULL, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED, log_fd, (off_t)at);
+    void *fresh = failed ? MAP_FAILED
+                         : mmap(NULL, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED, log_fd, (off_t)at);
     if (fresh == MAP_FAILED) {
         give_up_locked(strerror(failed ? failed : errno));
         return false;
@@ -89,10 +148,12 @@ static bool next_chunk_locked(void)
 }
 
 /* Two parts, so that nothing is put together only to be copied. */
-static void append_locked(uint16_t type, const void *first, size_t first_bytes, const void *second, size_t second_bytes)
+static void append_locked(uint16_t type, const void *first, size_t first_bytes, const void *second,
+                          size_t second_bytes)
 {
     size_t bytes = (sizeof(struct record) + first_bytes + second_bytes + 7) & ~(size_t)7;
-    if (!chosen || bytes > CHUNK || ((!chunk || used + bytes > CHUNK) && !next_chunk_locked())) return;
+    if (!chosen || bytes > CHUNK || ((!chunk || used + bytes > CHUNK) && !next_chunk_locked()))
+        return;
     unsigned char *at = chunk + used;
     struct record head = {type, me.index, (uint32_t)bytes};
     uint64_t word;
@@ -112,8 +173,8 @@ static void know_thread_locked(void)
     append_locked(THREAD, &thread, sizeof thread, NULL, 0);
 }
 
-/* The number of some bytes, and whether they are new. Numbers go by a 64-bit hash, as signatures do elsewhere. When the table is
- * full what is new is logged each time. */
+/* The number of some bytes, and whether they are new. Numbers go by a 64-bit hash, as signatures do
+ * elsewhere. When the table is full what is new is logged each time. */
 static uint32_t number_locked(const void *bytes, size_t length, uint64_t seed, bool *fresh)
 {
     uint64_t hash = ph_fnv1a(seed, bytes, length);
@@ -138,7 +199,7 @@ static uint32_t text_locked(const char *text)
     return entry.id;
 }
 
-/* ---- start and end ------------------------------------------------------------------------------------------------------------- */
+/* ---- start and end ---- */
 static bool named(const char *list, long rank) /* "0,8-15": checked by the launcher */
 {
     while (list && *list) {
@@ -166,8 +227,11 @@ static bool asked_for(void)
 void ph_trace_start(const char *page_name)
 {
     const char *steps = ph_env("PHANTORA_TRACE_STEPS");
-    struct start start = {.version = VERSION, .rank = (int32_t)number_of("RANK"), .world_size = (int32_t)number_of("WORLD_SIZE"),
-                          .node = (int32_t)number_of("PHANTORA_NODE"), .pid = (int32_t)getpid()};
+    struct start start = {.version = VERSION,
+                          .rank = (int32_t)number_of("RANK"),
+                          .world_size = (int32_t)number_of("WORLD_SIZE"),
+                          .node = (int32_t)number_of("PHANTORA_NODE"),
+                          .pid = (int32_t)getpid()};
     if (!asked_for()) return;
     char path[512], *end;
     snprintf(path, sizeof path, "%s/trace/%s.log", ph_env("PHANTORA_RUN_DIR"), page_name);
@@ -201,7 +265,7 @@ void ph_trace_forget(void)
     backward_seen = ever_backward = false;
 }
 
-/* ---- host calls ---------------------------------------------------------------------------------------------------------------- */
+/* ---- host calls ---- */
 static struct moment host_now(void)
 {
     pthread_mutex_lock(&ph_lock);
@@ -211,11 +275,15 @@ static struct moment host_now(void)
     return now;
 }
 
-static uint64_t enclosing(void) { return me.depth && me.depth <= NESTED ? me.nested[me.depth - 1].op.external : 0; }
+static uint64_t enclosing(void)
+{
+    return me.depth && me.depth <= NESTED ? me.nested[me.depth - 1].op.external : 0;
+}
 
 static void log_call(const char *name, struct moment begin, struct moment end)
 {
-    struct call call = {.correlation = me.correlation, .external = enclosing(), .begin = begin, .end = end};
+    struct call call = {
+        .correlation = me.correlation, .external = enclosing(), .begin = begin, .end = end};
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
     call.name = text_locked(name);
@@ -255,7 +323,7 @@ void ph_trace_call_end(void)
     me.launched = false;
 }
 
-/* ---- GPU work -------------------------------------------------------------------------------------------------------------------- */
+/* ---- GPU work ---- */
 void ph_trace_code(uint32_t registers, uint32_t static_shared)
 {
     me.registers = registers;
@@ -265,7 +333,9 @@ void ph_trace_code(uint32_t registers, uint32_t static_shared)
 void ph_trace_replayed(const struct ph_pack *signature, uint32_t registers, uint32_t static_shared)
 {
     bool fresh;
-    struct signature entry = {.length = (uint32_t)signature->length, .registers = registers, .static_shared = static_shared};
+    struct signature entry = {.length = (uint32_t)signature->length,
+                              .registers = registers,
+                              .static_shared = static_shared};
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
     entry.id = number_locked(signature->data, signature->length, 0x9e3779b97f4a7c15ull, &fresh);
@@ -281,7 +351,10 @@ const char *ph_trace_call_of(const struct ph_pack *signature)
     enum { KERNEL, GEMM, CUDNN, MEMORY };
     int kind = signature->data[1];
     bool set = kind == MEMORY && signature->data[3] == 1;
-    return kind == KERNEL ? "cudaLaunchKernel" : kind != MEMORY ? "cuLaunchKernelEx" : set ? "cudaMemsetAsync" : "cudaMemcpyAsync";
+    return kind == KERNEL   ? "cudaLaunchKernel"
+           : kind != MEMORY ? "cuLaunchKernelEx"
+           : set            ? "cudaMemsetAsync"
+                            : "cudaMemcpyAsync";
 }
 
 void ph_trace_launch(const struct ph_pack *signature)
@@ -291,15 +364,22 @@ void ph_trace_launch(const struct ph_pack *signature)
     me.registers = me.static_shared = 0;
 }
 
-void ph_trace_run_locked(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns, uint32_t source)
+void ph_trace_run_locked(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns,
+                         uint32_t source)
 {
-    struct work work = {.stream = ph_stream_is_legacy(stream) ? LEGACY_STREAM : (uint32_t)stream->id, .device = (uint16_t)stream->device,
-                        .source = (uint16_t)source, .external = enclosing(), .duration = duration_ns, .drag = drag_ns};
+    struct work work = {.stream =
+                            ph_stream_is_legacy(stream) ? LEGACY_STREAM : (uint32_t)stream->id,
+                        .device = (uint16_t)stream->device,
+                        .source = (uint16_t)source,
+                        .external = enclosing(),
+                        .duration = duration_ns,
+                        .drag = drag_ns};
     if (me.launched) work.signature = me.signature, work.correlation = me.correlation;
     me.launched = false;
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
-    append_locked(WORK, &work, sizeof work, stream->head.entry, (size_t)stream->head.count * sizeof *stream->head.entry);
+    append_locked(WORK, &work, sizeof work, stream->head.entry,
+                  (size_t)stream->head.count * sizeof *stream->head.entry);
     pthread_mutex_unlock(&log_lock);
 }
 
@@ -308,10 +388,16 @@ void ph_trace_queued(void)
     if (me.description) me.queued = me.description;
 }
 
-void ph_trace_communicated(const struct ph_stream *stream, uint64_t node, const struct ph_trace_comm *first)
+void ph_trace_communicated(const struct ph_stream *stream, uint64_t node,
+                           const struct ph_trace_comm *first)
 {
-    struct comm comm = {.description = me.description ? me.description : me.queued, .correlation = me.correlation, .stream = (uint32_t)stream->id,
-                        .device = (uint32_t)stream->device, .external = enclosing(), .node = node, .first = *first};
+    struct comm comm = {.description = me.description ? me.description : me.queued,
+                        .correlation = me.correlation,
+                        .stream = (uint32_t)stream->id,
+                        .device = (uint32_t)stream->device,
+                        .external = enclosing(),
+                        .node = node,
+                        .first = *first};
     me.queued = 0;
     pthread_mutex_lock(&ph_lock);
     if (ph_stream_is_legacy(stream)) comm.stream = LEGACY_STREAM;
@@ -322,17 +408,19 @@ void ph_trace_communicated(const struct ph_stream *stream, uint64_t node, const 
     pthread_mutex_unlock(&log_lock);
 }
 
-/* ---- framework operators and steps (values/trace.cpp) ---------------------------------------------------------------------------- */
-PH_EXPORT int phantora_trace_wanted(void);
-PH_EXPORT int phantora_trace_wanted(void) { return asked_for(); } /* asked before the process touches CUDA */
+/* ---- framework operators and steps (values/trace.cpp) ---- */
+/* asked before the process touches CUDA */
+PH_API(int, phantora_trace_wanted, (void)) { return asked_for(); }
 
-/* A step ends with an optimizer's step. Several optimizers that follow one backward pass end one step: the last of them does. */
+/* A step ends with an optimizer's step. Several optimizers that follow one backward pass end one
+ * step: the last of them does. */
 static void optimizer_ended_locked(struct moment now)
 {
     if (backward_seen || !ever_backward || step_now == 0) step_now++;
     backward_seen = false;
     struct step step = {step_now, now};
-    know_thread_locked(); /* nothing else of it need be traced yet: --trace-steps may begin with this step */
+    /* nothing else of it need be traced yet: --trace-steps may begin with this step */
+    know_thread_locked();
     append_locked(STEP, &step, sizeof step, NULL, 0);
     ph_tracing = chosen && from_step <= step_now && step_now <= to_step;
 }
@@ -344,8 +432,7 @@ static void backward_locked(void)
 }
 
 /* `description`: of a collective, as JSON members; else NULL. */
-PH_EXPORT void phantora_trace_operator_begin(int kind, const char *name, const char *description);
-PH_EXPORT void phantora_trace_operator_begin(int kind, const char *name, const char *description)
+PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const char *description))
 {
     int depth = me.depth++;
     if (depth >= NESTED) return;
@@ -355,7 +442,8 @@ PH_EXPORT void phantora_trace_operator_begin(int kind, const char *name, const c
     me.nested[depth].logged = chosen && cpu != 0;
     if (!me.nested[depth].logged) return;
     uint64_t external = atomic_fetch_add_explicit(&externals, 1, memory_order_relaxed) + 1;
-    me.nested[depth].op = (struct operator){.kind = (uint32_t)kind, .external = external, .begin = now};
+    me.nested[depth].op =
+        (struct operator){.kind = (uint32_t)kind, .external = external, .begin = now};
     pthread_mutex_lock(&log_lock);
     if (kind == BACKWARD) backward_locked();
     if (ph_tracing) {
@@ -367,8 +455,7 @@ PH_EXPORT void phantora_trace_operator_begin(int kind, const char *name, const c
     ph_clock_excuse(cpu);
 }
 
-PH_EXPORT void phantora_trace_operator_end(int ends_step);
-PH_EXPORT void phantora_trace_operator_end(int ends_step)
+PH_API(void, phantora_trace_operator_end, (int ends_step))
 {
     struct moment now;
     if (me.depth == 0) return; /* it began on another thread */

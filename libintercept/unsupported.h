@@ -1,7 +1,8 @@
 /* unsupported.h - how a function that we export but do not implement fails.
  *
- * Why it exists: the generated unsupported_*.gen.c files hold names only. Rule: a stub returns its API's own "not supported"
- * code and names itself once; being weak it gives way to any definition by hand, so the lists need no subtraction. */
+ * Why it exists: the generated unsupported_*.gen.c files hold names only. Rule: a stub returns its
+ * API's own "not supported" code and names itself once; being weak it gives way to any definition
+ * by hand, so the lists need no subtraction. */
 #ifndef PH_UNSUPPORTED_H
 #define PH_UNSUPPORTED_H
 #ifndef PH_CLASS
@@ -9,9 +10,10 @@
 #endif
 #include "shim.h"
 
-/* The codes: cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED (driver_types.h, cuda.h), CUBLAS_STATUS_NOT_SUPPORTED
- * (cublas_api.h), CUDNN_STATUS_NOT_SUPPORTED (cudnn_graph.h), ncclInvalidUsage (nccl.h has no better one),
- * NVML_ERROR_NOT_SUPPORTED (nvml.h), CUFFT_NOT_SUPPORTED (cufft.h), CUSOLVER_STATUS_NOT_SUPPORTED (cusolver_common.h),
+/* The codes: cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED (driver_types.h, cuda.h),
+ * CUBLAS_STATUS_NOT_SUPPORTED (cublas_api.h), CUDNN_STATUS_NOT_SUPPORTED (cudnn_graph.h),
+ * ncclInvalidUsage (nccl.h has no better one), NVML_ERROR_NOT_SUPPORTED (nvml.h),
+ * CUFFT_NOT_SUPPORTED (cufft.h), CUSOLVER_STATUS_NOT_SUPPORTED (cusolver_common.h),
  * CUSPARSE_STATUS_NOT_SUPPORTED (cusparse.h), CU_FILE_PLATFORM_NOT_SUPPORTED (cufile.h). */
 enum {
     PH_CUDA_UNSUPPORTED = 801,
@@ -22,16 +24,25 @@ enum {
     PH_CUFFT_UNSUPPORTED = 16,
     PH_CUSOLVER_UNSUPPORTED = 9,
     PH_CUSPARSE_UNSUPPORTED = 10,
-    PH_CUFILE_UNSUPPORTED = 5007, /* the first half of a CUfileError_t; the second, a CUresult, is the 0 above it in the register */
+    PH_CUFILE_UNSUPPORTED = 5007, /* the first half of a CUfileError_t; the second, a CUresult, is
+                                     the 0 above it in the register */
 };
 
 #define PH_STUB __attribute__((weak)) PH_EXPORT
 
 /* A function that returns a status. */
 #define PH_UNSUPPORTED(code, name) \
-    PH_STUB int name(void) { ph_unsupported(#name); return code; }
+    PH_STUB int name(void)         \
+    {                              \
+        ph_unsupported(#name);     \
+        return code;               \
+    }
 /* A function that returns a number, a pointer or nothing: 0 is all that can be said. */
 #define PH_UNSUPPORTED_VALUE(name) \
-    PH_STUB void *name(void) { ph_unsupported(#name); return NULL; }
+    PH_STUB void *name(void)       \
+    {                              \
+        ph_unsupported(#name);     \
+        return NULL;               \
+    }
 
 #endif

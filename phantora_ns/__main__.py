@@ -1,4 +1,5 @@
 """`python -m phantora_ns` is `phantora-ns`."""
+
 import sys
 
 from phantora_ns.cli import main

@@ -1,8 +1,11 @@
-"""Why it exists: every mistake in a file that a person wrote is answered with file, key, and what to write instead.
+"""Why it exists: every mistake in a file that a person wrote is answered with file, key, and what
+to write instead.
 
-A `Table` hands out the values of one TOML table by kind and remembers which keys were asked for; `done()` then calls
-every other key a mistake and names the nearest one that exists. Rule: nothing in here knows what a cluster is.
+A `Table` hands out the values of one TOML table by kind and remembers which keys were asked for;
+`done()` then calls every other key a mistake and names the nearest one that exists. Rule: nothing
+in here knows what a cluster is.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -23,7 +26,7 @@ class ConfigError(Exception):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """" (did you mean X?)" when something in `known` is close to `word`, else the empty text."""
+    """ " (did you mean X?)" when something in `known` is close to `word`, else the empty text."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.55)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -34,9 +37,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         with path.open("rb") as stream:
             return tomllib.load(stream)
     except OSError as error:
-        raise ConfigError(path, "", f"cannot be read: {error.strerror}; give the path of a readable file") from error
+        raise ConfigError(
+            path, "", f"cannot be read: {error.strerror}; give the path of a readable file"
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(path, "", f"is not a TOML file: not UTF-8 at byte {error.start}") from error
+        raise ConfigError(
+            path, "", f"is not a TOML file: not UTF-8 at byte {error.start}"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(path, "", f"is not a TOML file: {error}") from error
 
@@ -53,7 +60,9 @@ class Table:
 
     def error(self, key: str, problem: str) -> ConfigError:
         """The error to raise for `key` of this table."""
-        return ConfigError(self.file, f"{self.at}.{key}" if self.at and key else self.at or key, problem)
+        return ConfigError(
+            self.file, f"{self.at}.{key}" if self.at and key else self.at or key, problem
+        )
 
     def has(self, key: str) -> bool:
         """Whether the file gives `key`; counts as asking for it."""
@@ -77,16 +86,21 @@ class Table:
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
                 raise self.error(key, f"{value!r} is not {words}")
             return value
+
         return self._get(key, default, convert)
 
     def text(self, key: str, default: Any = _REQUIRED, among: Iterable[str] | None = None) -> Any:
         """A string; with `among`, one of those."""
         value = self._typed(key, default, str, "a text; put it in quotes")
         if among is not None and value is not default and value not in among:
-            raise self.error(key, f"{value!r} is not one of {', '.join(sorted(among))}{nearest(value, among)}")
+            raise self.error(
+                key, f"{value!r} is not one of {', '.join(sorted(among))}{nearest(value, among)}"
+            )
         return value
 
-    def integer(self, key: str, default: Any = _REQUIRED, low: int = 0, high: int = 2**63 - 1) -> Any:
+    def integer(
+        self, key: str, default: Any = _REQUIRED, low: int = 0, high: int = 2**63 - 1
+    ) -> Any:
         """An integer between `low` and `high`."""
         value = self._typed(key, default, int, "an integer")
         if value is not default and not low <= value <= high:
@@ -126,11 +140,14 @@ class Table:
         return self._get(key, default, units.fraction)
 
     def numbers(self, key: str, count: int, default: Any = _REQUIRED) -> Any:
-        """An array of exactly `count` plain numbers (any length when `count` is 0), as a tuple of floats."""
+        """An array of exactly `count` plain numbers (any length when `count` is 0), as a tuple of
+        floats."""
         value = self._typed(key, default, list, "an array of numbers")
         if value is default:
             return default
-        if (count and len(value) != count) or any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in value):
+        if (count and len(value) != count) or any(
+            isinstance(v, bool) or not isinstance(v, (int, float)) for v in value
+        ):
             raise self.error(key, f"{value!r} is not an array of {count or 'some'} numbers")
         return tuple(float(v) for v in value)
 
@@ -140,11 +157,16 @@ class Table:
         return Table(self.file, value, f"{self.at}.{key}" if self.at else key)
 
     def tables(self, key: str) -> list[Table]:
-        """An array of tables; empty when absent. The n-th is called key[n] in messages, counted from 1."""
+        """An array of tables; empty when absent. The n-th is called key[n] in messages, counted
+        from 1."""
         prefix = f"{self.at}." if self.at else ""
-        value = self._typed(key, [], list, f"an array of tables; write [[{key}]] on a line of its own")
+        value = self._typed(
+            key, [], list, f"an array of tables; write [[{key}]] on a line of its own"
+        )
         if not all(isinstance(item, dict) for item in value):
-            raise self.error(key, f"is not an array of tables; write [[{key}]] on a line of its own")
+            raise self.error(
+                key, f"is not an array of tables; write [[{key}]] on a line of its own"
+            )
         return [Table(self.file, item, f"{prefix}{key}[{n}]") for n, item in enumerate(value, 1)]
 
     def raw(self, key: str) -> dict[str, Any]:
@@ -159,5 +181,8 @@ class Table:
         """Raises ConfigError for the first key that nothing asked for."""
         for key in self._data:
             if key not in self._asked:
-                raise self.error(key, f"unknown key{nearest(key, self._asked) or '; remove it'}"
-                                      f" (known here: {', '.join(sorted(self._asked))})")
+                raise self.error(
+                    key,
+                    f"unknown key{nearest(key, self._asked) or '; remove it'}"
+                    f" (known here: {', '.join(sorted(self._asked))})",
+                )

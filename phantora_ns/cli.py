@@ -1,8 +1,10 @@
 """Why it exists: the click commands of phantora-ns, and nothing else.
 
-`phantora-ns [OPTIONS] COMMAND...` runs COMMAND on every node; `profile`, `doctor` and the like are commands of our own. Our
-options come first: from the first word that is no option on, everything is the user's.
+`phantora-ns [OPTIONS] COMMAND...` runs COMMAND on every node; `profile`, `doctor` and the like are
+commands of our own. Our options come first: from the first word that is no option on, everything is
+the user's.
 """
+
 from __future__ import annotations
 
 import math
@@ -24,8 +26,12 @@ class _JobGroup(click.Group):
         return "run", self.commands["run"], ["--", *args]
 
     def format_usage(self, ctx, formatter):
-        own = " | ".join(name for name, command in sorted(self.commands.items()) if not command.hidden)
-        formatter.write_usage("phantora-ns", f"[OPTIONS] torchrun ARGS... | [OPTIONS] COMMAND... | {own}")
+        own = " | ".join(
+            name for name, command in sorted(self.commands.items()) if not command.hidden
+        )
+        formatter.write_usage(
+            "phantora-ns", f"[OPTIONS] torchrun ARGS... | [OPTIONS] COMMAND... | {own}"
+        )
 
 
 def _positive(_ctx, _param, value: float) -> float:
@@ -58,46 +64,125 @@ def _print_version(ctx, _param, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=_JobGroup, context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]})
-@click.option("--cluster", metavar="NAME|FILE", help="Cluster to simulate: a name from `phantora-ns clusters`, or a TOML file.")
-@click.option("--nnodes", type=click.IntRange(1), metavar="N", help="Nodes, where torchrun does not say it.")
-@click.option("--gpus-per-node", type=click.IntRange(1), metavar="N", help="GPUs of a node  [default: --nproc-per-node]")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a JSON report to FILE.")
-@click.option("--trace", type=click.Path(path_type=Path), metavar="DIR", help="Write a Kineto trace of each rank to DIR.")
-@click.option("--trace-steps", metavar="FIRST:END", help="Trace only these steps, as a Python slice: 3:5 is steps 3 and 4.")
+@click.group(
+    cls=_JobGroup,
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    help="Cluster to simulate: a name from `phantora-ns clusters`, or a TOML file.",
+)
+@click.option(
+    "--nnodes", type=click.IntRange(1), metavar="N", help="Nodes, where torchrun does not say it."
+)
+@click.option(
+    "--gpus-per-node",
+    type=click.IntRange(1),
+    metavar="N",
+    help="GPUs of a node  [default: --nproc-per-node]",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a JSON report to FILE.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write a Kineto trace of each rank to DIR.",
+)
+@click.option(
+    "--trace-steps",
+    metavar="FIRST:END",
+    help="Trace only these steps, as a Python slice: 3:5 is steps 3 and 4.",
+)
 @click.option("--trace-ranks", metavar="LIST", help="Trace only these ranks, such as 0,8-11.")
-@click.option("--host-time", type=click.Choice(["measured", "model", "none"]), default="measured", show_default=True,
-              help="Host time between GPU calls: the rank's own CPU time, what a database holds of it (runs repeat), or zero.")
-@click.option("--host-scale", default="1.0", show_default=True, callback=_scale, metavar="FACTOR|auto",
-              help="Multiplies host time: below 1 for a cluster with faster CPUs than this machine's; auto: as the database's.")
-@click.option("--record-host", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Add the host time measured in this run to kernel-time database FILE, for --host-time model.")
-@click.option("--sync", type=click.Choice(["conservative", "optimistic"]), default="conservative", show_default=True,
-              help="When a rank is told a time: once nothing can change it, or (for many cores) as soon as it is known.")
-@click.option("--isolation", type=click.Choice(["namespaces", "none"]), default="namespaces", show_default=True,
-              help="none: nodes are loopback addresses and share this machine's host name; needs no user namespaces.")
-@click.option("--kernels", type=click.Path(dir_okay=False, path_type=Path), multiple=True, metavar="FILE",
-              help="Kernel-time database to ask before the user's own and the shipped one; may be repeated.")
-@click.option("--leaders", default="auto", show_default=True, metavar="auto|none|RANKS",
-              help="Rank that runs on this machine's GPU and measures; auto: rank 0 where the GPU is the simulated model.")
-@click.option("--values", default="balanced", show_default=True, metavar="zeros|balanced|replay[:FILE]",
-              help="What a job reads where only a GPU could know: zeros, evenly spread choices (routes of tokens to experts), or "
-                   "what a leader's GPU computed (profile --record values).")
-@click.option("--keep-run-dir", is_flag=True, help="Keep the run's own files, to look into a failure.")
+@click.option(
+    "--host-time",
+    type=click.Choice(["measured", "model", "none"]),
+    default="measured",
+    show_default=True,
+    help="Host time between GPU calls: the rank's own CPU time, what a database holds of it (runs repeat), or zero.",
+)
+@click.option(
+    "--host-scale",
+    default="1.0",
+    show_default=True,
+    callback=_scale,
+    metavar="FACTOR|auto",
+    help="Multiplies host time: below 1 for a cluster with faster CPUs than this machine's; auto: as the database's.",
+)
+@click.option(
+    "--record-host",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Add the host time measured in this run to kernel-time database FILE, for --host-time model.",
+)
+@click.option(
+    "--sync",
+    type=click.Choice(["conservative", "optimistic"]),
+    default="conservative",
+    show_default=True,
+    help="When a rank is told a time: once nothing can change it, or (for many cores) as soon as it is known.",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(["namespaces", "none"]),
+    default="namespaces",
+    show_default=True,
+    help="none: nodes are loopback addresses and share this machine's host name; needs no user namespaces.",
+)
+@click.option(
+    "--kernels",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Kernel-time database to ask before the user's own and the shipped one; may be repeated.",
+)
+@click.option(
+    "--leaders",
+    default="auto",
+    show_default=True,
+    metavar="auto|none|RANKS",
+    help="Rank that runs on this machine's GPU and measures; auto: rank 0 where the GPU is the simulated model.",
+)
+@click.option(
+    "--values",
+    default="balanced",
+    show_default=True,
+    metavar="zeros|balanced|replay[:FILE]",
+    help="What a job reads where only a GPU could know: zeros, evenly spread choices (routes of tokens to experts), or "
+    "what a leader's GPU computed (profile --record values).",
+)
+@click.option(
+    "--keep-run-dir", is_flag=True, help="Keep the run's own files, to look into a failure."
+)
 @click.option("--quiet", is_flag=True, help="No summary, no progress line; failures still say why.")
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
 @click.pass_context
 def cli(ctx, **options) -> None:
-    """Runs an unmodified distributed PyTorch job as if on a cluster of GPU servers, on this machine.
+    """Runs an unmodified distributed PyTorch job as if on a cluster of GPU servers, on this
+    machine.
 
-    \b
-    phantora-ns torchrun --nnodes 2 --nproc-per-node 8 train.py
-    phantora-ns --nnodes 2 --gpus-per-node 8 -- python train.py
+    \b phantora-ns torchrun --nnodes 2 --nproc-per-node 8 train.py phantora-ns --nnodes 2
+    --gpus-per-node 8 -- python train.py
     """
     ctx.obj = options
 
 
-@cli.command(hidden=True, context_settings={"allow_interspersed_args": False, "help_option_names": []})
+@cli.command(
+    hidden=True, context_settings={"allow_interspersed_args": False, "help_option_names": []}
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def run(options, command) -> int:
@@ -109,12 +194,27 @@ def run(options, command) -> int:
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Database to add to  [default: ~/.local/share/phantora-ns/kernels/GPU.sqlite], or file of values.")
-@click.option("--name", default="", metavar="TEXT", help="Name of the job's configuration, kept with the measurements.")
-@click.option("--record", type=click.Choice(["all", "kernels", "host", "values"]), default="all", show_default=True,
-              help="What to record: kernels, run after run; what the host pays, in one run more; both (all); or the values "
-                   "that the job steers by, for --values replay of the same command.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Database to add to  [default: ~/.local/share/phantora-ns/kernels/GPU.sqlite], or file of values.",
+)
+@click.option(
+    "--name",
+    default="",
+    metavar="TEXT",
+    help="Name of the job's configuration, kept with the measurements.",
+)
+@click.option(
+    "--record",
+    type=click.Choice(["all", "kernels", "host", "values"]),
+    default="all",
+    show_default=True,
+    help="What to record: kernels, run after run; what the host pays, in one run more; both (all); or the values "
+    "that the job steers by, for --values replay of the same command.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def profile(ctx, command, output, name, record, **options) -> int:
@@ -126,11 +226,17 @@ def profile(ctx, command, output, name, record, **options) -> int:
     """
     from phantora_ns.launch.profiling import run_profile
 
-    here = {key: value for key, value in options.items() if ctx.get_parameter_source(key) is not ParameterSource.DEFAULT}
+    here = {
+        key: value
+        for key, value in options.items()
+        if ctx.get_parameter_source(key) is not ParameterSource.DEFAULT
+    }
     return run_profile(command, ctx.obj | here, output, name, record)
 
 
-profile.params += [param for param in cli.params if param.expose_value]  # a run's own options may follow the word profile too
+profile.params += [
+    param for param in cli.params if param.expose_value
+]  # a run's own options may follow the word profile too
 
 
 @cli.command()
@@ -173,12 +279,25 @@ def trace() -> None:
 @trace.command("diff")
 @click.argument("real", type=click.Path(path_type=Path))
 @click.argument("sim", type=click.Path(path_type=Path))
-@click.option("--by", type=click.Choice(["operator", "kernel", "family"]), default="kernel", show_default=True,
-              help="What a row of the table is.")
-@click.option("--limit", type=click.IntRange(0), default=25, show_default=True, metavar="N", help="Rows of each table; 0: all.")
+@click.option(
+    "--by",
+    type=click.Choice(["operator", "kernel", "family"]),
+    default="kernel",
+    show_default=True,
+    help="What a row of the table is.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=25,
+    show_default=True,
+    metavar="N",
+    help="Rows of each table; 0: all.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def trace_diff(real, sim, by, limit, as_json) -> int:
-    """Says which kernels, which communication and which idle time make the steps of SIM longer or shorter than those of REAL."""
+    """Says which kernels, which communication and which idle time make the steps of SIM longer or
+    shorter than those of REAL."""
     import json
 
     from phantora_ns.report import tracediff, tracediff_text
@@ -188,7 +307,11 @@ def trace_diff(real, sim, by, limit, as_json) -> int:
         result = tracediff.diff(read_trace(real), read_trace(sim), by)
     except TraceError as error:
         raise UsageError(str(error)) from error
-    click.echo(json.dumps(tracediff.as_json(result)) if as_json else "\n".join(tracediff_text.text(result, limit)))
+    click.echo(
+        json.dumps(tracediff.as_json(result))
+        if as_json
+        else "\n".join(tracediff_text.text(result, limit))
+    )
     return 0
 
 

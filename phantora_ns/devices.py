@@ -1,8 +1,10 @@
-"""Why it exists: the C interceptor has no TOML reader; it is told what GPU to imitate in `key value` lines.
+"""Why it exists: the C interceptor has no TOML reader; it is told what GPU to imitate in `key
+value` lines.
 
-Rule: every name equals a field of `struct ph_device_spec` in libintercept/shim.h; the reader there and the test here fail
-when one side has a key that the other lacks.
+Rule: every name equals a field of `struct ph_device_spec` in libintercept/shim.h; the reader there
+and the test here fail when one side has a key that the other lacks.
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -12,19 +14,32 @@ from phantora_ns.power import Power
 
 
 def device_lines(gpu: GpuModel) -> list[str]:
-    """The lines of device.conf: `key value`, one per field, then `cost.CLASS value` in ns for each class of calls, then
-    `power.NAME value` (power.py), then `attribute.N value` for each CUdevice_attribute. Raises ConfigError."""
+    """The lines of device.conf: `key value`, one per field, then `cost.CLASS value` in ns for each
+    class of calls, then `power.NAME value` (power.py), then `attribute.N value` for each
+    CUdevice_attribute. Raises ConfigError."""
     host = gpu.host
     fields = {
-        "name": gpu.name, "memory_bytes": gpu.memory_bytes, "context_bytes": gpu.context_bytes, "comm_bytes": gpu.comm_bytes,
-        "compute_major": gpu.compute_major, "compute_minor": gpu.compute_minor, "multiprocessors": gpu.multiprocessors,
-        "nvlinks": gpu.nvlinks, "launch_latency_ns": host.launch_latency_ns, "kernel_gap_ns": host.kernel_gap_ns,
-        "graph_gap_ns": host.graph_gap_ns, "graph_launch_ns": host.graph_launch_ns, "graph_node_ns": host.graph_node_ns,
-        "launch_queue": host.launch_queue}
-    return [f"{key} {value}" for key, value in fields.items()] + \
-        [f"cost.{name} {value}" for name, value in host.call_ns.items()] + \
-        [f"power.{name} {value}" for name, value in Power.of(gpu).fields()] + \
-        [f"attribute.{number} {value}" for number, value in sorted(gpu.attributes.items())]
+        "name": gpu.name,
+        "memory_bytes": gpu.memory_bytes,
+        "context_bytes": gpu.context_bytes,
+        "comm_bytes": gpu.comm_bytes,
+        "compute_major": gpu.compute_major,
+        "compute_minor": gpu.compute_minor,
+        "multiprocessors": gpu.multiprocessors,
+        "nvlinks": gpu.nvlinks,
+        "launch_latency_ns": host.launch_latency_ns,
+        "kernel_gap_ns": host.kernel_gap_ns,
+        "graph_gap_ns": host.graph_gap_ns,
+        "graph_launch_ns": host.graph_launch_ns,
+        "graph_node_ns": host.graph_node_ns,
+        "launch_queue": host.launch_queue,
+    }
+    return (
+        [f"{key} {value}" for key, value in fields.items()]
+        + [f"cost.{name} {value}" for name, value in host.call_ns.items()]
+        + [f"power.{name} {value}" for name, value in Power.of(gpu).fields()]
+        + [f"attribute.{number} {value}" for number, value in sorted(gpu.attributes.items())]
+    )
 
 
 def write_device_conf(gpu: GpuModel, path: str | Path) -> None:

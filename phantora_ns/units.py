@@ -1,8 +1,11 @@
-"""Why it exists: quantities in our files carry their unit in the text, so that nobody has to guess between bits and bytes.
+"""Why it exists: quantities in our files carry their unit in the text, so that nobody has to guess
+between bits and bytes.
 
-Rule: a number without a unit is an error, never a default. Decimal prefixes (kB, MB, GB) are powers of ten and binary
-ones (KiB, MiB, GiB) powers of two, as IEC 80000-13 defines them; `b` is never bits: bits are written "bit".
+Rule: a number without a unit is an error, never a default. Decimal prefixes (kB, MB, GB) are powers
+of ten and binary ones (KiB, MiB, GiB) powers of two, as IEC 80000-13 defines them; `b` is never
+bits: bits are written "bit".
 """
+
 from __future__ import annotations
 
 import re
@@ -25,61 +28,66 @@ class UnitError(ValueError):
 
 def _parse(text: object, units: dict[str, float], kind: str, example: str) -> float:
     if not isinstance(text, str):
-        raise UnitError(f"{text!r} is not {kind}; write it with its unit, in quotes, such as \"{example}\"")
+        raise UnitError(
+            f'{text!r} is not {kind}; write it with its unit, in quotes, such as "{example}"'
+        )
     match = _QUANTITY.match(text)
     if match is None:
-        raise UnitError(f"{text!r} is not {kind}; write it as \"{example}\"")
+        raise UnitError(f'{text!r} is not {kind}; write it as "{example}"')
     number, unit = match.groups()
     if not unit:
-        raise UnitError(f"{text!r} has no unit; write it as \"{example}\"")
+        raise UnitError(f'{text!r} has no unit; write it as "{example}"')
     if unit not in units:
-        raise UnitError(f"{text!r}: unknown unit {unit!r} for {kind}; write it as \"{example}\"")
+        raise UnitError(f'{text!r}: unknown unit {unit!r} for {kind}; write it as "{example}"')
     return float(number) * units[unit]
 
 
 def time_ns(text: object) -> int:
-    """"2 us" -> 2000. Not negative. Raises UnitError."""
+    """ "2 us" -> 2000. Not negative. Raises UnitError."""
     value = _parse(text, _TIME_NS, "a time", "2 us")
     if value < 0:
-        raise UnitError(f"{text!r} is negative; a time is zero or more, such as \"2 us\"")
+        raise UnitError(f'{text!r} is negative; a time is zero or more, such as "2 us"')
     return round(value)
 
 
 def size_bytes(text: object) -> int:
-    """"80 GiB" -> 85899345920; "141 GB" -> 141000000000. Not negative. Raises UnitError."""
+    """ "80 GiB" -> 85899345920; "141 GB" -> 141000000000. Not negative. Raises UnitError."""
     value = _parse(text, _SIZE, "a size", "80 GiB")
     if value < 0:
-        raise UnitError(f"{text!r} is negative; a size is zero or more, such as \"80 GiB\"")
+        raise UnitError(f'{text!r} is negative; a size is zero or more, such as "80 GiB"')
     return round(value)
 
 
 def bytes_per_ns(text: object) -> float:
-    """"400 Gbit/s" -> 50.0; "450 GB/s" -> 450.0 (bytes per nanosecond equal GB/s). Positive. Raises UnitError."""
+    """ "400 Gbit/s" -> 50.0; "450 GB/s" -> 450.0 (bytes per nanosecond equal GB/s). Positive.
+    Raises UnitError."""
     value = _parse(text, _RATE, "a bandwidth", "400 Gbit/s")
     if value <= 0:
-        raise UnitError(f"{text!r} is not positive; a bandwidth is more than zero, such as \"400 Gbit/s\"")
+        raise UnitError(
+            f'{text!r} is not positive; a bandwidth is more than zero, such as "400 Gbit/s"'
+        )
     return value
 
 
 def flop_per_ns(text: object) -> float:
-    """"989 TFLOP/s" -> 989000.0. Positive. Raises UnitError."""
+    """ "989 TFLOP/s" -> 989000.0. Positive. Raises UnitError."""
     value = _parse(text, _FLOPS, "a rate of arithmetic", "989 TFLOP/s")
     if value <= 0:
-        raise UnitError(f"{text!r} is not positive; write it as \"989 TFLOP/s\"")
+        raise UnitError(f'{text!r} is not positive; write it as "989 TFLOP/s"')
     return value
 
 
 def hertz(text: object) -> float:
-    """"1.98 GHz" -> 1.98e9. Positive. Raises UnitError."""
+    """ "1.98 GHz" -> 1.98e9. Positive. Raises UnitError."""
     value = _parse(text, _FREQUENCY, "a frequency", "1.98 GHz")
     if value <= 0:
-        raise UnitError(f"{text!r} is not positive; write it as \"1.98 GHz\"")
+        raise UnitError(f'{text!r} is not positive; write it as "1.98 GHz"')
     return value
 
 
 def fraction(text: object) -> float:
-    """"50%" -> 0.5. Not negative. Raises UnitError."""
+    """ "50%" -> 0.5. Not negative. Raises UnitError."""
     value = _parse(text, {"%": 0.01}, "a share", "50%")
     if value < 0:
-        raise UnitError(f"{text!r} is negative; a share is zero or more, such as \"50%\"")
+        raise UnitError(f'{text!r} is negative; a share is zero or more, such as "50%"')
     return value

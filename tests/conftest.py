@@ -1,4 +1,6 @@
-"""Why it exists: what every test may rely on: the repository's paths, the built C parts, and that no process is left behind."""
+"""Why it exists: what every test may rely on: the repository's paths, the built C parts, and that
+no process is left behind."""
+
 import os
 import subprocess
 import sys
@@ -35,14 +37,23 @@ def built_library() -> Path:
 def phantora():
     """Runs the command line as a user would; returns a CompletedProcess with text output.
 
-    `phantora("torchrun", ..., timeout=120, env={...})`; the process group is killed when the time-out is reached.
+    `phantora("torchrun", ..., timeout=120, env={...})`; the process group is killed when the
+    time-out is reached.
     """
 
     def run(*arguments, timeout=150, env=None, cwd=ROOT, **options) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "phantora_ns.cli", *map(str, arguments)]
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
-        process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True, start_new_session=True, **options)
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -52,8 +63,10 @@ def phantora():
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, 9)
                 out, err = process.communicate()
-            pytest.fail(f"{' '.join(command)} did not end within {timeout} s\n"
-                        f"--- stdout\n{out[-4000:]}\n--- stderr\n{err[-4000:]}")
+            pytest.fail(
+                f"{' '.join(command)} did not end within {timeout} s\n"
+                f"--- stdout\n{out[-4000:]}\n--- stderr\n{err[-4000:]}"
+            )
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     return run
@@ -61,15 +74,25 @@ def phantora():
 
 @pytest.fixture
 def lookups(tmp_path):
-    """Compiles leader/c/lookup.c, a library that looks symbols up, under a name, with a number that tells it from others. Its own
-    are of version LOOKUP."""
+    """Compiles leader/c/lookup.c, a library that looks symbols up, under a name, with a number that
+    tells it from others. Its own are of version LOOKUP."""
     versions = tmp_path / "lookup.map"
     versions.write_text("LOOKUP { global: lookup_*; };")
 
     def build(name, number):
         target = tmp_path / name
-        flags = ["-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-DNUMBER={number}", f"-Wl,--version-script={versions}"]
-        subprocess.run(["cc", *flags, "-o", target, ROOT / "tests" / "leader" / "c" / "lookup.c"], check=True)
+        flags = [
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-shared",
+            "-fPIC",
+            f"-DNUMBER={number}",
+            f"-Wl,--version-script={versions}",
+        ]
+        subprocess.run(
+            ["cc", *flags, "-o", target, ROOT / "tests" / "leader" / "c" / "lookup.c"], check=True
+        )
         return target
 
     return build

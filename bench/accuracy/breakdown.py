@@ -1,11 +1,14 @@
-"""Where one step's time goes in Kineto traces, side by side: compute, exposed communication, idle time.
+"""Where one step's time goes in Kineto traces, side by side: compute, exposed communication, idle
+time.
 
     python bench/accuracy/breakdown.py TRACE.json.gz ...
 
-Why it exists: an error in step time says nothing until it is known which part of the step it comes from. Works alike on traces of
-real GPUs and on simulated ones. Times in ms per step; compute + exposed + host + queued (+ unknown) = step
-(phantora_ns/report/breakdown.py says what each part is). `phantora-ns trace diff` goes on from here to the single kernel.
+Why it exists: an error in step time says nothing until it is known which part of the step it comes
+from. Works alike on traces of real GPUs and on simulated ones. Times in ms per step; compute +
+exposed + host + queued (+ unknown) = step (phantora_ns/report/breakdown.py says what each part is).
+`phantora-ns trace diff` goes on from here to the single kernel.
 """
+
 from __future__ import annotations
 
 import sys
@@ -14,9 +17,17 @@ from pathlib import Path
 from phantora_ns.report.breakdown import Breakdown, own
 from phantora_ns.report.kineto import Trace, TraceError, read_trace
 
-COLUMNS = (("step", "step_ns"), ("compute", "compute_ns"), ("exposed", "exposed_ns"), ("host", "idle_host_ns"),
-           ("queued", "idle_queued_ns"), ("unknown", "idle_unknown_ns"), ("|kernels", "kernel_sum_ns"),
-           ("comm.", "communication_ns"), ("hidden", "hidden_ns"))
+COLUMNS = (
+    ("step", "step_ns"),
+    ("compute", "compute_ns"),
+    ("exposed", "exposed_ns"),
+    ("host", "idle_host_ns"),
+    ("queued", "idle_queued_ns"),
+    ("unknown", "idle_unknown_ns"),
+    ("|kernels", "kernel_sum_ns"),
+    ("comm.", "communication_ns"),
+    ("hidden", "hidden_ns"),
+)
 
 
 def of_trace(trace: Trace) -> tuple[Breakdown, int]:

@@ -1,12 +1,16 @@
-"""Measures the configurations of configs.toml on the GPUs of this machine, several at once where they fit side by side.
+"""Measures the configurations of configs.toml on the GPUs of this machine, several at once where
+they fit side by side.
 
-    python bench/accuracy/collect.py --gpus 8 --budget 400 OUT_DIR [--only NAME,NAME] [--max-gpus 8] [--min-gpus 1]
+    python bench/accuracy/collect.py --gpus 8 --budget 400 OUT_DIR [--only NAME,NAME] [--max-gpus 8]
+    [--min-gpus 1]
 
-Why it exists: time on real GPUs is short. Runs start in the file's order as soon as enough GPUs are free; one that cannot
-end within the budget (seconds) is left out and named; every result is in OUT_DIR/results.jsonl once its run has ended, so a
-machine that is taken away costs one run. Traces go to OUT_DIR/traces. Clocks and power are sampled beside every run.
-GPUs behind one NVSwitch do not share links, so runs side by side disturb each other only through the host.
+Why it exists: time on real GPUs is short. Runs start in the file's order as soon as enough GPUs are
+free; one that cannot end within the budget (seconds) is left out and named; every result is in
+OUT_DIR/results.jsonl once its run has ended, so a machine that is taken away costs one run. Traces
+go to OUT_DIR/traces. Clocks and power are sampled beside every run. GPUs behind one NVSwitch do not
+share links, so runs side by side disturb each other only through the host.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -22,33 +26,56 @@ from pathlib import Path
 
 from configs import HERE, Configuration, load
 
-SAMPLE_SECONDS = 2  # nvidia-smi takes the driver's locks: sampled more often, it would show in the steps
+SAMPLE_SECONDS = (
+    2  # nvidia-smi takes the driver's locks: sampled more often, it would show in the steps
+)
 PATIENCE = 1.8  # a run that takes this many times what was set aside for it is hung
 
 
 class Clocks:
-    """Samples (SM clock in MHz, power in W, throttle reasons) of every GPU while runs are going on."""
+    """Samples (SM clock in MHz, power in W, throttle reasons) of every GPU while runs are going
+    on."""
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, int, float, float, str]] = []
         query = "index,clocks.sm,power.draw,clocks_event_reasons.active"
         self.process = subprocess.Popen(
-            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-l", str(SAMPLE_SECONDS)],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            [
+                "nvidia-smi",
+                f"--query-gpu={query}",
+                "--format=csv,noheader,nounits",
+                "-l",
+                str(SAMPLE_SECONDS),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         for line in self.process.stdout:
             fields = [field.strip() for field in line.split(",")]
             try:
-                self.samples.append((time.monotonic(), int(fields[0]), float(fields[1]), float(fields[2]), fields[3]))
+                self.samples.append(
+                    (
+                        time.monotonic(),
+                        int(fields[0]),
+                        float(fields[1]),
+                        float(fields[2]),
+                        fields[3],
+                    )
+                )
             except (ValueError, IndexError):  # "[N/A]", or a header: no sample
                 continue
 
     def between(self, gpu: int, start: float, end: float) -> list[list]:
         """[seconds since start, MHz, W, reasons] of one GPU."""
-        return [[round(at - start, 1), clock, watt, why] for at, index, clock, watt, why in list(self.samples)
-                if index == gpu and start <= at <= end]
+        return [
+            [round(at - start, 1), clock, watt, why]
+            for at, index, clock, watt, why in list(self.samples)
+            if index == gpu and start <= at <= end
+        ]
 
     def close(self) -> None:
         self.process.terminate()
@@ -62,15 +89,32 @@ class Run:
         self.configuration, self.gpus, self.start = configuration, gpus, time.monotonic()
         self.scratch = tempfile.TemporaryDirectory()
         self.result, self.log = Path(self.scratch.name, "result"), Path(self.scratch.name, "log")
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(configuration.gpus),
-                   "--master-port", str(port), str(HERE / "workload.py"), *configuration.arguments(),
-                   "--out", str(self.result)]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(configuration.gpus),
+            "--master-port",
+            str(port),
+            str(HERE / "workload.py"),
+            *configuration.arguments(),
+            "--out",
+            str(self.result),
+        ]
         if configuration.trace:
             command += ["--trace", str(out / "traces" / f"{configuration.name}.json.gz")]
-        environment = dict(os.environ, CUDA_VISIBLE_DEVICES=",".join(map(str, gpus)), NCCL_NVLS_ENABLE="0")
+        environment = dict(
+            os.environ, CUDA_VISIBLE_DEVICES=",".join(map(str, gpus)), NCCL_NVLS_ENABLE="0"
+        )
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment,
-                                            start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
 
     def ended(self) -> bool:
         """True once the run is over; one that hangs is killed."""
@@ -85,8 +129,14 @@ class Run:
     def record(self, clocks: Clocks) -> dict:
         """What results.jsonl gets: the workload's own line, or the end of its log if it failed."""
         end = time.monotonic()
-        entry = {"name": self.configuration.name, "set": self.configuration.set, "gpus": self.configuration.gpus,
-                 "flags": self.configuration.flags, "wall_s": round(end - self.start, 1), "devices": self.gpus}
+        entry = {
+            "name": self.configuration.name,
+            "set": self.configuration.set,
+            "gpus": self.configuration.gpus,
+            "flags": self.configuration.flags,
+            "wall_s": round(end - self.start, 1),
+            "devices": self.gpus,
+        }
         if self.process.returncode == 0 and self.result.exists():
             entry["result"] = json.loads(self.result.read_text().splitlines()[-1])
         else:
@@ -115,9 +165,10 @@ def collect(configurations: list[Configuration], gpus: int, budget: float, out: 
             for configuration in [c for c in waiting if c.seconds > left]:
                 waiting.remove(configuration)
                 print(f"left out, no time: {configuration.name}", flush=True)
-            # strictly in order: letting small runs overtake would keep the large ones waiting for ever
+            # strictly in order: letting small runs overtake would keep the large ones waiting for
+            # ever
             while waiting and waiting[0].gpus <= len(free):
-                chosen = sorted(free)[:waiting[0].gpus]
+                chosen = sorted(free)[: waiting[0].gpus]
                 free.difference_update(chosen)
                 running.append(Run(waiting.pop(0), chosen, port, out))
                 port += 1
@@ -133,11 +184,17 @@ def show(entry: dict, elapsed: float) -> None:
     """One line on what has just ended."""
     result = entry.get("result")
     if result is None:
-        print(f"{elapsed:6.1f}  {entry['name']:24s} FAILED ({entry['returncode']}): {entry['error'][-900:]}", flush=True)
+        print(
+            f"{elapsed:6.1f}  {entry['name']:24s} FAILED ({entry['returncode']}): {entry['error'][-900:]}",
+            flush=True,
+        )
         return
-    print(f"{elapsed:6.1f}  {entry['name']:24s} {result['median_s'] * 1e3:9.2f} ms  spread {result['spread']:6.2%}  "
-          f"device {result['device_median_s'] * 1e3:9.2f}  issued {result['issue_median_s'] * 1e3:9.2f}  "
-          f"peak {result['peak_alloc']:,} / {result['peak_reserved']:,}  in {entry['wall_s']} s", flush=True)
+    print(
+        f"{elapsed:6.1f}  {entry['name']:24s} {result['median_s'] * 1e3:9.2f} ms  spread {result['spread']:6.2%}  "
+        f"device {result['device_median_s'] * 1e3:9.2f}  issued {result['issue_median_s'] * 1e3:9.2f}  "
+        f"peak {result['peak_alloc']:,} / {result['peak_reserved']:,}  in {entry['wall_s']} s",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -149,7 +206,9 @@ def main() -> None:
     parser.add_argument("--min-gpus", type=int, default=1)
     parser.add_argument("--max-gpus", type=int, default=1 << 30)
     options = parser.parse_args()
-    chosen = [c for c in load() if options.min_gpus <= c.gpus <= min(options.max_gpus, options.gpus)]
+    chosen = [
+        c for c in load() if options.min_gpus <= c.gpus <= min(options.max_gpus, options.gpus)
+    ]
     if options.only:
         names = {c.name: c for c in chosen}
         chosen = [names[name] for name in options.only.split(",")]

@@ -1,12 +1,17 @@
-"""Runs the measured configurations under the emulator, without a GPU, and says how far the simulation is from the truth.
+"""Runs the measured configurations under the emulator, without a GPU, and says how far the
+simulation is from the truth.
 
-    make accuracy                                             the whole list, and the table in docs/accuracy.md
-    python bench/accuracy/compare.py [--only NAME,NAME] [--set evaluation] [--gpus 1,2] [--host-time none] [--steps 6] [--jobs 2]
+    make accuracy                                             the whole list, and the table in
+    docs/accuracy.md
+    python bench/accuracy/compare.py [--only NAME,NAME] [--set evaluation] [--gpus 1,2] [--host-time
+    none] [--steps 6] [--jobs 2]
 
-Why it exists: the one table that says what the simulator is worth. Each configuration runs with the very flags that were
-measured. Step time is the median over the steps after the warm-up, real and simulated alike. Rows are kept as they are made
-(store.py), so a run that was stopped goes on where it was. Exit status: 0 when every run gave a result, 1 otherwise.
+Why it exists: the one table that says what the simulator is worth. Each configuration runs with the
+very flags that were measured. Step time is the median over the steps after the warm-up, real and
+simulated alike. Rows are kept as they are made (store.py), so a run that was stopped goes on where
+it was. Exit status: 0 when every run gave a result, 1 otherwise.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -35,36 +40,74 @@ DOCS = HERE.parents[1] / "docs" / "accuracy.md"
 
 
 def flags_of(real: Measured, steps: int | None) -> list[str]:
-    """The job's flags; with `steps` fewer than measured, half of them as warm-up (of two scripts, the last flag counts)."""
+    """The job's flags; with `steps` fewer than measured, half of them as warm-up (of two scripts,
+    the last flag counts)."""
     flags = list(real.flags)
     if steps is not None and steps < real.steps:
         flags += [f"--steps={steps}", f"--warmup={steps // 2}"]
     return flags
 
 
-def command_of(real: Measured, ours: list[str], steps: int | None, out: Path, report: Path) -> list[str]:
+def command_of(
+    real: Measured, ours: list[str], steps: int | None, out: Path, report: Path
+) -> list[str]:
     """What simulates it: our own flags, then the job as it was measured."""
-    return [sys.executable, "-m", "phantora_ns", *ours, "--quiet", "--report", str(report), "torchrun", "--nnodes", "1",
-            "--nproc-per-node", str(real.gpus), str(real.script), *flags_of(real, steps), "--out", str(out)]
+    return [
+        sys.executable,
+        "-m",
+        "phantora_ns",
+        *ours,
+        "--quiet",
+        "--report",
+        str(report),
+        "torchrun",
+        "--nnodes",
+        "1",
+        "--nproc-per-node",
+        str(real.gpus),
+        str(real.script),
+        *flags_of(real, steps),
+        "--out",
+        str(out),
+    ]
 
 
-def simulate(real: Measured, ours: list[str], steps: int | None, traces: Path | None) -> tuple[dict, dict, Trace | None]:
-    """(the job's own result, our report, rank 0's trace of the last timed steps if `traces` is a folder).
+def simulate(
+    real: Measured, ours: list[str], steps: int | None, traces: Path | None
+) -> tuple[dict, dict, Trace | None]:
+    """(the job's own result, our report, rank 0's trace of the last timed steps if `traces` is a
+    folder).
 
-    Raises RuntimeError, with the end of the log, if there was no result; TraceError for a trace that cannot be read.
+    Raises RuntimeError, with the end of the log, if there was no result; TraceError for a trace
+    that cannot be read.
     """
     with tempfile.TemporaryDirectory() as scratch:
         out, log, report = Path(scratch, "result"), Path(scratch, "log"), Path(scratch, "report")
         if traces is not None:
-            # the last but one: where its work outlasts its launches, the next step says where it ends (report/kineto.py)
+            # the last but one: where its work outlasts its launches, the next step says where it
+            # ends (report/kineto.py)
             first = max(0, min(steps or real.steps, real.steps) - 2)
-            ours = [*ours, "--trace", str(traces), "--trace-ranks", "0", "--trace-steps", f"{first}:"]
-        # kernel times that this user has recorded would come first, and nobody else would get the same table
+            ours = [
+                *ours,
+                "--trace",
+                str(traces),
+                "--trace-ranks",
+                "0",
+                "--trace-steps",
+                f"{first}:",
+            ]
+        # kernel times that this user has recorded would come first, and nobody else would get the
+        # same table
         environment = os.environ | {"XDG_DATA_HOME": scratch}
         with log.open("w") as stream:
             try:
-                status = subprocess.run(command_of(real, ours, steps, out, report), stdout=stream, stderr=subprocess.STDOUT,
-                                        env=environment, timeout=TIMEOUT_SECONDS).returncode
+                status = subprocess.run(
+                    command_of(real, ours, steps, out, report),
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    timeout=TIMEOUT_SECONDS,
+                ).returncode
             except subprocess.TimeoutExpired:
                 status = f"none after {TIMEOUT_SECONDS} s"
         if status != 0 or not out.exists():
@@ -77,7 +120,9 @@ def simulate(real: Measured, ours: list[str], steps: int | None, traces: Path | 
 
 
 def explain(row: dict, real: Path | None, simulated: Trace | None) -> None:
-    """Adds the parts of a step by the traces (ns), and where they differ by kernel family, as far as there are traces."""
+    """Adds the parts of a step by the traces (ns), and where they differ by kernel family, as far
+    as there are traces."""
+
     def parts(trace: Trace) -> dict:
         total, steps = of_trace(trace)
         return {name: value / steps for name, value in asdict(total).items()}
@@ -88,11 +133,20 @@ def explain(row: dict, real: Path | None, simulated: Trace | None) -> None:
     if truth and simulated:
         found = diff(truth, simulated, by="family")
         row["difference"] = {
-            "real_step_ns": found.real.step_ns, "simulated_step_ns": found.simulated.step_ns,
-            "total": found.difference_ns / found.real.step_ns, "paired_by": found.paired_by,
-            "rows": [{"label": ("only on one side: " if r.unmatched else "") + r.label,
-                      "contribution": r.contribution_ns / found.real.step_ns, "real_ns": r.real.gpu_ns,
-                      "simulated_ns": r.simulated.gpu_ns} for r in found.rows]}
+            "real_step_ns": found.real.step_ns,
+            "simulated_step_ns": found.simulated.step_ns,
+            "total": found.difference_ns / found.real.step_ns,
+            "paired_by": found.paired_by,
+            "rows": [
+                {
+                    "label": ("only on one side: " if r.unmatched else "") + r.label,
+                    "contribution": r.contribution_ns / found.real.step_ns,
+                    "real_ns": r.real.gpu_ns,
+                    "simulated_ns": r.simulated.gpu_ns,
+                }
+                for r in found.rows
+            ],
+        }
 
 
 def compare(real: Measured, ours: list[str], options: argparse.Namespace) -> dict:
@@ -116,18 +170,41 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--host-time", default="measured", choices=["measured", "model", "none"])
     parser.add_argument("--host-scale", help="passed to phantora-ns: multiplies measured host time")
     parser.add_argument("--kernels", type=Path, help="kernel-time database, passed to phantora-ns")
-    parser.add_argument("--steps", type=int, help="at most so many steps, half of them warm-up: simulated steps repeat")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once; measured host time wants one")
-    parser.add_argument("--no-traces", action="store_true", help="no breakdown of the simulated step")
-    parser.add_argument("--keep-traces", type=Path, help="keep the simulated traces in this folder, one folder per configuration")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        help="at most so many steps, half of them warm-up: simulated steps repeat",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="runs at once; measured host time wants one"
+    )
+    parser.add_argument(
+        "--no-traces", action="store_true", help="no breakdown of the simulated step"
+    )
+    parser.add_argument(
+        "--keep-traces",
+        type=Path,
+        help="keep the simulated traces in this folder, one folder per configuration",
+    )
     parser.add_argument("--fresh", action="store_true", help="run all anew, finished rows too")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the results")
-    parser.add_argument("--docs", nargs="?", const="now", metavar="SECTION",
-                        help="write the table into this section of docs/accuracy.md")
-    parser.add_argument("--truth", type=Path, default=TRUTH, help="folder with train.py and train.jsonl")
+    parser.add_argument(
+        "--results", type=Path, default=HERE / "results", help="folder of the results"
+    )
+    parser.add_argument(
+        "--docs",
+        nargs="?",
+        const="now",
+        metavar="SECTION",
+        help="write the table into this section of docs/accuracy.md",
+    )
+    parser.add_argument(
+        "--truth", type=Path, default=TRUTH, help="folder with train.py and train.jsonl"
+    )
     options = parser.parse_args()
     if options.steps is not None and options.steps < 4:
-        parser.error("--steps must be at least 4: DDP replaces its buckets in the third step, and half of them are warm-up")
+        parser.error(
+            "--steps must be at least 4: DDP replaces its buckets in the third step, and half of them are warm-up"
+        )
     if options.jobs < 1:
         parser.error("--jobs must be at least 1")
     try:
@@ -152,13 +229,22 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    ours = ["--host-time", options.host_time] + (["--host-scale", options.host_scale] if options.host_scale else [])
+    ours = ["--host-time", options.host_time] + (
+        ["--host-scale", options.host_scale] if options.host_scale else []
+    )
     kernels = None
     if options.kernels:
         ours += ["--kernels", str(options.kernels)]
         kernels = f"{options.kernels.name} {hashlib.sha256(options.kernels.read_bytes()).hexdigest()[:12]}"
-    run = store.new_run({"host-time": options.host_time, "host-scale": options.host_scale, "kernels": kernels,
-                         "steps": options.steps, "traces": None if not options.no_traces else "none"})
+    run = store.new_run(
+        {
+            "host-time": options.host_time,
+            "host-scale": options.host_scale,
+            "kernels": kernels,
+            "steps": options.steps,
+            "traces": None if not options.no_traces else "none",
+        }
+    )
     earlier = {} if options.fresh else store.finished(options.results, run)
     run["rows"] = list(earlier.values())
     print(HEADER, flush=True)

@@ -1,7 +1,10 @@
-"""Reads configs.toml: one list of configurations for the measurement (collect.py) and the comparison (compare.py).
+"""Reads configs.toml: one list of configurations for the measurement (collect.py) and the
+comparison (compare.py).
 
-Why it exists: both sides must run the same flags under the same name, and neither may mix up the two sets.
+Why it exists: both sides must run the same flags under the same name, and neither may mix up the
+two sets.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -15,7 +18,8 @@ SETS = ("calibration", "evaluation")
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """One training run: `flags` for workload.py on `gpus` GPUs. `seconds`: wall time to set aside on real GPUs."""
+    """One training run: `flags` for workload.py on `gpus` GPUs. `seconds`: wall time to set aside
+    on real GPUs."""
 
     name: str
     gpus: int
@@ -32,14 +36,17 @@ class Configuration:
 
 
 def load(path: Path = HERE / "configs.toml") -> list[Configuration]:
-    """All configurations in the file's order. Raises ValueError on an unknown set or bound, or a name or step used twice."""
+    """All configurations in the file's order. Raises ValueError on an unknown set or bound, or a
+    name or step used twice."""
     entries = [Configuration(**entry) for entry in tomllib.loads(path.read_text())["config"]]
     seen: dict[object, str] = {}
     for entry in entries:
         if entry.set not in SETS:
             raise ValueError(f"{path}: {entry.name}: set {entry.set!r} is not one of {SETS}")
         if entry.bound not in ("gpu", "host"):
-            raise ValueError(f"{path}: {entry.name}: bound {entry.bound!r} is neither 'gpu' nor 'host'")
+            raise ValueError(
+                f"{path}: {entry.name}: bound {entry.bound!r} is neither 'gpu' nor 'host'"
+            )
         for key in (entry.name, (entry.gpus, entry.flags)):
             if key in seen:
                 raise ValueError(f"{path}: {entry.name} repeats {seen[key]}")

@@ -1,11 +1,14 @@
-"""Measures how compute and communication on one GPU slow each other, by kind of kernel and of collective.
+"""Measures how compute and communication on one GPU slow each other, by kind of kernel and of
+collective.
 
     torchrun --nproc-per-node 8 bench/accuracy/contention.py OUT.jsonl
 
-Why it exists: while NCCL's kernel runs it holds multiprocessors and memory bandwidth, and a simulator that lets the two
-overlap for free is 8-15 % too fast on FSDP. Each pair is timed three ways by CUDA events on rank 0: alone; compute wholly
-covered by a queue of collectives; collectives wholly covered by a queue of compute. Microseconds per kernel, per collective.
+Why it exists: while NCCL's kernel runs it holds multiprocessors and memory bandwidth, and a
+simulator that lets the two overlap for free is 8-15 % too fast on FSDP. Each pair is timed three
+ways by CUDA events on rank 0: alone; compute wholly covered by a queue of collectives; collectives
+wholly covered by a queue of compute. Microseconds per kernel, per collective.
 """
+
 import json
 import os
 import sys
@@ -65,12 +68,20 @@ def adam():
 
 
 COMPUTE = {
-    "gemm_8192_8192_8192": lambda: gemm(8192, 8192, 8192), "gemm_4096_4096_4096": lambda: gemm(4096, 4096, 4096),
-    "gemm_4096_14336_4096": lambda: gemm(4096, 14336, 4096), "gemm_8192_4096_14336": lambda: gemm(8192, 4096, 14336),
-    "gemm_4096_1024_4096": lambda: gemm(4096, 1024, 4096), "gemm_16384_2048_8192": lambda: gemm(16384, 2048, 8192),
-    "attention_forward": lambda: attention(False), "attention_backward": lambda: attention(True),
-    "elementwise_32MB": lambda: elementwise(32), "elementwise_512MB": lambda: elementwise(512), "cast_256MB": lambda: cast(256),
-    "rms_norm": rms_norm, "log_softmax": softmax, "fused_adamw": adam,
+    "gemm_8192_8192_8192": lambda: gemm(8192, 8192, 8192),
+    "gemm_4096_4096_4096": lambda: gemm(4096, 4096, 4096),
+    "gemm_4096_14336_4096": lambda: gemm(4096, 14336, 4096),
+    "gemm_8192_4096_14336": lambda: gemm(8192, 4096, 14336),
+    "gemm_4096_1024_4096": lambda: gemm(4096, 1024, 4096),
+    "gemm_16384_2048_8192": lambda: gemm(16384, 2048, 8192),
+    "attention_forward": lambda: attention(False),
+    "attention_backward": lambda: attention(True),
+    "elementwise_32MB": lambda: elementwise(32),
+    "elementwise_512MB": lambda: elementwise(512),
+    "cast_256MB": lambda: cast(256),
+    "rms_norm": rms_norm,
+    "log_softmax": softmax,
+    "fused_adamw": adam,
 }
 
 
@@ -79,17 +90,25 @@ def collective(name):
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
     full = torch.zeros((int(megabytes) << 20) // dtype.itemsize, device="cuda", dtype=dtype)
     part = torch.zeros(full.numel() // world, device="cuda", dtype=dtype)
-    return {"all_gather": lambda: dist.all_gather_into_tensor(full, part),
-            "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, full),
-            "all_reduce": lambda: dist.all_reduce(full)}[kind]
+    return {
+        "all_gather": lambda: dist.all_gather_into_tensor(full, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, full),
+        "all_reduce": lambda: dist.all_reduce(full),
+    }[kind]
 
 
-COLLECTIVES = ["all_gather-416-bf16", "reduce_scatter-832-fp32", "all_reduce-256-bf16", "all_reduce-25-bf16"]
+COLLECTIVES = [
+    "all_gather-416-bf16",
+    "reduce_scatter-832-fp32",
+    "all_reduce-256-bf16",
+    "all_reduce-25-bf16",
+]
 main_stream, side_stream = torch.cuda.Stream(), torch.cuda.Stream()
 
 
 def timed(issue, count, stream, cover=None, covers=0, cover_stream=None):
-    """Microseconds per call of `issue`, `covers` calls of `cover` running beside them on another stream."""
+    """Microseconds per call of `issue`, `covers` calls of `cover` running beside them on another
+    stream."""
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
@@ -135,9 +154,17 @@ for compute_name, build in COMPUTE.items():
         issues = max(3, min(20, int(6000 / alone[name])))
         covers = int(issues * alone[name] * 2.2 / base) + 4
         held = [timed(issue, issues, side_stream, compute, covers, main_stream) for _ in range(3)]
-        rows.append({"world": world, "compute": compute_name, "collective": name, "compute_alone_us": round(base, 2),
-                     "compute_beside_us": [round(v, 2) for v in sorted(slowed)], "collective_alone_us": round(alone[name], 2),
-                     "collective_beside_us": [round(v, 2) for v in sorted(held)]})
+        rows.append(
+            {
+                "world": world,
+                "compute": compute_name,
+                "collective": name,
+                "compute_alone_us": round(base, 2),
+                "compute_beside_us": [round(v, 2) for v in sorted(slowed)],
+                "collective_alone_us": round(alone[name], 2),
+                "collective_beside_us": [round(v, 2) for v in sorted(held)],
+            }
+        )
     del compute
     torch.cuda.empty_cache()
 if rank == 0:
@@ -145,6 +172,9 @@ if rank == 0:
         for row in rows:
             stream.write(json.dumps(row) + "\n")
     for row in rows:
-        print(f"{row['compute']:24s} {row['collective']:24s} x{row['compute_beside_us'][1] / row['compute_alone_us']:5.2f}"
-              f"  x{row['collective_beside_us'][1] / row['collective_alone_us']:5.2f}", flush=True)
+        print(
+            f"{row['compute']:24s} {row['collective']:24s} x{row['compute_beside_us'][1] / row['compute_alone_us']:5.2f}"
+            f"  x{row['collective_beside_us'][1] / row['collective_alone_us']:5.2f}",
+            flush=True,
+        )
 dist.destroy_process_group()

@@ -1,11 +1,15 @@
-"""How many works of its stream were unfinished when a launch returned that had to wait: `python bench/accuracy/launch_queue.py`.
+"""How many works of its stream were unfinished when a launch returned that had to wait: `python
+bench/accuracy/launch_queue.py`.
 
-Why it exists: `launch_queue` in the GPUs' data files, and what counts into it (libintercept/launchqueue.c), come from here. For
-every real trace: the launches that took 60 us or more (others take 3 to 10), and how many of the works issued to their stream
-before had not ended by their return. What counts is what makes one number of it in all traces, and that number plus the launch
-itself is the limit; the host notices 4 to 12 us late, so that the number is one lower where the next work is a fill (1 us).
-Calibration traces give all of it but one thing: that copies from the host do not count shows in the evaluation traces alone.
+Why it exists: `launch_queue` in the GPUs' data files, and what counts into it
+(libintercept/launchqueue.c), come from here. For every real trace: the launches that took 60 us or
+more (others take 3 to 10), and how many of the works issued to their stream before had not ended by
+their return. What counts is what makes one number of it in all traces, and that number plus the
+launch itself is the limit; the host notices 4 to 12 us late, so that the number is one lower where
+the next work is a fill (1 us). Calibration traces give all of it but one thing: that copies from
+the host do not count shows in the evaluation traces alone.
 """
+
 from __future__ import annotations
 
 import gzip
@@ -17,7 +21,9 @@ from configs import HERE, load
 
 WAITED_US = 60.0
 RULES = {
-    "kernels, fills, copies on the device": lambda work: "HtoD" not in work["name"] and "DtoH" not in work["name"],
+    "kernels, fills, copies on the device": lambda work: (
+        "HtoD" not in work["name"] and "DtoH" not in work["name"]
+    ),
     "all copies as well": lambda work: True,
     "kernels and fills": lambda work: work["cat"] != "gpu_memcpy",
     "kernels": lambda work: work["cat"] == "kernel",
@@ -25,14 +31,25 @@ RULES = {
 
 
 def unfinished(events: list[dict], counts) -> Counter:
-    """Over the launches that waited: how many earlier works of their stream that `counts` accepts had not ended at the return."""
-    works = {e["args"]["correlation"]: e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")}
-    launches = [e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver") and e["args"].get("correlation") in works]
+    """Over the launches that waited: how many earlier works of their stream that `counts` accepts
+    had not ended at the return."""
+    works = {
+        e["args"]["correlation"]: e
+        for e in events
+        if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    }
+    launches = [
+        e
+        for e in events
+        if e.get("cat") in ("cuda_runtime", "cuda_driver") and e["args"].get("correlation") in works
+    ]
     ends, found = defaultdict(list), Counter()
     for call in sorted(launches, key=lambda e: e["ts"]):
         work = works[call["args"]["correlation"]]
         before = ends[work["args"]["stream"]]
-        if call["dur"] >= WAITED_US and len(before) > 500:  # an earlier one waits for something else
+        if (
+            call["dur"] >= WAITED_US and len(before) > 500
+        ):  # an earlier one waits for something else
             found[len(before) - bisect_right(before, call["ts"] + call["dur"])] += 1
         if counts(work):
             before.append(work["ts"] + work["dur"])
@@ -44,11 +61,17 @@ def main() -> None:
         path = HERE / "data" / "traces" / f"{configuration.name}.json.gz"
         if not path.exists():
             continue
-        events = [e for e in json.loads(gzip.open(path).read())["traceEvents"] if e.get("ph") == "X"]
+        events = [
+            e for e in json.loads(gzip.open(path).read())["traceEvents"] if e.get("ph") == "X"
+        ]
         print(f"{configuration.name} ({configuration.set})")
         for name, counts in RULES.items():
             found = unfinished(events, counts)
-            print(f"    {name:38}", ", ".join(f"{count} x{times}" for count, times in found.most_common(6)) or "no launch waited")
+            print(
+                f"    {name:38}",
+                ", ".join(f"{count} x{times}" for count, times in found.most_common(6))
+                or "no launch waited",
+            )
 
 
 if __name__ == "__main__":

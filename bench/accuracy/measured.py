@@ -1,7 +1,10 @@
-"""The real results that simulations are held against: this bench's own (data/) and the earlier ones of ../shared/truth.
+"""The real results that simulations are held against: this bench's own (data/) and the earlier ones
+of ../shared/truth.
 
-Why it exists: both come from real H200s, but from different scripts, machines and forms of file; the comparison sees one form.
+Why it exists: both come from real H200s, but from different scripts, machines and forms of file;
+the comparison sees one form.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -13,7 +16,15 @@ from pathlib import Path
 from configs import HERE, SETS, load
 
 TRUTH = HERE.parents[2] / "shared" / "truth"
-TRUTH_FLAGS = ("size", "mode", "tp", "seq", "mbs", "accum", "layers")  # options of its train.py that take a value
+TRUTH_FLAGS = (
+    "size",
+    "mode",
+    "tp",
+    "seq",
+    "mbs",
+    "accum",
+    "layers",
+)  # options of its train.py that take a value
 TRUTH_SWITCHES = ("ac", "compile")
 
 
@@ -21,9 +32,10 @@ TRUTH_SWITCHES = ("ac", "compile")
 class Measured:
     """One configuration with its real result.
 
-    `every_peaks`: [[allocated, reserved] of each rank that was recorded] of all its measurements: where real runs differ (DDP's
-    first bucket lives until NCCL's watchdog, which looks every 100 ms, has seen its all-reduce), each of them is a right answer.
-    `issue_s` is None when it was not recorded; `trace` is the real trace, if there is one.
+    `every_peaks`: [[allocated, reserved] of each rank that was recorded] of all its measurements:
+    where real runs differ (DDP's first bucket lives until NCCL's watchdog, which looks every 100
+    ms, has seen its all-reduce), each of them is a right answer. `issue_s` is None when it was not
+    recorded; `trace` is the real trace, if there is one.
     """
 
     name: str
@@ -52,16 +64,30 @@ def own_results(folder: Path = HERE / "data") -> dict[str, Measured]:
             trace = folder / "traces" / f"{name}.json.gz"
             earlier = found[name].every_peaks if name in found else ()
             found[name] = Measured(
-                name, entry["set"], configured[name].bound if name in configured else "gpu", entry["gpus"], HERE / "workload.py",
-                tuple(entry["flags"].split()), result["steps"], result["warmup"], result["median_s"], result["spread"],
-                result["issue_median_s"], (*earlier, result["peaks"]), trace if trace.exists() else None)
+                name,
+                entry["set"],
+                configured[name].bound if name in configured else "gpu",
+                entry["gpus"],
+                HERE / "workload.py",
+                tuple(entry["flags"].split()),
+                result["steps"],
+                result["warmup"],
+                result["median_s"],
+                result["spread"],
+                result["issue_median_s"],
+                (*earlier, result["peaks"]),
+                trace if trace.exists() else None,
+            )
     return found
 
 
-def truth_results(folder: Path = TRUTH, configs: Path = HERE / "configs.toml") -> dict[str, Measured]:
+def truth_results(
+    folder: Path = TRUTH, configs: Path = HERE / "configs.toml"
+) -> dict[str, Measured]:
     """The runs of train.jsonl that configs.toml lists, by name; empty when the folder is not there.
 
-    Raises ValueError when the list and the file do not fit together: every run listed once, in a known set.
+    Raises ValueError when the list and the file do not fit together: every run listed once, in a
+    known set.
     """
     path = folder / "train.jsonl"
     if not path.exists():
@@ -71,9 +97,15 @@ def truth_results(folder: Path = TRUTH, configs: Path = HERE / "configs.toml") -
     found: dict[str, Measured] = {}
     taken: set[int] = set()
     for entry in listed:
-        fitting = [i for i, run in enumerate(runs) if all(run[key] == value for key, value in entry["match"].items())]
+        fitting = [
+            i
+            for i, run in enumerate(runs)
+            if all(run[key] == value for key, value in entry["match"].items())
+        ]
         if len(fitting) != 1 or fitting[0] in taken or entry["set"] not in SETS:
-            raise ValueError(f"{configs}: {entry['name']}: needs a known set, and one run of {path} that no other entry names")
+            raise ValueError(
+                f"{configs}: {entry['name']}: needs a known set, and one run of {path} that no other entry names"
+            )
         taken.add(fitting[0])
         found[entry["name"]] = _truth(entry, runs[fitting[0]], folder)
     if len(taken) != len(runs):
@@ -85,9 +117,20 @@ def _truth(entry: dict, run: dict, folder: Path) -> Measured:
     flags = [f"--{key}={run[key]}" for key in TRUTH_FLAGS if run[key] is not None]
     flags += [f"--{key}" for key in TRUTH_SWITCHES if run[key]]
     flags += [f"--steps={run['steps']}", f"--warmup={run['warmup']}"]
-    kept = run["times"][run["warmup"]:]
+    kept = run["times"][run["warmup"] :]
     trace = folder / "fsdp8b.trace.json.gz"
-    return Measured(entry["name"], entry["set"], entry["bound"], run["world"], folder / "train.py", tuple(flags), run["steps"],
-                    run["warmup"], run["median_s"], statistics.pstdev(kept) / run["median_s"], None,
-                    ([[run["peak_alloc"], run["peak_reserved"]]],),
-                    trace if (run["world"], run["size"]) == (8, "8b") and trace.exists() else None)
+    return Measured(
+        entry["name"],
+        entry["set"],
+        entry["bound"],
+        run["world"],
+        folder / "train.py",
+        tuple(flags),
+        run["steps"],
+        run["warmup"],
+        run["median_s"],
+        statistics.pstdev(kept) / run["median_s"],
+        None,
+        ([[run["peak_alloc"], run["peak_reserved"]]],),
+        trace if (run["world"], run["size"]) == (8, "8b") and trace.exists() else None,
+    )

@@ -1,12 +1,15 @@
 """Records every allocation of a workload run, and finds the first one in which two runs differ.
 
-    torchrun --nproc-per-node 1 bench/accuracy/memory_history.py record OUT.jsonl.gz --size 160m --mode none --steps 3
+    torchrun --nproc-per-node 1 bench/accuracy/memory_history.py record OUT.jsonl.gz --size 160m
+    --mode none --steps 3
     python bench/accuracy/memory_history.py diff REAL.jsonl.gz SIMULATED.jsonl.gz
 
-Why it exists: peak memory must equal a real GPU's to the byte; when it does not, the peak alone does not say which
-allocation is to blame. A line of the record is [action, address, bytes, stream] of rank 0's caching allocator, in order;
-addresses are relative to the lowest segment, since only their order can matter (the allocator breaks ties by it).
+Why it exists: peak memory must equal a real GPU's to the byte; when it does not, the peak alone
+does not say which allocation is to blame. A line of the record is [action, address, bytes, stream]
+of rank 0's caching allocator, in order; addresses are relative to the lowest segment, since only
+their order can matter (the allocator breaks ties by it).
 """
+
 from __future__ import annotations
 
 import gzip
@@ -39,28 +42,37 @@ def record(path: str, flags: list[str]) -> None:
 
 
 def read(path: str) -> list[tuple]:
-    """The events of a record, streams numbered in order of appearance (their handles differ from run to run)."""
+    """The events of a record, streams numbered in order of appearance (their handles differ from
+    run to run)."""
     streams: dict[int, int] = {}
     with gzip.open(path, "rt") as lines:
-        return [(action, address, size, streams.setdefault(stream, len(streams)))
-                for action, address, size, stream in map(json.loads, lines)]
+        return [
+            (action, address, size, streams.setdefault(stream, len(streams)))
+            for action, address, size, stream in map(json.loads, lines)
+        ]
 
 
 def diff(first_path: str, second_path: str) -> int:
-    """Prints the first event whose action, size or stream differs, then the first whose address does. 0: no difference."""
+    """Prints the first event whose action, size or stream differs, then the first whose address
+    does. 0: no difference."""
     first, second = read(first_path), read(second_path)
     print(f"{len(first)} and {len(second)} events")
     status = 0
-    for what, key in (("action, size or stream", lambda e: (e[0], e[2], e[3])), ("address", lambda e: e)):
-        at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if key(a) != key(b)),
-                  None if len(first) == len(second) else min(len(first), len(second)))
+    for what, key in (
+        ("action, size or stream", lambda e: (e[0], e[2], e[3])),
+        ("address", lambda e: e),
+    ):
+        at = next(
+            (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if key(a) != key(b)),
+            None if len(first) == len(second) else min(len(first), len(second)),
+        )
         if at is None:
             print(f"no difference in {what}")
             continue
         status = 1
         print(f"first difference in {what}: event {at}")
         for index in range(max(0, at - CONTEXT), at + 4):
-            print(f"  {index:7d}  {str(first[index:index + 1]):60s} {second[index:index + 1]}")
+            print(f"  {index:7d}  {str(first[index : index + 1]):60s} {second[index : index + 1]}")
     return status
 
 

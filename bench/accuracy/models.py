@@ -1,9 +1,10 @@
 """The models of the accuracy bench: a Llama, a ResNet-50 and a vision transformer, plain PyTorch.
 
-Why it exists: step times and peak memory of real GPUs are only comparable with those of emulated ones if the model is
-the same to the last temporary. What is allocated when, and how long it lives, is part of this file's face: reordering
-two lines of a forward pass changes the recorded peaks.
+Why it exists: step times and peak memory of real GPUs are only comparable with those of emulated
+ones if the model is the same to the last temporary. What is allocated when, and how long it lives,
+is part of this file's face: reordering two lines of a forward pass changes the recorded peaks.
 """
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -35,11 +36,15 @@ class Attention(nn.Module):
 
         def rotate(heads):
             first, second = heads.float().chunk(2, -1)
-            return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).type_as(heads)
+            return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).type_as(
+                heads
+            )
 
         query, key = rotate(query).transpose(1, 2), rotate(key).transpose(1, 2)
         grouped = query.shape[1] != key.shape[1]
-        mixed = F.scaled_dot_product_attention(query, key, value.transpose(1, 2), is_causal=True, enable_gqa=grouped)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value.transpose(1, 2), is_causal=True, enable_gqa=grouped
+        )
         return self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -66,9 +71,12 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """All of a Llama, or stage `stage` of `stages` of it: the first embeds, the last normalises and predicts."""
+    """All of a Llama, or stage `stage` of `stages` of it: the first embeds, the last normalises and
+    predicts."""
 
-    def __init__(self, vocabulary, width, layers, heads, kv_heads, inner, length, stage=0, stages=1):
+    def __init__(
+        self, vocabulary, width, layers, heads, kv_heads, inner, length, stage=0, stages=1
+    ):
         super().__init__()
         self.length, self.head_width = length, width // heads
         mine = layers * (stage + 1) // stages - layers * stage // stages
@@ -85,9 +93,13 @@ class Llama(nn.Module):
         """Fills parameters and rotation tables on the device where they have been put."""
         for parameter in self.parameters():
             parameter.normal_(0, 0.02)
-        exponents = torch.arange(0, self.head_width, 2, device=self.cos.device).float() / self.head_width
+        exponents = (
+            torch.arange(0, self.head_width, 2, device=self.cos.device).float() / self.head_width
+        )
         frequencies = 1.0 / (500000.0**exponents)
-        angles = torch.outer(torch.arange(self.length, device=self.cos.device).float(), frequencies)[:, None]
+        angles = torch.outer(
+            torch.arange(self.length, device=self.cos.device).float(), frequencies
+        )[:, None]
         self.cos.copy_(angles.cos())
         self.sin.copy_(angles.sin())
 
@@ -100,18 +112,24 @@ class Llama(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions round a shortcut; the stride sits in the 3x3 (the common "v1.5" variant)."""
+    """1x1, 3x3, 1x1 convolutions round a shortcut; the stride sits in the 3x3 (the common "v1.5"
+    variant)."""
 
     def __init__(self, inputs, inner, stride):
         super().__init__()
         outputs = inner * 4
         self.conv1, self.bn1 = nn.Conv2d(inputs, inner, 1, bias=False), nn.BatchNorm2d(inner)
-        self.conv2, self.bn2 = nn.Conv2d(inner, inner, 3, stride, 1, bias=False), nn.BatchNorm2d(inner)
+        self.conv2, self.bn2 = (
+            nn.Conv2d(inner, inner, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(inner),
+        )
         self.conv3, self.bn3 = nn.Conv2d(inner, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
         self.relu = nn.ReLU(inplace=True)
         self.shortcut = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x):
         y = self.relu(self.bn1(self.conv1(x)))
@@ -124,14 +142,22 @@ class ResNet50(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
-                                  nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
+        )
         blocks, inputs = [], 64
         for inner, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
             for index in range(count):
                 blocks.append(Bottleneck(inputs, inner, stride if index == 0 else 1))
                 inputs = inner * 4
-        self.blocks, self.pool, self.fc = nn.Sequential(*blocks), nn.AdaptiveAvgPool2d(1), nn.Linear(2048, 1000)
+        self.blocks, self.pool, self.fc = (
+            nn.Sequential(*blocks),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Linear(2048, 1000),
+        )
 
     def forward(self, x):
         return self.fc(self.pool(self.blocks(self.stem(x))).flatten(1))
@@ -148,8 +174,12 @@ class VisionBlock(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
-        query, key, value = self.qkv(self.n1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        x = x + self.out(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        query, key, value = (
+            self.qkv(self.n1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )
+        x = x + self.out(
+            F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        )
         return x + self.down(F.gelu(self.up(self.n2(x))))
 
 
@@ -159,7 +189,10 @@ class VisionTransformer(nn.Module):
     def __init__(self, width=768, layers=12, heads=12):
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, 16)
-        self.first, self.places = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, 197, width))
+        self.first, self.places = (
+            nn.Parameter(torch.zeros(1, 1, width)),
+            nn.Parameter(torch.zeros(1, 197, width)),
+        )
         self.blocks = nn.Sequential(*(VisionBlock(width, heads) for _ in range(layers)))
         self.norm, self.fc = nn.LayerNorm(width), nn.Linear(width, 1000)
 

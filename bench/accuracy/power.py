@@ -1,11 +1,14 @@
-"""Measures how a GPU's clock, and with it kernel times, fall when work of one kind goes on for seconds.
+"""Measures how a GPU's clock, and with it kernel times, fall when work of one kind goes on for
+seconds.
 
     python bench/accuracy/power.py OUT.jsonl
 
-Why it exists: under a 700 W limit an H200 that computes all the time leaves its 1,980 MHz; kernel times taken in a burst of
-a few milliseconds are then too short for a training step. One line per kind of work: microseconds per kernel over time, and
-clock (MHz) and power (W) beside them. Operands are random: zeros draw less power.
+Why it exists: under a 700 W limit an H200 that computes all the time leaves its 1,980 MHz; kernel
+times taken in a burst of a few milliseconds are then too short for a training step. One line per
+kind of work: microseconds per kernel over time, and clock (MHz) and power (W) beside them. Operands
+are random: zeros draw less power.
 """
+
 import json
 import sys
 import time
@@ -46,14 +49,19 @@ def half_and_half():
         for _ in range(2):
             first()
         second()
+
     return both
 
 
 WORK = {
-    "gemm_8192_8192_8192": lambda: gemm(8192, 8192, 8192), "gemm_8192_4096_14336": lambda: gemm(8192, 4096, 14336),
-    "gemm_4096_4096_4096": lambda: gemm(4096, 4096, 4096), "gemm_8192_8192_8192_zeros": lambda: gemm(8192, 8192, 8192, 0.0),
-    "attention_forward": lambda: attention(False), "attention_backward": lambda: attention(True),
-    "elementwise_1GB": elementwise, "gemm_and_elementwise": half_and_half,
+    "gemm_8192_8192_8192": lambda: gemm(8192, 8192, 8192),
+    "gemm_8192_4096_14336": lambda: gemm(8192, 4096, 14336),
+    "gemm_4096_4096_4096": lambda: gemm(4096, 4096, 4096),
+    "gemm_8192_8192_8192_zeros": lambda: gemm(8192, 8192, 8192, 0.0),
+    "attention_forward": lambda: attention(False),
+    "attention_backward": lambda: attention(True),
+    "elementwise_1GB": elementwise,
+    "gemm_and_elementwise": half_and_half,
 }
 
 
@@ -73,19 +81,35 @@ def main():
         for name, build in WORK.items():
             issue = build()
             timed(issue, 3)
-            time.sleep(1.0)  # lets clock and temperature recover: the first chunk must be a burst on a rested GPU
+            time.sleep(
+                1.0
+            )  # lets clock and temperature recover: the first chunk must be a burst on a rested GPU
             burst = timed(issue, 3)
             count = max(1, int(CHUNK_SECONDS * 1e6 / burst))
             series, start = [], time.monotonic()
             while time.monotonic() - start < SECONDS:
                 microseconds = timed(issue, count)
-                series.append([round(time.monotonic() - start, 2), round(microseconds, 2), torch.cuda.clock_rate(),
-                               round(torch.cuda.power_draw() / 1000)])
-            row = {"work": name, "burst_us": round(burst, 2), "sustained_us": sorted(s[1] for s in series[-10:])[5],
-                   "columns": ["seconds", "us", "sm_mhz", "watts"], "series": series}
+                series.append(
+                    [
+                        round(time.monotonic() - start, 2),
+                        round(microseconds, 2),
+                        torch.cuda.clock_rate(),
+                        round(torch.cuda.power_draw() / 1000),
+                    ]
+                )
+            row = {
+                "work": name,
+                "burst_us": round(burst, 2),
+                "sustained_us": sorted(s[1] for s in series[-10:])[5],
+                "columns": ["seconds", "us", "sm_mhz", "watts"],
+                "series": series,
+            }
             stream.write(json.dumps(row) + "\n")
-            print(f"{name:28s} burst {row['burst_us']:9.1f} us  sustained {row['sustained_us']:9.1f} us  at {series[-1][2]} MHz,"
-                  f" {series[-1][3]} W", flush=True)
+            print(
+                f"{name:28s} burst {row['burst_us']:9.1f} us  sustained {row['sustained_us']:9.1f} us  at {series[-1][2]} MHz,"
+                f" {series[-1][3]} W",
+                flush=True,
+            )
             del issue
             torch.cuda.empty_cache()
 

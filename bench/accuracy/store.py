@@ -1,8 +1,10 @@
 """Rows of the comparison, kept as they are made: bench/accuracy/results/DATE.json.
 
-Why it exists: the whole list takes long, so a run that is stopped must go on where it was; but a row may only be reused if
-everything that decided it is the same: the code as it ran (compiled parts included), the kernel times, and the options.
+Why it exists: the whole list takes long, so a run that is stopped must go on where it was; but a
+row may only be reused if everything that decided it is the same: the code as it ran (compiled parts
+included), the kernel times, and the options.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -28,15 +30,22 @@ def _digest(paths: list[Path]) -> str:
 
 
 def content() -> str:
-    """A hash over all that decides a simulated result: the package with its data and compiled parts, clusters, the job."""
-    files = [path for folder in ("phantora_ns", "topologies") for path in sorted((PROJECT / folder).rglob("*"))
-             if path.is_file() and "__pycache__" not in path.parts]
+    """A hash over all that decides a simulated result: the package with its data and compiled
+    parts, clusters, the job."""
+    files = [
+        path
+        for folder in ("phantora_ns", "topologies")
+        for path in sorted((PROJECT / folder).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
     return _digest([*files, HERE / "workload.py", HERE / "models.py"])
 
 
 def _git(*arguments: str) -> str:
     try:
-        return subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 
@@ -45,9 +54,19 @@ def new_run(options: dict) -> dict:
     """A run without rows yet. `changed`: whether the checkout differed from the commit."""
     import torch
 
-    return {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": _git("rev-parse", "HEAD") or "unknown",
-            "changed": bool(_git("status", "--porcelain", "--untracked-files=no")), "content": content(), "options": options,
-            "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}, "rows": []}
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": _git("rev-parse", "HEAD") or "unknown",
+        "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "content": content(),
+        "options": options,
+        "machine": {
+            "cpus": os.cpu_count(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "rows": [],
+    }
 
 
 def _read(path: Path) -> list[dict]:
@@ -58,7 +77,8 @@ def _read(path: Path) -> list[dict]:
 
 
 def finished(folder: Path, run: dict) -> dict[str, dict]:
-    """name -> row of earlier runs with the same content and options. Raises ValueError on a file of another schema."""
+    """name -> row of earlier runs with the same content and options. Raises ValueError on a file of
+    another schema."""
     found: dict[str, dict] = {}
     for path in sorted(folder.glob("*.json")):
         for earlier in _read(path):
@@ -68,11 +88,15 @@ def finished(folder: Path, run: dict) -> dict[str, dict]:
 
 
 def keep(folder: Path, run: dict) -> Path:
-    """Writes the run into the file of its date, in place of one with the same content and options; returns the file."""
+    """Writes the run into the file of its date, in place of one with the same content and options;
+    returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{run['date']}.json"
-    others = [old for old in (_read(path) if path.exists() else [])
-              if (old["content"], old["options"]) != (run["content"], run["options"])]
+    others = [
+        old
+        for old in (_read(path) if path.exists() else [])
+        if (old["content"], old["options"]) != (run["content"], run["options"])
+    ]
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps({"schema": SCHEMA, "runs": [*others, run]}, indent=1) + "\n")
     fresh.replace(path)

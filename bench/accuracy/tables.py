@@ -1,7 +1,10 @@
-"""The comparison as text: for a terminal while it runs, and as the generated part of docs/accuracy.md.
+"""The comparison as text: for a terminal while it runs, and as the generated part of
+docs/accuracy.md.
 
-Why it exists: the same rows are read in both places, and a page that is written by hand does not follow the numbers.
+Why it exists: the same rows are read in both places, and a page that is written by hand does not
+follow the numbers.
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,8 +12,20 @@ from pathlib import Path
 from rows import equal_peaks, sources, verdicts
 
 COLUMNS = "{:24s} {:>1s} {:4s} {:>9s} {:>6s} {:>9s} {:>7s} {:>6s} {:>6s} {:>17s} {:>17s}  {}"
-HEADER = COLUMNS.format("configuration", "n", "set", "real ms", "spread", "sim. ms", "error", "issue", "error", "peak allocated",
-                        "peak reserved", "compute / exposed / host / queued ms, real | simulated; kernel times from")
+HEADER = COLUMNS.format(
+    "configuration",
+    "n",
+    "set",
+    "real ms",
+    "spread",
+    "sim. ms",
+    "error",
+    "issue",
+    "error",
+    "peak allocated",
+    "peak reserved",
+    "compute / exposed / host / queued ms, real | simulated; kernel times from",
+)
 LEGEND = """\
 spread: standard deviation of the real steps over their median; issue: the part of the real step that passed until the host had
 issued it, and how far the simulated host is from that; peaks: simulated minus real on the rank where it is most, and how many
@@ -20,7 +35,8 @@ SHOWN_PARTS = ("compute_ns", "exposed_ns", "idle_host_ns", "idle_queued_ns")
 
 
 def memory_text(differences: list | None) -> str:
-    """"equal", or the largest difference with its rank, and how many other ranks differ; "-" when it was not compared."""
+    """ "equal", or the largest difference with its rank, and how many other ranks differ; "-" when
+    it was not compared."""
     if differences is None:
         return "-"
     if not differences:
@@ -30,12 +46,15 @@ def memory_text(differences: list | None) -> str:
 
 
 def issue_texts(row: dict) -> tuple[str, str]:
-    """The part of the real step that the host took to issue it, and the simulated host's error; "" where not recorded."""
+    """The part of the real step that the host took to issue it, and the simulated host's error; ""
+    where not recorded."""
     if not row["real_issue_s"]:
         return "", ""
     simulated = row["simulated_issue_s"]
-    return (f"{row['real_issue_s'] / row['real_s']:.0%}",
-            "" if simulated is None else f"{simulated / row['real_issue_s'] - 1:+.0%}")
+    return (
+        f"{row['real_issue_s'] / row['real_s']:.0%}",
+        "" if simulated is None else f"{simulated / row['real_issue_s'] - 1:+.0%}",
+    )
 
 
 def parts_text(parts: dict | None) -> str:
@@ -45,43 +64,71 @@ def parts_text(parts: dict | None) -> str:
 
 def shares_text(shares: dict | None, least: float = 0.005) -> str:
     """Sources of kernel times with their share, the largest first; guesses always."""
-    kept = {name: share for name, share in (shares or {}).items() if share >= least or name == "guess"}
-    return ", ".join(f"{share:.0%} {name}" if share >= least else f"{share:.1%} {name}"
-                     for name, share in sorted(kept.items(), key=lambda item: -item[1]))
+    kept = {
+        name: share for name, share in (shares or {}).items() if share >= least or name == "guess"
+    }
+    return ", ".join(
+        f"{share:.0%} {name}" if share >= least else f"{share:.1%} {name}"
+        for name, share in sorted(kept.items(), key=lambda item: -item[1])
+    )
 
 
 def row_text(row: dict) -> str:
-    """The row for a terminal: real, simulated and error first, then memory, then what explains the error."""
+    """The row for a terminal: real, simulated and error first, then memory, then what explains the
+    error."""
     issue = issue_texts(row)
     return COLUMNS.format(
-        row["name"], str(row["gpus"]), row["set"][:4], f"{row['real_s'] * 1e3:.2f}", f"{row['spread']:.1%}",
-        f"{row['simulated_s'] * 1e3:.2f}", f"{row['error']:+.1%}", *issue, memory_text(row["allocated_unequal"]),
+        row["name"],
+        str(row["gpus"]),
+        row["set"][:4],
+        f"{row['real_s'] * 1e3:.2f}",
+        f"{row['spread']:.1%}",
+        f"{row['simulated_s'] * 1e3:.2f}",
+        f"{row['error']:+.1%}",
+        *issue,
+        memory_text(row["allocated_unequal"]),
         memory_text(row["reserved_unequal"]),
-        f"{parts_text(row['real_parts'])} | {parts_text(row['simulated_parts'])}; {shares_text(row['kernel_time_share'])}")
+        f"{parts_text(row['real_parts'])} | {parts_text(row['simulated_parts'])}; {shares_text(row['kernel_time_share'])}",
+    )
 
 
 def summary(rows: list[dict]) -> list[str]:
     """The sums against the bars, set by set, and how many peaks are equal. Empty without rows."""
     lines = []
     for verdict in verdicts(rows):
-        bars = [f"{word} at most {verdict[f'{word}_bar']:.0%}" for word in ("mean", "worst") if verdict[f"{word}_bar"]]
-        judged = "no bar" if verdict["met"] is None else f"bar: {', '.join(bars)}: {'met' if verdict['met'] else 'NOT met'}"
-        lines.append(f"{verdict['set']}, {verdict['kind']} runs ({verdict['runs']}): mean absolute error {verdict['mean']:.1%}, "
-                     f"worst {verdict['worst']:.1%} ({judged})")
+        bars = [
+            f"{word} at most {verdict[f'{word}_bar']:.0%}"
+            for word in ("mean", "worst")
+            if verdict[f"{word}_bar"]
+        ]
+        judged = (
+            "no bar"
+            if verdict["met"] is None
+            else f"bar: {', '.join(bars)}: {'met' if verdict['met'] else 'NOT met'}"
+        )
+        lines.append(
+            f"{verdict['set']}, {verdict['kind']} runs ({verdict['runs']}): mean absolute error {verdict['mean']:.1%}, "
+            f"worst {verdict['worst']:.1%} ({judged})"
+        )
     if rows:
         compared = [row for row in rows if row["allocated_unequal"] is not None]
         if compared:
             allocated, reserved = equal_peaks(compared)
-            lines.append(f"peak memory equal on every rank: allocated {allocated} of {len(compared)}, "
-                         f"reserved {reserved} of {len(compared)}")
+            lines.append(
+                f"peak memory equal on every rank: allocated {allocated} of {len(compared)}, "
+                f"reserved {reserved} of {len(compared)}"
+            )
         lines.append("kernel times from, mean over runs: " + shares_text(sources(rows), 0.001))
     return lines
 
 
 def markdown(run: dict) -> list[str]:
-    """The generated section for one set of rows (store.py): tables by set, sums, and where the traced steps differ."""
+    """The generated section for one set of rows (store.py): tables by set, sums, and where the
+    traced steps differ."""
     rows = run["rows"]
-    options = ", ".join(f"{name} {value}" for name, value in run["options"].items() if value is not None)
+    options = ", ".join(
+        f"{name} {value}" for name, value in run["options"].items() if value is not None
+    )
     changed = " with changes" if run["changed"] else ""
     lines = [f"Simulated on {run['date']} at commit {run['commit'][:12]}{changed}; {options}.", ""]
     lines += [f"- {line}" for line in summary(rows)]
@@ -91,7 +138,11 @@ def markdown(run: dict) -> list[str]:
             lines += ["", f"**{name.capitalize()}** ({len(kept)} runs)", ""] + _table(kept)
     traced = [row for row in rows if row["difference"]]
     if traced:
-        lines += ["", "Where the traced steps differ (% of the real step; kernel families, exposed communication, idle):", ""]
+        lines += [
+            "",
+            "Where the traced steps differ (% of the real step; kernel families, exposed communication, idle):",
+            "",
+        ]
         lines += _differences(traced)
     return lines
 
@@ -101,27 +152,61 @@ def _head(*names: str) -> list[str]:
 
 
 def _table(rows: list[dict]) -> list[str]:
-    lines = _head("configuration", "GPUs", "kind", "real ms", "spread", "simulated ms", "error", "allocated", "reserved",
-                  "parts, real", "parts, simulated", "kernel times")
+    lines = _head(
+        "configuration",
+        "GPUs",
+        "kind",
+        "real ms",
+        "spread",
+        "simulated ms",
+        "error",
+        "allocated",
+        "reserved",
+        "parts, real",
+        "parts, simulated",
+        "kernel times",
+    )
     for row in rows:
-        lines.append("| " + " | ".join((
-            row["name"], str(row["gpus"]), row["kind"], f"{row['real_s'] * 1e3:.2f}", f"{row['spread']:.1%}",
-            f"{row['simulated_s'] * 1e3:.2f}", f"{row['error']:+.1%}", memory_text(row["allocated_unequal"]),
-            memory_text(row["reserved_unequal"]), parts_text(row["real_parts"]), parts_text(row["simulated_parts"]),
-            shares_text(row["kernel_time_share"]))) + " |")
+        lines.append(
+            "| "
+            + " | ".join(
+                (
+                    row["name"],
+                    str(row["gpus"]),
+                    row["kind"],
+                    f"{row['real_s'] * 1e3:.2f}",
+                    f"{row['spread']:.1%}",
+                    f"{row['simulated_s'] * 1e3:.2f}",
+                    f"{row['error']:+.1%}",
+                    memory_text(row["allocated_unequal"]),
+                    memory_text(row["reserved_unequal"]),
+                    parts_text(row["real_parts"]),
+                    parts_text(row["simulated_parts"]),
+                    shares_text(row["kernel_time_share"]),
+                )
+            )
+            + " |"
+        )
     return lines
 
 
 def _differences(rows: list[dict], most: int = 7) -> list[str]:
-    lines = _head("configuration", "set", "real trace ms", "simulated trace ms", "difference", "of which")
+    lines = _head(
+        "configuration", "set", "real trace ms", "simulated trace ms", "difference", "of which"
+    )
     for row in rows:
         found = row["difference"]
         largest = sorted(found["rows"], key=lambda item: -abs(item["contribution"]))
         kept = [item for item in largest[:most] if abs(item["contribution"]) >= 0.001]
         rest = found["total"] - sum(item["contribution"] for item in kept)
-        named = ", ".join(f"{item['label']} {item['contribution']:+.1%}" for item in kept) + f", the rest {rest:+.1%}"
-        lines.append(f"| {row['name']} | {row['set']} | {found['real_step_ns'] / 1e6:.2f} | "
-                     f"{found['simulated_step_ns'] / 1e6:.2f} | {found['total']:+.1%} | {named} |")
+        named = (
+            ", ".join(f"{item['label']} {item['contribution']:+.1%}" for item in kept)
+            + f", the rest {rest:+.1%}"
+        )
+        lines.append(
+            f"| {row['name']} | {row['set']} | {found['real_step_ns'] / 1e6:.2f} | "
+            f"{found['simulated_step_ns'] / 1e6:.2f} | {found['total']:+.1%} | {named} |"
+        )
     return lines
 
 

@@ -1,13 +1,17 @@
-"""Where `[contention]` in the GPU models' files comes from, and how well it describes what was measured.
+"""Where `[contention]` in the GPU models' files comes from, and how well it describes what was
+measured.
 
-Why it exists: constants are chosen on calibration only, and everything else is shown apart from it. Calibration: steps of real
-jobs (`set` in bench/accuracy/configs.toml), and pairs of one kernel and one collective, each wholly covered by the other
-(bench/accuracy/contention.py). Evaluation: steps of other jobs, and the `overlap` lines of the NCCL sweep. No number is fitted to
-those, but the form of `waves` (sim/contention.py) was chosen after a look at the products of two of them: 8b-fsdp-8k-ac and
-8b-fsdp_tp-4x2-8k-ac judge matrix products only in part.
+Why it exists: constants are chosen on calibration only, and everything else is shown apart from it.
+Calibration: steps of real jobs (`set` in bench/accuracy/configs.toml), and pairs of one kernel and
+one collective, each wholly covered by the other (bench/accuracy/contention.py). Evaluation: steps
+of other jobs, and the `overlap` lines of the NCCL sweep. No number is fitted to those, but the form
+of `waves` (sim/contention.py) was chosen after a look at the products of two of them: 8b-fsdp-8k-ac
+and 8b-fsdp_tp-4x2-8k-ac judge matrix products only in part.
 
-    python bench/contention/fit.py [--also TRACE.json.gz]     # TRACE: a step of 8b-fsdp-4k on another machine, for calibration
+    python bench/contention/fit.py [--also TRACE.json.gz]     # TRACE: a step of 8b-fsdp-4k on
+    another machine, for calibration
 """
+
 import argparse
 import json
 import statistics
@@ -41,7 +45,8 @@ def lines(path):
 
 
 def named_product(name):
-    """The cuBLAS signature of a measured piece such as gemm_8192_4096_14336 or gemm8192, None for others."""
+    """The cuBLAS signature of a measured piece such as gemm_8192_4096_14336 or gemm8192, None for
+    others."""
     sizes = name.removeprefix("gemm").strip("_").split("_")
     if not name.startswith("gemm"):
         return None
@@ -53,11 +58,14 @@ def predicted_us(name, alone_us, permille):
     product = named_product(name)
     klass = steps.class_of(name)
     kind = signature.GEMM if product else signature.KERNEL
-    return alone_us * (1 + permille(kind, product or [], max(1, round(alone_us * 1000)), klass) / 1000)
+    return alone_us * (
+        1 + permille(kind, product or [], max(1, round(alone_us * 1000)), klass) / 1000
+    )
 
 
 def pairs(permille, shares):
-    """Prints measured extra time by class. Collectives shorter than a big kernel mostly wait for it to leave: left out."""
+    """Prints measured extra time by class. Collectives shorter than a big kernel mostly wait for it
+    to leave: left out."""
     found, errors, back = defaultdict(list), [], []
     for line in lines(PAIRS):
         if line["collective"].startswith("all_reduce-25"):
@@ -65,33 +73,59 @@ def pairs(permille, shares):
         beside, alone = statistics.median(line["compute_beside_us"]), line["compute_alone_us"]
         found[steps.class_of(line["compute"])].append(beside / alone - 1)
         errors.append(predicted_us(line["compute"], alone, permille) / beside - 1)
-        back.append(statistics.median(line["collective_beside_us"]) / line["collective_alone_us"] - 1)
+        back.append(
+            statistics.median(line["collective_beside_us"]) / line["collective_alone_us"] - 1
+        )
     print("pairs in bursts: extra time when wholly covered (median, least, most, pairs)")
-    rows = {**{steps.NAMES[klass]: extra for klass, extra in sorted(found.items())}, "collective": back}
+    rows = {
+        **{steps.NAMES[klass]: extra for klass, extra in sorted(found.items())},
+        "collective": back,
+    }
     for name, extra in rows.items():
-        print(f"  {name:10} {statistics.median(extra):6.1%}  {min(extra):6.1%} .. {max(extra):6.1%}  {len(extra):3}   "
-              f"file {getattr(shares, name):.0%}")
-    print(f"  model: mean absolute error {statistics.mean(map(abs, errors)):.1%}, mean {statistics.mean(errors):+.1%}")
+        print(
+            f"  {name:10} {statistics.median(extra):6.1%}  {min(extra):6.1%} .. {max(extra):6.1%}  {len(extra):3}   "
+            f"file {getattr(shares, name):.0%}"
+        )
+    print(
+        f"  model: mean absolute error {statistics.mean(map(abs, errors)):.1%}, mean {statistics.mean(errors):+.1%}"
+    )
 
 
 def sweep(permille):
     """Prints the sweep's overlap lines, compute only."""
     overlap = [line for line in lines(SWEEP) if line["op"] == "overlap"]
-    alone = {(line["world"], line["compute"]): line["compute_us"] for line in overlap if line["comm"] == "none"}
+    alone = {
+        (line["world"], line["compute"]): line["compute_us"]
+        for line in overlap
+        if line["comm"] == "none"
+    }
     errors = []
     for line in overlap:
         if line["comm"] != "none":
             guess = predicted_us(line["compute"], alone[line["world"], line["compute"]], permille)
             errors.append(guess / line["compute_us"] - 1)
-            print(f"  {line['world']} GPUs, {line['compute']:10} beside {line['comm']:20} measured {line['compute_us']:7.1f} us, "
-                  f"model {guess:7.1f}  {errors[-1]:+6.1%}")
-    print(f"  mean absolute error {statistics.mean(map(abs, errors)):.1%}, worst {max(map(abs, errors)):.1%}")
+            print(
+                f"  {line['world']} GPUs, {line['compute']:10} beside {line['comm']:20} measured {line['compute_us']:7.1f} us, "
+                f"model {guess:7.1f}  {errors[-1]:+6.1%}"
+            )
+    print(
+        f"  mean absolute error {statistics.mean(map(abs, errors)):.1%}, worst {max(map(abs, errors)):.1%}"
+    )
 
 
 def fit(found, gpu, shares):
-    """Prints which tile_rate and tile_start meet the covered products of calibration steps best, errors weighted by time."""
-    products = [judged for step in found for judged in step.judge(steps.shares(gpu), covered_only=True) if judged.product]
-    peak, total = gpu.peak_flop_per_ns["bf16"] / gpu.multiprocessors, sum(judged.measured_ns for judged in products)
+    """Prints which tile_rate and tile_start meet the covered products of calibration steps best,
+    errors weighted by time."""
+    products = [
+        judged
+        for step in found
+        for judged in step.judge(steps.shares(gpu), covered_only=True)
+        if judged.product
+    ]
+    peak, total = (
+        gpu.peak_flop_per_ns["bf16"] / gpu.multiprocessors,
+        sum(judged.measured_ns for judged in products),
+    )
     best = []
     for rate in range(76, 100):
         for start in range(0, 401, 50):
@@ -100,14 +134,22 @@ def fit(found, gpu, shares):
             for judged in products:
                 m, n, k, batch = judged.product[3:7]
                 alone_ns = judged.alone_ns / judged.launches
-                guess_ns = model.product_ns(alone_ns, tiles_of(m, n, batch), k, peak, gpu.multiprocessors)
+                guess_ns = model.product_ns(
+                    alone_ns, tiles_of(m, n, batch), k, peak, gpu.multiprocessors
+                )
                 wrong_ns += abs(guess_ns * judged.launches - judged.measured_ns)
             best.append((wrong_ns / total, rate, start))
     best.sort()
-    print("fit: mean absolute error over covered products of the calibration steps, tile_rate, tile_start")
+    print(
+        "fit: mean absolute error over covered products of the calibration steps, tile_rate, tile_start"
+    )
     for error, rate, start in best[:3]:
         print(f"  {error:.2%}  {rate}%  {start}")
-    file = next(error for error, rate, start in best if (rate, start) == (round(shares.tile_rate * 100), shares.tile_start))
+    file = next(
+        error
+        for error, rate, start in best
+        if (rate, start) == (round(shares.tile_rate * 100), shares.tile_start)
+    )
     print(f"  {file:.2%}  {shares.tile_rate:.0%}  {shares.tile_start}   as in the file")
 
 
@@ -118,26 +160,37 @@ def replay(name, step, gpu):
         print(f"  {name}: no launch beside a collective has an equal one alone")
         return
     judged_ns = sum(one.measured_ns for one in tiled)
-    print(f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of them have equal launches alone")
+    print(
+        f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of them have equal launches alone"
+    )
     for klass in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
         rows = [(a, b) for a, b in zip(tiled, flat) if klass is None or a.klass == klass]
         if not rows:
             continue
-        measured, alone, model, plain = (sum(values) for values in zip(
-            *((a.measured_ns, a.alone_ns, a.model_ns, b.model_ns) for a, b in rows)))
+        measured, alone, model, plain = (
+            sum(values)
+            for values in zip(
+                *((a.measured_ns, a.alone_ns, a.model_ns, b.model_ns) for a, b in rows)
+            )
+        )
         wrong = sum(abs(a.model_ns - a.measured_ns) for a, _ in rows) / measured
         wrong_flat = sum(abs(b.model_ns - b.measured_ns) for _, b in rows) / measured
-        print(f"    {steps.NAMES.get(klass, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
-              f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} ({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
-              f"one share for products {plain / 1e6:7.2f} ({plain / measured - 1:+6.1%}, {wrong_flat:5.1%})")
+        print(
+            f"    {steps.NAMES.get(klass, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
+            f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} ({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
+            f"one share for products {plain / 1e6:7.2f} ({plain / measured - 1:+6.1%}, {wrong_flat:5.1%})"
+        )
 
 
 def collectives(name, step, alone_ns):
-    """Prints how much longer collectives took than the model says they do alone: all of them, and the tenth that waited least."""
+    """Prints how much longer collectives took than the model says they do alone: all of them, and
+    the tenth that waited least."""
     for kind, ratios in step.ratios(alone_ns).items():
         tenth = ratios[: max(1, len(ratios) // 10)]
-        print(f"  {name} {kind:14} {len(ratios):4}: least {ratios[0]:.2f}, first tenth {statistics.mean(tenth):.2f}, "
-              f"median {statistics.median(ratios):.2f}")
+        print(
+            f"  {name} {kind:14} {len(ratios):4}: least {ratios[0]:.2f}, first tenth {statistics.mean(tenth):.2f}, "
+            f"median {statistics.median(ratios):.2f}"
+        )
 
 
 def main():
@@ -159,13 +212,17 @@ def main():
         if one.trace and one.gpus > 1 and trace.is_file():
             found[one.set][one.name] = steps.Step(trace, DATA / "shapes" / f"{one.name}.json.gz")
     if options.also:
-        found["calibration"]["another machine"] = steps.Step(options.also, DATA / "shapes" / "8b-fsdp-4k.json.gz")
+        found["calibration"]["another machine"] = steps.Step(
+            options.also, DATA / "shapes" / "8b-fsdp-4k.json.gz"
+        )
     fit(list(found["calibration"].values()), gpu, shares)
     for which, each in found.items():
         print(f"{which}: kernels of real steps, replayed beside the step's own collectives")
         for name, step in each.items():
             replay(name, step, gpu)
-        print(f"{which}: large collectives beside compute, over the model's time alone (it contains the wait for other ranks)")
+        print(
+            f"{which}: large collectives beside compute, over the model's time alone (it contains the wait for other ranks)"
+        )
         for name, step in each.items():
             collectives(name, step, alone_ns)
         if which == "calibration":

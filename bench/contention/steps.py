@@ -1,9 +1,12 @@
-"""One profiled step of a real job: its kernels, the collectives beside them, and what the contention model makes of both.
+"""One profiled step of a real job: its kernels, the collectives beside them, and what the
+contention model makes of both.
 
-Why it exists: pairs of one kernel and one collective in short bursts are not a training step, where the power limit has taken
-part of what contention would. What a kernel takes when a collective covers it is compared with launches of the same kernel, in
-the same step, that none touches. A trace holds one rank, so the time of a collective in it contains the wait for the others.
+Why it exists: pairs of one kernel and one collective in short bursts are not a training step, where
+the power limit has taken part of what contention would. What a kernel takes when a collective
+covers it is compared with launches of the same kernel, in the same step, that none touches. A trace
+holds one rank, so the time of a collective in it contains the wait for the others.
 """
+
 import json
 import statistics
 from collections import defaultdict
@@ -17,14 +20,19 @@ from phantora_ns.kernels.traces import GEMM_OPERATORS, gemm_fields, join_shapes,
 from phantora_ns.sim.contention import Activity
 
 NAMES = {MEMORY_BOUND: "memory", COMPUTE_BOUND: "gemm", ATTENTION_BOUND: "attention"}
-KINDS = {"AllReduce": 0, "AllGather": 1, "ReduceScatter": 2}  # by the name of NCCL's kernel; numbers as in sim/collectives.py
+KINDS = {
+    "AllReduce": 0,
+    "AllGather": 1,
+    "ReduceScatter": 2,
+}  # by the name of NCCL's kernel; numbers as in sim/collectives.py
 ITEM_BYTES = {"BFloat16": 2, "Half": 2, "Float": 4}
 FREE, COVERED = 0.01, 0.98  # share of a launch beside collectives
-STEADY = 1.3                # launches alone that differ by more are not of one kind
+STEADY = 1.3  # launches alone that differ by more are not of one kind
 
 
 class Launch(NamedTuple):
-    """One kernel: what tells equal launches, its class, its product if it is one, and when it ran, in ns of the trace's clock."""
+    """One kernel: what tells equal launches, its class, its product if it is one, and when it ran,
+    in ns of the trace's clock."""
 
     key: tuple
     klass: int
@@ -45,7 +53,8 @@ class Collective(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Launches of one kernel and product that collectives touch, in sums of ns: as measured, alone, and by the model."""
+    """Launches of one kernel and product that collectives touch, in sums of ns: as measured, alone,
+    and by the model."""
 
     klass: int
     product: list | None
@@ -60,7 +69,11 @@ def class_of(name):
     name = name.lower()
     if any(word in name for word in ("sdpa", "flash", "attention")):
         return ATTENTION_BOUND
-    return COMPUTE_BOUND if any(word in name for word in ("gemm", "nvjet", "cutlass")) else MEMORY_BOUND
+    return (
+        COMPUTE_BOUND
+        if any(word in name for word in ("gemm", "nvjet", "cutlass"))
+        else MEMORY_BOUND
+    )
 
 
 def nanoseconds(event):
@@ -69,87 +82,145 @@ def nanoseconds(event):
 
 
 class Step:
-    """A trace with the record of its operators' shapes (bench/kernels/shapes.py). Raises TraceError and OSError."""
+    """A trace with the record of its operators' shapes (bench/kernels/shapes.py). Raises TraceError
+    and OSError."""
 
     def __init__(self, path, shapes):
         events = read_events(path)
         join_shapes(events, shapes)
-        operators = {e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and "External id" in e["args"]}
-        gpu = sorted((e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"])
+        operators = {
+            e["args"]["External id"]: e
+            for e in events
+            if e.get("cat") == "cpu_op" and "External id" in e["args"]
+        }
+        gpu = sorted(
+            (e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")),
+            key=lambda e: e["ts"],
+        )
         nccl = [e for e in gpu if e["name"].startswith("ncclDev")]
         self.collectives = [c for c in map(self._collective, nccl) if c is not None]
         self.busy = Activity()
         for number, event in enumerate(nccl):
             self.busy.put(number, *nanoseconds(event))
         self.spans = _union(nanoseconds(event) for event in nccl)
-        self.launches = [self._launch(e, operators.get(e["args"].get("External id"))) for e in gpu if e not in nccl]
+        self.launches = [
+            self._launch(e, operators.get(e["args"].get("External id")))
+            for e in gpu
+            if e not in nccl
+        ]
 
     @staticmethod
     def _collective(event):
         arguments = event["args"]
         kind = next((kind for kind in KINDS if kind in event["name"]), None)
-        if kind is None or arguments.get("dtype") not in ITEM_BYTES or "In msg nelems" not in arguments:
+        if (
+            kind is None
+            or arguments.get("dtype") not in ITEM_BYTES
+            or "In msg nelems" not in arguments
+        ):
             return None
         size = arguments["In msg nelems"] * ITEM_BYTES[arguments["dtype"]]
         ranks = tuple(json.loads(arguments["Process Group Ranks"]))
-        return Collective(kind, size // len(ranks) if kind == "ReduceScatter" else size, ranks, *nanoseconds(event))
+        return Collective(
+            kind,
+            size // len(ranks) if kind == "ReduceScatter" else size,
+            ranks,
+            *nanoseconds(event),
+        )
 
     def _launch(self, event, operator):
         arguments, begin_end = event["args"], nanoseconds(event)
         dims = json.dumps(operator["args"].get("Input Dims")) if operator else ""
-        key = event["name"], tuple(arguments.get("grid", ())), arguments.get("bytes"), operator["name"] if operator else "", dims
+        key = (
+            event["name"],
+            tuple(arguments.get("grid", ())),
+            arguments.get("bytes"),
+            operator["name"] if operator else "",
+            dims,
+        )
         klass = class_of(event["name"])
-        plain = klass == COMPUTE_BOUND and operator is not None and operator["name"] in GEMM_OPERATORS
+        plain = (
+            klass == COMPUTE_BOUND and operator is not None and operator["name"] in GEMM_OPERATORS
+        )
         product = gemm_fields(operator, "tf32" in event["name"]) if plain else None
         return Launch(key, klass, product, *begin_end, _covered(self.spans, *begin_end))
 
     @cached_property
     def alone(self):
-        """Median ns of the launches of each key that no collective touches, where there are any and they agree."""
+        """Median ns of the launches of each key that no collective touches, where there are any and
+        they agree."""
         found = defaultdict(list)
         for launch in self.launches:
             if launch.covered_ns <= FREE * (launch.end_ns - launch.begin_ns):
                 found[launch.key].append(launch.end_ns - launch.begin_ns)
-        return {key: statistics.median(ns) for key, ns in found.items() if max(ns) <= STEADY * statistics.median(ns)}
+        return {
+            key: statistics.median(ns)
+            for key, ns in found.items()
+            if max(ns) <= STEADY * statistics.median(ns)
+        }
 
     def judge(self, permille, covered_only=False):
-        """Every kind of launch that collectives touch, replayed beside the trace's own collectives; `permille` as in Drags."""
+        """Every kind of launch that collectives touch, replayed beside the trace's own collectives;
+        `permille` as in Drags."""
         found = defaultdict(list)
         for launch in self.launches:
-            if launch.covered_ns > (COVERED if covered_only else FREE) * (launch.end_ns - launch.begin_ns):
+            if launch.covered_ns > (COVERED if covered_only else FREE) * (
+                launch.end_ns - launch.begin_ns
+            ):
                 found[launch.key].append(launch)
         for key, launches in found.items():
             alone_ns = round(self.alone.get(key, 0))
             if not alone_ns:
                 continue
             klass, product = launches[0].klass, launches[0].product
-            drag_ns = alone_ns * permille(signature.GEMM if product else signature.KERNEL, product or [], alone_ns, klass) // 1000
-            model_ns = sum(self.busy.finish_ns(v.begin_ns, alone_ns, drag_ns) - v.begin_ns for v in launches)
+            drag_ns = (
+                alone_ns
+                * permille(
+                    signature.GEMM if product else signature.KERNEL, product or [], alone_ns, klass
+                )
+                // 1000
+            )
+            model_ns = sum(
+                self.busy.finish_ns(v.begin_ns, alone_ns, drag_ns) - v.begin_ns for v in launches
+            )
             measured_ns = sum(v.end_ns - v.begin_ns for v in launches)
-            yield Judged(klass, product, len(launches), measured_ns, alone_ns * len(launches), model_ns)
+            yield Judged(
+                klass, product, len(launches), measured_ns, alone_ns * len(launches), model_ns
+            )
 
     @cached_property
     def touched_ns(self):
         """Time of all launches that collectives touch, those that cannot be judged too."""
-        return sum(v.end_ns - v.begin_ns for v in self.launches if v.covered_ns > FREE * (v.end_ns - v.begin_ns))
+        return sum(
+            v.end_ns - v.begin_ns
+            for v in self.launches
+            if v.covered_ns > FREE * (v.end_ns - v.begin_ns)
+        )
 
     def ratios(self, alone_ns, least_bytes=1 << 24, least_beside=0.9):
-        """By kind: (time over `alone_ns(collective)`) of the large collectives that compute covers, in rising order."""
+        """By kind: (time over `alone_ns(collective)`) of the large collectives that compute covers,
+        in rising order."""
         compute = _union((v.begin_ns, v.end_ns) for v in self.launches)
         found = defaultdict(list)
         for one in self.collectives:
             length_ns = one.end_ns - one.begin_ns
-            if one.count_bytes >= least_bytes and _covered(compute, one.begin_ns, one.end_ns) > least_beside * length_ns:
+            if (
+                one.count_bytes >= least_bytes
+                and _covered(compute, one.begin_ns, one.end_ns) > least_beside * length_ns
+            ):
                 found[one.kind].append(length_ns / alone_ns(one))
         return {kind: sorted(values) for kind, values in found.items()}
 
 
 def shares(gpu, product=None):
-    """As `Drags(gpu).permille`; `product`: one share (permille) for every matrix product instead."""
+    """As `Drags(gpu).permille`; `product`: one share (permille) for every matrix product
+    instead."""
     permille = Drags(gpu).permille
     if product is None:
         return permille
-    return lambda kind, fields, ns, klass: product if kind == signature.GEMM else permille(kind, fields, ns, klass)
+    return lambda kind, fields, ns, klass: (
+        product if kind == signature.GEMM else permille(kind, fields, ns, klass)
+    )
 
 
 def _union(spans):

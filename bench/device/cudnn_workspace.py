@@ -1,16 +1,20 @@
 """Measures, on a real GPU, how many bytes of workspace cuDNN asks PyTorch for.
 
-Why it exists: PyTorch allocates exactly what cuDNN's execution plan says it needs, and we promise a real GPU's peak
-memory to the byte, so libintercept/simulated/cudnn_real.c needs cuDNN's own figures, which are published nowhere. The
-caching allocator's history lists every allocation of a call with the size that was *requested* (before rounding); what
-is neither an output of the call nor a copy made by PyTorch is the workspace.
+Why it exists: PyTorch allocates exactly what cuDNN's execution plan says it needs, and we promise a
+real GPU's peak memory to the byte, so libintercept/simulated/cudnn_real.c needs cuDNN's own
+figures, which are published nowhere. The caching allocator's history lists every allocation of a
+call with the size that was *requested* (before rounding); what is neither an output of the call nor
+a copy made by PyTorch is the workspace.
 
-Needs only torch (and its CUDA wheels) and a GPU. Prints one JSON object per line: first the machine, then one per case:
+Needs only torch (and its CUDA wheels) and a GPU. Prints one JSON object per line: first the
+machine, then one per case:
 
-    python cudnn_workspace.py [--grid star|full] [--only sdpa|conv] [--seconds 300] > workspace.jsonl
+    python cudnn_workspace.py [--grid star|full] [--only sdpa|conv] [--seconds 300] >
+    workspace.jsonl
 
-`allocations`: requested bytes in the order of the calls; `outputs`: bytes of the tensors that the call returned;
-`workspace`: the allocations left once each output has taken one of its size (a list: [] no workspace, [n] the usual).
+`allocations`: requested bytes in the order of the calls; `outputs`: bytes of the tensors that the
+call returned; `workspace`: the allocations left once each output has taken one of its size (a list:
+[] no workspace, [n] the usual).
 """
 
 import argparse
@@ -33,7 +37,8 @@ SDPA_AXES = {
     "d": [32, 64, 72, 96, 128],
     "causal": [True, False],
 }
-# ResNet-50, the 53 convolutions without repetition: (in, out, kernel, stride, padding, input height = width)
+# ResNet-50, the 53 convolutions without repetition: (in, out, kernel, stride, padding, input height
+# = width)
 RESNET50 = [
     (3, 64, 7, 2, 3, 224),
     (64, 64, 1, 1, 0, 56),
@@ -67,8 +72,11 @@ def trace_length():
 
 
 def allocations_of(call):
-    """Runs `call` and returns (its tensors, requested bytes of each allocation it made, in order)."""
-    torch.cuda.memory._record_memory_history("all", context=None, max_entries=1_000_000, clear_history=True)
+    """Runs `call` and returns (its tensors, requested bytes of each allocation it made, in
+    order)."""
+    torch.cuda.memory._record_memory_history(
+        "all", context=None, max_entries=1_000_000, clear_history=True
+    )
     start = trace_length()
     results = call()
     torch.cuda.synchronize()
@@ -84,7 +92,8 @@ def storage_bytes(tensor):
 
 
 def measure(call):
-    """One warm call (plans are built and cached in it), then the measured one. Returns the record's fields."""
+    """One warm call (plans are built and cached in it), then the measured one. Returns the record's
+    fields."""
     call()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -138,7 +147,12 @@ def sdpa_cases(grid):
         yield from case(sq=sq, skv=skv, causal=False, hkv=32)
     if grid == "full":
         product = itertools.product(
-            (1, 2, 3, 4), (8, 16, 24, 32, 40), (0, 1), (256, 1024, 4096, 8192, 16384), (64, 128), (True, False)
+            (1, 2, 3, 4),
+            (8, 16, 24, 32, 40),
+            (0, 1),
+            (256, 1024, 4096, 8192, 16384),
+            (64, 128),
+            (True, False),
         )
         for b, hq, grouped, s, d, causal in product:
             yield from case(b=b, hq=hq, hkv=8 if grouped else hq, sq=s, skv=s, d=d, causal=causal)
@@ -147,25 +161,36 @@ def sdpa_cases(grid):
 def sdpa(shape, dtype, layout, with_stats=True):
     """Forward and backward of cuDNN attention for one shape; prints a line for each.
 
-    layout "bshd": tensors are views of (batch, sequence, heads, d), as language models make them; "bhsd": contiguous.
+    layout "bshd": tensors are views of (batch, sequence, heads, d), as language models make them;
+    "bhsd": contiguous.
     """
 
     def make(heads, seq):
         if layout == "bshd":
-            return torch.randn(shape["b"], seq, heads, shape["d"], device="cuda", dtype=dtype).transpose(1, 2)
+            return torch.randn(
+                shape["b"], seq, heads, shape["d"], device="cuda", dtype=dtype
+            ).transpose(1, 2)
         return torch.randn(shape["b"], heads, seq, shape["d"], device="cuda", dtype=dtype)
 
     base = dict(op="sdpa", dtype=str(dtype), layout=layout, **shape)
     try:
-        q, k, v = make(shape["hq"], shape["sq"]), make(shape["hkv"], shape["skv"]), make(shape["hkv"], shape["skv"])
+        q, k, v = (
+            make(shape["hq"], shape["sq"]),
+            make(shape["hkv"], shape["skv"]),
+            make(shape["hkv"], shape["skv"]),
+        )
         forward = measure(
-            lambda: ATEN._scaled_dot_product_cudnn_attention(q, k, v, None, with_stats, 0.0, shape["causal"], False)
+            lambda: ATEN._scaled_dot_product_cudnn_attention(
+                q, k, v, None, with_stats, 0.0, shape["causal"], False
+            )
         )
         emit(dict(base, direction="forward" if with_stats else "inference", **forward))
         if not with_stats:
             return
         inputs = [t.requires_grad_() for t in (q, k, v)]
-        out = ATEN._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, shape["causal"], False)[0]
+        out = ATEN._scaled_dot_product_cudnn_attention(
+            q, k, v, None, True, 0.0, shape["causal"], False
+        )[0]
         grad = torch.randn_like(out)
         backward = measure(lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True))
         emit(dict(base, direction="backward", **backward))
@@ -190,13 +215,23 @@ def conv(batch, layer, dtype, channels_last, benchmark, tf32):
     memory = torch.channels_last if channels_last else torch.contiguous_format
     try:
         x = torch.randn(batch, cin, size, size, device="cuda", dtype=dtype).to(memory_format=memory)
-        w = torch.randn(cout, cin, kernel, kernel, device="cuda", dtype=dtype).to(memory_format=memory)
+        w = torch.randn(cout, cin, kernel, kernel, device="cuda", dtype=dtype).to(
+            memory_format=memory
+        )
         geometry = ([stride, stride], [padding, padding], [1, 1], False, [0, 0], 1)
         y = ATEN.convolution(x, w, None, *geometry)
         grad = torch.randn_like(y)
-        emit(dict(base, direction="forward", **measure(lambda: [ATEN.convolution(x, w, None, *geometry)])))
+        emit(
+            dict(
+                base,
+                direction="forward",
+                **measure(lambda: [ATEN.convolution(x, w, None, *geometry)]),
+            )
+        )
         for direction, mask in (("dgrad", [True, False, False]), ("wgrad", [False, True, False])):
-            record = measure(lambda mask=mask: ATEN.convolution_backward(grad, x, w, [0], *geometry, mask))
+            record = measure(
+                lambda mask=mask: ATEN.convolution_backward(grad, x, w, [0], *geometry, mask)
+            )
             emit(dict(base, direction=direction, **record))
     except (RuntimeError, ValueError) as error:
         emit(dict(base, error=str(error).splitlines()[0][:200]))
@@ -207,17 +242,34 @@ def batch_norm(batch, channels, size, dtype, channels_last):
 
     The forward's outputs are the result, the saved mean and variance, and the reserve space.
     """
-    base = dict(op="batch_norm", dtype=str(dtype), channels_last=channels_last, batch=batch, channels=channels, size=size)
+    base = dict(
+        op="batch_norm",
+        dtype=str(dtype),
+        channels_last=channels_last,
+        batch=batch,
+        channels=channels,
+        size=size,
+    )
     memory = torch.channels_last if channels_last else torch.contiguous_format
     try:
-        x = torch.randn(batch, channels, size, size, device="cuda", dtype=dtype).to(memory_format=memory)
+        x = torch.randn(batch, channels, size, size, device="cuda", dtype=dtype).to(
+            memory_format=memory
+        )
         weight, bias, mean, variance = (torch.ones(channels, device="cuda") for _ in range(4))
-        forward = measure(lambda: ATEN.cudnn_batch_norm(x, weight, bias, mean, variance, True, 0.1, 1e-5))
+        forward = measure(
+            lambda: ATEN.cudnn_batch_norm(x, weight, bias, mean, variance, True, 0.1, 1e-5)
+        )
         y, saved_mean, saved_variance, reserve = forward["results"]
         emit(dict(base, direction="forward", reserve=reserve.numel(), **forward))
         grad = torch.randn_like(y)
         arguments = (x, grad, weight, mean, variance, saved_mean, saved_variance, 1e-5, reserve)
-        emit(dict(base, direction="backward", **measure(lambda: ATEN.cudnn_batch_norm_backward(*arguments))))
+        emit(
+            dict(
+                base,
+                direction="backward",
+                **measure(lambda: ATEN.cudnn_batch_norm_backward(*arguments)),
+            )
+        )
     except (RuntimeError, ValueError) as error:
         emit(dict(base, error=str(error).splitlines()[0][:200]))
 
@@ -227,7 +279,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--grid", choices=("star", "full"), default="star")
     parser.add_argument("--only", choices=("sdpa", "conv"), help="only these operations")
-    parser.add_argument("--seconds", type=float, default=420, help="stop starting new cases after this many seconds")
+    parser.add_argument(
+        "--seconds", type=float, default=420, help="stop starting new cases after this many seconds"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("cudnn_workspace.py: no CUDA device: run it on the GPU whose figures are wanted")
@@ -246,7 +300,12 @@ def main():
     work = []
     if options.only != "conv":
         work += [lambda s=s: sdpa(s, torch.bfloat16, "bshd") for s in sdpa_cases("star")]
-        few = [dict(SDPA_BASE), dict(SDPA_BASE, hkv=32), dict(SDPA_BASE, d=64, hkv=32), dict(SDPA_BASE, sq=1000, skv=1000)]
+        few = [
+            dict(SDPA_BASE),
+            dict(SDPA_BASE, hkv=32),
+            dict(SDPA_BASE, d=64, hkv=32),
+            dict(SDPA_BASE, sq=1000, skv=1000),
+        ]
         work += [lambda s=s: sdpa(s, torch.bfloat16, "bhsd") for s in few]
         work += [lambda s=s: sdpa(s, torch.float16, "bshd") for s in few]
         work += [lambda s=s: sdpa(s, torch.bfloat16, "bshd", with_stats=False) for s in few]
@@ -261,7 +320,15 @@ def main():
             (64, torch.bfloat16, True, True, True),
         ]
         work += [lambda v=v, y=y: conv(v[0], y, *v[1:]) for v in variants for y in RESNET50]
-        shapes = [(64, 64, 112), (64, 64, 56), (64, 256, 56), (64, 512, 28), (64, 1024, 14), (64, 2048, 7), (8, 64, 56)]
+        shapes = [
+            (64, 64, 112),
+            (64, 64, 56),
+            (64, 256, 56),
+            (64, 512, 28),
+            (64, 1024, 14),
+            (64, 2048, 7),
+            (8, 64, 56),
+        ]
         kinds = [(torch.float32, False), (torch.float32, True), (torch.float16, True)]
         work += [lambda s=s, k=k: batch_norm(*s, *k) for k in kinds for s in shapes]
     if options.grid == "full" and options.only != "conv":

@@ -1,8 +1,10 @@
-"""How fast is the flow simulator? Flows per second on collectives and on a fat tree; what a rollback costs against its depth.
+"""How fast is the flow simulator? Flows per second on collectives and on a fat tree; what a
+rollback costs against its depth.
 
-Why it exists: the numbers behind "fast" must be repeatable. `python bench/flows/run.py [--engine native|python] [--full]`
-prints one line per measurement; --full adds the all-to-all of 432 hosts with sizes that differ, which takes minutes.
-`simgrid/compare.py` beside it runs the same schedules through SimGrid too.
+Why it exists: the numbers behind "fast" must be repeatable. `python bench/flows/run.py [--engine
+native|python] [--full]` prints one line per measurement; --full adds the all-to-all of 432 hosts
+with sizes that differ, which takes minutes. `simgrid/compare.py` beside it runs the same schedules
+through SimGrid too.
 """
 
 import argparse
@@ -54,7 +56,8 @@ def run_ring_singly(engine, hosts, flows):
 
 
 def run_ring_as_one(engine, hosts, steps):
-    """The same ring as one flow that needs all its links at once: how a pipelined ring behaves, and one object."""
+    """The same ring as one flow that needs all its links at once: how a pipelined ring behaves, and
+    one object."""
     simulator = FlowSimulator(schedules.star(hosts), engine=engine)
     links = [link for route, _ in next(schedules.ring_steps(hosts, hosts)) for link in route]
     now = 0
@@ -77,7 +80,8 @@ def run_random(engine, flows):
 
 
 def rollback_depths(engine):
-    """A flow inserted d flows back in a long schedule on the fat tree, and all that it moves computed again."""
+    """A flow inserted d flows back in a long schedule on the fat tree, and all that it moves
+    computed again."""
     flows = schedules.random_pairs(432, 20_000, 20_000_000)
     for depth in (1, 10, 100, 1000, 10_000):
         simulator = FlowSimulator(schedules.fat_tree(), engine=engine)
@@ -89,7 +93,10 @@ def rollback_depths(engine):
         simulator.completion_ns(late)
         cost = time.process_time() - before
         again = simulator.events - events
-        print(f"rollback {depth:6d} flows deep: {cost * 1e3:9.3f} ms, {again:6d} events run again", flush=True)
+        print(
+            f"rollback {depth:6d} flows deep: {cost * 1e3:9.3f} ms, {again:6d} events run again",
+            flush=True,
+        )
 
 
 def main():
@@ -101,19 +108,35 @@ def main():
     scale = 1 if arguments.engine == "native" else 10
     for hosts, flows in ((128, 256_000), (1024, 256_000), (8192, 262_144)):
         flows = max(hosts, flows // scale)
-        measure(f"ring of {hosts}, hop by hop", flows, lambda h=hosts, f=flows: run_ring(engine, h, f))
-        measure(f"ring of {hosts}, hop by hop, handle by handle", flows, lambda h=hosts, f=flows: run_ring_singly(engine, h, f))
+        measure(
+            f"ring of {hosts}, hop by hop", flows, lambda h=hosts, f=flows: run_ring(engine, h, f)
+        )
+        measure(
+            f"ring of {hosts}, hop by hop, handle by handle",
+            flows,
+            lambda h=hosts, f=flows: run_ring_singly(engine, h, f),
+        )
     for hosts in (128, 1024, 8192):
-        measure(f"ring of {hosts}, one flow over all hops", 200 * hosts, lambda h=hosts: run_ring_as_one(engine, h, 200))
+        measure(
+            f"ring of {hosts}, one flow over all hops",
+            200 * hosts,
+            lambda h=hosts: run_ring_as_one(engine, h, 200),
+        )
     for hosts, equal in ((64, True), (64, False), (432, True), (432, False)):
-        if (hosts == 432 and not equal and not arguments.full) or (hosts == 432 and arguments.engine == "python"):
+        if (hosts == 432 and not equal and not arguments.full) or (
+            hosts == 432 and arguments.engine == "python"
+        ):
             continue
         flows = schedules.all_to_all(hosts, equal)
         sizes = "equal sizes" if equal else "sizes that differ"
         name = f"all-to-all of {hosts} hosts of a fat tree, {sizes}"
         measure(name, len(flows), lambda f=flows: run_all_to_all(engine, schedules.fat_tree(), f))
     flows = schedules.random_pairs(432, 186_192 // scale, 186_192_000 // scale)
-    measure("random pairs on the fat tree, one flow per us", len(flows), lambda: run_random(engine, flows))
+    measure(
+        "random pairs on the fat tree, one flow per us",
+        len(flows),
+        lambda: run_random(engine, flows),
+    )
     rollback_depths(engine)
 
 

@@ -1,10 +1,13 @@
 """Runs the jobs of jobs.py simulated, and says how far that is from what real.py measured.
 
-    python bench/frameworks/compare.py [--only NAME,NAME] [--gpus 1,2] [--host-time model] [--out FILE] [-- PHANTORA-NS OPTIONS]
+    python bench/frameworks/compare.py [--only NAME,NAME] [--gpus 1,2] [--host-time model] [--out
+    FILE] [-- PHANTORA-NS OPTIONS]
 
-Why it exists: the one place that says what the simulation of an unmodified framework is worth. Real runs: h200.jsonl, the lines
-that real.py wrote (of a job measured twice, the last). Both are medians over the same steps of the same command line.
+Why it exists: the one place that says what the simulation of an unmodified framework is worth. Real
+runs: h200.jsonl, the lines that real.py wrote (of a job measured twice, the last). Both are medians
+over the same steps of the same command line.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -18,12 +21,15 @@ from real import make_assets, run, words
 
 REAL = HERE / "h200.jsonl"
 SECONDS = 1800
-HEADER = (f"{'job':28s} GPUs  {'real ms':>9s}  spread simulated   error  "
-          "simulated less real bytes: allocated, reserved")
+HEADER = (
+    f"{'job':28s} GPUs  {'real ms':>9s}  spread simulated   error  "
+    "simulated less real bytes: allocated, reserved"
+)
 
 
 def real_runs(path: Path = REAL) -> dict[str, dict]:
-    """name -> the last good line of each job, over the steps that are timed now; empty where nothing was measured."""
+    """name -> the last good line of each job, over the steps that are timed now; empty where
+    nothing was measured."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return {line["job"]: line | summary(line["step_ms"]) for line in lines if "median_ms" in line}
 
@@ -35,9 +41,20 @@ def simulate(job: Job, ours: list[str]) -> dict:
     """
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch, "report.json")
-        # kernel times that this user has recorded would come first, and nobody else would get the same table
+        # kernel times that this user has recorded would come first, and nobody else would get the
+        # same table
         extra = environment(job) | {"XDG_DATA_HOME": scratch}
-        command = [sys.executable, "-m", "phantora_ns", "--leaders", "none", "--quiet", *ours, "--report", str(report)]
+        command = [
+            sys.executable,
+            "-m",
+            "phantora_ns",
+            "--leaders",
+            "none",
+            "--quiet",
+            *ours,
+            "--report",
+            str(report),
+        ]
         status, text, seconds = run([*command, "torchrun", *words(job)], extra, SECONDS)
         try:
             found = job.read(text) | {"job": job.name, "wall_s": round(seconds, 1)}
@@ -49,34 +66,45 @@ def simulate(job: Job, ours: list[str]) -> dict:
 
 def row(job: Job, real: dict | None, found: dict) -> str:
     """A line of the table; peaks are compared to the byte, on the rank that differs most."""
+
     def peak(key: str) -> str:
         if real is None:
             return f"{max(found[key]):,}"
-        difference = max((ours - theirs for ours, theirs in zip(found[key], real[key], strict=True)), key=abs)
+        difference = max(
+            (ours - theirs for ours, theirs in zip(found[key], real[key], strict=True)), key=abs
+        )
         return f"{difference:+,}" if difference else "equal"
 
     truth = f"{'-':>9s} {'-':>7s} {found['median_ms']:9.2f} {'-':>7s}"
     if real is not None:
-        truth = (f"{real['median_ms']:9.2f} {real['spread']:7.1%} {found['median_ms']:9.2f} "
-                 f"{found['median_ms'] / real['median_ms'] - 1:+7.1%}")
-    return f"{job.name:28s} {job.gpus:4d}  {truth}  {peak('peak_allocated')}, {peak('peak_reserved')}"
+        truth = (
+            f"{real['median_ms']:9.2f} {real['spread']:7.1%} {found['median_ms']:9.2f} "
+            f"{found['median_ms'] / real['median_ms'] - 1:+7.1%}"
+        )
+    return (
+        f"{job.name:28s} {job.gpus:4d}  {truth}  {peak('peak_allocated')}, {peak('peak_reserved')}"
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="What follows -- is passed to phantora-ns.")
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], epilog="What follows -- is passed to phantora-ns."
+    )
     parser.add_argument("--only", help="these jobs, comma-separated")
     parser.add_argument("--gpus", default="1,2")
     parser.add_argument("--host-time", default="model", choices=["measured", "model", "none"])
     parser.add_argument("--out", type=Path, help="the simulated results, one JSON line each")
     given = sys.argv[1:]
     split = given.index("--") if "--" in given else len(given)
-    options, ours = parser.parse_args(given[:split]), ["--host-time", "", *given[split + 1:]]
+    options, ours = parser.parse_args(given[:split]), ["--host-time", "", *given[split + 1 :]]
     ours[1] = options.host_time
     truth, failed = real_runs(), 0
     make_assets()
     print(HEADER, flush=True)
     for job in JOBS:
-        if (options.only and job.name not in options.only.split(",")) or str(job.gpus) not in options.gpus.split(","):
+        if (options.only and job.name not in options.only.split(",")) or str(
+            job.gpus
+        ) not in options.gpus.split(","):
             continue
         try:
             found = simulate(job, ours)

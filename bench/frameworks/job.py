@@ -1,14 +1,18 @@
-"""Runs a training script or module as python would, and says at its end what the log of few frameworks says.
+"""Runs a training script or module as python would, and says at its end what the log of few
+frameworks says.
 
     torchrun --nproc-per-node N bench/frameworks/job.py [-m MODULE | SCRIPT] ARGUMENTS...
 
-Why it exists: peaks of memory in bytes and the times of optimizer steps must be had of every framework alike, on a GPU as under
-the simulator, from jobs whose scripts know of neither. Each rank prints one line, `BENCH {...}`: the peaks of its allocator (also
-where the job resets them), the simulated or real clock at each optimizer step, and how many of those there were.
+Why it exists: peaks of memory in bytes and the times of optimizer steps must be had of every
+framework alike, on a GPU as under the simulator, from jobs whose scripts know of neither. Each rank
+prints one line, `BENCH {...}`: the peaks of its allocator (also where the job resets them), the
+simulated or real clock at each optimizer step, and how many of those there were.
 
-BENCH_TRACE=FILE, BENCH_TRACE_FROM=N: rank 0 writes the GPU's activity between its N-th optimizer step and its last
-(BENCH_TRACE_TO) there, as a Kineto trace; that step's own time is then worth nothing.
+BENCH_TRACE=FILE, BENCH_TRACE_FROM=N: rank 0 writes the GPU's activity between its N-th optimizer
+step and its last (BENCH_TRACE_TO) there, as a Kineto trace; that step's own time is then worth
+nothing.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -32,7 +36,9 @@ class Watch:
         self.updates: list[float] = []
         self.profiler = None
         self.reset = torch.cuda.reset_peak_memory_stats
-        torch.cuda.reset_peak_memory_stats = torch.cuda.memory.reset_peak_memory_stats = self.before_reset
+        torch.cuda.reset_peak_memory_stats = torch.cuda.memory.reset_peak_memory_stats = (
+            self.before_reset
+        )
         register_optimizer_step_post_hook(self.stepped)
         atexit.register(self.say)
 
@@ -46,14 +52,17 @@ class Watch:
         self.reset(device)
 
     def stepped(self, optimizer, _args, _kwargs) -> None:
-        """After each step of an optimizer that is one itself; TorchTitan's and accelerate's wrappers count no second time."""
+        """After each step of an optimizer that is one itself; TorchTitan's and accelerate's
+        wrappers count no second time."""
         if getattr(optimizer, "optimizers", None) or hasattr(optimizer, "accelerator_state"):
             return
         self.updates.append(time.perf_counter())
         trace = os.environ.get("BENCH_TRACE")
         if trace and RANK == 0 and len(self.updates) == int(os.environ["BENCH_TRACE_FROM"]):
             torch.cuda.synchronize()
-            self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self.profiler = torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CUDA]
+            )
             self.profiler.start()
         if self.profiler is not None and len(self.updates) == int(os.environ["BENCH_TRACE_TO"]):
             torch.cuda.synchronize()
@@ -63,9 +72,14 @@ class Watch:
 
     def say(self) -> None:
         self.look()
-        line = {"rank": RANK, "peak_allocated": self.allocated, "peak_reserved": self.reserved, "update_count": len(self.updates),
-                "updates": [round(at - self.updates[0], 6) for at in self.updates],
-                "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else None}
+        line = {
+            "rank": RANK,
+            "peak_allocated": self.allocated,
+            "peak_reserved": self.reserved,
+            "update_count": len(self.updates),
+            "updates": [round(at - self.updates[0], 6) for at in self.updates],
+            "device": torch.cuda.get_device_name() if torch.cuda.is_initialized() else None,
+        }
         os.write(1, f"\nBENCH {json.dumps(line)}\n".encode())
 
 

@@ -1,12 +1,15 @@
-"""Runs the jobs of jobs.py on the real GPUs of this machine, one after another, and keeps what their logs say.
+"""Runs the jobs of jobs.py on the real GPUs of this machine, one after another, and keeps what
+their logs say.
 
     python bench/frameworks/real.py OUT_DIR --gpus 1 [--budget 400] [--only NAME,NAME] [--no-traces]
 
-Why it exists: that a framework's run is simulated well can only be said against a real one. OUT_DIR/real.jsonl gets one line per
-job as it ends (compare.py says what it must hold), OUT_DIR/real.log the end of every log, OUT_DIR/traces.tar a Kineto trace
-of the last step of each (rank 0, the GPU's activity only). A job that fails, or takes longer than it may, is recorded as that,
-and the next one starts; none is started that would not end within the budget (seconds).
+Why it exists: that a framework's run is simulated well can only be said against a real one.
+OUT_DIR/real.jsonl gets one line per job as it ends (compare.py says what it must hold),
+OUT_DIR/real.log the end of every log, OUT_DIR/traces.tar a Kineto trace of the last step of each
+(rank 0, the GPU's activity only). A job that fails, or takes longer than it may, is recorded as
+that, and the next one starts; none is started that would not end within the budget (seconds).
 """
+
 from __future__ import annotations
 
 import argparse
@@ -28,13 +31,23 @@ KEPT_LOG = 6000  # characters
 
 
 def run(command: list[str], extra: dict, seconds: float) -> tuple[int | str, str, float]:
-    """(exit status or what ended it, all that was printed, seconds) of a command in a process group of its own."""
+    """(exit status or what ended it, all that was printed, seconds) of a command in a process group
+    of its own."""
     start = time.monotonic()
     surroundings = os.environ | extra
-    surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, (extra.get("PYTHONPATH"), os.environ.get("PYTHONPATH"))))
+    surroundings["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (extra.get("PYTHONPATH"), os.environ.get("PYTHONPATH")))
+    )
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=surroundings, stdin=subprocess.DEVNULL, stdout=log,
-                                   stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=surroundings,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -52,8 +65,16 @@ def run(command: list[str], extra: dict, seconds: float) -> tuple[int | str, str
 def make_assets() -> None:
     """TorchTitan's tokenizer and dataset, once."""
     if not (ROOT / ASSETS / "c4_test" / "data.jsonl").exists():
-        subprocess.run([sys.executable, str(ROOT / "examples/frameworks/torchtitan/make_assets.py"), str(ROOT / ASSETS),
-                        "--documents", "400"], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                str(ROOT / "examples/frameworks/torchtitan/make_assets.py"),
+                str(ROOT / ASSETS),
+                "--documents",
+                "400",
+            ],
+            check=True,
+        )
 
 
 def words(job: Job) -> list[str]:
@@ -67,26 +88,55 @@ def versions(job: Job) -> dict:
 
 def machine() -> dict:
     """GPU, driver, CPU; empty fields where there is no nvidia-smi."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,power.limit,clocks.max.sm", "--format=csv,noheader"]
+    query = [
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,power.limit,clocks.max.sm",
+        "--format=csv,noheader",
+    ]
     try:
-        found = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        found = subprocess.run(
+            query, capture_output=True, text=True, check=True
+        ).stdout.splitlines()[0]
     except (OSError, subprocess.CalledProcessError):
         found = ",,,"
     name, driver, limit, clock = (field.strip() for field in found.split(","))
-    return {"gpu": name, "driver": driver, "power_limit": limit, "sm_clock": clock, "cpus": os.cpu_count(),
-            "python": sys.version.split()[0]}
+    return {
+        "gpu": name,
+        "driver": driver,
+        "power_limit": limit,
+        "sm_clock": clock,
+        "cpus": os.cpu_count(),
+        "python": sys.version.split()[0],
+    }
 
 
 def measure(job: Job, trace: Path | None, port: int) -> tuple[dict, str]:
     """(the line of real.jsonl, the job's log)."""
     extra = environment(job)
     if trace is not None:
-        extra |= {"BENCH_TRACE": str(trace), "BENCH_TRACE_FROM": str((STEPS - 1) * job.updates),
-                  "BENCH_TRACE_TO": str(STEPS * job.updates)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--master-port", str(port), *words(job)]
+        extra |= {
+            "BENCH_TRACE": str(trace),
+            "BENCH_TRACE_FROM": str((STEPS - 1) * job.updates),
+            "BENCH_TRACE_TO": str(STEPS * job.updates),
+        }
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--master-port",
+        str(port),
+        *words(job),
+    ]
     status, text, seconds = run(command, extra, job.seconds)
-    entry = {"job": job.name, "framework": job.framework, "gpus": job.gpus, "status": status, "wall_s": round(seconds, 1),
-             "versions": versions(job), "words": list(job.words)}
+    entry = {
+        "job": job.name,
+        "framework": job.framework,
+        "gpus": job.gpus,
+        "status": status,
+        "wall_s": round(seconds, 1),
+        "versions": versions(job),
+        "words": list(job.words),
+    }
     try:
         entry |= job.read(text)
     except (ValueError, KeyError, IndexError) as error:
@@ -96,12 +146,17 @@ def measure(job: Job, trace: Path | None, port: int) -> tuple[dict, str]:
 
 def show(entry: dict, elapsed: float) -> None:
     if "error" in entry:
-        print(f"{elapsed:6.1f}  {entry['job']:28s} FAILED ({entry['status']}) in {entry['wall_s']} s: {entry['error'][-700:]}",
-              flush=True)
+        print(
+            f"{elapsed:6.1f}  {entry['job']:28s} FAILED ({entry['status']}) in {entry['wall_s']} s: {entry['error'][-700:]}",
+            flush=True,
+        )
         return
-    print(f"{elapsed:6.1f}  {entry['job']:28s} {entry['median_ms']:9.2f} ms  spread {entry['spread']:6.2%}  "
-          f"peak {entry['peak_allocated'][0]:,} / {entry['peak_reserved'][0]:,}  in {entry['wall_s']} s, "
-          f"{entry['update_count']} updates", flush=True)
+    print(
+        f"{elapsed:6.1f}  {entry['job']:28s} {entry['median_ms']:9.2f} ms  spread {entry['spread']:6.2%}  "
+        f"peak {entry['peak_allocated'][0]:,} / {entry['peak_reserved'][0]:,}  in {entry['wall_s']} s, "
+        f"{entry['update_count']} updates",
+        flush=True,
+    )
 
 
 def keep_trace(trace: Path, archive: Path) -> None:

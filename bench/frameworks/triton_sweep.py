@@ -1,17 +1,21 @@
-"""What torch.compile makes of the small operators of Llama, mixture-of-experts and vision training, over realistic shapes.
+"""What torch.compile makes of the small operators of Llama, mixture-of-experts and vision training,
+over realistic shapes.
 
-    phantora-ns profile --record kernels --leaders 0 --name triton-calibration -o FILE torchrun --nproc-per-node 1 \
+    phantora-ns profile --record kernels --leaders 0 --name triton-calibration -o FILE torchrun
+    --nproc-per-node 1 \
         bench/frameworks/triton_sweep.py --set calibration
     python bench/frameworks/triton_sweep.py --set evaluation --trace OUT.jsonl
 
-Why it exists: Triton's kernels are a third of a compiled step, and their times come from two runs of one model. Led by a real GPU
-this job records Inductor's pointwise, reduction and persistent reduction kernels, forward and backward, as a database. What is in
-`evaluation` is not in `calibration`: other widths, other numbers of rows. With --trace it runs without phantora-ns, and CUPTI's
-name, grid, block and duration of each kernel go to OUT.jsonl.
+Why it exists: Triton's kernels are a third of a compiled step, and their times come from two runs
+of one model. Led by a real GPU this job records Inductor's pointwise, reduction and persistent
+reduction kernels, forward and backward, as a database. What is in `evaluation` is not in
+`calibration`: other widths, other numbers of rows. With --trace it runs without phantora-ns, and
+CUPTI's name, grid, block and duration of each kernel go to OUT.jsonl.
 
-The cases of one shape are compiled together, as graphs of independent inputs: Inductor fuses none of them with another, and
-compiles their kernels side by side.
+The cases of one shape are compiled together, as graphs of independent inputs: Inductor fuses none
+of them with another, and compiles their kernels side by side.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -54,21 +58,36 @@ class Vision:
 
 SETS = {
     "calibration": [
-        Text(8192, 4096, 14336, 32, 32000, 64), Text(4096, 2048, 5632, 16, 128256, 8), Text(16384, 1024, 2816, 16, 50304, 128),
-        Vision(256, 64, 56, True), Vision(64, 128, 64, False), Text(2048, 8192, 28672, 64, 32000, 16),
-        Text(32768, 768, 3072, 12, 16000, 32), Vision(128, 512, 28, True), Text(4096, 4096, 11008, 32, 32000, 8, torch.float32),
-        Text(65536, 256, 1024, 4, 4096, 4), Text(1024, 5120, 13824, 40, 102400, 256), Vision(32, 320, 64, False),
-        Text(32768, 3072, 8192, 24, 8192, 64), Text(16384, 512, 2048, 8, 32768, 16, torch.float32), Vision(256, 256, 14, False),
+        Text(8192, 4096, 14336, 32, 32000, 64),
+        Text(4096, 2048, 5632, 16, 128256, 8),
+        Text(16384, 1024, 2816, 16, 50304, 128),
+        Vision(256, 64, 56, True),
+        Vision(64, 128, 64, False),
+        Text(2048, 8192, 28672, 64, 32000, 16),
+        Text(32768, 768, 3072, 12, 16000, 32),
+        Vision(128, 512, 28, True),
+        Text(4096, 4096, 11008, 32, 32000, 8, torch.float32),
+        Text(65536, 256, 1024, 4, 4096, 4),
+        Text(1024, 5120, 13824, 40, 102400, 256),
+        Vision(32, 320, 64, False),
+        Text(32768, 3072, 8192, 24, 8192, 64),
+        Text(16384, 512, 2048, 8, 32768, 16, torch.float32),
+        Vision(256, 256, 14, False),
     ],
     "evaluation": [
-        Text(8192, 2048, 8192, 32, 128256, 64), Text(4096, 5120, 13824, 40, 32000, 16), Vision(128, 256, 56, True),
-        Text(24576, 1536, 6144, 24, 50304, 96), Vision(64, 256, 32, False), Text(2048, 4096, 14336, 32, 128256, 8, torch.float32),
+        Text(8192, 2048, 8192, 32, 128256, 64),
+        Text(4096, 5120, 13824, 40, 32000, 16),
+        Vision(128, 256, 56, True),
+        Text(24576, 1536, 6144, 24, 50304, 96),
+        Vision(64, 256, 32, False),
+        Text(2048, 4096, 14336, 32, 128256, 8, torch.float32),
         Text(12288, 7168, 18432, 56, 16384, 128),
     ],
 }
 
 
-# ---- the operators, as models write them -------------------------------------------------------------------------------
+# ---- the operators, as models write them ----
+
 
 def residual_norm(x, residual, w):
     total = x + residual
@@ -133,24 +152,58 @@ def text_cases(s: Text) -> list[tuple[str, object, tuple]]:
     return [
         ("rms_norm", lambda x, w: F.rms_norm(x, (x.shape[-1],), w, 1e-5), (new(t, h), new(h))),
         ("residual_norm", residual_norm, (new(t, h), new(t, h), new(h))),
-        ("layer_norm", lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b), (new(t, h), new(h), new(h))),
-        ("layer_norm fp32 weights", lambda x, w, b: F.layer_norm(x.float(), (x.shape[-1],), w, b).to(x.dtype),
-         (new(t, h), new(h, dtype=torch.float32), new(h, dtype=torch.float32))),
-        ("qk_norm", lambda x, w: F.rms_norm(x, (x.shape[-1],), w, 1e-6), (new(t, s.heads, d), new(d))),
+        (
+            "layer_norm",
+            lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b),
+            (new(t, h), new(h), new(h)),
+        ),
+        (
+            "layer_norm fp32 weights",
+            lambda x, w, b: F.layer_norm(x.float(), (x.shape[-1],), w, b).to(x.dtype),
+            (new(t, h), new(h, dtype=torch.float32), new(h, dtype=torch.float32)),
+        ),
+        (
+            "qk_norm",
+            lambda x, w: F.rms_norm(x, (x.shape[-1],), w, 1e-6),
+            (new(t, s.heads, d), new(d)),
+        ),
         ("swiglu", lambda gate, up: F.silu(gate) * up, (new(t, f), new(t, f))),
         ("gelu", lambda x, b: F.gelu(x + b, approximate="tanh"), (new(t, f), new(f))),
         ("squared relu", lambda x: F.relu(x).square(), (new(t, f),)),
-        ("rope", rope, (new(t // length, length, s.heads, d), angles.cos().to(s.dtype), angles.sin().to(s.dtype))),
-        ("cross_entropy", cross_entropy, (new(logits, s.vocabulary), torch.randint(s.vocabulary, (logits,), device=DEVICE))),
+        (
+            "rope",
+            rope,
+            (
+                new(t // length, length, s.heads, d),
+                angles.cos().to(s.dtype),
+                angles.sin().to(s.dtype),
+            ),
+        ),
+        (
+            "cross_entropy",
+            cross_entropy,
+            (new(logits, s.vocabulary), torch.randint(s.vocabulary, (logits,), device=DEVICE)),
+        ),
         ("attention_scores", attention_scores, (new(max(1, t // 16), length),)),
         ("router", lambda x: F.softmax(x.float(), -1), (new(t, s.experts),)),
         ("combine", combine, (new(t, 4, h), new(t, 4, dtype=torch.float32))),
-        ("embedding", lambda table, index: F.embedding(index, table),
-         (new(s.vocabulary, h), torch.randint(s.vocabulary, (t,), device=DEVICE))),
-        ("heads apart", lambda x: (x * 0.5).transpose(1, 2).contiguous(), (new(t // length, length, s.heads, d),)),
+        (
+            "embedding",
+            lambda table, index: F.embedding(index, table),
+            (new(s.vocabulary, h), torch.randint(s.vocabulary, (t,), device=DEVICE)),
+        ),
+        (
+            "heads apart",
+            lambda x: (x * 0.5).transpose(1, 2).contiguous(),
+            (new(t // length, length, s.heads, d),),
+        ),
         ("split and join", lambda a, b: torch.cat((a * 2, b + 1), -1), (new(t, h), new(t, h // 2))),
         ("to_float8", to_float8, (new.plain(t, h),)),
-        ("to_float8 rows", lambda x: (x.abs().amax(-1), x.float().square().mean(-1)), (new.plain(t, f),)),
+        (
+            "to_float8 rows",
+            lambda x: (x.abs().amax(-1), x.float().square().mean(-1)),
+            (new.plain(t, f),),
+        ),
         ("sum of columns", lambda x: x.float().sum(0), (new.plain(t, h),)),
         ("sum", lambda x: x.float().square().sum(), (new.plain(t, f),)),
         ("cast", lambda x: x.to(torch.bfloat16), (new.plain(f, h, dtype=torch.float32),)),
@@ -163,7 +216,9 @@ def vision_cases(s: Vision) -> list[tuple[str, object, tuple]]:
 
     def image(scale=1):
         made = new.plain(s.batch, s.channels, s.size // scale, s.size // scale)
-        return made.to(memory_format=torch.channels_last if s.channels_last else torch.contiguous_format).requires_grad_()
+        return made.to(
+            memory_format=torch.channels_last if s.channels_last else torch.contiguous_format
+        ).requires_grad_()
 
     def weights():
         return new(s.channels, dtype=torch.float32), new(s.channels, dtype=torch.float32)
@@ -171,14 +226,24 @@ def vision_cases(s: Vision) -> list[tuple[str, object, tuple]]:
     return [
         ("batch_norm_relu", batch_norm_relu, (image(), *weights())),
         ("add_relu", lambda x, y: F.relu(x + y), (image(), image())),
-        ("group_norm_silu", group_norm_silu, (image(), *(w.to(s.dtype).detach().requires_grad_() for w in weights()))),
+        (
+            "group_norm_silu",
+            group_norm_silu,
+            (image(), *(w.to(s.dtype).detach().requires_grad_() for w in weights())),
+        ),
         ("pool", lambda x: x.mean((2, 3)), (image(),)),
         ("max_pool", lambda x: F.max_pool2d(x, 2), (image(),)),
         ("upsample", lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"), (image(2),)),
-        ("layer_norm of patches", lambda x, w, b: F.layer_norm(x.flatten(2).transpose(1, 2), (x.shape[1],), w, b),
-         (image(), *(w.to(s.dtype).detach().requires_grad_() for w in weights()))),
-        ("modulate", lambda x, shift, scale: x * (1 + scale[:, :, None, None]) + shift[:, :, None, None],
-         (image(), new(s.batch, s.channels), new(s.batch, s.channels))),
+        (
+            "layer_norm of patches",
+            lambda x, w, b: F.layer_norm(x.flatten(2).transpose(1, 2), (x.shape[1],), w, b),
+            (image(), *(w.to(s.dtype).detach().requires_grad_() for w in weights())),
+        ),
+        (
+            "modulate",
+            lambda x, shift, scale: x * (1 + scale[:, :, None, None]) + shift[:, :, None, None],
+            (image(), new(s.batch, s.channels), new(s.batch, s.channels)),
+        ),
     ]
 
 
@@ -197,7 +262,11 @@ def prepare(shape: Text | Vision):
     def step():
         outputs = []
         for out in compiled(inputs):
-            outputs += [part for part in (out if isinstance(out, (tuple, list)) else (out,)) if part.requires_grad]
+            outputs += [
+                part
+                for part in (out if isinstance(out, (tuple, list)) else (out,))
+                if part.requires_grad
+            ]
         if not gradients:
             gradients.extend(torch.randn_like(out) for out in outputs)
         torch.autograd.backward(outputs, gradients)
@@ -209,7 +278,8 @@ def prepare(shape: Text | Vision):
 
 
 def traced(step, shape, stream) -> None:
-    """Adds one line for each kernel of a step: name, grid, block, registers, shared memory and the durations."""
+    """Adds one line for each kernel of a step: name, grid, block, registers, shared memory and the
+    durations."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(3):
             step()
@@ -222,11 +292,28 @@ def traced(step, shape, stream) -> None:
     for event in events:
         if event.get("cat") == "kernel":
             told = event["args"]
-            kernels[event["name"], tuple(told["grid"]), tuple(told["block"]), told.get("shared memory"),
-                    told.get("registers per thread")].append(event["dur"])
+            kernels[
+                event["name"],
+                tuple(told["grid"]),
+                tuple(told["block"]),
+                told.get("shared memory"),
+                told.get("registers per thread"),
+            ].append(event["dur"])
     for (name, grid, block, shared, registers), durations in kernels.items():
-        stream.write(json.dumps({"shape": repr(shape), "name": name, "grid": grid, "block": block, "shared": shared,
-                                 "registers": registers, "us": [round(us, 3) for us in durations]}) + "\n")
+        stream.write(
+            json.dumps(
+                {
+                    "shape": repr(shape),
+                    "name": name,
+                    "grid": grid,
+                    "block": block,
+                    "shared": shared,
+                    "registers": registers,
+                    "us": [round(us, 3) for us in durations],
+                }
+            )
+            + "\n"
+        )
     stream.flush()
 
 
@@ -234,13 +321,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", choices=SETS, required=True)
     parser.add_argument("--trace", type=Path, help="write CUPTI's view here")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further shape after so long")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="begin no further shape after so long"
+    )
     parser.add_argument("--shapes", type=int, default=1 << 30, help="only the first so many")
     options = parser.parse_args()
     torch.cuda.set_device(0)
     torch.manual_seed(0)
     begin, failed = time.monotonic(), 0
-    for shape in SETS[options.set][:options.shapes]:
+    for shape in SETS[options.set][: options.shapes]:
         start = time.monotonic()
         if start - begin > options.seconds:
             print(f"no time left for {shape}", flush=True)
@@ -256,8 +345,11 @@ def main() -> int:
             if options.trace:
                 with options.trace.open("a") as stream:
                     traced(step, shape, stream)
-            print(f"{time.monotonic() - begin:6.1f}  {shape}: compiled in {ready - start:.1f} s, ran in "
-                  f"{time.monotonic() - ready:.1f} s, peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB", flush=True)
+            print(
+                f"{time.monotonic() - begin:6.1f}  {shape}: compiled in {ready - start:.1f} s, ran in "
+                f"{time.monotonic() - ready:.1f} s, peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB",
+                flush=True,
+            )
         except Exception as error:  # whatever it is, the next shape is worth as much
             failed += 1
             print(f"{shape}: FAILED: {str(error)[:1500]}", flush=True)

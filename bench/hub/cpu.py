@@ -1,8 +1,9 @@
 """CPU time of the hub per message, with real sockets and a synthetic FSDP job.
 
-Why it exists: 128 ranks on two cores leave the hub little; this is the figure to watch when handlers change. Ranks live in one
-driver process, which sends what 24 collectives and one synchronisation per step send. Usage:
-python bench/hub/cpu.py [--ranks 8 32 128] [--steps 40]. Prints one line per size, from hub.json of each run.
+Why it exists: 128 ranks on two cores leave the hub little; this is the figure to watch when
+handlers change. Ranks live in one driver process, which sends what 24 collectives and one
+synchronisation per step send. Usage: python bench/hub/cpu.py [--ranks 8 32 128] [--steps 40].
+Prints one line per size, from hub.json of each run.
 """
 
 import argparse
@@ -58,7 +59,10 @@ def main() -> None:
                 result = hub.stop()
             spent = (result["hub_cpu_ns"] - idle_ns) / result["messages"] / 1e3
             seconds = result["simulated_ns"] / 1e9
-            print(f"{ranks:5}  {result['messages']:8}  {spent:18.1f}  {result['rollbacks']:9}  {seconds:11.3f}", flush=True)
+            print(
+                f"{ranks:5}  {result['messages']:8}  {spent:18.1f}  {result['rollbacks']:9}  {seconds:11.3f}",
+                flush=True,
+            )
 
 
 def start_cpu_ns(pid: int) -> int:

@@ -1,8 +1,9 @@
 """Fits the [efficiency] tables of a GPU's data file to traces, and prints them.
 
-Why it exists: the numbers in phantora_ns/data/gpus/*.toml must be reproducible. Each group of numbers is fitted on its own by
-coordinate descent to the least mean absolute logarithm of estimate over measurement; only the signatures that
-phantora_ns/kernels/estimators/errors.py calls calibration are used.
+Why it exists: the numbers in phantora_ns/data/gpus/*.toml must be reproducible. Each group of
+numbers is fitted on its own by coordinate descent to the least mean absolute logarithm of estimate
+over measurement; only the signatures that phantora_ns/kernels/estimators/errors.py calls
+calibration are used.
 
     python bench/kernels/fit.py [--gpu h200] [--llama ...] [--only GROUP,...] TRACE...
 """
@@ -21,11 +22,29 @@ from phantora_ns.kernels.traces import LlamaShapes, launches
 
 ROUNDS = 40
 # Set by hand: what these traces cannot tell apart, or hold too little of.
-FIXED = {"gemm.sustained", "gemm.smallest_k", "gemm.other_types", "attention.flash_forward_base",
-         "attention.flash_backward_base", "copy.pinned", "copy.peer", "copy.staged_above"}
-FIXED_FAMILIES = {"other", "foreach", "memset", "optimizer", "chunk_concatenate", "split_copy", "concatenate"}
-THROTTLED_FLOP = 1.2e11  # a GEMM repeated alone runs into the power limit above this size, one among others in a step does not
-STEP_WEIGHT = 4.0        # a signature from a real step counts as much as this many from single operators
+FIXED = {
+    "gemm.sustained",
+    "gemm.smallest_k",
+    "gemm.other_types",
+    "attention.flash_forward_base",
+    "attention.flash_backward_base",
+    "copy.pinned",
+    "copy.peer",
+    "copy.staged_above",
+}
+FIXED_FAMILIES = {
+    "other",
+    "foreach",
+    "memset",
+    "optimizer",
+    "chunk_concatenate",
+    "split_copy",
+    "concatenate",
+}
+# a GEMM repeated alone runs into the power limit above this size, one among others in a step does
+# not
+THROTTLED_FLOP = 1.2e11
+STEP_WEIGHT = 4.0  # a signature from a real step counts as much as this many from single operators
 
 
 def weighted(found: list[errors.Case]) -> list[tuple[errors.Case, float]]:
@@ -35,8 +54,14 @@ def weighted(found: list[errors.Case]) -> list[tuple[errors.Case, float]]:
         if case.held_out:
             continue
         if case.family in ("foreach", "optimizer") and case.fields[1] < memory.MAX_BLOCKS:
-            continue  # without the lists' sizes, which traces lack, only full launches tell how much they move
-        if case.cold and case.kind == signature.GEMM and gemm.flop(signature.Gemm(*case.fields)) > THROTTLED_FLOP:
+            # without the lists' sizes, which traces lack, only full launches tell how much they
+            # move
+            continue
+        if (
+            case.cold
+            and case.kind == signature.GEMM
+            and gemm.flop(signature.Gemm(*case.fields)) > THROTTLED_FLOP
+        ):
             continue
         result.append((case, 1.0 if case.cold else STEP_WEIGHT))
     return result
@@ -45,8 +70,21 @@ def weighted(found: list[errors.Case]) -> list[tuple[errors.Case, float]]:
 def loss(times: KernelTimes, cold: KernelTimes, found: list[tuple[errors.Case, float]]) -> float:
     """Mean absolute logarithm of estimate over measurement, weighted."""
     total = sum(weight for _, weight in found)
-    return sum(weight * abs(math.log((cold if case.cold else times).estimate(case.kind, case.fields, case.context).duration_ns
-                                     / case.measured_ns)) for case, weight in found) / total
+    return (
+        sum(
+            weight
+            * abs(
+                math.log(
+                    (cold if case.cold else times)
+                    .estimate(case.kind, case.fields, case.context)
+                    .duration_ns
+                    / case.measured_ns
+                )
+            )
+            for case, weight in found
+        )
+        / total
+    )
 
 
 def descend(values: dict[str, float], score) -> dict[str, float]:
@@ -66,8 +104,11 @@ def descend(values: dict[str, float], score) -> dict[str, float]:
     return values
 
 
-def fit(times: KernelTimes, group: str, names: list[str], found: list[tuple[errors.Case, float]]) -> None:
+def fit(
+    times: KernelTimes, group: str, names: list[str], found: list[tuple[errors.Case, float]]
+) -> None:
     """Fits the numbers called `names` and installs them in `times`."""
+
     def install(values: dict[str, float]) -> KernelTimes:
         times.rates = dataclasses.replace(times.rates, numbers={**times.rates.numbers, **values})
         return errors.cold_times(times)
@@ -76,7 +117,10 @@ def fit(times: KernelTimes, group: str, names: list[str], found: list[tuple[erro
     before = loss(times, errors.cold_times(times), found)
     best = descend(start, lambda values: loss(times, install(values), found))
     after = loss(times, install(best), found)
-    print(f"# {group}: {len(found)} signatures, mean error {math.expm1(before):.1%} -> {math.expm1(after):.1%}", file=sys.stderr)
+    print(
+        f"# {group}: {len(found)} signatures, mean error {math.expm1(before):.1%} -> {math.expm1(after):.1%}",
+        file=sys.stderr,
+    )
 
 
 def fit_family(times: KernelTimes, family: str, found: list[tuple[errors.Case, float]]) -> None:
@@ -89,15 +133,24 @@ def fit_family(times: KernelTimes, family: str, found: list[tuple[errors.Case, f
         start["block_elements"] = entry.block_elements_per_cycle
 
     def install(values: dict[str, float]) -> KernelTimes:
-        changed = Family(values["base"], min(values["bandwidth"], 1.0), values.get("elements", 0.0),
-                         values.get("block_elements", 0.0))
-        times.rates = dataclasses.replace(times.rates, families={**times.rates.families, family: changed})
+        changed = Family(
+            values["base"],
+            min(values["bandwidth"], 1.0),
+            values.get("elements", 0.0),
+            values.get("block_elements", 0.0),
+        )
+        times.rates = dataclasses.replace(
+            times.rates, families={**times.rates.families, family: changed}
+        )
         return errors.cold_times(times)
 
     before = loss(times, errors.cold_times(times), found)
     best = descend(start, lambda values: loss(times, install(values), found))
     after = loss(times, install(best), found)
-    print(f"# {family}: {len(found)} signatures, mean error {math.expm1(before):.1%} -> {math.expm1(after):.1%}", file=sys.stderr)
+    print(
+        f"# {family}: {len(found)} signatures, mean error {math.expm1(before):.1%} -> {math.expm1(after):.1%}",
+        file=sys.stderr,
+    )
 
 
 def main() -> None:
@@ -111,7 +164,12 @@ def main() -> None:
     times = KernelTimes(options.gpu)
     found = weighted(errors.cases(o for trace in options.traces for o in launches(trace, llama)))
     only = set(options.only.split(",")) - {""}
-    for group, family in (("gemm", "gemm"), ("attention", "attention"), ("convolution", "convolution"), ("copy", "host copy")):
+    for group, family in (
+        ("gemm", "gemm"),
+        ("attention", "attention"),
+        ("convolution", "convolution"),
+        ("copy", "host copy"),
+    ):
         names = [n for n in times.rates.numbers if n.startswith(group + ".") and n not in FIXED]
         chosen = [c for c in found if c[0].family == family]
         if chosen and (not only or group in only):
@@ -129,10 +187,14 @@ def main() -> None:
         print(f"[efficiency.{section}]", *lines, "", sep="\n")
     print("[efficiency.memory]")
     for name, entry in times.rates.families.items():
-        elements = f", elements = {entry.elements_per_cycle:.3g}" if entry.elements_per_cycle else ""
+        elements = (
+            f", elements = {entry.elements_per_cycle:.3g}" if entry.elements_per_cycle else ""
+        )
         if entry.block_elements_per_cycle:
             elements += f", block_elements = {entry.block_elements_per_cycle:.3g}"
-        print(f'{name} = {{base = "{entry.base_ns / 1000:.3g} us", bandwidth = "{entry.bandwidth:.3%}"{elements}}}')
+        print(
+            f'{name} = {{base = "{entry.base_ns / 1000:.3g} us", bandwidth = "{entry.bandwidth:.3%}"{elements}}}'
+        )
 
 
 if __name__ == "__main__":

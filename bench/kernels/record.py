@@ -1,13 +1,16 @@
-"""Records a Kineto trace of single operators over a grid of shapes, on a real GPU: what the estimators are calibrated on.
+"""Records a Kineto trace of single operators over a grid of shapes, on a real GPU: what the
+estimators are calibrated on.
 
-Why it exists: every efficiency in phantora_ns/data/gpus/*.toml comes from such a trace, and `python -m
-phantora_ns.kernels.estimators.errors TRACE` says how far the estimators are from it. Needs torch with CUDA and one GPU.
+Why it exists: every efficiency in phantora_ns/data/gpus/*.toml comes from such a trace, and `python
+-m phantora_ns.kernels.estimators.errors TRACE` says how far the estimators are from it. Needs torch
+with CUDA and one GPU.
 
     python bench/kernels/record.py OUT.json.gz [families...]
 
-Each case runs until the clocks have settled under its own load (a GEMM in a training step runs at the clock that the power
-limit leaves, not at the boost clock of a short burst), then a few times under the profiler, between buffers large enough
-that inputs do not sit in the L2 cache unless they would in training too.
+Each case runs until the clocks have settled under its own load (a GEMM in a training step runs at
+the clock that the power limit leaves, not at the boost clock of a short burst), then a few times
+under the profiler, between buffers large enough that inputs do not sit in the L2 cache unless they
+would in training too.
 """
 
 from __future__ import annotations
@@ -33,9 +36,25 @@ def tensor(*shape, dtype=torch.bfloat16, grad=False):
 
 
 def gemms():
-    """aten::mm in the three directions of a linear layer, and squares; bf16 mostly, some fp16, fp32, TF32 and fp8."""
-    layers = [(768, 768), (2048, 768), (2048, 2048), (512, 2048), (8192, 2048), (2048, 8192), (4096, 4096), (1024, 4096),
-              (14336, 4096), (4096, 14336), (5120, 5120), (13824, 5120), (5120, 13824), (32000, 4096), (128256, 2048)]
+    """aten::mm in the three directions of a linear layer, and squares; bf16 mostly, some fp16,
+    fp32, TF32 and fp8."""
+    layers = [
+        (768, 768),
+        (2048, 768),
+        (2048, 2048),
+        (512, 2048),
+        (8192, 2048),
+        (2048, 8192),
+        (4096, 4096),
+        (1024, 4096),
+        (14336, 4096),
+        (4096, 14336),
+        (5120, 5120),
+        (13824, 5120),
+        (5120, 13824),
+        (32000, 4096),
+        (128256, 2048),
+    ]
     for tokens in (128, 512, 2048, 4096, 8192, 16384):
         for out, inner in layers:
             if tokens * out > 1 << 31:
@@ -52,14 +71,29 @@ def gemms():
         for out, inner in ((4096, 4096), (14336, 4096), (128256, 4096)):
             x, w = tensor(rows, inner), tensor(out, inner)
             yield "gemm", lambda x=x, w=w: x @ w.t()
-    batched = ((32, 4096, 4096, 128), (32, 4096, 128, 4096), (256, 512, 512, 64), (64, 1024, 1024, 1024), (8, 2048, 4096, 1024))
+    batched = (
+        (32, 4096, 4096, 128),
+        (32, 4096, 128, 4096),
+        (256, 512, 512, 64),
+        (64, 1024, 1024, 1024),
+        (8, 2048, 4096, 1024),
+    )
     for batch, m, n, k in batched:
         a, b = tensor(batch, m, k), tensor(batch, k, n)
         yield "gemm", lambda a=a, b=b: torch.bmm(a, b)
     one = torch.ones((), device=DEVICE)
-    for m, n, k in ((2048, 2048, 2048), (4096, 4096, 4096), (4096, 14336, 4096), (8192, 8192, 8192), (512, 4096, 4096)):
+    for m, n, k in (
+        (2048, 2048, 2048),
+        (4096, 4096, 4096),
+        (4096, 14336, 4096),
+        (8192, 8192, 8192),
+        (512, 4096, 4096),
+    ):
         a, b = tensor(m, k).to(torch.float8_e4m3fn), tensor(n, k).to(torch.float8_e4m3fn)
-        yield "gemm", lambda a=a, b=b: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)
+        yield (
+            "gemm",
+            lambda a=a, b=b: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16),
+        )
 
 
 def tf32_gemms():
@@ -71,18 +105,35 @@ def tf32_gemms():
 
 def attention():
     """Scaled dot product attention, forward and backward, by cuDNN and by the flash kernel."""
-    shapes = [(1, 32, 8, 4096, 128), (1, 32, 32, 8192, 128), (4, 12, 12, 1024, 64), (8, 12, 12, 2048, 64), (2, 16, 16, 512, 64),
-              (1, 40, 40, 4096, 128), (1, 32, 8, 16384, 128), (4, 32, 8, 2048, 128), (1, 8, 2, 4096, 128), (16, 16, 16, 197, 64)]
+    shapes = [
+        (1, 32, 8, 4096, 128),
+        (1, 32, 32, 8192, 128),
+        (4, 12, 12, 1024, 64),
+        (8, 12, 12, 2048, 64),
+        (2, 16, 16, 512, 64),
+        (1, 40, 40, 4096, 128),
+        (1, 32, 8, 16384, 128),
+        (4, 32, 8, 2048, 128),
+        (1, 8, 2, 4096, 128),
+        (16, 16, 16, 197, 64),
+    ]
     for batch, heads, kv_heads, length, size in shapes:
         for causal in (True, False):
             for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
                 q = tensor(batch, length, heads, size).transpose(1, 2).detach().requires_grad_()
-                k, v = (tensor(batch, length, kv_heads, size).transpose(1, 2).detach().requires_grad_() for _ in range(2))
+                k, v = (
+                    tensor(batch, length, kv_heads, size).transpose(1, 2).detach().requires_grad_()
+                    for _ in range(2)
+                )
                 dout = tensor(batch, length, heads, size).transpose(1, 2)
 
-                def both(q=q, k=k, v=v, dout=dout, causal=causal, backend=backend, gqa=heads != kv_heads):
+                def both(
+                    q=q, k=k, v=v, dout=dout, causal=causal, backend=backend, gqa=heads != kv_heads
+                ):
                     with sdpa_kernel(backend):
-                        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
+                        out = F.scaled_dot_product_attention(
+                            q, k, v, is_causal=causal, enable_gqa=gqa
+                        )
                     torch.autograd.grad(out, (q, k, v), dout)
 
                 yield f"attention {batch} {heads} {kv_heads} {length} {size} {int(causal)}", both
@@ -94,7 +145,11 @@ def elementwise():
         for dtype in (torch.bfloat16, torch.float32):
             if n * dtype.itemsize > 1 << 31:
                 continue
-            a, b, out = tensor(n, dtype=dtype), tensor(n, dtype=dtype), torch.empty(n, device=DEVICE, dtype=dtype)
+            a, b, out = (
+                tensor(n, dtype=dtype),
+                tensor(n, dtype=dtype),
+                torch.empty(n, device=DEVICE, dtype=dtype),
+            )
             other = torch.float32 if dtype == torch.bfloat16 else torch.bfloat16
             yield "add", lambda a=a, b=b, out=out: torch.add(a, b, out=out)
             yield "mul_scalar", lambda a=a, out=out: torch.mul(a, 2.0, out=out)
@@ -132,34 +187,78 @@ def rows():
             if count * width > 1 << 30:
                 continue
             for dtype in (torch.bfloat16, torch.float32):
-                x, dy = tensor(count, width, dtype=dtype, grad=True), tensor(count, width, dtype=dtype)
+                x, dy = (
+                    tensor(count, width, dtype=dtype, grad=True),
+                    tensor(count, width, dtype=dtype),
+                )
                 if width <= 8192:
-                    w, b = tensor(width, dtype=dtype, grad=True), tensor(width, dtype=dtype, grad=True)
-                    yield "rms_norm", lambda x=x, w=w, dy=dy, n=width: F.rms_norm(x, (n,), w).backward(dy)
-                    yield "layer_norm", lambda x=x, w=w, b=b, dy=dy, n=width: F.layer_norm(x, (n,), w, b).backward(dy)
+                    w, b = (
+                        tensor(width, dtype=dtype, grad=True),
+                        tensor(width, dtype=dtype, grad=True),
+                    )
+                    yield (
+                        "rms_norm",
+                        lambda x=x, w=w, dy=dy, n=width: F.rms_norm(x, (n,), w).backward(dy),
+                    )
+                    yield (
+                        "layer_norm",
+                        lambda x=x, w=w, b=b, dy=dy, n=width: F.layer_norm(x, (n,), w, b).backward(
+                            dy
+                        ),
+                    )
                 yield "softmax", lambda x=x, dy=dy: F.softmax(x, -1).backward(dy)
                 if dtype == torch.float32 and width >= 8192:
                     target = torch.randint(0, width, (count,), device=DEVICE)
-                    yield "cross_entropy", lambda x=x, target=target: F.cross_entropy(x, target).backward()
+                    yield (
+                        "cross_entropy",
+                        lambda x=x, target=target: F.cross_entropy(x, target).backward(),
+                    )
     for tokens in (512, 4096, 16384):
         for vocabulary, width in ((32000, 768), (128256, 2048), (128256, 4096)):
             table = tensor(vocabulary, width, grad=True)
             index = torch.randint(0, vocabulary, (tokens,), device=DEVICE)
             dy = tensor(tokens, width)
-            yield "embedding", lambda table=table, index=index, dy=dy: F.embedding(index, table).backward(dy)
+            yield (
+                "embedding",
+                lambda table=table, index=index, dy=dy: F.embedding(index, table).backward(dy),
+            )
             yield "index", lambda table=table, index=index: table.detach()[index]
-            yield "gather", lambda table=table, dy=dy: table.detach()[:dy.shape[0]].gather(1, (dy > 0).long())
+            yield (
+                "gather",
+                lambda table=table, dy=dy: table.detach()[: dy.shape[0]].gather(1, (dy > 0).long()),
+            )
             yield "sort", lambda index=index: index.sort()
             yield "topk", lambda dy=dy: dy.topk(2)
 
 
 def optimizers():
-    for sizes in ([1 << 20] * 30, [4096 * 4096, 4096 * 1024, 14336 * 4096, 4096], [1 << 12] * 200, [1 << 28]):
+    for sizes in (
+        [1 << 20] * 30,
+        [4096 * 4096, 4096 * 1024, 14336 * 4096, 4096],
+        [1 << 12] * 200,
+        [1 << 28],
+    ):
         p, g, m, v = ([torch.randn(n, device=DEVICE) for n in sizes] for _ in range(4))
         steps = [torch.zeros((), device=DEVICE) for _ in sizes]
         half = [t.to(torch.bfloat16) for t in p]
-        yield "fused_adamw", lambda p=p, g=g, m=m, v=v, s=steps: torch._fused_adamw_(
-            p, g, m, v, [], s, lr=1e-4, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False)
+        yield (
+            "fused_adamw",
+            lambda p=p, g=g, m=m, v=v, s=steps: torch._fused_adamw_(
+                p,
+                g,
+                m,
+                v,
+                [],
+                s,
+                lr=1e-4,
+                beta1=0.9,
+                beta2=0.95,
+                weight_decay=0.1,
+                eps=1e-8,
+                amsgrad=False,
+                maximize=False,
+            ),
+        )
         yield "foreach_mul", lambda p=p: torch._foreach_mul_(p, 0.999)
         yield "foreach_add", lambda p=p, g=g: torch._foreach_add_(p, g, alpha=0.001)
         yield "foreach_norm", lambda g=g: torch._foreach_norm(g)
@@ -170,8 +269,14 @@ def optimizers():
 def copies():
     for power in range(10, 31, 2):
         n = 1 << power
-        host, pinned = torch.empty(n, dtype=torch.uint8), torch.empty(n, dtype=torch.uint8, pin_memory=True)
-        device, second = torch.empty(n, dtype=torch.uint8, device=DEVICE), torch.empty(n, dtype=torch.uint8, device=DEVICE)
+        host, pinned = (
+            torch.empty(n, dtype=torch.uint8),
+            torch.empty(n, dtype=torch.uint8, pin_memory=True),
+        )
+        device, second = (
+            torch.empty(n, dtype=torch.uint8, device=DEVICE),
+            torch.empty(n, dtype=torch.uint8, device=DEVICE),
+        )
         yield "h2d", lambda a=device, b=host: a.copy_(b)
         yield "h2d_pinned", lambda a=device, b=pinned: a.copy_(b, non_blocking=True)
         yield "d2h", lambda a=device, b=host: b.copy_(a)
@@ -182,17 +287,40 @@ def copies():
 
 def convolutions():
     torch.backends.cudnn.benchmark = True
-    layers = [(3, 64, 7, 2, 224), (64, 64, 1, 1, 56), (64, 64, 3, 1, 56), (64, 256, 1, 1, 56), (256, 128, 1, 1, 56),
-              (128, 128, 3, 2, 56), (128, 512, 1, 1, 28), (256, 256, 3, 1, 14), (512, 512, 3, 1, 7),
-              (512, 2048, 1, 1, 7), (3, 768, 16, 16, 224)]
-    formats = ((torch.bfloat16, torch.channels_last), (torch.bfloat16, torch.contiguous_format),
-               (torch.float32, torch.contiguous_format))
+    layers = [
+        (3, 64, 7, 2, 224),
+        (64, 64, 1, 1, 56),
+        (64, 64, 3, 1, 56),
+        (64, 256, 1, 1, 56),
+        (256, 128, 1, 1, 56),
+        (128, 128, 3, 2, 56),
+        (128, 512, 1, 1, 28),
+        (256, 256, 3, 1, 14),
+        (512, 512, 3, 1, 7),
+        (512, 2048, 1, 1, 7),
+        (3, 768, 16, 16, 224),
+    ]
+    formats = (
+        (torch.bfloat16, torch.channels_last),
+        (torch.bfloat16, torch.contiguous_format),
+        (torch.float32, torch.contiguous_format),
+    )
     for batch in (32, 128):
         for cin, cout, kernel, stride, size in layers:
             padding = kernel // 2 if kernel < 16 else 0
             for dtype, layout in formats:
-                x = tensor(batch, cin, size, size, dtype=dtype).to(memory_format=layout).detach().requires_grad_(cin != 3)
-                w = tensor(cout, cin, kernel, kernel, dtype=dtype).to(memory_format=layout).detach().requires_grad_()
+                x = (
+                    tensor(batch, cin, size, size, dtype=dtype)
+                    .to(memory_format=layout)
+                    .detach()
+                    .requires_grad_(cin != 3)
+                )
+                w = (
+                    tensor(cout, cin, kernel, kernel, dtype=dtype)
+                    .to(memory_format=layout)
+                    .detach()
+                    .requires_grad_()
+                )
                 dy = torch.randn_like(F.conv2d(x, w, stride=stride, padding=padding))
 
                 def both(x=x, w=w, dy=dy, stride=stride, padding=padding):
@@ -201,28 +329,42 @@ def convolutions():
                 yield "conv", both
 
 
-FAMILIES = {"gemms": gemms, "tf32": tf32_gemms, "attention": attention, "elementwise": elementwise, "rows": rows,
-            "optimizers": optimizers, "copies": copies, "convolutions": convolutions}
+FAMILIES = {
+    "gemms": gemms,
+    "tf32": tf32_gemms,
+    "attention": attention,
+    "elementwise": elementwise,
+    "rows": rows,
+    "optimizers": optimizers,
+    "copies": copies,
+    "convolutions": convolutions,
+}
 
 
 def main(out: str, *names: str) -> None:
     torch.manual_seed(0)
     for name in names or FAMILIES:
         flush = torch.empty(1 << 28, dtype=torch.uint8, device=DEVICE)
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as recorded:
+        with profile(
+            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True
+        ) as recorded:
             for label, case in FAMILIES[name]():
                 try:
                     case()
                 except RuntimeError as error:
                     print(f"{name} {label}: {str(error).splitlines()[0]}", file=sys.stderr)
                     continue
-                recorded.toggle_collection_dynamic(False, [ProfilerActivity.CPU, ProfilerActivity.CUDA])
+                recorded.toggle_collection_dynamic(
+                    False, [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+                )
                 torch.cuda.synchronize()
                 end = time.perf_counter() + SETTLE_S
                 while time.perf_counter() < end:
                     case()
                     torch.cuda.synchronize()
-                recorded.toggle_collection_dynamic(True, [ProfilerActivity.CPU, ProfilerActivity.CUDA])
+                recorded.toggle_collection_dynamic(
+                    True, [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+                )
                 for _ in range(REPEATS):
                     if name not in ("gemms", "tf32", "attention"):
                         flush.zero_()

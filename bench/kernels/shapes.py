@@ -1,12 +1,15 @@
-"""Records which operators a step of the accuracy bench runs, with the shapes of their inputs: what its real traces lack.
+"""Records which operators a step of the accuracy bench runs, with the shapes of their inputs: what
+its real traces lack.
 
     phantora-ns torchrun --nproc-per-node N bench/kernels/shapes.py OUT.json.gz FLAGS...
 
-Why it exists: the traces in bench/accuracy/data were taken without shapes, for recording them slows the host that is being
-measured. The same script runs the same operators in the same order under the emulator, on a machine without a GPU, so their
-shapes can be recorded there and joined to the real trace by that order (bench/kernels/joined.py). FLAGS are workload.py's; the
-profiled step is its third.
+Why it exists: the traces in bench/accuracy/data were taken without shapes, for recording them slows
+the host that is being measured. The same script runs the same operators in the same order under the
+emulator, on a machine without a GPU, so their shapes can be recorded there and joined to the real
+trace by that order (bench/kernels/joined.py). FLAGS are workload.py's; the profiled step is its
+third.
 """
+
 from __future__ import annotations
 
 import gzip
@@ -22,8 +25,11 @@ FIELDS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 
 
 def operators(events: list[dict]) -> list[list]:
-    """[name, dims, types, strides, concrete inputs] of every framework operator, in order of start."""
-    found = sorted((e for e in events if e.get("cat") == "cpu_op"), key=lambda e: (e["ts"], -e["dur"]))
+    """[name, dims, types, strides, concrete inputs] of every framework operator, in order of
+    start."""
+    found = sorted(
+        (e for e in events if e.get("cat") == "cpu_op"), key=lambda e: (e["ts"], -e["dur"])
+    )
     return [[e["name"], *(e["args"].get(field, []) for field in FIELDS)] for e in found]
 
 
@@ -47,7 +53,9 @@ def main() -> None:
         with tempfile.NamedTemporaryFile(suffix=".json") as scratch:
             active.export_chrome_trace(scratch.name)
             events = json.loads(Path(scratch.name).read_text())["traceEvents"]
-        with gzip.GzipFile(path, "wb", mtime=0) as file:  # no time stamp: the same run gives the same bytes
+        with gzip.GzipFile(
+            path, "wb", mtime=0
+        ) as file:  # no time stamp: the same run gives the same bytes
             file.write(json.dumps(operators(events), separators=(",", ":")).encode())
 
     workload.profile = recorded

@@ -1,11 +1,14 @@
-"""Why it exists: fits the few constants of data/gpus/MODEL.toml [nccl] to measurements, and says how well they predict.
+"""Why it exists: fits the few constants of data/gpus/MODEL.toml [nccl] to measurements, and says
+how well they predict.
 
     python bench/nccl/fit.py [MEASUREMENTS.jsonl ...] [--check]
 
-Default: the measurements in bench/nccl/data. Prints the tables to paste, the errors of the model so fitted, and those of
-leave-one-size-out and leave-one-GPU-count-out. `--check` fits nothing for the first part: the errors of the constants as
-shipped. Errors are those of the whole model (`CollectiveModel.plan` run through `FlowSimulator`), not of the regression.
+Default: the measurements in bench/nccl/data. Prints the tables to paste, the errors of the model so
+fitted, and those of leave-one-size-out and leave-one-GPU-count-out. `--check` fits nothing for the
+first part: the errors of the constants as shipped. Errors are those of the whole model
+(`CollectiveModel.plan` run through `FlowSimulator`), not of the regression.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -25,14 +28,19 @@ from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
 
 DATA = Path(__file__).resolve().parent / "data"
-RINGS, CHAINS, PAIRS = ("all_reduce", "all_gather", "reduce_scatter"), ("broadcast",), ("all_to_all", "sendrecv")
+RINGS, CHAINS, PAIRS = (
+    ("all_reduce", "all_gather", "reduce_scatter"),
+    ("broadcast",),
+    ("all_to_all", "sendrecv"),
+)
 # A link carries 370.8 GB/s of payload, of which LL's data is 1/2 and LL128's 120/128.
 CEILING = (370.8 / 2, 370.8 * 120 / 128, 370.8)
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One measurement: operation, ranks, bytes of the whole buffer, microseconds, and what was forced, if anything."""
+    """One measurement: operation, ranks, bytes of the whole buffer, microseconds, and what was
+    forced, if anything."""
 
     op: str
     world: int
@@ -42,7 +50,8 @@ class Row:
 
 
 def read(paths: list[Path]) -> tuple[list[Row], list[Row]]:
-    """(what the model must predict, what only helps to fit): graph-captured sizes and 1 GB; forced algorithms."""
+    """(what the model must predict, what only helps to fit): graph-captured sizes and 1 GB; forced
+    algorithms."""
     target, forced_rows = [], []
     for path in paths:
         for line in path.read_text().splitlines():
@@ -53,18 +62,23 @@ def read(paths: list[Path]) -> tuple[list[Row], list[Row]]:
             row = Row(entry["op"], entry["world"], entry["bytes"], entry["us"], forced)
             if forced:
                 forced_rows.append(row)
-            elif entry.get("graph") or row.bytes == 1 << 30:  # other sizes issued one by one are the host's rate
+            elif (
+                entry.get("graph") or row.bytes == 1 << 30
+            ):  # other sizes issued one by one are the host's rate
                 target.append(row)
     return target, forced_rows
 
 
 def bounded(matrix: numpy.ndarray, wanted: numpy.ndarray, low: list[float]) -> numpy.ndarray:
-    """Least squares for matrix @ x = wanted with x[k] >= low[k]: the worst offender is fixed at its bound until none is left."""
+    """Least squares for matrix @ x = wanted with x[k] >= low[k]: the worst offender is fixed at its
+    bound until none is left."""
     found = numpy.array(low)
     free = list(range(matrix.shape[1]))
     while free:
         fixed = [k for k in range(matrix.shape[1]) if k not in free]
-        values, *_ = numpy.linalg.lstsq(matrix[:, free], wanted - matrix[:, fixed] @ found[fixed], rcond=None)
+        values, *_ = numpy.linalg.lstsq(
+            matrix[:, free], wanted - matrix[:, fixed] @ found[fixed], rcond=None
+        )
         worst = int(numpy.argmin(values - found[free]))
         if values[worst] >= found[free][worst]:
             found[free] = values
@@ -73,8 +87,11 @@ def bounded(matrix: numpy.ndarray, wanted: numpy.ndarray, low: list[float]) -> n
     return found
 
 
-def regress(features: list[list[float]], times: list[float], ceilings: dict[int, float]) -> list[float]:
-    """Least squares on relative errors; no coefficient below 0, and coefficient k at least 1 / (1000 * ceilings[k])."""
+def regress(
+    features: list[list[float]], times: list[float], ceilings: dict[int, float]
+) -> list[float]:
+    """Least squares on relative errors; no coefficient below 0, and coefficient k at least 1 /
+    (1000 * ceilings[k])."""
     matrix = numpy.array(features) / numpy.array(times)[:, None]
     low = [1 / (1000 * ceilings[k]) if k in ceilings else 0.0 for k in range(matrix.shape[1])]
     return bounded(matrix, numpy.ones(len(times)), low).tolist()
@@ -88,7 +105,9 @@ def _rate(inverse: float) -> float:
     return min(1 / (1000 * inverse), 1e5) if inverse > 0 else 1e5
 
 
-def fit(target: list[Row], forced_rows: list[Row], gpu: GpuModel, model: CollectiveModel) -> NcclTimes:
+def fit(
+    target: list[Row], forced_rows: list[Row], gpu: GpuModel, model: CollectiveModel
+) -> NcclTimes:
     """The constants that fit the rows best."""
     tuners = {}
 
@@ -103,7 +122,11 @@ def fit(target: list[Row], forced_rows: list[Row], gpu: GpuModel, model: Collect
     for number, name in enumerate(PROTOCOL_NAMES):
         rows = [row for row in target if row.op in RINGS and chosen(row) == f"ring {name}"]
         if name == "LL128":  # NCCL rarely picks it by itself inside one server
-            rows += [row for row in forced_rows if row.forced == ("Ring", name) and 1 << 18 <= row.bytes <= 1 << 26]
+            rows += [
+                row
+                for row in forced_rows
+                if row.forced == ("Ring", name) and 1 << 18 <= row.bytes <= 1 << 26
+            ]
         features = []
         for row in rows:
             passes = 2 if row.op == "all_reduce" else 1
@@ -114,45 +137,85 @@ def fit(target: list[Row], forced_rows: list[Row], gpu: GpuModel, model: Collect
         chain_start, chain_step = start, step
         if len(rows) >= 4:
             features = [[1, row.world - 1, row.bytes] for row in rows]
-            chain_start, chain_step, _ = regress(features, [row.us for row in rows], {2: _rate(wire)})
+            chain_start, chain_step, _ = regress(
+                features, [row.us for row in rows], {2: _rate(wire)}
+            )
         rows = [row for row in forced_rows if row.forced == ("Tree", name) and row.world > 2]
         features = [[1, 2 * (row.world - 1), row.bytes] for row in rows]
         tree_start, tree_step, tree = regress(features, [row.us for row in rows], {})
-        protocols.append(ProtocolTimes(_us(start), _us(step), _us(chain_start), _us(chain_step), _us(tree_start), _us(tree_step),
-                                       _rate(wire), _rate(own), _rate(tree)))
+        protocols.append(
+            ProtocolTimes(
+                _us(start),
+                _us(step),
+                _us(chain_start),
+                _us(chain_step),
+                _us(tree_start),
+                _us(tree_step),
+                _rate(wire),
+                _rate(own),
+                _rate(tree),
+            )
+        )
     return NcclTimes(tuple(protocols), fit_pairs(target, gpu, tuners), gpu.nccl.constants)
 
 
 def fit_pairs(target: list[Row], gpu: GpuModel, tuners: dict[int, Tuner]) -> PairTimes:
     """Grouped sends and receives: the constants of PairTimes.
 
-    Rates limit each other (the least counts), so those of Simple are tried over a grid and the rest follows linearly.
+    Rates limit each other (the least counts), so those of Simple are tried over a grid and the rest
+    follows linearly.
     """
+
     def message(row: Row) -> tuple[int, int]:
         return (row.bytes, 1) if row.op == "sendrecv" else (row.bytes // row.world, row.world - 1)
 
-    choices = {row: tuners[row.world].choose_pair(message(row)[0]) for row in target if row.op in PAIRS}
+    choices = {
+        row: tuners[row.world].choose_pair(message(row)[0]) for row in target if row.op in PAIRS
+    }
     short = [row for row, choice in choices.items() if choice.protocol == 0]
     long = [row for row, choice in choices.items() if choice.protocol == 2]
     features = [[1, math.log2(row.world), message(row)[0] / choices[row].channels] for row in short]
     ll_start, ll_doubling, ll_channel = regress(features, [row.us for row in short], {})
     best = None
     times = numpy.array([row.us for row in long])
-    lines = numpy.array([[1, math.log2(row.world), choices[row].chunk_bytes] for row in long]) / times[:, None]
+    lines = (
+        numpy.array([[1, math.log2(row.world), choices[row].chunk_bytes] for row in long])
+        / times[:, None]
+    )
     for channel in numpy.arange(18.0, 24.01, 0.25):
         for whole in numpy.arange(340.0, 370.01, 5.0):
             for spread in numpy.arange(290.0, 350.01, 5.0):
-                bytes_us = numpy.array([max(
-                    message(row)[0] / choices[row].channels / channel,
-                    message(row)[0] * message(row)[1] / (whole if message(row)[1] == 1 else spread)) for row in long]) / 1000
+                bytes_us = (
+                    numpy.array(
+                        [
+                            max(
+                                message(row)[0] / choices[row].channels / channel,
+                                message(row)[0]
+                                * message(row)[1]
+                                / (whole if message(row)[1] == 1 else spread),
+                            )
+                            for row in long
+                        ]
+                    )
+                    / 1000
+                )
                 rest = 1 - bytes_us / times
                 found = bounded(lines, rest, [0.0, 0.0, 0.0])
                 error = float(numpy.sum((lines @ found - rest) ** 2))
                 if best is None or error < best[0]:
                     best = (error, channel, whole, spread, found)
     _, channel, whole, spread, (start, doubling, fill) = best
-    return PairTimes(_us(start), _us(doubling), _us(ll_start), _us(ll_doubling), _rate(ll_channel), float(channel), float(whole),
-                     float(spread), _rate(fill))
+    return PairTimes(
+        _us(start),
+        _us(doubling),
+        _us(ll_start),
+        _us(ll_doubling),
+        _rate(ll_channel),
+        float(channel),
+        float(whole),
+        float(spread),
+        _rate(fill),
+    )
 
 
 def predict(row: Row, model: CollectiveModel) -> float:
@@ -161,11 +224,21 @@ def predict(row: Row, model: CollectiveModel) -> float:
     if row.op == "sendrecv":
         plan = model.plan_pairs([(gpu, (gpu + 1) % row.world, row.bytes) for gpu in gpus])
     else:
-        count = row.bytes // row.world if row.op in ("all_gather", "reduce_scatter", "all_to_all") else row.bytes
+        count = (
+            row.bytes // row.world
+            if row.op in ("all_gather", "reduce_scatter", "all_to_all")
+            else row.bytes
+        )
         plan = model.plan(KINDS.index(row.op), gpus, count)
     flows = FlowSimulator(model.topology.capacities)
-    handles = [flows.add(0, flow.links, flow.size_bytes, flow.rate_cap) for flow in plan.flows for _ in range(flow.count)]
-    return (plan.before_ns + max(map(flows.completion_ns, handles), default=0) + plan.after_ns) / 1000
+    handles = [
+        flows.add(0, flow.links, flow.size_bytes, flow.rate_cap)
+        for flow in plan.flows
+        for _ in range(flow.count)
+    ]
+    return (
+        plan.before_ns + max(map(flows.completion_ns, handles), default=0) + plan.after_ns
+    ) / 1000
 
 
 def with_times(model: CollectiveModel, times: NcclTimes) -> CollectiveModel:
@@ -180,8 +253,10 @@ def errors(rows: list[Row], model: CollectiveModel) -> list[float]:
 
 def summary(title: str, found: list[float]) -> None:
     size = numpy.abs(found)
-    print(f"{title:32} n {len(found):3}  median {numpy.median(size):6.1%}  p95 {numpy.quantile(size, 0.95):6.1%}"
-          f"  worst {size.max():6.1%}  bias {numpy.mean(found):+6.1%}")
+    print(
+        f"{title:32} n {len(found):3}  median {numpy.median(size):6.1%}  p95 {numpy.quantile(size, 0.95):6.1%}"
+        f"  worst {size.max():6.1%}  bias {numpy.mean(found):+6.1%}"
+    )
 
 
 def report(rows: list[Row], found: list[float], title: str) -> None:
@@ -210,20 +285,33 @@ def toml(times: NcclTimes) -> str:
     lines = []
     for name, part in zip(("ll", "ll128", "simple"), times.protocols):
         lines += [f"[nccl.{name}]"]
-        lines += [f'{key} = "{getattr(part, key + "_ns") / 1000:.3g} us"' for key in
-                  ("start", "step", "chain_start", "chain_step", "tree_start", "tree_step")]
-        lines += [f'bandwidth = "{part.bytes_per_ns:.4g} GB/s"', f'copy_bandwidth = "{part.copy_bytes_per_ns:.4g} GB/s"',
-                  f'tree_bandwidth = "{part.tree_bytes_per_ns:.4g} GB/s"', ""]
+        lines += [
+            f'{key} = "{getattr(part, key + "_ns") / 1000:.3g} us"'
+            for key in ("start", "step", "chain_start", "chain_step", "tree_start", "tree_step")
+        ]
+        lines += [
+            f'bandwidth = "{part.bytes_per_ns:.4g} GB/s"',
+            f'copy_bandwidth = "{part.copy_bytes_per_ns:.4g} GB/s"',
+            f'tree_bandwidth = "{part.tree_bytes_per_ns:.4g} GB/s"',
+            "",
+        ]
     part = times.pairs
     lines += ["[nccl.pairs]"]
-    lines += [f'{key} = "{getattr(part, key + "_ns") / 1000:.3g} us"' for key in ("start", "doubling", "ll_start", "ll_doubling")]
-    lines += [f'{name}bandwidth = "{getattr(part, name + "bytes_per_ns"):.4g} GB/s"' for name in
-              ("ll_channel_", "channel_", "", "spread_", "fill_")]
+    lines += [
+        f'{key} = "{getattr(part, key + "_ns") / 1000:.3g} us"'
+        for key in ("start", "doubling", "ll_start", "ll_doubling")
+    ]
+    lines += [
+        f'{name}bandwidth = "{getattr(part, name + "bytes_per_ns"):.4g} GB/s"'
+        for name in ("ll_channel_", "channel_", "", "spread_", "fill_")
+    ]
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("measurements", nargs="*", type=Path)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--rows", action="store_true", help="print every row's error")

@@ -1,11 +1,14 @@
 """Why it exists: the device-side times that bench/nccl/fit.py calibrates on, measured on real GPUs.
 
-    torchrun --nproc-per-node 8 bench/nccl/measure.py OUT.jsonl [--worlds 2,3,4,6,8] [--ops all_reduce,...] [--label TEXT]
+    torchrun --nproc-per-node 8 bench/nccl/measure.py OUT.jsonl [--worlds 2,3,4,6,8] [--ops
+    all_reduce,...] [--label TEXT]
 
-Collectives are captured in CUDA graphs, so that the host's rate does not limit small ones. Roots of broadcast and reduce
-walk backwards round the ring: a fixed root would run ahead, and the launches would overlap. NCCL_ALGO and NCCL_PROTO may
-force a choice; they are recorded. One JSON line per measurement: us is the slowest rank's median time of one collective.
+Collectives are captured in CUDA graphs, so that the host's rate does not limit small ones. Roots of
+broadcast and reduce walk backwards round the ring: a fixed root would run ahead, and the launches
+would overlap. NCCL_ALGO and NCCL_PROTO may force a choice; they are recorded. One JSON line per
+measurement: us is the slowest rank's median time of one collective.
 """
+
 import argparse
 import json
 import os
@@ -16,7 +19,9 @@ import torch.distributed as dist
 parser = argparse.ArgumentParser()
 parser.add_argument("out")
 parser.add_argument("--worlds", default="2,4,8")
-parser.add_argument("--ops", default="all_reduce,all_gather,reduce_scatter,broadcast,reduce,overlap")
+parser.add_argument(
+    "--ops", default="all_reduce,all_gather,reduce_scatter,broadcast,reduce,overlap"
+)
 parser.add_argument("--label", default="default")
 parser.add_argument("--top", type=int, default=1 << 28)
 arguments = parser.parse_args()
@@ -56,7 +61,7 @@ def captured(issue, count, streams):
 
 def operation(name, size, group, members):
     x, y = source[:size].view(torch.bfloat16), target[:size].view(torch.bfloat16)
-    shard = target[:size // members].view(torch.bfloat16)
+    shard = target[: size // members].view(torch.bfloat16)
     if name == "all_reduce":
         return lambda step: dist.all_reduce(x, group=group)
     if name == "all_gather":
@@ -74,7 +79,10 @@ def operation(name, size, group, members):
 
 def overlap(size, group, other, members, streams):
     """An all-gather and a reduce-scatter at once, on two communicators and two streams."""
-    gather, scatter = operation("all_gather", size, group, members), operation("reduce_scatter", size, other, members)
+    gather, scatter = (
+        operation("all_gather", size, group, members),
+        operation("reduce_scatter", size, other, members),
+    )
 
     def issue(step):
         streams[1].wait_stream(streams[0])
@@ -82,6 +90,7 @@ def overlap(size, group, other, members, streams):
         with torch.cuda.stream(streams[1]):
             scatter(step)
         streams[0].wait_stream(streams[1])
+
     return issue
 
 
@@ -97,13 +106,24 @@ for members in (int(w) for w in arguments.worlds.split(",") if int(w) <= world):
                 if name == "overlap" and size < 1 << 22:
                     size *= 4
                     continue
-                issue = overlap(used, group, other, members, streams) if name == "overlap" else \
-                    operation(name, used, group, members)
+                issue = (
+                    overlap(used, group, other, members, streams)
+                    if name == "overlap"
+                    else operation(name, used, group, members)
+                )
                 microseconds = torch.tensor(captured(issue, count, streams), device="cuda")
                 dist.all_reduce(microseconds, op=dist.ReduceOp.MAX, group=group)
-                rows.append({"op": name, "world": members, "bytes": used, "us": round(microseconds.item(), 3),
-                             "label": arguments.label, "algo": os.environ.get("NCCL_ALGO"),
-                             "proto": os.environ.get("NCCL_PROTO")})
+                rows.append(
+                    {
+                        "op": name,
+                        "world": members,
+                        "bytes": used,
+                        "us": round(microseconds.item(), 3),
+                        "label": arguments.label,
+                        "algo": os.environ.get("NCCL_ALGO"),
+                        "proto": os.environ.get("NCCL_PROTO"),
+                    }
+                )
                 size *= 4
     dist.barrier()
 if rank == 0:

@@ -1,13 +1,17 @@
-"""What a run costs: `python bench/overhead/run.py` prints a table for 2, 8 and 16 ranks of FSDP, Llama 1B.
+"""What a run costs: `python bench/overhead/run.py` prints a table for 2, 8 and 16 ranks of FSDP,
+Llama 1B.
 
-overhead         wall time x cores / CPU time of the ranks' own host work (1.0: the machine did nothing but the job's Python),
-                 of the steps alone: a run of one step is subtracted; "whole" includes starting, whose CPU time is not the job's
-messages         to the hub, per rank and step, likewise
-hub us/message   CPU time of the hub per message
-USS MiB          memory that only one rank holds, largest over ranks
+overhead         wall time x cores / CPU time of the ranks' own host work (1.0: the machine did
+nothing but the job's Python),
+                 of the steps alone: a run of one step is subtracted; "whole" includes starting,
+                 whose CPU time is not the job's
+messages         to the hub, per rank and step, likewise hub us/message   CPU time of the hub per
+message USS MiB          memory that only one rank holds, largest over ranks
 
-Rule: the job is examples/train_llama.py as a user would start it; what is measured comes from the report and from /proc.
+Rule: the job is examples/train_llama.py as a user would start it; what is measured comes from the
+report and from /proc.
 """
+
 import argparse
 import json
 import os
@@ -26,9 +30,11 @@ MARK = "BENCH_OVERHEAD_RUN"
 
 
 def unique_memory(process, mark, peak):
-    """Keeps in `peak` the largest USS seen of each rank whose environment holds `mark` (PID -> bytes), until `process` ends.
+    """Keeps in `peak` the largest USS seen of each rank whose environment holds `mark` (PID ->
+    bytes), until `process` ends.
 
-    Ranks are found by a mark because their ancestors live in namespaces of their own and are not our descendants.
+    Ranks are found by a mark because their ancestors live in namespaces of their own and are not
+    our descendants.
     """
     while process.poll() is None:
         for child in psutil.process_iter():
@@ -42,13 +48,31 @@ def unique_memory(process, mark, peak):
 
 
 def measure(nodes, gpus, steps, layers):
-    """One run: its report, with `uss` (bytes, largest rank) added. Raises SystemExit when the job fails."""
+    """One run: its report, with `uss` (bytes, largest rank) added. Raises SystemExit when the job
+    fails."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "phantora_ns.cli", "--quiet", "--report", str(report), "torchrun", f"--nnodes={nodes}",
-                   f"--nproc-per-node={gpus}", "examples/train_llama.py", "--mode=fsdp", "--size=1b", f"--steps={steps}"]
-        process = subprocess.Popen(command + ([f"--layers={layers}"] if layers else []), cwd=ROOT, stdout=subprocess.DEVNULL,
-                                   env={**os.environ, MARK: folder, "OMP_NUM_THREADS": "1"})
+        command = [
+            sys.executable,
+            "-m",
+            "phantora_ns.cli",
+            "--quiet",
+            "--report",
+            str(report),
+            "torchrun",
+            f"--nnodes={nodes}",
+            f"--nproc-per-node={gpus}",
+            "examples/train_llama.py",
+            "--mode=fsdp",
+            "--size=1b",
+            f"--steps={steps}",
+        ]
+        process = subprocess.Popen(
+            command + ([f"--layers={layers}"] if layers else []),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, MARK: folder, "OMP_NUM_THREADS": "1"},
+        )
         peak = {}
         watcher = threading.Thread(target=unique_memory, args=(process, folder, peak))
         watcher.start()
@@ -61,30 +85,51 @@ def measure(nodes, gpus, steps, layers):
 
 def figures(report):
     """Seconds, and counts over all ranks."""
-    return {"wall": report["wall_s"], "host": sum(rank["host_cpu_ns"] for rank in report["ranks"]) / 1e9,
-            "messages": report["messages"], "hub": report["hub_cpu_ns"] / 1e9, "uss": report["uss"]}
+    return {
+        "wall": report["wall_s"],
+        "host": sum(rank["host_cpu_ns"] for rank in report["ranks"]) / 1e9,
+        "messages": report["messages"],
+        "hub": report["hub_cpu_ns"] / 1e9,
+        "uss": report["uss"],
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 8, 16])
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--layers", type=int, help="fewer layers than the model's own 16, for a quick look")
+    parser.add_argument(
+        "--layers", type=int, help="fewer layers than the model's own 16, for a quick look"
+    )
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
     print(f"{cores} cores, {options.steps} steps; load before: {load:.1f}")
     if load > cores / 4:
-        print("warning: others use this machine; the wall times below say more of them than of us", file=sys.stderr)
-    print("ranks  wall s  wall s/step  host CPU s/step  overhead  whole  messages  hub us/message  USS MiB")
+        print(
+            "warning: others use this machine; the wall times below say more of them than of us",
+            file=sys.stderr,
+        )
+    print(
+        "ranks  wall s  wall s/step  host CPU s/step  overhead  whole  messages  hub us/message  USS MiB"
+    )
     for ranks in options.ranks:
         nodes, gpus = (2, ranks // 2) if ranks > 2 else (1, ranks)
-        first, run = (figures(measure(nodes, gpus, steps, options.layers)) for steps in (1, options.steps))
-        wall, host, messages, hub = ((run[key] - first[key]) / (options.steps - 1) for key in ("wall", "host", "messages", "hub"))
-        print(f"{ranks:5} {run['wall']:7.1f} {wall:12.2f} {host:16.2f} {wall * cores / host:9.2f} "
-              f"{run['wall'] * cores / run['host']:6.2f} {messages / ranks:9.0f} {hub / messages * 1e6:15.1f} "
-              f"{run['uss'] / 2**20:8.0f}",
-              flush=True)
+        first, run = (
+            figures(measure(nodes, gpus, steps, options.layers)) for steps in (1, options.steps)
+        )
+        wall, host, messages, hub = (
+            (run[key] - first[key]) / (options.steps - 1)
+            for key in ("wall", "host", "messages", "hub")
+        )
+        print(
+            f"{ranks:5} {run['wall']:7.1f} {wall:12.2f} {host:16.2f} {wall * cores / host:9.2f} "
+            f"{run['wall'] * cores / run['host']:6.2f} {messages / ranks:9.0f} {hub / messages * 1e6:15.1f} "
+            f"{run['uss'] / 2**20:8.0f}",
+            flush=True,
+        )
     return 0
 
 

@@ -1,8 +1,11 @@
-"""Runs inside an emulated rank: what the values library adds to an operator's host time, in nanoseconds.
+"""Runs inside an emulated rank: what the values library adds to an operator's host time, in
+nanoseconds.
 
-The same operator is timed on the real clock with the callback on and off, alternately; the figure is the difference of the
-two minima, because everything that disturbs a measurement only ever adds to it.
+The same operator is timed on the real clock with the callback on and off, alternately; the figure
+is the difference of the two minima, because everything that disturbs a measurement only ever adds
+to it.
 """
+
 import json
 import time
 
@@ -48,7 +51,11 @@ def main():
     for name, function in cases.items():
         function()
         off, on = best_ns(function)
-        print("CASE " + json.dumps({"case": name, "without_ns": round(off), "added_ns": round(on - off)}), flush=True)
+        print(
+            "CASE "
+            + json.dumps({"case": name, "without_ns": round(off), "added_ns": round(on - off)}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

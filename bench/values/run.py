@@ -2,6 +2,7 @@
 
 Operators on large tensors, which are most of a job's, must stay under 1,000 ns.
 """
+
 import json
 import subprocess
 import sys
@@ -11,9 +12,22 @@ HERE = Path(__file__).resolve().parent
 
 
 def main() -> int:
-    command = [sys.executable, "-m", "phantora_ns.cli", "--quiet", "--nnodes", "1", "--gpus-per-node", "1", "--",
-               sys.executable, str(HERE / "measure.py")]
-    done = subprocess.run(command, cwd=HERE.parents[1], stdout=subprocess.PIPE, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "phantora_ns.cli",
+        "--quiet",
+        "--nnodes",
+        "1",
+        "--gpus-per-node",
+        "1",
+        "--",
+        sys.executable,
+        str(HERE / "measure.py"),
+    ]
+    done = subprocess.run(
+        command, cwd=HERE.parents[1], stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode != 0:
         return done.returncode
     print(f"{'operator':32} {'without ns':>10} {'added ns':>10}")

@@ -1,10 +1,13 @@
-/* dnn.c - the leader's cuDNN: the real library computes; beside each of its descriptors stands a bag of what was set on it.
+/* dnn.c - the leader's cuDNN: the real library computes; beside each of its descriptors stands a
+ * bag of what was set on it.
  *
- * Why it exists: cuDNN's descriptors tell nothing of their operations once they are set, so they are noted on the way in, and the
- * signature is made of the notes by the simulated rank's code (cudnn_signature.c). Which graph an engine, a configuration or a plan is
- * for follows from how it came to be: set by the job, or filled in by the library from the heuristics of a graph. What the library does
- * with its descriptors inside itself passes here as well and is noted alike. Exactly the calls that a simulated rank answers with GPU work
- * (cudnn_backend.c, cudnn_legacy.c) are timed. */
+ * Why it exists: cuDNN's descriptors tell nothing of their operations once they are set, so they
+ * are noted on the way in, and the signature is made of the notes by the simulated rank's code
+ * (cudnn_signature.c). Which graph an engine, a configuration or a plan is for follows from how it
+ * came to be: set by the job, or filled in by the library from the heuristics of a graph. What the
+ * library does with its descriptors inside itself passes here as well and is noted alike. Exactly
+ * the calls that a simulated rank answers with GPU work (cudnn_backend.c, cudnn_legacy.c) are
+ * timed. */
 #include "../cudnn.h"
 #include "leader.h"
 #include "measure.h"
@@ -12,7 +15,8 @@
 #include <string.h>
 
 int cudnnGetStream(void *handle, void **stream);
-int cudnnGetTensorNdDescriptor(const void *descriptor, int requested, int *data_type, int *dimensions, int *dims, int *strides);
+int cudnnGetTensorNdDescriptor(const void *descriptor, int requested, int *data_type,
+                               int *dimensions, int *dims, int *strides);
 
 enum { BUCKETS = 1 << 14, MOST_DIMENSIONS = 8 /* CUDNN_DIM_MAX */ };
 
@@ -27,7 +31,7 @@ static pthread_mutex_t notes_lock = PTHREAD_MUTEX_INITIALIZER;
 /* A note has no twin in a library: it stands beside one. */
 void ph_cudnn_real_destroy(void *real) { (void)real; }
 
-/* ---- notes ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- notes ---- */
 static struct note **place_locked(const void *real)
 {
     struct note **link = &bucket[((uintptr_t)real >> 4) * 0x9e3779b97f4a7c15ull >> 50];
@@ -61,8 +65,10 @@ static void add_locked(const void *real, int type)
     *link = note;
 }
 
-/* The attribute as a simulated rank would keep it; false: it names a descriptor that was never seen. */
-static bool note_locked(struct ph_cudnn_descriptor *bag, int name, int type, int64_t count, const void *values)
+/* The attribute as a simulated rank would keep it; false: it names a descriptor that was never
+ * seen. */
+static bool note_locked(struct ph_cudnn_descriptor *bag, int name, int type, int64_t count,
+                        const void *values)
 {
     size_t size = ph_cudnn_element_bytes(type);
     if (size == 0 || count < 0 || (count > 0 && !values)) return false;
@@ -79,7 +85,8 @@ static bool note_locked(struct ph_cudnn_descriptor *bag, int name, int type, int
             }
         for (int64_t i = 0; i < count; i++) ph_cudnn_hold(children[i] = find_locked(reals[i]));
     }
-    if (!ph_cudnn_put(bag, name, type, count, copy)) ph_die("out of host memory for a cuDNN attribute");
+    if (!ph_cudnn_put(bag, name, type, count, copy))
+        ph_die("out of host memory for a cuDNN attribute");
     return true;
 }
 
@@ -89,8 +96,12 @@ static void finish_locked(struct ph_cudnn_descriptor *bag)
     struct ph_cudnn_descriptor *child = NULL;
     bag->finalized = true;
     switch (bag->type) {
-    case CUDNN_ENGINEHEUR: ph_cudnn_set_graph(bag, ph_cudnn_child(bag, CUDNN_ENGINEHEUR_OPERATION_GRAPH, 0)); break;
-    case CUDNN_ENGINE: ph_cudnn_set_graph(bag, ph_cudnn_child(bag, CUDNN_ENGINE_OPERATION_GRAPH, 0)); break;
+    case CUDNN_ENGINEHEUR:
+        ph_cudnn_set_graph(bag, ph_cudnn_child(bag, CUDNN_ENGINEHEUR_OPERATION_GRAPH, 0));
+        break;
+    case CUDNN_ENGINE:
+        ph_cudnn_set_graph(bag, ph_cudnn_child(bag, CUDNN_ENGINE_OPERATION_GRAPH, 0));
+        break;
     case CUDNN_ENGINECFG:
         child = ph_cudnn_child(bag, CUDNN_ENGINECFG_ENGINE, 0);
         if (child) ph_cudnn_set_graph(bag, child->graph);
@@ -99,26 +110,26 @@ static void finish_locked(struct ph_cudnn_descriptor *bag)
         child = ph_cudnn_child(bag, CUDNN_PLAN_ENGINE_CONFIG, 0);
         if (child) ph_cudnn_set_graph(bag, child->graph);
         bag->signature.length = 0;
-        if (bag->graph && ph_cudnn_find(bag->graph, CUDNN_OPERATIONGRAPH_OPS)) ph_cudnn_signature(&bag->signature, bag->graph);
+        if (bag->graph && ph_cudnn_find(bag->graph, CUDNN_OPERATIONGRAPH_OPS))
+            ph_cudnn_signature(&bag->signature, bag->graph);
         break;
     default: break;
     }
 }
 
-/* ---- the graph API ------------------------------------------------------------------------------------------------------------------------- */
-PH_EXPORT int cudnnBackendCreateDescriptor(int type, void **descriptor);
-PH_EXPORT int cudnnBackendCreateDescriptor(int type, void **descriptor)
+/* ---- the graph API ---- */
+PH_API(int, cudnnBackendCreateDescriptor, (int type, void **descriptor))
 {
     int status = PH_REAL(cudnnBackendCreateDescriptor)(type, descriptor);
-    if (status != CUDNN_SUCCESS || type == CUDNN_VARIANT_PACK) return status; /* a pack holds addresses, and is made for every execution */
+    /* a pack holds addresses, and is made for every execution */
+    if (status != CUDNN_SUCCESS || type == CUDNN_VARIANT_PACK) return status;
     pthread_mutex_lock(&notes_lock);
     add_locked(*descriptor, type);
     pthread_mutex_unlock(&notes_lock);
     return status;
 }
 
-PH_EXPORT int cudnnBackendDestroyDescriptor(void *descriptor);
-PH_EXPORT int cudnnBackendDestroyDescriptor(void *descriptor)
+PH_API(int, cudnnBackendDestroyDescriptor, (void *descriptor))
 {
     pthread_mutex_lock(&notes_lock); /* first: the address may be another's a moment later */
     if (descriptor) remove_locked(descriptor);
@@ -126,8 +137,8 @@ PH_EXPORT int cudnnBackendDestroyDescriptor(void *descriptor)
     return PH_REAL(cudnnBackendDestroyDescriptor)(descriptor);
 }
 
-PH_EXPORT int cudnnBackendSetAttribute(void *descriptor, int name, int type, int64_t count, const void *values);
-PH_EXPORT int cudnnBackendSetAttribute(void *descriptor, int name, int type, int64_t count, const void *values)
+PH_API(int, cudnnBackendSetAttribute,
+       (void *descriptor, int name, int type, int64_t count, const void *values))
 {
     int status = PH_REAL(cudnnBackendSetAttribute)(descriptor, name, type, count, values);
     if (status != CUDNN_SUCCESS) return status;
@@ -138,8 +149,7 @@ PH_EXPORT int cudnnBackendSetAttribute(void *descriptor, int name, int type, int
     return status;
 }
 
-PH_EXPORT int cudnnBackendFinalize(void *descriptor);
-PH_EXPORT int cudnnBackendFinalize(void *descriptor)
+PH_API(int, cudnnBackendFinalize, (void *descriptor))
 {
     int status = PH_REAL(cudnnBackendFinalize)(descriptor);
     if (status != CUDNN_SUCCESS) return status;
@@ -151,8 +161,8 @@ PH_EXPORT int cudnnBackendFinalize(void *descriptor)
 }
 
 /* Descriptors that the library fills in are for the graph of the one that it was asked. */
-PH_EXPORT int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t requested, int64_t *count, void *values);
-PH_EXPORT int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t requested, int64_t *count, void *values)
+PH_API(int, cudnnBackendGetAttribute,
+       (void *descriptor, int name, int type, int64_t requested, int64_t *count, void *values))
 {
     int64_t got = 0;
     int status = PH_REAL(cudnnBackendGetAttribute)(descriptor, name, type, requested, &got, values);
@@ -168,8 +178,7 @@ PH_EXPORT int cudnnBackendGetAttribute(void *descriptor, int name, int type, int
     return status;
 }
 
-PH_EXPORT int cudnnBackendExecute(void *handle, void *plan, void *pack);
-PH_EXPORT int cudnnBackendExecute(void *handle, void *plan, void *pack)
+PH_API(int, cudnnBackendExecute, (void *handle, void *plan, void *pack))
 {
     static _Thread_local struct ph_pack signature;
     void *stream = NULL;
@@ -180,7 +189,8 @@ PH_EXPORT int cudnnBackendExecute(void *handle, void *plan, void *pack)
     const struct ph_cudnn_descriptor *bag = find_locked(plan);
     if (bag) ph_pack_raw(&signature, bag->signature.data, bag->signature.length);
     pthread_mutex_unlock(&notes_lock);
-    if (!signature.length) ph_warn("a cuDNN plan whose operations are not known (loaded from JSON?) is not timed");
+    if (!signature.length)
+        ph_warn("a cuDNN plan whose operations are not known (loaded from JSON?) is not timed");
     bool good = signature.length && PH_REAL(cudnnGetStream)(handle, &stream) == CUDNN_SUCCESS;
     ph_host_resume();
     if (!good) return PH_REAL(cudnnBackendExecute)(handle, plan, pack);
@@ -190,69 +200,85 @@ PH_EXPORT int cudnnBackendExecute(void *handle, void *plan, void *pack)
     return status;
 }
 
-/* ---- batch normalisation of the older API ---------------------------------------------------------------------------------------------------- */
+/* ---- batch normalisation of the older API ---- */
 /* False: part of another call, or arguments that the library will refuse. */
-static bool norm(struct ph_pack *signature, void *handle, void **stream, const char *name, int mode, int operations, const void *x, const void *parameters)
+static bool norm(struct ph_pack *signature, void *handle, void **stream, const char *name, int mode,
+                 int operations, const void *x, const void *parameters)
 {
-    int type, parameter_type, dimensions, ignored, dims[MOST_DIMENSIONS], strides[MOST_DIMENSIONS], others[MOST_DIMENSIONS], more[MOST_DIMENSIONS];
+    int type, parameter_type, dimensions, ignored, dims[MOST_DIMENSIONS], strides[MOST_DIMENSIONS],
+        others[MOST_DIMENSIONS], more[MOST_DIMENSIONS];
     signature->length = 0;
-    if (ph_lead_inside() || !handle || !x || !parameters || PH_REAL(cudnnGetStream)(handle, stream) != CUDNN_SUCCESS) return false;
-    if (PH_REAL(cudnnGetTensorNdDescriptor)(x, MOST_DIMENSIONS, &type, &dimensions, dims, strides) != CUDNN_SUCCESS ||
-        PH_REAL(cudnnGetTensorNdDescriptor)(parameters, MOST_DIMENSIONS, &parameter_type, &ignored, others, more) != CUDNN_SUCCESS)
+    if (ph_lead_inside() || !handle || !x || !parameters ||
+        PH_REAL(cudnnGetStream)(handle, stream) != CUDNN_SUCCESS)
         return false;
-    ph_cudnn_norm_signature(signature, name, mode, operations, type, parameter_type, dimensions, dims, strides);
+    if (PH_REAL(cudnnGetTensorNdDescriptor)(x, MOST_DIMENSIONS, &type, &dimensions, dims,
+                                            strides) != CUDNN_SUCCESS ||
+        PH_REAL(cudnnGetTensorNdDescriptor)(parameters, MOST_DIMENSIONS, &parameter_type, &ignored,
+                                            others, more) != CUDNN_SUCCESS)
+        return false;
+    ph_cudnn_norm_signature(signature, name, mode, operations, type, parameter_type, dimensions,
+                            dims, strides);
     return true;
 }
 
-#define NORM(name, mode, operations, x, parameters, call)                                        \
-    do {                                                                                         \
-        static _Thread_local struct ph_pack signature;                                           \
-        void *stream;                                                                            \
-        ph_host_pause();                                                                         \
-        bool ours = norm(&signature, handle, &stream, name, mode, operations, x, parameters);    \
-        ph_host_resume();                                                                        \
-        if (!ours) return call;                                                                  \
-        uint64_t token = ph_lead_begin(stream, &signature);                                      \
-        int status = PH_REAL_TIMED(PH_CALL_DNN, call);                                           \
-        status == CUDNN_SUCCESS ? ph_lead_end(token) : ph_lead_cancel(token);                    \
-        return status;                                                                           \
+#define NORM(name, mode, operations, x, parameters, call)                                     \
+    do {                                                                                      \
+        static _Thread_local struct ph_pack signature;                                        \
+        void *stream;                                                                         \
+        ph_host_pause();                                                                      \
+        bool ours = norm(&signature, handle, &stream, name, mode, operations, x, parameters); \
+        ph_host_resume();                                                                     \
+        if (!ours) return call;                                                               \
+        uint64_t token = ph_lead_begin(stream, &signature);                                   \
+        int status = PH_REAL_TIMED(PH_CALL_DNN, call);                                        \
+        status == CUDNN_SUCCESS ? ph_lead_end(token) : ph_lead_cancel(token);                 \
+        return status;                                                                        \
     } while (0)
 
-#define FORWARD                                                                                                                                  \
-    void *handle, int mode, int operations, const void *alpha, const void *beta, const void *x, const void *x_data, const void *z,               \
-        const void *z_data, const void *y, void *y_data, const void *parameters, const void *scale, const void *bias, double factor,             \
-        void *running_mean, void *running_variance, double epsilon, void *saved_mean, void *saved_variance, const void *activation,              \
-        void *workspace, size_t workspace_bytes, void *reserve, size_t reserve_bytes
-PH_EXPORT int cudnnBatchNormalizationForwardTrainingEx(FORWARD);
-PH_EXPORT int cudnnBatchNormalizationForwardTrainingEx(FORWARD)
+#define FORWARD                                                                                 \
+    void *handle, int mode, int operations, const void *alpha, const void *beta, const void *x, \
+        const void *x_data, const void *z, const void *z_data, const void *y, void *y_data,     \
+        const void *parameters, const void *scale, const void *bias, double factor,             \
+        void *running_mean, void *running_variance, double epsilon, void *saved_mean,           \
+        void *saved_variance, const void *activation, void *workspace, size_t workspace_bytes,  \
+        void *reserve, size_t reserve_bytes
+PH_API(int, cudnnBatchNormalizationForwardTrainingEx, (FORWARD))
 {
     NORM("cudnnBatchNormalizationForwardTraining", mode, operations, x, parameters,
-         PH_REAL(cudnnBatchNormalizationForwardTrainingEx)(handle, mode, operations, alpha, beta, x, x_data, z, z_data, y, y_data, parameters, scale, bias,
-                                                           factor, running_mean, running_variance, epsilon, saved_mean, saved_variance, activation,
-                                                           workspace, workspace_bytes, reserve, reserve_bytes));
+         PH_REAL(cudnnBatchNormalizationForwardTrainingEx)(
+             handle, mode, operations, alpha, beta, x, x_data, z, z_data, y, y_data, parameters,
+             scale, bias, factor, running_mean, running_variance, epsilon, saved_mean,
+             saved_variance, activation, workspace, workspace_bytes, reserve, reserve_bytes));
 }
 
-#define INFERENCE                                                                                                                                \
-    void *handle, int mode, const void *alpha, const void *beta, const void *x, const void *x_data, const void *y, void *y_data,                 \
-        const void *parameters, const void *scale, const void *bias, const void *mean, const void *variance, double epsilon
-PH_EXPORT int cudnnBatchNormalizationForwardInference(INFERENCE);
-PH_EXPORT int cudnnBatchNormalizationForwardInference(INFERENCE)
+#define INFERENCE                                                                    \
+    void *handle, int mode, const void *alpha, const void *beta, const void *x,      \
+        const void *x_data, const void *y, void *y_data, const void *parameters,     \
+        const void *scale, const void *bias, const void *mean, const void *variance, \
+        double epsilon
+PH_API(int, cudnnBatchNormalizationForwardInference, (INFERENCE))
 {
     NORM("cudnnBatchNormalizationForwardInference", mode, 0, x, parameters,
-         PH_REAL(cudnnBatchNormalizationForwardInference)(handle, mode, alpha, beta, x, x_data, y, y_data, parameters, scale, bias, mean, variance, epsilon));
+         PH_REAL(cudnnBatchNormalizationForwardInference)(handle, mode, alpha, beta, x, x_data, y,
+                                                          y_data, parameters, scale, bias, mean,
+                                                          variance, epsilon));
 }
 
-#define BACKWARD                                                                                                                                 \
-    void *handle, int mode, int operations, const void *alpha_data, const void *beta_data, const void *alpha_parameters,                         \
-        const void *beta_parameters, const void *x, const void *x_data, const void *y, const void *y_data, const void *dy, const void *dy_data,  \
-        const void *dz, void *dz_data, const void *dx, void *dx_data, const void *parameters, const void *scale, const void *bias,               \
-        void *scale_gradient, void *bias_gradient, double epsilon, const void *saved_mean, const void *saved_variance, const void *activation,   \
-        void *workspace, size_t workspace_bytes, void *reserve, size_t reserve_bytes
-PH_EXPORT int cudnnBatchNormalizationBackwardEx(BACKWARD);
-PH_EXPORT int cudnnBatchNormalizationBackwardEx(BACKWARD)
+#define BACKWARD                                                                                 \
+    void *handle, int mode, int operations, const void *alpha_data, const void *beta_data,       \
+        const void *alpha_parameters, const void *beta_parameters, const void *x,                \
+        const void *x_data, const void *y, const void *y_data, const void *dy,                   \
+        const void *dy_data, const void *dz, void *dz_data, const void *dx, void *dx_data,       \
+        const void *parameters, const void *scale, const void *bias, void *scale_gradient,       \
+        void *bias_gradient, double epsilon, const void *saved_mean, const void *saved_variance, \
+        const void *activation, void *workspace, size_t workspace_bytes, void *reserve,          \
+        size_t reserve_bytes
+PH_API(int, cudnnBatchNormalizationBackwardEx, (BACKWARD))
 {
     NORM("cudnnBatchNormalizationBackward", mode, operations, x, parameters,
-         PH_REAL(cudnnBatchNormalizationBackwardEx)(handle, mode, operations, alpha_data, beta_data, alpha_parameters, beta_parameters, x, x_data, y, y_data,
-                                                    dy, dy_data, dz, dz_data, dx, dx_data, parameters, scale, bias, scale_gradient, bias_gradient, epsilon,
-                                                    saved_mean, saved_variance, activation, workspace, workspace_bytes, reserve, reserve_bytes));
+         PH_REAL(cudnnBatchNormalizationBackwardEx)(
+             handle, mode, operations, alpha_data, beta_data, alpha_parameters, beta_parameters, x,
+             x_data, y, y_data, dy, dy_data, dz, dz_data, dx, dx_data, parameters, scale, bias,
+             scale_gradient, bias_gradient, epsilon, saved_mean, saved_variance, activation,
+             workspace, workspace_bytes, reserve, reserve_bytes));
 }

@@ -1,15 +1,19 @@
 /* heat.c - work of our own for the GPU while the simulation holds the job up.
  *
- * Why it exists: a GPU that trains runs at its power limit, hundreds of MHz below its highest clock (an H200: 1,450 to 1,800 of 1,980 MHz).
- * A leader waits for simulated ranks most of the time: its GPU idles, stays at the highest clock, and matrix products and attention come
- * out up to 6 % too short. So while a thread of the job waits for the hub, and the GPU has nothing left to do or waits for values of
- * other ranks, it gets a training job's usual mix: products of bf16 matrices and copies within its memory, about 3 : 1 in time, of
- * normal numbers (zeros toggle no bits and cost no power).
+ * Why it exists: a GPU that trains runs at its power limit, hundreds of MHz below its highest clock
+ * (an H200: 1,450 to 1,800 of 1,980 MHz). A leader waits for simulated ranks most of the time: its
+ * GPU idles, stays at the highest clock, and matrix products and attention come out up to 6 % too
+ * short. So while a thread of the job waits for the hub, and the GPU has nothing left to do or
+ * waits for values of other ranks, it gets a training job's usual mix: products of bf16 matrices
+ * and copies within its memory, about 3 : 1 in time, of normal numbers (zeros toggle no bits and
+ * cost no power).
  *
- * Rules. The filler stops before the job goes on: whoever returns from the hub, or issues observed work, waits for what is queued, two
- * pieces or some 300 us. What overlaps it all the same gives no sample (samples.c): its records have no external id. Memory is taken
- * once, only while no stream waits for other ranks (allocating may wait for the GPU), and given back when the job lacks it. Nothing that
- * fails here is the job's affair: heating ends with one warning. PHANTORA_LEAD_HEAT=0 switches it off. */
+ * Rules. The filler stops before the job goes on: whoever returns from the hub, or issues observed
+ * work, waits for what is queued, two pieces or some 300 us. What overlaps it all the same gives no
+ * sample (samples.c): its records have no external id. Memory is taken once, only while no stream
+ * waits for other ranks (allocating may wait for the GPU), and given back when the job lacks it.
+ * Nothing that fails here is the job's affair: heating ends with one warning. PHANTORA_LEAD_HEAT=0
+ * switches it off. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "heat.h"
 #include "leader.h"
@@ -22,36 +26,56 @@
 #include <time.h>
 
 enum { ORDER = 4096, NUMBERS_BYTES = 8 << 20, STREAMS = 64, PIECES = 2 };
-enum { NON_BLOCKING = 1, BLOCKING_SYNC = 1, NO_TIMING = 2, DEVICE_TO_DEVICE = 3, HOST_TO_DEVICE = 1, RELAXED = 2 }; /* driver_types.h */
+/* driver_types.h */
+enum {
+    NON_BLOCKING = 1,
+    BLOCKING_SYNC = 1,
+    NO_TIMING = 2,
+    DEVICE_TO_DEVICE = 3,
+    HOST_TO_DEVICE = 1,
+    RELAXED = 2
+};
 /* cublas_api.h, library_types.h, nccl.h */
 enum { NOT_TRANSPOSED = 0, BF16_MATRIX = 14, COMPUTE_FP32 = 68, ANY_ALGORITHM = -1, NCCL_BF16 = 9 };
 #define MATRIX_BYTES ((size_t)ORDER * ORDER * 2)
-#define PASS_BYTES ((size_t)128 << 20) /* read and written: 256 MiB of traffic, 60 us at 4.4 TB/s; a product takes 200 us */
-#define ROOM_BYTES ((size_t)4 << 30)   /* with less than that free, none is taken */
+/* read and written: 256 MiB of traffic, 60 us at 4.4 TB/s; a product takes 200 us */
+#define PASS_BYTES ((size_t)128 << 20)
+#define ROOM_BYTES ((size_t)4 << 30) /* with less than that free, none is taken */
 #define TICK_NS 500000
-#define HELD_NS 1000000ull   /* shorter waits leave no time to cool */
-#define DOUBT_NS 1000000ull  /* beyond the moment at which the GPU should have done all that it can */
-#define DRAIN_NS 5000000ull  /* whoever stops the filler waits no longer: a queue of the GPU's may be shared with a stream that is stuck */
+#define HELD_NS 1000000ull /* shorter waits leave no time to cool */
+/* beyond the moment at which the GPU should have done all that it can */
+#define DOUBT_NS 1000000ull
+/* whoever stops the filler waits no longer: a queue of the GPU's may be shared with a stream that
+ * is stuck */
+#define DRAIN_NS 5000000ull
 #define END_NS 1000000000ull
 
-int cudaStreamQuery(void *), cudaPeekAtLastError(void), cudaThreadExchangeStreamCaptureMode(int *), cudaMemGetInfo(size_t *, size_t *);
-int cudaMalloc(void **, size_t), cudaFree(void *), cudaStreamCreateWithPriority(void **, unsigned, int), cudaStreamSynchronize(void *);
-int cudaEventCreateWithFlags(void **, unsigned), cudaEventRecord(void *, void *), cudaEventSynchronize(void *);
-int cudaDeviceGetStreamPriorityRange(int *, int *), cudaMemcpyAsync(void *, const void *, size_t, int, void *);
+int cudaStreamQuery(void *), cudaPeekAtLastError(void), cudaThreadExchangeStreamCaptureMode(int *),
+    cudaMemGetInfo(size_t *, size_t *);
+int cudaMalloc(void **, size_t), cudaFree(void *),
+    cudaStreamCreateWithPriority(void **, unsigned, int), cudaStreamSynchronize(void *);
+int cudaEventCreateWithFlags(void **, unsigned), cudaEventRecord(void *, void *),
+    cudaEventSynchronize(void *);
+int cudaDeviceGetStreamPriorityRange(int *, int *),
+    cudaMemcpyAsync(void *, const void *, size_t, int, void *);
 int cublasCreate_v2(void **), cublasSetStream_v2(void *, void *);
-int cublasGemmEx(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *, void *, int, int, int, int);
+int cublasGemmEx(void *, int, int, int, int, int, const void *, const void *, int, int,
+                 const void *, int, int, const void *, void *, int, int, int, int);
 
-/* ---- what the job does -------------------------------------------------------------------------------------------------------- */
-static _Atomic int held, receiving, forbidden; /* threads in the hub; of these, CUDA's in a result; calls that are measured first */
+/* ---- what the job does ---- */
+/* threads in the hub; of these, CUDA's in a result; calls that are measured first */
+static _Atomic int held, receiving, forbidden;
 static _Atomic uint64_t held_since, active_at, stops;
-static _Atomic uint64_t issued, free_at; /* GPU time given out so far; when all of it should be done if nothing waits */
-static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* guards these, and is held while one is asked */
+/* GPU time given out so far; when all of it should be done if nothing waits */
+static _Atomic uint64_t issued, free_at;
+/* guards these, and is held while one is asked */
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *streams[STREAMS];
 static int stream_count;
 static bool streams_more; /* than there is room for: then nothing is idle for certain */
 static _Atomic uint64_t generation = 1;
 
-/* ---- what the filler does ------------------------------------------------------------------------------------------------------- */
+/* ---- what the filler does ---- */
 static _Atomic enum { AT_REST, PREPARING, HEATING } state;
 static _Atomic bool over, running;
 static pthread_mutex_t state_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -70,7 +94,7 @@ static uint64_t now_ns(void)
 uint64_t ph_heat_ns(void) { return heated_ns; }
 uint64_t ph_heat_issued(void) { return atomic_load(&issued); }
 
-/* ---- the job's side --------------------------------------------------------------------------------------------------------------- */
+/* ---- the job's side ---- */
 static void rest(void)
 {
     pthread_mutex_lock(&state_lock);
@@ -87,8 +111,10 @@ static bool wait_for_rest(uint64_t patience)
     until = (struct timespec){(time_t)(end / 1000000000ull), (long)(end % 1000000000ull)};
     int late = 0;
     pthread_mutex_lock(&state_lock);
-    while (state == PREPARING) pthread_cond_wait(&state_news, &state_lock); /* nothing that it waits for waits for the job */
-    while (state != AT_REST && late != ETIMEDOUT) late = pthread_cond_timedwait(&state_news, &state_lock, &until);
+    /* nothing that it waits for waits for the job */
+    while (state == PREPARING) pthread_cond_wait(&state_news, &state_lock);
+    while (state != AT_REST && late != ETIMEDOUT)
+        late = pthread_cond_timedwait(&state_news, &state_lock, &until);
     bool rests = state == AT_REST;
     pthread_mutex_unlock(&state_lock);
     return rests;
@@ -98,7 +124,8 @@ void ph_heat_stop(void)
 {
     if (!atomic_load_explicit(&running, memory_order_relaxed)) return;
     atomic_store_explicit(&active_at, now_ns(), memory_order_relaxed);
-    atomic_fetch_add(&stops, 1); /* before the look at `state`; the filler goes about it the other way round */
+    /* before the look at `state`; the filler goes about it the other way round */
+    atomic_fetch_add(&stops, 1);
     if (atomic_load(&state) != AT_REST) wait_for_rest(DRAIN_NS);
 }
 
@@ -117,7 +144,8 @@ void ph_heat_forbid(bool on) { atomic_fetch_add(&forbidden, on ? 1 : -1); }
 static void busy_for(uint64_t work_ns)
 {
     uint64_t now = now_ns(), end = atomic_load_explicit(&free_at, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak(&free_at, &end, (end > now ? end : now) + work_ns)) continue;
+    while (!atomic_compare_exchange_weak(&free_at, &end, (end > now ? end : now) + work_ns))
+        continue;
 }
 
 void ph_heat_saw(void *handle, uint64_t work_ns)
@@ -131,8 +159,10 @@ void ph_heat_saw(void *handle, uint64_t work_ns)
     pthread_mutex_lock(&streams_lock);
     int i = 0;
     while (i < stream_count && streams[i] != handle) i++;
-    if (i == stream_count && i < STREAMS) streams[stream_count++] = handle;
-    else if (i == stream_count) streams_more = true;
+    if (i == stream_count && i < STREAMS)
+        streams[stream_count++] = handle;
+    else if (i == stream_count)
+        streams_more = true;
     seen = generation;
     last = handle;
     pthread_mutex_unlock(&streams_lock);
@@ -140,7 +170,8 @@ void ph_heat_saw(void *handle, uint64_t work_ns)
 
 void ph_heat_copied(void *handle, size_t bytes)
 {
-    enum { LAUNCH_NS = 2000, BYTES_PER_NS = 1000 }; /* H200's memory does over four times as much: what is too long only delays the heat */
+    /* H200's memory does over four times as much: what is too long only delays the heat */
+    enum { LAUNCH_NS = 2000, BYTES_PER_NS = 1000 };
     ph_heat_saw(handle, LAUNCH_NS + bytes / BYTES_PER_NS);
 }
 
@@ -163,7 +194,7 @@ void ph_heat_received(uint64_t before)
     atomic_fetch_sub(&receiving, 1);
 }
 
-/* ---- when ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- when ---- */
 /* Whether the streams have done all that they were given. */
 static bool streams_idle(void)
 {
@@ -174,12 +205,13 @@ static bool streams_idle(void)
     return idle;
 }
 
-/* A stream that waits for values looks like one that works. Where a result is being waited for and everything else should have been done
- * by now, what is left waits behind it. */
+/* A stream that waits for values looks like one that works. Where a result is being waited for and
+ * everything else should have been done by now, what is left waits behind it. */
 static bool gpu_waits(uint64_t now)
 {
     if (ph_lead_captures()) return false; /* to ask a stream that is captured spoils the capture */
-    return streams_idle() || (atomic_load(&receiving) > 0 && now > atomic_load(&free_at) + DOUBT_NS);
+    return streams_idle() ||
+           (atomic_load(&receiving) > 0 && now > atomic_load(&free_at) + DOUBT_NS);
 }
 
 static bool held_up(uint64_t now)
@@ -188,7 +220,7 @@ static bool held_up(uint64_t now)
     return now > atomic_load(&held_since) + HELD_NS && now > atomic_load(&active_at) + HELD_NS;
 }
 
-/* ---- the filler ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- the filler ---- */
 static const char *step; /* of the filler's thread, for its one warning */
 #define TRY(function, ...) (step = #function, PH_REAL(function)(__VA_ARGS__))
 
@@ -196,7 +228,9 @@ static bool failed(int error)
 {
     char code[32] = "";
     if (error) snprintf(code, sizeof code, ": error %d", error);
-    ph_warn("the GPU is not kept warm while the job waits (%s%s): kernels bound by computing may come out a few percent short", step, code);
+    ph_warn("the GPU is not kept warm while the job waits (%s%s): kernels bound by computing may "
+            "come out a few percent short",
+            step, code);
     atomic_store(&over, true);
     return false;
 }
@@ -249,7 +283,8 @@ static bool prepare(void)
     ph_random_numbers(numbers, NUMBERS_BYTES, NCCL_BF16);
     error = TRY(cudaDeviceGetStreamPriorityRange, &least, &greatest);
     if (!error) error = TRY(cudaStreamCreateWithPriority, &stream, NON_BLOCKING, least);
-    for (int i = 0; i < PIECES && !error; i++) error = TRY(cudaEventCreateWithFlags, &event[i], BLOCKING_SYNC | NO_TIMING);
+    for (int i = 0; i < PIECES && !error; i++)
+        error = TRY(cudaEventCreateWithFlags, &event[i], BLOCKING_SYNC | NO_TIMING);
     if (!error) error = TRY(cublasCreate_v2, &cublas);
     if (!error) error = TRY(cublasSetStream_v2, cublas, stream);
     if (!error) error = take_memory();
@@ -268,9 +303,11 @@ static bool prepare(void)
 static int piece(int which)
 {
     static const float one = 1, zero = 0;
-    int error = which == 0 ? TRY(cublasGemmEx, cublas, NOT_TRANSPOSED, NOT_TRANSPOSED, ORDER, ORDER, ORDER, &one, matrix[0], BF16_MATRIX, ORDER,
-                                 matrix[1], BF16_MATRIX, ORDER, &zero, matrix[2], BF16_MATRIX, ORDER, COMPUTE_FP32, ANY_ALGORITHM)
-                           : TRY(cudaMemcpyAsync, to, from, PASS_BYTES, DEVICE_TO_DEVICE, stream);
+    int error = which == 0
+                    ? TRY(cublasGemmEx, cublas, NOT_TRANSPOSED, NOT_TRANSPOSED, ORDER, ORDER, ORDER,
+                          &one, matrix[0], BF16_MATRIX, ORDER, matrix[1], BF16_MATRIX, ORDER, &zero,
+                          matrix[2], BF16_MATRIX, ORDER, COMPUTE_FP32, ANY_ALGORITHM)
+                    : TRY(cudaMemcpyAsync, to, from, PASS_BYTES, DEVICE_TO_DEVICE, stream);
     return error ? error : TRY(cudaEventRecord, event[which], stream);
 }
 
@@ -311,7 +348,7 @@ static void *attend(void *unused)
     return NULL;
 }
 
-/* ---- its beginning and end ----------------------------------------------------------------------------------------------------------- */
+/* ---- its beginning and end ---- */
 void ph_heat_allow(void)
 {
     static _Atomic bool asked;
@@ -337,7 +374,8 @@ void ph_heat_end(void)
 
 bool ph_heat_release(void)
 {
-    if (ph_lead_awaited()) return false; /* to free would wait for the GPU, which waits for others */
+    /* to free would wait for the GPU, which waits for others */
+    if (ph_lead_awaited()) return false;
     atomic_store(&over, true);
     ph_heat_stop();
     pthread_mutex_lock(&state_lock);
@@ -346,7 +384,8 @@ bool ph_heat_release(void)
     pthread_mutex_unlock(&state_lock);
     if (!ours) return false;
     give_memory();
-    ph_warn("the job needed the memory of the work that keeps the GPU warm: it is not kept warm any more");
+    ph_warn("the job needed the memory of the work that keeps the GPU warm: it is not kept warm "
+            "any more");
     return true;
 }
 

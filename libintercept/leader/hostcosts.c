@@ -1,8 +1,10 @@
 /* hostcosts.c - what calls of the real libraries cost the host, by class.
  *
- * Why it exists: simulated ranks charge each call's cost on their virtual clock (hostclock.c); these are the figures, recorded where a
- * real driver pays them. Rule: thread CPU time, less what reading that clock costs, and only in a process without CUPTI: while it is
- * loaded, its activities on or off, a launch costs twice as much and the record of an event five times (measured on an H200's host). */
+ * Why it exists: simulated ranks charge each call's cost on their virtual clock (hostclock.c);
+ * these are the figures, recorded where a real driver pays them. Rule: thread CPU time, less what
+ * reading that clock costs, and only in a process without CUPTI: while it is loaded, its activities
+ * on or off, a launch costs twice as much and the record of an event five times (measured on an
+ * H200's host). */
 #include "measure.h"
 #include <stdlib.h>
 #include <time.h>
@@ -26,10 +28,11 @@ static int rising(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* ---- distributions ------------------------------------------------------------------------------------------------------------------ */
-enum { KEPT = sizeof ((struct ph_distribution *)0)->kept / sizeof(uint32_t) };
+/* ---- distributions ---- */
+enum { KEPT = sizeof((struct ph_distribution *)0)->kept / sizeof(uint32_t) };
 
-/* Reservoir sampling with a generator that depends on the count alone: two equal streams leave equal samples. */
+/* Reservoir sampling with a generator that depends on the count alone: two equal streams leave
+ * equal samples. */
 void ph_distribution_add(struct ph_distribution *distribution, uint64_t value)
 {
     uint64_t at = distribution->count++;
@@ -41,7 +44,8 @@ void ph_distribution_add(struct ph_distribution *distribution, uint64_t value)
     if (at < KEPT) distribution->kept[at] = value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
 }
 
-void ph_distribution_read(const struct ph_distribution *distribution, uint64_t *mean, uint64_t *median)
+void ph_distribution_read(const struct ph_distribution *distribution, uint64_t *mean,
+                          uint64_t *median)
 {
     enum { OUTLIER = 10 };
     uint32_t sorted[KEPT];
@@ -56,7 +60,7 @@ void ph_distribution_read(const struct ph_distribution *distribution, uint64_t *
     *mean = used ? sum / used : *median;
 }
 
-/* ---- costs ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- costs ---- */
 static void calibrate(void)
 {
     uint64_t least = UINT64_MAX;
@@ -83,9 +87,11 @@ uint64_t ph_cost_start(enum ph_call class)
 
 void ph_cost_stop(enum ph_call class, uint64_t started)
 {
-    uint64_t cost = cpu_ns() - started, own = atomic_load_explicit(&clock_cost, memory_order_relaxed);
+    uint64_t cost = cpu_ns() - started,
+             own = atomic_load_explicit(&clock_cost, memory_order_relaxed);
     timing = false;
-    enum { SPINNING_NS = 50000 }; /* the driver spins: a longer synchronisation has waited for the GPU */
+    /* the driver spins: a longer synchronisation has waited for the GPU */
+    enum { SPINNING_NS = 50000 };
     if (class == PH_CALL_SYNC && cost > SPINNING_NS) return;
     pthread_mutex_lock(&costs_lock);
     ph_distribution_add(&costs[class], cost > own ? cost - own : 0);

@@ -1,7 +1,7 @@
 /* map.c - open addressing with linear probing. See map.h.
  *
- * Why it exists: a key that is taken leaves its place occupied (value NULL), so probing needs no moving of entries; growing
- * drops such places. */
+ * Why it exists: a key that is taken leaves its place occupied (value NULL), so probing needs no
+ * moving of entries; growing drops such places. */
 #include "map.h"
 #include "../shim.h"
 #include <stdlib.h>

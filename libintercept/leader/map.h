@@ -1,6 +1,7 @@
 /* map.h - a table from addresses to addresses: real handles to their shadows.
  *
- * Why it exists: streams, events and kernels of the real libraries are opaque pointers; each needs its own state here. */
+ * Why it exists: streams, events and kernels of the real libraries are opaque pointers; each needs
+ * its own state here. */
 #ifndef PH_MAP_H
 #define PH_MAP_H
 #include <pthread.h>
@@ -10,15 +11,21 @@
 
 struct ph_map {
     pthread_rwlock_t lock;
-    struct ph_pair { const void *key; void *value; } *slot;
+    struct ph_pair {
+        const void *key;
+        void *value;
+    } *slot;
     size_t slots, used, live; /* a power of two; keys ever placed; keys that have a value */
 };
 #define PH_MAP_INIT {PTHREAD_RWLOCK_INITIALIZER, NULL, 0, 0, 0}
 
-void *ph_map_get(struct ph_map *map, const void *key);             /* NULL: none. O(1) */
-void *ph_map_put(struct ph_map *map, const void *key, void *value); /* the value that it replaces, NULL: none. Amortised O(1) */
+void *ph_map_get(struct ph_map *map, const void *key); /* NULL: none. O(1) */
+/* the value that it replaces, NULL: none. Amortised O(1) */
+void *ph_map_put(struct ph_map *map, const void *key, void *value);
 /* As ph_map_put unless the key has a value, which is returned and stays. NULL: `value` was put. */
 void *ph_map_add(struct ph_map *map, const void *key, void *value);
-void *ph_map_take(struct ph_map *map, const void *key);            /* removes and returns; NULL: none */
-void ph_map_clear(struct ph_map *map);                             /* forgets all; values are the caller's */
+/* removes and returns; NULL: none */
+void *ph_map_take(struct ph_map *map, const void *key);
+/* forgets all; values are the caller's */
+void ph_map_clear(struct ph_map *map);
 #endif

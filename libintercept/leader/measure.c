@@ -1,15 +1,20 @@
-/* measure.c - how a call of the leader is timed: observed by CUPTI, waited for when nobody knows its duration, sampled ever after.
+/* measure.c - how a call of the leader is timed: observed by CUPTI, waited for when nobody knows
+ * its duration, sampled ever after.
  *
- * Why it exists: the leader's own timeline is simulated like every rank's, so each call needs a duration when it is made; the first
- * time that comes from the call itself. Rule: only the outermost wrapped call of a thread counts - cuBLAS calls cuBLASLt through the
- * same symbols as PyTorch does - and what it launches inside is its own.
+ * Why it exists: the leader's own timeline is simulated like every rank's, so each call needs a
+ * duration when it is made; the first time that comes from the call itself. Rule: only the
+ * outermost wrapped call of a thread counts - cuBLAS calls cuBLASLt through the same symbols as
+ * PyTorch does - and what it launches inside is its own.
  *
- * Records are settled (samples.c) when the GPU has nothing left to do of what was observed: after a call that is waited for, every
- * BATCH calls, before a fork, and at exit. Streams that carry collectives may wait for other ranks, which may wait for us: where a
- * call is waited for, or the process forks or ends, they are only looked at for PATIENCE_NS, and what they still do gives no sample.
+ * Records are settled (samples.c) when the GPU has nothing left to do of what was observed: after a
+ * call that is waited for, every BATCH calls, before a fork, and at exit. Streams that carry
+ * collectives may wait for other ranks, which may wait for us: where a call is waited for, or the
+ * process forks or ends, they are only looked at for PATIENCE_NS, and what they still do gives no
+ * sample.
  *
- * CUPTI makes real calls far slower, even with all its activities disabled. So host costs come from a leader that never loads it
- * (PHANTORA_LEAD_RECORD=host; =values likewise): there nothing is observed, and durations are asked for as a simulated rank does. */
+ * CUPTI makes real calls far slower, even with all its activities disabled. So host costs come from
+ * a leader that never loads it (PHANTORA_LEAD_RECORD=host; =values likewise): there nothing is
+ * observed, and durations are asked for as a simulated rank does. */
 #include "heat.h"
 #include "leader.h"
 #include "measure.h"
@@ -21,8 +26,17 @@
 #include <string.h>
 #include <time.h>
 
-enum { SLOTS = 16384, BATCH = 2000, STREAMS = 64, NESTED = 1, UNOBSERVED = 2, FIRST_TOKEN = 16, COPYING_ID = 8 };
-enum { RELAXED = 2, NOT_READY = 600 }; /* cudaStreamCaptureMode: a job that captures must not fail for our waiting; cudaError_t */
+enum {
+    SLOTS = 16384,
+    BATCH = 2000,
+    STREAMS = 64,
+    NESTED = 1,
+    UNOBSERVED = 2,
+    FIRST_TOKEN = 16,
+    COPYING_ID = 8
+};
+/* cudaStreamCaptureMode: a job that captures must not fail for our waiting; cudaError_t */
+enum { RELAXED = 2, NOT_READY = 600 };
 #define PATIENCE_NS 20000000ull
 #define EXIT_PATIENCE_NS 2000000000ull
 
@@ -31,13 +45,14 @@ int cudaPeekAtLastError(void);
 int cudaGetLastError(void);
 int cudaThreadExchangeStreamCaptureMode(int *mode);
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of this, and samples.c; taken before ph_lock */
+/* guards all of this, and samples.c; taken before ph_lock */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool started, observing;
 static struct ph_call_slot slots[SLOTS];
 static struct ph_records records;
 static uint64_t next_token = FIRST_TOKEN, settled_at = FIRST_TOKEN;
 static uint64_t waits, settles, settling_ns; /* for PHANTORA_LEAD_DEBUG */
-static void *busy[STREAMS]; /* real streams with calls that are not settled */
+static void *busy[STREAMS];                  /* real streams with calls that are not settled */
 static int busy_count;
 static bool busy_more; /* than there is room for: then nothing is idle for certain */
 static _Thread_local struct {
@@ -71,7 +86,8 @@ enum ph_recorded ph_lead_records(void)
     if (known) return (enum ph_recorded)(known - 1);
     for (int i = 0; i < 3 && choice; i++)
         if (strcmp(choice, names[i]) == 0) found = i;
-    if (found == 3) ph_die("PHANTORA_LEAD_RECORD=%s: a leader records kernels, host or values", choice);
+    if (found == 3)
+        ph_die("PHANTORA_LEAD_RECORD=%s: a leader records kernels, host or values", choice);
     known = found + 1;
     return (enum ph_recorded)found;
 }
@@ -80,7 +96,7 @@ bool ph_lead_measures(void) { return ph_lead_records() == PH_RECORD_KERNELS; }
 
 static struct ph_call_slot *slot(uint64_t token) { return &slots[token % SLOTS]; }
 
-/* ---- waiting and settling ---------------------------------------------------------------------------------------------------------------- */
+/* ---- waiting and settling ---- */
 /* Not the job's question: it must not find the answer as its thread's last error. */
 static int query(void *stream)
 {
@@ -98,7 +114,8 @@ static void wait_for(void *stream)
     waits++;
 }
 
-/* Polls every stream with open calls, but `except`, as long as patience lasts; true when all are idle. */
+/* Polls every stream with open calls, but `except`, as long as patience lasts; true when all are
+ * idle. */
 static bool idle_locked(void *except, uint64_t patience)
 {
     int mode = RELAXED;
@@ -125,7 +142,8 @@ static bool wait_own_locked(void *own)
     return idle_locked(own, PATIENCE_NS);
 }
 
-/* A full queue is seconds of work: no patience would do, so every stream is waited for, and the hub knows that we wait. */
+/* A full queue is seconds of work: no patience would do, so every stream is waited for, and the hub
+ * knows that we wait. */
 static bool wait_all_locked(void)
 {
     int mode = RELAXED;
@@ -149,8 +167,7 @@ static bool settle_locked(bool idle, bool all)
     return missing;
 }
 
-
-/* ---- the end of the process --------------------------------------------------------------------------------------------------------------- */
+/* ---- the end of the process ---- */
 static void send_host(void)
 {
     struct ph_pack body = {0};
@@ -167,7 +184,8 @@ static void send_host(void)
     ph_pack_free(&body);
 }
 
-/* An answer means that the hub has handled all that was sent before: a process that ends does not wait for its messages to leave. */
+/* An answer means that the hub has handled all that was sent before: a process that ends does not
+ * wait for its messages to leave. */
 static void wait_for_hub(void)
 {
     enum { PATIENCE_MS = 10000 };
@@ -180,8 +198,10 @@ static void wait_for_hub(void)
     ph_pack_array(&body, 0);
     ph_send(PH_TIMES, &body, 4);
     ph_pack_free(&body);
-    if (ph_wait(req, &reply, PATIENCE_MS)) ph_reply_free(&reply);
-    else ph_warn("the hub does not answer at the end: the last durations may be missing");
+    if (ph_wait(req, &reply, PATIENCE_MS))
+        ph_reply_free(&reply);
+    else
+        ph_warn("the hub does not answer at the end: the last durations may be missing");
 }
 
 static void settle_all_locked(uint64_t patience)
@@ -201,9 +221,12 @@ static void at_exit(void)
     settle_all_locked(EXIT_PATIENCE_NS);
     if (ph_env("PHANTORA_LEAD_DEBUG")) {
         ph_samples_debug();
-        fprintf(stderr, "phantora-ns: leading: %llu calls, waited for %llu times; records settled %llu times in %llu ms; GPU kept warm for %.6f s\n",
-                (unsigned long long)(next_token - FIRST_TOKEN), (unsigned long long)waits, (unsigned long long)settles,
-                (unsigned long long)settling_ns / 1000000, (double)ph_heat_ns() / 1e9);
+        fprintf(stderr,
+                "phantora-ns: leading: %llu calls, waited for %llu times; records settled %llu "
+                "times in %llu ms; GPU kept warm for %.6f s\n",
+                (unsigned long long)(next_token - FIRST_TOKEN), (unsigned long long)waits,
+                (unsigned long long)settles, (unsigned long long)settling_ns / 1000000,
+                (double)ph_heat_ns() / 1e9);
     }
     pthread_mutex_unlock(&lock);
     send_host();
@@ -214,7 +237,8 @@ static void before_fork(void)
 {
     ph_heat_stop();
     pthread_mutex_lock(&lock);
-    if (observing && !me.settling) settle_locked(idle_locked(NULL, PATIENCE_NS), false), ph_samples_send(false);
+    if (observing && !me.settling)
+        settle_locked(idle_locked(NULL, PATIENCE_NS), false), ph_samples_send(false);
 }
 
 static void in_parent(void) { pthread_mutex_unlock(&lock); }
@@ -236,15 +260,18 @@ static void start_locked(void)
 {
     static bool handlers;
     observing = ph_lead_measures();
-    me.depth++; /* what a library below calls meanwhile is no call of the job, and the lock is ours */
-    if (observing) ph_cupti_start();
-    else if (ph_lead_records() == PH_RECORD_HOST) ph_cost_record(), ph_sites_record();
+    /* what a library below calls meanwhile is no call of the job, and the lock is ours */
+    me.depth++;
+    if (observing)
+        ph_cupti_start();
+    else if (ph_lead_records() == PH_RECORD_HOST)
+        ph_cost_record(), ph_sites_record();
     me.depth--;
     if (!handlers) atexit(at_exit), pthread_atfork(before_fork, in_parent, in_child);
     handlers = started = true;
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ---- */
 /* Whether somebody has measured it: this process, or whoever wrote the table. */
 static bool known(struct ph_measured *what)
 {
@@ -279,9 +306,12 @@ uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature)
         if (fresh->token && fresh->ended) ph_samples_count_lost(1);
         int i = 0;
         while (i < busy_count && busy[i] != stream) i++;
-        if (i == busy_count && busy_count < STREAMS) busy[busy_count++] = stream;
-        else if (i == busy_count) busy_more = true;
-        *fresh = (struct ph_call_slot){.token = token, .what = me.what, .wanted = wanted, .called_ns = ph_cupti_now()};
+        if (i == busy_count && busy_count < STREAMS)
+            busy[busy_count++] = stream;
+        else if (i == busy_count)
+            busy_more = true;
+        *fresh = (struct ph_call_slot){
+            .token = token, .what = me.what, .wanted = wanted, .called_ns = ph_cupti_now()};
         ph_cupti_push(token);
     }
     me.settling = false;
@@ -289,14 +319,17 @@ uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature)
     return token;
 }
 
-/* The hub gets its sample; where there is none, because it did nothing that was seen, the hub will estimate. */
+/* The hub gets its sample; where there is none, because it did nothing that was seen, the hub will
+ * estimate. */
 static void learn_locked(uint64_t token, struct ph_measured *what)
 {
     me.settling = true;
     bool missing = settle_locked(wait_own_locked(me.stream), true);
     if (what->first_ns) ph_heat_allow();
     if (what->first_ns && !what->sent) ph_samples_send_first(what);
-    else if (missing && ph_cupti_escalate()) what->again = true; /* the next call of it may be seen */
+    /* the next call of it may be seen */
+    else if (missing && ph_cupti_escalate())
+        what->again = true;
     me.settling = false;
     if (slot(token)->token == token) *slot(token) = (struct ph_call_slot){0};
 }
@@ -315,8 +348,10 @@ static void end(uint64_t token, bool failed)
         uint64_t now = ph_cupti_now();
         ph_cupti_pop();
         pthread_mutex_lock(&lock);
-        if (slot(token)->token == token) slot(token)->ended = true, slot(token)->failed = failed, slot(token)->returned_ns = now;
-        if (slot(token)->token == token && slot(token)->wanted && !failed) learn_locked(token, what);
+        if (slot(token)->token == token)
+            slot(token)->ended = true, slot(token)->failed = failed, slot(token)->returned_ns = now;
+        if (slot(token)->token == token && slot(token)->wanted && !failed)
+            learn_locked(token, what);
     }
     struct ph_pack signature = what->signature;
     bool asked = what->timed || !observing;
@@ -324,13 +359,17 @@ static void end(uint64_t token, bool failed)
     what->again = false;
     pthread_mutex_unlock(&lock);
     if (me.wanted) ph_heat_forbid(false);
-    if (!failed) { /* no lock: the hub may let us wait. What others see of the table, with what it has learned since, goes for us too */
+    /* no lock: the hub may let us wait. What others see of the table, with what it has learned
+     * since, goes for us too */
+    if (!failed) {
         struct ph_time time;
-        if (!asked || !ph_duration_known(what->key, &time)) time = ph_duration_ask(what->key, &signature);
+        if (!asked || !ph_duration_known(what->key, &time))
+            time = ph_duration_ask(what->key, &signature);
         if (time.source >= PH_SOURCES) time.source = PH_GUESS;
         ph_run(ph_shadow_stream(me.stream), time);
         ph_heat_saw(me.stream, time.duration_ns);
-        if (signature.data[1] != 3) atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
+        if (signature.data[1] != 3)
+            atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
     }
     me.depth--;
     PH_TRACE_END();
@@ -349,8 +388,10 @@ void ph_lead_copying(bool on)
     bool observed = observing;
     pthread_mutex_unlock(&lock);
     if (on) ph_heat_stop();
-    if (observed && on) ph_cupti_push(COPYING_ID);
-    else if (observed) ph_cupti_pop();
+    if (observed && on)
+        ph_cupti_push(COPYING_ID);
+    else if (observed)
+        ph_cupti_pop();
 }
 
 void ph_lead_stream_gone(void *real_stream)

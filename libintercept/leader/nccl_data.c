@@ -1,11 +1,14 @@
-/* nccl_data.c - the bytes of communicator operations on a real GPU, of which only this rank has one.
+/* nccl_data.c - the bytes of communicator operations on a real GPU, of which only this rank has
+ * one.
  *
- * Why it exists: the leader's communicators are simulated like everyone's (nccl.c), but its kernels compute on what is in memory.
- * Small operations really travel: the send buffer is read back and goes with the message, the result is asked for at once and
- * put into the receive buffer by the stream, which waits for it in a host function; the host goes on. Large ones become local
- * copies that keep memory filled with plausible numbers: a gather repeats our own shard, a scatter takes our own part, and what
- * only another rank could send is random (random.c), never zeros: those make matrix products faster.
- * Rule: all GPU work here is the simulator's own (ph_lead_copying), and no call of CUDA's is made in a host function. */
+ * Why it exists: the leader's communicators are simulated like everyone's (nccl.c), but its kernels
+ * compute on what is in memory. Small operations really travel: the send buffer is read back and
+ * goes with the message, the result is asked for at once and put into the receive buffer by the
+ * stream, which waits for it in a host function; the host goes on. Large ones become local copies
+ * that keep memory filled with plausible numbers: a gather repeats our own shard, a scatter takes
+ * our own part, and what only another rank could send is random (random.c), never zeros: those make
+ * matrix products faster. Rule: all GPU work here is the simulator's own (ph_lead_copying), and no
+ * call of CUDA's is made in a host function. */
 #include "../nccl.h"
 #include "heat.h"
 #include "leader.h"
@@ -18,21 +21,26 @@
 enum { COPY_DEFAULT = 4, PATIENCE_MS = 120000 };
 
 int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaStreamSynchronize(void *);
-int cudaLaunchHostFunc(void *, void (*)(void *), void *), cudaMalloc(void **, size_t), cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int);
+int cudaLaunchHostFunc(void *, void (*)(void *), void *), cudaMalloc(void **, size_t),
+    cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int);
 
 static void must(int error, const char *what)
 {
-    if (error) ph_die("the leader's simulated NCCL could not %s (CUDA error %d): the job's own earlier error, or this machine's", what, error);
+    if (error)
+        ph_die("the leader's simulated NCCL could not %s (CUDA error %d): the job's own earlier "
+               "error, or this machine's",
+               what, error);
 }
 
 static void copy(void *to, const void *from, size_t bytes, void *stream)
 {
     if (to == from || !bytes) return;
-    must(PH_REAL(cudaMemcpyAsync)(to, from, bytes, COPY_DEFAULT, stream), "copy within the GPU's memory");
+    must(PH_REAL(cudaMemcpyAsync)(to, from, bytes, COPY_DEFAULT, stream),
+         "copy within the GPU's memory");
     ph_heat_copied(stream, bytes);
 }
 
-/* ---- small operations ---------------------------------------------------------------------------------------------------------------- */
+/* ---- small operations ---- */
 struct result {
     struct ph_lead_pinned *pinned;
     size_t bytes;
@@ -56,9 +64,12 @@ static void receive(void *data)
         if (got) memcpy(result->pinned->bytes, bytes, got);
         ph_reply_free(&reply);
     } else {
-        ph_warn("a small collective's result did not come within %d s although the GPU waits for it; it reads as zero", PATIENCE_MS / 1000);
+        ph_warn("a small collective's result did not come within %d s although the GPU waits for "
+                "it; it reads as zero",
+                PATIENCE_MS / 1000);
     }
-    memset(result->pinned->bytes + got, 0, result->bytes - got); /* members that sent nothing count as zeros */
+    /* members that sent nothing count as zeros */
+    memset(result->pinned->bytes + got, 0, result->bytes - got);
     ph_heat_received(result->issued);
     atomic_fetch_sub(&awaited, 1);
 }
@@ -70,11 +81,16 @@ static void delivered(void *data)
     free(result);
 }
 
-/* An emulated GPU below runs host functions beside its streams, not in their order: there the host waits as well. */
+/* An emulated GPU below runs host functions beside its streams, not in their order: there the host
+ * waits as well. */
 bool ph_lead_keeps_order(void)
 {
     static _Atomic int known; /* 1: no, 2: yes */
-    if (!known) known = ph_real_maybe("phantora_elapsed_ns") && !ph_real_maybe("phantora_host_functions_in_order") ? 1 : 2;
+    if (!known)
+        known = ph_real_maybe("phantora_elapsed_ns") &&
+                        !ph_real_maybe("phantora_host_functions_in_order")
+                    ? 1
+                    : 2;
     return known == 2;
 }
 
@@ -91,12 +107,15 @@ static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
     ph_pack_uint(&body, node);
     ph_pack_uint(&body, index);
     atomic_fetch_add(&awaited, 1);
-    ph_heat_stop(); /* while a stream waits for others nothing may wait for the GPU that the job does not know of */
+    /* while a stream waits for others nothing may wait for the GPU that the job does not know of */
+    ph_heat_stop();
     result->issued = ph_heat_issued();
     ph_send(PH_FETCH, &body, 4);
     ph_pack_free(&body);
-    if (ph_lead_keeps_order()) must(PH_REAL(cudaLaunchHostFunc)(op->stream, receive, result), "queue a host function");
-    else ph_lead_settle(op->stream), receive(result);
+    if (ph_lead_keeps_order())
+        must(PH_REAL(cudaLaunchHostFunc)(op->stream, receive, result), "queue a host function");
+    else
+        ph_lead_settle(op->stream), receive(result);
     copy(op->recv, result->pinned->bytes, op->recv_bytes, op->stream);
     must(PH_REAL(cudaLaunchHostFunc)(op->stream, delivered, result), "queue a host function");
 }
@@ -121,12 +140,14 @@ void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
     void *bytes = read_back(op->send, op->send_bytes, op->stream);
     ph_lead_copying(false);
     if (ph_nccl_premultiplies(op)) ph_nccl_premultiply(op, bytes);
-    if (ph_all_zero(bytes, op->send_bytes)) ph_pack_nil(pack); /* as a simulated rank does */
-    else ph_pack_bin(pack, bytes, op->send_bytes);
+    if (ph_all_zero(bytes, op->send_bytes))
+        ph_pack_nil(pack); /* as a simulated rank does */
+    else
+        ph_pack_bin(pack, bytes, op->send_bytes);
     free(bytes);
 }
 
-/* ---- large operations ------------------------------------------------------------------------------------------------------------------ */
+/* ---- large operations ---- */
 static void repeat(unsigned char *to, const void *from, size_t bytes, int times, void *stream)
 {
     for (int i = 0; i < times; i++) copy(to + (size_t)i * bytes, from, bytes, stream);
@@ -146,26 +167,37 @@ static void move_locally(const struct ph_operation *op)
     case REDUCE: /* at its root */
     case ALL_TO_ALL: copy(to, from, op->recv_bytes, op->stream); break;
     case ALL_GATHER:
-    case GATHER: /* at its root. In place, the shard is one of the places. */ repeat(to, from, op->bytes, op->comm->size, op->stream); break;
-    case REDUCE_SCATTER: copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream); break;
+    case GATHER: /* at its root. In place, the shard is one of the places. */
+        repeat(to, from, op->bytes, op->comm->size, op->stream);
+        break;
+    case REDUCE_SCATTER:
+        copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream);
+        break;
     case SCATTER:
-        if (from) copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream);
-        else unknown(op);
+        if (from)
+            copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream);
+        else
+            unknown(op);
         break;
     case BROADCAST:
-        if (from) copy(to, from, op->bytes, op->stream);
-        else unknown(op);
+        if (from)
+            copy(to, from, op->bytes, op->stream);
+        else
+            unknown(op);
         break;
     case RECV: unknown(op); break;
     default: break; /* a send brings nothing */
     }
 }
 
-/* Simulated ranks issue a captured operation at each launch of its graph. A leader's graphs are launched by the real libraries, which
- * know of no communication: the others would wait for it for ever, or meet its next operation in the place of this one. */
+/* Simulated ranks issue a captured operation at each launch of its graph. A leader's graphs are
+ * launched by the real libraries, which know of no communication: the others would wait for it for
+ * ever, or meet its next operation in the place of this one. */
 const char *ph_nccl_refused(const struct ph_operation *op)
 {
-    static const char *const names[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Gather", "Scatter", "Send", "Recv"};
+    static const char *const names[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast",
+                                        "Reduce",    "AlltoAll",  "Gather",        "Scatter",
+                                        "Send",      "Recv"};
     static char line[512];
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     const char *rank = getenv("RANK");
@@ -173,8 +205,10 @@ const char *ph_nccl_refused(const struct ph_operation *op)
     pthread_mutex_lock(&once);
     if (!*line)
         snprintf(line, sizeof line,
-                 "nccl%s of %zu bytes over %d ranks is refused: rank %s leads on a real GPU and is capturing a CUDA graph, whose launches would not "
-                 "meet the other ranks' communication; run with --leaders none, or keep communication out of graphs",
+                 "nccl%s of %zu bytes over %d ranks is refused: rank %s leads on a real GPU and is "
+                 "capturing a CUDA graph, whose launches would not "
+                 "meet the other ranks' communication; run with --leaders none, or keep "
+                 "communication out of graphs",
                  names[op->kind], op->bytes, op->comm->size, rank ? rank : "?");
     pthread_mutex_unlock(&once);
     ph_warn("%s", line);
@@ -193,8 +227,10 @@ void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index
     if (!op->recv_bytes) return;
     ph_host_pause();
     ph_lead_copying(true);
-    if (ph_nccl_carries(op)) fetch(op, node, index);
-    else move_locally(op);
+    if (ph_nccl_carries(op))
+        fetch(op, node, index);
+    else
+        move_locally(op);
     ph_lead_copying(false);
     ph_host_resume();
 }

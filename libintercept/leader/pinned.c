@@ -1,8 +1,9 @@
-/* pinned.c - pinned host memory that comes and goes with GPU work, taken once and used over and over.
+/* pinned.c - pinned host memory that comes and goes with GPU work, taken once and used over and
+ * over.
  *
- * Why it exists: what the leader sends to the GPU or reads back on its own behalf must not make the host wait, which needs pinned memory,
- * and pinning may itself wait for the GPU. So blocks are kept by size; they are given back by host functions, in which no call of CUDA's
- * may be made. */
+ * Why it exists: what the leader sends to the GPU or reads back on its own behalf must not make the
+ * host wait, which needs pinned memory, and pinning may itself wait for the GPU. So blocks are kept
+ * by size; they are given back by host functions, in which no call of CUDA's may be made. */
 #include "leader.h"
 #include <stdlib.h>
 
@@ -26,7 +27,9 @@ struct ph_lead_pinned *ph_lead_pin(size_t bytes, void *stream)
     if (!(block = calloc(1, sizeof *block))) ph_die("out of host memory");
     ph_lead_settle(stream);
     int error = PH_REAL(cudaHostAlloc)((void **)&block->bytes, (size_t)SMALLEST << class, 0);
-    if (error) ph_die("the leader cannot pin %zu bytes of host memory (CUDA error %d)", (size_t)SMALLEST << class, error);
+    if (error)
+        ph_die("the leader cannot pin %zu bytes of host memory (CUDA error %d)",
+               (size_t)SMALLEST << class, error);
     block->class = class;
     return block;
 }

@@ -3,8 +3,9 @@
 #define PH_RANDOM_H
 #include <stddef.h>
 
-/* Fills device memory with numbers of NCCL's type `dtype`, the same in every process, by copies on the real `stream`.
- * Dies with one line when the GPU has no room for the 8 MiB that each type in use costs. */
+/* Fills device memory with numbers of NCCL's type `dtype`, the same in every process, by copies on
+ * the real `stream`. Dies with one line when the GPU has no room for the 8 MiB that each type in
+ * use costs. */
 void ph_random_fill(void *pointer, size_t bytes, int dtype, void *stream);
 /* The numbers themselves: `bytes` (a multiple of the type's size) at `into`, in host memory. */
 void ph_random_numbers(void *into, size_t bytes, int dtype);

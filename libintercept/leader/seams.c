@@ -1,18 +1,21 @@
 /* seams.c - what the shared sources ask of a simulated rank's memory, answered for a leader.
  *
- * Why it exists: the timeline, signatures and operators are one source for both libraries; in a leader, memory is the real
- * GPU's and nothing is computed on the CPU. */
+ * Why it exists: the timeline, signatures and operators are one source for both libraries; in a
+ * leader, memory is the real GPU's and nothing is computed on the CPU. */
 #include "../cudart.h"
 #include "leader.h"
 #include <string.h>
 
-bool ph_is_device(const void *pointer) { return (void)pointer, false; } /* no device memory lies in this process */
+/* no device memory lies in this process */
+bool ph_is_device(const void *pointer) { return (void)pointer, false; }
 void ph_payload_settle(const void *pointer, size_t bytes) { (void)pointer, (void)bytes; }
-void ph_device_code(int device) { (void)device; } /* where allocations go is the real driver's affair */
+/* where allocations go is the real driver's affair */
+void ph_device_code(int device) { (void)device; }
 void ph_device_communicator(int device) { (void)device; }
 void ph_device_use(int device) { (void)device; }
 
-const char *const ph_without_values = "kernels are measured without the names of their operators, which simulated ranks ask for";
+const char *const ph_without_values =
+    "kernels are measured without the names of their operators, which simulated ranks ask for";
 
 /* Tells the values library to name operators and do nothing else. */
 extern const int phantora_values_observe_only PH_EXPORT;
@@ -24,11 +27,13 @@ bool ph_all_zero(const void *pointer, size_t bytes)
     return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
 }
 
-struct pointer_attributes { /* cudaPointerAttributes: what follows differs between versions, 64 bytes so far */
+/* cudaPointerAttributes: what follows differs between versions, 64 bytes so far */
+struct pointer_attributes {
     int type, device;
     char rest[120];
 };
-int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *pointer), cudaPeekAtLastError(void), cudaGetLastError(void);
+int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *pointer),
+    cudaPeekAtLastError(void), cudaGetLastError(void);
 
 enum ph_memory_kind ph_lead_place(const void *pointer)
 {
@@ -39,14 +44,18 @@ enum ph_memory_kind ph_lead_place(const void *pointer)
         if (clean) PH_REAL(cudaGetLastError)(); /* our question: the job must not find its error */
         return PH_PAGEABLE;
     }
-    return attributes.type == UNREGISTERED ? PH_PAGEABLE : attributes.type == HOST ? PH_PINNED : PH_DEVICE;
+    return attributes.type == UNREGISTERED ? PH_PAGEABLE
+           : attributes.type == HOST       ? PH_PINNED
+                                           : PH_DEVICE;
 }
 
-/* For the parameters that estimators are told (a few launches of each signature): whether a word is an address of the GPU's. */
+/* For the parameters that estimators are told (a few launches of each signature): whether a word is
+ * an address of the GPU's. */
 bool ph_find(const void *pointer, struct ph_allocation *found)
 {
     enum ph_memory_kind kind = ph_lead_place(pointer);
     if (kind == PH_PAGEABLE) return false;
-    *found = (struct ph_allocation){.base = (uintptr_t)pointer, .bytes = 1, .device = ph_lead_device(), .kind = kind};
+    *found = (struct ph_allocation){
+        .base = (uintptr_t)pointer, .bytes = 1, .device = ph_lead_device(), .kind = kind};
     return true;
 }

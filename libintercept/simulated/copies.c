@@ -1,7 +1,8 @@
-/* copies.c - the runtime API's memory calls: allocation, copies, fills, pinned memory, pointer queries.
+/* copies.c - the runtime API's memory calls: allocation, copies, fills, pinned memory, pointer
+ * queries.
  *
- * Why it exists: every copy has three sides that must agree: the bytes (memory.c), the time on a stream, and whether the host
- * waits (ph_copy_waits). */
+ * Why it exists: every copy has three sides that must agree: the bytes (memory.c), the time on a
+ * stream, and whether the host waits (ph_copy_waits). */
 #define PH_CLASS PH_SIMULATED
 #include "../cudart.h"
 #include "../graph.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the values of copies and fills that a graph repeats --------------------------------------------------------------------- */
+/* ---- the values of copies and fills that a graph repeats ---- */
 struct rows {
     char *destination;
     const char *source; /* NULL: a fill */
@@ -25,8 +26,12 @@ static void move_rows(void *data, struct ph_stream *stream)
     bool unknown = false;
     (void)stream;
     for (size_t row = 0; row < rows->height; row++)
-        if (rows->source) unknown = ph_move(rows->destination + row * rows->to_pitch, rows->source + row * rows->from_pitch, rows->width) || unknown;
-        else ph_fill(rows->destination + row * rows->to_pitch, rows->value, rows->width);
+        if (rows->source)
+            unknown = ph_move(rows->destination + row * rows->to_pitch,
+                              rows->source + row * rows->from_pitch, rows->width) ||
+                      unknown;
+        else
+            ph_fill(rows->destination + row * rows->to_pitch, rows->value, rows->width);
     if (unknown) ph_unknown_read();
 }
 
@@ -39,7 +44,8 @@ static int capture_rows(struct ph_stream *stream, int op, int from, int to, stru
     *kept = rows;
     ph_memory_signature(&signature, op, rows.width * rows.height, from, to);
     ph_duration(&signature);
-    ph_capture_node(stream, op == PH_MEMORY_SET ? PH_NODE_SET : PH_NODE_COPY, &signature, NULL, (struct ph_action){move_rows, free, kept});
+    ph_capture_node(stream, op == PH_MEMORY_SET ? PH_NODE_SET : PH_NODE_COPY, &signature, NULL,
+                    (struct ph_action){move_rows, free, kept});
     ph_pack_free(&signature);
     PH_TRACE(ph_trace_call(op == PH_MEMORY_SET ? "cudaMemsetAsync" : "cudaMemcpyAsync"));
     ph_leave();
@@ -72,11 +78,14 @@ int ph_copy(void *destination, const void *source, size_t bytes, void *handle, b
     ph_host_call(PH_CALL_COPY);
     if (bytes == 0) return CUDA_OK;
     if (to == PH_DEVICE && from == PH_DEVICE && to_device != from_device) from = 3;
-    if (captured) return capture_rows(stream, PH_MEMORY_COPY, from, to, (struct rows){destination, source, bytes, bytes, bytes, 1, 0});
+    if (captured)
+        return capture_rows(stream, PH_MEMORY_COPY, from, to,
+                            (struct rows){destination, source, bytes, bytes, bytes, 1, 0});
     memory_work(0, bytes, from, to, stream);
     if (ph_copy_waits(bytes, from, to, blocking)) ph_stream_synchronize(stream);
     ph_host_pause();
-    bool read = from == PH_DEVICE && to != PH_DEVICE, told = read && ph_replay_read(source, bytes, !ph_planted_exactly(bytes));
+    bool read = from == PH_DEVICE && to != PH_DEVICE,
+         told = read && ph_replay_read(source, bytes, !ph_planted_exactly(bytes));
     bool planted = read && !told && ph_planted(destination, bytes);
     if (!planted && ph_move(destination, source, bytes)) ph_unknown_read();
     PH_TRACE_END();
@@ -93,7 +102,9 @@ static int set(void *destination, int value, size_t bytes, void *handle, bool bl
     ph_host_call(PH_CALL_MEMSET);
     if (bytes == 0) return CUDA_OK;
     int to = place_of(destination, &device);
-    if (captured) return capture_rows(stream, PH_MEMORY_SET, 0, to, (struct rows){destination, NULL, bytes, bytes, bytes, 1, value});
+    if (captured)
+        return capture_rows(stream, PH_MEMORY_SET, 0, to,
+                            (struct rows){destination, NULL, bytes, bytes, bytes, 1, value});
     memory_work(1, bytes, 0, to, stream);
     if (blocking && to != PH_DEVICE) ph_stream_synchronize(stream);
     ph_host_pause();
@@ -103,9 +114,8 @@ static int set(void *destination, int value, size_t bytes, void *handle, bool bl
     return CUDA_OK;
 }
 
-/* ---- allocation ------------------------------------------------------------------------------------------------------------ */
-PH_EXPORT int cudaMalloc(void **pointer, size_t bytes);
-PH_EXPORT int cudaMalloc(void **pointer, size_t bytes)
+/* ---- allocation ---- */
+PH_API(int, cudaMalloc, (void **pointer, size_t bytes))
 {
     int refused = PH_UNSAFE();
     if (refused) return ph_set_error(refused);
@@ -114,8 +124,7 @@ PH_EXPORT int cudaMalloc(void **pointer, size_t bytes)
     return ph_set_error(*pointer || bytes == 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY);
 }
 
-PH_EXPORT int cudaFree(void *pointer);
-PH_EXPORT int cudaFree(void *pointer)
+PH_API(int, cudaFree, (void *pointer))
 {
     int refused = pointer ? PH_UNSAFE() : 0;
     if (refused) return ph_set_error(refused);
@@ -125,8 +134,7 @@ PH_EXPORT int cudaFree(void *pointer)
     return ph_set_error(ph_device_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
 }
 
-PH_EXPORT int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
-PH_EXPORT int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
+PH_API(int, cudaMemGetInfo, (size_t *free_bytes, size_t *total_bytes))
 {
     uint64_t free_now, total;
     ph_touch();
@@ -135,26 +143,25 @@ PH_EXPORT int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     return CUDA_OK;
 }
 
-PH_EXPORT int cudaHostAlloc(void **pointer, size_t bytes, unsigned flags);
-PH_EXPORT int cudaHostAlloc(void **pointer, size_t bytes, unsigned flags)
+PH_API(int, cudaHostAlloc, (void **pointer, size_t bytes, unsigned flags))
 {
     (void)flags;
     ph_host_call(PH_CALL_MALLOC);
     *pointer = bytes ? ph_pinned_alloc(bytes) : NULL;
     return ph_set_error(*pointer || bytes == 0 ? CUDA_OK : CUDA_OUT_OF_MEMORY);
 }
-PH_EXPORT int cudaMallocHost(void **pointer, size_t bytes);
-PH_EXPORT int cudaMallocHost(void **pointer, size_t bytes) { return cudaHostAlloc(pointer, bytes, 0); }
+PH_API(int, cudaMallocHost, (void **pointer, size_t bytes))
+{
+    return cudaHostAlloc(pointer, bytes, 0);
+}
 
-PH_EXPORT int cudaFreeHost(void *pointer);
-PH_EXPORT int cudaFreeHost(void *pointer)
+PH_API(int, cudaFreeHost, (void *pointer))
 {
     if (ph_touched()) ph_host_call(PH_CALL_FREE);
     return ph_set_error(!pointer || ph_pinned_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
 }
 
-PH_EXPORT int cudaHostRegister(void *pointer, size_t bytes, unsigned flags);
-PH_EXPORT int cudaHostRegister(void *pointer, size_t bytes, unsigned flags)
+PH_API(int, cudaHostRegister, (void *pointer, size_t bytes, unsigned flags))
 {
     (void)flags;
     struct ph_allocation found;
@@ -165,14 +172,12 @@ PH_EXPORT int cudaHostRegister(void *pointer, size_t bytes, unsigned flags)
     return CUDA_OK;
 }
 
-PH_EXPORT int cudaHostUnregister(void *pointer);
-PH_EXPORT int cudaHostUnregister(void *pointer)
+PH_API(int, cudaHostUnregister, (void *pointer))
 {
     return ph_set_error(ph_pinned_unregister(pointer) ? CUDA_OK : CUDA_HOST_NOT_REGISTERED);
 }
 
-PH_EXPORT int cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
-PH_EXPORT int cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
+PH_API(int, cudaHostGetDevicePointer, (void **device, void *host, unsigned flags))
 {
     struct ph_allocation found;
     (void)flags;
@@ -187,8 +192,7 @@ struct pointer_attributes { /* cudaPointerAttributes, CUDA 13 */
     long reserved[8];
 };
 
-PH_EXPORT int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *pointer);
-PH_EXPORT int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *pointer)
+PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes * attributes, const void *pointer))
 {
     struct ph_allocation found;
     enum { UNREGISTERED, HOST, DEVICE };
@@ -206,8 +210,9 @@ PH_EXPORT int cudaPointerGetAttributes(struct pointer_attributes *attributes, co
     return CUDA_OK;
 }
 
-/* ---- copies and fills -------------------------------------------------------------------------------------------------------- */
-static int checked_copy(void *destination, const void *source, size_t bytes, void *stream, bool blocking)
+/* ---- copies and fills ---- */
+static int checked_copy(void *destination, const void *source, size_t bytes, void *stream,
+                        bool blocking)
 {
     ph_touch();
     if (bytes && (!destination || !source)) return ph_set_error(CUDA_INVALID_VALUE);
@@ -216,33 +221,32 @@ static int checked_copy(void *destination, const void *source, size_t bytes, voi
     return ph_set_error(refused ? refused : ph_copy(destination, source, bytes, stream, blocking));
 }
 
-PH_EXPORT int cudaMemcpy(void *destination, const void *source, size_t bytes, int kind);
-PH_EXPORT int cudaMemcpy(void *destination, const void *source, size_t bytes, int kind)
+PH_API(int, cudaMemcpy, (void *destination, const void *source, size_t bytes, int kind))
 {
     (void)kind; /* addresses are unified: they tell by themselves */
     return checked_copy(destination, source, bytes, NULL, true);
 }
-PH_EXPORT int cudaMemcpyAsync(void *destination, const void *source, size_t bytes, int kind, void *stream);
-PH_EXPORT int cudaMemcpyAsync(void *destination, const void *source, size_t bytes, int kind, void *stream)
+PH_API(int, cudaMemcpyAsync,
+       (void *destination, const void *source, size_t bytes, int kind, void *stream))
 {
     (void)kind;
     return checked_copy(destination, source, bytes, stream, false);
 }
-PH_EXPORT int cudaMemcpyPeerAsync(void *destination, int to, const void *source, int from, size_t bytes, void *stream);
-PH_EXPORT int cudaMemcpyPeerAsync(void *destination, int to, const void *source, int from, size_t bytes, void *stream)
+PH_API(int, cudaMemcpyPeerAsync,
+       (void *destination, int to, const void *source, int from, size_t bytes, void *stream))
 {
     (void)to, (void)from;
     return checked_copy(destination, source, bytes, stream, false);
 }
 
-PH_EXPORT int cudaMemcpyPeer(void *destination, int to, const void *source, int from, size_t bytes);
-PH_EXPORT int cudaMemcpyPeer(void *destination, int to, const void *source, int from, size_t bytes)
+PH_API(int, cudaMemcpyPeer, (void *destination, int to, const void *source, int from, size_t bytes))
 {
     (void)to, (void)from;
     return checked_copy(destination, source, bytes, NULL, true);
 }
 
-static int copy_rows(char *destination, size_t to_pitch, const char *source, size_t from_pitch, size_t width, size_t height, void *stream, bool blocking)
+static int copy_rows(char *destination, size_t to_pitch, const char *source, size_t from_pitch,
+                     size_t width, size_t height, void *stream, bool blocking)
 {
     int to_device, from_device;
     ph_touch();
@@ -265,14 +269,16 @@ static int copy_rows(char *destination, size_t to_pitch, const char *source, siz
     return CUDA_OK;
 }
 
-PH_EXPORT int cudaMemcpy2DAsync(void *destination, size_t to_pitch, const void *source, size_t from_pitch, size_t width, size_t height, int kind, void *stream);
-PH_EXPORT int cudaMemcpy2DAsync(void *destination, size_t to_pitch, const void *source, size_t from_pitch, size_t width, size_t height, int kind, void *stream)
+PH_API(int, cudaMemcpy2DAsync,
+       (void *destination, size_t to_pitch, const void *source, size_t from_pitch, size_t width,
+        size_t height, int kind, void *stream))
 {
     (void)kind;
     return copy_rows(destination, to_pitch, source, from_pitch, width, height, stream, false);
 }
-PH_EXPORT int cudaMemcpy2D(void *destination, size_t to_pitch, const void *source, size_t from_pitch, size_t width, size_t height, int kind);
-PH_EXPORT int cudaMemcpy2D(void *destination, size_t to_pitch, const void *source, size_t from_pitch, size_t width, size_t height, int kind)
+PH_API(int, cudaMemcpy2D,
+       (void *destination, size_t to_pitch, const void *source, size_t from_pitch, size_t width,
+        size_t height, int kind))
 {
     (void)kind;
     return copy_rows(destination, to_pitch, source, from_pitch, width, height, NULL, true);
@@ -285,7 +291,11 @@ static int checked_set(void *destination, int value, size_t bytes, void *stream,
     if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
     return ph_set_error(set(destination, value, bytes, stream, blocking));
 }
-PH_EXPORT int cudaMemset(void *destination, int value, size_t bytes);
-PH_EXPORT int cudaMemset(void *destination, int value, size_t bytes) { return checked_set(destination, value, bytes, NULL, true); }
-PH_EXPORT int cudaMemsetAsync(void *destination, int value, size_t bytes, void *stream);
-PH_EXPORT int cudaMemsetAsync(void *destination, int value, size_t bytes, void *stream) { return checked_set(destination, value, bytes, stream, false); }
+PH_API(int, cudaMemset, (void *destination, int value, size_t bytes))
+{
+    return checked_set(destination, value, bytes, NULL, true);
+}
+PH_API(int, cudaMemsetAsync, (void *destination, int value, size_t bytes, void *stream))
+{
+    return checked_set(destination, value, bytes, stream, false);
+}

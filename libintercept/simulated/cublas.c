@@ -1,7 +1,8 @@
 /* cublas.c - cuBLAS: handles, matrix products, and the vector operations that PyTorch uses.
  *
- * Why it exists: cuBLAS links the CUDA runtime statically and cannot run over an emulated driver, and its kernels' names say
- * nothing of their shapes; so each call is answered here and its descriptor is the signature. */
+ * Why it exists: cuBLAS links the CUDA runtime statically and cannot run over an emulated driver,
+ * and its kernels' names say nothing of their shapes; so each call is answered here and its
+ * descriptor is the signature. */
 #define PH_CLASS PH_SIMULATED
 #include "../cublas.h"
 #include <stdlib.h>
@@ -14,7 +15,10 @@ struct handle {
     size_t workspace_bytes;
 };
 
-static struct handle *valid(void *handle) { return handle && ((struct handle *)handle)->magic == BLAS_MAGIC ? handle : NULL; }
+static struct handle *valid(void *handle)
+{
+    return handle && ((struct handle *)handle)->magic == BLAS_MAGIC ? handle : NULL;
+}
 
 int ph_gemm(void *stream, const struct ph_gemm *gemm)
 {
@@ -24,9 +28,8 @@ int ph_gemm(void *stream, const struct ph_gemm *gemm)
     return BLAS_OK;
 }
 
-/* ---- handles ---------------------------------------------------------------------------------------------------------------- */
-PH_EXPORT int cublasCreate_v2(void **handle);
-PH_EXPORT int cublasCreate_v2(void **handle)
+/* ---- handles ---- */
+PH_API(int, cublasCreate_v2, (void **handle))
 {
     struct handle *fresh = calloc(1, sizeof *fresh);
     if (!fresh) return 3; /* CUBLAS_STATUS_ALLOC_FAILED */
@@ -35,8 +38,7 @@ PH_EXPORT int cublasCreate_v2(void **handle)
     *handle = fresh;
     return BLAS_OK;
 }
-PH_EXPORT int cublasDestroy_v2(void *handle);
-PH_EXPORT int cublasDestroy_v2(void *handle)
+PH_API(int, cublasDestroy_v2, (void *handle))
 {
     struct handle *old = valid(handle);
     if (!old) return BLAS_NOT_INITIALIZED;
@@ -45,23 +47,23 @@ PH_EXPORT int cublasDestroy_v2(void *handle)
     return BLAS_OK;
 }
 
-#define SETTER(function, type, field) \
+#define SETTER(function, type, field)                 \
     PH_EXPORT int function(void *handle, type value); \
-    PH_EXPORT int function(void *handle, type value) \
-    { \
-        struct handle *blas = valid(handle); \
-        if (!blas) return BLAS_NOT_INITIALIZED; \
-        blas->field = value; \
-        return BLAS_OK; \
+    PH_EXPORT int function(void *handle, type value)  \
+    {                                                 \
+        struct handle *blas = valid(handle);          \
+        if (!blas) return BLAS_NOT_INITIALIZED;       \
+        blas->field = value;                          \
+        return BLAS_OK;                               \
     }
-#define GETTER(function, type, field) \
+#define GETTER(function, type, field)                  \
     PH_EXPORT int function(void *handle, type *value); \
-    PH_EXPORT int function(void *handle, type *value) \
-    { \
-        struct handle *blas = valid(handle); \
-        if (!blas) return BLAS_NOT_INITIALIZED; \
-        *value = blas->field; \
-        return BLAS_OK; \
+    PH_EXPORT int function(void *handle, type *value)  \
+    {                                                  \
+        struct handle *blas = valid(handle);           \
+        if (!blas) return BLAS_NOT_INITIALIZED;        \
+        *value = blas->field;                          \
+        return BLAS_OK;                                \
     }
 SETTER(cublasSetStream_v2, void *, stream)
 GETTER(cublasGetStream_v2, void *, stream)
@@ -74,8 +76,7 @@ GETTER(cublasGetAtomicsMode, int, atomics_mode)
 SETTER(cublasSetSmCountTarget, int, sm_target)
 GETTER(cublasGetSmCountTarget, int, sm_target)
 
-PH_EXPORT int cublasSetWorkspace_v2(void *handle, void *workspace, size_t bytes);
-PH_EXPORT int cublasSetWorkspace_v2(void *handle, void *workspace, size_t bytes)
+PH_API(int, cublasSetWorkspace_v2, (void *handle, void *workspace, size_t bytes))
 {
     struct handle *blas = valid(handle);
     if (!blas) return BLAS_NOT_INITIALIZED;
@@ -83,8 +84,7 @@ PH_EXPORT int cublasSetWorkspace_v2(void *handle, void *workspace, size_t bytes)
     blas->workspace_bytes = bytes;
     return BLAS_OK;
 }
-PH_EXPORT int cublasGetVersion_v2(void *handle, int *version);
-PH_EXPORT int cublasGetVersion_v2(void *handle, int *version)
+PH_API(int, cublasGetVersion_v2, (void *handle, int *version))
 {
     (void)handle;
     *version = 130100; /* cuBLAS of CUDA 13, as the wheels of torch 2.11 carry it */
@@ -92,19 +92,34 @@ PH_EXPORT int cublasGetVersion_v2(void *handle, int *version)
 }
 static const char *status_name(int status)
 {
-    static const char *const names[] = {"CUBLAS_STATUS_SUCCESS", "CUBLAS_STATUS_NOT_INITIALIZED", "", "CUBLAS_STATUS_ALLOC_FAILED", "", "", "",
-                                        "CUBLAS_STATUS_INVALID_VALUE", "CUBLAS_STATUS_ARCH_MISMATCH", "", "", "CUBLAS_STATUS_MAPPING_ERROR", "", 
-                                        "CUBLAS_STATUS_EXECUTION_FAILED", "CUBLAS_STATUS_INTERNAL_ERROR", "CUBLAS_STATUS_NOT_SUPPORTED", "CUBLAS_STATUS_LICENSE_ERROR"};
-    return status >= 0 && status < (int)(sizeof names / sizeof *names) && *names[status] ? names[status] : "unknown cuBLAS status";
+    static const char *const names[] = {"CUBLAS_STATUS_SUCCESS",
+                                        "CUBLAS_STATUS_NOT_INITIALIZED",
+                                        "",
+                                        "CUBLAS_STATUS_ALLOC_FAILED",
+                                        "",
+                                        "",
+                                        "",
+                                        "CUBLAS_STATUS_INVALID_VALUE",
+                                        "CUBLAS_STATUS_ARCH_MISMATCH",
+                                        "",
+                                        "",
+                                        "CUBLAS_STATUS_MAPPING_ERROR",
+                                        "",
+                                        "CUBLAS_STATUS_EXECUTION_FAILED",
+                                        "CUBLAS_STATUS_INTERNAL_ERROR",
+                                        "CUBLAS_STATUS_NOT_SUPPORTED",
+                                        "CUBLAS_STATUS_LICENSE_ERROR"};
+    return status >= 0 && status < (int)(sizeof names / sizeof *names) && *names[status]
+               ? names[status]
+               : "unknown cuBLAS status";
 }
-PH_EXPORT const char *cublasGetStatusName(int status);
-PH_EXPORT const char *cublasGetStatusName(int status) { return status_name(status); }
-PH_EXPORT const char *cublasGetStatusString(int status);
-PH_EXPORT const char *cublasGetStatusString(int status) { return status_name(status); }
+PH_API(const char *, cublasGetStatusName, (int status)) { return status_name(status); }
+PH_API(const char *, cublasGetStatusString, (int status)) { return status_name(status); }
 
 #undef PH_CLASS
 #define PH_CLASS PH_ACCOUNTED
-/* ---- work: values come from the CPU when they are small (libintercept/values), the time from the call ------------------------- */
+/* ---- work: values come from the CPU when they are small (libintercept/values), the time from the
+ * call ---- */
 static int product(void *handle, struct ph_product fields)
 {
     struct handle *blas = valid(handle);
@@ -125,13 +140,15 @@ static int vectors(void *handle, const char *name, const int64_t *numbers, uint3
 }
 
 #define PRODUCT(function, parameters, arguments, ...) \
-    PH_EXPORT int function parameters; \
+    PH_EXPORT int function parameters;                \
     PH_EXPORT int function parameters { return product(h, (struct ph_product){__VA_ARGS__}); }
-#define VECTORS(function, parameters, arguments, ...) \
-    PH_EXPORT int function parameters; \
-    PH_EXPORT int function parameters \
-    { \
-        return vectors(h, __func__, (const int64_t[]){__VA_ARGS__}, sizeof(int64_t[]){__VA_ARGS__} / sizeof(int64_t)); \
+#define VECTORS(function, parameters, arguments, ...)                      \
+    PH_EXPORT int function parameters;                                     \
+    PH_EXPORT int function parameters                                      \
+    {                                                                      \
+        return vectors(h, __func__, (const int64_t[]){__VA_ARGS__},        \
+                       sizeof (int64_t[]){__VA_ARGS__} / sizeof(int64_t)); \
     }
-#pragma GCC diagnostic ignored "-Wunused-parameter" /* most arguments are operands and factors: values */
+/* most arguments are operands and factors: values */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 #include "../blas_calls.h"

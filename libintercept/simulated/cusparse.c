@@ -1,12 +1,16 @@
 /* cusparse.c - handles of cuSPARSE, and what it says of its errors.
  *
- * Why it exists: MAGMA, which PyTorch takes for batches of dense factorisations, wants a handle and never computes with it. Every
- * function that does is refused (unsupported_cusparse.gen.c), and PyTorch puts these texts into its exception. */
+ * Why it exists: MAGMA, which PyTorch takes for batches of dense factorisations, wants a handle and
+ * never computes with it. Every function that does is refused (unsupported_cusparse.gen.c), and
+ * PyTorch puts these texts into its exception. */
 #define PH_CLASS PH_SIMULATED
 #include "../shim.h"
 #include <stdlib.h>
 
-static const struct { const char *name, *text; } errors[] = { /* cusparseStatus_t, from 0 on */
+static const struct {
+    const char *name, *text;
+} errors[] = {
+    /* cusparseStatus_t, from 0 on */
     {"CUSPARSE_STATUS_SUCCESS", "success"},
     {"CUSPARSE_STATUS_NOT_INITIALIZED", "initialization error"},
     {"CUSPARSE_STATUS_ALLOC_FAILED", "out of memory"},
@@ -22,24 +26,37 @@ static const struct { const char *name, *text; } errors[] = { /* cusparseStatus_
 };
 enum { ERRORS = sizeof errors / sizeof *errors };
 
-PH_EXPORT const char *cusparseGetErrorName(int status);
-PH_EXPORT const char *cusparseGetErrorName(int status) { return status >= 0 && status < ERRORS ? errors[status].name : "unrecognized error code"; }
-PH_EXPORT const char *cusparseGetErrorString(int status);
-PH_EXPORT const char *cusparseGetErrorString(int status) { return status >= 0 && status < ERRORS ? errors[status].text : "unrecognized error code"; }
-PH_EXPORT const char *cusparseLtGetErrorName(int status);
-PH_EXPORT const char *cusparseLtGetErrorName(int status) { return cusparseGetErrorName(status); }
-PH_EXPORT const char *cusparseLtGetErrorString(int status);
-PH_EXPORT const char *cusparseLtGetErrorString(int status) { return cusparseGetErrorString(status); }
+PH_API(const char *, cusparseGetErrorName, (int status))
+{
+    return status >= 0 && status < ERRORS ? errors[status].name : "unrecognized error code";
+}
+PH_API(const char *, cusparseGetErrorString, (int status))
+{
+    return status >= 0 && status < ERRORS ? errors[status].text : "unrecognized error code";
+}
+PH_API(const char *, cusparseLtGetErrorName, (int status)) { return cusparseGetErrorName(status); }
+PH_API(const char *, cusparseLtGetErrorString, (int status))
+{
+    return cusparseGetErrorString(status);
+}
 
-enum { SPARSE_OK, SPARSE_NOT_INITIALIZED, SPARSE_ALLOC_FAILED, SPARSE_INVALID_VALUE, SPARSE_MAGIC = 0x50485359 };
+enum {
+    SPARSE_OK,
+    SPARSE_NOT_INITIALIZED,
+    SPARSE_ALLOC_FAILED,
+    SPARSE_INVALID_VALUE,
+    SPARSE_MAGIC = 0x50485359
+};
 struct handle {
     uint32_t magic;
     void *stream;
 };
-static struct handle *valid(void *handle) { return handle && ((struct handle *)handle)->magic == SPARSE_MAGIC ? handle : NULL; }
+static struct handle *valid(void *handle)
+{
+    return handle && ((struct handle *)handle)->magic == SPARSE_MAGIC ? handle : NULL;
+}
 
-PH_EXPORT int cusparseCreate(void **handle);
-PH_EXPORT int cusparseCreate(void **handle)
+PH_API(int, cusparseCreate, (void **handle))
 {
     if (!handle) return SPARSE_INVALID_VALUE;
     struct handle *fresh = calloc(1, sizeof *fresh);
@@ -48,23 +65,20 @@ PH_EXPORT int cusparseCreate(void **handle)
     *handle = fresh;
     return SPARSE_OK;
 }
-PH_EXPORT int cusparseDestroy(void *handle);
-PH_EXPORT int cusparseDestroy(void *handle)
+PH_API(int, cusparseDestroy, (void *handle))
 {
     if (!valid(handle)) return SPARSE_NOT_INITIALIZED;
     valid(handle)->magic = 0;
     free(handle);
     return SPARSE_OK;
 }
-PH_EXPORT int cusparseSetStream(void *handle, void *stream);
-PH_EXPORT int cusparseSetStream(void *handle, void *stream)
+PH_API(int, cusparseSetStream, (void *handle, void *stream))
 {
     if (!valid(handle)) return SPARSE_NOT_INITIALIZED;
     valid(handle)->stream = stream;
     return SPARSE_OK;
 }
-PH_EXPORT int cusparseGetStream(void *handle, void **stream);
-PH_EXPORT int cusparseGetStream(void *handle, void **stream)
+PH_API(int, cusparseGetStream, (void *handle, void **stream))
 {
     if (!valid(handle)) return SPARSE_NOT_INITIALIZED;
     if (!stream) return SPARSE_INVALID_VALUE;

@@ -1,7 +1,9 @@
-/* driver.c - the CUDA driver calls that PyTorch, Triton and Inductor make: contexts, memory, streams, errors.
+/* driver.c - the CUDA driver calls that PyTorch, Triton and Inductor make: contexts, memory,
+ * streams, errors.
  *
- * Why it exists: Triton and parts of PyTorch go past the runtime. Error codes and handles are the runtime's (they are one
- * numbering and one pointer in CUDA too), so most calls are the runtime's under another name. */
+ * Why it exists: Triton and parts of PyTorch go past the runtime. Error codes and handles are the
+ * runtime's (they are one numbering and one pointer in CUDA too), so most calls are the runtime's
+ * under another name. */
 #define PH_CLASS PH_SIMULATED
 #include "../cudart.h"
 #include "known.h"
@@ -9,7 +11,8 @@
 #include "../device.h"
 #include <string.h>
 
-extern const char __start_ph_refused[], __stop_ph_refused[]; /* by the linker, of the section PH_REFUSED */
+/* by the linker, of the section PH_REFUSED */
+extern const char __start_ph_refused[], __stop_ph_refused[];
 
 void *ph_driver_symbol(const char *name)
 {
@@ -23,51 +26,63 @@ void *ph_driver_symbol(const char *name)
     return plain ? plain : (void *)second;
 }
 
-int cudaGetDeviceCount(int *), cudaMalloc(void **, size_t), cudaFree(void *), cudaMemGetInfo(size_t *, size_t *), cudaHostAlloc(void **, size_t, unsigned);
-int cudaFreeHost(void *), cudaMemcpy(void *, const void *, size_t, int), cudaMemcpyAsync(void *, const void *, size_t, int, void *);
-int cudaMemsetAsync(void *, int, size_t, void *), cudaStreamCreateWithPriority(void **, unsigned, int), cudaStreamDestroy(void *);
-int cudaStreamSynchronize(void *), cudaStreamQuery(void *), cudaStreamWaitEvent(void *, void *, unsigned);
-int cudaEventCreateWithFlags(void **, unsigned), cudaEventDestroy(void *), cudaEventRecord(void *, void *), cudaEventQuery(void *);
-int cudaEventSynchronize(void *), cudaEventElapsedTime(float *, void *, void *), cudaDeviceSynchronize(void);
+int cudaGetDeviceCount(int *), cudaMalloc(void **, size_t), cudaFree(void *),
+    cudaMemGetInfo(size_t *, size_t *), cudaHostAlloc(void **, size_t, unsigned);
+int cudaFreeHost(void *), cudaMemcpy(void *, const void *, size_t, int),
+    cudaMemcpyAsync(void *, const void *, size_t, int, void *);
+int cudaMemsetAsync(void *, int, size_t, void *),
+    cudaStreamCreateWithPriority(void **, unsigned, int), cudaStreamDestroy(void *);
+int cudaStreamSynchronize(void *), cudaStreamQuery(void *),
+    cudaStreamWaitEvent(void *, void *, unsigned);
+int cudaEventCreateWithFlags(void **, unsigned), cudaEventDestroy(void *),
+    cudaEventRecord(void *, void *), cudaEventQuery(void *);
+int cudaEventSynchronize(void *), cudaEventElapsedTime(float *, void *, void *),
+    cudaDeviceSynchronize(void);
 const char *cudaGetErrorString(int), *cudaGetErrorName(int);
 
-/* ---- initialisation, errors ---------------------------------------------------------------------------------------------- */
-PH_EXPORT int cuInit(unsigned flags);
-PH_EXPORT int cuInit(unsigned flags) { return flags ? CUDA_INVALID_VALUE : ph_device_count() ? CUDA_OK : 100; }
-PH_EXPORT int cuDriverGetVersion(int *version);
-PH_EXPORT int cuDriverGetVersion(int *version) { return *version = 13000, CUDA_OK; }
-PH_EXPORT int cuGetErrorString(int error, const char **text);
-PH_EXPORT int cuGetErrorString(int error, const char **text) { return *text = cudaGetErrorString(error), CUDA_OK; }
-PH_EXPORT int cuGetErrorName(int error, const char **text);
-PH_EXPORT int cuGetErrorName(int error, const char **text) { return *text = cudaGetErrorName(error), CUDA_OK; }
+/* ---- initialisation, errors ---- */
+PH_API(int, cuInit, (unsigned flags))
+{
+    return flags ? CUDA_INVALID_VALUE : ph_device_count() ? CUDA_OK : 100;
+}
+PH_API(int, cuDriverGetVersion, (int *version)) { return *version = 13000, CUDA_OK; }
+PH_API(int, cuGetErrorString, (int error, const char **text))
+{
+    return *text = cudaGetErrorString(error), CUDA_OK;
+}
+PH_API(int, cuGetErrorName, (int error, const char **text))
+{
+    return *text = cudaGetErrorName(error), CUDA_OK;
+}
 
-/* Private tables of the driver. NVRTC does without when there are none; the static CUDA runtime inside cuFFT, cuSPARSE and
- * cuSOLVER does not, and reports an error of its own. */
-PH_EXPORT int cuGetExportTable(const void **table, const void *id);
-PH_EXPORT int cuGetExportTable(const void **table, const void *id)
+/* Private tables of the driver. NVRTC does without when there are none; the static CUDA runtime
+ * inside cuFFT, cuSPARSE and cuSOLVER does not, and reports an error of its own. */
+PH_API(int, cuGetExportTable, (const void **table, const void *id))
 {
     (void)id;
     *table = NULL;
     return CUDA_NOT_SUPPORTED;
 }
 
-PH_EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
-PH_EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
+PH_API(int, cuGetProcAddress_v2,
+       (const char *name, void **function, int version, uint64_t flags, int *status))
 {
     (void)version, (void)flags;
     *function = ph_driver_symbol(name);
     if (status) *status = *function ? 0 : 1;
     return *function ? CUDA_OK : CUDA_NOT_FOUND;
 }
-PH_EXPORT int cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
-PH_EXPORT int cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
+PH_API(int, cuGetProcAddress, (const char *name, void **function, int version, uint64_t flags))
 {
     return cuGetProcAddress_v2(name, function, version, flags, NULL);
 }
 
-/* ---- devices and contexts: one primary context per device, which is its address in this array ------------------------------ */
+/* ---- devices and contexts: one primary context per device, which is its address in this array
+ * ---- */
 enum { DEVICES = 8 };
-static struct { _Atomic int retained; } contexts[DEVICES];
+static struct {
+    _Atomic int retained;
+} contexts[DEVICES];
 
 static int device_of(const void *context)
 {
@@ -76,55 +91,55 @@ static int device_of(const void *context)
     return -1;
 }
 
-void ph_device_use(int device) { atomic_store_explicit(&contexts[device].retained, 1, memory_order_relaxed); }
+void ph_device_use(int device)
+{
+    atomic_store_explicit(&contexts[device].retained, 1, memory_order_relaxed);
+}
 
-PH_EXPORT int cuDeviceGet(int *device, int ordinal);
-PH_EXPORT int cuDeviceGet(int *device, int ordinal)
+PH_API(int, cuDeviceGet, (int *device, int ordinal))
 {
     if (ordinal < 0 || ordinal >= ph_device_count()) return CUDA_INVALID_DEVICE;
     *device = ordinal;
     return CUDA_OK;
 }
-PH_EXPORT int cuDeviceGetCount(int *count);
-PH_EXPORT int cuDeviceGetCount(int *count) { return *count = ph_device_count(), CUDA_OK; }
+PH_API(int, cuDeviceGetCount, (int *count)) { return *count = ph_device_count(), CUDA_OK; }
 
-PH_EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active);
-PH_EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+PH_API(int, cuDevicePrimaryCtxGetState, (int device, unsigned *flags, int *active))
 {
     if (device < 0 || device >= ph_device_count()) return CUDA_INVALID_DEVICE;
     if (flags) *flags = 0;
     *active = atomic_load_explicit(&contexts[device].retained, memory_order_relaxed);
     return CUDA_OK;
 }
-PH_EXPORT int cuDevicePrimaryCtxRetain(void **context, int device);
-PH_EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
+PH_API(int, cuDevicePrimaryCtxRetain, (void **context, int device))
 {
     if (device < 0 || device >= ph_device_count()) return CUDA_INVALID_DEVICE;
     ph_device_use(device);
     *context = &contexts[device];
     return CUDA_OK;
 }
-PH_EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
-PH_EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return device >= 0 && device < ph_device_count() ? CUDA_OK : CUDA_INVALID_DEVICE; }
+PH_API(int, cuDevicePrimaryCtxRelease_v2, (int device))
+{
+    return device >= 0 && device < ph_device_count() ? CUDA_OK : CUDA_INVALID_DEVICE;
+}
 #undef PH_CLASS
 #define PH_CLASS PH_HINT
-PH_EXPORT int cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags);
-PH_EXPORT int cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags)
+PH_API(int, cuDevicePrimaryCtxSetFlags_v2, (int device, unsigned flags))
 {
     (void)flags;
     return device >= 0 && device < ph_device_count() ? CUDA_OK : CUDA_INVALID_DEVICE;
 }
 #undef PH_CLASS
 #define PH_CLASS PH_SIMULATED
-PH_EXPORT int cuCtxGetCurrent(void **context);
-PH_EXPORT int cuCtxGetCurrent(void **context)
+PH_API(int, cuCtxGetCurrent, (void **context))
 {
     int device = ph_device_current();
-    *context = atomic_load_explicit(&contexts[device].retained, memory_order_relaxed) ? &contexts[device] : NULL;
+    *context = atomic_load_explicit(&contexts[device].retained, memory_order_relaxed)
+                   ? &contexts[device]
+                   : NULL;
     return CUDA_OK;
 }
-PH_EXPORT int cuCtxSetCurrent(void *context);
-PH_EXPORT int cuCtxSetCurrent(void *context)
+PH_API(int, cuCtxSetCurrent, (void *context))
 {
     int device = device_of(context);
     if (context && device < 0) return CUDA_INVALID_CONTEXT;
@@ -132,96 +147,95 @@ PH_EXPORT int cuCtxSetCurrent(void *context)
     return CUDA_OK;
 }
 static _Thread_local int context_stack[16], context_depth;
-PH_EXPORT int cuCtxPushCurrent_v2(void *context);
-PH_EXPORT int cuCtxPushCurrent_v2(void *context)
+PH_API(int, cuCtxPushCurrent_v2, (void *context))
 {
     if (device_of(context) < 0 || context_depth >= 16) return CUDA_INVALID_CONTEXT;
     context_stack[context_depth++] = ph_device_current();
     ph_device_set(device_of(context));
     return CUDA_OK;
 }
-PH_EXPORT int cuCtxPopCurrent_v2(void **context);
-PH_EXPORT int cuCtxPopCurrent_v2(void **context)
+PH_API(int, cuCtxPopCurrent_v2, (void **context))
 {
     if (context_depth == 0) return CUDA_INVALID_CONTEXT;
     if (context) *context = &contexts[ph_device_current()];
     ph_device_set(context_stack[--context_depth]);
     return CUDA_OK;
 }
-PH_EXPORT int cuCtxGetDevice(int *device);
-PH_EXPORT int cuCtxGetDevice(int *device) { return *device = ph_device_current(), CUDA_OK; }
-PH_EXPORT int cuCtxSynchronize(void);
-PH_EXPORT int cuCtxSynchronize(void) { return cudaDeviceSynchronize(); }
+PH_API(int, cuCtxGetDevice, (int *device)) { return *device = ph_device_current(), CUDA_OK; }
+PH_API(int, cuCtxSynchronize, (void)) { return cudaDeviceSynchronize(); }
 
-/* Limits that Triton sets and reads back: stack size (0), printf buffer (1), malloc heap (2). Defaults as on an H200. */
+/* Limits that Triton sets and reads back: stack size (0), printf buffer (1), malloc heap (2).
+ * Defaults as on an H200. */
 static size_t limits[8] = {1024, 7340032, 8388608};
-PH_EXPORT int cuCtxGetLimit(size_t *value, int limit);
-PH_EXPORT int cuCtxGetLimit(size_t *value, int limit)
+PH_API(int, cuCtxGetLimit, (size_t *value, int limit))
 {
     if (limit < 0 || limit > 2) return CUDA_NOT_SUPPORTED;
     *value = limits[limit];
     return CUDA_OK;
 }
-PH_EXPORT int cuCtxSetLimit(int limit, size_t value);
-PH_EXPORT int cuCtxSetLimit(int limit, size_t value)
+PH_API(int, cuCtxSetLimit, (int limit, size_t value))
 {
     if (limit < 0 || limit > 2) return CUDA_NOT_SUPPORTED;
     limits[limit] = value;
     return CUDA_OK;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------------ */
-PH_EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
-PH_EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) { return cudaMemGetInfo(free_bytes, total_bytes); }
-PH_EXPORT int cuMemAlloc_v2(void **pointer, size_t bytes);
-PH_EXPORT int cuMemAlloc_v2(void **pointer, size_t bytes) { return cudaMalloc(pointer, bytes); }
-PH_EXPORT int cuMemFree_v2(void *pointer);
-PH_EXPORT int cuMemFree_v2(void *pointer) { return cudaFree(pointer); }
-PH_EXPORT int cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags);
-PH_EXPORT int cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) { return cudaHostAlloc(pointer, bytes, flags); }
-PH_EXPORT int cuMemFreeHost(void *pointer);
-PH_EXPORT int cuMemFreeHost(void *pointer) { return cudaFreeHost(pointer); }
-PH_EXPORT int cuMemcpyHtoD_v2(void *destination, const void *source, size_t bytes);
-PH_EXPORT int cuMemcpyHtoD_v2(void *destination, const void *source, size_t bytes) { return cudaMemcpy(destination, source, bytes, 1); }
-PH_EXPORT int cuMemcpyDtoH_v2(void *destination, const void *source, size_t bytes);
-PH_EXPORT int cuMemcpyDtoH_v2(void *destination, const void *source, size_t bytes) { return cudaMemcpy(destination, source, bytes, 2); }
-PH_EXPORT int cuMemcpyHtoDAsync_v2(void *destination, const void *source, size_t bytes, void *stream);
-PH_EXPORT int cuMemcpyHtoDAsync_v2(void *destination, const void *source, size_t bytes, void *stream)
+/* ---- memory ---- */
+PH_API(int, cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes))
+{
+    return cudaMemGetInfo(free_bytes, total_bytes);
+}
+PH_API(int, cuMemAlloc_v2, (void **pointer, size_t bytes)) { return cudaMalloc(pointer, bytes); }
+PH_API(int, cuMemFree_v2, (void *pointer)) { return cudaFree(pointer); }
+PH_API(int, cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags))
+{
+    return cudaHostAlloc(pointer, bytes, flags);
+}
+PH_API(int, cuMemFreeHost, (void *pointer)) { return cudaFreeHost(pointer); }
+PH_API(int, cuMemcpyHtoD_v2, (void *destination, const void *source, size_t bytes))
+{
+    return cudaMemcpy(destination, source, bytes, 1);
+}
+PH_API(int, cuMemcpyDtoH_v2, (void *destination, const void *source, size_t bytes))
+{
+    return cudaMemcpy(destination, source, bytes, 2);
+}
+PH_API(int, cuMemcpyHtoDAsync_v2,
+       (void *destination, const void *source, size_t bytes, void *stream))
 {
     return cudaMemcpyAsync(destination, source, bytes, 1, stream);
 }
-PH_EXPORT int cuMemcpyDtoHAsync_v2(void *destination, const void *source, size_t bytes, void *stream);
-PH_EXPORT int cuMemcpyDtoHAsync_v2(void *destination, const void *source, size_t bytes, void *stream)
+PH_API(int, cuMemcpyDtoHAsync_v2,
+       (void *destination, const void *source, size_t bytes, void *stream))
 {
     return cudaMemcpyAsync(destination, source, bytes, 2, stream);
 }
-PH_EXPORT int cuMemcpyDtoDAsync_v2(void *destination, const void *source, size_t bytes, void *stream);
-PH_EXPORT int cuMemcpyDtoDAsync_v2(void *destination, const void *source, size_t bytes, void *stream)
+PH_API(int, cuMemcpyDtoDAsync_v2,
+       (void *destination, const void *source, size_t bytes, void *stream))
 {
     return cudaMemcpyAsync(destination, source, bytes, 3, stream);
 }
-PH_EXPORT int cuMemcpyAsync(void *destination, const void *source, size_t bytes, void *stream);
-PH_EXPORT int cuMemcpyAsync(void *destination, const void *source, size_t bytes, void *stream)
+PH_API(int, cuMemcpyAsync, (void *destination, const void *source, size_t bytes, void *stream))
 {
     return cudaMemcpyAsync(destination, source, bytes, 4, stream);
 }
-PH_EXPORT int cuMemsetD8Async(void *destination, unsigned char value, size_t count, void *stream);
-PH_EXPORT int cuMemsetD8Async(void *destination, unsigned char value, size_t count, void *stream)
+PH_API(int, cuMemsetD8Async, (void *destination, unsigned char value, size_t count, void *stream))
 {
     return cudaMemsetAsync(destination, value, count, stream);
 }
-PH_EXPORT int cuMemsetD32Async(uint32_t *destination, unsigned value, size_t count, void *stream);
-PH_EXPORT int cuMemsetD32Async(uint32_t *destination, unsigned value, size_t count, void *stream)
+PH_API(int, cuMemsetD32Async, (uint32_t *destination, unsigned value, size_t count, void *stream))
 {
     int error = cudaMemsetAsync(destination, 0, count * 4, stream);
-    if (!error && value && count * 4 <= PH_COPY_BYTES) ph_written(destination, count * 4);
-    else if (!error && value) ph_unknown(destination, count * 4);
-    for (size_t i = 0; !error && value && i < count && count * 4 <= PH_COPY_BYTES; i++) destination[i] = value;
+    if (!error && value && count * 4 <= PH_COPY_BYTES)
+        ph_written(destination, count * 4);
+    else if (!error && value)
+        ph_unknown(destination, count * 4);
+    for (size_t i = 0; !error && value && i < count && count * 4 <= PH_COPY_BYTES; i++)
+        destination[i] = value;
     return error;
 }
 
-PH_EXPORT int cuMemGetAddressRange_v2(void **base, size_t *bytes, void *pointer);
-PH_EXPORT int cuMemGetAddressRange_v2(void **base, size_t *bytes, void *pointer)
+PH_API(int, cuMemGetAddressRange_v2, (void **base, size_t *bytes, void *pointer))
 {
     struct ph_allocation found;
     if (!ph_find(pointer, &found)) return CUDA_NOT_FOUND;
@@ -230,10 +244,20 @@ PH_EXPORT int cuMemGetAddressRange_v2(void **base, size_t *bytes, void *pointer)
     return CUDA_OK;
 }
 
-PH_EXPORT int cuPointerGetAttribute(void *data, int attribute, void *pointer);
-PH_EXPORT int cuPointerGetAttribute(void *data, int attribute, void *pointer)
+PH_API(int, cuPointerGetAttribute, (void *data, int attribute, void *pointer))
 {
-    enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, SYNC_MEMOPS = 6, BUFFER_ID = 7, IS_MANAGED = 8, ORDINAL = 9, RANGE_START = 11, RANGE_SIZE = 12 };
+    enum {
+        CONTEXT = 1,
+        MEMORY_TYPE = 2,
+        DEVICE_POINTER = 3,
+        HOST_POINTER = 4,
+        SYNC_MEMOPS = 6,
+        BUFFER_ID = 7,
+        IS_MANAGED = 8,
+        ORDINAL = 9,
+        RANGE_START = 11,
+        RANGE_SIZE = 12
+    };
     struct ph_allocation found;
     if (!ph_find(pointer, &found)) return CUDA_INVALID_VALUE;
     int device = found.device < 0 ? 0 : found.device;
@@ -255,38 +279,42 @@ PH_EXPORT int cuPointerGetAttribute(void *data, int attribute, void *pointer)
     }
 }
 
-/* ---- streams and events ---------------------------------------------------------------------------------------------------------- */
-PH_EXPORT int cuStreamCreate(void **stream, unsigned flags);
-PH_EXPORT int cuStreamCreate(void **stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
-PH_EXPORT int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority);
-PH_EXPORT int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) { return cudaStreamCreateWithPriority(stream, flags, priority); }
-PH_EXPORT int cuStreamDestroy_v2(void *stream);
-PH_EXPORT int cuStreamDestroy_v2(void *stream) { return cudaStreamDestroy(stream); }
-PH_EXPORT int cuStreamSynchronize(void *stream);
-PH_EXPORT int cuStreamSynchronize(void *stream) { return cudaStreamSynchronize(stream); }
-PH_EXPORT int cuStreamQuery(void *stream);
-PH_EXPORT int cuStreamQuery(void *stream) { return cudaStreamQuery(stream); }
-PH_EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
-PH_EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return cudaStreamWaitEvent(stream, event, flags); }
-PH_EXPORT int cuStreamGetCtx(void *handle, void **context);
-PH_EXPORT int cuStreamGetCtx(void *handle, void **context)
+/* ---- streams and events ---- */
+PH_API(int, cuStreamCreate, (void **stream, unsigned flags))
+{
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+PH_API(int, cuStreamCreateWithPriority, (void **stream, unsigned flags, int priority))
+{
+    return cudaStreamCreateWithPriority(stream, flags, priority);
+}
+PH_API(int, cuStreamDestroy_v2, (void *stream)) { return cudaStreamDestroy(stream); }
+PH_API(int, cuStreamSynchronize, (void *stream)) { return cudaStreamSynchronize(stream); }
+PH_API(int, cuStreamQuery, (void *stream)) { return cudaStreamQuery(stream); }
+PH_API(int, cuStreamWaitEvent, (void *stream, void *event, unsigned flags))
+{
+    return cudaStreamWaitEvent(stream, event, flags);
+}
+PH_API(int, cuStreamGetCtx, (void *handle, void **context))
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
     if (!stream) return CUDA_INVALID_HANDLE;
     *context = &contexts[stream->device];
     return CUDA_OK;
 }
-PH_EXPORT int cuEventCreate(void **event, unsigned flags);
-PH_EXPORT int cuEventCreate(void **event, unsigned flags) { return cudaEventCreateWithFlags(event, flags); }
-PH_EXPORT int cuEventDestroy_v2(void *event);
-PH_EXPORT int cuEventDestroy_v2(void *event) { return cudaEventDestroy(event); }
-PH_EXPORT int cuEventRecord(void *event, void *stream);
-PH_EXPORT int cuEventRecord(void *event, void *stream) { return cudaEventRecord(event, stream); }
-PH_EXPORT int cuEventQuery(void *event);
-PH_EXPORT int cuEventQuery(void *event) { return cudaEventQuery(event); }
-PH_EXPORT int cuEventSynchronize(void *event);
-PH_EXPORT int cuEventSynchronize(void *event) { return cudaEventSynchronize(event); }
-PH_EXPORT int cuEventElapsedTime_v2(float *milliseconds, void *start, void *end);
-PH_EXPORT int cuEventElapsedTime_v2(float *milliseconds, void *start, void *end) { return cudaEventElapsedTime(milliseconds, start, end); }
-PH_EXPORT int cuEventElapsedTime(float *milliseconds, void *start, void *end);
-PH_EXPORT int cuEventElapsedTime(float *milliseconds, void *start, void *end) { return cudaEventElapsedTime(milliseconds, start, end); }
+PH_API(int, cuEventCreate, (void **event, unsigned flags))
+{
+    return cudaEventCreateWithFlags(event, flags);
+}
+PH_API(int, cuEventDestroy_v2, (void *event)) { return cudaEventDestroy(event); }
+PH_API(int, cuEventRecord, (void *event, void *stream)) { return cudaEventRecord(event, stream); }
+PH_API(int, cuEventQuery, (void *event)) { return cudaEventQuery(event); }
+PH_API(int, cuEventSynchronize, (void *event)) { return cudaEventSynchronize(event); }
+PH_API(int, cuEventElapsedTime_v2, (float *milliseconds, void *start, void *end))
+{
+    return cudaEventElapsedTime(milliseconds, start, end);
+}
+PH_API(int, cuEventElapsedTime, (float *milliseconds, void *start, void *end))
+{
+    return cudaEventElapsedTime(milliseconds, start, end);
+}

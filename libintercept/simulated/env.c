@@ -1,6 +1,7 @@
 /* env.c - the interceptor's own environment variables, in a simulated rank.
  *
- * Why it exists: a leader may run over an emulated GPU, whose interceptor reads the same names (leader/env.c). */
+ * Why it exists: a leader may run over an emulated GPU, whose interceptor reads the same names
+ * (leader/env.c). */
 #include "../core.h"
 #include <stdlib.h>
 

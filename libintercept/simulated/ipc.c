@@ -1,8 +1,10 @@
-/* ipc.c - memory and events that other processes of the node open (cudaIpc*), on which torch.multiprocessing hands over CUDA tensors.
+/* ipc.c - memory and events that other processes of the node open (cudaIpc*), on which
+ * torch.multiprocessing hands over CUDA tensors.
  *
- * Why it exists: values lie at their addresses in each process, so memory that is exported is moved into a file of the run directory that
- * both map. An event's head means nothing in another process, so its simulated time is what is exported: all clocks of a run are one.
- * Rule: memory is charged where it was allocated, never where it was opened. */
+ * Why it exists: values lie at their addresses in each process, so memory that is exported is moved
+ * into a file of the run directory that both map. An event's head means nothing in another process,
+ * so its simulated time is what is exported: all clocks of a run are one. Rule: memory is charged
+ * where it was allocated, never where it was opened. */
 #define PH_CLASS PH_SIMULATED
 #include "../ipc.h"
 #include "../cudart.h"
@@ -36,14 +38,18 @@ struct shared_event { /* a page of the file */
     _Atomic uint64_t records, time_ns;
 };
 
-static void path_of(const char *file, char path[512]) { snprintf(path, 512, "%s/%s", ph_env("PHANTORA_RUN_DIR"), file); }
+static void path_of(const char *file, char path[512])
+{
+    snprintf(path, 512, "%s/%s", ph_env("PHANTORA_RUN_DIR"), file);
+}
 
 static int make_file(char file[32], size_t bytes)
 {
     static _Atomic int number;
     char path[512];
     const char *node = ph_env("PHANTORA_NODE");
-    snprintf(file, 32, "ipc-%.6s-%d-%d", node ? node : "0", (int)getpid(), atomic_fetch_add(&number, 1));
+    snprintf(file, 32, "ipc-%.6s-%d-%d", node ? node : "0", (int)getpid(),
+             atomic_fetch_add(&number, 1));
     path_of(file, path);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) return fd;
@@ -55,7 +61,9 @@ static int make_file(char file[32], size_t bytes)
 static int open_file(const struct name *name)
 {
     char path[512];
-    if (memchr(name->file, 0, sizeof name->file) == NULL || strncmp(name->file, "ipc-", 4) || strchr(name->file, '/')) return -1;
+    if (memchr(name->file, 0, sizeof name->file) == NULL || strncmp(name->file, "ipc-", 4) ||
+        strchr(name->file, '/'))
+        return -1;
     path_of(name->file, path);
     return open(path, O_RDWR | O_CLOEXEC);
 }
@@ -65,16 +73,20 @@ static bool move_to(int fd, uintptr_t low, uintptr_t high)
 {
     for (uintptr_t at = low; at < high; at += GRANULE) {
         size_t bytes = high - at < GRANULE ? high - at : GRANULE;
-        if (!ph_absent((void *)at, bytes) && pwrite(fd, (void *)at, bytes, (off_t)(at - low)) != (ssize_t)bytes) return false;
+        if (!ph_absent((void *)at, bytes) &&
+            pwrite(fd, (void *)at, bytes, (off_t)(at - low)) != (ssize_t)bytes)
+            return false;
     }
-    return mmap((void *)low, high - low, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == (void *)low;
+    return mmap((void *)low, high - low, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+           (void *)low;
 }
 
 bool ph_ipc_shared(uintptr_t low, uintptr_t high)
 {
     bool found = false;
     pthread_mutex_lock(&range_lock);
-    for (int i = 0; i < range_count && !found; i++) found = low < ranges[i].high && ranges[i].low < high;
+    for (int i = 0; i < range_count && !found; i++)
+        found = low < ranges[i].high && ranges[i].low < high;
     pthread_mutex_unlock(&range_lock);
     return found;
 }
@@ -96,10 +108,13 @@ static int export_range(uintptr_t low, uintptr_t high, struct range *found)
     if (at == range_count) {
         struct range fresh = {.low = low, .high = high};
         int fd = range_count < RANGES ? make_file(fresh.file, high - low) : -1;
-        if (fd >= 0 && move_to(fd, low, high)) add_locked(fresh);
-        else status = CUDA_OUT_OF_MEMORY;
+        if (fd >= 0 && move_to(fd, low, high))
+            add_locked(fresh);
+        else
+            status = CUDA_OUT_OF_MEMORY;
         if (fd >= 0) close(fd);
-    } else if (ranges[at].imported || ranges[at].low > low || ranges[at].high < high) status = CUDA_INVALID_VALUE;
+    } else if (ranges[at].imported || ranges[at].low > low || ranges[at].high < high)
+        status = CUDA_INVALID_VALUE;
     if (status == CUDA_OK) *found = ranges[at];
     pthread_mutex_unlock(&range_lock);
     return status;
@@ -124,23 +139,27 @@ void ph_ipc_freed(uintptr_t low, uintptr_t high)
 {
     struct range range;
     char path[512];
-    if (!forget(low, high, &range)) return; /* part of what is shared: stays so, as the driver's own chunks do */
+    /* part of what is shared: stays so, as the driver's own chunks do */
+    if (!forget(low, high, &range)) return;
     path_of(range.file, path);
     unlink(path);
-    if (mmap((void *)low, high - low, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+    if (mmap((void *)low, high - low, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
         ph_die("cannot map %zu bytes anew: %s", (size_t)(high - low), strerror(errno));
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
-PH_EXPORT int cudaIpcGetMemHandle(struct name *handle, void *pointer);
-PH_EXPORT int cudaIpcGetMemHandle(struct name *handle, void *pointer)
+/* ---- memory ---- */
+PH_API(int, cudaIpcGetMemHandle, (struct name * handle, void *pointer))
 {
     struct ph_allocation found;
     struct range range;
-    if (!handle || !ph_find(pointer, &found) || found.kind != PH_DEVICE || found.base < PH_WINDOW_BASE) return ph_set_error(CUDA_INVALID_VALUE);
+    if (!handle || !ph_find(pointer, &found) || found.kind != PH_DEVICE ||
+        found.base < PH_WINDOW_BASE)
+        return ph_set_error(CUDA_INVALID_VALUE);
     ph_host_call(PH_CALL_MALLOC);
     /* the driver exports whole chunks, too */
-    uintptr_t low = found.base & ~(uintptr_t)(CHUNK - 1), high = (found.base + found.bytes + CHUNK - 1) & ~(uintptr_t)(CHUNK - 1);
+    uintptr_t low = found.base & ~(uintptr_t)(CHUNK - 1),
+              high = (found.base + found.bytes + CHUNK - 1) & ~(uintptr_t)(CHUNK - 1);
     ph_host_pause();
     ph_payload_settle((void *)low, high - low);
     int status = export_range(low, high, &range);
@@ -155,8 +174,7 @@ PH_EXPORT int cudaIpcGetMemHandle(struct name *handle, void *pointer)
     return CUDA_OK;
 }
 
-PH_EXPORT int cudaIpcOpenMemHandle(void **pointer, struct name handle, unsigned flags);
-PH_EXPORT int cudaIpcOpenMemHandle(void **pointer, struct name handle, unsigned flags)
+PH_API(int, cudaIpcOpenMemHandle, (void **pointer, struct name handle, unsigned flags))
 {
     (void)flags; /* cudaIpcMemLazyEnablePeerAccess: peers reach each other always */
     ph_touch();
@@ -165,11 +183,14 @@ PH_EXPORT int cudaIpcOpenMemHandle(void **pointer, struct name handle, unsigned 
     if (fd < 0) return ph_set_error(CUDA_INVALID_HANDLE);
     ph_host_call(PH_CALL_MALLOC);
     char *at = ph_virtual_reserve(handle.bytes, CHUNK);
-    bool mapped = at && mmap(at, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == at;
+    bool mapped =
+        at && mmap(at, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == at;
     close(fd);
     pthread_mutex_lock(&range_lock);
     mapped = mapped && range_count < RANGES;
-    if (mapped) add_locked((struct range){.low = (uintptr_t)at, .high = (uintptr_t)at + handle.bytes, .imported = true});
+    if (mapped)
+        add_locked((struct range){
+            .low = (uintptr_t)at, .high = (uintptr_t)at + handle.bytes, .imported = true});
     pthread_mutex_unlock(&range_lock);
     if (!mapped) {
         if (at) ph_virtual_free(at, handle.bytes);
@@ -180,19 +201,19 @@ PH_EXPORT int cudaIpcOpenMemHandle(void **pointer, struct name handle, unsigned 
     return CUDA_OK;
 }
 
-PH_EXPORT int cudaIpcCloseMemHandle(void *pointer);
-PH_EXPORT int cudaIpcCloseMemHandle(void *pointer)
+PH_API(int, cudaIpcCloseMemHandle, (void *pointer))
 {
     struct ph_allocation found;
     struct range range;
     ph_host_call(PH_CALL_FREE);
-    if (!ph_find(pointer, &found) || !forget(found.base, found.base + found.bytes, &range)) return ph_set_error(CUDA_INVALID_VALUE);
+    if (!ph_find(pointer, &found) || !forget(found.base, found.base + found.bytes, &range))
+        return ph_set_error(CUDA_INVALID_VALUE);
     ph_device_synchronize(found.device);
     ph_virtual_free((void *)found.base, found.bytes);
     return CUDA_OK;
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------------------ */
+/* ---- events ---- */
 static struct shared_event *map_event(int fd)
 {
     void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -211,7 +232,8 @@ void ph_ipc_recorded(const struct ph_event *event)
 void ph_ipc_look(struct ph_event *event)
 {
     struct shared_event *shared = event->shared;
-    if (!event->imported || atomic_load(&shared->records) == 0) return; /* who records it knows more */
+    /* who records it knows more */
+    if (!event->imported || atomic_load(&shared->records) == 0) return;
     uint64_t time = atomic_load(&shared->time_ns);
     pthread_mutex_lock(&ph_lock);
     if (ph_host.open) ph_host_settle_locked();
@@ -225,8 +247,7 @@ void ph_ipc_look(struct ph_event *event)
 
 void ph_ipc_gone(struct ph_event *event) { munmap(event->shared, 4096); }
 
-PH_EXPORT int cudaIpcGetEventHandle(struct name *handle, struct ph_event *event);
-PH_EXPORT int cudaIpcGetEventHandle(struct name *handle, struct ph_event *event)
+PH_API(int, cudaIpcGetEventHandle, (struct name * handle, struct ph_event *event))
 {
     if (!ph_event_valid(event) || event->imported) return ph_set_error(CUDA_INVALID_HANDLE);
     if (!(event->flags & EVENT_INTERPROCESS) || !handle) return ph_set_error(CUDA_INVALID_VALUE);
@@ -243,8 +264,7 @@ PH_EXPORT int cudaIpcGetEventHandle(struct name *handle, struct ph_event *event)
     return CUDA_OK;
 }
 
-PH_EXPORT int cudaIpcOpenEventHandle(struct ph_event **event, struct name handle);
-PH_EXPORT int cudaIpcOpenEventHandle(struct ph_event **event, struct name handle)
+PH_API(int, cudaIpcOpenEventHandle, (struct ph_event * *event, struct name handle))
 {
     int fd = open_file(&handle);
     struct shared_event *shared = fd < 0 ? NULL : map_event(fd);

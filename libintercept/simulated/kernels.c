@@ -1,7 +1,9 @@
-/* kernels.c - registered and loaded kernels, and what a launch of one becomes: a signature on a stream.
+/* kernels.c - registered and loaded kernels, and what a launch of one becomes: a signature on a
+ * stream.
  *
- * Why it exists: stock PyTorch registers about 21,500 kernels at import and launches them through __cudaLaunchKernel or
- * cudaLaunchKernelExC; Triton and NVRTC code comes through cuLaunchKernel. All end in ph_launch. */
+ * Why it exists: stock PyTorch registers about 21,500 kernels at import and launches them through
+ * __cudaLaunchKernel or cudaLaunchKernelExC; Triton and NVRTC code comes through cuLaunchKernel.
+ * All end in ph_launch. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE /* dladdr */
 #include "../cudart.h"
@@ -42,7 +44,8 @@ static struct ph_kernel *lookup(const void *host_function)
 {
     struct ph_kernel *found = NULL;
     pthread_rwlock_rdlock(&kernels_lock);
-    for (size_t at = slots ? position(host_function, slots) : 0; slots && slot[at]; at = (at + 1) & (slots - 1))
+    for (size_t at = slots ? position(host_function, slots) : 0; slots && slot[at];
+         at = (at + 1) & (slots - 1))
         if (slot[at]->host_function == host_function) {
             found = slot[at];
             break;
@@ -70,27 +73,23 @@ struct ph_kernel *ph_kernel_resolve(const void *handle)
     return ((uintptr_t)handle & 15) == 0 && kernel->magic == KERNEL_MAGIC ? kernel : NULL;
 }
 
-/* ---- registration: what the static initialisers of CUDA code call ------------------------------------------------------- */
-PH_EXPORT void **__cudaRegisterFatBinary(void *image);
-PH_EXPORT void **__cudaRegisterFatBinary(void *image)
+/* ---- registration: what the static initialisers of CUDA code call ---- */
+PH_API(void **, __cudaRegisterFatBinary, (void *image))
 {
     void **handle = malloc(sizeof *handle);
     if (handle) *handle = image;
     return handle;
 }
-PH_EXPORT void __cudaRegisterFatBinaryEnd(void **handle);
-PH_EXPORT void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
-PH_EXPORT void __cudaUnregisterFatBinary(void **handle);
-PH_EXPORT void __cudaUnregisterFatBinary(void **handle) { free(handle); }
-PH_EXPORT char __cudaInitModule(void **handle);
-PH_EXPORT char __cudaInitModule(void **handle) { return handle != NULL; }
+PH_API(void, __cudaRegisterFatBinaryEnd, (void **handle)) { (void)handle; }
+PH_API(void, __cudaUnregisterFatBinary, (void **handle)) { free(handle); }
+PH_API(char, __cudaInitModule, (void **handle)) { return handle != NULL; }
 
-PH_EXPORT void __cudaRegisterFunction(void **handle, const char *host_function, char *device_function, const char *device_name,
-                                      int thread_limit, void *tid, void *bid, void *block, void *grid, int *warp_size);
-PH_EXPORT void __cudaRegisterFunction(void **handle, const char *host_function, char *device_function, const char *device_name,
-                                      int thread_limit, void *tid, void *bid, void *block, void *grid, int *warp_size)
+PH_API(void, __cudaRegisterFunction,
+       (void **handle, const char *host_function, char *device_function, const char *device_name,
+        int thread_limit, void *tid, void *bid, void *block, void *grid, int *warp_size))
 {
-    (void)handle, (void)device_function, (void)thread_limit, (void)tid, (void)bid, (void)block, (void)grid, (void)warp_size;
+    (void)handle, (void)device_function, (void)thread_limit, (void)tid, (void)bid, (void)block,
+        (void)grid, (void)warp_size;
     struct ph_kernel *kernel = calloc(1, sizeof *kernel);
     if (!kernel) ph_die("out of host memory");
     kernel->magic = KERNEL_MAGIC;
@@ -120,8 +119,9 @@ struct variable {
 };
 static struct variable *variables;
 
-PH_EXPORT void __cudaRegisterVar(void **handle, char *host, char *address, const char *name, int external, size_t bytes, int constant, int global);
-PH_EXPORT void __cudaRegisterVar(void **handle, char *host, char *address, const char *name, int external, size_t bytes, int constant, int global)
+PH_API(void, __cudaRegisterVar,
+       (void **handle, char *host, char *address, const char *name, int external, size_t bytes,
+        int constant, int global))
 {
     (void)handle, (void)address, (void)name, (void)external, (void)constant, (void)global;
     struct variable *variable = calloc(1, sizeof *variable);
@@ -134,7 +134,8 @@ PH_EXPORT void __cudaRegisterVar(void **handle, char *host, char *address, const
     pthread_rwlock_unlock(&kernels_lock);
 }
 
-/* A device variable gets its address when somebody asks: thousands are registered, few are ever used by name. */
+/* A device variable gets its address when somebody asks: thousands are registered, few are ever
+ * used by name. */
 static void *variable_address(const void *host, size_t *bytes)
 {
     pthread_rwlock_rdlock(&kernels_lock);
@@ -143,28 +144,27 @@ static void *variable_address(const void *host, size_t *bytes)
     pthread_rwlock_unlock(&kernels_lock);
     if (!variable) return NULL;
     int device = ph_device_current();
-    if (!variable->device[device]) variable->device[device] = ph_device_alloc(device, variable->bytes);
+    if (!variable->device[device])
+        variable->device[device] = ph_device_alloc(device, variable->bytes);
     if (bytes) *bytes = variable->bytes;
     return variable->device[device];
 }
 
-PH_EXPORT int cudaGetSymbolAddress(void **address, const void *symbol);
-PH_EXPORT int cudaGetSymbolAddress(void **address, const void *symbol)
+PH_API(int, cudaGetSymbolAddress, (void **address, const void *symbol))
 {
     ph_touch();
     *address = variable_address(symbol, NULL);
     return ph_set_error(*address ? CUDA_OK : CUDA_INVALID_SYMBOL);
 }
 
-PH_EXPORT int cudaGetSymbolSize(size_t *bytes, const void *symbol);
-PH_EXPORT int cudaGetSymbolSize(size_t *bytes, const void *symbol)
+PH_API(int, cudaGetSymbolSize, (size_t *bytes, const void *symbol))
 {
     ph_touch();
     return ph_set_error(variable_address(symbol, bytes) ? CUDA_OK : CUDA_INVALID_SYMBOL);
 }
 
-PH_EXPORT int cudaMemcpyToSymbol(const void *symbol, const void *source, size_t bytes, size_t offset, int kind);
-PH_EXPORT int cudaMemcpyToSymbol(const void *symbol, const void *source, size_t bytes, size_t offset, int kind)
+PH_API(int, cudaMemcpyToSymbol,
+       (const void *symbol, const void *source, size_t bytes, size_t offset, int kind))
 {
     (void)kind;
     size_t size;
@@ -175,7 +175,7 @@ PH_EXPORT int cudaMemcpyToSymbol(const void *symbol, const void *source, size_t 
     return ph_set_error(ph_copy(address + offset, source, bytes, NULL, true));
 }
 
-/* ---- what is known of a kernel's code -------------------------------------------------------------------------------------- */
+/* ---- what is known of a kernel's code ---- */
 const char *ph_kernel_name(const struct ph_kernel *kernel) { return kernel->name; }
 
 const struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel)
@@ -183,8 +183,13 @@ const struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel)
     if (!kernel->facts_read) {
         const struct ph_kernel_info *info = ph_kernel_info(kernel->name);
         if (info)
-            kernel->facts = (struct ph_kernel_facts){true, info->registers, info->max_threads, info->static_shared_bytes, info->stack_bytes,
-                                                     info->param_count, ph_kernel_params(info)};
+            kernel->facts = (struct ph_kernel_facts){true,
+                                                     info->registers,
+                                                     info->max_threads,
+                                                     info->static_shared_bytes,
+                                                     info->stack_bytes,
+                                                     info->param_count,
+                                                     ph_kernel_params(info)};
         kernel->facts_read = true;
     }
     return &kernel->facts;
@@ -198,18 +203,20 @@ void ph_kernel_set_facts(struct ph_kernel *kernel, const struct ph_kernel_facts 
 
 struct attributes { /* cudaFuncAttributes, driver_types.h of CUDA 13 */
     size_t shared_bytes, constant_bytes, local_bytes;
-    int max_threads, registers, ptx_version, binary_version, cache_mode, max_dynamic_shared, carveout, cluster_must_be_set, cluster[3];
+    int max_threads, registers, ptx_version, binary_version, cache_mode, max_dynamic_shared,
+        carveout, cluster_must_be_set, cluster[3];
     int cluster_policy, non_portable_cluster, reserved[16];
 };
 
-PH_EXPORT int cudaFuncGetAttributes(struct attributes *attributes, const void *function);
-PH_EXPORT int cudaFuncGetAttributes(struct attributes *attributes, const void *function)
+PH_API(int, cudaFuncGetAttributes, (struct attributes * attributes, const void *function))
 {
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
     const struct ph_kernel_facts *facts = ph_kernel_facts(kernel);
     const struct ph_device_spec *spec = ph_spec();
-    if (!facts->known) ph_warn("nothing is known of the code of kernel %s: its attributes are a guess", kernel->name);
+    if (!facts->known)
+        ph_warn("nothing is known of the code of kernel %s: its attributes are a guess",
+                kernel->name);
     int version = spec->compute_major * 10 + spec->compute_minor;
     memset(attributes, 0, sizeof *attributes);
     attributes->shared_bytes = facts->static_shared;
@@ -222,15 +229,15 @@ PH_EXPORT int cudaFuncGetAttributes(struct attributes *attributes, const void *f
     return CUDA_OK;
 }
 
-PH_EXPORT int cudaFuncSetAttribute(const void *function, int attribute, int value);
-PH_EXPORT int cudaFuncSetAttribute(const void *function, int attribute, int value)
+PH_API(int, cudaFuncSetAttribute, (const void *function, int attribute, int value))
 {
     (void)attribute, (void)value; /* shared memory and clusters are taken from each launch */
     return ph_set_error(ph_kernel_resolve(function) ? CUDA_OK : CUDA_INVALID_FUNCTION);
 }
 
-/* Blocks of a kernel that one multiprocessor holds: the occupancy rules of the CUDA programming guide, compute capability 8 and 9
- * (registers in units of 256 per warp, warps in fours, 1 KiB of shared memory reserved per block, 128-byte units). */
+/* Blocks of a kernel that one multiprocessor holds: the occupancy rules of the CUDA programming
+ * guide, compute capability 8 and 9 (registers in units of 256 per warp, warps in fours, 1 KiB of
+ * shared memory reserved per block, 128-byte units). */
 int ph_occupancy(struct ph_kernel *kernel, int block_threads, size_t dynamic_shared)
 {
     enum { MAX_THREADS = 39, MAX_BLOCKS = 106, REGISTERS = 82, SHARED = 81, RESERVED = 111 };
@@ -244,13 +251,15 @@ int ph_occupancy(struct ph_kernel *kernel, int block_threads, size_t dynamic_sha
         int warps_held = attribute[REGISTERS] / registers_per_warp / 4 * 4;
         if (warps_held / warps < blocks) blocks = warps_held / warps;
     }
-    size_t shared = (facts->static_shared + dynamic_shared + (size_t)attribute[RESERVED] + 127) / 128 * 128;
-    if (shared && (size_t)attribute[SHARED] / shared < (size_t)blocks) blocks = (int)((size_t)attribute[SHARED] / shared);
+    size_t shared =
+        (facts->static_shared + dynamic_shared + (size_t)attribute[RESERVED] + 127) / 128 * 128;
+    if (shared && (size_t)attribute[SHARED] / shared < (size_t)blocks)
+        blocks = (int)((size_t)attribute[SHARED] / shared);
     return blocks;
 }
 
-PH_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int block, size_t shared, unsigned flags);
-PH_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int block, size_t shared, unsigned flags)
+PH_API(int, cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+       (int *blocks, const void *function, int block, size_t shared, unsigned flags))
 {
     (void)flags;
     struct ph_kernel *kernel = ph_kernel_resolve(function);
@@ -258,15 +267,16 @@ PH_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks
     *blocks = ph_occupancy(kernel, block, shared);
     return CUDA_OK;
 }
-PH_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block, size_t shared);
-PH_EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block, size_t shared)
+PH_API(int, cudaOccupancyMaxActiveBlocksPerMultiprocessor,
+       (int *blocks, const void *function, int block, size_t shared))
 {
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block, shared, 0);
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block, shared,
+                                                                  0);
 }
 
 #undef PH_CLASS
 #define PH_CLASS PH_ACCOUNTED
-/* ---- launching ------------------------------------------------------------------------------------------------------------------ */
+/* ---- launching ---- */
 int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments)
 {
     static _Thread_local struct ph_pack signature;
@@ -275,7 +285,8 @@ int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **a
     if (!stream) return CUDA_INVALID_HANDLE;
     int refused = PH_CAPTURING(stream);
     if (refused > 0) return refused;
-    if (launch->grid.x == 0 || launch->grid.y == 0 || launch->grid.z == 0 || launch->block.x * launch->block.y * launch->block.z == 0)
+    if (launch->grid.x == 0 || launch->grid.y == 0 || launch->grid.z == 0 ||
+        launch->block.x * launch->block.y * launch->block.z == 0)
         return CUDA_INVALID_VALUE;
     ph_launch_signature(&signature, kernel->name, facts, launch, arguments);
     PH_TRACE(ph_trace_code(facts->registers, facts->static_shared));
@@ -284,30 +295,35 @@ int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **a
     return CUDA_OK;
 }
 
-PH_EXPORT int __cudaGetKernel(void **kernel, const void *host_function);
-PH_EXPORT int __cudaGetKernel(void **kernel, const void *host_function)
+PH_API(int, __cudaGetKernel, (void **kernel, const void *host_function))
 {
     *kernel = lookup(host_function);
     return ph_set_error(*kernel ? CUDA_OK : CUDA_INVALID_FUNCTION);
 }
 
-PH_EXPORT int cudaGetKernel(void **kernel, const void *host_function);
-PH_EXPORT int cudaGetKernel(void **kernel, const void *host_function) { return __cudaGetKernel(kernel, host_function); }
+PH_API(int, cudaGetKernel, (void **kernel, const void *host_function))
+{
+    return __cudaGetKernel(kernel, host_function);
+}
 
-PH_EXPORT int cudaLaunchKernel(const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments, size_t shared, void *stream);
-PH_EXPORT int cudaLaunchKernel(const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments, size_t shared, void *stream)
+PH_API(int, cudaLaunchKernel,
+       (const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments,
+        size_t shared, void *stream))
 {
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
-    return ph_set_error(ph_launch(kernel, &(struct ph_launch){grid, block, {0, 0, 0}, shared, stream}, arguments));
+    return ph_set_error(
+        ph_launch(kernel, &(struct ph_launch){grid, block, {0, 0, 0}, shared, stream}, arguments));
 }
-PH_EXPORT int __cudaLaunchKernel(void *kernel, struct ph_dim3 grid, struct ph_dim3 block, void **arguments, size_t shared, void *stream);
-PH_EXPORT int __cudaLaunchKernel(void *kernel, struct ph_dim3 grid, struct ph_dim3 block, void **arguments, size_t shared, void *stream)
+PH_API(int, __cudaLaunchKernel,
+       (void *kernel, struct ph_dim3 grid, struct ph_dim3 block, void **arguments, size_t shared,
+        void *stream))
 {
     return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }
-PH_EXPORT int cudaLaunchCooperativeKernel(const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments, size_t shared, void *stream);
-PH_EXPORT int cudaLaunchCooperativeKernel(const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments, size_t shared, void *stream)
+PH_API(int, cudaLaunchCooperativeKernel,
+       (const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments,
+        size_t shared, void *stream))
 {
     return cudaLaunchKernel(function, grid, block, arguments, shared, stream);
 }
@@ -320,30 +336,38 @@ struct launch_config { /* cudaLaunchConfig_t */
     unsigned attribute_count;
 };
 
-PH_EXPORT int cudaLaunchKernelExC(const struct launch_config *config, const void *function, void **arguments);
-PH_EXPORT int cudaLaunchKernelExC(const struct launch_config *config, const void *function, void **arguments)
+PH_API(int, cudaLaunchKernelExC,
+       (const struct launch_config *config, const void *function, void **arguments))
 {
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
     PH_TRACE(ph_trace_api("cudaLaunchKernelExC"));
-    struct ph_launch launch = {config->grid, config->block, ph_cluster(config->attributes, config->attribute_count), config->shared_bytes, config->stream};
+    struct ph_launch launch = {config->grid, config->block,
+                               ph_cluster(config->attributes, config->attribute_count),
+                               config->shared_bytes, config->stream};
     return ph_set_error(ph_launch(kernel, &launch, arguments));
 }
 
-/* <<<...>>> pushes its configuration, the kernel's stub pops it: nested launches of one thread are rare, 16 deep is plenty. */
-static _Thread_local struct { struct ph_dim3 grid, block; size_t shared; void *stream; } pushed[16];
+/* <<<...>>> pushes its configuration, the kernel's stub pops it: nested launches of one thread are
+ * rare, 16 deep is plenty. */
+static _Thread_local struct {
+    struct ph_dim3 grid, block;
+    size_t shared;
+    void *stream;
+} pushed[16];
 static _Thread_local int depth;
 
-PH_EXPORT unsigned __cudaPushCallConfiguration(struct ph_dim3 grid, struct ph_dim3 block, size_t shared, void *stream);
-PH_EXPORT unsigned __cudaPushCallConfiguration(struct ph_dim3 grid, struct ph_dim3 block, size_t shared, void *stream)
+PH_API(unsigned, __cudaPushCallConfiguration,
+       (struct ph_dim3 grid, struct ph_dim3 block, size_t shared, void *stream))
 {
     if (depth >= 16) return 1;
-    pushed[depth].grid = grid, pushed[depth].block = block, pushed[depth].shared = shared, pushed[depth].stream = stream;
+    pushed[depth].grid = grid, pushed[depth].block = block, pushed[depth].shared = shared,
+    pushed[depth].stream = stream;
     depth++;
     return 0;
 }
-PH_EXPORT int __cudaPopCallConfiguration(struct ph_dim3 *grid, struct ph_dim3 *block, size_t *shared, void *stream);
-PH_EXPORT int __cudaPopCallConfiguration(struct ph_dim3 *grid, struct ph_dim3 *block, size_t *shared, void *stream)
+PH_API(int, __cudaPopCallConfiguration,
+       (struct ph_dim3 * grid, struct ph_dim3 *block, size_t *shared, void *stream))
 {
     if (depth == 0) return CUDA_INVALID_VALUE;
     depth--;

@@ -1,11 +1,12 @@
 /* known.c - which bytes of device memory have values that somebody computed or wrote.
  *
- * Why it exists: bytes of zero may be a value or the lack of one, and both the report and the policy of --values must tell them
- * apart. PyTorch's allocator hands memory out again and again, so each block is made unknown, and zero, as it is handed out; a
- * copy from the host, a fill, a collective or an operator that ran on the CPU makes its bytes known.
+ * Why it exists: bytes of zero may be a value or the lack of one, and both the report and the
+ * policy of --values must tell them apart. PyTorch's allocator hands memory out again and again, so
+ * each block is made unknown, and zero, as it is handed out; a copy from the host, a fill, a
+ * collective or an operator that ran on the CPU makes its bytes known.
  *
- * A pair of bits per 64 KiB says all, nothing or something of it is unknown; only where it is something, a bit per byte does.
- * Marking a tensor of gigabytes writes some hundred words. */
+ * A pair of bits per 64 KiB says all, nothing or something of it is unknown; only where it is
+ * something, a bit per byte does. Marking a tensor of gigabytes writes some hundred words. */
 #include "known.h"
 #include "../core.h"
 #include "stale.h"
@@ -20,16 +21,20 @@ enum { SHIFT = 16, WORD = 64 };
 #define WINDOW_GRANULES ((PH_WINDOW_END - PH_WINDOW_BASE) >> SHIFT)
 #define VIRTUAL_GRANULES ((PH_VIRTUAL_END - PH_VIRTUAL_BASE) >> SHIFT)
 
-/* Reserve-only: pages appear where they are written. `detail` means something only where `some` is set. */
+/* Reserve-only: pages appear where they are written. `detail` means something only where `some` is
+ * set. */
 static _Atomic uint64_t *all, *some;
 static unsigned char *window_detail, *virtual_detail;
 static pthread_once_t once = PTHREAD_ONCE_INIT, virtual_once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* changes; looks need none: other tensors' changes do not matter to them */
+/* changes; looks need none: other tensors' changes do not matter to them */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void *reserve(size_t bytes)
 {
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) ph_die("cannot reserve %zu MiB of addresses: %s", bytes >> 20, strerror(errno));
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        ph_die("cannot reserve %zu MiB of addresses: %s", bytes >> 20, strerror(errno));
     return at;
 }
 
@@ -44,7 +49,8 @@ static void map_virtual(void) { virtual_detail = reserve(VIRTUAL_GRANULES * DETA
 
 static size_t granule_of(uintptr_t address)
 {
-    return address >= PH_WINDOW_BASE ? (address - PH_WINDOW_BASE) >> SHIFT : WINDOW_GRANULES + ((address - PH_VIRTUAL_BASE) >> SHIFT);
+    return address >= PH_WINDOW_BASE ? (address - PH_WINDOW_BASE) >> SHIFT
+                                     : WINDOW_GRANULES + ((address - PH_VIRTUAL_BASE) >> SHIFT);
 }
 
 static unsigned char *detail_of(size_t granule)
@@ -54,20 +60,27 @@ static unsigned char *detail_of(size_t granule)
     return virtual_detail + (granule - WINDOW_GRANULES) * DETAIL;
 }
 
-static bool get(const _Atomic uint64_t *bits, size_t at) { return atomic_load_explicit(&bits[at / WORD], memory_order_relaxed) >> at % WORD & 1; }
+static bool get(const _Atomic uint64_t *bits, size_t at)
+{
+    return atomic_load_explicit(&bits[at / WORD], memory_order_relaxed) >> at % WORD & 1;
+}
 static void put(_Atomic uint64_t *bits, size_t word, uint64_t mask, bool value)
 {
-    uint64_t old = atomic_load_explicit(&bits[word], memory_order_relaxed), fresh = value ? old | mask : old & ~mask;
+    uint64_t old = atomic_load_explicit(&bits[word], memory_order_relaxed),
+             fresh = value ? old | mask : old & ~mask;
     if (fresh != old) atomic_store_explicit(&bits[word], fresh, memory_order_release);
 }
 
 /* Bits [from, to) of a granule's detail. */
 static void fill(unsigned char *detail, size_t from, size_t to, bool value)
 {
-    for (; from < to && from % 8; from++) detail[from / 8] = (unsigned char)((detail[from / 8] & ~(1u << from % 8)) | (unsigned)value << from % 8);
+    for (; from < to && from % 8; from++)
+        detail[from / 8] =
+            (unsigned char)((detail[from / 8] & ~(1u << from % 8)) | (unsigned)value << from % 8);
     if (from < to) memset(detail + from / 8, value ? 0xff : 0, (to - from) / 8);
     for (from += (to - from) / 8 * 8; from < to; from++)
-        detail[from / 8] = (unsigned char)((detail[from / 8] & ~(1u << from % 8)) | (unsigned)value << from % 8);
+        detail[from / 8] =
+            (unsigned char)((detail[from / 8] & ~(1u << from % 8)) | (unsigned)value << from % 8);
 }
 
 static bool any(const unsigned char *detail, size_t from, size_t to)
@@ -75,7 +88,9 @@ static bool any(const unsigned char *detail, size_t from, size_t to)
     for (; from < to && from % 8; from++)
         if (detail[from / 8] >> from % 8 & 1) return true;
     size_t bytes = from < to ? (to - from) / 8 : 0;
-    if (bytes && (detail[from / 8] || memcmp(detail + from / 8, detail + from / 8 + 1, bytes - 1) != 0)) return true;
+    if (bytes &&
+        (detail[from / 8] || memcmp(detail + from / 8, detail + from / 8 + 1, bytes - 1) != 0))
+        return true;
     from += bytes * 8;
     for (; from < to; from++)
         if (detail[from / 8] >> from % 8 & 1) return true;
@@ -134,31 +149,45 @@ bool ph_any_unknown(const void *pointer, size_t bytes)
         }
         if (get(all, at)) return true;
         if (!get(some, at)) continue;
-        size_t from = at == first ? low & (GRANULE - 1) : 0, to = at == last ? ((high - 1) & (GRANULE - 1)) + 1 : GRANULE;
+        size_t from = at == first ? low & (GRANULE - 1) : 0,
+               to = at == last ? ((high - 1) & (GRANULE - 1)) + 1 : GRANULE;
         if (any(detail_of(at), from, to)) return true;
     }
     return false;
 }
 
-void ph_unknown_read(void) { atomic_fetch_add_explicit(&ph_page()->unknown_reads, 1, memory_order_relaxed); }
+void ph_unknown_read(void)
+{
+    atomic_fetch_add_explicit(&ph_page()->unknown_reads, 1, memory_order_relaxed);
+}
 
-/* ---- for the values library ---------------------------------------------------------------------------------------------- */
-PH_EXPORT void phantora_values_unknown(const void *pointer, size_t bytes);
-PH_EXPORT void phantora_values_unknown(const void *pointer, size_t bytes) { ph_unknown(pointer, bytes); }
-PH_EXPORT void phantora_values_known(const void *pointer, size_t bytes);
-PH_EXPORT void phantora_values_known(const void *pointer, size_t bytes) { ph_known(pointer, bytes); }
-PH_EXPORT int phantora_values_any_unknown(const void *pointer, size_t bytes);
-PH_EXPORT int phantora_values_any_unknown(const void *pointer, size_t bytes) { return ph_any_unknown(pointer, bytes); }
-const char *const ph_without_values = "small operators do not run on the CPU, so what the GPU would compute reads as zero";
+/* ---- for the values library ---- */
+PH_API(void, phantora_values_unknown, (const void *pointer, size_t bytes))
+{
+    ph_unknown(pointer, bytes);
+}
+PH_API(void, phantora_values_known, (const void *pointer, size_t bytes))
+{
+    ph_known(pointer, bytes);
+}
+PH_API(int, phantora_values_any_unknown, (const void *pointer, size_t bytes))
+{
+    return ph_any_unknown(pointer, bytes);
+}
+const char *const ph_without_values =
+    "small operators do not run on the CPU, so what the GPU would compute reads as zero";
 /* The policy has chosen what only a GPU could know. */
-PH_EXPORT void phantora_values_chosen(void);
-PH_EXPORT void phantora_values_chosen(void) { atomic_fetch_add_explicit(&ph_page()->chosen_values, 1, memory_order_relaxed); }
-PH_EXPORT const char *phantora_values_policy(void);
-PH_EXPORT const char *phantora_values_policy(void) { return ph_env("PHANTORA_VALUES"); }
+PH_API(void, phantora_values_chosen, (void))
+{
+    atomic_fetch_add_explicit(&ph_page()->chosen_values, 1, memory_order_relaxed);
+}
+PH_API(const char *, phantora_values_policy, (void)) { return ph_env("PHANTORA_VALUES"); }
 
-/* ---- PyTorch's caching allocator --------------------------------------------------------------------------------------------
- * It tells c10::reportMemoryUsageToProfiler(void *, int64_t, size_t, size_t, c10::Device) of every block that it hands out (a
- * positive size) and takes back (a negative one), whichever way the tensor is made: compiled graphs do not call aten::empty. */
+/* ---- PyTorch's caching allocator
+ * -------------------------------------------------------------------------------------------- It
+ * tells c10::reportMemoryUsageToProfiler(void *, int64_t, size_t, size_t, c10::Device) of every
+ * block that it hands out (a positive size) and takes back (a negative one), whichever way the
+ * tensor is made: compiled graphs do not call aten::empty. */
 struct c10_device { /* c10::Device */
     signed char type, index;
 };
@@ -167,12 +196,15 @@ typedef void report_function(void *, int64_t, size_t, size_t, struct c10_device)
 static report_function *real_report;
 static void find_report(void)
 {
-    void *c10 = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD); /* it calls us, so it is there; but not where RTLD_NEXT looks */
-    if (c10) real_report = (report_function *)dlsym(c10, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+    /* it calls us, so it is there; but not where RTLD_NEXT looks */
+    void *c10 = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
+    if (c10)
+        real_report =
+            (report_function *)dlsym(c10, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
 }
 
-PH_EXPORT void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *pointer, int64_t bytes, size_t allocated, size_t reserved, struct c10_device device);
-PH_EXPORT void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *pointer, int64_t bytes, size_t allocated, size_t reserved, struct c10_device device)
+PH_API(void, _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE,
+       (void *pointer, int64_t bytes, size_t allocated, size_t reserved, struct c10_device device))
 {
     static pthread_once_t find_once = PTHREAD_ONCE_INIT;
     enum { QUICK = 16384 }; /* up to here looking at the clock takes longer than the work */

@@ -1,7 +1,9 @@
-/* memory.c - device and pinned memory: addresses, accounting to the byte, and the bytes of small data.
+/* memory.c - device and pinned memory: addresses, accounting to the byte, and the bytes of small
+ * data.
  *
- * Why it exists: the job's allocator must see what a real GPU would answer, out-of-memory included, while the host holds
- * almost nothing. A device's slice of the window is one reserve-only mapping: pages appear only where values are written. */
+ * Why it exists: the job's allocator must see what a real GPU would answer, out-of-memory included,
+ * while the host holds almost nothing. A device's slice of the window is one reserve-only mapping:
+ * pages appear only where values are written. */
 #include "addresses.h"
 #include "../cudart.h"
 #include "../ipc.h"
@@ -32,8 +34,10 @@ static size_t lower_bound(uintptr_t address) /* first allocation whose base is a
     size_t low = 0, high = table.count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (table.item[middle].base <= address) low = middle + 1;
-        else high = middle;
+        if (table.item[middle].base <= address)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }
@@ -70,7 +74,8 @@ static void remove_locked(struct ph_allocation *entry)
 bool ph_is_device(const void *pointer)
 {
     uintptr_t address = (uintptr_t)pointer;
-    return (address >= PH_WINDOW_BASE && address < PH_WINDOW_END) || (address >= PH_VIRTUAL_BASE && address < PH_VIRTUAL_END);
+    return (address >= PH_WINDOW_BASE && address < PH_WINDOW_END) ||
+           (address >= PH_VIRTUAL_BASE && address < PH_VIRTUAL_END);
 }
 
 static uint64_t overhead(int device)
@@ -124,25 +129,33 @@ void ph_device_memory(int device, uint64_t *free_bytes, uint64_t *total_bytes)
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* The addresses of all devices, taken before the host gets any of them: ph_is_device goes by the address alone, and terabytes that are
- * reserved (pinned by a job; known.c's) push whatever the kernel maps next down into the window. */
-static bool window_kept; /* false: something lies there already, beside which a slice may still have room */
+/* The addresses of all devices, taken before the host gets any of them: ph_is_device goes by the
+ * address alone, and terabytes that are reserved (pinned by a job; known.c's) push whatever the
+ * kernel maps next down into the window. */
+/* false: something lies there already, beside which a slice may still have room */
+static bool window_kept;
 static pthread_once_t window_once = PTHREAD_ONCE_INIT;
 static void keep_window(void)
 {
     void *at = mmap((void *)PH_WINDOW_BASE, PH_WINDOW_END - PH_WINDOW_BASE, PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     window_kept = at == (void *)PH_WINDOW_BASE;
-    if (at != MAP_FAILED && !window_kept) munmap(at, PH_WINDOW_END - PH_WINDOW_BASE); /* a kernel that does not know NOREPLACE */
+    /* a kernel that does not know NOREPLACE */
+    if (at != MAP_FAILED && !window_kept) munmap(at, PH_WINDOW_END - PH_WINDOW_BASE);
     if (window_kept) madvise(at, PH_WINDOW_END - PH_WINDOW_BASE, MADV_DONTDUMP);
 }
 
 static void map_window(uintptr_t base, size_t bytes, bool kept)
 {
-    /* Huge pages would make one written byte cost 2 MiB; core dumps and forks have no use for the window. */
-    void *at = mmap((void *)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (kept ? MAP_FIXED : MAP_FIXED_NOREPLACE), -1, 0);
+    /* Huge pages would make one written byte cost 2 MiB; core dumps and forks have no use for the
+     * window. */
+    void *at =
+        mmap((void *)base, bytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (kept ? MAP_FIXED : MAP_FIXED_NOREPLACE),
+             -1, 0);
     if (at != (void *)base)
-        ph_die("cannot reserve %zu GiB of addresses at %#lx (%s); vm.overcommit_memory=2 or a limit on address space (ulimit -v) "
+        ph_die("cannot reserve %zu GiB of addresses at %#lx (%s); vm.overcommit_memory=2 or a "
+               "limit on address space (ulimit -v) "
                "does this: set vm.overcommit_memory to 0 or 1, and ulimit -v unlimited",
                bytes >> 30, (unsigned long)base, strerror(errno));
     madvise(at, bytes, MADV_NOHUGEPAGE);
@@ -177,7 +190,8 @@ static void use_locked(int device)
     if (devices[device].mapped) return;
     pthread_once(&window_once, keep_window);
     map_window(slice(device), PH_SLICE_BYTES, window_kept);
-    ph_addresses_init(&devices[device].addresses, slice(device) + PH_SLICE_BYTES / 8, slice(device) + PH_SLICE_BYTES);
+    ph_addresses_init(&devices[device].addresses, slice(device) + PH_SLICE_BYTES / 8,
+                      slice(device) + PH_SLICE_BYTES);
     ph_device_use(device);
     devices[device].mapped = true;
 }
@@ -185,7 +199,9 @@ static void use_locked(int device)
 void ph_device_code(int device)
 {
     static _Atomic bool loaded[DEVICES];
-    if (atomic_load_explicit(&loaded[device], memory_order_relaxed) || atomic_exchange(&loaded[device], true)) return;
+    if (atomic_load_explicit(&loaded[device], memory_order_relaxed) ||
+        atomic_exchange(&loaded[device], true))
+        return;
     pthread_mutex_lock(&memory_lock);
     use_locked(device);
     ph_addresses_code(&devices[device].addresses);
@@ -208,9 +224,12 @@ void *ph_device_alloc(int device, size_t bytes)
     pthread_mutex_lock(&memory_lock);
     use_locked(device);
     if (charge_locked(device, size)) {
-        at = is_small(bytes) ? first_fit_locked(base, middle, size, GRAIN) : ph_addresses_take(&devices[device].addresses, size);
-        if (at) insert_locked((struct ph_allocation){at, bytes, device, PH_DEVICE, 0});
-        else devices[device].used -= size;
+        at = is_small(bytes) ? first_fit_locked(base, middle, size, GRAIN)
+                             : ph_addresses_take(&devices[device].addresses, size);
+        if (at)
+            insert_locked((struct ph_allocation){at, bytes, device, PH_DEVICE, 0});
+        else
+            devices[device].used -= size;
     }
     pthread_mutex_unlock(&memory_lock);
     if (at) ph_unknown((void *)at, bytes);
@@ -221,7 +240,8 @@ bool ph_device_free(void *pointer)
 {
     pthread_mutex_lock(&memory_lock);
     struct ph_allocation *entry = find_locked(pointer);
-    bool ok = entry && entry->base == (uintptr_t)pointer && entry->kind == PH_DEVICE && (uintptr_t)pointer >= PH_WINDOW_BASE;
+    bool ok = entry && entry->base == (uintptr_t)pointer && entry->kind == PH_DEVICE &&
+              (uintptr_t)pointer >= PH_WINDOW_BASE;
     if (ok) {
         size_t size = rounded(entry->bytes);
         devices[entry->device].used -= size;
@@ -239,7 +259,7 @@ bool ph_device_free(void *pointer)
     return ok;
 }
 
-/* ---- pinned host memory ---------------------------------------------------------------------------------------------- */
+/* ---- pinned host memory ---- */
 static void pin_locked(int64_t bytes)
 {
     static uint64_t pinned;
@@ -258,23 +278,27 @@ static void insert_pinned(void *pointer, size_t bytes)
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* The size of the pinned block that begins here, which is then no longer one; 0 when there is none. */
+/* The size of the pinned block that begins here, which is then no longer one; 0 when there is none.
+ */
 static size_t remove_pinned(void *pointer)
 {
     pthread_mutex_lock(&memory_lock);
     struct ph_allocation *entry = find_locked(pointer);
-    size_t bytes = entry && entry->base == (uintptr_t)pointer && entry->kind == PH_PINNED ? entry->bytes : 0;
+    size_t bytes =
+        entry && entry->base == (uintptr_t)pointer && entry->kind == PH_PINNED ? entry->bytes : 0;
     if (bytes) remove_locked(entry), pin_locked(-(int64_t)bytes);
     pthread_mutex_unlock(&memory_lock);
     return bytes;
 }
 
-/* Only reserved: a job that offloads a model pins the memory of a server, and most of it is never written here. */
+/* Only reserved: a job that offloads a model pins the memory of a server, and most of it is never
+ * written here. */
 void *ph_pinned_alloc(size_t bytes)
 {
     size_t size = (bytes + 4095) & ~(size_t)4095;
     pthread_once(&window_once, keep_window);
-    void *pointer = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *pointer = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pointer == MAP_FAILED) return NULL;
     insert_pinned(pointer, size);
     return pointer;
@@ -291,7 +315,8 @@ void ph_pinned_register(void *pointer, size_t bytes) { insert_pinned(pointer, by
 
 bool ph_pinned_unregister(void *pointer) { return remove_pinned(pointer) > 0; }
 
-/* ---- virtual addresses (cuMem*): reserved ranges are entries of the table whose device is -1 until something is mapped -- */
+/* ---- virtual addresses (cuMem*): reserved ranges are entries of the table whose device is -1
+ * until something is mapped -- */
 void *ph_virtual_reserve(size_t bytes, size_t alignment)
 {
     if (alignment < CHUNK) alignment = CHUNK;
@@ -328,7 +353,7 @@ void ph_virtual_owner(void *pointer, size_t bytes, int device)
     if (device < 0) madvise(pointer, bytes, MADV_DONTNEED);
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------------------------------- */
+/* ---- look-ups ---- */
 bool ph_find(const void *pointer, struct ph_allocation *found)
 {
     pthread_mutex_lock(&memory_lock);
@@ -351,15 +376,16 @@ int ph_pointer_device(const void *pointer)
     return ph_find(pointer, &found) && found.device >= 0 ? found.device : ph_device_current();
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ---- */
 bool ph_all_zero(const void *pointer, size_t bytes)
 {
     const unsigned char *at = pointer;
     return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
 }
 
-/* What a large tensor brings to the host is zero. A page that is zero already is only read: one that nothing was ever written to
- * costs no memory then, and gigabytes that are offloaded stay a reservation. */
+/* What a large tensor brings to the host is zero. A page that is zero already is only read: one
+ * that nothing was ever written to costs no memory then, and gigabytes that are offloaded stay a
+ * reservation. */
 static void make_host_zero(char *at, size_t bytes)
 {
     enum { PAGE = 4096 };
@@ -373,8 +399,10 @@ static void make_host_zero(char *at, size_t bytes)
 
 static void make_zero(void *pointer, size_t bytes)
 {
-    if (ph_is_device(pointer)) ph_make_zero(pointer, bytes);
-    else make_host_zero(pointer, bytes);
+    if (ph_is_device(pointer))
+        ph_make_zero(pointer, bytes);
+    else
+        make_host_zero(pointer, bytes);
 }
 
 static void values_follow(void *destination, size_t bytes)
@@ -383,15 +411,18 @@ static void values_follow(void *destination, size_t bytes)
     if (bytes > PH_SMALL_BYTES) ph_carried(destination);
 }
 
-/* The host reads a large tensor all of which is known: mostly zeros that were never written, and what the job put among them. */
+/* The host reads a large tensor all of which is known: mostly zeros that were never written, and
+ * what the job put among them. */
 static void bring_known(char *to, const char *from, size_t bytes)
 {
     enum { PIECE = 65536 }; /* as finely as stale.c knows what was written */
     while (bytes) {
         size_t piece = PIECE - (uintptr_t)from % PIECE;
         if (piece > bytes) piece = bytes;
-        if (ph_absent(from, piece)) make_host_zero(to, piece);
-        else memcpy(to, from, piece);
+        if (ph_absent(from, piece))
+            make_host_zero(to, piece);
+        else
+            memcpy(to, from, piece);
         to += piece, from += piece, bytes -= piece;
     }
 }
@@ -400,21 +431,30 @@ bool ph_move(void *destination, const void *source, size_t bytes)
 {
     ph_payload_settle(source, bytes);
     ph_payload_settle(destination, bytes);
-    bool from_device = ph_is_device(source), to_device = ph_is_device(destination), unknown = ph_any_unknown(source, bytes);
+    bool from_device = ph_is_device(source), to_device = ph_is_device(destination),
+         unknown = ph_any_unknown(source, bytes);
     bool large = bytes > PH_COPY_BYTES && (from_device || to_device);
     if (large && !to_device && !unknown) return bring_known(destination, source, bytes), false;
-    if (to_device && (unknown || (large && !(from_device && ph_absent(source, bytes))))) ph_unknown(destination, bytes);
-    else if (to_device) ph_known(destination, bytes);
-    if (large || (to_device && bytes >= 4096 && ph_all_zero(source, bytes))) make_zero(destination, bytes);
-    else values_follow(destination, bytes), memmove(destination, source, bytes);
+    if (to_device && (unknown || (large && !(from_device && ph_absent(source, bytes)))))
+        ph_unknown(destination, bytes);
+    else if (to_device)
+        ph_known(destination, bytes);
+    if (large || (to_device && bytes >= 4096 && ph_all_zero(source, bytes)))
+        make_zero(destination, bytes);
+    else
+        values_follow(destination, bytes), memmove(destination, source, bytes);
     return unknown && !to_device;
 }
 
 void ph_fill(void *destination, int value, size_t bytes)
 {
     ph_payload_settle(destination, bytes);
-    if (value == 0 || bytes <= PH_COPY_BYTES) ph_known(destination, bytes);
-    else ph_unknown(destination, bytes);
-    if (value == 0 || bytes > PH_COPY_BYTES) make_zero(destination, bytes);
-    else values_follow(destination, bytes), memset(destination, value, bytes);
+    if (value == 0 || bytes <= PH_COPY_BYTES)
+        ph_known(destination, bytes);
+    else
+        ph_unknown(destination, bytes);
+    if (value == 0 || bytes > PH_COPY_BYTES)
+        make_zero(destination, bytes);
+    else
+        values_follow(destination, bytes), memset(destination, value, bytes);
 }

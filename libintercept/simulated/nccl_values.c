@@ -1,6 +1,7 @@
 /* nccl_values.c - the bytes of communicator operations in a simulated rank.
  *
- * Why it exists: small buffers have values that lie at their own addresses in this process; large ones have none. */
+ * Why it exists: small buffers have values that lie at their own addresses in this process; large
+ * ones have none. */
 #include "../nccl.h"
 #include "known.h"
 #include "stale.h"
@@ -18,7 +19,8 @@ void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
         return;
     }
     ph_payload_settle(op->send, op->send_bytes);
-    if (ph_absent(op->send, op->send_bytes) || ph_all_zero(op->send, op->send_bytes)) ph_pack_nil(pack);
+    if (ph_absent(op->send, op->send_bytes) || ph_all_zero(op->send, op->send_bytes))
+        ph_pack_nil(pack);
     else if (ph_nccl_premultiplies(op)) {
         void *copy = malloc(op->send_bytes);
         if (!copy) ph_die("out of host memory");
@@ -26,12 +28,14 @@ void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
         ph_nccl_premultiply(op, copy);
         ph_pack_bin(pack, copy, op->send_bytes);
         free(copy);
-    } else ph_pack_bin(pack, op->send, op->send_bytes);
+    } else
+        ph_pack_bin(pack, op->send, op->send_bytes);
 }
 
 bool ph_nccl_unknown(const struct ph_operation *op)
 {
-    return op->send && op->send_bytes && ph_nccl_carries(op) && ph_any_unknown(op->send, op->send_bytes);
+    return op->send && op->send_bytes && ph_nccl_carries(op) &&
+           ph_any_unknown(op->send, op->send_bytes);
 }
 
 const char *ph_nccl_refused(const struct ph_operation *op)
@@ -42,7 +46,8 @@ const char *ph_nccl_refused(const struct ph_operation *op)
 
 void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)
 {
-    if (op->recv_bytes && ph_nccl_carries(op)) ph_payload_expect(op->recv, op->recv_bytes, node, index);
+    if (op->recv_bytes && ph_nccl_carries(op))
+        ph_payload_expect(op->recv, op->recv_bytes, node, index);
 }
 
 bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device)

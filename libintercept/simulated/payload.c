@@ -1,7 +1,8 @@
 /* payload.c - values that small collectives bring, delivered when somebody looks.
  *
- * Why it exists: issuing a collective must not wait for its other members (NCCL does not), yet a small operator that runs on
- * the CPU reads its result at once. So a result stays owed until a read or write touches its bytes, and only then waits. */
+ * Why it exists: issuing a collective must not wait for its other members (NCCL does not), yet a
+ * small operator that runs on the CPU reads its result at once. So a result stays owed until a read
+ * or write touches its bytes, and only then waits. */
 #include "../core.h"
 #include "known.h"
 #include "stale.h"
@@ -17,7 +18,8 @@ struct owed {
     uint32_t index;
     struct owed *next;
 };
-static struct owed *first, **last = &first; /* in issue order: a later result overwrites an earlier one */
+/* in issue order: a later result overwrites an earlier one */
+static struct owed *first, **last = &first;
 static _Atomic int owed_count;
 static pthread_mutex_t owed_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -30,13 +32,15 @@ static struct owed *take_locked(struct owed **link)
     return item;
 }
 
-/* These bytes are written as a whole: what was owed to them and never looked at will not be missed. Without this, results that
- * nobody reads (gradients beside large ones) would add up. */
+/* These bytes are written as a whole: what was owed to them and never looked at will not be missed.
+ * Without this, results that nobody reads (gradients beside large ones) would add up. */
 static void supersede_locked(const unsigned char *low, const unsigned char *high)
 {
     for (struct owed **link = &first; *link;)
-        if ((*link)->destination >= low && (*link)->destination + (*link)->bytes <= high) free(take_locked(link));
-        else link = &(*link)->next;
+        if ((*link)->destination >= low && (*link)->destination + (*link)->bytes <= high)
+            free(take_locked(link));
+        else
+            link = &(*link)->next;
 }
 
 void ph_payload_drop(const void *pointer, size_t bytes)
@@ -72,9 +76,11 @@ static void deliver(const struct owed *item)
     ph_send(PH_FETCH, &body, 4);
     ph_pack_free(&body);
     struct ph_reply reply;
-    /* A wait without end could dead-lock a job that a GPU would not: there the host runs on while a stream waits. */
+    /* A wait without end could dead-lock a job that a GPU would not: there the host runs on while a
+     * stream waits. */
     if (!ph_wait(req, &reply, PATIENCE_MS)) {
-        ph_warn("a small collective's result was needed on the host side before its other members came within %d s; it reads as zero",
+        ph_warn("a small collective's result was needed on the host side before its other members "
+                "came within %d s; it reads as zero",
                 PATIENCE_MS / 1000);
         ph_make_zero(item->destination, item->bytes);
         ph_unknown(item->destination, item->bytes);
@@ -85,8 +91,10 @@ static void deliver(const struct owed *item)
         ph_written(item->destination, n);
         if (n) memcpy(item->destination, bytes, n);
         ph_make_zero(item->destination + n, item->bytes - n);
-        if (ph_read_int(&reply)) ph_unknown(item->destination, item->bytes);
-        else ph_known(item->destination, item->bytes);
+        if (ph_read_int(&reply))
+            ph_unknown(item->destination, item->bytes);
+        else
+            ph_known(item->destination, item->bytes);
         ph_reply_free(&reply);
     }
     ph_host_resume();

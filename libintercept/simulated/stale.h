@@ -1,4 +1,5 @@
-/* stale.h - which device memory holds values, and how tensors that are too large for values lose them. See stale.c. */
+/* stale.h - which device memory holds values, and how tensors that are too large for values lose
+ * them. See stale.c. */
 #ifndef PH_STALE_H
 #define PH_STALE_H
 #include <stdbool.h>
@@ -6,7 +7,8 @@
 
 /* Bytes of the window are about to be written. Whoever writes there on the CPU says so. */
 void ph_written(const void *pointer, size_t bytes);
-/* Device memory in which nothing was ever written: it is zero, and looking at it would only cost page faults. */
+/* Device memory in which nothing was ever written: it is zero, and looking at it would only cost
+ * page faults. */
 bool ph_absent(const void *pointer, size_t bytes);
 /* A copy or a fill has brought values to a tensor above the limit for computed ones. */
 void ph_carried(const void *pointer);

@@ -1,7 +1,8 @@
 /* virtual.c - the driver's virtual memory management (cuMem*), on which expandable segments stand.
  *
- * Why it exists: PyTorch reserves a large range of addresses and maps physical memory into it piece by piece; memory is
- * charged when it is created and given back when its last mapping and its handle are gone. */
+ * Why it exists: PyTorch reserves a large range of addresses and maps physical memory into it piece
+ * by piece; memory is charged when it is created and given back when its last mapping and its
+ * handle are gone. */
 #define PH_CLASS PH_SIMULATED
 #include "../cudart.h"
 #include <stdlib.h>
@@ -15,7 +16,11 @@ struct properties { /* CUmemAllocationProp */
     int type, handle_types;
     struct location location;
     void *win32;
-    struct { unsigned char compression, gpu_direct_rdma; unsigned short usage; unsigned char reserved[4]; } flags;
+    struct {
+        unsigned char compression, gpu_direct_rdma;
+        unsigned short usage;
+        unsigned char reserved[4];
+    } flags;
 };
 struct physical {
     uint32_t magic;
@@ -39,16 +44,16 @@ static void drop(struct physical *physical)
     free(physical);
 }
 
-PH_EXPORT int cuMemGetAllocationGranularity(size_t *granularity, const struct properties *properties, int option);
-PH_EXPORT int cuMemGetAllocationGranularity(size_t *granularity, const struct properties *properties, int option)
+PH_API(int, cuMemGetAllocationGranularity,
+       (size_t *granularity, const struct properties *properties, int option))
 {
     (void)properties, (void)option;
     *granularity = GRANULARITY;
     return CUDA_OK;
 }
 
-PH_EXPORT int cuMemAddressReserve(void **pointer, size_t bytes, size_t alignment, void *hint, unsigned long long flags);
-PH_EXPORT int cuMemAddressReserve(void **pointer, size_t bytes, size_t alignment, void *hint, unsigned long long flags)
+PH_API(int, cuMemAddressReserve,
+       (void **pointer, size_t bytes, size_t alignment, void *hint, unsigned long long flags))
 {
     (void)hint, (void)flags;
     if (!bytes || bytes % GRANULARITY) return CUDA_INVALID_VALUE;
@@ -57,11 +62,14 @@ PH_EXPORT int cuMemAddressReserve(void **pointer, size_t bytes, size_t alignment
     return *pointer ? CUDA_OK : CUDA_OUT_OF_MEMORY;
 }
 
-PH_EXPORT int cuMemAddressFree(void *pointer, size_t bytes);
-PH_EXPORT int cuMemAddressFree(void *pointer, size_t bytes) { return ph_virtual_free(pointer, bytes) ? CUDA_OK : CUDA_INVALID_VALUE; }
+PH_API(int, cuMemAddressFree, (void *pointer, size_t bytes))
+{
+    return ph_virtual_free(pointer, bytes) ? CUDA_OK : CUDA_INVALID_VALUE;
+}
 
-PH_EXPORT int cuMemCreate(unsigned long long *handle, size_t bytes, const struct properties *properties, unsigned long long flags);
-PH_EXPORT int cuMemCreate(unsigned long long *handle, size_t bytes, const struct properties *properties, unsigned long long flags)
+PH_API(int, cuMemCreate,
+       (unsigned long long *handle, size_t bytes, const struct properties *properties,
+        unsigned long long flags))
 {
     (void)flags;
     if (!bytes || bytes % GRANULARITY) return CUDA_INVALID_VALUE;
@@ -69,7 +77,8 @@ PH_EXPORT int cuMemCreate(unsigned long long *handle, size_t bytes, const struct
         ph_unsupported("cuMemCreate (memory that is not a device's)");
         return CUDA_NOT_SUPPORTED;
     }
-    if (properties->location.id < 0 || properties->location.id >= ph_device_count()) return CUDA_INVALID_DEVICE;
+    if (properties->location.id < 0 || properties->location.id >= ph_device_count())
+        return CUDA_INVALID_DEVICE;
     ph_host_call(PH_CALL_MALLOC);
     struct physical *physical = calloc(1, sizeof *physical);
     if (!physical || !ph_charge(properties->location.id, bytes)) {
@@ -87,8 +96,7 @@ static struct physical *physical_of(unsigned long long handle)
     return physical && physical->magic == PHYSICAL_MAGIC ? physical : NULL;
 }
 
-PH_EXPORT int cuMemRelease(unsigned long long handle);
-PH_EXPORT int cuMemRelease(unsigned long long handle)
+PH_API(int, cuMemRelease, (unsigned long long handle))
 {
     struct physical *physical = physical_of(handle);
     if (!physical) return CUDA_INVALID_VALUE;
@@ -98,12 +106,14 @@ PH_EXPORT int cuMemRelease(unsigned long long handle)
     return CUDA_OK;
 }
 
-PH_EXPORT int cuMemMap(void *pointer, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags);
-PH_EXPORT int cuMemMap(void *pointer, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags)
+PH_API(int, cuMemMap,
+       (void *pointer, size_t bytes, size_t offset, unsigned long long handle,
+        unsigned long long flags))
 {
     struct physical *physical = physical_of(handle);
     (void)flags;
-    if (!physical || offset + bytes > physical->bytes || !ph_is_device(pointer)) return CUDA_INVALID_VALUE;
+    if (!physical || offset + bytes > physical->bytes || !ph_is_device(pointer))
+        return CUDA_INVALID_VALUE;
     struct mapping *mapping = malloc(sizeof *mapping);
     if (!mapping) return CUDA_OUT_OF_MEMORY;
     pthread_mutex_lock(&virtual_lock);
@@ -115,8 +125,7 @@ PH_EXPORT int cuMemMap(void *pointer, size_t bytes, size_t offset, unsigned long
     return CUDA_OK;
 }
 
-PH_EXPORT int cuMemUnmap(void *pointer, size_t bytes);
-PH_EXPORT int cuMemUnmap(void *pointer, size_t bytes)
+PH_API(int, cuMemUnmap, (void *pointer, size_t bytes))
 {
     bool found = false;
     char *low = pointer, *high = low + bytes;
@@ -138,20 +147,19 @@ PH_EXPORT int cuMemUnmap(void *pointer, size_t bytes)
     return found ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
-PH_EXPORT int cuMemSetAccess(void *pointer, size_t bytes, const void *access, size_t count);
-PH_EXPORT int cuMemSetAccess(void *pointer, size_t bytes, const void *access, size_t count)
+PH_API(int, cuMemSetAccess, (void *pointer, size_t bytes, const void *access, size_t count))
 {
     (void)bytes, (void)access, (void)count; /* all devices of a process see one address space */
     return ph_is_device(pointer) ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
-PH_EXPORT int cuMemRetainAllocationHandle(unsigned long long *handle, void *pointer);
-PH_EXPORT int cuMemRetainAllocationHandle(unsigned long long *handle, void *pointer)
+PH_API(int, cuMemRetainAllocationHandle, (unsigned long long *handle, void *pointer))
 {
     int error = CUDA_INVALID_VALUE;
     pthread_mutex_lock(&virtual_lock);
     for (struct mapping *mapping = mappings; mapping; mapping = mapping->next)
-        if ((char *)pointer >= (char *)mapping->pointer && (char *)pointer < (char *)mapping->pointer + mapping->bytes) {
+        if ((char *)pointer >= (char *)mapping->pointer &&
+            (char *)pointer < (char *)mapping->pointer + mapping->bytes) {
             mapping->physical->references++;
             *handle = (uintptr_t)mapping->physical;
             error = CUDA_OK;
@@ -161,8 +169,8 @@ PH_EXPORT int cuMemRetainAllocationHandle(unsigned long long *handle, void *poin
     return error;
 }
 
-PH_EXPORT int cuMemGetAllocationPropertiesFromHandle(struct properties *properties, unsigned long long handle);
-PH_EXPORT int cuMemGetAllocationPropertiesFromHandle(struct properties *properties, unsigned long long handle)
+PH_API(int, cuMemGetAllocationPropertiesFromHandle,
+       (struct properties * properties, unsigned long long handle))
 {
     struct physical *physical = physical_of(handle);
     if (!physical) return CUDA_INVALID_VALUE;

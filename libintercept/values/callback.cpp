@@ -1,14 +1,17 @@
 /* callback.cpp - PyTorch tells of every operator; the small ones are run for real.
  *
- * Why it exists: device kernels do nothing here, yet jobs steer by small device values: sizes that ranks exchange, norms, index
- * tensors, routing counts. A RecordFunction callback sees each operator when it starts and when it ends. At the end the
- * outputs exist, and if everything is small, the same operator is run on CPU tensors over the same bytes.
+ * Why it exists: device kernels do nothing here, yet jobs steer by small device values: sizes that
+ * ranks exchange, norms, index tensors, routing counts. A RecordFunction callback sees each
+ * operator when it starts and when it ends. At the end the outputs exist, and if everything is
+ * small, the same operator is run on CPU tensors over the same bytes.
  *
- * Operators nest. An inner one runs at its own end, so that what the outer one reads back in between (a count, a maximum) is
- * right; what an in-place outer one changes is saved at its start and restored before it runs, so that nothing is applied
- * twice. An operator that is not run has its small outputs zeroed, unless an inner one has filled them.
+ * Operators nest. An inner one runs at its own end, so that what the outer one reads back in
+ * between (a count, a maximum) is right; what an in-place outer one changes is saved at its start
+ * and restored before it runs, so that nothing is applied twice. An operator that is not run has
+ * its small outputs zeroed, unless an inner one has filled them.
  *
- * Rule: for an operator on large tensors this costs under a microsecond; nothing here throws into the job. */
+ * Rule: for an operator on large tensors this costs under a microsecond; nothing here throws into
+ * the job. */
 #include <ATen/record_function.h>
 #include <torch/headeronly/version.h>
 
@@ -30,8 +33,10 @@
 #include "trace.h"
 #include "weigh.h"
 
-namespace phantora {
-namespace {
+namespace phantora
+{
+namespace
+{
 
 struct Stack {
     std::deque<Frame> frames; /* a deque: frames keep their buffers and their addresses */
@@ -47,12 +52,13 @@ struct Stack {
 };
 thread_local Stack stack;
 
-/* The host will read back what the operator's own kernel would have computed: make it read that. If the operands have no
- * values, what zeros give, rather than what happens to lie in memory. */
+/* The host will read back what the operator's own kernel would have computed: make it read that. If
+ * the operands have no values, what zeros give, rather than what happens to lie in memory. */
 void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inputs)
 {
     if (!face.plant) return;
-    int64_t number = op.name == "aten::equal" && face.balanced && inputs[0].toTensor().sizes() == inputs[1].toTensor().sizes();
+    int64_t number = op.name == "aten::equal" && face.balanced &&
+                     inputs[0].toTensor().sizes() == inputs[1].toTensor().sizes();
     bool exact = false;
     if (small) {
         for (const auto &input : inputs) settle(input);
@@ -60,7 +66,8 @@ void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inp
         number = number_read_back(op, inputs);
         exact = !reads_unknown(op, inputs);
     }
-    face.plant(&number, op.read_back, exact); /* little-endian: the first bytes are the narrower integer */
+    /* little-endian: the first bytes are the narrower integer */
+    face.plant(&number, op.read_back, exact);
     counts.planted++;
 }
 
@@ -70,12 +77,15 @@ void leave(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     const Operator &op = *frame.op;
     if (!op.any_written) return;
     for (size_t i = 0; i < op.arguments; i++) {
-        if (op.out[i]) frame.outs.push_back(inputs[i]);
-        else if (op.written[i] && op.returns == 0) frame.changed.push_back(inputs[i]);
+        if (op.out[i])
+            frame.outs.push_back(inputs[i]);
+        else if (op.written[i] && op.returns == 0)
+            frame.changed.push_back(inputs[i]);
     }
 }
 
-/* The small members of the lists are run, the others are not. Single tensors go with the small ones. Paused throughout: lists are long. */
+/* The small members of the lists are run, the others are not. Single tensors go with the small
+ * ones. Paused throughout: lists are long. */
 void prepare_members(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
     Paused paused;
@@ -108,18 +118,25 @@ void started(const at::RecordFunction &function)
         for (const auto &input : inputs) settle(input);
         frame.chosen = to_be_chosen(*op, inputs);
     }
-    bool can_run = op->treatment == Treatment::kRun && (!op->random || op->generator >= 0 || op->substitute);
+    bool can_run =
+        op->treatment == Treatment::kRun && (!op->random || op->generator >= 0 || op->substitute);
     if (can_run && !seen.small && op->memberwise) find_members(frame.members, inputs);
     bool mixed = frame.members.mixed();
-    frame.runnable = can_run && (seen.small || mixed) && !(frame.chosen && op->choice == Choice::kDraw);
+    frame.runnable =
+        can_run && (seen.small || mixed) && !(frame.chosen && op->choice == Choice::kDraw);
     frame.countable = can_run && !seen.small && seen.countable && face.balanced && !frame.captured;
-    if (mixed) prepare_members(frame, inputs);
-    else if (frame.runnable || frame.countable) prepare(frame, inputs);
-    else if (frame.chosen) frame.inputs.assign(inputs.begin(), inputs.end());
+    if (mixed)
+        prepare_members(frame, inputs);
+    else if (frame.runnable || frame.countable)
+        prepare(frame, inputs);
+    else if (frame.chosen)
+        frame.inputs.assign(inputs.begin(), inputs.end());
     if (!frame.runnable) leave(frame, inputs);
     if (op->read_back && !frame.captured) plant_number(*op, seen.small || frame.countable, inputs);
-    if (op->copies && frame.captured) at_launch([] { face.copy_begins(); });
-    else if (op->copies) face.copy_begins();
+    if (op->copies && frame.captured)
+        at_launch([] { face.copy_begins(); });
+    else if (op->copies)
+        face.copy_begins();
     frame.announce();
 }
 
@@ -135,14 +152,18 @@ void ended(const at::RecordFunction &function)
     auto outputs = all.slice(all.size() - std::min(all.size(), op.returns));
     bool threw = std::uncaught_exceptions() > frame->exceptions || outputs.size() != op.returns;
     if (op.read_back && face.plant) face.plant(nullptr, 0, false);
-    if (face.record && !threw && !frame->question.empty()) record_choice(frame->question, op, outputs);
-    if (!face.observe_only && !threw && op.treatment != Treatment::kEnclose) give_values(*frame, outer, outputs);
-    if (outer) outer->filled.insert(outer->filled.end(), frame->filled.begin(), frame->filled.end());
+    if (face.record && !threw && !frame->question.empty())
+        record_choice(frame->question, op, outputs);
+    if (!face.observe_only && !threw && op.treatment != Treatment::kEnclose)
+        give_values(*frame, outer, outputs);
+    if (outer)
+        outer->filled.insert(outer->filled.end(), frame->filled.begin(), frame->filled.end());
     if (op.treatment != Treatment::kAllocate) {
         face.operator_end();
         if (outer && outer->op->treatment != Treatment::kAllocate) outer->announce();
     }
-    frame->inputs.clear(), frame->outs.clear(), frame->changed.clear(); /* the job's tensors must not live longer than it wants */
+    /* the job's tensors must not live longer than it wants */
+    frame->inputs.clear(), frame->outs.clear(), frame->changed.clear();
     frame->generator.reset();
     frame->at_launch.reset();
     stack.depth--;
@@ -168,24 +189,29 @@ void on_end(const at::RecordFunction &function, at::ObserverContext *)
     }
 }
 
-}  // namespace
-}  // namespace phantora
+} // namespace
+} // namespace phantora
 
 #define VALUES_EXPORT extern "C" __attribute__((visibility("default")))
 
 /* The version of the torch of this process; absent from old ones. */
 extern "C" __attribute__((weak)) uint64_t aoti_torch_abi_version();
 
-/* Starts running small operators, in all threads, for the life of the process; an answer of start.h. */
+/* Starts running small operators, in all threads, for the life of the process; an answer of
+ * start.h. */
 VALUES_EXPORT int phantora_values_start(void)
 {
-    if (aoti_torch_abi_version && aoti_torch_abi_version() != TORCH_ABI_VERSION) return VALUES_OTHER_TORCH;
+    if (aoti_torch_abi_version && aoti_torch_abi_version() != TORCH_ABI_VERSION)
+        return VALUES_OTHER_TORCH;
     if (!phantora::find_face()) return VALUES_OTHER_INTERCEPTOR;
-    static auto handle = at::addGlobalCallback(at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
-                                                   .needsInputs(true)
-                                                   .needsOutputs(!phantora::face.observe_only || phantora::face.record) /* packing them costs the job host time */
-                                                   .scopes({at::RecordScope::FUNCTION}));
-    return handle == at::INVALID_CALLBACK_HANDLE || !phantora::start_trace() ? VALUES_NO_CALLBACK : VALUES_STARTED;
+    static auto handle = at::addGlobalCallback(
+        at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
+            .needsInputs(true)
+            .needsOutputs(!phantora::face.observe_only ||
+                          phantora::face.record) /* packing them costs the job host time */
+            .scopes({at::RecordScope::FUNCTION}));
+    return handle == at::INVALID_CALLBACK_HANDLE || !phantora::start_trace() ? VALUES_NO_CALLBACK
+                                                                             : VALUES_STARTED;
 }
 
 /* Operators run, small outputs zeroed, failures, counts planted: for tests and measurements. */

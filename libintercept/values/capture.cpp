@@ -8,7 +8,8 @@
 #include "run.h"
 #include "tensors.h"
 
-namespace phantora {
+namespace phantora
+{
 
 void *current_stream()
 {
@@ -16,7 +17,8 @@ void *current_stream()
     return guard.getStreamNativeHandle(guard.getStream(guard.getDevice()));
 }
 
-namespace {
+namespace
+{
 
 void run_kept(void *data, void *)
 {
@@ -29,7 +31,7 @@ void run_kept(void *data, void *)
 
 void release_kept(void *data) { delete static_cast<std::function<void()> *>(data); }
 
-}  // namespace
+} // namespace
 
 bool capturing()
 {
@@ -38,7 +40,8 @@ bool capturing()
 
 void at_launch(std::function<void()> what)
 {
-    face.capture_append(current_stream(), run_kept, release_kept, new std::function<void()>(std::move(what)));
+    face.capture_append(current_stream(), run_kept, release_kept,
+                        new std::function<void()>(std::move(what)));
 }
 
 at::Tensor captured_view(const at::Tensor &tensor)
@@ -68,4 +71,4 @@ c10::IValue captured_view(const c10::IValue &value)
     return copy;
 }
 
-}  // namespace phantora
+} // namespace phantora

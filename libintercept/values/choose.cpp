@@ -1,10 +1,13 @@
-/* choose.cpp - what --values balanced decides where only a GPU could know, and where a recorded decision goes.
+/* choose.cpp - what --values balanced decides where only a GPU could know, and where a recorded
+ * decision goes.
  *
- * Why it exists: a router's scores have no values here, and the first k experts for every token is what no job does. An order
- * among values that nothing computed is ours to choose: ties may be broken as we like. So rows take turns: row r chooses the
- * places r k, r k + 1, ... r k + k - 1, modulo their number, and every place is chosen equally often, to within one. The results are
- * integers, and integers have values: whatever the job derives from them (counts, permutations, masks, sizes of exchanges) is
- * computed, and so fits together, on one rank and across ranks. docs/values.md is the contract. */
+ * Why it exists: a router's scores have no values here, and the first k experts for every token is
+ * what no job does. An order among values that nothing computed is ours to choose: ties may be
+ * broken as we like. So rows take turns: row r chooses the places r k, r k + 1, ... r k + k - 1,
+ * modulo their number, and every place is chosen equally often, to within one. The results are
+ * integers, and integers have values: whatever the job derives from them (counts, permutations,
+ * masks, sizes of exchanges) is computed, and so fits together, on one rank and across ranks.
+ * docs/values.md is the contract. */
 #include "choose.h"
 
 #include <ATen/ATen.h>
@@ -16,8 +19,10 @@
 #include "run.h"
 #include "tensors.h"
 
-namespace phantora {
-namespace {
+namespace phantora
+{
+namespace
+{
 
 using at::Tensor;
 
@@ -26,7 +31,8 @@ constexpr auto kLong = at::kLong;
 /* Row r, column j: what is chosen. Rows are the other dimensions, in order. */
 Tensor turns(int64_t rows, int64_t places, int64_t count)
 {
-    return (at::arange(rows, kLong).mul_(count).unsqueeze(1) + at::arange(count, kLong)).remainder_(places);
+    return (at::arange(rows, kLong).mul_(count).unsqueeze(1) + at::arange(count, kLong))
+        .remainder_(places);
 }
 
 /* The dimension that is chosen along, wrapped; -1 when there is none. */
@@ -61,23 +67,36 @@ void write(const Tensor &output, const Tensor &value)
     mark(output, true); /* a choice is no computation */
 }
 
-bool writable(const Tensor &output) { return on_device(output) && size_of(output) == Size::kSmall && output.numel() > 0; }
+bool writable(const Tensor &output)
+{
+    return on_device(output) && size_of(output) == Size::kSmall && output.numel() > 0;
+}
 
-/* The k-th candidates of each row, counted from the row's turn. Rows whose candidates are fewer stay as they were. */
+/* The k-th candidates of each row, counted from the row's turn. Rows whose candidates are fewer
+ * stay as they were. */
 Tensor among(const Tensor &candidates, const Tensor &otherwise, int64_t count)
 {
     int64_t rows = candidates.size(0), places = candidates.size(1);
-    Tensor number = candidates.sum(1, true), rank = candidates.cumsum(1) - 1, safe = number.clamp_min(1);
-    /* Where masks leave a share of the places, as many rows in a row begin at the same of theirs: they have different masks. */
-    Tensor turn = at::arange(rows, kLong).unsqueeze(1).floor_divide(at::full_like(safe, places).floor_divide(safe).clamp_min(1));
-    Tensor order = (rank - turn.mul(count)).remainder(safe).masked_fill(candidates.logical_not(), places);
+    Tensor number = candidates.sum(1, true), rank = candidates.cumsum(1) - 1,
+           safe = number.clamp_min(1);
+    /* Where masks leave a share of the places, as many rows in a row begin at the same of theirs:
+     * they have different masks. */
+    Tensor turn = at::arange(rows, kLong)
+                      .unsqueeze(1)
+                      .floor_divide(at::full_like(safe, places).floor_divide(safe).clamp_min(1));
+    Tensor order =
+        (rank - turn.mul(count)).remainder(safe).masked_fill(candidates.logical_not(), places);
     Tensor chosen = std::get<1>(order.topk(count, 1, /*largest=*/false, /*sorted=*/true));
     return at::where(number >= count, chosen, otherwise);
 }
 
-Tensor rows_of(const Tensor &tensor, int64_t dim) { return tensor.movedim(dim, -1).reshape({-1, tensor.size(dim)}); }
+Tensor rows_of(const Tensor &tensor, int64_t dim)
+{
+    return tensor.movedim(dim, -1).reshape({-1, tensor.size(dim)});
+}
 
-bool choose_top(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran)
+bool choose_top(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
+                c10::ArrayRef<c10::IValue> outputs, bool ran)
 {
     const Tensor &self = inputs[0].toTensor(), &indices = outputs[1].toTensor();
     int64_t dim = dimension(op, inputs, self), count = inputs[1].toInt();
@@ -87,14 +106,17 @@ bool choose_top(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::Arra
         write(indices, shaped(turns(rows, places, count), self, dim, indices.sizes()));
         return true;
     }
-    Tensor scores = rows_of(phantora::alias(self), dim), before = rows_of(phantora::alias(indices), dim);
+    Tensor scores = rows_of(phantora::alias(self), dim),
+           before = rows_of(phantora::alias(indices), dim);
     Tensor chosen = among(scores != (inputs[3].toBool() ? -INFINITY : INFINITY), before, count);
     write(indices, shaped(chosen, self, dim, indices.sizes()));
-    if (writable(outputs[0].toTensor())) write(outputs[0].toTensor(), shaped(scores.gather(1, chosen), self, dim, indices.sizes()));
+    if (writable(outputs[0].toTensor()))
+        write(outputs[0].toTensor(), shaped(scores.gather(1, chosen), self, dim, indices.sizes()));
     return true;
 }
 
-bool choose_extreme(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran)
+bool choose_extreme(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
+                    c10::ArrayRef<c10::IValue> outputs, bool ran)
 {
     const Tensor &self = inputs[0].toTensor(), &indices = outputs[outputs.size() - 1].toTensor();
     int64_t dim = dimension(op, inputs, self);
@@ -107,12 +129,15 @@ bool choose_extreme(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::
     /* The value is what it is; its place is one of the equal ones. */
     Tensor values = rows_of(phantora::alias(self), dim);
     bool kept = indices.dim() == self.dim();
-    Tensor before = rows_of(kept ? phantora::alias(indices) : phantora::alias(indices).unsqueeze(dim), dim);
-    write(indices, shaped(among(values == values.gather(1, before), before, 1), self, dim, indices.sizes()));
+    Tensor before =
+        rows_of(kept ? phantora::alias(indices) : phantora::alias(indices).unsqueeze(dim), dim);
+    write(indices,
+          shaped(among(values == values.gather(1, before), before, 1), self, dim, indices.sizes()));
     return true;
 }
 
-bool choose_order(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs)
+bool choose_order(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
+                  c10::ArrayRef<c10::IValue> outputs)
 {
     const Tensor &self = inputs[0].toTensor(), &indices = outputs[1].toTensor();
     int64_t dim = dimension(op, inputs, self);
@@ -138,11 +163,14 @@ bool choose_counts(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue>
     const Tensor &counts_ = outputs[0].toTensor();
     if (!writable(counts_)) return false;
     int64_t bins = counts_.numel(), elements = inputs[0].toTensor().numel();
-    write(counts_, (at::arange(bins, kLong) < elements % bins).to(kLong).add_(elements / bins).reshape(counts_.sizes()));
+    write(counts_, (at::arange(bins, kLong) < elements % bins)
+                       .to(kLong)
+                       .add_(elements / bins)
+                       .reshape(counts_.sizes()));
     return true;
 }
 
-}  // namespace
+} // namespace
 
 template <class Bits>
 static bool any_exponent_full(const void *bytes, size_t count, Bits exponent)
@@ -179,15 +207,18 @@ bool to_be_chosen(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
     if (!on_device(self) || self.numel() == 0 || size_of(self) == Size::kOpaque) return false;
     /* Integers that have values are exact, or chosen already. */
     if (op.choice == Choice::kAll) return self.scalar_type() == at::kBool;
-    return op.choice == Choice::kCount || (self.is_floating_point() && (size_of(self) == Size::kLarge || any_unknown(self)));
+    return op.choice == Choice::kCount ||
+           (self.is_floating_point() && (size_of(self) == Size::kLarge || any_unknown(self)));
 }
 
-bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran, const Tensor &given)
+bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
+            c10::ArrayRef<c10::IValue> outputs, bool ran, const Tensor &given)
 {
     PlainCpu plain;
     bool first = outputs.size() == 1 || op.choice == Choice::kCount;
     const Tensor &choice = outputs[first ? 0 : outputs.size() - 1].toTensor();
-    if (!writable(choice) || (op.choice == Choice::kSort && ran)) return false; /* what has been sorted stays so */
+    /* what has been sorted stays so */
+    if (!writable(choice) || (op.choice == Choice::kSort && ran)) return false;
     write(choice, given);
     mark(choice, false); /* a GPU computed it */
     if (!ran || (op.choice != Choice::kTopk && op.choice != Choice::kExtreme) || first) return true;
@@ -196,12 +227,14 @@ bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef
     int64_t dim = dimension(op, inputs, self);
     if (dim < 0 || !writable(values)) return true;
     bool kept = choice.dim() == self.dim();
-    Tensor places = kept ? given.to(kLong) : given.to(kLong).unsqueeze(dim), found = phantora::alias(self).gather(dim, places);
+    Tensor places = kept ? given.to(kLong) : given.to(kLong).unsqueeze(dim),
+           found = phantora::alias(self).gather(dim, places);
     write(values, kept ? found : found.squeeze(dim));
     return true;
 }
 
-bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs, bool ran)
+bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
+            c10::ArrayRef<c10::IValue> outputs, bool ran)
 {
     PlainCpu plain;
     switch (op.choice) {
@@ -219,4 +252,4 @@ bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef
     return false;
 }
 
-}  // namespace phantora
+} // namespace phantora

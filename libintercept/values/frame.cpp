@@ -8,13 +8,16 @@
 #include "run.h"
 #include "tensors.h"
 
-namespace phantora {
-namespace {
+namespace phantora
+{
+namespace
+{
 
 constexpr size_t kShapes = 16; /* as many tensors as are described to the estimators */
 
-/* Rows of bytes longer than other small tensors only count as small if they hold something: buffers of large models that are
- * looked at as bytes do not. Nor do large integers that nothing has computed. */
+/* Rows of bytes longer than other small tensors only count as small if they hold something: buffers
+ * of large models that are looked at as bytes do not. Nor do large integers that nothing has
+ * computed. */
 bool worth_running(const at::Tensor &tensor, bool written, bool captured)
 {
     Size size = size_of(tensor);
@@ -22,10 +25,12 @@ bool worth_running(const at::Tensor &tensor, bool written, bool captured)
     size_t bytes = span_bytes(tensor);
     if (captured) return bytes <= kSmallBytes; /* what it will hold is not known */
     if (bytes <= kSmallBytes || !face.absent(address(tensor), bytes)) return true;
-    return (tensor.dim() != 1 || tensor.scalar_type() != at::kByte) && !face.any_unknown(address(tensor), bytes);
+    return (tensor.dim() != 1 || tensor.scalar_type() != at::kByte) &&
+           !face.any_unknown(address(tensor), bytes);
 }
 
-/* Calls visit(address, bytes) for every device tensor that `op` changes; out= arguments hold nothing that matters. */
+/* Calls visit(address, bytes) for every device tensor that `op` changes; out= arguments hold
+ * nothing that matters. */
 template <class Visit>
 void each_changed(const Operator &op, c10::ArrayRef<c10::IValue> inputs, Visit visit)
 {
@@ -46,7 +51,9 @@ void prepare_now(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     frame.inputs.assign(inputs.begin(), inputs.end());
     frame.unknown = reads_unknown(op, inputs);
     if (op.random) frame.generator = stand_in_generator(op, inputs);
-    each_changed(op, inputs, [&](char *where, size_t bytes) { frame.saved.push_back({where, std::vector<char>(where, where + bytes)}); });
+    each_changed(op, inputs, [&](char *where, size_t bytes) {
+        frame.saved.push_back({where, std::vector<char>(where, where + bytes)});
+    });
 }
 
 /* What a captured operator changes is saved when the graph has come so far. */
@@ -56,7 +63,9 @@ void prepare_captured(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     frame.inputs.assign(inputs.begin(), inputs.end());
     if (!op.any_written) return;
     frame.at_launch = std::make_shared<std::vector<Saved>>();
-    each_changed(op, inputs, [&](char *where, size_t bytes) { frame.at_launch->push_back({where, std::vector<char>(bytes)}); });
+    each_changed(op, inputs, [&](char *where, size_t bytes) {
+        frame.at_launch->push_back({where, std::vector<char>(bytes)});
+    });
     at_launch([kept = frame.at_launch] {
         for (auto &saved : *kept) {
             if (saved.bytes.empty()) continue;
@@ -66,7 +75,7 @@ void prepare_captured(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     });
 }
 
-}  // namespace
+} // namespace
 
 void Frame::reset()
 {
@@ -74,14 +83,16 @@ void Frame::reset()
     members.clear();
     at_launch.reset();
     question.clear();
-    inputs.clear(), changed.clear(), outs.clear(), saved.clear(), filled.clear(), dims.clear(), ranks.clear();
+    inputs.clear(), changed.clear(), outs.clear(), saved.clear(), filled.clear(), dims.clear(),
+        ranks.clear();
     generator.reset();
     input_bytes = 0;
 }
 
 void Frame::announce() const
 {
-    face.operator_begin(op->name.c_str(), input_bytes, static_cast<uint32_t>(ranks.size()), dims.data(), ranks.data());
+    face.operator_begin(op->name.c_str(), input_bytes, static_cast<uint32_t>(ranks.size()),
+                        dims.data(), ranks.data());
 }
 
 Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
@@ -91,9 +102,11 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
         const auto &input = inputs[i];
         if (input.isDevice() && input.toDevice().is_cuda()) result.device = true;
         each_tensor(input, [&](const at::Tensor &tensor) {
-            if ((result.small || result.countable) && !face.observe_only && !worth_running(tensor, frame.op->written[i], frame.captured)) {
+            if ((result.small || result.countable) && !face.observe_only &&
+                !worth_running(tensor, frame.op->written[i], frame.captured)) {
                 result.small = false;
-                result.countable &= frame.op->counts && !frame.op->written[i] && readable_zeros(tensor);
+                result.countable &=
+                    frame.op->counts && !frame.op->written[i] && readable_zeros(tensor);
             }
             if (!on_device(tensor)) return;
             result.device = true;
@@ -118,8 +131,10 @@ bool reads_unknown(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
 
 void prepare(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
-    if (frame.captured) prepare_captured(frame, inputs);
-    else prepare_now(frame, inputs);
+    if (frame.captured)
+        prepare_captured(frame, inputs);
+    else
+        prepare_now(frame, inputs);
 }
 
-}  // namespace phantora
+} // namespace phantora

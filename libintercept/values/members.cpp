@@ -8,12 +8,15 @@
 #include "run.h"
 #include "tensors.h"
 
-namespace phantora {
-namespace {
+namespace phantora
+{
+namespace
+{
 
 bool is_small(const at::Tensor &tensor)
 {
-    return size_of(tensor) == Size::kSmall && (!on_device(tensor) || span_bytes(tensor) <= kSmallBytes);
+    return size_of(tensor) == Size::kSmall &&
+           (!on_device(tensor) || span_bytes(tensor) <= kSmallBytes);
 }
 
 bool is_list_of(const Members &members, const c10::IValue &value)
@@ -35,7 +38,8 @@ bool holds_numbers(const c10::IValue &value, size_t count)
 {
     if (!value.isTensor() || count < 2) return false;
     const at::Tensor &tensor = value.toTensor();
-    return tensor.defined() && tensor.is_cpu() && tensor.dim() == 1 && static_cast<size_t>(tensor.size(0)) == count;
+    return tensor.defined() && tensor.is_cpu() && tensor.dim() == 1 &&
+           static_cast<size_t>(tensor.size(0)) == count;
 }
 
 at::Tensor take_numbers(const at::Tensor &numbers, const std::vector<size_t> &places)
@@ -45,7 +49,7 @@ at::Tensor take_numbers(const at::Tensor &numbers, const std::vector<size_t> &pl
     return at::index_select(numbers, 0, at::tensor(index));
 }
 
-}  // namespace
+} // namespace
 
 void find_members(Members &members, c10::ArrayRef<c10::IValue> inputs)
 {
@@ -63,16 +67,20 @@ void find_members(Members &members, c10::ArrayRef<c10::IValue> inputs)
             if (items[i].isTensor() && small[i]) small[i] = is_small(items[i].toTensor());
     }
     members.count = small.size();
-    for (size_t i = 0; i < small.size(); i++) (small[i] ? members.small : members.others).push_back(i);
+    for (size_t i = 0; i < small.size(); i++)
+        (small[i] ? members.small : members.others).push_back(i);
 }
 
 std::vector<c10::IValue> take_small(c10::ArrayRef<c10::IValue> values, const Members &members)
 {
     std::vector<c10::IValue> taken;
     for (const auto &value : values) {
-        if (is_list_of(members, value)) taken.push_back(take(value, members.small));
-        else if (holds_numbers(value, members.count)) taken.emplace_back(take_numbers(value.toTensor(), members.small));
-        else taken.push_back(value);
+        if (is_list_of(members, value))
+            taken.push_back(take(value, members.small));
+        else if (holds_numbers(value, members.count))
+            taken.emplace_back(take_numbers(value.toTensor(), members.small));
+        else
+            taken.push_back(value);
     }
     return taken;
 }
@@ -80,8 +88,9 @@ std::vector<c10::IValue> take_small(c10::ArrayRef<c10::IValue> values, const Mem
 std::vector<c10::IValue> take_others(c10::ArrayRef<c10::IValue> values, const Members &members)
 {
     std::vector<c10::IValue> taken;
-    for (const auto &value : values) taken.push_back(is_list_of(members, value) ? take(value, members.others) : c10::IValue());
+    for (const auto &value : values)
+        taken.push_back(is_list_of(members, value) ? take(value, members.others) : c10::IValue());
     return taken;
 }
 
-}  // namespace phantora
+} // namespace phantora

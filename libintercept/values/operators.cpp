@@ -8,20 +8,31 @@
 #include <unordered_map>
 #include <unordered_set>
 
-namespace phantora {
-namespace {
+namespace phantora
+{
+namespace
+{
 
-/* Operators with a CUDA kernel that must not be repeated: they change what a tensor is rather than what it holds, or their
- * effect is not a value. */
+/* Operators with a CUDA kernel that must not be repeated: they change what a tensor is rather than
+ * what it holds, or their effect is not a value. */
 const std::unordered_set<std::string> kNeverRun = {
-    "aten::set_",          "aten::resize_",          "aten::resize_as_",     "aten::_resize_output_",
-    "aten::record_stream", "aten::_assert_async",    "aten::rename_",        "aten::_cudnn_init_dropout_state",
-    "aten::is_pinned",     "aten::_pin_memory",      "aten::_cudnn_rnn_flatten_weight",
+    "aten::set_",
+    "aten::resize_",
+    "aten::resize_as_",
+    "aten::_resize_output_",
+    "aten::record_stream",
+    "aten::_assert_async",
+    "aten::rename_",
+    "aten::_cudnn_init_dropout_state",
+    "aten::is_pinned",
+    "aten::_pin_memory",
+    "aten::_cudnn_rnn_flatten_weight",
 };
 
-/* Operators whose result, or its size, is a number that their own kernels compute unseen, with the width in which it comes back
- * (ATen's native/cuda/Nonzero.cu, UniqueCub.cu and Equal.cpp, 2.11). Others (bincount, repeat_interleave, boolean masks) go
- * through operators that come by themselves. */
+/* Operators whose result, or its size, is a number that their own kernels compute unseen, with the
+ * width in which it comes back (ATen's native/cuda/Nonzero.cu, UniqueCub.cu and Equal.cpp, 2.11).
+ * Others (bincount, repeat_interleave, boolean masks) go through operators that come by themselves.
+ */
 const std::unordered_map<std::string, size_t> kReadBack = {
     {"aten::nonzero", sizeof(int)},
     {"aten::_unique", sizeof(int64_t)},
@@ -32,35 +43,62 @@ const std::unordered_map<std::string, size_t> kReadBack = {
 };
 
 const std::unordered_map<std::string, Choice> kChoices = {
-    {"aten::topk", Choice::kTopk},                {"aten::topk.values", Choice::kTopk},         {"aten::argmax", Choice::kExtreme},
-    {"aten::argmax.out", Choice::kExtreme},       {"aten::argmin", Choice::kExtreme},           {"aten::argmin.out", Choice::kExtreme},
-    {"aten::max.dim", Choice::kExtreme},          {"aten::max.dim_max", Choice::kExtreme},      {"aten::min.dim", Choice::kExtreme},
-    {"aten::min.dim_min", Choice::kExtreme},      {"aten::kthvalue", Choice::kExtreme},         {"aten::kthvalue.values", Choice::kExtreme},
-    {"aten::mode", Choice::kExtreme},             {"aten::mode.values", Choice::kExtreme},      {"aten::median.dim", Choice::kExtreme},
-    {"aten::median.dim_values", Choice::kExtreme},{"aten::nanmedian.dim", Choice::kExtreme},    {"aten::nanmedian.dim_values", Choice::kExtreme},
-    {"aten::sort", Choice::kSort},                {"aten::sort.stable", Choice::kSort},         {"aten::sort.values", Choice::kSort},
-    {"aten::sort.values_stable", Choice::kSort},  {"aten::multinomial", Choice::kDraw},         {"aten::multinomial.out", Choice::kDraw},
-    {"aten::all", Choice::kAll},                  {"aten::all.dim", Choice::kAll},              {"aten::all.dims", Choice::kAll},
-    {"aten::all.all_out", Choice::kAll},          {"aten::all.out", Choice::kAll},              {"aten::all.dims_out", Choice::kAll},
-    {"aten::histc", Choice::kCount},              {"aten::histc.out", Choice::kCount},          {"aten::bincount", Choice::kCount},
+    {"aten::topk", Choice::kTopk},
+    {"aten::topk.values", Choice::kTopk},
+    {"aten::argmax", Choice::kExtreme},
+    {"aten::argmax.out", Choice::kExtreme},
+    {"aten::argmin", Choice::kExtreme},
+    {"aten::argmin.out", Choice::kExtreme},
+    {"aten::max.dim", Choice::kExtreme},
+    {"aten::max.dim_max", Choice::kExtreme},
+    {"aten::min.dim", Choice::kExtreme},
+    {"aten::min.dim_min", Choice::kExtreme},
+    {"aten::kthvalue", Choice::kExtreme},
+    {"aten::kthvalue.values", Choice::kExtreme},
+    {"aten::mode", Choice::kExtreme},
+    {"aten::mode.values", Choice::kExtreme},
+    {"aten::median.dim", Choice::kExtreme},
+    {"aten::median.dim_values", Choice::kExtreme},
+    {"aten::nanmedian.dim", Choice::kExtreme},
+    {"aten::nanmedian.dim_values", Choice::kExtreme},
+    {"aten::sort", Choice::kSort},
+    {"aten::sort.stable", Choice::kSort},
+    {"aten::sort.values", Choice::kSort},
+    {"aten::sort.values_stable", Choice::kSort},
+    {"aten::multinomial", Choice::kDraw},
+    {"aten::multinomial.out", Choice::kDraw},
+    {"aten::all", Choice::kAll},
+    {"aten::all.dim", Choice::kAll},
+    {"aten::all.dims", Choice::kAll},
+    {"aten::all.all_out", Choice::kAll},
+    {"aten::all.out", Choice::kAll},
+    {"aten::all.dims_out", Choice::kAll},
+    {"aten::histc", Choice::kCount},
+    {"aten::histc.out", Choice::kCount},
+    {"aten::bincount", Choice::kCount},
 };
 
 /* Operators that can make integers or booleans of floats. */
 const std::unordered_set<std::string> kCounting = {
-    "aten::eq",       "aten::ne",       "aten::lt",           "aten::le",          "aten::gt",          "aten::ge",
-    "aten::isnan",    "aten::isinf",    "aten::isposinf",     "aten::isneginf",    "aten::signbit",     "aten::logical_not",
-    "aten::copy_",    "aten::nonzero",  "aten::count_nonzero", "aten::logical_and", "aten::logical_or", "aten::logical_xor",
-    "aten::bucketize", "aten::searchsorted", "aten::_to_copy",
+    "aten::eq",          "aten::ne",           "aten::lt",
+    "aten::le",          "aten::gt",           "aten::ge",
+    "aten::isnan",       "aten::isinf",        "aten::isposinf",
+    "aten::isneginf",    "aten::signbit",      "aten::logical_not",
+    "aten::copy_",       "aten::nonzero",      "aten::count_nonzero",
+    "aten::logical_and", "aten::logical_or",   "aten::logical_xor",
+    "aten::bucketize",   "aten::searchsorted", "aten::_to_copy",
 };
 
 /* Beside random ones in place. */
-const std::unordered_set<std::string> kOverwriting = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_"};
+const std::unordered_set<std::string> kOverwriting = {
+    "aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_"};
 
-/* Operators on lists (ATen's native/ForeachUtils.h, native/AmpKernels.h, native/FusedAdam.h and its like, 2.11). All that members share are
- * single tensors and numbers. */
+/* Operators on lists (ATen's native/ForeachUtils.h, native/AmpKernels.h, native/FusedAdam.h and its
+ * like, 2.11). All that members share are single tensors and numbers. */
 bool treats_members_alone(const std::string &name)
 {
-    for (const char *prefix : {"aten::_foreach_", "aten::_amp_foreach_", "aten::_fused_adam", "aten::_fused_adagrad", "aten::_fused_sgd"})
+    for (const char *prefix : {"aten::_foreach_", "aten::_amp_foreach_", "aten::_fused_adam",
+                               "aten::_fused_adagrad", "aten::_fused_sgd"})
         if (name.rfind(prefix, 0) == 0) return true;
     return false;
 }
@@ -69,18 +107,23 @@ Treatment classify(const c10::OperatorHandle &handle, const std::string &name, b
 {
     const auto &schema = handle.schema();
     /* copy_ is the one composite operator that launches by itself. */
-    bool own_kernel = name == "aten::copy_" || handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+    bool own_kernel =
+        name == "aten::copy_" || handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
     if (!own_kernel) return Treatment::kIgnore;
     if (name.rfind("aten::", 0) != 0) return Treatment::kEnclose;
     for (const auto &value : schema.returns())
-        if (value.alias_info() && !value.alias_info()->isWrite()) return Treatment::kIgnore; /* a view */
+        if (value.alias_info() && !value.alias_info()->isWrite())
+            return Treatment::kIgnore; /* a view */
     if (name.rfind("aten::empty", 0) == 0) return Treatment::kAllocate;
     bool gives_tensors = schema.is_mutable();
     for (const auto &value : schema.returns())
-        if (value.type()->kind() == c10::TypeKind::TensorType || value.type()->kind() == c10::TypeKind::ListType)
+        if (value.type()->kind() == c10::TypeKind::TensorType ||
+            value.type()->kind() == c10::TypeKind::ListType)
             gives_tensors = true;
     if (!gives_tensors || kNeverRun.count(name)) return Treatment::kLaunch;
-    return substituted || handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ? Treatment::kRun : Treatment::kLaunch;
+    return substituted || handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)
+               ? Treatment::kRun
+               : Treatment::kLaunch;
 }
 
 std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
@@ -133,18 +176,20 @@ struct Slot {
     const char *key;
     const Operator *op;
 };
-constexpr size_t kSlots = 4096; /* a job uses some hundred operators; a collision only costs a slow look-up */
+/* a job uses some hundred operators; a collision only costs a slow look-up */
+constexpr size_t kSlots = 4096;
 thread_local std::array<Slot, kSlots> slots{};
 
-}  // namespace
+} // namespace
 
 const Operator *find_operator(const at::RecordFunction &function)
 {
-    /* A schema's name stays at one address while it is registered; a name that is compared as well cannot be mistaken for
-     * another that was given the same address later. */
+    /* A schema's name stays at one address while it is registered; a name that is compared as well
+     * cannot be mistaken for another that was given the same address later. */
     const char *name = function.name();
     Slot &slot = slots[(reinterpret_cast<uintptr_t>(name) >> 4) % kSlots];
-    if (slot.key == name && slot.op->name == name && slot.op->overload == function.overload_name()) return slot.op;
+    if (slot.key == name && slot.op->name == name && slot.op->overload == function.overload_name())
+        return slot.op;
     auto full_name = function.operator_name();
     if (!full_name) return nullptr;
     const Operator *op = lookup(*full_name);
@@ -152,4 +197,4 @@ const Operator *find_operator(const at::RecordFunction &function)
     return op;
 }
 
-}  // namespace phantora
+} // namespace phantora

@@ -1,7 +1,8 @@
 /* operators.h - what can be known of an operator without looking at its arguments.
  *
- * Why it exists: the callback runs for every operator of the job, large ones above all; everything that depends on the
- * operator alone is worked out once and found again by the address of its name. */
+ * Why it exists: the callback runs for every operator of the job, large ones above all; everything
+ * that depends on the operator alone is worked out once and found again by the address of its name.
+ */
 #ifndef PHANTORA_VALUES_OPERATORS_H
 #define PHANTORA_VALUES_OPERATORS_H
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,13 +13,15 @@
 
 #include "substitutes.h"
 
-namespace phantora {
+namespace phantora
+{
 
 enum class Treatment {
     kIgnore,   /* no kernel of its own (its inner operators come by themselves), or a view */
     kEnclose,  /* not of aten: launches kernels of which nothing more is known */
     kAllocate, /* makes uninitialised memory: small outputs are zeroed, so that runs repeat */
-    kLaunch,   /* launches kernels but is never run here: no CPU kernel, or an effect that the CPU must not repeat */
+    kLaunch,   /* launches kernels but is never run here: no CPU kernel, or an effect that the CPU
+                  must not repeat */
     kRun,
 };
 
@@ -38,27 +41,33 @@ struct Operator {
     std::string name, overload; /* "aten::add", "Tensor" */
     Treatment treatment = Treatment::kIgnore;
     Substitute substitute = nullptr; /* what is run in its stead */
-    bool random = false;         /* draws from a generator */
-    int generator = -1;          /* index of the Generator argument, -1: none */
-    bool keeps = false;          /* its results hold what they held: it changes what a tensor is */
-    bool zeroes = false;         /* makes zeros of its arguments, of any size */
-    bool overwrites = false;     /* what its arguments held does not matter to what they will */
-    bool counts = false;         /* makes integers or booleans of floats, element by element or by counting */
+    bool random = false;             /* draws from a generator */
+    int generator = -1;              /* index of the Generator argument, -1: none */
+    bool keeps = false;      /* its results hold what they held: it changes what a tensor is */
+    bool zeroes = false;     /* makes zeros of its arguments, of any size */
+    bool overwrites = false; /* what its arguments held does not matter to what they will */
+    /* makes integers or booleans of floats, element by element or by counting */
+    bool counts = false;
     Choice choice = Choice::kNone;
-    bool memberwise = false;     /* takes lists, and treats each of their members by itself */
-    bool copies = false;         /* copy_, which may carry values of more than small tensors by itself */
-    bool softmax = false;        /* has a "half to float" flag that CPU kernels refuse (_softmax, _log_softmax) */
-    size_t read_back = 0;        /* bytes of a number that its own kernel computes and the host reads, to size or be its result */
+    bool memberwise = false; /* takes lists, and treats each of their members by itself */
+    /* copy_, which may carry values of more than small tensors by itself */
+    bool copies = false;
+    /* has a "half to float" flag that CPU kernels refuse (_softmax, _log_softmax) */
+    bool softmax = false;
+    /* bytes of a number that its own kernel computes and the host reads, to size or be its result
+     */
+    size_t read_back = 0;
     std::vector<bool> written{}; /* per argument: written to */
     std::vector<bool> out{};     /* per argument: written to and never read */
     bool any_written = false, any_out = false;
-    std::vector<bool> fresh{};   /* per return: a new tensor rather than a written argument */
+    std::vector<bool> fresh{}; /* per return: a new tensor rather than a written argument */
     size_t arguments = 0, returns = 0;
 };
 
-/* The operator that `function` records, or nullptr when it is not one (a user's range, an autograd node). Operators live for
- * ever. Thread-safe; a hit costs one probe of a table of this thread and two string comparisons. */
+/* The operator that `function` records, or nullptr when it is not one (a user's range, an autograd
+ * node). Operators live for ever. Thread-safe; a hit costs one probe of a table of this thread and
+ * two string comparisons. */
 const Operator *find_operator(const at::RecordFunction &function);
 
-}  // namespace phantora
+} // namespace phantora
 #endif

@@ -14,14 +14,18 @@
 #include "run.h"
 #include "tensors.h"
 
-namespace phantora {
-namespace {
+namespace phantora
+{
+namespace
+{
 
 bool all_small(c10::ArrayRef<c10::IValue> values)
 {
     bool small = true;
     for (const auto &value : values)
-        each_tensor(value, [&](const at::Tensor &tensor) { small = small && size_of(tensor) == Size::kSmall; });
+        each_tensor(value, [&](const at::Tensor &tensor) {
+            small = small && size_of(tensor) == Size::kSmall;
+        });
     return small;
 }
 
@@ -29,7 +33,9 @@ bool all_indices(c10::ArrayRef<c10::IValue> values)
 {
     bool indices = true;
     for (const auto &value : values)
-        each_tensor(value, [&](const at::Tensor &tensor) { indices = indices && (!tensor.defined() || is_index(tensor)); });
+        each_tensor(value, [&](const at::Tensor &tensor) {
+            indices = indices && (!tensor.defined() || is_index(tensor));
+        });
     return indices;
 }
 
@@ -48,7 +54,8 @@ bool is_filled(const Frame &frame, const void *where)
     return std::find(frame.filled.begin(), frame.filled.end(), where) != frame.filled.end();
 }
 
-/* Whether an argument of an operator that has run was an infinity or a NaN already, or asks for one (a mask of -inf). */
+/* Whether an argument of an operator that has run was an infinity or a NaN already, or asks for one
+ * (a mask of -inf). */
 bool had_non_finite(c10::ArrayRef<c10::IValue> inputs, const std::vector<Saved> &before)
 {
     bool found = false;
@@ -56,7 +63,9 @@ bool had_non_finite(c10::ArrayRef<c10::IValue> inputs, const std::vector<Saved> 
         if (input.isDouble()) found = found || !std::isfinite(input.toDouble());
         if (input.isScalar()) found = found || !std::isfinite(input.toScalar().to<double>());
         each_tensor(input, [&](const at::Tensor &tensor) {
-            if (found || !tensor.defined() || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
+            if (found || !tensor.defined() || size_of(tensor) != Size::kSmall ||
+                tensor.numel() == 0)
+                return;
             const void *bytes = address(tensor);
             for (const auto &saved : before)
                 if (saved.address == bytes) bytes = saved.bytes.data();
@@ -66,16 +75,20 @@ bool had_non_finite(c10::ArrayRef<c10::IValue> inputs, const std::vector<Saved> 
     return found;
 }
 
-/* Runs an operator, whose arguments before it changed them are in `before`, and notes whether its results are a GPU's. `unknown`:
- * an argument holds what nothing computed. The logarithm of such a sum is finite on a GPU: jobs stop when a loss is not. */
-void run_and_mark(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs,
-                  const std::vector<Saved> &before, bool unknown, const std::optional<at::Generator> &generator)
+/* Runs an operator, whose arguments before it changed them are in `before`, and notes whether its
+ * results are a GPU's. `unknown`: an argument holds what nothing computed. The logarithm of such a
+ * sum is finite on a GPU: jobs stop when a loss is not. */
+void run_and_mark(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
+                  c10::ArrayRef<c10::IValue> outputs, const std::vector<Saved> &before,
+                  bool unknown, const std::optional<at::Generator> &generator)
 {
     bool computed = run(op, inputs, outputs, generator);
     auto keep_finite = [&](const c10::IValue &value) {
         each_tensor(value, [&](const at::Tensor &tensor) {
-            if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
-            if (non_finite(tensor, address(tensor)) && !had_non_finite(inputs, before)) make_finite(tensor);
+            if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0)
+                return;
+            if (non_finite(tensor, address(tensor)) && !had_non_finite(inputs, before))
+                make_finite(tensor);
         });
     };
     for (size_t i = 0; i < outputs.size(); i++) {
@@ -101,8 +114,8 @@ void restore(const std::vector<Saved> &saved)
     for (const auto &one : saved) std::memcpy(one.address, one.bytes.data(), one.bytes.size());
 }
 
-/* As run_frame, at every launch of the graph. Random numbers then depend on the generator's state, which a launch moves on, and on
- * the operator's place among those of the capture. */
+/* As run_frame, at every launch of the graph. Random numbers then depend on the generator's state,
+ * which a launch moves on, and on the operator's place among those of the capture. */
 void run_at_launch(const Frame &frame, c10::ArrayRef<c10::IValue> outputs)
 {
     static std::atomic<uint64_t> place{0};
@@ -110,7 +123,8 @@ void run_at_launch(const Frame &frame, c10::ArrayRef<c10::IValue> outputs)
     for (const auto &input : frame.inputs) arguments.push_back(captured_view(input));
     for (const auto &output : outputs) results.push_back(captured_view(output));
     auto kept = frame.at_launch ? frame.at_launch : std::make_shared<std::vector<Saved>>();
-    at_launch([op = frame.op, arguments, results, again = frame.inner_wrote, mixed = frame.members.mixed(), kept, number = ++place] {
+    at_launch([op = frame.op, arguments, results, again = frame.inner_wrote,
+               mixed = frame.members.mixed(), kept, number = ++place] {
         for (const auto &input : arguments) settle(input, true);
         for (const auto &output : results) settle(output, true);
         Paused paused;
@@ -141,8 +155,10 @@ void choose_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs
 {
     Paused paused;
     at::Tensor recorded;
-    bool wanted = frame.chosen && (!ran || frame.unknown); /* what was computed of known arguments is a GPU's */
-    if (!frame.question.empty()) recorded = recorded_choice(frame.question, *frame.op, outputs, wanted);
+    /* what was computed of known arguments is a GPU's */
+    bool wanted = frame.chosen && (!ran || frame.unknown);
+    if (!frame.question.empty())
+        recorded = recorded_choice(frame.question, *frame.op, outputs, wanted);
     if (!frame.chosen) return;
     if (recorded.defined()) {
         if (!choose(*frame.op, frame.inputs, outputs, ran, recorded)) return;
@@ -153,33 +169,46 @@ void choose_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs
     for (const auto &output : outputs) tell_outer(outer, output);
 }
 
-/* Large results lose what small tensors have left in their memory, or what they held before: half of a value is none. */
+/* Large results lose what small tensors have left in their memory, or what they held before: half
+ * of a value is none. */
 void forget_large(Frame &frame, const c10::IValue &value)
 {
     each_tensor(value, [&](const at::Tensor &tensor) {
-        if (!on_device(tensor) || size_of(tensor) != Size::kLarge || !face.is_device(address(tensor))) return;
-        if (!tensor.is_non_overlapping_and_dense()) return; /* what lies in its gaps is not its own */
+        if (!on_device(tensor) || size_of(tensor) != Size::kLarge ||
+            !face.is_device(address(tensor)))
+            return;
+        /* what lies in its gaps is not its own */
+        if (!tensor.is_non_overlapping_and_dense()) return;
         if (is_filled(frame, address(tensor))) return;
         if (frame.captured) {
-            at_launch([where = address(tensor), bytes = tensor.nbytes(), zeroes = frame.op->zeroes] {
-                if (face.forget(where, bytes) && zeroes) face.known(where, bytes);
-            });
-            if (frame.op->copies) frame.filled.push_back(address(tensor)); /* only the launch will know whether it brought values */
+            at_launch(
+                [where = address(tensor), bytes = tensor.nbytes(), zeroes = frame.op->zeroes] {
+                    if (face.forget(where, bytes) && zeroes) face.known(where, bytes);
+                });
+            /* only the launch will know whether it brought values */
+            if (frame.op->copies) frame.filled.push_back(address(tensor));
             return;
         }
-        if (!face.forget(address(tensor), tensor.nbytes())) frame.filled.push_back(address(tensor));
-        else if (frame.op->zeroes) face.known(address(tensor), tensor.nbytes());
+        if (!face.forget(address(tensor), tensor.nbytes()))
+            frame.filled.push_back(address(tensor));
+        else if (frame.op->zeroes)
+            face.known(address(tensor), tensor.nbytes());
     });
 }
 
-/* What an operator that was not run has changed in place keeps its bytes, but they are not what a GPU's would be. */
+/* What an operator that was not run has changed in place keeps its bytes, but they are not what a
+ * GPU's would be. */
 void mark_changed(Frame &frame, const c10::IValue &value)
 {
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (!on_device(tensor) || size_of(tensor) == Size::kOpaque) return;
         if (is_filled(frame, address(tensor))) return;
-        if (frame.captured) at_launch([view = captured_view(tensor), unknown = !frame.op->zeroes] { mark(view, unknown); });
-        else mark(tensor, !frame.op->zeroes);
+        if (frame.captured)
+            at_launch([view = captured_view(tensor), unknown = !frame.op->zeroes] {
+                mark(view, unknown);
+            });
+        else
+            mark(tensor, !frame.op->zeroes);
     });
 }
 
@@ -187,7 +216,8 @@ void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
     auto zero_unless_filled = [&](const c10::IValue &value) {
         each_tensor(value, [&](const at::Tensor &tensor) {
-            if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
+            if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0)
+                return;
             const void *where = address(tensor);
             if (is_filled(frame, where)) return;
             if (frame.captured) {
@@ -208,8 +238,10 @@ void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
     for (const auto &out : frame.outs) zero_unless_filled(out), forget_large(frame, out);
     for (const auto &value : frame.changed) mark_changed(frame, value);
     for (size_t i = 0; i < outputs.size(); i++) {
-        if (frame.op->fresh[i]) zero_unless_filled(outputs[i]);
-        else if (!frame.op->keeps && !frame.op->copies) mark_changed(frame, outputs[i]);
+        if (frame.op->fresh[i])
+            zero_unless_filled(outputs[i]);
+        else if (!frame.op->keeps && !frame.op->copies)
+            mark_changed(frame, outputs[i]);
         if (!frame.op->keeps) forget_large(frame, outputs[i]);
     }
 }
@@ -219,21 +251,25 @@ void give_members_values(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> 
 {
     Paused paused;
     auto small = take_small(outputs, frame.members);
-    if (!all_small(small)) return zero_frame(frame, outer, outputs); /* small arguments can have large results */
+    /* small arguments can have large results */
+    if (!all_small(small)) return zero_frame(frame, outer, outputs);
     run_frame(frame, outer, small);
     zero_frame(frame, outer, take_others(outputs, frame.members));
-    frame.inputs.clear(), frame.changed.clear(), frame.saved.clear(); /* here, not in the job's time */
+    /* here, not in the job's time */
+    frame.inputs.clear(), frame.changed.clear(), frame.saved.clear();
 }
 
-}  // namespace
+} // namespace
 
 void give_values(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
     if (frame.members.mixed()) return give_members_values(frame, outer, outputs);
     bool ran = (frame.runnable || (frame.countable && all_indices(outputs))) && all_small(outputs);
-    if (ran) run_frame(frame, outer, outputs);
-    else zero_frame(frame, outer, outputs);
+    if (ran)
+        run_frame(frame, outer, outputs);
+    else
+        zero_frame(frame, outer, outputs);
     if (frame.chosen || !frame.question.empty()) choose_frame(frame, outer, outputs, ran);
 }
 
-}  // namespace phantora
+} // namespace phantora

@@ -12,11 +12,13 @@
 #include "face.h"
 #include "tensors.h"
 
-namespace phantora {
+namespace phantora
+{
 
 Counts counts;
 
-namespace {
+namespace
+{
 
 /* OpenMP's, of whichever library torch brings along; a setting of the calling thread. */
 struct Helpers {
@@ -39,7 +41,7 @@ const Helpers &helpers()
     return found;
 }
 
-}  // namespace
+} // namespace
 
 OneThread::OneThread() : before_(helpers().most && helpers().set ? helpers().most() : 1)
 {
@@ -51,11 +53,14 @@ OneThread::~OneThread()
     if (before_ > 1) helpers().set(before_);
 }
 
-namespace {
+namespace
+{
 
-/* Arguments as the CPU kernel gets them. With `widen`, tensors of 16-bit floats become float copies, for kernels that exist in
- * no narrower type on the CPU; what those write is brought back afterwards. */
-class Arguments {
+/* Arguments as the CPU kernel gets them. With `widen`, tensors of 16-bit floats become float
+ * copies, for kernels that exist in no narrower type on the CPU; what those write is brought back
+ * afterwards. */
+class Arguments
+{
 public:
     Arguments(const Operator &op, c10::ArrayRef<c10::IValue> inputs, bool widen) : widen_(widen)
     {
@@ -111,7 +116,8 @@ std::vector<c10::IValue> call(const Operator &op, c10::ArrayRef<c10::IValue> inp
     return std::move(arguments.stack);
 }
 
-std::vector<c10::IValue> call_as_wide_as_needed(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
+std::vector<c10::IValue> call_as_wide_as_needed(const Operator &op,
+                                                c10::ArrayRef<c10::IValue> inputs,
                                                 const std::optional<at::Generator> &generator)
 {
     try {
@@ -136,14 +142,17 @@ void copy_result(const c10::IValue &output, const c10::IValue &result)
         TORCH_CHECK(i < from.size(), "the CPU gave ", from.size(), " tensors");
         const at::Tensor &value = from[i++];
         /* Results that were not asked for are empty on one of the two, or on both. */
-        if (!on_device(tensor) || tensor.numel() == 0 || !value.defined() || value.numel() == 0) return;
+        if (!on_device(tensor) || tensor.numel() == 0 || !value.defined() || value.numel() == 0)
+            return;
         if (value.dim() == tensor.dim() && value.dim() > 0 && value.size(-1) < tensor.size(-1) &&
             value.sizes().slice(0, value.dim() - 1) == tensor.sizes().slice(0, tensor.dim() - 1)) {
-            alias(tensor).narrow(-1, 0, value.size(-1)).copy_(value); /* the GPU's kernel pads its rows */
+            /* the GPU's kernel pads its rows */
+            alias(tensor).narrow(-1, 0, value.size(-1)).copy_(value);
             return;
         }
         TORCH_CHECK(value.numel() == tensor.numel(), "the CPU gave another size");
-        alias(tensor).copy_(value.sizes() == tensor.sizes() ? value : value.reshape(tensor.sizes()));
+        alias(tensor).copy_(value.sizes() == tensor.sizes() ? value
+                                                            : value.reshape(tensor.sizes()));
     });
 }
 
@@ -155,15 +164,17 @@ void note_failure(const Operator &op, const char *reason)
 
 uint64_t mix(uint64_t x)
 {
-    /* SplitMix64's finaliser (Steele, Lea, Flood 2014): neighbouring states must not give neighbouring seeds. */
+    /* SplitMix64's finaliser (Steele, Lea, Flood 2014): neighbouring states must not give
+     * neighbouring seeds. */
     x ^= x >> 30, x *= 0xbf58476d1ce4e5b9ull;
     x ^= x >> 27, x *= 0x94d049bb133111ebull;
     return x ^ x >> 31;
 }
 
-}  // namespace
+} // namespace
 
-std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRef<c10::IValue> inputs, uint64_t place)
+std::optional<at::Generator> stand_in_generator(const Operator &op,
+                                                c10::ArrayRef<c10::IValue> inputs, uint64_t place)
 {
     try {
         at::Generator source;
@@ -178,8 +189,10 @@ std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRe
             source = at::globalContext().defaultGenerator(device);
         }
         std::lock_guard<std::mutex> guard(source.mutex());
-        return at::detail::createCPUGenerator(mix(source.current_seed() + mix(source.get_offset() + 1) + place));
-    } catch (const std::exception &) { /* a generator that a graph capture has taken over keeps its state to itself */
+        return at::detail::createCPUGenerator(
+            mix(source.current_seed() + mix(source.get_offset() + 1) + place));
+    } catch (const std::exception &) { /* a generator that a graph capture has taken over keeps its
+                                          state to itself */
         return std::nullopt;
     }
 }
@@ -221,7 +234,8 @@ at::Tensor kept_copy(const at::Tensor &tensor)
 {
     PlainCpu guard;
     at::Tensor copy = tensor.clone();
-    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+        copy.unsafeGetTensorImpl()->set_wrapped_number(true);
     return copy;
 }
 
@@ -242,4 +256,4 @@ void zero(const c10::IValue &value)
     });
 }
 
-}  // namespace phantora
+} // namespace phantora

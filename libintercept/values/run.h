@@ -1,7 +1,7 @@
 /* run.h - runs one small operator on the CPU, over the bytes of the device tensors.
  *
- * Why it exists: what has to be set up around an operator so that the job cannot notice: no autograd, no modes, no warnings,
- * no draw from the job's own generators, and no exception.  */
+ * Why it exists: what has to be set up around an operator so that the job cannot notice: no
+ * autograd, no modes, no warnings, no draw from the job's own generators, and no exception.  */
 #ifndef PHANTORA_VALUES_RUN_H
 #define PHANTORA_VALUES_RUN_H
 #include <ATen/core/Generator.h>
@@ -15,15 +15,18 @@
 
 #include "operators.h"
 
-namespace phantora {
+namespace phantora
+{
 
 /* The job's warnings come from its own operator; the same operator on the CPU would repeat them. */
 struct Silence : c10::WarningHandler {
     void process(const c10::Warning &) override {}
 };
 
-/* No helpers: they are the job's, ranks are many and processors few, and waiting for one that is busy costs more than the work. */
-class OneThread {
+/* No helpers: they are the job's, ranks are many and processors few, and waiting for one that is
+ * busy costs more than the work. */
+class OneThread
+{
 public:
     OneThread();
     ~OneThread();
@@ -32,13 +35,15 @@ private:
     int before_;
 };
 
-/* Whatever modes, autograd or transforms surround the job's operator, here only plain CPU kernels are called. */
+/* Whatever modes, autograd or transforms surround the job's operator, here only plain CPU kernels
+ * are called. */
 struct PlainCpu {
     OneThread alone;
     at::DisableRecordFunctionGuard unrecorded;
-    c10::impl::ForceDispatchKeyGuard plain{
-        c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
-        c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::python_ks};
+    c10::impl::ForceDispatchKeyGuard plain{c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+                                           c10::default_excluded_set |
+                                               c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                               c10::python_ks};
     Silence silence;
     c10::WarningUtils::WarningHandlerGuard silent{&silence};
 };
@@ -48,16 +53,21 @@ struct Counts {
 };
 extern Counts counts;
 
-/* A generator that gives the same numbers whenever the device generator that the operator would draw from is in the same
- * state; nullopt when that cannot be read. Call before the operator draws. `place` tells operators apart that find it in one state. */
-std::optional<at::Generator> stand_in_generator(const Operator &op, c10::ArrayRef<c10::IValue> inputs, uint64_t place = 0);
+/* A generator that gives the same numbers whenever the device generator that the operator would
+ * draw from is in the same state; nullopt when that cannot be read. Call before the operator draws.
+ * `place` tells operators apart that find it in one state. */
+std::optional<at::Generator> stand_in_generator(const Operator &op,
+                                                c10::ArrayRef<c10::IValue> inputs,
+                                                uint64_t place = 0);
 
-/* Runs `op` on the aliases of `inputs` and writes what it gives into `outputs`. False when it cannot be done: fresh outputs
- * are then zero. Device memory involved must have been settled (Face::before_read). */
+/* Runs `op` on the aliases of `inputs` and writes what it gives into `outputs`. False when it
+ * cannot be done: fresh outputs are then zero. Device memory involved must have been settled
+ * (Face::before_read). */
 bool run(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs,
          const std::optional<at::Generator> &generator);
 
-/* The number that the host will read back within `op` (Operator::read_back); 0 when it cannot be computed. */
+/* The number that the host will read back within `op` (Operator::read_back); 0 when it cannot be
+ * computed. */
 int64_t number_read_back(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
 
 /* A copy of a CPU tensor, as far as operators can tell. */
@@ -66,5 +76,5 @@ at::Tensor kept_copy(const at::Tensor &tensor);
 /* Makes every small device tensor in `value` zero. */
 void zero(const c10::IValue &value);
 
-}  // namespace phantora
+} // namespace phantora
 #endif

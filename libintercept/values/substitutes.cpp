@@ -1,5 +1,6 @@
-/* substitutes.cpp - see substitutes.h. Each follows the operator's definition in ATen's native_functions.yaml and derivatives
- * (2.11), computed plainly in float: small tensors need no clever kernels. */
+/* substitutes.cpp - see substitutes.h. Each follows the operator's definition in ATen's
+ * native_functions.yaml and derivatives (2.11), computed plainly in float: small tensors need no
+ * clever kernels. */
 #include "substitutes.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +9,8 @@
 #include <array>
 #include <unordered_map>
 
-namespace phantora {
+namespace phantora
+{
 
 const c10::IValue &Call::operator[](const char *name) const
 {
@@ -20,17 +22,22 @@ const c10::IValue &Call::operator[](const char *name) const
 std::optional<at::Tensor> Call::optional(const char *name) const
 {
     const c10::IValue &value = (*this)[name];
-    return value.isTensor() && value.toTensor().defined() ? std::optional(value.toTensor()) : std::nullopt;
+    return value.isTensor() && value.toTensor().defined() ? std::optional(value.toTensor())
+                                                          : std::nullopt;
 }
 
-namespace {
+namespace
+{
 
 using Results = std::vector<c10::IValue>;
 using at::Tensor;
 
-Tensor wide(const Tensor &tensor) { return c10::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor; }
+Tensor wide(const Tensor &tensor)
+{
+    return c10::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
+}
 
-/* ---- convolutions ------------------------------------------------------------------------------------------------------- */
+/* ---- convolutions ---- */
 Tensor convolve(const Call &call, bool transposed = false)
 {
     Tensor input = call.tensor("self");
@@ -45,8 +52,9 @@ Tensor convolve(const Call &call, bool transposed = false)
     }
     if (!groups) groups = input.size(1); /* depthwise: a filter for every channel */
     if (bias) bias = wide(*bias);
-    return at::convolution(wide(input), wide(call.tensor("weight")), bias, stride, call["padding"].toIntVector(),
-                           call["dilation"].toIntVector(), transposed, output_padding, groups);
+    return at::convolution(wide(input), wide(call.tensor("weight")), bias, stride,
+                           call["padding"].toIntVector(), call["dilation"].toIntVector(),
+                           transposed, output_padding, groups);
 }
 
 Results convolution(const Call &call) { return {convolve(call)}; }
@@ -55,29 +63,32 @@ Results convolution_relu(const Call &call) { return {convolve(call).relu()}; }
 Results convolution_add_relu(const Call &call)
 {
     const c10::IValue &alpha = call["alpha"];
-    return {convolve(call).add(wide(call.tensor("z")), alpha.isNone() ? c10::Scalar(1) : alpha.toScalar()).relu()};
+    return {convolve(call)
+                .add(wide(call.tensor("z")), alpha.isNone() ? c10::Scalar(1) : alpha.toScalar())
+                .relu()};
 }
 
-/* ---- normalisation ------------------------------------------------------------------------------------------------------ */
+/* ---- normalisation ---- */
 Results batch_norm(const Call &call)
 {
-    auto results = at::native_batch_norm(call.tensor("input"), call.tensor("weight"), call.optional("bias"),
-                                         call.optional("running_mean"), call.optional("running_var"),
-                                         call["training"].toBool(), call["exponential_average_factor"].toDouble(),
-                                         call["epsilon"].toDouble());
+    auto results = at::native_batch_norm(
+        call.tensor("input"), call.tensor("weight"), call.optional("bias"),
+        call.optional("running_mean"), call.optional("running_var"), call["training"].toBool(),
+        call["exponential_average_factor"].toDouble(), call["epsilon"].toDouble());
     return {std::get<0>(results), std::get<1>(results), std::get<2>(results), {}};
 }
 
 Results batch_norm_backward(const Call &call)
 {
-    auto results = at::native_batch_norm_backward(call.tensor("grad_output"), call.tensor("input"), call.tensor("weight"),
-                                                  call.optional("running_mean"), call.optional("running_var"),
-                                                  call.optional("save_mean"), call.optional("save_var"), true,
-                                                  call["epsilon"].toDouble(), {true, true, true});
+    auto results = at::native_batch_norm_backward(
+        call.tensor("grad_output"), call.tensor("input"), call.tensor("weight"),
+        call.optional("running_mean"), call.optional("running_var"), call.optional("save_mean"),
+        call.optional("save_var"), true, call["epsilon"].toDouble(), {true, true, true});
     return {std::get<0>(results), std::get<1>(results), std::get<2>(results)};
 }
 
-/* The synchronised batch norm comes in pieces: statistics of one rank's part, of all parts, and their use. */
+/* The synchronised batch norm comes in pieces: statistics of one rank's part, of all parts, and
+ * their use. */
 std::vector<int64_t> all_but_channels(const Tensor &tensor)
 {
     std::vector<int64_t> axes;
@@ -103,13 +114,16 @@ Results batch_norm_stats(const Call &call)
 Results batch_norm_gather_stats(const Call &call)
 {
     Tensor mean = wide(call.tensor("mean")), counts;
-    if (call.schema.name() == "aten::batch_norm_gather_stats_with_counts") counts = call.tensor("counts").to(mean.scalar_type());
-    else counts = at::full({mean.size(0)}, call["count"].toInt(), mean.options());
+    if (call.schema.name() == "aten::batch_norm_gather_stats_with_counts")
+        counts = call.tensor("counts").to(mean.scalar_type());
+    else
+        counts = at::full({mean.size(0)}, call["count"].toInt(), mean.options());
     double eps = call["eps"].toDouble(), momentum = call["momentum"].toDouble();
     Tensor share = counts.reshape({-1, 1}) / counts.sum();
     Tensor all = (mean * share).sum(0);
     Tensor variance = ((call.tensor("invstd").pow(-2) - eps + (mean - all).pow(2)) * share).sum(0);
-    if (auto running = call.optional("running_mean")) running->mul_(1 - momentum).add_(all, momentum);
+    if (auto running = call.optional("running_mean"))
+        running->mul_(1 - momentum).add_(all, momentum);
     if (auto running = call.optional("running_var"))
         running->mul_(1 - momentum).add_(variance * (counts.sum() / (counts.sum() - 1)), momentum);
     return {all, (variance + eps).rsqrt()};
@@ -118,7 +132,8 @@ Results batch_norm_gather_stats(const Call &call)
 Results batch_norm_elemt(const Call &call)
 {
     Tensor input = wide(call.tensor("input"));
-    Tensor result = (input - by_channel(call.tensor("mean"), input)) * by_channel(call.tensor("invstd"), input);
+    Tensor result =
+        (input - by_channel(call.tensor("mean"), input)) * by_channel(call.tensor("invstd"), input);
     if (auto weight = call.optional("weight")) result = result * by_channel(*weight, input);
     if (auto bias = call.optional("bias")) result = result + by_channel(*bias, input);
     return {result};
@@ -128,14 +143,16 @@ Results batch_norm_backward_reduce(const Call &call)
 {
     Tensor input = wide(call.tensor("input")), gradient = wide(call.tensor("grad_out"));
     auto axes = all_but_channels(input);
-    Tensor sum = gradient.sum(axes), product = (gradient * (input - by_channel(call.tensor("mean"), input))).sum(axes);
+    Tensor sum = gradient.sum(axes),
+           product = (gradient * (input - by_channel(call.tensor("mean"), input))).sum(axes);
     return {sum, product, product * call.tensor("invstd"), sum};
 }
 
 Results batch_norm_backward_elemt(const Call &call)
 {
     Tensor input = wide(call.tensor("input")), gradient = wide(call.tensor("grad_out"));
-    Tensor count = call.tensor("count").sum().to(input.scalar_type()), scale = by_channel(call.tensor("invstd"), input);
+    Tensor count = call.tensor("count").sum().to(input.scalar_type()),
+           scale = by_channel(call.tensor("invstd"), input);
     Tensor centred = input - by_channel(call.tensor("mean"), input);
     Tensor result = gradient - by_channel(call.tensor("sum_dy"), input) / count -
                     centred * scale.pow(2) * by_channel(call.tensor("sum_dy_xmu"), input) / count;
@@ -146,7 +163,8 @@ Results batch_norm_backward_elemt(const Call &call)
 
 Results rms_norm_backward(const Call &call)
 {
-    Tensor input = wide(call.tensor("input")), gradient = wide(call.tensor("grad_out")), scale = wide(call.tensor("rstd"));
+    Tensor input = wide(call.tensor("input")), gradient = wide(call.tensor("grad_out")),
+           scale = wide(call.tensor("rstd"));
     Tensor normal = input * scale, weighted = gradient;
     auto shape = call["normalized_shape"].toIntVector();
     std::vector<int64_t> inner, outer;
@@ -160,25 +178,29 @@ Results rms_norm_backward(const Call &call)
     return {scale * (weighted - normal * (weighted * normal).mean(inner, true)), weight_gradient};
 }
 
-/* ---- attention ---------------------------------------------------------------------------------------------------------- */
+/* ---- attention ---- */
 struct Attention {
     Tensor query, key, value, scores, chances; /* key and value repeated for grouped queries */
     double scale;
     int64_t group;
 
     explicit Attention(const Call &call)
-        : query(wide(call.tensor("query"))), key(wide(call.tensor("key"))), value(wide(call.tensor("value")))
+        : query(wide(call.tensor("query"))), key(wide(call.tensor("key"))),
+          value(wide(call.tensor("value")))
     {
         TORCH_CHECK(call["dropout_p"].toDouble() == 0, "attention with dropout has no values");
-        scale = call["scale"].isNone() ? 1 / std::sqrt(static_cast<double>(query.size(-1))) : call["scale"].toDouble();
+        scale = call["scale"].isNone() ? 1 / std::sqrt(static_cast<double>(query.size(-1)))
+                                       : call["scale"].toDouble();
         group = query.size(1) / key.size(1);
-        if (group > 1) key = key.repeat_interleave(group, 1), value = value.repeat_interleave(group, 1);
+        if (group > 1)
+            key = key.repeat_interleave(group, 1), value = value.repeat_interleave(group, 1);
         scores = query.matmul(key.transpose(-2, -1)) * scale;
         for (const auto &argument : call.schema.arguments())
             if (argument.name() == "attn_bias")
                 if (auto bias = call.optional("attn_bias")) scores = scores + wide(*bias);
         if (call["is_causal"].toBool())
-            scores = scores.masked_fill(at::ones({scores.size(-2), scores.size(-1)}, at::kBool).triu(1), -INFINITY);
+            scores = scores.masked_fill(
+                at::ones({scores.size(-2), scores.size(-1)}, at::kBool).triu(1), -INFINITY);
         chances = scores.softmax(-1);
     }
 
@@ -209,31 +231,40 @@ Results attention_backward(const Call &call)
     results[1] = one.ungrouped(by_score.transpose(-2, -1).matmul(one.query) * one.scale);
     results[2] = one.ungrouped(one.chances.transpose(-2, -1).matmul(gradient));
     if (efficient)
-        if (auto bias = call.optional("attn_bias")) results[3] = by_score.sum_to_size(bias->sizes());
+        if (auto bias = call.optional("attn_bias"))
+            results[3] = by_score.sum_to_size(bias->sizes());
     return results;
 }
 
-/* ---- the rest ----------------------------------------------------------------------------------------------------------- */
+/* ---- the rest ---- */
 Results dropout(const Call &call)
 {
     Tensor input = call.tensor("input");
     const c10::IValue &train = call["train"];
     double rate = call["p"].toDouble();
-    if (!train.isNone() && !train.toBool()) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
-    Tensor kept = at::empty(input.sizes(), input.options().dtype(at::kFloat)).bernoulli_(1 - rate, call.generator).to(at::kBool);
-    return {rate == 1 ? at::zeros_like(input) : (wide(input) * kept / (1 - rate)).to(input.scalar_type()), kept};
+    if (!train.isNone() && !train.toBool())
+        return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+    Tensor kept = at::empty(input.sizes(), input.options().dtype(at::kFloat))
+                      .bernoulli_(1 - rate, call.generator)
+                      .to(at::kBool);
+    return {rate == 1 ? at::zeros_like(input)
+                      : (wide(input) * kept / (1 - rate)).to(input.scalar_type()),
+            kept};
 }
 
-/* The CPU's exists for floats alone. In integers as the GPU's is: ATen's native/cuda/SummaryOps.cu, getBin. */
+/* The CPU's exists for floats alone. In integers as the GPU's is: ATen's native/cuda/SummaryOps.cu,
+ * getBin. */
 Results histogram(const Call &call)
 {
     Tensor self = call.tensor("self");
     int64_t bins = call["bins"].toInt();
     if (!c10::isIntegralType(self.scalar_type(), false))
-        return {at::histc(wide(self), bins, call["min"].toScalar(), call["max"].toScalar()).to(self.scalar_type())};
+        return {at::histc(wide(self), bins, call["min"].toScalar(), call["max"].toScalar())
+                    .to(self.scalar_type())};
     int64_t low = call["min"].toScalar().toLong(), high = call["max"].toScalar().toLong();
     Tensor values = self.reshape(-1).to(at::kLong);
-    if (low == high && values.numel()) low = values.min().item<int64_t>(), high = values.max().item<int64_t>();
+    if (low == high && values.numel())
+        low = values.min().item<int64_t>(), high = values.max().item<int64_t>();
     if (low == high) low--, high++;
     values = values.masked_select((values >= low).logical_and(values <= high));
     Tensor bin = (values - low).mul(bins).floor_divide(high - low).clamp_max(bins - 1);
@@ -274,7 +305,7 @@ const std::unordered_map<std::string, Substitute> kSubstitutes = {
     {"aten::bmm.dtype", product},
 };
 
-}  // namespace
+} // namespace
 
 Substitute find_substitute(const std::string &name, const std::string &overload)
 {
@@ -282,4 +313,4 @@ Substitute find_substitute(const std::string &name, const std::string &overload)
     return found == kSubstitutes.end() ? nullptr : found->second;
 }
 
-}  // namespace phantora
+} // namespace phantora

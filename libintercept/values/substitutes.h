@@ -1,7 +1,8 @@
 /* substitutes.h - operators that exist on CUDA alone, said with operators that the CPU has.
  *
- * Why it exists: on a GPU PyTorch goes through cuDNN's convolutions and norms and fused attention, which have no CPU kernel by
- * that name; without these a small model that uses them would compute zeros. */
+ * Why it exists: on a GPU PyTorch goes through cuDNN's convolutions and norms and fused attention,
+ * which have no CPU kernel by that name; without these a small model that uses them would compute
+ * zeros. */
 #ifndef PHANTORA_VALUES_SUBSTITUTES_H
 #define PHANTORA_VALUES_SUBSTITUTES_H
 #include <ATen/core/Generator.h>
@@ -12,7 +13,8 @@
 #include <string>
 #include <vector>
 
-namespace phantora {
+namespace phantora
+{
 
 /* One call: the arguments, already CPU tensors, by their names in the schema. */
 struct Call {
@@ -20,16 +22,18 @@ struct Call {
     c10::ArrayRef<c10::IValue> arguments;
     const std::optional<at::Generator> &generator;
 
-    const c10::IValue &operator[](const char *name) const; /* throws c10::Error when the schema has no such argument */
+    /* throws c10::Error when the schema has no such argument */
+    const c10::IValue &operator[](const char *name) const;
     at::Tensor tensor(const char *name) const { return (*this)[name].toTensor(); }
     std::optional<at::Tensor> optional(const char *name) const;
 };
 
-/* Gives the operator's results in order; what is not a tensor, or has no value, may be None. Throws what ATen throws. */
+/* Gives the operator's results in order; what is not a tensor, or has no value, may be None. Throws
+ * what ATen throws. */
 using Substitute = std::vector<c10::IValue> (*)(const Call &call);
 
 /* By the operator's name and overload ("aten::mm", "dtype"); nullptr when there is none. */
 Substitute find_substitute(const std::string &name, const std::string &overload);
 
-}  // namespace phantora
+} // namespace phantora
 #endif

@@ -10,7 +10,8 @@
 
 #include "face.h"
 
-namespace phantora {
+namespace phantora
+{
 
 size_t span_bytes(const at::Tensor &tensor)
 {
@@ -24,7 +25,8 @@ size_t span_bytes(const at::Tensor &tensor)
 
 void *address(const at::Tensor &tensor)
 {
-    /* Not data_ptr(): that would materialise copy-on-write storage, and throws for tensors without any. */
+    /* Not data_ptr(): that would materialise copy-on-write storage, and throws for tensors without
+     * any. */
     const auto &storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
     auto *base = static_cast<char *>(const_cast<void *>(storage.data()));
     return base ? base + tensor.storage_offset() * tensor.element_size() : nullptr;
@@ -32,13 +34,17 @@ void *address(const at::Tensor &tensor)
 
 /* Tensors with any of these are wrappers, or have no bytes. */
 static constexpr c10::DispatchKeySet kWrapped = c10::DispatchKeySet({
-    c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
-    c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::ZeroTensor,
+    c10::DispatchKey::Python,
+    c10::DispatchKey::Functionalize,
+    c10::DispatchKey::FuncTorchBatched,
+    c10::DispatchKey::FuncTorchGradWrapper,
+    c10::DispatchKey::ZeroTensor,
 });
 
 bool is_plain(const at::Tensor &tensor)
 {
-    return !tensor.key_set().has_any(kWrapped) && tensor.layout() == c10::kStrided && !tensor.is_meta() && tensor.has_storage() &&
+    return !tensor.key_set().has_any(kWrapped) && tensor.layout() == c10::kStrided &&
+           !tensor.is_meta() && tensor.has_storage() &&
            !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
@@ -51,16 +57,21 @@ Size size_of(const at::Tensor &tensor)
     size_t limit = tensor.dim() == 1 && tensor.scalar_type() == at::kByte ? kObjectBytes
                    : face.balanced && is_index(tensor)                    ? kIndexBytes
                                                                           : kSmallBytes;
-    if (static_cast<size_t>(impl->numel()) * impl->itemsize() > limit || span_bytes(tensor) > limit) return Size::kLarge;
+    if (static_cast<size_t>(impl->numel()) * impl->itemsize() > limit || span_bytes(tensor) > limit)
+        return Size::kLarge;
     return impl->numel() == 0 || face.is_device(address(tensor)) ? Size::kSmall : Size::kOpaque;
 }
 
-bool is_index(const at::Tensor &tensor) { return c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true); }
+bool is_index(const at::Tensor &tensor)
+{
+    return c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+}
 
 bool readable_zeros(const at::Tensor &tensor)
 {
-    return on_device(tensor) && size_of(tensor) == Size::kLarge && tensor.is_floating_point() && tensor.nbytes() <= kIndexBytes &&
-           span_bytes(tensor) <= kIndexBytes && face.is_device(address(tensor));
+    return on_device(tensor) && size_of(tensor) == Size::kLarge && tensor.is_floating_point() &&
+           tensor.nbytes() <= kIndexBytes && span_bytes(tensor) <= kIndexBytes &&
+           face.is_device(address(tensor));
 }
 
 void settle(const c10::IValue &value, bool written, bool touched)
@@ -74,7 +85,7 @@ void settle(const c10::IValue &value, bool written, bool touched)
     });
 }
 
-/* ---- which bytes are known ------------------------------------------------------------------------------------------------ */
+/* ---- which bytes are known ---- */
 template <class Visit>
 static void each_run(const at::Tensor &tensor, Visit visit)
 {
@@ -82,19 +93,24 @@ static void each_run(const at::Tensor &tensor, Visit visit)
     if (!on_device(tensor) || !tensor.has_storage() || tensor.numel() == 0) return;
     auto *base = static_cast<char *>(address(tensor));
     size_t run = tensor.element_size();
-    if (tensor.is_non_overlapping_and_dense()) return visit(base, run * static_cast<size_t>(tensor.numel()));
-    std::vector<std::pair<int64_t, int64_t>> dims; /* stride in bytes, size; the inner ones become part of the run */
+    if (tensor.is_non_overlapping_and_dense())
+        return visit(base, run * static_cast<size_t>(tensor.numel()));
+    /* stride in bytes, size; the inner ones become part of the run */
+    std::vector<std::pair<int64_t, int64_t>> dims;
     for (int64_t i = 0; i < tensor.dim(); i++)
-        if (tensor.size(i) > 1 && tensor.stride(i) > 0) dims.emplace_back(tensor.stride(i) * tensor.element_size(), tensor.size(i));
+        if (tensor.size(i) > 1 && tensor.stride(i) > 0)
+            dims.emplace_back(tensor.stride(i) * tensor.element_size(), tensor.size(i));
     std::sort(dims.begin(), dims.end());
     size_t inner = 0;
-    for (; inner < dims.size() && dims[inner].first == static_cast<int64_t>(run); inner++) run *= static_cast<size_t>(dims[inner].second);
+    for (; inner < dims.size() && dims[inner].first == static_cast<int64_t>(run); inner++)
+        run *= static_cast<size_t>(dims[inner].second);
     int64_t runs = 1;
     for (size_t i = inner; i < dims.size(); i++) runs *= dims[i].second;
     if (runs > kMostRuns) return visit(base, span_bytes(tensor));
     for (int64_t i = 0; i < runs; i++) {
         int64_t offset = 0, rest = i;
-        for (size_t d = inner; d < dims.size(); d++) offset += rest % dims[d].second * dims[d].first, rest /= dims[d].second;
+        for (size_t d = inner; d < dims.size(); d++)
+            offset += rest % dims[d].second * dims[d].first, rest /= dims[d].second;
         visit(base + offset, run);
     }
 }
@@ -106,7 +122,9 @@ bool any_unknown(const c10::IValue &value)
     bool found = false;
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (found || !on_device(tensor) || wrapped(tensor)) return;
-        each_run(tensor, [&](const char *at, size_t bytes) { found = found || face.any_unknown(at, bytes); });
+        each_run(tensor, [&](const char *at, size_t bytes) {
+            found = found || face.any_unknown(at, bytes);
+        });
     });
     return found;
 }
@@ -115,7 +133,9 @@ void mark(const c10::IValue &value, bool unknown)
 {
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (!on_device(tensor) || wrapped(tensor)) return;
-        each_run(tensor, [&](const char *at, size_t bytes) { (unknown ? face.unknown : face.known)(at, bytes); });
+        each_run(tensor, [&](const char *at, size_t bytes) {
+            (unknown ? face.unknown : face.known)(at, bytes);
+        });
     });
 }
 
@@ -123,10 +143,12 @@ at::Tensor alias(const at::Tensor &tensor)
 {
     if (!on_device(tensor)) return tensor;
     auto options = at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU);
-    /* An empty one may grow: what the GPU's algorithm leaves out (ranks of a least squares solution) the CPU's may compute. */
+    /* An empty one may grow: what the GPU's algorithm leaves out (ranks of a least squares
+     * solution) the CPU's may compute. */
     if (!tensor.numel()) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
     at::Tensor same = at::from_blob(address(tensor), tensor.sizes(), tensor.strides(), options);
-    if (tensor.is_conj()) same._set_conj(true); /* bytes that stand for their conjugates or negatives still do */
+    /* bytes that stand for their conjugates or negatives still do */
+    if (tensor.is_conj()) same._set_conj(true);
     if (tensor.is_neg()) same._set_neg(true);
     return same;
 }
@@ -145,4 +167,4 @@ c10::IValue on_cpu(const c10::IValue &value)
     return value;
 }
 
-}  // namespace phantora
+} // namespace phantora

@@ -1,9 +1,11 @@
-/* trace.cpp - tells the trace's log of framework operators, of the collective they stand for, and of steps.
+/* trace.cpp - tells the trace's log of framework operators, of the collective they stand for, and
+ * of steps.
  *
- * Why it exists: a trace without operators shows kernels that nobody asked for. They come from a callback of its own, registered
- * only when the process is traced, so that other runs do not pay for it; PyTorch's own profiler is told of the same scopes.
- * What describes a collective is what that profiler writes into its traces: PyTorch hands it down in thread-local debug
- * information while a process group works. */
+ * Why it exists: a trace without operators shows kernels that nobody asked for. They come from a
+ * callback of its own, registered only when the process is traced, so that other runs do not pay
+ * for it; PyTorch's own profiler is told of the same scopes. What describes a collective is what
+ * that profiler writes into its traces: PyTorch hands it down in thread-local debug information
+ * while a process group works. */
 #include <ATen/record_function.h>
 #include <dlfcn.h>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
@@ -13,16 +15,20 @@
 
 #include "trace.h"
 
-namespace phantora {
-namespace {
+namespace phantora
+{
+namespace
+{
 
 int (*wanted)();
 void (*begin)(int kind, const char *name, const char *description);
 void (*end)(int ends_step);
 
-enum Kind { kFunction, kBackward, kUser };       /* tracelog.c */
-constexpr const char *kStepEnds = "Optimizer.step#"; /* torch/optim/optimizer.py, profile_hook_step */
-constexpr size_t kMostRanks = 30; /* lists longer than this are cut short: kTruncatLength of torch/csrc/profiler/util.cpp */
+enum Kind { kFunction, kBackward, kUser }; /* tracelog.c */
+/* torch/optim/optimizer.py, profile_hook_step */
+constexpr const char *kStepEnds = "Optimizer.step#";
+/* lists longer than this are cut short: kTruncatLength of torch/csrc/profiler/util.cpp */
+constexpr size_t kMostRanks = 30;
 
 template <typename T>
 std::string list(const std::vector<T> &values)
@@ -54,7 +60,8 @@ std::string describe(const torch::ParamCommsDebugInfo &info)
     return "\"Collective name\": " + quoted(info.getCollectiveName()) +
            ", \"In msg nelems\": " + std::to_string(info.getInMessageNelems()) +
            ", \"Out msg nelems\": " + std::to_string(info.getOutMessageNelems()) +
-           ", \"Group size\": " + std::to_string(info.getWorldSize()) + ", \"dtype\": " + quoted(c10::toString(info.getDType())) +
+           ", \"Group size\": " + std::to_string(info.getWorldSize()) +
+           ", \"dtype\": " + quoted(c10::toString(info.getDType())) +
            ", \"In split size\": " + quoted(list(info.getInputSplitSizes())) +
            ", \"Out split size\": " + quoted(list(info.getOutputSplitSizes())) +
            ", \"Process Group Name\": " + quoted(info.getProcessGroupName()) +
@@ -64,7 +71,9 @@ std::string describe(const torch::ParamCommsDebugInfo &info)
 
 Kind kind_of(at::RecordScope scope)
 {
-    return scope == at::RecordScope::USER_SCOPE ? kUser : scope == at::RecordScope::BACKWARD_FUNCTION ? kBackward : kFunction;
+    return scope == at::RecordScope::USER_SCOPE          ? kUser
+           : scope == at::RecordScope::BACKWARD_FUNCTION ? kBackward
+                                                         : kFunction;
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function)
@@ -74,10 +83,12 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function
         std::string description;
         if (std::strcmp(name, "record_param_comms") == 0) {
             auto *base = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PARAM_COMMS_INFO);
-            if (auto *info = dynamic_cast<const torch::ParamCommsDebugInfo *>(base)) description = describe(*info);
+            if (auto *info = dynamic_cast<const torch::ParamCommsDebugInfo *>(base))
+                description = describe(*info);
         }
         begin(kind_of(function.scope()), name, description.empty() ? nullptr : description.c_str());
-    } catch (const std::exception &) { /* out of memory: the job's own next allocation will say so */
+    } catch (
+        const std::exception &) { /* out of memory: the job's own next allocation will say so */
         begin(kFunction, "", nullptr);
     }
     return nullptr;
@@ -85,11 +96,12 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function
 
 void on_end(const at::RecordFunction &function, at::ObserverContext *)
 {
-    bool step = function.scope() == at::RecordScope::USER_SCOPE && std::strncmp(function.name(), kStepEnds, std::strlen(kStepEnds)) == 0;
+    bool step = function.scope() == at::RecordScope::USER_SCOPE &&
+                std::strncmp(function.name(), kStepEnds, std::strlen(kStepEnds)) == 0;
     end(step);
 }
 
-}  // namespace
+} // namespace
 
 bool start_trace()
 {
@@ -97,11 +109,15 @@ bool start_trace()
         pointer = reinterpret_cast<std::decay_t<decltype(pointer)>>(dlsym(RTLD_DEFAULT, name));
         return pointer != nullptr;
     };
-    if (!find(wanted, "phantora_trace_wanted") || !find(begin, "phantora_trace_operator_begin") || !find(end, "phantora_trace_operator_end")) return true;
+    if (!find(wanted, "phantora_trace_wanted") || !find(begin, "phantora_trace_operator_begin") ||
+        !find(end, "phantora_trace_operator_end"))
+        return true;
     if (!wanted()) return true;
-    auto handle = at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
-                                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+    auto handle = at::addGlobalCallback(
+        at::RecordFunctionCallback(on_start, on_end)
+            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                     at::RecordScope::USER_SCOPE}));
     return handle != at::INVALID_CALLBACK_HANDLE;
 }
 
-}  // namespace phantora
+} // namespace phantora

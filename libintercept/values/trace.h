@@ -2,10 +2,12 @@
 #ifndef PHANTORA_VALUES_TRACE_H
 #define PHANTORA_VALUES_TRACE_H
 
-namespace phantora {
+namespace phantora
+{
 
-/* Starts telling the interceptor of operators and steps if it wants them. False when torch refuses. */
+/* Starts telling the interceptor of operators and steps if it wants them. False when torch refuses.
+ */
 bool start_trace();
 
-}  // namespace phantora
+} // namespace phantora
 #endif

@@ -1,8 +1,10 @@
 /* weigh.cpp - what it costs the job that its operators are observed.
  *
- * Why it exists: a leader records the job's own host time between calls, and observes every operator of PyTorch meanwhile. What
- * we do about one is timed and taken off. But PyTorch packs the operator's arguments before it calls us, and looks for observers: so
- * one operator is run many times, observed and not, and the difference of the job's time as it is recorded is taken off as well. */
+ * Why it exists: a leader records the job's own host time between calls, and observes every
+ * operator of PyTorch meanwhile. What we do about one is timed and taken off. But PyTorch packs the
+ * operator's arguments before it calls us, and looks for observers: so one operator is run many
+ * times, observed and not, and the difference of the job's time as it is recorded is taken off as
+ * well. */
 #include "weigh.h"
 
 #include <ATen/core/Tensor.h>
@@ -15,11 +17,14 @@
 
 #include "face.h"
 
-namespace phantora {
-namespace {
+namespace phantora
+{
+namespace
+{
 
 constexpr int kOperators = 256, kRounds = 24;
-constexpr uint64_t kInterruptedNs = 20000; /* we never take that long: the thread did not run meanwhile */
+/* we never take that long: the thread did not run meanwhile */
+constexpr uint64_t kInterruptedNs = 20000;
 enum { kNever, kNow, kDone };
 
 uint64_t now_ns()
@@ -49,15 +54,17 @@ uint64_t weigh()
     return with > without ? static_cast<uint64_t>(with - without) / kOperators : 0;
 }
 
-}  // namespace
+} // namespace
 
 uint64_t weight_ns()
 {
     static std::atomic<int> state{kNever};
     static std::atomic<uint64_t> weight{0};
     int expected = kNever;
-    if (state.load(std::memory_order_relaxed) == kNever && state.compare_exchange_strong(expected, kNow)) {
-        weight.store(weigh()); /* the operators that it runs come here as well, and weigh nothing yet */
+    if (state.load(std::memory_order_relaxed) == kNever &&
+        state.compare_exchange_strong(expected, kNow)) {
+        /* the operators that it runs come here as well, and weigh nothing yet */
+        weight.store(weigh());
         state.store(kDone);
     }
     return weight.load(std::memory_order_relaxed);
@@ -71,4 +78,4 @@ Watched::~Watched()
     face.observed(before_ns_ + (ours < kInterruptedNs ? ours : 0));
 }
 
-}  // namespace phantora
+} // namespace phantora

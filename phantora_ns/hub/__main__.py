@@ -1,8 +1,8 @@
 """`python -m phantora_ns.hub RUN_DIR`: the hub as a process.
 
-Why it exists: the launcher starts the hub before the job and ends it after. It prints "ready" once clients may connect, and on
-SIGTERM writes RUN_DIR/hub.json, its part of the report. Exit status: 0 after SIGTERM or SIGINT; 1 with one line on stderr when
-it cannot start.
+Why it exists: the launcher starts the hub before the job and ends it after. It prints "ready" once
+clients may connect, and on SIGTERM writes RUN_DIR/hub.json, its part of the report. Exit status: 0
+after SIGTERM or SIGINT; 1 with one line on stderr when it cannot start.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from phantora_ns.sim.graph import EventGraph
 from phantora_ns.sim.topology import Topology
 
 GC_THRESHOLD = 100_000
-"""Objects are freed by reference count as history is dropped; the collector only has rare circles to find."""
+"""Objects are freed by reference count as history is dropped; the collector only has rare circles
+to find."""
 
 
 def build_hub(run_dir: Path) -> Hub:
-    """The hub of the run that RUN_DIR/run.json describes. Raises OSError, KeyError, ValueError, ConfigError."""
+    """The hub of the run that RUN_DIR/run.json describes. Raises OSError, KeyError, ValueError,
+    ConfigError."""
     run = json.loads((run_dir / "run.json").read_text())
     sync = run.get("sync", "conservative")
     if sync not in ("conservative", "optimistic"):
-        raise ValueError(f"run.json: sync: {sync!r} is neither \"conservative\" nor \"optimistic\"")
+        raise ValueError(f'run.json: sync: {sync!r} is neither "conservative" nor "optimistic"')
     cluster = load_cluster(run["cluster"], nodes=run["nodes"], gpus_per_node=run["gpus_per_node"])
     gpu = load_gpu(cluster.gpu)
     topology = Topology.build(cluster)
@@ -48,15 +50,27 @@ def build_hub(run_dir: Path) -> Hub:
     for at_ns, link, bytes_per_ns in topology.capacity_changes():
         flows.set_capacity(at_ns, link, bytes_per_ns)
     contention = Contention.of(gpu)
-    graph = EventGraph(flows, CollectiveModel(topology, gpu), capacities, beside=contention.collective)
+    graph = EventGraph(
+        flows, CollectiveModel(topology, gpu), capacities, beside=contention.collective
+    )
     kernel_times = KernelTimes(gpu, run.get("databases") or [])
-    recording = run.get("recording")  # what is known of this machine and job; none: nobody measures in this run
+    recording = run.get(
+        "recording"
+    )  # what is known of this machine and job; none: nobody measures in this run
     recorder = None if recording is None else Recorder(run_dir / FILE, recording)
-    hub = Hub(run_dir, graph, kernel_times, nodes=run["nodes"], gpus_per_node=run["gpus_per_node"],
-              drag_permille=Drags(gpu).permille,
-              works=lambda kind, fields: works_of(kind, fields, gpu.multiprocessors).packed(),
-              optimistic=sync == "optimistic", leader=run.get("leader"), recorder=recorder,
-              config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")})
+    hub = Hub(
+        run_dir,
+        graph,
+        kernel_times,
+        nodes=run["nodes"],
+        gpus_per_node=run["gpus_per_node"],
+        drag_permille=Drags(gpu).permille,
+        works=lambda kind, fields: works_of(kind, fields, gpu.multiprocessors).packed(),
+        optimistic=sync == "optimistic",
+        leader=run.get("leader"),
+        recorder=recorder,
+        config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")},
+    )
     if run.get("trace") is not None:
         hub.traces = TraceTimes(run_dir, graph, run["trace"]["ranks"])
     return hub

@@ -1,15 +1,19 @@
 """Kernel times that are awaited: a leader may be about to measure what a simulated rank asks for.
 
-Why it exists: docs/leading.md. While a leader is there, a LOOKUP of a signature that nobody has measured is held back. It is
-answered with the measurement once that comes; or with an estimate, and counted, once the leader cannot come to it any more:
-the leader has left, or could not measure it itself, or waits (directly or not) for the rank that asks. The last is known when
-every client is stuck: blocked in a request, waiting here, or idle outside of our calls. Then the one that is furthest behind
-is given its estimate, and the others go on waiting: what they ask for the leader may still reach.
+Why it exists: docs/leading.md. While a leader is there, a LOOKUP of a signature that nobody has
+measured is held back. It is answered with the measurement once that comes; or with an estimate, and
+counted, once the leader cannot come to it any more: the leader has left, or could not measure it
+itself, or waits (directly or not) for the rank that asks. The last is known when every client is
+stuck: blocked in a request, waiting here, or idle outside of our calls. Then the one that is
+furthest behind is given its estimate, and the others go on waiting: what they ask for the leader
+may still reach.
 
-A held LOOKUP bounds virtual time by the clock of the rank that asks. When all are stuck this bound may be the only thing that
-keeps an answer from the leader; then it is waived, as an idle client's is (hub/horizon.py), before anything is estimated.
+A held LOOKUP bounds virtual time by the clock of the rank that asks. When all are stuck this bound
+may be the only thing that keeps an answer from the leader; then it is waived, as an idle client's
+is (hub/horizon.py), before anything is estimated.
 
-A leader that lives but has not said HELLO yet is known by the lock on RUN_DIR/leader.lock, which it holds for its life.
+A leader that lives but has not said HELLO yet is known by the lock on RUN_DIR/leader.lock, which it
+holds for its life.
 """
 
 from __future__ import annotations
@@ -25,21 +29,32 @@ from phantora_ns.hub.registry import Client, lock_owner
 from phantora_ns.hub.requests import Request
 
 POLL_MS = 10
-"""Between looks at clients that may be idle while a LOOKUP is held; a client that blocks in a request is seen at once."""
+"""Between looks at clients that may be idle while a LOOKUP is held; a client that blocks in a
+request is seen at once."""
 STILL_S = 0.5  # as horizon.LEADER_STILL_SAMPLES
-"""A leader whose clock stands still for this long, and whose process tree sleeps, is blocked outside of our calls. Loading
-modules and compiling keep a processor busy or a child at work; a wait on a socket does not."""
+"""A leader whose clock stands still for this long, and whose process tree sleeps, is blocked
+outside of our calls. Loading modules and compiling keep a processor busy or a child at work; a wait
+on a socket does not."""
 ARRIVAL_S = 30.0
-"""Ranks that have not come yet may be what the others wait for, and importing torch takes long on a busy machine; after this
-long without any event nobody is expected any more."""
+"""Ranks that have not come yet may be what the others wait for, and importing torch takes long on a
+busy machine; after this long without any event nobody is expected any more."""
 
 
 class Held(Request):
-    """A LOOKUP that is not answered yet. `signature`: (kind, fields), `rest`: what else the estimators are told."""
+    """A LOOKUP that is not answered yet. `signature`: (kind, fields), `rest`: what else the
+    estimators are told."""
 
     __slots__ = ("key", "token", "signature", "rest", "clock_ns", "waived")
 
-    def __init__(self, client: Client, number: int, key: int, token: bytes, signature: tuple[int, list], rest: tuple) -> None:
+    def __init__(
+        self,
+        client: Client,
+        number: int,
+        key: int,
+        token: bytes,
+        signature: tuple[int, list],
+        rest: tuple,
+    ) -> None:
         super().__init__(client, number)
         self.key = key
         self.token = token
@@ -53,7 +68,8 @@ class Held(Request):
         return None
 
     def bound_ns(self) -> int | None:
-        """The rank goes on where it asked, unless everybody else would stand still because of that."""
+        """The rank goes on where it asked, unless everybody else would stand still because of
+        that."""
         return None if self.waived else self.clock_ns
 
     def floor_ns(self) -> int:
@@ -75,7 +91,8 @@ class Awaiting:
         self.estimated: Counter[int] = Counter()
         """LOOKUPs that waited and were estimated all the same, by rank."""
         self.unknown: dict[bytes, tuple[tuple[int, list], set[int]]] = {}
-        """Signatures that were answered without a measurement, and the ranks that asked. They may have been measured since."""
+        """Signatures that were answered without a measurement, and the ranks that asked. They may
+        have been measured since."""
         self.led: set[int] = set()
         """Ranks that came as leaders, each once."""
         self._lock_path = run_dir / "leader.lock"
@@ -121,7 +138,9 @@ class Awaiting:
 
     def guessed(self, request: Held, after_waiting: bool) -> None:
         """Notes a LOOKUP that was answered without a measurement."""
-        self.unknown.setdefault(request.token, (request.signature, set()))[1].add(request.client.rank)
+        self.unknown.setdefault(request.token, (request.signature, set()))[1].add(
+            request.client.rank
+        )
         if after_waiting:
             self.estimated[request.client.rank] += 1
 
@@ -134,7 +153,8 @@ class Awaiting:
         return self._take(lambda held: True)
 
     def take_first(self) -> list[Held]:
-        """Those who wait for the signature that the rank furthest behind has asked for, so that all get one answer."""
+        """Those who wait for the signature that the rank furthest behind has asked for, so that all
+        get one answer."""
         waiting = [held for held in self._held if held.open]
         if not waiting:
             self._held.clear()
@@ -148,8 +168,8 @@ class Awaiting:
             held.waived = waived
 
     def stuck(self, everyone: Collection[Client]) -> bool:
-        """Whether nobody can act before a held LOOKUP is answered. `everyone`: also those who have gone. O(clients), and a look
-        at the leader's processes."""
+        """Whether nobody can act before a held LOOKUP is answered. `everyone`: also those who have
+        gone. O(clients), and a look at the leader's processes."""
         clients = [client for client in everyone if not client.gone]
         position = tuple((client.number, client.seq, client.bound_ns()) for client in clients)
         if position != self._seen:
@@ -183,7 +203,8 @@ class Awaiting:
         self._since = time.monotonic()
 
     def _missing(self, everyone: Collection[Client]) -> bool:
-        """Whether ranks of the job have not come yet; the leader does not count, its lock tells of it."""
+        """Whether ranks of the job have not come yet; the leader does not count, its lock tells of
+        it."""
         world = max((client.world_size for client in everyone), default=-1)
         return len({client.rank for client in everyone if client.rank >= 0} | {self.leader}) < world
 

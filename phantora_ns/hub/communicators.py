@@ -1,7 +1,9 @@
-"""Communicators as the hub keeps them: how they form, split and end, and the values that pass through them.
+"""Communicators as the hub keeps them: how they form, split and end, and the values that pass
+through them.
 
-Why it exists: forming a communicator is a rendezvous of messages (by unique id, or by the order of splits), which the event
-graph knows only as a meeting of times; and values travel with operations whose matching the graph decides. Both meet here.
+Why it exists: forming a communicator is a rendezvous of messages (by unique id, or by the order of
+splits), which the event graph knows only as a meeting of times; and values travel with operations
+whose matching the graph decides. Both meet here.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ UNKNOWN = 2
 MAX_RESULTS = 65536
 """Results remembered per client for a FETCH to come; the oldest go first."""
 MAX_VALUE_BYTES = 256 << 20
-"""Values kept for FETCHes to come, all clients together; the oldest go first. A client need not fetch what it never reads."""
+"""Values kept for FETCHes to come, all clients together; the oldest go first. A client need not
+fetch what it never reads."""
 
 
 class JobError(Exception):
-    """The job's own mistake, which real NCCL would hang or fail on; `members` are the clients that it concerns."""
+    """The job's own mistake, which real NCCL would hang or fail on; `members` are the clients that
+    it concerns."""
 
     def __init__(self, text: str, members: Iterable[int]) -> None:
         super().__init__(text)
@@ -60,14 +64,26 @@ class Communicators:
         self._gpus_per_node = gpus_per_node
         self._groups: dict[int, Group] = {}
         self._meetings: dict[bytes, Meeting] = {}
-        self._kept: dict[Exchange, int] = {}  # complete ones that somebody may still fetch, oldest first, with their bytes
+        self._kept: dict[
+            Exchange, int
+        ] = {}  # complete ones that somebody may still fetch, oldest first, with their bytes
         self._kept_bytes = 0
         self.expired = 0
         """Results asked for after their values had been dropped; answered as having no values."""
 
-    def join(self, client: Client, request: int, node: int, flat: list, uid: bytes, size: int, rank: int,
-             device: int) -> Joining:
-        """COMM_INIT: `client` comes to the communicator of `uid`. Raises BadMessage, BadHead, JobError."""
+    def join(
+        self,
+        client: Client,
+        request: int,
+        node: int,
+        flat: list,
+        uid: bytes,
+        size: int,
+        rank: int,
+        device: int,
+    ) -> Joining:
+        """COMM_INIT: `client` comes to the communicator of `uid`. Raises BadMessage, BadHead,
+        JobError."""
         if not 0 <= rank < size <= protocol.MAX_RANKS:
             raise BadMessage(f"rank {rank} of a communicator of {size}", request)
         if not (0 <= client.node < self._nodes and 0 <= device < self._gpus_per_node):
@@ -77,7 +93,9 @@ class Communicators:
         if meeting is None:
             meeting = Meeting(size, self._graph.rendezvous(size))
         if meeting.size != size or rank in meeting.arrivals:
-            raise BadMessage(f"rank {rank} of {size} does not fit the communicator being formed", request)
+            raise BadMessage(
+                f"rank {rank} of {size} does not fit the communicator being formed", request
+            )
         if any(arrival[0] is client for arrival in meeting.arrivals.values()):
             raise BadMessage("one process cannot be two ranks of one communicator", request)
         self._graph.join(meeting.node, client.number, node, head)
@@ -91,15 +109,26 @@ class Communicators:
             arrivals = [meeting.arrivals[rank] for rank in range(size)]
             gpus = [member.node * self._gpus_per_node + local for member, _, local in arrivals]
             if len(set(gpus)) < size:
-                names = ", ".join(f"{member.name} on node {member.node} device {local}" for member, _, local in arrivals)
-                raise JobError(f"two ranks of one communicator share a GPU: {names}", (a[0].number for a in arrivals))
-            number = self._form([(member, gpu) for (member, _, _), gpu in zip(arrivals, gpus, strict=True)])
+                names = ", ".join(
+                    f"{member.name} on node {member.node} device {local}"
+                    for member, _, local in arrivals
+                )
+                raise JobError(
+                    f"two ranks of one communicator share a GPU: {names}",
+                    (a[0].number for a in arrivals),
+                )
+            number = self._form(
+                [(member, gpu) for (member, _, _), gpu in zip(arrivals, gpus, strict=True)]
+            )
             for _, other, _ in arrivals:
                 other.group_number = number
         return joining
 
-    def split(self, client: Client, request: int, node: int, flat: list, number: int, color: int, key: int) -> Splitting:
-        """COMM_SPLIT: `client` comes to its next split of communicator `number`. Raises BadMessage, BadHead."""
+    def split(
+        self, client: Client, request: int, node: int, flat: list, number: int, color: int, key: int
+    ) -> Splitting:
+        """COMM_SPLIT: `client` comes to its next split of communicator `number`. Raises BadMessage,
+        BadHead."""
         group = self._group(client, number)
         comm = group.comm
         rank = comm.ranks[client.number]
@@ -117,7 +146,9 @@ class Communicators:
             del group.open_splits[ordinal]
             wishes = {rank: arrival[2] for rank, arrival in meeting.arrivals.items()}
             for members in split_members(wishes).values():
-                number = self._form([(meeting.arrivals[rank][0], comm.gpus[rank]) for rank in members])
+                number = self._form(
+                    [(meeting.arrivals[rank][0], comm.gpus[rank]) for rank in members]
+                )
                 for new_rank, rank in enumerate(members):
                     other = meeting.arrivals[rank][1]
                     other.group_number, other.rank, other.size = number, new_rank, len(members)
@@ -131,15 +162,19 @@ class Communicators:
             del self._groups[number]
 
     def depart(self, client: Client) -> None:
-        """A client has gone; communicators that it was the last to hold go with it. O(communicators)."""
+        """A client has gone; communicators that it was the last to hold go with it.
+        O(communicators)."""
         for number, group in list(self._groups.items()):
             if client.number in group.comm.ranks:
                 group.left.add(client.number)
                 if len(group.left) == len(group.comm.clients):
                     del self._groups[number]
 
-    def launch(self, client: Client, number: int, node: int, flat: list, items: list, beside: bool) -> list[Waiter]:
-        """OPS. Returns the fetches that it completes. Raises BadMessage, BadHead, BadOp, JobError."""
+    def launch(
+        self, client: Client, number: int, node: int, flat: list, items: list, beside: bool
+    ) -> list[Waiter]:
+        """OPS. Returns the fetches that it completes. Raises BadMessage, BadHead, BadOp,
+        JobError."""
         comm = self._group(client, number).comm
         ops = [op for op, _, _ in items]
         head = self._graph.head(client.number, flat)
@@ -151,10 +186,14 @@ class Communicators:
         try:
             transfers = self._graph.launch(comm, client.number, node, head, ops, beside)
         except Mismatch as error:
-            raise JobError(f"the members of a communicator disagree: {error}", comm.clients) from None
+            raise JobError(
+                f"the members of a communicator disagree: {error}", comm.clients
+            ) from None
         rank = comm.ranks[client.number]
         ready: list[Waiter] = []
-        for index, (transfer, (op, payload, flags)) in enumerate(zip(transfers, items, strict=True)):
+        for index, (transfer, (op, payload, flags)) in enumerate(
+            zip(transfers, items, strict=True)
+        ):
             exchange = transfer.values
             if payload is not None or flags & (WANTED | UNKNOWN):
                 if exchange is None:
@@ -165,7 +204,9 @@ class Communicators:
                     exchange.unknown.add(rank)
                 if flags & WANTED:
                     self._keep(client, (node, index), exchange, rank)
-        for transfer in transfers:  # only now: a rank that sends to itself has both halves of one transfer in `items`
+        for transfer in (
+            transfers
+        ):  # only now: a rank that sends to itself has both halves of one transfer in `items`
             exchange = transfer.values
             if exchange is not None and transfer.matched:
                 transfer.values = None
@@ -182,7 +223,8 @@ class Communicators:
             exchange.drop()
 
     def fetch(self, client: Client, request: int, node: int, index: int) -> Waiter:
-        """FETCH: who waits for what; `launch` returns it when the exchange completes, unless it has. Raises BadMessage."""
+        """FETCH: who waits for what; `launch` returns it when the exchange completes, unless it
+        has. Raises BadMessage."""
         entry = client.results.pop((node, index), None)
         if entry is None and not 0 < node <= client.results_dropped_to:
             raise BadMessage(f"operation {index} of node {node} has no result to fetch", request)
@@ -201,7 +243,8 @@ class Communicators:
         exchange.wanted += 1
 
     def _complete(self, exchange: Exchange) -> list[Waiter]:
-        """All values are there: who waits for them. They are kept for those who may still ask, within the budget."""
+        """All values are there: who waits for them. They are kept for those who may still ask,
+        within the budget."""
         exchange.complete = True
         waiters, exchange.waiters = exchange.waiters, []
         if exchange.wanted and exchange.payloads:
@@ -221,14 +264,19 @@ class Communicators:
         return group
 
     def _form(self, members: list[tuple[Client, int]]) -> int:
-        comm = self._graph.communicator([client.number for client, _ in members], [gpu for _, gpu in members],
-                                        [client.name for client, _ in members])
+        comm = self._graph.communicator(
+            [client.number for client, _ in members],
+            [gpu for _, gpu in members],
+            [client.name for client, _ in members],
+        )
         self._groups[comm.number] = Group(comm)
         return comm.number
 
 
 def _exchange(op: Op, size: int) -> Exchange:
-    return Exchange(op.kind, op.count_bytes, op.dtype, op.redop, op.peer, 1 if op.kind in (SEND, RECV) else size)
+    return Exchange(
+        op.kind, op.count_bytes, op.dtype, op.redop, op.peer, 1 if op.kind in (SEND, RECV) else size
+    )
 
 
 _EXPIRED = Exchange(SEND, 0, 0, -1, -1, 1)

@@ -1,27 +1,35 @@
-"""How far virtual time is known: the lower bound on time stamps (LBTS) over all clients, and who is idle.
+"""How far virtual time is known: the lower bound on time stamps (LBTS) over all clients, and who is
+idle.
 
-Why it exists: DESIGN section 5. An answer may be released once nothing that any client still does can change it. Each
-client is in one of three states:
+Why it exists: DESIGN section 5. An answer may be released once nothing that any client still does
+can change it. Each client is in one of three states:
 
-- running: bounded by its host clock, read from its page (or, with a message under way, by its last handled message);
+- running: bounded by its host clock, read from its page (or, with a message under way, by its last
+  handled message);
 - blocked on an answer whose time is known: bounded by that time;
-- blocked on something not known yet (a collective, a communicator, the values of others): it can only act after one of the
-  others has, so it is never the earliest to act. Its own bound is a maximum over clients it waits for, a fixed point over
-  the wait-for graph; since that is never below the smallest bound of the first two kinds, the minimum over all clients is
-  the minimum over those, and the fixed point need not be computed. Clients that wait for each other in a circle never act.
+- blocked on something not known yet (a collective, a communicator, the values of others): it can
+  only act after one of the
+  others has, so it is never the earliest to act. Its own bound is a maximum over clients it waits
+  for, a fixed point over
+  the wait-for graph; since that is never below the smallest bound of the first two kinds, the
+  minimum over all clients is
+  the minimum over those, and the fixed point need not be computed. Clients that wait for each other
+  in a circle never act.
 
-Processes of the job that have not said HELLO do not count: they reach the others' timelines only through a communicator,
-which meets no earlier than its other members.
+Processes of the job that have not said HELLO do not count: they reach the others' timelines only
+through a communicator, which meets no earlier than its other members.
 
-A client blocked outside our calls (a socket, a lock, a sleep) may be waiting for someone whose answer waits for it. It is
-noticed: nothing is under way between it and us, its page stands still over some samples, it uses no CPU and all of its
-threads sleep. It is then left out of the LBTS until it moves. What it does next may lie in the past of answers already given;
-the graph re-times everything, and counts the told times that moved (`revised`). The commit horizon, behind which history is
-dropped, does include it.
+A client blocked outside our calls (a socket, a lock, a sleep) may be waiting for someone whose
+answer waits for it. It is noticed: nothing is under way between it and us, its page stands still
+over some samples, it uses no CPU and all of its threads sleep. It is then left out of the LBTS
+until it moves. What it does next may lie in the past of answers already given; the graph re-times
+everything, and counts the told times that moved (`revised`). The commit horizon, behind which
+history is dropped, does include it.
 
-In optimistic mode (many cores) a time is told as soon as it is known, whatever the LBTS says; if it moves, the graph re-times
-all that hangs on it, the rank's later clock included, and counts it. Queries stay conservative. The rank itself goes on with
-what it was told: only what its own code reads from clocks keeps the old time.
+In optimistic mode (many cores) a time is told as soon as it is known, whatever the LBTS says; if it
+moves, the graph re-times all that hangs on it, the rank's later clock included, and counts it.
+Queries stay conservative. The rank itself goes on with what it was told: only what its own code
+reads from clocks keeps the old time.
 """
 
 from __future__ import annotations
@@ -35,15 +43,19 @@ from phantora_ns.hub.registry import Client
 STILL_SAMPLES = 3
 """Samples without movement before a client counts as idle."""
 SAMPLE_MS = 5
-"""Between samples; three of them are well below a person's notice and well above a thread's usual hand-over."""
+"""Between samples; three of them are well below a person's notice and well above a thread's usual
+hand-over."""
 HELD_POLL_MS = 2
-"""Between looks at the running clients' clocks while answers are held back: a page that moves sends no message."""
+"""Between looks at the running clients' clocks while answers are held back: a page that moves sends
+no message."""
 STILL_CPU_NS = 100_000
 """CPU time between two samples that still counts as none: watchdog threads wake up now and then."""
 LEADER_STILL_SAMPLES = 100
-"""A leader loads modules, compiles, and waits for a real GPU: half a second, in which none of its children works either."""
+"""A leader loads modules, compiles, and waits for a real GPU: half a second, in which none of its
+children works either."""
 UNSEEN_STILL_SAMPLES = 100
-"""For a client whose PID we cannot see: only its page tells, and half a second of silence must do."""
+"""For a client whose PID we cannot see: only its page tells, and half a second of silence must
+do."""
 
 
 def lower_bound_ns(clients: Iterable[Client]) -> int | None:
@@ -66,7 +78,8 @@ def lower_bound_ns(clients: Iterable[Client]) -> int | None:
 
 
 def commit_bound_ns(clients: Iterable[Client]) -> int | None:
-    """Nothing will be done before this, by idle clients and by those who wait for values either; None when unknown."""
+    """Nothing will be done before this, by idle clients and by those who wait for values either;
+    None when unknown."""
     lowest = None
     for client in clients:
         if client.gone:
@@ -85,12 +98,17 @@ def commit_bound_ns(clients: Iterable[Client]) -> int | None:
 
 
 def anchors_may_move(clients: Iterable[Client], before_ns: int) -> bool:
-    """Whether a client's clock may still be revised to before `before_ns`: its anchor was told before it was final.
+    """Whether a client's clock may still be revised to before `before_ns`: its anchor was told
+    before it was final.
 
-    If no anchor may, the clocks that `before_ns` was computed from are right, so nothing earlier can come. O(clients).
+    If no anchor may, the clocks that `before_ns` was computed from are right, so nothing earlier
+    can come. O(clients).
     """
     anchors = [client.anchor for client in clients if not client.gone and client.anchor is not None]
-    return any(not anchor.retired and (anchor.settled_ns is None or anchor.settled_ns > before_ns) for anchor in anchors)
+    return any(
+        not anchor.retired and (anchor.settled_ns is None or anchor.settled_ns > before_ns)
+        for anchor in anchors
+    )
 
 
 def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
@@ -100,7 +118,12 @@ def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
     """
     dead = []
     for client in clients:
-        if client.gone or client.pending or client.fetching is not None or (not client.idle and client.bound_ns() >= needed_ns):
+        if (
+            client.gone
+            or client.pending
+            or client.fetching is not None
+            or (not client.idle and client.bound_ns() >= needed_ns)
+        ):
             continue
         pid = client.page.owner()
         if pid is None:
@@ -110,20 +133,32 @@ def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
         position = (client.bound_ns(), client.seq)
         before = client.seen
         client.seen = (position, cpu_ns)
-        moved = not before or before[0] != position or cpu_ns is None or cpu_ns - before[1] > STILL_CPU_NS
+        moved = (
+            not before
+            or before[0] != position
+            or cpu_ns is None
+            or cpu_ns - before[1] > STILL_CPU_NS
+        )
         if moved or not client.page.quiet(client.seq):
             client.still = 0
             client.idle = False
             continue
         client.still += 1
-        enough = UNSEEN_STILL_SAMPLES if not pid else LEADER_STILL_SAMPLES if client.leads else STILL_SAMPLES
+        enough = (
+            UNSEEN_STILL_SAMPLES
+            if not pid
+            else LEADER_STILL_SAMPLES
+            if client.leads
+            else STILL_SAMPLES
+        )
         if not client.idle and client.still >= enough:
             client.idle = not pid or (tree_sleeps(pid) if client.leads else _all_threads_sleep(pid))
     return dead
 
 
 def tree_sleeps(pid: int) -> bool:
-    """Whether a process and all of its descendants sleep (a compiler that it waits for would not). O(their threads)."""
+    """Whether a process and all of its descendants sleep (a compiler that it waits for would not).
+    O(their threads)."""
     if not _all_threads_sleep(pid):
         return False
     try:
@@ -131,7 +166,9 @@ def tree_sleeps(pid: int) -> bool:
             with open(f"{task.path}/children") as children:
                 if not all(tree_sleeps(int(child)) for child in children.read().split()):
                     return False
-    except OSError:  # it has ended meanwhile, or this kernel does not list children (CONFIG_PROC_CHILDREN)
+    except (
+        OSError
+    ):  # it has ended meanwhile, or this kernel does not list children (CONFIG_PROC_CHILDREN)
         return os.path.exists(f"/proc/{pid}")
     return True
 
@@ -146,7 +183,8 @@ def _blocked_bound_ns(client: Client) -> int | None:
 
 
 def _cpu_ns(pid: int) -> int | None:
-    """CPU time of all threads of a process; None when it is gone. Clock number: CPUCLOCK_SCHED of linux/posix-timers.h."""
+    """CPU time of all threads of a process; None when it is gone. Clock number: CPUCLOCK_SCHED of
+    linux/posix-timers.h."""
     try:
         return time.clock_gettime_ns((~pid << 3) | 2)
     except OSError:
@@ -154,7 +192,8 @@ def _cpu_ns(pid: int) -> int | None:
 
 
 def _all_threads_sleep(pid: int) -> bool:
-    """Whether no thread is runnable or in uninterruptible (disk) sleep: the third field of /proc/PID/task/TID/stat."""
+    """Whether no thread is runnable or in uninterruptible (disk) sleep: the third field of
+    /proc/PID/task/TID/stat."""
     try:
         for task in os.scandir(f"/proc/{pid}/task"):
             with open(f"{task.path}/stat", "rb") as stat:

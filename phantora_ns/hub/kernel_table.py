@@ -1,7 +1,8 @@
 """The kernel table in shared memory: durations that every rank reads without asking.
 
-Why it exists: a kernel that has been looked up once must cost no message afterwards, in any rank. Layout in
-docs/wire-protocol.md ("Shared memory"). The hub is the only writer, and stores a slot's key after the rest of it.
+Why it exists: a kernel that has been looked up once must cost no message afterwards, in any rank.
+Layout in docs/wire-protocol.md ("Shared memory"). The hub is the only writer, and stores a slot's
+key after the rest of it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,17 @@ class KernelTable:
         self._words = memoryview(self._map).cast("Q")
         struct.pack_into("<QQQQQ", self._map, 0, MAGIC, VERSION, capacity, 0, 0)
 
-    def put(self, key: int, duration_ns: int, source: int, drag_permille: int, klass: int = 0, works: int = 1) -> bool:
-        """Stores a duration unless the key is there already or the table is full; True when it is in afterwards."""
+    def put(
+        self,
+        key: int,
+        duration_ns: int,
+        source: int,
+        drag_permille: int,
+        klass: int = 0,
+        works: int = 1,
+    ) -> bool:
+        """Stores a duration unless the key is there already or the table is full; True when it is
+        in afterwards."""
         words = self._words
         at, found = self._find(key)
         if found:
@@ -54,24 +64,27 @@ class KernelTable:
         return True
 
     def revise(self, key: int, duration_ns: int, source: int, drag_permille: int) -> bool:
-        """Replaces what is stored under a key; whether it was there and has changed. Ranks look again after `announce`."""
+        """Replaces what is stored under a key; whether it was there and has changed. Ranks look
+        again after `announce`."""
         words = self._words
         at, found = self._find(key)
         if not found:
             return False
         fresh = struct.pack("<II", source, drag_permille)
-        if words[at + 1] == duration_ns and self._map[at * 8 + 16:at * 8 + 24] == fresh:
+        if words[at + 1] == duration_ns and self._map[at * 8 + 16 : at * 8 + 24] == fresh:
             return False
         words[at + 1] = duration_ns
-        self._map[at * 8 + 16:at * 8 + 24] = fresh
+        self._map[at * 8 + 16 : at * 8 + 24] = fresh
         return True
 
     def announce(self) -> None:
-        """Tells the ranks that durations were revised: what they remember of the table is old (libintercept/duration.c)."""
+        """Tells the ranks that durations were revised: what they remember of the table is old
+        (libintercept/duration.c)."""
         self._words[4] += 1
 
     def _find(self, key: int) -> tuple[int, bool]:
-        """The place (in 64-bit words) of a key or of the empty slot where it belongs, and whether it is there."""
+        """The place (in 64-bit words) of a key or of the empty slot where it belongs, and whether
+        it is there."""
         words = self._words
         index = key & (self.capacity - 1)
         while True:

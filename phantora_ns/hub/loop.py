@@ -1,6 +1,7 @@
 """The hub's loop: the socket, the end by a signal, and nothing of what messages mean (server.py).
 
-Messages are taken in batches, all that have come; times are brought up to date and answers released once a batch.
+Messages are taken in batches, all that have come; times are brought up to date and answers released
+once a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ BATCH = 256
 
 
 def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
-    """Binds `address`, calls `ready()`, serves until SIGTERM or SIGINT. Raises zmq.ZMQError when it cannot bind."""
+    """Binds `address`, calls `ready()`, serves until SIGTERM or SIGINT. Raises zmq.ZMQError when it
+    cannot bind."""
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.LINGER, 0)
@@ -28,8 +30,10 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
     wake.setblocking(False)
     wakened.setblocking(False)
     stopping: list[int] = []
-    previous = {number: signal.signal(number, lambda number, _: stopping.append(number))
-                for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {
+        number: signal.signal(number, lambda number, _: stopping.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
     previous_wake = signal.set_wakeup_fd(wake.fileno())
     try:
         router.bind(address)

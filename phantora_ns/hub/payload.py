@@ -1,16 +1,30 @@
-"""What a communicator operation does to values: the bytes each member's receive buffer ends up with.
+"""What a communicator operation does to values: the bytes each member's receive buffer ends up
+with.
 
-Why it exists: small tensors carry real values through collectives (object collectives, size exchanges, norms), so the hub
-computes what NCCL would. Reductions go in rank order, 16-bit floats are added in fp32 and rounded once to nearest even:
-NCCL's own order depends on its ring, so the last bit may differ from a real run, but never from one of our runs to the next.
-8-bit floats and reductions that the caller defined are refused: the answer is then empty, "no values", never a guess.
+Why it exists: small tensors carry real values through collectives (object collectives, size
+exchanges, norms), so the hub computes what NCCL would. Reductions go in rank order, 16-bit floats
+are added in fp32 and rounded once to nearest even: NCCL's own order depends on its ring, so the
+last bit may differ from a real run, but never from one of our runs to the next. 8-bit floats and
+reductions that the caller defined are refused: the answer is then empty, "no values", never a
+guess.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV = range(10)
+(
+    ALL_REDUCE,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    BROADCAST,
+    REDUCE,
+    ALL_TO_ALL,
+    GATHER,
+    SCATTER,
+    SEND,
+    RECV,
+) = range(10)
 _SUM, _PROD, _MAX, _MIN, _AVG = range(5)
 _BF16 = 9
 _NUMPY_TYPES = {
@@ -31,14 +45,21 @@ def _encode(values: np.ndarray, dtype: int) -> bytes:
     if dtype != _BF16:
         return values.astype(_NUMPY_TYPES[dtype]).tobytes()
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    rounded = (
+        (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    ).astype(np.uint16)
     quiet_nan = ((bits >> np.uint32(16)) | np.uint32(0x40)).astype(np.uint16)
     return np.where(np.isnan(values), quiet_nan, rounded).tobytes()
 
 
 def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
-    """The reduction of equally long buffers, in list order; empty when the type, the operation or a ragged length is refused."""
-    if dtype not in _NUMPY_TYPES or redop not in _COMBINE or len(parts[0]) % np.dtype(_NUMPY_TYPES[dtype]).itemsize:
+    """The reduction of equally long buffers, in list order; empty when the type, the operation or a
+    ragged length is refused."""
+    if (
+        dtype not in _NUMPY_TYPES
+        or redop not in _COMBINE
+        or len(parts[0]) % np.dtype(_NUMPY_TYPES[dtype]).itemsize
+    ):
         return b""
     with np.errstate(all="ignore"):
         arrays = [_decode(part, dtype) for part in parts]
@@ -50,21 +71,41 @@ def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
                 total = total / total.dtype.type(len(parts))
             else:  # C's integer division, as NCCL's, rounds toward zero
                 quotient = total // len(parts)
-                total = quotient + ((total < 0) & (quotient * len(parts) != total)) if total.dtype.kind == "i" else quotient
+                total = (
+                    quotient + ((total < 0) & (quotient * len(parts) != total))
+                    if total.dtype.kind == "i"
+                    else quotient
+                )
         return _encode(total, dtype)
 
 
 class Exchange:
-    """The values of one transfer: what each rank put in, how many still want the result, who already waits for it.
+    """The values of one transfer: what each rank put in, how many still want the result, who
+    already waits for it.
 
-    `complete`: every member has issued its part. `expired`: the values were dropped before everyone had fetched them.
-    `unknown`: the ranks whose part nothing has computed.
+    `complete`: every member has issued its part. `expired`: the values were dropped before everyone
+    had fetched them. `unknown`: the ranks whose part nothing has computed.
     """
 
-    __slots__ = ("kind", "count_bytes", "dtype", "redop", "root", "size", "payloads", "wanted", "waiters", "complete", "expired",
-                 "unknown", "_reduced")
+    __slots__ = (
+        "kind",
+        "count_bytes",
+        "dtype",
+        "redop",
+        "root",
+        "size",
+        "payloads",
+        "wanted",
+        "waiters",
+        "complete",
+        "expired",
+        "unknown",
+        "_reduced",
+    )
 
-    def __init__(self, kind: int, count_bytes: int, dtype: int, redop: int, root: int, size: int) -> None:
+    def __init__(
+        self, kind: int, count_bytes: int, dtype: int, redop: int, root: int, size: int
+    ) -> None:
         self.kind = kind
         self.count_bytes = count_bytes
         self.dtype = dtype
@@ -94,7 +135,8 @@ class Exchange:
         return self.count_bytes * (self.size if whole else 1)
 
     def result(self, rank: int) -> bytes:
-        """The receive buffer of `rank`; empty when the operation gives it none, or when no value was sent."""
+        """The receive buffer of `rank`; empty when the operation gives it none, or when no value
+        was sent."""
         kind, count = self.kind, self.count_bytes
         if kind in (ALL_REDUCE, REDUCE_SCATTER, REDUCE):
             if kind == REDUCE and rank != self.root:
@@ -102,21 +144,34 @@ class Exchange:
             total = self._reduce()
             return total[rank * count : (rank + 1) * count] if kind == REDUCE_SCATTER else total
         if kind in (SEND, RECV, BROADCAST, SCATTER):
-            data = next(iter(self.payloads.values()), b"") if kind in (SEND, RECV) else self.payloads.get(self.root, b"")
+            data = (
+                next(iter(self.payloads.values()), b"")
+                if kind in (SEND, RECV)
+                else self.payloads.get(self.root, b"")
+            )
             return data[rank * count : (rank + 1) * count] if kind == SCATTER else data
         if kind == GATHER and rank != self.root or not self.payloads:
             return b""
         if kind == ALL_TO_ALL:
-            return b"".join(self._part(source)[rank * count : (rank + 1) * count] for source in range(self.size))
+            return b"".join(
+                self._part(source)[rank * count : (rank + 1) * count] for source in range(self.size)
+            )
         return b"".join(self._part(source) for source in range(self.size))
 
     def result_unknown(self) -> bool:
-        """Whether a result is not what GPUs would give: a part of it was not computed, or it cannot be made."""
+        """Whether a result is not what GPUs would give: a part of it was not computed, or it cannot
+        be made."""
         if self.expired:
             return True
-        if self.kind in (ALL_REDUCE, REDUCE_SCATTER, REDUCE) and self.payloads and not self._reduce():
+        if (
+            self.kind in (ALL_REDUCE, REDUCE_SCATTER, REDUCE)
+            and self.payloads
+            and not self._reduce()
+        ):
             return True
-        return self.root in self.unknown if self.kind in (BROADCAST, SCATTER) else bool(self.unknown)
+        return (
+            self.root in self.unknown if self.kind in (BROADCAST, SCATTER) else bool(self.unknown)
+        )
 
     def _part(self, rank: int) -> bytes:
         part = self.payloads.get(rank)
@@ -126,5 +181,7 @@ class Exchange:
         if self._reduced is None:
             self._reduced = b""
             if self.payloads:
-                self._reduced = reduce_bytes([self._part(rank) for rank in range(self.size)], self.dtype, self.redop)
+                self._reduced = reduce_bytes(
+                    [self._part(rank) for rank in range(self.size)], self.dtype, self.redop
+                )
         return self._reduced

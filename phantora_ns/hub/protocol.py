@@ -1,8 +1,8 @@
 """The hub's side of docs/wire-protocol.md: message numbers, their shapes, and what may be in them.
 
-Why it exists: a client may be of another version, or broken. Every message passes `parse` before anything acts on it, so
-that the handlers see only the shapes they were written for; the check is one tuple comparison because it runs for every
-message of every rank.
+Why it exists: a client may be of another version, or broken. Every message passes `parse` before
+anything acts on it, so that the handlers see only the shapes they were written for; the check is
+one tuple comparison because it runs for every message of every rank.
 """
 
 from __future__ import annotations
@@ -14,7 +14,22 @@ from phantora_ns.sim.graph import Op
 VERSION = 1
 
 ERROR = 0
-HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE, MEASURED, HOST = range(1, 15)
+(
+    HELLO,
+    SYNC,
+    QUERY,
+    TIMES,
+    COMM_INIT,
+    COMM_SPLIT,
+    COMM_FREE,
+    OPS,
+    FETCH,
+    LOOKUP,
+    NOTE,
+    BYE,
+    MEASURED,
+    HOST,
+) = range(1, 15)
 
 MAX_TIME_NS = 1 << 60
 MAX_RANKS = 1 << 20
@@ -41,8 +56,8 @@ REQUESTS = frozenset((SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP))
 
 
 class BadMessage(ValueError):
-    """Bytes that are no message of ours. `request` is the number to send an error reply to, and `seq` the message's own, where
-    they can be made out."""
+    """Bytes that are no message of ours. `request` is the number to send an error reply to, and
+    `seq` the message's own, where they can be made out."""
 
     def __init__(self, text: str, request: int | None = None, seq: int | None = None) -> None:
         super().__init__(text)
@@ -92,7 +107,8 @@ def parse_ops(items: list) -> list[tuple[Op, bytes | None, int]]:
 
 
 def parse_samples(items: list) -> list[tuple[int, list, list | None, list[int]]]:
-    """MEASURED's list as (kind, fields, context, durations in ns); without durations, what cannot be measured.
+    """MEASURED's list as (kind, fields, context, durations in ns); without durations, what cannot
+    be measured.
 
     Raises BadMessage.
     """
@@ -101,7 +117,9 @@ def parse_samples(items: list) -> list[tuple[int, list, list | None, list[int]]]
         if type(item) is not list or len(item) != 4:
             raise BadMessage("a measurement is an array of four")
         kind, fields, context, durations_ns = item
-        if (type(kind), type(fields), type(durations_ns)) != (int, list, list) or not (context is None or type(context) is list):
+        if (type(kind), type(fields), type(durations_ns)) != (int, list, list) or not (
+            context is None or type(context) is list
+        ):
             raise BadMessage("a measurement is [kind, fields, context, durations]")
         if any(type(ns) is not int or not 0 < ns < MAX_TIME_NS for ns in durations_ns):
             raise BadMessage("a measured duration is a positive number of nanoseconds")

@@ -1,7 +1,8 @@
 """What leaders measure, on its way to RUN_DIR/recording.sqlite.
 
-Why it exists: a leader's samples must outlive a crash of the job, and a disk that is full must cost the recording and not the
-job. The file appears with the first measurement; what happened to it is in hub.json. Who keeps it is the launcher's affair.
+Why it exists: a leader's samples must outlive a crash of the job, and a disk that is full must cost
+the recording and not the job. The file appears with the first measurement; what happened to it is
+in hub.json. Who keeps it is the launcher's affair.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ FLUSH_MS = 1000
 
 
 class Recorder:
-    """The recording of one run. `meta` as of kernels.recording.Recording: the GPU model and where the run takes place."""
+    """The recording of one run. `meta` as of kernels.recording.Recording: the GPU model and where
+    the run takes place."""
 
     def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
         self.path = path
@@ -39,8 +41,11 @@ class Recorder:
         """Signatures measured so far."""
         return len(self._seen)
 
-    def measured(self, kind: int, fields: list, context: list | None, durations_ns: list[int]) -> None:
-        """Takes samples of a signature; the first ones were taken with the GPU stopped around them (docs/leading.md).
+    def measured(
+        self, kind: int, fields: list, context: list | None, durations_ns: list[int]
+    ) -> None:
+        """Takes samples of a signature; the first ones were taken with the GPU stopped around them
+        (docs/leading.md).
 
         Never raises for a file that cannot be written: that is `problem`. Raises SignatureError.
         """
@@ -48,10 +53,13 @@ class Recorder:
         first = data not in self._seen
         self._seen.add(data)
         self.samples += len(durations_ns)
-        self._write(lambda recording: recording.add(kind, fields, context, durations_ns, first=first))
+        self._write(
+            lambda recording: recording.add(kind, fields, context, durations_ns, first=first)
+        )
 
     def host(self, costs: Mapping[str, Any], leads: bool) -> None:
-        """Takes what a process paid on its host; what a leader tells, from a real driver, stands for all others'. Those add up.
+        """Takes what a process paid on its host; what a leader tells, from a real driver, stands
+        for all others'. Those add up.
 
         Raises DatabaseError for what is no HOST message.
         """
@@ -69,7 +77,8 @@ class Recorder:
         return self._recording is not None and self.problem is None
 
     def flush(self) -> None:
-        """Writes what has waited for long enough; to be called FLUSH_MS after samples came, at the latest."""
+        """Writes what has waited for long enough; to be called FLUSH_MS after samples came, at the
+        latest."""
         if self.open:
             self._write(lambda recording: recording.flush())
 

@@ -1,7 +1,9 @@
-"""Who is there: the processes of the job, their shared pages, and the communicators they are forming.
+"""Who is there: the processes of the job, their shared pages, and the communicators they are
+forming.
 
-Why it exists: everything the hub must know about a client that is not a time. A client is one process; its page tells the
-clock it has reached without a message, and the lock on the page tells whether the process still lives.
+Why it exists: everything the hub must know about a client that is not a time. A client is one
+process; its page tells the clock it has reached without a message, and the lock on the page tells
+whether the process still lives.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, bits/fcntl.h
 
 
 def lock_owner(descriptor: int) -> int | None:
-    """The PID, in our PID namespace, that holds a POSIX lock on a file's first byte; None when no living process does.
+    """The PID, in our PID namespace, that holds a POSIX lock on a file's first byte; None when no
+    living process does.
 
     0 when the holder lives in a PID namespace that we cannot see into.
     """
@@ -54,13 +57,15 @@ class Page:
             raise PageError(f"{path}: not a page of version {PAGE_VERSION}")
 
     def clock_ns(self, handled_seq: int) -> int | None:
-        """The client's clock, if no message sent since `handled_seq` can make it worthless; else None."""
+        """The client's clock, if no message sent since `handled_seq` can make it worthless; else
+        None."""
         words = self._words
         clock_ns = words[_CLOCK]
         return clock_ns if words[_SENT_SEQ] == handled_seq else None
 
     def quiet(self, handled_seq: int) -> bool:
-        """Whether nothing is under way between the client and us: no message, and no reply that it has yet to take."""
+        """Whether nothing is under way between the client and us: no message, and no reply that it
+        has yet to take."""
         words = self._words
         return words[_SENT_SEQ] == handled_seq and words[_BLOCKED] == 0
 
@@ -88,7 +93,8 @@ class Client:
         self.leads = info.get("leader") == 1
         """Whether it runs on a real GPU (docs/leading.md)."""
         self.measures = self.leads and info.get("measures", 1) == 1
-        """Whether it measures what the others ask for; a leader that records its host's costs does not."""
+        """Whether it measures what the others ask for; a leader that records its host's costs does
+        not."""
         self.shm = info.get("shm")
         self.page = page
         self.seq = 1
@@ -97,14 +103,16 @@ class Client:
         self.messages = 1
         self.pending: dict[int, object] = {}
         self.fetching: int | None = None
-        """The FETCH that was its last message, unanswered. A client that sends on has stopped waiting for it."""
+        """The FETCH that was its last message, unanswered. A client that sends on has stopped
+        waiting for it."""
         self.fetches: set[int] = set()
         """A leader's open FETCHes: its GPU waits for them, and its host goes on."""
         self.results: dict[tuple[int, int], tuple] = {}
         self.results_dropped_to = 0
         """The node whose result, the oldest then, was last dropped to make room."""
         self.complaint: str | None = None
-        """What was wrong with its first message that made no sense: usually the reason for later ones."""
+        """What was wrong with its first message that made no sense: usually the reason for later
+        ones."""
         self.gone = False
         self.failure: str | None = None
         # what the idle rule last saw (hub/horizon.py)
@@ -116,7 +124,9 @@ class Client:
     @property
     def name(self) -> str:
         """What to call it in a message to a person."""
-        return f"rank {self.rank}" if self.rank >= 0 else f"process {self.number} on node {self.node}"
+        return (
+            f"rank {self.rank}" if self.rank >= 0 else f"process {self.number} on node {self.node}"
+        )
 
     def bound_ns(self) -> int:
         """A lower bound of everything it may still do while it runs."""
@@ -124,7 +134,8 @@ class Client:
         return self.clock_ns if page_ns is None else max(self.clock_ns, page_ns)
 
     def stirs(self) -> bool:
-        """Whether an idle client's page or messages have moved since it was found idle; it is not idle then."""
+        """Whether an idle client's page or messages have moved since it was found idle; it is not
+        idle then."""
         if self.idle and (self.bound_ns(), self.seq) != self.seen[0]:
             self.idle = False
         return not self.idle
@@ -138,7 +149,8 @@ class Client:
 
 
 class Meeting:
-    """A communicator being formed: who of `size` members has come, and the node that all of them will share.
+    """A communicator being formed: who of `size` members has come, and the node that all of them
+    will share.
 
     `arrivals` maps a member's rank to (client, request, what else its message said).
     """
@@ -169,9 +181,11 @@ class Group:
 
 
 def split_members(arrivals: dict[int, tuple[int, int]]) -> dict[int, list[int]]:
-    """color -> old ranks in their new order, from old rank -> (color, key); negative colors take no part.
+    """color -> old ranks in their new order, from old rank -> (color, key); negative colors take no
+    part.
 
-    Ordered by (key, old rank), as MPI_Comm_split does (MPI 4.0, section 7.4.2) and ncclCommSplit documents.
+    Ordered by (key, old rank), as MPI_Comm_split does (MPI 4.0, section 7.4.2) and ncclCommSplit
+    documents.
     """
     groups: dict[int, list[int]] = {}
     for rank in sorted(arrivals, key=lambda rank: (arrivals[rank][1], rank)):

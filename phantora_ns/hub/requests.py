@@ -1,7 +1,8 @@
 """Requests that cannot be answered yet, one class per kind.
 
-Why it exists: the server asks every pending request the same four questions (is the answer known, how long is it open to
-change, what does it bound, what are the bytes), and each kind has its own reasons. Times are virtual nanoseconds.
+Why it exists: the server asks every pending request the same four questions (is the answer known,
+how long is it open to change, what does it bound, what are the bytes), and each kind has its own
+reasons. Times are virtual nanoseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ class Request:
     """A client's open question; `number` is what the reply carries."""
 
     __slots__ = ("client", "number")
-    early = True  # whether optimistic mode may answer as soon as an answer is known, to be revised if it moves
+    # whether optimistic mode may answer as soon as an answer is known, to be revised if it moves
+    early = True
 
     def __init__(self, client: Client, number: int) -> None:
         self.client = client
@@ -26,7 +28,8 @@ class Request:
         raise NotImplementedError
 
     def bound_ns(self) -> int | None:
-        """Before this the client does nothing, as far as this request goes; None while that depends on other clients."""
+        """Before this the client does nothing, as far as this request goes; None while that depends
+        on other clients."""
         raise NotImplementedError
 
     def floor_ns(self) -> int | None:
@@ -34,12 +37,14 @@ class Request:
         return self.bound_ns()
 
     def reply(self, lbts_ns: int | None = None) -> list:
-        """The answer's message at that LBTS (None: nobody can act before this is answered); the request must have one."""
+        """The answer's message at that LBTS (None: nobody can act before this is answered); the
+        request must have one."""
         raise NotImplementedError
 
 
 class Arrival(Request):
-    """SYNC and the two rendezvous: the answer is the time of a node, which becomes the client's host anchor."""
+    """SYNC and the two rendezvous: the answer is the time of a node, which becomes the client's
+    host anchor."""
 
     __slots__ = ("node", "head")
 
@@ -100,14 +105,22 @@ class Splitting(Joining):
     def reply(self, lbts_ns: int | None = None) -> list:
         """The communicator's number, this client's rank in it, its size, and the time."""
         self._tell()
-        return [protocol.COMM_SPLIT, self.number, self.group_number, self.rank, self.size, self.node.time_ns]
+        return [
+            protocol.COMM_SPLIT,
+            self.number,
+            self.group_number,
+            self.rank,
+            self.size,
+            self.node.time_ns,
+        ]
 
 
 class Query(Request):
     """Whether a head has been reached at the host's time.
 
-    Decided when the host's time is final and either the head is, or the LBTS has come up to the host's time: what is
-    unknown or may still move then lies strictly after the LBTS, so the head has not been reached (sim/graph.py).
+    Decided when the host's time is final and either the head is, or the LBTS has come up to the
+    host's time: what is unknown or may still move then lies strictly after the LBTS, so the head
+    has not been reached (sim/graph.py).
     """
 
     __slots__ = ("head", "host_head")
@@ -119,7 +132,8 @@ class Query(Request):
         self.host_head = host_head
 
     def settled_ns(self) -> int | None:
-        """The sooner of the head's settling and the host's time, no sooner than the host's own settling."""
+        """The sooner of the head's settling and the host's time, no sooner than the host's own
+        settling."""
         host = self.host_head.reach()
         if host is None:
             return None
@@ -132,7 +146,8 @@ class Query(Request):
         return None if host is None else host[0]
 
     def reply(self, lbts_ns: int | None = None) -> list:
-        """1 when reached; else 0, and a time before which it will not be: its own if that is final, else the LBTS."""
+        """1 when reached; else 0, and a time before which it will not be: its own if that is final,
+        else the LBTS."""
         reached = self.head.reach()
         host_ns = self.host_head.reach()[0]
         if reached is not None and reached[0] <= host_ns:
@@ -162,7 +177,8 @@ class Times(Request):
         return latest
 
     def bound_ns(self) -> int | None:
-        """The client's clock, or the latest of the times when that is ahead: the client waits for it to become final."""
+        """The client's clock, or the latest of the times when that is ahead: the client waits for
+        it to become final."""
         latest = self.client.clock_ns
         for head in self.heads:
             reached = head.reach()

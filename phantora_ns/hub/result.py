@@ -1,7 +1,8 @@
 """RUN_DIR/hub.json: what the hub knows about the run when it ends.
 
-Why it exists: the report is put together after the run (report/run_report.py) from this file and the ranks' pages; the hub
-adds what only it saw: times of communication, messages, what was unsupported.
+Why it exists: the report is put together after the run (report/run_report.py) from this file and
+the ranks' pages; the hub adds what only it saw: times of communication, messages, what was
+unsupported.
 """
 
 from __future__ import annotations
@@ -46,15 +47,24 @@ def result(hub: Hub) -> dict:
 def _guesses(hub: Hub) -> dict[str, int]:
     """What ranks guessed, and how many signatures another GPU's measurements stand for."""
     times, found = hub.kernel_times, dict(sorted(hub.notes["guess"].items()))
-    return found | ({f"kernel time by data sheet ratio from {times.scaled_from}": times.scaled} if times.scaled else {})
+    return found | (
+        {f"kernel time by data sheet ratio from {times.scaled_from}": times.scaled}
+        if times.scaled
+        else {}
+    )
 
 
 def _leading(hub: Hub) -> dict | None:
-    """Who led, what was measured, and what had to be estimated after all; None in a run without a leader."""
+    """Who led, what was measured, and what had to be estimated after all; None in a run without a
+    leader."""
     awaiting, recorder = hub.awaiting, hub.recorder
     if awaiting.leader is None:
         return None
-    unknown = [ranks for signature, ranks in awaiting.unknown.values() if not hub.kernel_times.measured(*signature)]
+    unknown = [
+        ranks
+        for signature, ranks in awaiting.unknown.values()
+        if not hub.kernel_times.measured(*signature)
+    ]
     return {
         "leader": awaiting.leader, "led": sorted(awaiting.led), "awaited": awaiting.awaited,
         "estimated_after_waiting": {str(rank): count for rank, count in sorted(awaiting.estimated.items())},

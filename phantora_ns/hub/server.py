@@ -1,10 +1,12 @@
 """The hub: what it knows of a run, and what it does with each message.
 
-Why it exists: every process of the job talks to this one. A message is checked (protocol.py), entered into the event graph
-(sim/graph.py), and answered when the answer can be released (horizon.py). The rule kept here: whatever a client sends, the
-hub goes on; a message that makes no sense is counted, and a request among them is answered with an error.
+Why it exists: every process of the job talks to this one. A message is checked (protocol.py),
+entered into the event graph (sim/graph.py), and answered when the answer can be released
+(horizon.py). The rule kept here: whatever a client sends, the hub goes on; a message that makes no
+sense is counted, and a request among them is answered with an error.
 
-It holds no socket: messages come by `handle`, a batch ends with `settle`, and answers lie in `outbox` until loop.py sends them.
+It holds no socket: messages come by `handle`, a batch ends with `settle`, and answers lie in
+`outbox` until loop.py sends them.
 """
 
 from __future__ import annotations
@@ -48,13 +50,25 @@ def one_work(kind: int, fields: list) -> int:
 
 
 class Hub:
-    """All state of a run. `gpus_per_node` maps a client's node and device to a global GPU number below `gpus`."""
+    """All state of a run. `gpus_per_node` maps a client's node and device to a global GPU number
+    below `gpus`."""
 
-    def __init__(self, run_dir: Path, graph: EventGraph, kernel_times, *, nodes: int, gpus_per_node: int,
-                 config: dict | None = None, table_capacity: int | None = None,
-                 drag_permille: Callable[[int, list, int, int], int] = no_drag,
-                 works: Callable[[int, list], int] = one_work, optimistic: bool = False,
-                 leader: int | None = None, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        graph: EventGraph,
+        kernel_times,
+        *,
+        nodes: int,
+        gpus_per_node: int,
+        config: dict | None = None,
+        table_capacity: int | None = None,
+        drag_permille: Callable[[int, list, int, int], int] = no_drag,
+        works: Callable[[int, list], int] = one_work,
+        optimistic: bool = False,
+        leader: int | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self.run_dir = run_dir
         self.graph = graph
         self.kernel_times = kernel_times
@@ -74,7 +88,11 @@ class Hub:
         self.messages = 0
         self.bad_messages = 0
         self.internal_errors = 0
-        self.notes: dict[str, Counter] = {"unsupported": Counter(), "warning": Counter(), "guess": Counter()}
+        self.notes: dict[str, Counter] = {
+            "unsupported": Counter(),
+            "warning": Counter(),
+            "guess": Counter(),
+        }
         self.errors: list[str] = []
         self.traces: TraceTimes | None = None
         """Set before the first client comes, when the run is traced."""
@@ -88,7 +106,7 @@ class Hub:
             protocol.BYE: self._bye, protocol.MEASURED: self._measured, protocol.HOST: self._host,
         }  # fmt: skip
 
-    # ---- one message ------------------------------------------------------------------------------------------------
+    # ---- one message ----
 
     def handle(self, identity: bytes, frame: bytes) -> None:
         """Takes one message; never raises because of what is in it."""
@@ -119,8 +137,14 @@ class Hub:
                 if client is not None and error.seq == client.seq + 1:
                     client.seq += 1
             if request is not None:
-                before = f" (before that: {client.complaint})" if client is not None and client.complaint else ""
-                self._refuse(identity, request, f"the hub did not understand a message: {error}{before}")
+                before = (
+                    f" (before that: {client.complaint})"
+                    if client is not None and client.complaint
+                    else ""
+                )
+                self._refuse(
+                    identity, request, f"the hub did not understand a message: {error}{before}"
+                )
             if client is not None and client.complaint is None:
                 client.complaint = str(error)
         except JobError as error:
@@ -156,11 +180,25 @@ class Hub:
         if client is not None or seq != 1:
             raise BadMessage("a second HELLO")
         if version != protocol.VERSION:
-            self._send(identity, [protocol.HELLO, -1, {"error": f"the hub speaks version {protocol.VERSION}, not {version}"}])
+            self._send(
+                identity,
+                [
+                    protocol.HELLO,
+                    -1,
+                    {"error": f"the hub speaks version {protocol.VERSION}, not {version}"},
+                ],
+            )
             raise BadMessage("another version")
         name = info.get("shm")
         if type(name) is not str or not name or "/" in name or "\0" in name or name in (".", ".."):
-            self._send(identity, [protocol.HELLO, -1, {"error": "shm must name a file in the run directory's ranks folder"}])
+            self._send(
+                identity,
+                [
+                    protocol.HELLO,
+                    -1,
+                    {"error": "shm must name a file in the run directory's ranks folder"},
+                ],
+            )
             raise BadMessage("no shm")
         try:
             page = Page(self.run_dir / "ranks" / name)
@@ -194,7 +232,9 @@ class Hub:
             for item in stalls:
                 if type(item) is not list or len(item) != 3 or type(item[0]) is not int:
                     raise BadMessage("a stall is [device, head, head]")
-                graph.stall(number, item[0], graph.head(number, item[1]), graph.head(number, item[2]))
+                graph.stall(
+                    number, item[0], graph.head(number, item[1]), graph.head(number, item[2])
+                )
         keep = extra.get("keep")
         if keep is not None:
             if type(keep) is not int or keep < 0:
@@ -209,23 +249,34 @@ class Hub:
         _, _, number, client.clock_ns, extra, node, flat = message
         self._extra(client, extra)
         head = self.graph.head(client.number, flat)
-        self._wait(client, Arrival(client, number, self.graph.define(client.number, node, head), head))
+        self._wait(
+            client, Arrival(client, number, self.graph.define(client.number, node, head), head)
+        )
 
     def _query(self, client: Client, message: list) -> None:
         _, _, number, client.clock_ns, extra, flat, host_flat = message
         self._extra(client, extra)
-        query = Query(client, number, self.graph.head(client.number, flat), self.graph.head(client.number, host_flat))
+        query = Query(
+            client,
+            number,
+            self.graph.head(client.number, flat),
+            self.graph.head(client.number, host_flat),
+        )
         if host_flat:
             self._wait(client, query)
         else:  # a thread that only watches: it is told what is known now, and bounds nothing
             self.graph.run()
             reached = query.head.reach()
-            self._send(client.identity, [protocol.QUERY, number, 0 if reached is None else 1 + reached[0]])
+            self._send(
+                client.identity, [protocol.QUERY, number, 0 if reached is None else 1 + reached[0]]
+            )
 
     def _times(self, client: Client, message: list) -> None:
         _, _, number, client.clock_ns, extra, flats = message
         self._extra(client, extra)
-        self._wait(client, Times(client, number, [self.graph.head(client.number, flat) for flat in flats]))
+        self._wait(
+            client, Times(client, number, [self.graph.head(client.number, flat) for flat in flats])
+        )
 
     def _comm_init(self, client: Client, message: list) -> None:
         client.clock_ns = message[3]
@@ -244,7 +295,9 @@ class Hub:
     def _ops(self, client: Client, message: list) -> None:
         _, _, client.clock_ns, extra, comm, node, flat, items = message
         self._extra(client, extra)
-        for waiter in self.communicators.launch(client, comm, node, flat, protocol.parse_ops(items), bool(extra.get("beside"))):
+        for waiter in self.communicators.launch(
+            client, comm, node, flat, protocol.parse_ops(items), bool(extra.get("beside"))
+        ):
             self._deliver(waiter)
 
     def _fetch(self, client: Client, message: list) -> None:
@@ -264,7 +317,14 @@ class Hub:
         context = parameters = None
         if kind == 0 and len(fields) == 14:
             *fields, context, parameters = fields
-        held = Held(client, number, key, signature.encode(kind, fields), (kind, fields), (context, parameters))
+        held = Held(
+            client,
+            number,
+            key,
+            signature.encode(kind, fields),
+            (kind, fields),
+            (context, parameters),
+        )
         if self.awaiting.leader is not None and not self.kernel_times.measured(kind, fields):
             if client.measures:  # it has just tried
                 self.awaiting.give_up(held.token)
@@ -275,7 +335,8 @@ class Hub:
         self._tell_times([held])
 
     def _tell_times(self, requests: Iterable[Held], estimated: bool = False) -> None:
-        """Answers LOOKUPs with what is known now; `estimated`: they waited for a measurement in vain."""
+        """Answers LOOKUPs with what is known now; `estimated`: they waited for a measurement in
+        vain."""
         for request in requests:
             duration_ns, source, klass = self.kernel_times.lookup(*request.signature, *request.rest)
             drag_permille = self.drag_permille(*request.signature, duration_ns, klass)
@@ -283,7 +344,10 @@ class Hub:
             self.table.put(request.key, duration_ns, source, drag_permille, klass, works)
             if self.awaiting.leader is not None and source != EXACT:
                 self.awaiting.guessed(request, estimated)
-            self._answer(request, [protocol.LOOKUP, request.number, duration_ns, source, drag_permille, klass, works])
+            self._answer(
+                request,
+                [protocol.LOOKUP, request.number, duration_ns, source, drag_permille, klass, works],
+            )
 
     def _measured(self, client: Client, message: list) -> None:
         _, _, client.clock_ns, items = message
@@ -300,8 +364,12 @@ class Hub:
                 self.recorder.measured(kind, fields, context, durations_ns)
             if self.kernel_times.learn(kind, fields, durations_ns):
                 duration_ns, source, klass = self.kernel_times.lookup(kind, fields)
-                revised |= self.table.revise(signature.key_of(token), duration_ns, source,
-                                             self.drag_permille(kind, fields, duration_ns, klass))
+                revised |= self.table.revise(
+                    signature.key_of(token),
+                    duration_ns,
+                    source,
+                    self.drag_permille(kind, fields, duration_ns, klass),
+                )
             self._tell_times(self.awaiting.take(token))
         if revised:
             self.table.announce()
@@ -326,7 +394,7 @@ class Hub:
         client.clock_ns = message[2]
         self._leave(client)
 
-    # ---- answers ----------------------------------------------------------------------------------------------------
+    # ---- answers ----
 
     def settle(self) -> None:
         """Brings times up to date and releases every answer that is final."""
@@ -343,17 +411,20 @@ class Hub:
             self.commit()
 
     def commit(self) -> None:
-        """Drops history that nobody can change any more. A client that died without a word must not hold it back."""
+        """Drops history that nobody can change any more. A client that died without a word must not
+        hold it back."""
         for client in list(self.clients.values()):
             if client.page.owner() is None:
                 self._leave(client)
         bound_ns = horizon.commit_bound_ns(self.clients.values())
-        if bound_ns is not None and not (self.optimistic and horizon.anchors_may_move(self.clients.values(), bound_ns)):
+        if bound_ns is not None and not (
+            self.optimistic and horizon.anchors_may_move(self.clients.values(), bound_ns)
+        ):
             self.graph.commit(bound_ns)
 
     def hold_ms(self) -> int | None:
-        """How long to wait for messages: until the next look at clocks while answers are held back, else until samples must be
-        written, if there are any, else for ever."""
+        """How long to wait for messages: until the next look at clocks while answers are held back,
+        else until samples must be written, if there are any, else for ever."""
         if self._held or self.awaiting:
             return horizon.HELD_POLL_MS if self._held else POLL_MS
         return FLUSH_MS if self.recorder is not None and self.recorder.open else None
@@ -410,7 +481,9 @@ class Hub:
             client.fetching = None
         client.fetches.discard(number)
         if not client.gone and client.failure is None:
-            self._send(client.identity, [protocol.FETCH, number, waiter.result(), int(waiter.unknown())])
+            self._send(
+                client.identity, [protocol.FETCH, number, waiter.result(), int(waiter.unknown())]
+            )
         self.communicators.delivered(waiter)
 
     def _answer(self, request: Request, reply: list) -> None:
@@ -428,14 +501,16 @@ class Hub:
         self.outbox.append((identity, reply))
 
     def _internal_error(self) -> None:
-        """A defect of the hub. Times may be wrong from here on, so the job is told and ends, instead of hanging."""
+        """A defect of the hub. Times may be wrong from here on, so the job is told and ends,
+        instead of hanging."""
         self.internal_errors += 1
         if self.internal_errors == 1:
             traceback.print_exc()
             self._fail(INTERNAL, range(len(self.everyone)))
 
     def _fail(self, text: str, members: Iterable[int]) -> None:
-        """Says once what is wrong, and fails what these clients wait for and will ask, instead of letting them hang."""
+        """Says once what is wrong, and fails what these clients wait for and will ask, instead of
+        letting them hang."""
         if text not in self.errors:
             self.errors.append(text)
             print(f"phantora-ns: {text}", file=sys.stderr, flush=True)
@@ -444,7 +519,11 @@ class Hub:
             if client.gone or client.failure is not None:
                 continue
             client.failure = text
-            for request in [*client.pending, *client.fetches, *([] if client.fetching is None else [client.fetching])]:
+            for request in [
+                *client.pending,
+                *client.fetches,
+                *([] if client.fetching is None else [client.fetching]),
+            ]:
                 self._refuse(client.identity, request, text)
 
     def _leave(self, client: Client) -> None:

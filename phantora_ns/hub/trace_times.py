@@ -1,12 +1,14 @@
 """RUN_DIR/trace/<page>.times: the final times of the nodes that one process's work hangs on.
 
-Why it exists: processes log their work with the heads that place it (libintercept/tracelog.c); only the event graph knows the
-nodes' times. They are written as they become final, so that the hub keeps nothing for it, and the rest when the run ends.
+Why it exists: processes log their work with the heads that place it (libintercept/tracelog.c); only
+the event graph knows the nodes' times. They are written as they become final, so that the hub keeps
+nothing for it, and the rest when the run ends.
 
-One JSON array a line: `[node, time_ns]`, and for a launch of communication `[node, end_ns, reached_ns, started_ns, algorithm,
-protocol, channels]`: when this process's stream reached it, when its last member had, and what NCCL would have chosen for the
-first operation of the launch.
+One JSON array a line: `[node, time_ns]`, and for a launch of communication `[node, end_ns,
+reached_ns, started_ns, algorithm, protocol, channels]`: when this process's stream reached it, when
+its last member had, and what NCCL would have chosen for the first operation of the launch.
 """
+
 from __future__ import annotations
 
 import json
@@ -18,7 +20,8 @@ from phantora_ns.report.trace_options import wanted
 from phantora_ns.sim.graph import EventGraph, Head, Node, Transfer
 
 FLUSH_LINES = 4096
-"""Lines kept per client before they are written: files are not kept open, of which a run may have thousands."""
+"""Lines kept per client before they are written: files are not kept open, of which a run may have
+thousands."""
 
 
 class _Client:
@@ -34,8 +37,20 @@ class _Client:
             self.lines.append(f"[{number},{node.time_ns}]\n")
         else:
             course = (node if isinstance(node, Transfer) else node.transfers[0]).course
-            self.lines.append(json.dumps([number, node.time_ns, reached.reach()[0], node.start_ns, course.algorithm,
-                                          course.protocol, course.channels]) + "\n")
+            self.lines.append(
+                json.dumps(
+                    [
+                        number,
+                        node.time_ns,
+                        reached.reach()[0],
+                        node.start_ns,
+                        course.algorithm,
+                        course.protocol,
+                        course.channels,
+                    ]
+                )
+                + "\n"
+            )
         if len(self.lines) >= FLUSH_LINES:
             self.flush()
 
@@ -77,5 +92,8 @@ class TraceTimes:
             action(*arguments)
         except OSError as error:
             self._failed = True
-            print(f"phantora-ns: the traces end here: {error.strerror}; {error.filename}; free some space there", file=sys.stderr,
-                  flush=True)
+            print(
+                f"phantora-ns: the traces end here: {error.strerror}; {error.filename}; free some space there",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -1,9 +1,10 @@
-"""What a kernel-time database holds, apart from any file: runs, each with its samples and what its host paid.
+"""What a kernel-time database holds, apart from any file: runs, each with its samples and what its
+host paid.
 
-Why it exists: merging, exporting and importing must not depend on how SQLite stores a thing. A run is known by its `uid`; a
-database is a set of runs, and merging is the union of two sets. Where both hold the same run (one was copied while it was
-still being recorded) the fuller one stands, by an order that is total: so merging is commutative, associative and changes
-nothing when done twice.
+Why it exists: merging, exporting and importing must not depend on how SQLite stores a thing. A run
+is known by its `uid`; a database is a set of runs, and merging is the union of two sets. Where both
+hold the same run (one was copied while it was still being recorded) the fuller one stands, by an
+order that is total: so merging is commutative, associative and changes nothing when done twice.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class HostTime(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Host time up to one call site (docs/leading.md, HOST): `depth` sites of history are in its key, `text` names it."""
+    """Host time up to one call site (docs/leading.md, HOST): `depth` sites of history are in its
+    key, `text` names it."""
 
     key: int
     depth: int
@@ -45,8 +47,9 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one run measured of a signature. `context`: canonical msgpack of `[operator, input_bytes, output_bytes, shapes]`,
-    None when no operator was known. `first`: only launches that the leader stopped for to measure were seen."""
+    """What one run measured of a signature. `context`: canonical msgpack of `[operator,
+    input_bytes, output_bytes, shapes]`, None when no operator was known. `first`: only launches
+    that the leader stopped for to measure were seen."""
 
     context: bytes | None
     first: bool
@@ -54,8 +57,9 @@ class Sample:
 
 
 class Observation(NamedTuple):
-    """The median time of one signature in one configuration (a run's, Run.fields, or a real trace): what models are fitted on
-    and judged by. `fields` and `context` as in docs/wire-protocol.md (a kernel has 12 fields); `count` launches were measured."""
+    """The median time of one signature in one configuration (a run's, Run.fields, or a real trace):
+    what models are fitted on and judged by. `fields` and `context` as in docs/wire-protocol.md (a
+    kernel has 12 fields); `count` launches were measured."""
 
     configuration: str
     kind: int
@@ -67,8 +71,8 @@ class Observation(NamedTuple):
 
 @dataclass
 class Host:
-    """What a run's host paid: `score` in ns of a fixed workload (None: not measured), `numbers` (latency, gap), `calls` by
-    class, `sites` by key."""
+    """What a run's host paid: `score` in ns of a fixed workload (None: not measured), `numbers`
+    (latency, gap), `calls` by class, `sites` by key."""
 
     score: float | None = None
     numbers: dict[str, HostTime] = field(default_factory=dict)
@@ -95,8 +99,15 @@ class Host:
                         host.calls[_text(name, "host call")] = found
             elif key == "sites":
                 for number, depth, text, *time in _rows(value, 6, "host sites"):
-                    if type(number) is not int or not 0 <= number < 1 << 64 or type(depth) is not int or not 0 <= depth < 256:
-                        raise DatabaseError(f"host site {number!r} of depth {depth!r}: not numbers in range")
+                    if (
+                        type(number) is not int
+                        or not 0 <= number < 1 << 64
+                        or type(depth) is not int
+                        or not 0 <= depth < 256
+                    ):
+                        raise DatabaseError(
+                            f"host site {number!r} of depth {depth!r}: not numbers in range"
+                        )
                     if found := _time(time, f"host site {number:#x}"):
                         host.sites[number] = Site(number, depth, _text(text, "host site"), *found)
             elif found := _time(value, f"host times: {key!r}"):
@@ -105,14 +116,18 @@ class Host:
 
     def message(self) -> dict:
         """The map again, in a fixed order; `of_message` is its inverse."""
-        return {"score": self.score, **{name: list(time) for name, time in sorted(self.numbers.items())},
-                "calls": [[name, *time] for name, time in sorted(self.calls.items())],
-                "sites": [list(site) for _, site in sorted(self.sites.items())]}
+        return {
+            "score": self.score,
+            **{name: list(time) for name, time in sorted(self.numbers.items())},
+            "calls": [[name, *time] for name, time in sorted(self.calls.items())],
+            "sites": [list(site) for _, site in sorted(self.sites.items())],
+        }
 
 
 @dataclass
 class Run:
-    """One leader in one run of a job. `fields` has every name of RUN_FIELDS; `samples` is by a signature's canonical bytes."""
+    """One leader in one run of a job. `fields` has every name of RUN_FIELDS; `samples` is by a
+    signature's canonical bytes."""
 
     uid: str
     fields: dict[str, str]
@@ -121,7 +136,8 @@ class Run:
 
     @property
     def configuration(self) -> str:
-        """The name of the job's configuration, empty when it has none: what models are validated by leaving out."""
+        """The name of the job's configuration, empty when it has none: what models are validated by
+        leaving out."""
         return self.fields["configuration"]
 
     @property
@@ -130,22 +146,44 @@ class Run:
         return sum(sample.statistics.count for sample in self.samples.values())
 
     def precedence(self) -> tuple[int, bytes]:
-        """Which of two copies of a run stands: the one with more durations; a digest makes the order total."""
+        """Which of two copies of a run stands: the one with more durations; a digest makes the
+        order total."""
         digest = hashlib.sha256()
         for line in self.lines():
             digest.update(line.encode())
         return self.count, digest.digest()
 
     def lines(self) -> Iterator[str]:
-        """The run as JSON lines, the same for the same content (docs/kernels-database.md, "Export")."""
-        yield _json({"run": self.uid, **{name: self.fields[name] for name in RUN_FIELDS}, "host": self.host.message()})
+        """The run as JSON lines, the same for the same content (docs/kernels-database.md,
+        "Export")."""
+        yield _json(
+            {
+                "run": self.uid,
+                **{name: self.fields[name] for name in RUN_FIELDS},
+                "host": self.host.message(),
+            }
+        )
         for data in sorted(self.samples):
             sample, (kind, fields) = self.samples[data], signature.decode(data)
             context = None if sample.context is None else to_json(signature.unpack(sample.context))
             s = sample.statistics
-            yield _json({"kind": kind, "fields": to_json(fields), "context": context, "first": sample.first, "count": s.count,
-                         "total": s.total, "squares": s.squares, "median": s.median, "middle": s.middle, "low": s.low,
-                         "high": s.high, "minimum": s.minimum, "maximum": s.maximum})
+            yield _json(
+                {
+                    "kind": kind,
+                    "fields": to_json(fields),
+                    "context": context,
+                    "first": sample.first,
+                    "count": s.count,
+                    "total": s.total,
+                    "squares": s.squares,
+                    "median": s.median,
+                    "middle": s.middle,
+                    "low": s.low,
+                    "high": s.high,
+                    "minimum": s.minimum,
+                    "maximum": s.maximum,
+                }
+            )
 
 
 def run_fields(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -155,7 +193,9 @@ def run_fields(meta: Mapping[str, Any]) -> dict[str, str]:
     """
     unknown = sorted(set(meta) - set(RUN_FIELDS), key=repr)
     if unknown:
-        raise DatabaseError(f"a run has no field {unknown[0]!r}; its fields are {', '.join(RUN_FIELDS)}")
+        raise DatabaseError(
+            f"a run has no field {unknown[0]!r}; its fields are {', '.join(RUN_FIELDS)}"
+        )
     return {name: _text(meta.get(name, ""), name) for name in RUN_FIELDS}
 
 
@@ -165,7 +205,8 @@ def new_uid() -> str:
 
 
 def union(databases: Iterable[Iterable[Run]]) -> list[Run]:
-    """The runs of all databases in the order of their uid; of a run that several hold, the fullest copy."""
+    """The runs of all databases in the order of their uid; of a run that several hold, the fullest
+    copy."""
     found: dict[str, Run] = {}
     for runs in databases:
         for run in runs:
@@ -176,7 +217,8 @@ def union(databases: Iterable[Iterable[Run]]) -> list[Run]:
 
 
 def pack(kind: int, fields: Any) -> bytes:
-    """Canonical bytes of a signature that can be kept. Raises SignatureError for what a file could not give back."""
+    """Canonical bytes of a signature that can be kept. Raises SignatureError for what a file could
+    not give back."""
     if type(kind) is not int or not 0 <= kind < 1 << 31:
         raise SignatureError(f"{kind!r} is no kind of signature")
     if not isinstance(fields, (list, tuple)):
@@ -206,7 +248,8 @@ def _check_value(value: Any, depth: int = 0) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """A field's value for JSON: byte strings become {"hex": ...}, and numbers that JSON has not {"float": ...}."""
+    """A field's value for JSON: byte strings become {"hex": ...}, and numbers that JSON has not
+    {"float": ...}."""
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     if isinstance(value, bytes):
@@ -250,13 +293,20 @@ def _positive(value: Any, what: str) -> float:
 
 
 def _rows(value: Any, width: int, what: str) -> list:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(row, (list, tuple)) and len(row) == width for row in value):
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(row, (list, tuple)) and len(row) == width for row in value
+    ):
         raise DatabaseError(f"{what} are not rows of {width}")
     return value
 
 
 def _time(value: Any, what: str) -> HostTime | None:
-    if not isinstance(value, (list, tuple)) or len(value) != 3 or type(value[0]) is not int or not 0 <= value[0] < 1 << 53:
+    if (
+        not isinstance(value, (list, tuple))
+        or len(value) != 3
+        or type(value[0]) is not int
+        or not 0 <= value[0] < 1 << 53
+    ):
         raise DatabaseError(f"{what}: not [count, mean, median]")
     if not value[0]:
         return None

@@ -1,12 +1,14 @@
 """What a compiled CUDA kernel says about itself: the `.nv.info` attributes of a cubin.
 
-Why it exists: a launch hands over raw parameter bytes. Which of them are pointers, how many registers and how much shared
-memory the kernel takes is only written in the GPU code itself, and no CUDA tool may be needed to read it.
+Why it exists: a launch hands over raw parameter bytes. Which of them are pointers, how many
+registers and how much shared memory the kernel takes is only written in the GPU code itself, and no
+CUDA tool may be needed to read it.
 
-A cubin is an ELF64 file. Section `.nv.info.<kernel>` holds the attributes of one kernel, `.nv.info` those keyed by symbol
-index, `.nv.shared.<kernel>` is as large as the kernel's static shared memory. An attribute is u8 format, u8 number, then for
-format 4 a u16 length and that many bytes, for formats 1 to 3 a u16 value. The numbers are those of NVIDIA's cubin format as
-`cuobjdump -elf` (CUDA 13.0) names them.
+A cubin is an ELF64 file. Section `.nv.info.<kernel>` holds the attributes of one kernel, `.nv.info`
+those keyed by symbol index, `.nv.shared.<kernel>` is as large as the kernel's static shared memory.
+An attribute is u8 format, u8 number, then for format 4 a u16 length and that many bytes, for
+formats 1 to 3 a u16 value. The numbers are those of NVIDIA's cubin format as `cuobjdump -elf` (CUDA
+13.0) names them.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ import struct
 from dataclasses import dataclass
 
 FORMAT_SIZED = 4
-MAX_THREADS = 0x05        # EIATTR_MAX_THREADS: __launch_bounds__, three u32
-REQUIRED_THREADS = 0x10   # EIATTR_REQNTID: three u32
-MIN_STACK_SIZE = 0x12     # EIATTR_MIN_STACK_SIZE: u32 symbol, u32 bytes per thread
-KPARAM_INFO = 0x17        # EIATTR_KPARAM_INFO: u32 index, u16 ordinal, u16 offset, u32 with the size from bit 18
-PARAM_BYTES = 0x19        # EIATTR_CBANK_PARAM_SIZE: value is the size of all parameters
-REGISTERS = 0x2F          # EIATTR_REGCOUNT: u32 symbol, u32 registers per thread
+MAX_THREADS = 0x05  # EIATTR_MAX_THREADS: __launch_bounds__, three u32
+REQUIRED_THREADS = 0x10  # EIATTR_REQNTID: three u32
+MIN_STACK_SIZE = 0x12  # EIATTR_MIN_STACK_SIZE: u32 symbol, u32 bytes per thread
+KPARAM_INFO = (
+    0x17  # EIATTR_KPARAM_INFO: u32 index, u16 ordinal, u16 offset, u32 with the size from bit 18
+)
+PARAM_BYTES = 0x19  # EIATTR_CBANK_PARAM_SIZE: value is the size of all parameters
+REGISTERS = 0x2F  # EIATTR_REGCOUNT: u32 symbol, u32 registers per thread
 KPARAM_SIZE_SHIFT = 18
-THREADS_LIMIT = 1024      # threads per block without __launch_bounds__, every architecture since sm_20
+THREADS_LIMIT = 1024  # threads per block without __launch_bounds__, every architecture since sm_20
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL_BYTES = 24
@@ -37,7 +41,8 @@ class CubinError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """One kernel's launch facts: sizes in bytes, `params` as (offset, size) in the order of declaration."""
+    """One kernel's launch facts: sizes in bytes, `params` as (offset, size) in the order of
+    declaration."""
 
     name: str
     params: tuple[tuple[int, int], ...]
@@ -49,7 +54,7 @@ class KernelInfo:
 
 
 def _text(data: bytes, at: int) -> str:
-    return data[at:data.index(b"\0", at)].decode("ascii")
+    return data[at : data.index(b"\0", at)].decode("ascii")
 
 
 def _sections(data: bytes) -> list[tuple[str, int, int, int, int]]:
@@ -76,7 +81,8 @@ def _attributes(data: bytes, at: int, end: int):
 
 
 def read_kernels(data: bytes) -> list[KernelInfo]:
-    """Every kernel of a cubin, in file order. Raises CubinError when the bytes are not one. O(size of the tables)."""
+    """Every kernel of a cubin, in file order. Raises CubinError when the bytes are not one. O(size
+    of the tables)."""
     try:
         return _read_kernels(data)
     except (struct.error, IndexError, ValueError) as error:
@@ -85,8 +91,17 @@ def read_kernels(data: bytes) -> list[KernelInfo]:
 
 def _read_kernels(data: bytes) -> list[KernelInfo]:
     sections = _sections(data)
-    shared = {name[len(_SHARED):]: size for name, _, _, size, _ in sections if name.startswith(_SHARED)}
-    symbols = next(((offset, sections[link][2]) for _, kind, offset, _, link in sections if kind == _SHT_SYMTAB), None)
+    shared = {
+        name[len(_SHARED) :]: size for name, _, _, size, _ in sections if name.startswith(_SHARED)
+    }
+    symbols = next(
+        (
+            (offset, sections[link][2])
+            for _, kind, offset, _, link in sections
+            if kind == _SHT_SYMTAB
+        ),
+        None,
+    )
 
     def symbol_name(index: int) -> str:
         if symbols is None:
@@ -105,9 +120,17 @@ def _read_kernels(data: bytes) -> list[KernelInfo]:
                     symbol, value = struct.unpack_from("<II", data, at)
                     (registers if number == REGISTERS else stacks)[symbol_name(symbol)] = value
         elif name.startswith(_INFO):
-            own.append((name[len(_INFO):], *_own_attributes(data, offset, offset + size)))
+            own.append((name[len(_INFO) :], *_own_attributes(data, offset, offset + size)))
     return [
-        KernelInfo(name, tuple(params), param_bytes, threads, registers.get(name, 0), shared.get(name, 0), stacks.get(name, 0))
+        KernelInfo(
+            name,
+            tuple(params),
+            param_bytes,
+            threads,
+            registers.get(name, 0),
+            shared.get(name, 0),
+            stacks.get(name, 0),
+        )
         for name, params, param_bytes, threads in own
     ]
 

@@ -1,6 +1,7 @@
 """To which family a signature belongs: the name under which times are listed and compared.
 
-Why it exists: a file holds tens of thousands of signatures, and people ask about matrix products, attention or optimizers.
+Why it exists: a file holds tens of thousands of signatures, and people ask about matrix products,
+attention or optimizers.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from .signature import CALL, CUDNN, GEMM, KERNEL, MEMORY, SignatureError
 
 
 def family(kind: int, fields: Any, context: Any = None) -> str:
-    """One of `gemm`, `attention`, `convolution`, `cudnn`, `memset`, `device copy`, `host copy`, `call`, and for kernels what
-    the estimators call them (`elementwise`, `optimizer`, `reduction`, ...); `unknown` for what is no signature."""
+    """One of `gemm`, `attention`, `convolution`, `cudnn`, `memset`, `device copy`, `host copy`,
+    `call`, and for kernels what the estimators call them (`elementwise`, `optimizer`, `reduction`,
+    ...); `unknown` for what is no signature."""
     try:
         if kind == GEMM:
             return "gemm"
@@ -30,7 +32,8 @@ def family(kind: int, fields: Any, context: Any = None) -> str:
         if kind == KERNEL:
             return _kernel(signature.parse_kernel(fields), launch.context_of(context))
     except (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
-        # As in KernelTimes.estimate: nested lists come from a foreign process, and a listing must not fail on them.
+        # As in KernelTimes.estimate: nested lists come from a foreign process, and a listing must
+        # not fail on them.
         pass
     return "unknown"
 

@@ -1,6 +1,8 @@
-"""Kernel-time databases as text: JSON lines that can be read back exactly, and a table for a spreadsheet.
+"""Kernel-time databases as text: JSON lines that can be read back exactly, and a table for a
+spreadsheet.
 
-Why it exists: what ships must be readable and comparable without SQLite or this project. Format: docs/kernels-database.md.
+Why it exists: what ships must be readable and comparable without SQLite or this project. Format:
+docs/kernels-database.md.
 """
 
 from __future__ import annotations
@@ -19,28 +21,47 @@ from .families import family
 from .schema import SCHEMA_VERSION, DatabaseError
 
 FORMAT = "phantora-ns kernel times"
-COLUMNS = ("run", "configuration", "kind", "family", "operator", "signature", "first", *Statistics.__slots__)
+COLUMNS = (
+    "run",
+    "configuration",
+    "kind",
+    "family",
+    "operator",
+    "signature",
+    "first",
+    *Statistics.__slots__,
+)
 
 
 def export_lines(database: Database) -> Iterator[str]:
-    """The whole content as JSON lines, the same for the same content: one about the file, then for each run one about it and
-    one for each signature that it measured. Raises DatabaseError."""
+    """The whole content as JSON lines, the same for the same content: one about the file, then for
+    each run one about it and one for each signature that it measured. Raises DatabaseError."""
     yield json.dumps({"format": FORMAT, "version": SCHEMA_VERSION, "gpu": database.gpu}) + "\n"
     for run in database.runs():
         yield from run.lines()
 
 
 def export_table(database: Database, out: TextIO) -> None:
-    """Every sample as a row of CSV, signatures in readable form: for people; it cannot be read back. Raises DatabaseError."""
+    """Every sample as a row of CSV, signatures in readable form: for people; it cannot be read
+    back. Raises DatabaseError."""
     table = csv.writer(out, lineterminator="\n")
     table.writerow(COLUMNS)
     for run in database.runs():
         for data in sorted(run.samples):
             sample, (kind, fields) = run.samples[data], signature.decode(data)
             context = None if sample.context is None else signature.unpack(sample.context)
-            table.writerow([run.uid, run.configuration, kind, family(kind, fields, context), operator(context),
-                            signature.describe(kind, fields), int(sample.first),
-                            *(getattr(sample.statistics, name) for name in Statistics.__slots__)])
+            table.writerow(
+                [
+                    run.uid,
+                    run.configuration,
+                    kind,
+                    family(kind, fields, context),
+                    operator(context),
+                    signature.describe(kind, fields),
+                    int(sample.first),
+                    *(getattr(sample.statistics, name) for name in Statistics.__slots__),
+                ]
+            )
 
 
 def operator(context: Any) -> str:
@@ -49,7 +70,8 @@ def operator(context: Any) -> str:
 
 
 def read_lines(lines: Iterable[str], name: Path | str) -> tuple[str, list[Run]]:
-    """(GPU model, runs in order of their uid) of exported JSON lines. Raises DatabaseError with `name` and the line."""
+    """(GPU model, runs in order of their uid) of exported JSON lines. Raises DatabaseError with
+    `name` and the line."""
     gpu, runs = None, {}
     where, run = f"{name}: line 1", None
     try:
@@ -72,9 +94,16 @@ def read_lines(lines: Iterable[str], name: Path | str) -> tuple[str, list[Run]]:
                 if data in run.samples:
                     raise ValueError("a signature is there twice in a run")
                 run.samples[data] = sample
-    except (ValueError, KeyError, TypeError, RecursionError) as error:  # JSON's, SignatureError and DatabaseError are ValueErrors
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ) as error:  # JSON's, SignatureError and DatabaseError are ValueErrors
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise DatabaseError(f"{where}: {what}; give a file made by `phantora-ns kernels export`") from error
+        raise DatabaseError(
+            f"{where}: {what}; give a file made by `phantora-ns kernels export`"
+        ) from error
     if gpu is None:
         raise DatabaseError(f"{name}: is empty; give a file made by `phantora-ns kernels export`")
     return gpu, [runs[uid] for uid in sorted(runs)]

@@ -1,8 +1,10 @@
-"""Durations that a leader measures while the job runs, for the ranks that are simulated in the same run.
+"""Durations that a leader measures while the job runs, for the ranks that are simulated in the same
+run.
 
-Why it exists: what was measured a moment ago beats any model, and must be usable before a database has been written. The first
-sample of a signature is taken with the GPU stopped before and after it, so it serves only until there are later ones
-(docs/leading.md). Durations change while samples come in and stand still once there are enough.
+Why it exists: what was measured a moment ago beats any model, and must be usable before a database
+has been written. The first sample of a signature is taken with the GPU stopped before and after it,
+so it serves only until there are later ones (docs/leading.md). Durations change while samples come
+in and stand still once there are enough.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from __future__ import annotations
 import statistics
 
 KEPT = 64
-"""Samples per signature that decide; after them its duration stays, so that steps repeat. The median of 64 is known to 16 % of
-the samples' spread (1.25 / sqrt(64) of a standard deviation)."""
+"""Samples per signature that decide; after them its duration stays, so that steps repeat. The
+median of 64 is known to 16 % of the samples' spread (1.25 / sqrt(64) of a standard deviation)."""
 
 
 class Learned:
@@ -26,7 +28,8 @@ class Learned:
         return len(self._median_ns)
 
     def add(self, data: bytes, durations_ns: list[int]) -> bool:
-        """Takes samples in; whether the signature's duration is another one now. O(KEPT log KEPT)."""
+        """Takes samples in; whether the signature's duration is another one now. O(KEPT log
+        KEPT)."""
         if not durations_ns:
             return False
         samples = self._samples.get(data)

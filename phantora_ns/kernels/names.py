@@ -1,8 +1,10 @@
-"""Kernel names: demangled when the C++ library is there, and taken apart as far as the estimators need.
+"""Kernel names: demangled when the C++ library is there, and taken apart as far as the estimators
+need.
 
-Why it exists: PyTorch's kernels say in their names what they read and write (`vectorized_elementwise_kernel<8,
-CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>>` moves three tensors of bf16). Nothing here fails on an odd name: what
-cannot be read is absent from the result, and the estimators fall back on less.
+Why it exists: PyTorch's kernels say in their names what they read and write
+(`vectorized_elementwise_kernel<8, CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>>` moves
+three tensors of bf16). Nothing here fails on an odd name: what cannot be read is absent from the
+result, and the estimators fall back on less.
 """
 
 from __future__ import annotations
@@ -13,11 +15,33 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 TYPE_BYTES = {
-    "double": 8, "float": 4, "long": 8, "unsigned long": 8, "long long": 8, "unsigned long long": 8, "int": 4, "unsigned int": 4,
-    "short": 2, "unsigned short": 2, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
-    "c10::BFloat16": 2, "c10::Half": 2, "__half": 2, "__nv_bfloat16": 2, "cutlass::bfloat16_t": 2, "cutlass::half_t": 2,
-    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
-    "c10::complex<float>": 8, "c10::complex<double>": 16, "c10::complex<c10::Half>": 4,
+    "double": 8,
+    "float": 4,
+    "long": 8,
+    "unsigned long": 8,
+    "long long": 8,
+    "unsigned long long": 8,
+    "int": 4,
+    "unsigned int": 4,
+    "short": 2,
+    "unsigned short": 2,
+    "char": 1,
+    "signed char": 1,
+    "unsigned char": 1,
+    "bool": 1,
+    "c10::BFloat16": 2,
+    "c10::Half": 2,
+    "__half": 2,
+    "__nv_bfloat16": 2,
+    "cutlass::bfloat16_t": 2,
+    "cutlass::half_t": 2,
+    "c10::Float8_e4m3fn": 1,
+    "c10::Float8_e5m2": 1,
+    "c10::Float8_e4m3fnuz": 1,
+    "c10::Float8_e5m2fnuz": 1,
+    "c10::complex<float>": 8,
+    "c10::complex<double>": 16,
+    "c10::complex<c10::Half>": 4,
 }
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1")
 _OPAQUE = re.compile(r"OpaqueType<(\d+)u?l?>")
@@ -32,7 +56,12 @@ def _demangler():
         except (OSError, AttributeError):
             continue
         function.restype = ctypes.c_void_p
-        function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+        function.argtypes = [
+            ctypes.c_char_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_int),
+        ]
         free = ctypes.CDLL(None).free
         free.argtypes = [ctypes.c_void_p]
         return function, free
@@ -40,7 +69,8 @@ def _demangler():
 
 
 def demangle(name: str) -> str:
-    """The C++ name behind a mangled one; the name itself when it is none, or nothing can demangle it."""
+    """The C++ name behind a mangled one; the name itself when it is none, or nothing can demangle
+    it."""
     tools = _demangler() if name.startswith("_Z") else None
     if tools is None or "\0" in name:
         return name
@@ -65,7 +95,7 @@ def split_arguments(text: str) -> list[str]:
     for at, char in enumerate(text):
         if char in "<([{":
             depth += 1
-        elif char in ")]}" or (char == ">" and text[at - 1:at] != "-"):
+        elif char in ")]}" or (char == ">" and text[at - 1 : at] != "-"):
             depth -= 1
         elif char == "," and depth == 0:
             parts.append(text[start:at].strip())
@@ -80,7 +110,7 @@ def _match(text: str, opening: int) -> int:
     for at in range(opening, len(text)):
         if text[at] in "<([{":
             depth += 1
-        elif text[at] in ")]}" or (text[at] == ">" and text[at - 1:at] != "-"):
+        elif text[at] in ")]}" or (text[at] == ">" and text[at - 1 : at] != "-"):
             depth -= 1
             if depth == 0:
                 return at
@@ -89,7 +119,8 @@ def _match(text: str, opening: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KernelName:
-    """`base`: the function's last identifier; `arguments`: its template arguments as text; `text`: the whole name."""
+    """`base`: the function's last identifier; `arguments`: its template arguments as text; `text`:
+    the whole name."""
 
     base: str
     arguments: tuple[str, ...]
@@ -121,13 +152,21 @@ def parse(name: str) -> KernelName:
     end = _match(head, angle)
     if end < 0:
         return KernelName(_last_identifier(head[:angle]), (), text)
-    return KernelName(_last_identifier(head[:angle]), tuple(split_arguments(head[angle + 1:end])), text)
+    return KernelName(
+        _last_identifier(head[:angle]), tuple(split_arguments(head[angle + 1 : end])), text
+    )
 
 
 def _last_identifier(text: str) -> str:
     text = text.strip().rpartition("::")[2]
-    if text.startswith("_Z"):  # could not be demangled: the longest identifier by its length prefix is a fair guess
-        found = [text[m.end():m.end() + int(m[0])] for m in re.finditer(r"\d+", text) if 0 < int(m[0]) <= len(text) - m.end()]
+    if text.startswith(
+        "_Z"
+    ):  # could not be demangled: the longest identifier by its length prefix is a fair guess
+        found = [
+            text[m.end() : m.end() + int(m[0])]
+            for m in re.finditer(r"\d+", text)
+            if 0 < int(m[0]) <= len(text) - m.end()
+        ]
         return max((f for f in found if re.fullmatch(r"[A-Za-z_]\w*", f)), key=len, default=text)
     return text.rpartition(" ")[2]
 
@@ -147,13 +186,14 @@ def template_arguments(text: str, name: str) -> list[str]:
     if at < 0:
         return []
     end = _match(text, at + len(name))
-    return split_arguments(text[at + len(name) + 1:end]) if end > 0 else []
+    return split_arguments(text[at + len(name) + 1 : end]) if end > 0 else []
 
 
 def lambda_arguments(text: str) -> list[str]:
-    """Argument types of the last lambda that takes any, e.g. `{lambda(float, float)#1}`; empty when there is none."""
+    """Argument types of the last lambda that takes any, e.g. `{lambda(float, float)#1}`; empty when
+    there is none."""
     for at in reversed([m.end() - 1 for m in re.finditer(r"\{lambda\(", text)]):
         end = _match(text, at)
         if end > at + 1:
-            return split_arguments(text[at + 1:end])
+            return split_arguments(text[at + 1 : end])
     return []

@@ -1,8 +1,9 @@
-"""What one GPU model achieves: its data sheet's peaks and the measured share of them, as the estimators read them.
+"""What one GPU model achieves: its data sheet's peaks and the measured share of them, as the
+estimators read them.
 
-Why it exists: the estimators hold formulas, the GPU's data file holds numbers, each with its source. A model that nobody
-has measured says `like = "h200"` and takes over shares of peak, never absolute rates: those scale with its own peaks, its
-number of multiprocessors and its clock.
+Why it exists: the estimators hold formulas, the GPU's data file holds numbers, each with its
+source. A model that nobody has measured says `like = "h200"` and takes over shares of peak, never
+absolute rates: those scale with its own peaks, its number of multiprocessors and its clock.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from typing import Any
 from phantora_ns import units
 from phantora_ns.config import ConfigError, GpuModel, load_gpu
 
-CLOCK_ATTRIBUTE = 13   # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
-CACHE_ATTRIBUTE = 38   # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, bytes
+CLOCK_ATTRIBUTE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
+CACHE_ATTRIBUTE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, bytes
 _REQUIRED, _ALLOWED = {"base", "bandwidth"}, {"base", "bandwidth", "elements", "block_elements"}
 _OPTIONAL = "elements and block_elements"
 
 
 @dataclass(frozen=True)
 class Family:
-    """How fast one family of memory-bound kernels goes: a fixed time, a share of the memory's bandwidth, what one
-    multiprocessor gets through per clock cycle when instructions and not bytes are the limit, and what one block gets
-    through alone, which limits a few long rows (0: never)."""
+    """How fast one family of memory-bound kernels goes: a fixed time, a share of the memory's
+    bandwidth, what one multiprocessor gets through per clock cycle when instructions and not bytes
+    are the limit, and what one block gets through alone, which limits a few long rows (0:
+    never)."""
 
     base_ns: float
     bandwidth: float
@@ -35,8 +37,9 @@ class Family:
 
 @dataclass(frozen=True)
 class Rates:
-    """Bandwidths in bytes per ns (of NVLink: what transfers get, 0 without), peaks in FLOP per ns, times in ns.
-    `numbers`: "section.key" -> value. `like`: the model whose shares of peak it takes over, None for one with its own."""
+    """Bandwidths in bytes per ns (of NVLink: what transfers get, 0 without), peaks in FLOP per ns,
+    times in ns. `numbers`: "section.key" -> value. `like`: the model whose shares of peak it takes
+    over, None for one with its own."""
 
     model: str
     multiprocessors: int
@@ -55,26 +58,39 @@ class Rates:
         return self.peak_flop_per_ns.get(kind) or self.peak_flop_per_ns["fp32"]
 
     def number(self, key: str) -> float:
-        """An efficiency by "section.key". Raises KeyError for a name that the GPU's file does not give."""
+        """An efficiency by "section.key". Raises KeyError for a name that the GPU's file does not
+        give."""
         return self.numbers[key]
 
-    def memory_ns(self, family: str, size_bytes: float, elements: float = 0.0, blocks: int = 0) -> float:
-        """Time of a memory-bound kernel of `family` that moves `size_bytes` and handles `elements` in `blocks`.
+    def memory_ns(
+        self, family: str, size_bytes: float, elements: float = 0.0, blocks: int = 0
+    ) -> float:
+        """Time of a memory-bound kernel of `family` that moves `size_bytes` and handles `elements`
+        in `blocks`.
 
-        Part of what it reads is still in the L2 cache from the kernel before, up to a share of the cache's size.
+        Part of what it reads is still in the L2 cache from the kernel before, up to a share of the
+        cache's size.
         """
         entry = self.families.get(family) or self.families["other"]
         size_bytes -= min(size_bytes / 2, self.number("cache.warm_share") * self.cache_bytes)
         moving = size_bytes / (self.memory_bytes_per_ns * entry.bandwidth)
         if entry.elements_per_cycle:
-            moving = max(moving, elements / (entry.elements_per_cycle * self.multiprocessors * self.cycles_per_ns))
+            moving = max(
+                moving,
+                elements / (entry.elements_per_cycle * self.multiprocessors * self.cycles_per_ns),
+            )
         if entry.block_elements_per_cycle and blocks > 0:
-            moving = max(moving, elements / blocks / (entry.block_elements_per_cycle * self.cycles_per_ns))
+            moving = max(
+                moving, elements / blocks / (entry.block_elements_per_cycle * self.cycles_per_ns)
+            )
         return entry.base_ns + moving
 
     def scattered_ns(self, size_bytes: float) -> float:
-        """Time in which the L2 cache delivers `size_bytes`, most of them sectors of which one element is wanted."""
-        return size_bytes / (self.number("cache.sectors") * self.multiprocessors * self.cycles_per_ns)
+        """Time in which the L2 cache delivers `size_bytes`, most of them sectors of which one
+        element is wanted."""
+        return size_bytes / (
+            self.number("cache.sectors") * self.multiprocessors * self.cycles_per_ns
+        )
 
 
 def _value(value: Any, where: str, file: str) -> float:
@@ -85,14 +101,18 @@ def _value(value: Any, where: str, file: str) -> float:
             return float(parse(value))
         except units.UnitError:
             continue
-    raise ConfigError(file, f"efficiency.{where}", f"{value!r} is no number, share (\"90%\") or time (\"2 us\")")
+    raise ConfigError(
+        file, f"efficiency.{where}", f'{value!r} is no number, share ("90%") or time ("2 us")'
+    )
 
 
 def _efficiency(gpu: GpuModel) -> Mapping[str, Any]:
     table = dict(gpu.tables.get("efficiency", {}))
     file = f"{gpu.model}.toml"
     if not table:
-        raise ConfigError(file, "efficiency", "is missing; write `like = \"h200\"` to take over its shares of peak")
+        raise ConfigError(
+            file, "efficiency", 'is missing; write `like = "h200"` to take over its shares of peak'
+        )
     like = table.pop("like", None)
     if like is None:
         return table
@@ -104,20 +124,48 @@ def _efficiency(gpu: GpuModel) -> Mapping[str, Any]:
     return base
 
 
-# What the estimators ask for: a file that lacks one is refused when it is read, not in the middle of a run.
+# What the estimators ask for: a file that lacks one is refused when it is read, not in the middle
+# of a run.
 REQUIRED_NUMBERS = (
-    "gemm.base", "gemm.other_types", "gemm.half_area", "gemm.tile", "gemm.split", "gemm.smallest_k", "gemm.bandwidth",
-    "gemm.overlap_power", "gemm.exposed_write", "gemm.sustained", "attention.score_cost", "attention.causal_tail",
-    "attention.bandwidth", "convolution.base", "convolution.share", "convolution.few_channels", "convolution.bandwidth",
-    "convolution.relayout_bandwidth", "copy.base", "copy.pinned", "copy.peer", "copy.pageable_to_device",
-    "copy.pageable_to_host", "copy.staged_above", "cache.warm_share", "cache.sectors",
-    *(f"attention.{backend}_{direction}{part}" for backend in ("cudnn", "flash") for direction in ("forward", "backward")
-      for part in ("", "_base")))
+    "gemm.base",
+    "gemm.other_types",
+    "gemm.half_area",
+    "gemm.tile",
+    "gemm.split",
+    "gemm.smallest_k",
+    "gemm.bandwidth",
+    "gemm.overlap_power",
+    "gemm.exposed_write",
+    "gemm.sustained",
+    "attention.score_cost",
+    "attention.causal_tail",
+    "attention.bandwidth",
+    "convolution.base",
+    "convolution.share",
+    "convolution.few_channels",
+    "convolution.bandwidth",
+    "convolution.relayout_bandwidth",
+    "copy.base",
+    "copy.pinned",
+    "copy.peer",
+    "copy.pageable_to_device",
+    "copy.pageable_to_host",
+    "copy.staged_above",
+    "cache.warm_share",
+    "cache.sectors",
+    *(
+        f"attention.{backend}_{direction}{part}"
+        for backend in ("cudnn", "flash")
+        for direction in ("forward", "backward")
+        for part in ("", "_base")
+    ),
+)
 
 
 @lru_cache(maxsize=16)
 def load(model: str) -> Rates:
-    """The rates of a GPU model by name. Raises ConfigError when its file is wrong or says nothing of efficiency."""
+    """The rates of a GPU model by name. Raises ConfigError when its file is wrong or says nothing
+    of efficiency."""
     return of(load_gpu(model))
 
 
@@ -132,15 +180,36 @@ def of(gpu: GpuModel) -> Rates:
                 numbers[f"{section}.{key}"] = _value(value, f"{section}.{key}", file)
                 continue
             if not isinstance(value, Mapping) or not _REQUIRED <= value.keys() <= _ALLOWED:
-                raise ConfigError(file, f"efficiency.memory.{key}", f"needs base and bandwidth, and may have {_OPTIONAL}")
+                raise ConfigError(
+                    file,
+                    f"efficiency.memory.{key}",
+                    f"needs base and bandwidth, and may have {_OPTIONAL}",
+                )
             names = ("base", "bandwidth", "elements", "block_elements")
-            families[key] = Family(*(_value(value.get(name, 0), f"memory.{key}.{name}", file) for name in names))
+            families[key] = Family(
+                *(_value(value.get(name, 0), f"memory.{key}.{name}", file) for name in names)
+            )
     if "other" not in families:
-        raise ConfigError(file, "efficiency.memory.other", "is missing: kernels of no known family need it")
+        raise ConfigError(
+            file, "efficiency.memory.other", "is missing: kernels of no known family need it"
+        )
     for key in REQUIRED_NUMBERS:
         if numbers.get(key, 0.0) < 0 or key not in numbers:
-            raise ConfigError(file, f"efficiency.{key}", "is missing or negative; docs/kernel-times.md says what it means")
-    return Rates(gpu.model, gpu.multiprocessors, gpu.attributes[CLOCK_ATTRIBUTE] * 1e-6, gpu.attributes[CACHE_ATTRIBUTE],
-                 gpu.memory_bytes_per_ns, gpu.pcie_bytes_per_ns, gpu.nvlink_bytes_per_ns * gpu.nvlink_efficiency,
-                 gpu.peak_flop_per_ns, numbers, families,
-                 gpu.tables["efficiency"].get("like"))
+            raise ConfigError(
+                file,
+                f"efficiency.{key}",
+                "is missing or negative; docs/kernel-times.md says what it means",
+            )
+    return Rates(
+        gpu.model,
+        gpu.multiprocessors,
+        gpu.attributes[CLOCK_ATTRIBUTE] * 1e-6,
+        gpu.attributes[CACHE_ATTRIBUTE],
+        gpu.memory_bytes_per_ns,
+        gpu.pcie_bytes_per_ns,
+        gpu.nvlink_bytes_per_ns * gpu.nvlink_efficiency,
+        gpu.peak_flop_per_ns,
+        numbers,
+        families,
+        gpu.tables["efficiency"].get("like"),
+    )

@@ -1,9 +1,9 @@
 """The file that a run's measurements go into while the job runs.
 
-Why it exists: a leader measures for minutes on a GPU that may be needed elsewhere, and whatever ends the job must not cost
-what has been measured. So samples are committed at least every COMMIT_S while they come in (`flush` in the caller's idle
-moments does the same), to a write-ahead log that survives the death of this process; a reader may look on. Closing it leaves
-one plain file.
+Why it exists: a leader measures for minutes on a GPU that may be needed elsewhere, and whatever
+ends the job must not cost what has been measured. So samples are committed at least every COMMIT_S
+while they come in (`flush` in the caller's idle moments does the same), to a write-ahead log that
+survives the death of this process; a reader may look on. Closing it leaves one plain file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from .writing import Writer
 
 COMMIT_S = 1.0
 COMMIT_SAMPLES = 500
-"""A commit costs some milliseconds, mostly sorting what was kept; with fewer durations than this it waits for COMMIT_S."""
+"""A commit costs some milliseconds, mostly sorting what was kept; with fewer durations than this it
+waits for COMMIT_S."""
 
 
 class _Entry:
-    """One signature of the recording: its number in the file once it is there, and its durations so far."""
+    """One signature of the recording: its number in the file once it is there, and its durations so
+    far."""
 
     __slots__ = ("context", "data", "durations", "first", "number")
 
@@ -42,12 +44,15 @@ class _Entry:
 class Recording:
     """A new database with one run in it, growing.
 
-    `meta`: `gpu` (the model's name, such as "h200"), any of schema.RUN_FIELDS, and `uid` where the run has a name of its own
-    (else a random one). Raises DatabaseError when the file exists or cannot be written, or for a field that no run has.
-    Not for several threads at once. `clock` gives seconds.
+    `meta`: `gpu` (the model's name, such as "h200"), any of schema.RUN_FIELDS, and `uid` where the
+    run has a name of its own (else a random one). Raises DatabaseError when the file exists or
+    cannot be written, or for a field that no run has. Not for several threads at once. `clock`
+    gives seconds.
     """
 
-    def __init__(self, path: Path | str, meta: Mapping[str, Any], clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, path: Path | str, meta: Mapping[str, Any], clock: Callable[[], float] = time.monotonic
+    ):
         self.path = Path(path)
         meta = dict(meta)
         gpu, uid = meta.pop("gpu", None), meta.pop("uid", None) or new_uid()
@@ -77,13 +82,21 @@ class Recording:
         """How many signatures have been measured so far."""
         return len(self._entries)
 
-    def add(self, kind: int, fields: list | tuple, context: list | tuple | None, durations_ns: Iterable[int],
-            first: bool = False) -> int:
+    def add(
+        self,
+        kind: int,
+        fields: list | tuple,
+        context: list | tuple | None,
+        durations_ns: Iterable[int],
+        first: bool = False,
+    ) -> int:
         """Takes measured durations of a signature, all or none; returns how many.
 
-        `context`: LOOKUP's (docs/wire-protocol.md). `first`: the leader stopped for each of these launches, so that nothing ran
-        before them; they stand only until a launch in the job's own flow has been measured. Raises ValueError (SignatureError for
-        what is no signature) for input that cannot be kept, and DatabaseError, which is one too, when the file cannot be written.
+        `context`: LOOKUP's (docs/wire-protocol.md). `first`: the leader stopped for each of these
+        launches, so that nothing ran before them; they stand only until a launch in the job's own
+        flow has been measured. Raises ValueError (SignatureError for what is no signature) for
+        input that cannot be kept, and DatabaseError, which is one too, when the file cannot be
+        written.
         """
         data, packed = pack(kind, fields), pack_context(context)
         entry = self._entries.get(data) or _Entry(data)
@@ -107,24 +120,29 @@ class Recording:
         return added
 
     def host(self, message: Any) -> None:
-        """Takes the map of a HOST message, in the place of an earlier one. Raises DatabaseError for what is none."""
+        """Takes the map of a HOST message, in the place of an earlier one. Raises DatabaseError for
+        what is none."""
         self._host = Host.of_message(message)
         self._wait(COMMIT_SAMPLES)
         self.flush()
 
     def describe(self, fields: Mapping[str, Any]) -> None:
-        """Fills in fields of the run (schema.RUN_FIELDS) that were not known at its start. Raises DatabaseError."""
+        """Fills in fields of the run (schema.RUN_FIELDS) that were not known at its start. Raises
+        DatabaseError."""
         self._fields = run_fields({**self._fields, **fields})
         self._described = True
         self._wait(COMMIT_SAMPLES)
         self.flush()
 
     def flush(self, now: bool = False) -> None:
-        """Commits what waits if it is due: COMMIT_S old, or COMMIT_SAMPLES durations; with `now`, in any case.
+        """Commits what waits if it is due: COMMIT_S old, or COMMIT_SAMPLES durations; with `now`,
+        in any case.
 
         Raises DatabaseError (a full disk); nothing is lost then, and the next call tries again.
         """
-        if not self._waiting or not (now or self._waiting >= COMMIT_SAMPLES or self._clock() >= self._due):
+        if not self._waiting or not (
+            now or self._waiting >= COMMIT_SAMPLES or self._clock() >= self._due
+        ):
             return
         with reported(self.path, "written"):
             self._connection.execute("BEGIN IMMEDIATE")
@@ -134,7 +152,9 @@ class Recording:
             except BaseException:
                 if self._connection.in_transaction:  # a full disk has ended it already
                     self._connection.execute("ROLLBACK")
-                self._writer = Writer(self._connection)  # numbers that the transaction gave out are void with it
+                self._writer = Writer(
+                    self._connection
+                )  # numbers that the transaction gave out are void with it
                 for entry in self._fresh:
                     entry.number = None
                 raise
@@ -144,10 +164,12 @@ class Recording:
         self._host, self._described, self._waiting = None, False, 0
 
     def close(self) -> None:
-        """Commits, and leaves one plain file where no reader prevents that. Raises DatabaseError; closed it is in any case."""
+        """Commits, and leaves one plain file where no reader prevents that. Raises DatabaseError;
+        closed it is in any case."""
         try:
             self.flush(now=True)
-            # A reader keeps the file in WAL mode: nothing is missing then, and databases.merge writes every file anew.
+            # A reader keeps the file in WAL mode: nothing is missing then, and databases.merge
+            # writes every file anew.
             with suppress(sqlite3.OperationalError):
                 self._connection.execute("PRAGMA busy_timeout = 0")
                 self._connection.execute("PRAGMA journal_mode = DELETE")
@@ -164,7 +186,11 @@ class Recording:
             if entry.number is None:
                 entry.number = self._writer.signature(entry.data)
                 self._fresh.append(entry)
-            self._writer.sample(entry.number, self._run, Sample(entry.context, entry.first, entry.durations.statistics()))
+            self._writer.sample(
+                entry.number,
+                self._run,
+                Sample(entry.context, entry.first, entry.durations.statistics()),
+            )
         if self._host is not None:
             self._writer.host(self._run, self._host)
         if self._described:

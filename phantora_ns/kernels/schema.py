@@ -1,16 +1,21 @@
 """The file behind a kernel-time database: tables, versions, and the ways in which SQLite says no.
 
-Why it exists: a file may be missing, foreign, older, cut short, locked, or in a folder that cannot be written, and each of
-these must end as one clear line. Rule: nothing outside this file and its users in this package sees an sqlite3.Error.
+Why it exists: a file may be missing, foreign, older, cut short, locked, or in a folder that cannot
+be written, and each of these must end as one clear line. Rule: nothing outside this file and its
+users in this package sees an sqlite3.Error.
 
-Schema 2. Texts (kernel names, call sites) and contexts are kept once, because mangled names are most of the bytes.
+Schema 2. Texts (kernel names, call sites) and contexts are kept once, because mangled names are
+most of the bytes.
 
 - `meta`: `gpu`, the model that the times are of (a file of phantora_ns/data/gpus).
 - `runs`: one leader in one run of a job, with where it ran (RUN_FIELDS).
-- `signatures`: `name` and `rest` are the fields: a text first field, and msgpack of the others (of all when `name` is null).
-- `samples`: what a run measured of a signature (durations.Statistics); `first` is 1 when only launches that the leader stopped
+- `signatures`: `name` and `rest` are the fields: a text first field, and msgpack of the others (of
+  all when `name` is null).
+- `samples`: what a run measured of a signature (durations.Statistics); `first` is 1 when only
+  launches that the leader stopped
   to measure were seen, whose neighbours were not running.
-- `host_numbers`, `host_calls`, `host_sites`: what the run's host paid (docs/leading.md, HOST), in ns.
+- `host_numbers`, `host_calls`, `host_sites`: what the run's host paid (docs/leading.md, HOST), in
+  ns.
 """
 
 from __future__ import annotations
@@ -22,13 +27,27 @@ from pathlib import Path
 from urllib.parse import quote
 
 SCHEMA_VERSION = 2
-APPLICATION_ID = 0x50484B54  # "PHKT", so that `file` and we can tell our files from any other SQLite database
-BUSY_S = 10.0                # how long another process may hold the file before we give up
-PAGE_BYTES = 4096            # fixed, so that the same content is the same file on any machine
+APPLICATION_ID = (
+    0x50484B54  # "PHKT", so that `file` and we can tell our files from any other SQLite database
+)
+BUSY_S = 10.0  # how long another process may hold the file before we give up
+PAGE_BYTES = 4096  # fixed, so that the same content is the same file on any machine
 
-RUN_FIELDS = ("configuration", "rank", "command", "date", "device", "driver", "cuda", "torch", "clocks", "host_cpu")
-"""What a run says of itself, each a text, empty when unknown: the name of the job's configuration, the rank that led, the
-job's command line, the date (ISO 8601), NVIDIA's name of the GPU, versions, clocks, and the host's processor."""
+RUN_FIELDS = (
+    "configuration",
+    "rank",
+    "command",
+    "date",
+    "device",
+    "driver",
+    "cuda",
+    "torch",
+    "clocks",
+    "host_cpu",
+)
+"""What a run says of itself, each a text, empty when unknown: the name of the job's configuration,
+the rank that led, the job's command line, the date (ISO 8601), NVIDIA's name of the GPU, versions,
+clocks, and the host's processor."""
 
 TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -59,14 +78,25 @@ CREATE TABLE host_sites (
     REFERENCES texts(id), count INTEGER NOT NULL, mean_ns REAL NOT NULL, median_ns REAL NOT NULL,
     PRIMARY KEY (run, key)) WITHOUT ROWID;
 """
-_TABLE_NAMES = ("meta", "texts", "contexts", "runs", "signatures", "samples", "host_numbers", "host_calls", "host_sites")
+_TABLE_NAMES = (
+    "meta",
+    "texts",
+    "contexts",
+    "runs",
+    "signatures",
+    "samples",
+    "host_numbers",
+    "host_calls",
+    "host_sites",
+)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_FOLDER = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 _PRIMARY = 0xFF  # SQLite's extended codes hold the primary one in their low byte
 
 
 class DatabaseError(ValueError):
-    """A file that is no kernel-time database of ours, or cannot be used; str() says which and what to do."""
+    """A file that is no kernel-time database of ours, or cannot be used; str() says which and what
+    to do."""
 
 
 def signed(key: int) -> int:
@@ -85,17 +115,24 @@ def _code(error: sqlite3.Error) -> int:
 
 @contextmanager
 def reported(path: Path, doing: str) -> Iterator[None]:
-    """Turns SQLite's and the system's errors into a DatabaseError about `path`; `doing`: "read" or "written"."""
+    """Turns SQLite's and the system's errors into a DatabaseError about `path`; `doing`: "read" or
+    "written"."""
     try:
         yield
     except sqlite3.Error as error:
         code = _code(error)
         if code in _BUSY:
-            raise DatabaseError(f"{path}: is locked by another process; wait until that has finished, then try again") from error
+            raise DatabaseError(
+                f"{path}: is locked by another process; wait until that has finished, then try again"
+            ) from error
         if code == sqlite3.SQLITE_FULL:
-            raise DatabaseError(f"{path}: cannot be {doing}: the disk is full; make room, then try again") from error
+            raise DatabaseError(
+                f"{path}: cannot be {doing}: the disk is full; make room, then try again"
+            ) from error
         if doing == "read":
-            raise DatabaseError(f"{path}: is no kernel-time database, or damaged: {error}") from error
+            raise DatabaseError(
+                f"{path}: is no kernel-time database, or damaged: {error}"
+            ) from error
         raise DatabaseError(f"{path}: cannot be {doing}: {error}") from error
     except OSError as error:
         raise DatabaseError(f"{path}: cannot be {doing}: {error.strerror or error}") from error
@@ -116,12 +153,16 @@ def make(path: Path, gpu: str, *, wal: bool) -> sqlite3.Connection:
     except OSError as error:
         raise DatabaseError(f"{path}: cannot be written: {error.strerror}") from error
     with reported(path, "written"):
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, timeout=BUSY_S
+        )
         try:
-            connection.executescript(f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA application_id = {APPLICATION_ID};"
-                                     f"PRAGMA user_version = {SCHEMA_VERSION};"
-                                     f"PRAGMA journal_mode = {'WAL' if wal else 'DELETE'}; PRAGMA synchronous = NORMAL;"
-                                     f"BEGIN; {TABLES} COMMIT;")
+            connection.executescript(
+                f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA application_id = {APPLICATION_ID};"
+                f"PRAGMA user_version = {SCHEMA_VERSION};"
+                f"PRAGMA journal_mode = {'WAL' if wal else 'DELETE'}; PRAGMA synchronous = NORMAL;"
+                f"BEGIN; {TABLES} COMMIT;"
+            )
             connection.execute("INSERT INTO meta VALUES ('gpu', ?)", (gpu,))
         except BaseException:
             connection.close()
@@ -130,10 +171,12 @@ def make(path: Path, gpu: str, *, wal: bool) -> sqlite3.Connection:
 
 
 def open_to_read(path: Path) -> tuple[sqlite3.Connection, str]:
-    """(connection, GPU model) of an existing file. Raises DatabaseError when it is missing, damaged, foreign or of another
-    version."""
+    """(connection, GPU model) of an existing file. Raises DatabaseError when it is missing,
+    damaged, foreign or of another version."""
     if not path.is_file():
-        raise DatabaseError(f"{path}: there is no such file; name a kernel-time database, or none to use the models alone")
+        raise DatabaseError(
+            f"{path}: there is no such file; name a kernel-time database, or none to use the models alone"
+        )
     with reported(path, "read"):
         connection = _connect(path)
         try:
@@ -149,7 +192,9 @@ def _checked(path: Path, connection: sqlite3.Connection) -> str:
     if application != APPLICATION_ID:
         raise DatabaseError(f"{path}: is no kernel-time database")
     if version != SCHEMA_VERSION:
-        raise DatabaseError(f"{path}: has schema version {version}, this release reads {SCHEMA_VERSION}; record it anew")
+        raise DatabaseError(
+            f"{path}: has schema version {version}, this release reads {SCHEMA_VERSION}; record it anew"
+        )
     for table in _TABLE_NAMES:
         connection.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
     found = connection.execute("SELECT value FROM meta WHERE key = 'gpu'").fetchone()
@@ -159,8 +204,9 @@ def _checked(path: Path, connection: sqlite3.Connection) -> str:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Read-only. A file left in WAL mode cannot be opened `mode=ro` in a folder without write permission; then nobody writes
-    to it either, and `immutable` is true unless a writer has left part of it in its log."""
+    """Read-only. A file left in WAL mode cannot be opened `mode=ro` in a folder without write
+    permission; then nobody writes to it either, and `immutable` is true unless a writer has left
+    part of it in its log."""
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
     options = {"uri": True, "isolation_level": None, "check_same_thread": False, "timeout": BUSY_S}
     connection = sqlite3.connect(uri, **options)
@@ -172,7 +218,9 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise
         log = path.with_name(path.name + "-wal")
         if log.exists() and log.stat().st_size:
-            raise DatabaseError(f"{path}: its writer has not finished, and the folder cannot be written; copy it and {log.name} "
-                                "to a folder of your own") from error
+            raise DatabaseError(
+                f"{path}: its writer has not finished, and the folder cannot be written; copy it and {log.name} "
+                "to a folder of your own"
+            ) from error
         connection = sqlite3.connect(uri + "&immutable=1", **options)
     return connection

@@ -1,8 +1,9 @@
 """Kernel signatures: what decides the time of a kernel or library call, and its 64-bit key.
 
-Why it exists: ranks (C), the hub and the database must agree on one key for one launch. The key is FNV-1a 64 over the
-canonical msgpack bytes of `[kind, fields]` (docs/wire-protocol.md, "Signatures"); canonical means that every integer has its
-shortest form, floats are 64-bit, strings are UTF-8 `str`, and byte strings are `bin`.
+Why it exists: ranks (C), the hub and the database must agree on one key for one launch. The key is
+FNV-1a 64 over the canonical msgpack bytes of `[kind, fields]` (docs/wire-protocol.md,
+"Signatures"); canonical means that every integer has its shortest form, floats are 64-bit, strings
+are UTF-8 `str`, and byte strings are `bin`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,24 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 KERNEL, GEMM, CUDNN, MEMORY, CALL = range(5)
 KIND_NAMES = ("kernel", "gemm", "cudnn", "memory", "call")
 KERNEL_FIELDS = ("name", "gx", "gy", "gz", "bx", "by", "bz", "smem", "cx", "cy", "cz", "identity")
-GEMM_FIELDS = ("api", "transa", "transb", "m", "n", "k", "batch", "atype", "btype", "ctype", "dtype", "compute", "epilogue",
-               "lda", "ldb", "ldc")
+GEMM_FIELDS = (
+    "api",
+    "transa",
+    "transb",
+    "m",
+    "n",
+    "k",
+    "batch",
+    "atype",
+    "btype",
+    "ctype",
+    "dtype",
+    "compute",
+    "epilogue",
+    "lda",
+    "ldb",
+    "ldc",
+)
 MEMORY_FIELDS = ("op", "bytes", "src", "dst")
 CALL_FIELDS = ("name", "numbers")
 
@@ -29,8 +46,9 @@ class SignatureError(ValueError):
 
 
 class Kernel(NamedTuple):
-    """A kernel launch as the estimators see it: `smem` is dynamic shared memory in bytes; `parameters` the parameter bytes
-    with addresses zeroed, empty when unknown, in the place of the signature's identity."""
+    """A kernel launch as the estimators see it: `smem` is dynamic shared memory in bytes;
+    `parameters` the parameter bytes with addresses zeroed, empty when unknown, in the place of the
+    signature's identity."""
 
     name: str
     gx: int
@@ -76,7 +94,8 @@ class Gemm(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Fields of a copy (op 0) or set (op 1); places: 0 pageable host, 1 pinned host, 2 device, 3 peer device."""
+    """Fields of a copy (op 0) or set (op 1); places: 0 pageable host, 1 pinned host, 2 device, 3
+    peer device."""
 
     op: int
     bytes: int
@@ -97,7 +116,8 @@ def fnv1a64(data: bytes) -> int:
 
 
 def encode(kind: int, fields: list | tuple) -> bytes:
-    """The canonical bytes of a signature. Raises SignatureError when a field has no msgpack form."""
+    """The canonical bytes of a signature. Raises SignatureError when a field has no msgpack
+    form."""
     if not isinstance(fields, (list, tuple)):
         raise SignatureError("the fields are no list")
     return pack([kind, list(fields)])
@@ -122,15 +142,25 @@ def unpack(data: bytes) -> Any:
 def decode(data: bytes) -> tuple[int, list]:
     """(kind, fields) of canonical bytes. Raises SignatureError."""
     value = unpack(data)
-    if not isinstance(value, list) or len(value) != 2 or type(value[0]) is not int or not isinstance(value[1], list):
+    if (
+        not isinstance(value, list)
+        or len(value) != 2
+        or type(value[0]) is not int
+        or not isinstance(value[1], list)
+    ):
         raise SignatureError("not an array [kind, fields]")
     return value[0], value[1]
 
 
 def split(fields: list) -> tuple[str | None, bytes]:
-    """(name, rest) of a signature's fields: their first when it is a text (a kernel's or function's name), and the canonical
-    bytes of the others; (None, bytes of all) when it is none. Names are long and shared by many signatures."""
-    return (fields[0], pack(fields[1:])) if fields and isinstance(fields[0], str) else (None, pack(fields))
+    """(name, rest) of a signature's fields: their first when it is a text (a kernel's or function's
+    name), and the canonical bytes of the others; (None, bytes of all) when it is none. Names are
+    long and shared by many signatures."""
+    return (
+        (fields[0], pack(fields[1:]))
+        if fields and isinstance(fields[0], str)
+        else (None, pack(fields))
+    )
 
 
 def join(name: str | None, rest: bytes) -> list:
@@ -142,7 +172,8 @@ def join(name: str | None, rest: bytes) -> list:
 
 
 def key_of(data: bytes) -> int:
-    """The key of canonical bytes: FNV-1a 64, never 0 (0 marks an empty slot of the kernel table)."""
+    """The key of canonical bytes: FNV-1a 64, never 0 (0 marks an empty slot of the kernel
+    table)."""
     return fnv1a64(data) or 1
 
 
@@ -152,15 +183,18 @@ def key(kind: int, fields: list | tuple) -> int:
 
 
 def launch_fields(fields: list | tuple) -> list:
-    """A kernel's fields without the identity: what all its launches of equal dimensions have in common.
+    """A kernel's fields without the identity: what all its launches of equal dimensions have in
+    common.
 
-    The identity becomes nil, which no rank ever sends, so that a launch never meets a signature with an empty one.
+    The identity becomes nil, which no rank ever sends, so that a launch never meets a signature
+    with an empty one.
     """
     return [*fields[:11], None]
 
 
 def parse_kernel(fields: Any, parameters: bytes | None = None) -> Kernel:
-    """Checks the fields of kind 0 and joins them with the launch's parameter bytes. Raises SignatureError.
+    """Checks the fields of kind 0 and joins them with the launch's parameter bytes. Raises
+    SignatureError.
 
     The identity is left out: it tells launches apart, and says nothing about sizes.
     """
@@ -173,7 +207,8 @@ def parse_kernel(fields: Any, parameters: bytes | None = None) -> Kernel:
 
 
 def parse_numbers(kind: type[NamedTuple], fields: Any) -> Any:
-    """Checks the fields of a signature of numbers only (Gemm, Memory) and names them. Raises SignatureError."""
+    """Checks the fields of a signature of numbers only (Gemm, Memory) and names them. Raises
+    SignatureError."""
     if not isinstance(fields, (list, tuple)) or len(fields) != len(kind._fields):
         raise SignatureError(f"{kind.__name__.lower()} has {len(kind._fields)} fields")
     if not all(type(n) is int for n in fields):
@@ -193,14 +228,24 @@ def describe(kind: int, fields: Any) -> str:
             g = parse_numbers(Gemm, fields)
             names = "NTC"
             trans = "".join(names[t] if 0 <= t < 3 else "?" for t in (g.transa, g.transb))
-            return (f"gemm {trans} {g.m}x{g.n}x{g.k} batch {g.batch} types {g.atype},{g.btype},{g.ctype},{g.dtype} "
-                    f"compute {g.compute} epilogue {g.epilogue}")
+            return (
+                f"gemm {trans} {g.m}x{g.n}x{g.k} batch {g.batch} types {g.atype},{g.btype},{g.ctype},{g.dtype} "
+                f"compute {g.compute} epilogue {g.epilogue}"
+            )
         if kind == MEMORY:
             m = parse_numbers(Memory, fields)
             places = ("pageable", "pinned", "device", "peer")
             place = [places[p] if 0 <= p < 4 else "?" for p in (m.src, m.dst)]
-            return f"copy {m.bytes} bytes {place[0]} -> {place[1]}" if m.op == 0 else f"set {m.bytes} bytes"
+            return (
+                f"copy {m.bytes} bytes {place[0]} -> {place[1]}"
+                if m.op == 0
+                else f"set {m.bytes} bytes"
+            )
     except SignatureError:
         pass
-    name = KIND_NAMES[kind] if isinstance(kind, int) and 0 <= kind < len(KIND_NAMES) else f"kind {kind!r}"
+    name = (
+        KIND_NAMES[kind]
+        if isinstance(kind, int) and 0 <= kind < len(KIND_NAMES)
+        else f"kind {kind!r}"
+    )
     return f"{name} {fields!r}"

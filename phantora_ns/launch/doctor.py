@@ -1,9 +1,10 @@
-"""Why it exists: "it does not start" has a dozen causes outside our code; the doctor does what a run does, step by step, until
-one step fails, and prints that step's reason and cure.
+"""Why it exists: "it does not start" has a dozen causes outside our code; the doctor does what a
+run does, step by step, until one step fails, and prints that step's reason and cure.
 
-Rule: nothing is guessed from version numbers or files where the real thing can be tried. A check that cannot matter after an
-earlier failure is left out.
+Rule: nothing is guessed from version numbers or files where the real thing can be tried. A check
+that cannot matter after an earlier failure is left out.
 """
+
 from __future__ import annotations
 
 import json
@@ -73,34 +74,58 @@ def _check_python() -> str:
 
 def _check_built() -> str:
     environment.require_built()
-    values = "" if environment.VALUES_LIBRARY.is_file() else \
-        " (without libphantora-values.so: small values stay zero; make build with torch's headers and c++ there)"
+    values = (
+        ""
+        if environment.VALUES_LIBRARY.is_file()
+        else " (without libphantora-values.so: small values stay zero; make build with torch's headers and c++ there)"
+    )
     return f"{environment.LIBRARIES}{values}"
 
 
 def _check_torch() -> str:
     torch = environment.find_torch(shutil.which("torchrun"))
     if torch is None:
-        raise LaunchError(f"not installed; neither for torchrun on PATH nor for {sys.executable}; pip install torch==2.11.0")
+        raise LaunchError(
+            f"not installed; neither for torchrun on PATH nor for {sys.executable}; pip install torch==2.11.0"
+        )
     path = torch / "version.py"
     text = path.read_text()
     version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
     cuda = re.search(r"^cuda: .*= '([^']+)'", text, re.MULTILINE)
     if version is None:
-        raise LaunchError(f"no version in {path}; a broken installation; pip install --force-reinstall torch==2.11.0")
+        raise LaunchError(
+            f"no version in {path}; a broken installation; pip install --force-reinstall torch==2.11.0"
+        )
     if cuda is None:
-        raise LaunchError(f"{version[1]} is a build without CUDA; {path.parent}; install the default one: "
-                          "pip install --force-reinstall torch==2.11.0")
-    note = "" if version[1].startswith(_TESTED_TORCH) else f" (tested with {_TESTED_TORCH}: check results before you trust them)"
+        raise LaunchError(
+            f"{version[1]} is a build without CUDA; {path.parent}; install the default one: "
+            "pip install --force-reinstall torch==2.11.0"
+        )
+    note = (
+        ""
+        if version[1].startswith(_TESTED_TORCH)
+        else f" (tested with {_TESTED_TORCH}: check results before you trust them)"
+    )
     return f"{version[1]}, CUDA {cuda[1]}{note}"
 
 
 def _try_nodes(report: _Report, run_dir: Path) -> bool:
     nodes = 2
-    (run_dir / "hosts").write_text("".join(f"{node_address(node, True)} node-{node}\n" for node in range(nodes)))
+    (run_dir / "hosts").write_text(
+        "".join(f"{node_address(node, True)} node-{node}\n" for node in range(nodes))
+    )
     env = {"PATH": os.environ.get("PATH", os.defpath)}
-    spec = write_spec(program=sys.executable, argv=["python", "-I", "-c", _MEETING], cwd="/", env=env, isolated=True, fake_gpus=1,
-                      node_envs=[{"PHANTORA_NODE": str(node)} for node in range(nodes)], hosts=str(run_dir / "hosts"), steps=True)
+    spec = write_spec(
+        program=sys.executable,
+        argv=["python", "-I", "-c", _MEETING],
+        cwd="/",
+        env=env,
+        isolated=True,
+        fake_gpus=1,
+        node_envs=[{"PHANTORA_NODE": str(node)} for node in range(nodes)],
+        hosts=str(run_dir / "hosts"),
+        steps=True,
+    )
     sandbox = Sandbox(spec)
     codes = []
     try:
@@ -117,8 +142,10 @@ def _try_nodes(report: _Report, run_dir: Path) -> bool:
         sandbox.kill()
         sandbox.close(5)
     if codes != [0] * nodes:
-        report.failed("TCP between the nodes: its messages are above; a firewall or security module of this machine interferes; "
-                      "let bridges pass: sudo sysctl -w net.bridge.bridge-nf-call-iptables=0")
+        report.failed(
+            "TCP between the nodes: its messages are above; a firewall or security module of this machine interferes; "
+            "let bridges pass: sudo sysctl -w net.bridge.bridge-nf-call-iptables=0"
+        )
         return False
     report.ok("TCP between the nodes, by name, one port bound on both")
     return True
@@ -128,17 +155,32 @@ def _try_hub(run_dir: Path) -> str:
     from phantora_ns.config import load_cluster
 
     cluster = load_cluster(None, 1, 1)
-    (run_dir / "run.json").write_text(json.dumps({
-        "cluster": os.path.abspath(cluster.file), "nodes": 1, "gpus_per_node": 1, "host_time": "measured", "host_scale": 1.0,
-        "sync": "conservative", "values": "none", "databases": []}))
+    (run_dir / "run.json").write_text(
+        json.dumps(
+            {
+                "cluster": os.path.abspath(cluster.file),
+                "nodes": 1,
+                "gpus_per_node": 1,
+                "host_time": "measured",
+                "host_scale": 1.0,
+                "sync": "conservative",
+                "values": "none",
+                "databases": [],
+            }
+        )
+    )
     hub = HubProcess(run_dir)
     try:
         if hub.stdout.readline() != b"ready\n":
-            raise LaunchError(f"it ended ({hub.describe_end()}); its message is above; cure that, or install phantora-ns again")
+            raise LaunchError(
+                f"it ended ({hub.describe_end()}); its message is above; cure that, or install phantora-ns again"
+            )
     finally:
         stopped = hub.stop(10)
     if not stopped or not (run_dir / "hub.json").is_file():
-        raise LaunchError(f"it does not end as it should; {run_dir.parent}; install phantora-ns again")
+        raise LaunchError(
+            f"it does not end as it should; {run_dir.parent}; install phantora-ns again"
+        )
     return f"on a socket in {run_dir.parent}"
 
 
@@ -161,6 +203,9 @@ def run_doctor(write: Callable[[str], None]) -> int:
             report.attempt("hub", lambda: _try_hub(run_dir.path))
         finally:
             run_dir.remove()
-    write("phantora-ns can run jobs on this machine" if report.healthy else
-          "phantora-ns cannot run jobs here yet: cure the first FAILED line, then run phantora-ns doctor again")
+    write(
+        "phantora-ns can run jobs on this machine"
+        if report.healthy
+        else "phantora-ns cannot run jobs here yet: cure the first FAILED line, then run phantora-ns doctor again"
+    )
     return 0 if report.healthy else 1

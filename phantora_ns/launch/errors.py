@@ -1,7 +1,9 @@
 """Why it exists: the one way in which the launcher speaks, and the two ways in which it gives up.
 
-Rule: one line, `phantora-ns: WHAT; WHERE; WHAT TO DO`, on stderr, never on stdout, which is the job's.
+Rule: one line, `phantora-ns: WHAT; WHERE; WHAT TO DO`, on stderr, never on stdout, which is the
+job's.
 """
+
 from __future__ import annotations
 
 import sys

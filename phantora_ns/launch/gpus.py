@@ -1,9 +1,11 @@
 """Which GPUs this machine really has, asked of NVML, and whose turn it is on one.
 
-Why it exists: a rank can only lead on a real GPU of the simulated model, two leaders on one GPU would measure each other, and
-a recording must say where it was made. CUDA itself is not touched here: that would cost a context of half a gigabyte.
-Functions and constants are facts of nvml.h (driver 580).
+Why it exists: a rank can only lead on a real GPU of the simulated model, two leaders on one GPU
+would measure each other, and a recording must say where it was made. CUDA itself is not touched
+here: that would cost a context of half a gigabyte. Functions and constants are facts of nvml.h
+(driver 580).
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -15,14 +17,15 @@ from dataclasses import dataclass
 from phantora_ns.launch.errors import LaunchError
 
 _LIBRARY = "libnvidia-ml.so.1"
-_TEXT_BYTES = 96            # NVML_DEVICE_NAME_V2_BUFFER_SIZE, the longest of those used here
+_TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, the longest of those used here
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
-_LOCK_FOLDER = "/tmp"       # not TMPDIR: every run on this machine must look in the same place
+_LOCK_FOLDER = "/tmp"  # not TMPDIR: every run on this machine must look in the same place
 
 
 @dataclass(frozen=True)
 class RealGpu:
-    """One GPU of this machine. `clocks`: its highest ones, as text; empty where the driver does not tell."""
+    """One GPU of this machine. `clocks`: its highest ones, as text; empty where the driver does not
+    tell."""
 
     index: int
     uuid: str
@@ -41,7 +44,11 @@ class Machine:
 
 def _text(call, *arguments) -> str:
     buffer = ctypes.create_string_buffer(_TEXT_BYTES)
-    return buffer.value.decode(errors="replace") if call(*arguments, buffer, ctypes.c_uint(_TEXT_BYTES)) == 0 else ""
+    return (
+        buffer.value.decode(errors="replace")
+        if call(*arguments, buffer, ctypes.c_uint(_TEXT_BYTES)) == 0
+        else ""
+    )
 
 
 def _clocks(nvml, handle) -> str:
@@ -54,7 +61,8 @@ def _clocks(nvml, handle) -> str:
 
 
 def look() -> Machine:
-    """What NVML says of this machine; an empty Machine where there is no driver. Takes some milliseconds, a second at most."""
+    """What NVML says of this machine; an empty Machine where there is no driver. Takes some
+    milliseconds, a second at most."""
     try:
         nvml = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -69,17 +77,26 @@ def look() -> Machine:
         for index in range(count.value):
             handle = ctypes.c_void_p()
             if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
-                gpus.append(RealGpu(index, _text(nvml.nvmlDeviceGetUUID, handle), _text(nvml.nvmlDeviceGetName, handle),
-                                    _clocks(nvml, handle)))
+                gpus.append(
+                    RealGpu(
+                        index,
+                        _text(nvml.nvmlDeviceGetUUID, handle),
+                        _text(nvml.nvmlDeviceGetName, handle),
+                        _clocks(nvml, handle),
+                    )
+                )
         known = nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(version)) == 0
-        cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if known else ""  # 13000 is 13.0
+        cuda = (
+            f"{version.value // 1000}.{version.value % 1000 // 10}" if known else ""
+        )  # 13000 is 13.0
         return Machine(tuple(gpus), _text(nvml.nvmlSystemGetDriverVersion), cuda)
     finally:
         nvml.nvmlShutdown()
 
 
 def visible(gpus: Sequence[RealGpu], selection: str | None) -> list[RealGpu]:
-    """Those that CUDA_VISIBLE_DEVICES leaves, in its order: numbers or (beginnings of) UUIDs, up to the first that names none.
+    """Those that CUDA_VISIBLE_DEVICES leaves, in its order: numbers or (beginnings of) UUIDs, up to
+    the first that names none.
 
     None: all of them.
     """
@@ -88,7 +105,11 @@ def visible(gpus: Sequence[RealGpu], selection: str | None) -> list[RealGpu]:
     chosen: list[RealGpu] = []
     for word in selection.split(","):
         word = word.strip()
-        matches = [gpu for gpu in gpus if (word == str(gpu.index) if word.isdigit() else word and gpu.uuid.startswith(word))]
+        matches = [
+            gpu
+            for gpu in gpus
+            if (word == str(gpu.index) if word.isdigit() else word and gpu.uuid.startswith(word))
+        ]
         if len(matches) != 1 or matches[0] in chosen:
             break
         chosen.append(matches[0])
@@ -96,14 +117,16 @@ def visible(gpus: Sequence[RealGpu], selection: str | None) -> list[RealGpu]:
 
 
 class GpuLock:
-    """The right to lead on one of `gpus`, held until `release` or our death. Does not wait: `take` tries once."""
+    """The right to lead on one of `gpus`, held until `release` or our death. Does not wait: `take`
+    tries once."""
 
     def __init__(self, gpus: Sequence[RealGpu]) -> None:
         self._gpus = gpus
         self._descriptor = -1
 
     def take(self) -> RealGpu | None:
-        """The first GPU on which nobody leads, ours from now on; None when somebody leads on each. Raises LaunchError."""
+        """The first GPU on which nobody leads, ours from now on; None when somebody leads on each.
+        Raises LaunchError."""
         for gpu in self._gpus:
             descriptor = self._open(gpu)
             try:
@@ -123,8 +146,8 @@ class GpuLock:
 
     @staticmethod
     def _open(gpu: RealGpu) -> int:
-        """Opened for reading, which is enough for a lock: the file may be another user's, and then O_CREAT would be refused in
-        a folder with the sticky bit (fs.protected_regular)."""
+        """Opened for reading, which is enough for a lock: the file may be another user's, and then
+        O_CREAT would be refused in a folder with the sticky bit (fs.protected_regular)."""
         path = os.path.join(_LOCK_FOLDER, f"phantora-gpu-{gpu.uuid}.lock")
         try:
             try:
@@ -132,4 +155,6 @@ class GpuLock:
             except FileNotFoundError:
                 return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise LaunchError(f"cannot lock the GPU for a leader: {error.strerror}; {path}; remove that file") from error
+            raise LaunchError(
+                f"cannot lock the GPU for a leader: {error.strerror}; {path}; remove that file"
+            ) from error

@@ -1,7 +1,10 @@
-"""Why it exists: the hub is a process of its own, so that a busy hub cannot delay a Ctrl-C, and its death is an event.
+"""Why it exists: the hub is a process of its own, so that a busy hub cannot delay a Ctrl-C, and its
+death is an event.
 
-It is started through `phantora-sandbox guard`, which makes the kernel kill it when we die, kill -9 included.
+It is started through `phantora-sandbox guard`, which makes the kernel kill it when we die, kill -9
+included.
 """
+
 from __future__ import annotations
 
 import os
@@ -24,14 +27,25 @@ class HubProcess:
     def __init__(self, run_dir: Path) -> None:
         """Starts it. Raises LaunchError when that is impossible."""
         env = dict(os.environ)
-        env["OPENBLAS_NUM_THREADS"] = "1"  # its matrices are small: more threads only wait for one another, and round otherwise
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE.parent), env.get("PYTHONPATH")]))
+        env["OPENBLAS_NUM_THREADS"] = (
+            # its matrices are small: more threads only wait for one another, and round otherwise
+            "1"
+        )
+        env["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(PACKAGE.parent), env.get("PYTHONPATH")])
+        )
         try:
             self.process = subprocess.Popen(
                 [SANDBOX, "guard", str(os.getpid()), *hub_command(run_dir)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, start_new_session=True)
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+            )
         except OSError as error:
-            raise LaunchError(f"cannot start the hub: {error.strerror}; {SANDBOX}; run make build", "hub") from error
+            raise LaunchError(
+                f"cannot start the hub: {error.strerror}; {SANDBOX}; run make build", "hub"
+            ) from error
         assert self.process.stdout is not None
         self.stdout = self.process.stdout
 

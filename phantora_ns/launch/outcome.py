@@ -1,7 +1,10 @@
-"""Why it exists: several things can go wrong within a second of one another; the first decides the exit code, and this says how.
+"""Why it exists: several things can go wrong within a second of one another; the first decides the
+exit code, and this says how.
 
-Pure: it is told what happened to nodes and hub, and tells the exit code, who failed, and what to say. No clock, no process.
+Pure: it is told what happened to nodes and hub, and tells the exit code, who failed, and what to
+say. No clock, no process.
 """
+
 from __future__ import annotations
 
 import signal
@@ -21,7 +24,8 @@ def signal_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why the run ends: exit code, whose failure it is (None, "job", "launcher", "hub"), one message (None: nothing to say)."""
+    """Why the run ends: exit code, whose failure it is (None, "job", "launcher", "hub"), one
+    message (None: nothing to say)."""
 
     exit_code: int
     failed_by: str | None
@@ -67,30 +71,55 @@ class Outcome:
     def command_killed(self, node: int, number: int) -> bool:
         """A node's command was ended by a signal."""
         self._reported.add(node)
-        return self.fail(Verdict(128 + number, "job", self._on(node, f"the command was killed by {signal_name(number)}")))
+        return self.fail(
+            Verdict(
+                128 + number,
+                "job",
+                self._on(node, f"the command was killed by {signal_name(number)}"),
+            )
+        )
 
     def command_not_run(self, node: int, text: str) -> None:
         """The command could not be executed; its exit code (126 or 127, as in a shell) follows."""
         self._not_run[node] = text
 
     def node_gone(self, node: int) -> bool:
-        """All of a node's processes are gone; True when its command had not ended, and nobody had asked for this."""
+        """All of a node's processes are gone; True when its command had not ended, and nobody had
+        asked for this."""
         self._left.discard(node)
         if node in self._reported:
             return False
         self._reported.add(node)
-        return self.fail(Verdict(128 + signal.SIGKILL, "job", f"the node was killed from outside; {node_name(node)}; if dmesg "
-                                                              "says that memory ran out, simulate fewer ranks"))
+        return self.fail(
+            Verdict(
+                128 + signal.SIGKILL,
+                "job",
+                f"the node was killed from outside; {node_name(node)}; if dmesg "
+                "says that memory ran out, simulate fewer ranks",
+            )
+        )
 
     def hub_ended(self, how: str) -> bool:
         """The hub ended while the job ran."""
-        return self.fail(Verdict(EXIT_OURS, "hub", f"the hub ended ({how}) while the job ran, and the job with it; its message, "
-                                                   "if it had one, is above; run it again, and report this if it happens again"))
+        return self.fail(
+            Verdict(
+                EXIT_OURS,
+                "hub",
+                f"the hub ended ({how}) while the job ran, and the job with it; its message, "
+                "if it had one, is above; run it again, and report this if it happens again",
+            )
+        )
 
     def sandbox_ended(self, how: str) -> bool:
         """phantora-sandbox ended before its nodes did."""
-        return self.fail(Verdict(EXIT_OURS, "launcher", f"phantora-sandbox ended ({how}) while the job ran, and the job with it; "
-                                                        "on this machine; see dmesg for who killed it, and run it again"))
+        return self.fail(
+            Verdict(
+                EXIT_OURS,
+                "launcher",
+                f"phantora-sandbox ended ({how}) while the job ran, and the job with it; "
+                "on this machine; see dmesg for who killed it, and run it again",
+            )
+        )
 
     def interrupted(self, number: int) -> bool:
         """The user asked for the end."""

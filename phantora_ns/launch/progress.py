@@ -1,7 +1,10 @@
-"""Why it exists: a simulation that takes minutes must show, on a terminal, that time passes in it, and how fast.
+"""Why it exists: a simulation that takes minutes must show, on a terminal, that time passes in it,
+and how fast.
 
-The job's output passes through here while there is such a line (`terminal`), so that neither spoils the other.
+The job's output passes through here while there is such a line (`terminal`), so that neither spoils
+the other.
 """
+
 from __future__ import annotations
 
 import os
@@ -23,18 +26,27 @@ def format_duration(nanoseconds: int) -> str:
         return f"{minutes} min {rest:02d} s"
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * factor >= 1 or unit == "us":
-            return f"{seconds * factor:.3g} {unit}" if seconds * factor < 999.5 else f"{seconds * factor:.0f} {unit}"
+            return (
+                f"{seconds * factor:.3g} {unit}"
+                if seconds * factor < 999.5
+                else f"{seconds * factor:.0f} {unit}"
+            )
     raise AssertionError("unreachable")
 
 
 def format_line(clocks_ns: Iterable[int], real_s: float, world_size: int) -> str:
-    """One line: simulated time over the ranks that are up, real time, slow-down (real over simulated), ranks up."""
+    """One line: simulated time over the ranks that are up, real time, slow-down (real over
+    simulated), ranks up."""
     clocks = list(clocks_ns)
     real = format_duration(int(real_s * 1e9))
     if not clocks or not max(clocks):
         return f"simulated 0 | real {real} | {len(clocks)}/{world_size} ranks up"
     low, high = min(clocks), max(clocks)
-    simulated = format_duration(high) if low == high else f"{format_duration(low)} to {format_duration(high)}"
+    simulated = (
+        format_duration(high)
+        if low == high
+        else f"{format_duration(low)} to {format_duration(high)}"
+    )
     return f"simulated {simulated} | real {real} | slow-down {real_s * 1e9 / high:.3g}x | {len(clocks)}/{world_size} ranks up"
 
 
@@ -54,7 +66,9 @@ def read_clocks(run_dir: Path) -> list[int]:
 class Progress:
     """The line on a terminal; does nothing when stderr is none."""
 
-    def __init__(self, run_dir: Path, ranks: int, wanted: bool, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, run_dir: Path, ranks: int, wanted: bool, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._run_dir, self._ranks, self._now = run_dir, ranks, now
         self.terminal = JobTerminal() if wanted and os.isatty(2) else None
         self._start = now()
@@ -70,11 +84,12 @@ class Progress:
         if self.terminal is None or not self.terminal.at_line_start:
             return
         text = format_line(read_clocks(self._run_dir), self._now() - self._start, self._ranks)
-        self.terminal.write(f"{_CLEAR}{text[:self.terminal.copy_size() - 1]}\r".encode())
+        self.terminal.write(f"{_CLEAR}{text[: self.terminal.copy_size() - 1]}\r".encode())
         self._shown = True
 
     def pass_on(self) -> bool:
-        """Writes what the job has printed to the terminal, in the line's place; False when there was nothing."""
+        """Writes what the job has printed to the terminal, in the line's place; False when there
+        was nothing."""
         assert self.terminal is not None
         data = self.terminal.read()
         if data:
@@ -90,7 +105,8 @@ class Progress:
             self._shown = False
 
     def close(self) -> None:
-        """Passes on the last of the job's output and takes the line away. To be called once the job has ended."""
+        """Passes on the last of the job's output and takes the line away. To be called once the job
+        has ended."""
         if self.terminal is not None:
             self.terminal.close_job_end()
             while self.pass_on():

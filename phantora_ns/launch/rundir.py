@@ -1,8 +1,10 @@
-"""Why it exists: RUN_DIR holds all that one run shares, and must not outlive it, however the run ended.
+"""Why it exists: RUN_DIR holds all that one run shares, and must not outlive it, however the run
+ended.
 
-Its owner holds a lock (flock) on RUN_DIR/owner.lock for its life, so that a later run can tell a forgotten directory from
-one in use, whatever process numbers say.
+Its owner holds a lock (flock) on RUN_DIR/owner.lock for its life, so that a later run can tell a
+forgotten directory from one in use, whatever process numbers say.
 """
+
 from __future__ import annotations
 
 import fcntl
@@ -18,7 +20,9 @@ from phantora_ns.launch.errors import LaunchError
 _PREFIX = "phantora-ns-"
 _LOCK = "owner.lock"
 _SOCKET_PATH_MAX = 107  # sizeof sockaddr_un.sun_path less the final zero (unix(7))
-_UNLOCKED_GRACE_S = 60  # a directory without a lock file is being made by another run, for less than this
+_UNLOCKED_GRACE_S = (
+    60  # a directory without a lock file is being made by another run, for less than this
+)
 
 
 def _usable(folder: Path) -> bool:
@@ -27,20 +31,38 @@ def _usable(folder: Path) -> bool:
     except OSError:
         return False
     longest = len(os.fsencode(folder)) + len(f"/{_PREFIX}12345678/hub.sock")
-    in_shm = folder == Path("/dev/shm") or Path("/dev/shm") in folder.parents  # hidden by the nodes' own
-    return (stat.S_ISDIR(status.st_mode) and os.access(folder, os.W_OK | os.X_OK) and longest <= _SOCKET_PATH_MAX and not in_shm)
+    in_shm = (
+        folder == Path("/dev/shm") or Path("/dev/shm") in folder.parents
+    )  # hidden by the nodes' own
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and os.access(folder, os.W_OK | os.X_OK)
+        and longest <= _SOCKET_PATH_MAX
+        and not in_shm
+    )
 
 
 def base_folders() -> list[Path]:
     """Where run directories may lie, best first. Raises LaunchError when there is no such place."""
     candidates = []
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isabs(runtime) and _usable(Path(runtime)) and os.stat(runtime).st_uid == os.geteuid():
+    if (
+        runtime
+        and os.path.isabs(runtime)
+        and _usable(Path(runtime))
+        and os.stat(runtime).st_uid == os.geteuid()
+    ):
         candidates.append(Path(runtime))
-    candidates += [Path(folder).resolve() for folder in (tempfile.gettempdir(), "/tmp") if _usable(Path(folder).resolve())]
+    candidates += [
+        Path(folder).resolve()
+        for folder in (tempfile.gettempdir(), "/tmp")
+        if _usable(Path(folder).resolve())
+    ]
     if not candidates:
-        raise LaunchError(f"no folder for the run's files; {runtime or tempfile.gettempdir()} and /tmp; set TMPDIR to a writable "
-                          "folder with a short path, outside /dev/shm")
+        raise LaunchError(
+            f"no folder for the run's files; {runtime or tempfile.gettempdir()} and /tmp; set TMPDIR to a writable "
+            "folder with a short path, outside /dev/shm"
+        )
     return list(dict.fromkeys(candidates))
 
 
@@ -48,7 +70,8 @@ class RunDir:
     """A fresh directory of mode 0700 that is ours until `remove`."""
 
     def __init__(self) -> None:
-        """Sweeps forgotten directories, then makes a new one. Raises LaunchError when that is impossible."""
+        """Sweeps forgotten directories, then makes a new one. Raises LaunchError when that is
+        impossible."""
         folders = base_folders()
         for folder in folders:
             sweep(folder)
@@ -57,11 +80,14 @@ class RunDir:
                 pass
             (self.path / "ranks").mkdir()
         except OSError as error:
-            raise LaunchError(f"cannot make the run directory: {error.strerror}; in {folders[0]}; free some space there, or set "
-                              "TMPDIR to another folder") from error
+            raise LaunchError(
+                f"cannot make the run directory: {error.strerror}; in {folders[0]}; free some space there, or set "
+                "TMPDIR to another folder"
+            ) from error
 
     def _claim(self, folder: Path) -> bool:
-        """One attempt; False when another run's sweep took the new directory for a forgotten one before it was locked."""
+        """One attempt; False when another run's sweep took the new directory for a forgotten one
+        before it was locked."""
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -76,7 +102,8 @@ class RunDir:
         os.close(self._lock)
 
     def keep(self) -> None:
-        """Leaves the directory to the user, under a name that no sweep touches; `path` becomes that name."""
+        """Leaves the directory to the user, under a name that no sweep touches; `path` becomes that
+        name."""
         kept = self.path.with_name("kept-" + self.path.name)
         self.path.rename(kept)
         self.path = kept

@@ -1,8 +1,11 @@
-"""Why it exists: runs one job from a validated request to its exit code, and leaves nothing behind, whatever happens.
+"""Why it exists: runs one job from a validated request to its exit code, and leaves nothing behind,
+whatever happens.
 
-One loop over everything that can happen: a signal, a message of the sandbox, the hub's end, a deadline. Order: run directory,
-hub, sandbox; then backwards. The parts: `outcome` decides what an event means, `sandbox` and `hub_process` act.
+One loop over everything that can happen: a signal, a message of the sandbox, the hub's end, a
+deadline. Order: run directory, hub, sandbox; then backwards. The parts: `outcome` decides what an
+event means, `sandbox` and `hub_process` act.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -29,10 +32,10 @@ from phantora_ns.launch.sandbox import Message, Sandbox, write_spec
 from phantora_ns.launch.tracing import LOOK_S, TraceWriters
 from phantora_ns.report.trace_options import TraceOptions
 
-HUB_START_S = 60.0    # imports on a busy machine; only a hub that hangs takes longer
+HUB_START_S = 60.0  # imports on a busy machine; only a hub that hangs takes longer
 OTHERS_GRACE_S = 1.0  # after one node failed, for the others to fail by themselves and say why
-TERM_GRACE_S = 2.0    # from the polite signal to the kill
-HUB_STOP_S = 10.0     # to write hub.json after a good run
+TERM_GRACE_S = 2.0  # from the polite signal to the kill
+HUB_STOP_S = 10.0  # to write hub.json after a good run
 HUB_STOP_HASTY_S = 1.5  # after a failure: the whole end has to fit 5 s
 SANDBOX_STOP_S = 1.0
 GPU_POLL_S = 0.5  # between tries to get the GPU that another run leads on
@@ -56,10 +59,15 @@ class Request:
     quiet: bool = False
     databases: tuple[str, ...] = ()
     trace: TraceOptions | None = None
-    options: tuple[str, ...] = ()  # of our own that shape the cluster, as the user would type them again
+    options: tuple[
+        str, ...
+    ] = ()  # of our own that shape the cluster, as the user would type them again
     leading: leaders.Leading | None = None
-    name: str = ""                 # of the job's configuration, for the recording
-    record_into: Path | None = None  # the database, or file of values, that gets what is recorded; None: it serves this run only
+    name: str = ""  # of the job's configuration, for the recording
+    record_into: Path | None = (
+        # the database, or file of values, that gets what is recorded; None: it serves this run only
+        None
+    )
 
 
 class Runner:
@@ -83,10 +91,11 @@ class Runner:
         self.report: dict[str, Any] | None = None
         """What was reported of the run, once it has ended; None when that could not be built."""
 
-    # ---- the whole -------------------------------------------------------------------------------------------------
+    # ---- the whole ----
 
     def run(self) -> int:
-        """Runs the job; returns the exit code for the shell. Says at most one message for a failure."""
+        """Runs the job; returns the exit code for the shell. Says at most one message for a
+        failure."""
         with self._signals():
             try:
                 self._start_everything()
@@ -95,7 +104,13 @@ class Runner:
                 self._outcome.fail(Verdict(EXIT_OURS, error.failed_by, str(error)))
             except OSError as error:
                 where = error.filename or "in the launcher"
-                self._outcome.fail(Verdict(EXIT_OURS, "launcher", f"{error.strerror or error}; {where}; see phantora-ns doctor"))
+                self._outcome.fail(
+                    Verdict(
+                        EXIT_OURS,
+                        "launcher",
+                        f"{error.strerror or error}; {where}; see phantora-ns doctor",
+                    )
+                )
             finally:
                 verdict = self._end()
         return verdict.exit_code
@@ -107,7 +122,9 @@ class Runner:
         self._run_dir = RunDir()
         self._prepare(self._run_dir.path)
         per_node = request.command.processes_per_node or request.shape.gpus_per_node
-        self._progress = Progress(self._run_dir.path, request.shape.nodes * per_node, not request.quiet)
+        self._progress = Progress(
+            self._run_dir.path, request.shape.nodes * per_node, not request.quiet
+        )
         self._hub = HubProcess(self._run_dir.path)
         self._selector.register(self._hub.stdout, selectors.EVENT_READ, self._on_hub_output)
         self._after("hub start", HUB_START_S, self._hub_late)
@@ -121,7 +138,9 @@ class Runner:
         self._gpu_lock = gpus.GpuLock(leading.candidates)
         self._gpu = self._gpu_lock.take()
         if self._gpu is None:
-            say(f"waiting for another run's leader to end; on this machine's {leading.candidates[0].name}; Ctrl-C gives up")
+            say(
+                f"waiting for another run's leader to end; on this machine's {leading.candidates[0].name}; Ctrl-C gives up"
+            )
         while self._gpu is None and self._outcome.failure is None:
             self._after("gpu", GPU_POLL_S, lambda: None)
             self._step()
@@ -130,20 +149,40 @@ class Runner:
 
     def _prepare(self, path: Path) -> None:
         request = self._request
-        self._host = host_time.prepare(request.host, request.cluster.gpu_model, request.databases, path, request.quiet)
-        run = {"cluster": os.path.abspath(request.cluster.file), "nodes": request.shape.nodes,
-               "gpus_per_node": request.shape.gpus_per_node, **self._host.run,
-               "sync": request.sync, "values": request.values.policy if environment.VALUES_LIBRARY.is_file() else "none",
-               "databases": list(request.databases), "leader": None, "recording": None,
-               "command": list(request.command.argv), "options": list(request.options)}
+        self._host = host_time.prepare(
+            request.host, request.cluster.gpu_model, request.databases, path, request.quiet
+        )
+        run = {
+            "cluster": os.path.abspath(request.cluster.file),
+            "nodes": request.shape.nodes,
+            "gpus_per_node": request.shape.gpus_per_node,
+            **self._host.run,
+            "sync": request.sync,
+            "values": request.values.policy if environment.VALUES_LIBRARY.is_file() else "none",
+            "databases": list(request.databases),
+            "leader": None,
+            "recording": None,
+            "command": list(request.command.argv),
+            "options": list(request.options),
+        }
         if request.leading is not None:
             assert self._gpu is not None
-            known = leaders.describe_run(request.leading, request.cluster.gpu_model.model,
-                                         environment.find_torch(request.command.program), request.command.argv, request.name)
-            run |= {"leader": request.leading.rank, "records": request.leading.record,
-                    "recording": known | {"device": self._gpu.name, "clocks": self._gpu.clocks}}
+            known = leaders.describe_run(
+                request.leading,
+                request.cluster.gpu_model.model,
+                environment.find_torch(request.command.program),
+                request.command.argv,
+                request.name,
+            )
+            run |= {
+                "leader": request.leading.rank,
+                "records": request.leading.record,
+                "recording": known | {"device": self._gpu.name, "clocks": self._gpu.clocks},
+            }
         if request.host.record is not None:
-            run["recording"] = host_time.recording_meta(request.cluster.gpu_model, request.command.argv)
+            run["recording"] = host_time.recording_meta(
+                request.cluster.gpu_model, request.command.argv
+            )
         if request.trace is not None:
             run["trace"] = request.trace.describe()
             (path / "trace").mkdir()
@@ -152,46 +191,70 @@ class Runner:
             shutil.copyfile(request.values.file, path / values.TABLE)
         environment.link_cuda_names(path / "lib")
         gpu = request.cluster.gpu_model
-        self._kernel_info = environment.find_kernel_info(request.command.program, 10 * gpu.compute_major + gpu.compute_minor,
-                                                         path)
+        self._kernel_info = environment.find_kernel_info(
+            request.command.program, 10 * gpu.compute_major + gpu.compute_minor, path
+        )
         (path / "hosts").write_text(environment.hosts_file(request.command, request.shape.nodes))
 
     def _start_nodes(self, path: Path) -> None:
         request, outer = self._request, environment.outer_environment()
         isolated = request.shape.isolated
-        job = environment.job_environment(outer, path, request.shape, self._kernel_info) | self._host.environment
+        job = (
+            environment.job_environment(outer, path, request.shape, self._kernel_info)
+            | self._host.environment
+        )
         job |= {"PHANTORA_VALUES": request.values.policy}
         if request.trace is not None:
             job |= request.trace.environment()
         if request.leading is not None:
             assert self._gpu is not None
-            job |= leaders.leader_environment(request.leading, self._gpu, environment.LEADER_LIBRARY,
-                                              environment.find_torch(request.command.program), outer, job)
+            job |= leaders.leader_environment(
+                request.leading,
+                self._gpu,
+                environment.LEADER_LIBRARY,
+                environment.find_torch(request.command.program),
+                outer,
+                job,
+            )
             if request.command.torchrun is not None or request.command.deepspeed is not None:
                 # its workers have ranks; it has none, whatever is exported around us
                 job.pop("RANK", None)
         spec = write_spec(
-            program=request.command.program, argv=request.command.argv, cwd=request.cwd, isolated=isolated,
+            program=request.command.program,
+            argv=request.command.argv,
+            cwd=request.cwd,
+            isolated=isolated,
             env=job,
-            node_envs=[own | environment.gpu_faults(request.cluster.faults, node) for node, own in
-                       enumerate(environment.node_environments(request.command, request.shape, outer))],
-            fake_gpus=request.shape.gpus_per_node if isolated else 0, hosts=str(path / "hosts") if isolated else None,
-            remove=None if request.keep_run_dir else str(path))
+            node_envs=[
+                own | environment.gpu_faults(request.cluster.faults, node)
+                for node, own in enumerate(
+                    environment.node_environments(request.command, request.shape, outer)
+                )
+            ],
+            fake_gpus=request.shape.gpus_per_node if isolated else 0,
+            hosts=str(path / "hosts") if isolated else None,
+            remove=None if request.keep_run_dir else str(path),
+        )
         terminal = self._progress.terminal if self._progress is not None else None
-        self._sandbox = Sandbox(spec) if terminal is None else Sandbox(spec, terminal.stdout, terminal.stderr)
+        self._sandbox = (
+            Sandbox(spec) if terminal is None else Sandbox(spec, terminal.stdout, terminal.stderr)
+        )
         self._selector.register(self._sandbox.channel, selectors.EVENT_READ, self._on_sandbox)
         if terminal is not None:
             self._selector.register(terminal.controller, selectors.EVENT_READ, self._on_output)
             self._draw()
 
-    # ---- events ----------------------------------------------------------------------------------------------------
+    # ---- events ----
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         """Signals arrive as bytes on a pipe, so that the loop handles them like everything else."""
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        old_handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS
-                        if signal.getsignal(number) is not signal.SIG_IGN}  # nohup stays nohup
+        old_handlers = {
+            number: signal.signal(number, lambda *_: None)
+            for number in _SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }  # nohup stays nohup
         old_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._selector.register(reader, selectors.EVENT_READ, lambda: self._on_signals(reader))
         self._signal_reader = reader
@@ -251,11 +314,17 @@ class Runner:
             self._selector.unregister(self._hub.stdout)
             if not self._hub_ready:
                 how = self._hub.describe_end()
-                raise LaunchError(f"the hub did not start ({how}); its message is above; run phantora-ns doctor", "hub")
+                raise LaunchError(
+                    f"the hub did not start ({how}); its message is above; run phantora-ns doctor",
+                    "hub",
+                )
             self._hub_lost()
 
     def _hub_late(self) -> None:
-        raise LaunchError(f"the hub did not start within {HUB_START_S:.0f} s; on this machine; try when it is less busy", "hub")
+        raise LaunchError(
+            f"the hub did not start within {HUB_START_S:.0f} s; on this machine; try when it is less busy",
+            "hub",
+        )
 
     def _hub_lost(self) -> None:
         assert self._hub is not None
@@ -269,7 +338,9 @@ class Runner:
         if message is None:
             self._selector.unregister(self._sandbox.channel)
             code = self._sandbox.process.wait()
-            if self._outcome.sandbox_ended(f"killed by signal {-code}" if code < 0 else f"exit code {code}"):
+            if self._outcome.sandbox_ended(
+                f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+            ):
                 self._announce()
             for node in self._outcome.nodes_left:
                 self._outcome.node_gone(node)
@@ -284,7 +355,11 @@ class Runner:
         if node is None:
             return
         # ranks die of a dead hub, and may be heard of first
-        if message.kind in ("exit", "signal") and message.kind + str(message.number) != "exit0" and not self._hub_alive():
+        if (
+            message.kind in ("exit", "signal")
+            and message.kind + str(message.number) != "exit0"
+            and not self._hub_alive()
+        ):
             self._hub_lost()
         decisive = False
         if message.kind == "noexec":
@@ -301,7 +376,7 @@ class Runner:
     def _hub_alive(self) -> bool:
         return self._hub is not None and self._hub.alive
 
-    # ---- ending ----------------------------------------------------------------------------------------------------
+    # ---- ending ----
 
     def _terminate_others(self) -> None:
         assert self._sandbox is not None
@@ -328,7 +403,8 @@ class Runner:
             self._outcome.failure = Verdict(failure.exit_code, failure.failed_by)
 
     def _end(self) -> Verdict:
-        """Stops what runs, in reverse order, writes the report, removes the run directory. Never raises for a job's failure."""
+        """Stops what runs, in reverse order, writes the report, removes the run directory. Never
+        raises for a job's failure."""
         self._deadlines.clear()
         if self._sandbox is not None:
             self._kill_all()
@@ -339,13 +415,19 @@ class Runner:
         if self._gpu_lock is not None:
             self._gpu_lock.release()
         self._announce()
-        if self._request.trace is not None and self._run_dir is not None and self._sandbox is not None:
+        if (
+            self._request.trace is not None
+            and self._run_dir is not None
+            and self._sandbox is not None
+        ):
             self._write_traces(self._run_dir.path)
         verdict = self._outcome.verdict()
         if self._run_dir is None:
             return verdict
         if self._sandbox is not None:
-            verdict = self._keep_record(self._run_dir.path, self._report(self._run_dir.path, verdict))
+            verdict = self._keep_record(
+                self._run_dir.path, self._report(self._run_dir.path, verdict)
+            )
             verdict = self._keep_recording(self._run_dir.path, verdict)
         if self._request.keep_run_dir:
             self._run_dir.keep()
@@ -357,14 +439,24 @@ class Runner:
     def _stop_hub(self) -> None:
         if self._hub is None:
             return
-        good = self._outcome.failure is None or self._request.trace is not None  # traces want the last times
+        good = (
+            self._outcome.failure is None or self._request.trace is not None
+        )  # traces want the last times
         if not self._hub.alive:
-            if self._sandbox is not None and good:  # it died after the last rank had ended, and took the report with it
+            if (
+                self._sandbox is not None and good
+            ):  # it died after the last rank had ended, and took the report with it
                 self._outcome.hub_ended(self._hub.describe_end())
             self._hub.stdout.close()
         elif not self._hub.stop(HUB_STOP_S if good else HUB_STOP_HASTY_S) and good:
-            self._outcome.fail(Verdict(EXIT_OURS, "hub", f"the hub did not end within {HUB_STOP_S:.0f} s; after the job; the "
-                                                         "report lacks its part, please report this as a defect"))
+            self._outcome.fail(
+                Verdict(
+                    EXIT_OURS,
+                    "hub",
+                    f"the hub did not end within {HUB_STOP_S:.0f} s; after the job; the "
+                    "report lacks its part, please report this as a defect",
+                )
+            )
 
     def _keep_record(self, path: Path, verdict: Verdict) -> Verdict:
         file = self._request.host.record
@@ -378,19 +470,24 @@ class Runner:
         return verdict
 
     def _write_traces(self, path: Path) -> None:
-        """Also after a failure or a Ctrl-C: what ran until then can be looked at. Another signal ends it."""
+        """Also after a failure or a Ctrl-C: what ran until then can be looked at. Another signal
+        ends it."""
         quiet = self._request.quiet
         try:
             writers = TraceWriters(path)
             while writers.busy:
                 if select.select([self._signal_reader], [], [], LOOK_S)[0]:
-                    numbers = [number for number in os.read(self._signal_reader, 64) if number in _SIGNALS]
+                    numbers = [
+                        number for number in os.read(self._signal_reader, 64) if number in _SIGNALS
+                    ]
                     if numbers:
                         writers.stop()
                         self._outcome.interrupted(numbers[0])
             complete = writers.finish(quiet)
         except (LaunchError, OSError) as error:
-            where = f"{error.strerror}; {error.filename}" if isinstance(error, OSError) else str(error)
+            where = (
+                f"{error.strerror}; {error.filename}" if isinstance(error, OSError) else str(error)
+            )
             say(f"cannot write the traces: {where}")
             complete = False
         if not complete:
@@ -401,26 +498,35 @@ class Runner:
         from phantora_ns.report.run_report import build_report, summary_lines
 
         try:
-            report = build_report(path, exit_code=verdict.exit_code, failed_by=verdict.failed_by,
-                                  wall_s=time.monotonic() - self._start)
+            report = build_report(
+                path,
+                exit_code=verdict.exit_code,
+                failed_by=verdict.failed_by,
+                wall_s=time.monotonic() - self._start,
+            )
             self.report = report
             if not self._request.quiet:
                 for line in summary_lines(report):
                     say(line)
         except (OSError, ValueError, KeyError) as error:
-            say(f"cannot build the report: {error}; in {path}; the hub ended without writing its part")
+            say(
+                f"cannot build the report: {error}; in {path}; the hub ended without writing its part"
+            )
             return verdict if verdict.exit_code else Verdict(EXIT_OURS, "hub")
         if self._request.report is not None:
             try:
                 write_report(self._request.report, report)
             except OSError as error:
-                say(f"cannot write the report: {error.strerror}; {self._request.report}; the job itself ended with exit code "
-                    f"{verdict.exit_code}")
+                say(
+                    f"cannot write the report: {error.strerror}; {self._request.report}; the job itself ended with exit code "
+                    f"{verdict.exit_code}"
+                )
                 return verdict if verdict.exit_code else Verdict(EXIT_OURS, "launcher")
         return verdict
 
     def _keep_recording(self, path: Path, verdict: Verdict) -> Verdict:
-        """Adds what was measured to the user's database, or values to their file, of a run that failed too."""
+        """Adds what was measured to the user's database, or values to their file, of a run that
+        failed too."""
         from phantora_ns.kernels import databases
         from phantora_ns.kernels.schema import DatabaseError
 
@@ -430,7 +536,9 @@ class Runner:
         try:
             if request.leading is not None and request.leading.record == leaders.VALUES:
                 about = values.describe(request.command.argv, request.cwd)
-                self.values_kept = values.keep(path, request.record_into, request.leading.rank, about)
+                self.values_kept = values.keep(
+                    path, request.record_into, request.leading.rank, about
+                )
             elif recording.is_file():
                 databases.add(request.record_into, [recording])
         except (DatabaseError, LaunchError) as error:
@@ -440,7 +548,8 @@ class Runner:
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:
-    """Writes JSON whole or not at all, so that a reader never sees half a report. Raises OSError."""
+    """Writes JSON whole or not at all, so that a reader never sees half a report. Raises
+    OSError."""
     text = json.dumps(report, indent=2) + "\n"
     if path.exists() and not path.is_file():  # a pipe or a terminal
         path.write_text(text)

@@ -1,7 +1,9 @@
-"""Why it exists: speaks with phantora-sandbox; its spec format is launcher/spec.c, its messages launcher/supervise.c.
+"""Why it exists: speaks with phantora-sandbox; its spec format is launcher/spec.c, its messages
+launcher/supervise.c.
 
 Rule: policy (whom to stop, when) is the runner's; this is the mechanism.
 """
+
 from __future__ import annotations
 
 import os
@@ -47,18 +49,35 @@ def parse_message(data: bytes) -> Message:
             return Message(kind, int(first))
     except ValueError:
         pass
-    raise LaunchError(f"unknown message {data!r} from phantora-sandbox; in {SANDBOX.parent}; run make build, so that both are of "
-                      "one version")
+    raise LaunchError(
+        f"unknown message {data!r} from phantora-sandbox; in {SANDBOX.parent}; run make build, so that both are of "
+        "one version"
+    )
 
 
 def _record(key: str, value: str) -> bytes:
-    return f"{key} ".encode() + os.fsencode(value).replace(b"\\", b"\\\\").replace(b"\n", b"\\n") + b"\n"
+    return (
+        f"{key} ".encode()
+        + os.fsencode(value).replace(b"\\", b"\\\\").replace(b"\n", b"\\n")
+        + b"\n"
+    )
 
 
-def write_spec(*, program: str, argv: Sequence[str], cwd: str, env: Mapping[str, str], node_envs: Sequence[Mapping[str, str]],
-               isolated: bool, fake_gpus: int = 0, hosts: str | None = None, remove: str | None = None,
-               steps: bool = False) -> bytes:
-    """The description of a cluster and of the command on each node, in the format of launcher/spec.c."""
+def write_spec(
+    *,
+    program: str,
+    argv: Sequence[str],
+    cwd: str,
+    env: Mapping[str, str],
+    node_envs: Sequence[Mapping[str, str]],
+    isolated: bool,
+    fake_gpus: int = 0,
+    hosts: str | None = None,
+    remove: str | None = None,
+    steps: bool = False,
+) -> bytes:
+    """The description of a cluster and of the command on each node, in the format of
+    launcher/spec.c."""
     lines = [b"phantora-sandbox 1\n", _record("isolation", "namespaces" if isolated else "none")]
     if steps:
         lines.append(_record("steps", "yes"))
@@ -66,11 +85,19 @@ def write_spec(*, program: str, argv: Sequence[str], cwd: str, env: Mapping[str,
         lines.append(_record("remove", remove))
     if hosts:
         lines.append(_record("hosts", hosts))
-    lines += [_record("fake-gpus", str(fake_gpus)), _record("cwd", cwd), _record("program", program)]
+    lines += [
+        _record("fake-gpus", str(fake_gpus)),
+        _record("cwd", cwd),
+        _record("program", program),
+    ]
     lines += [_record("arg", argument) for argument in argv]
     lines += [_record("env", f"{name}={value}") for name, value in env.items()]
     for node, node_env in enumerate(node_envs):
-        lines.append(_record("node", f"{node_name(node)} {node_address(node, isolated)}/{16 if isolated else 8}"))
+        lines.append(
+            _record(
+                "node", f"{node_name(node)} {node_address(node, isolated)}/{16 if isolated else 8}"
+            )
+        )
         lines += [_record("env", f"{name}={value}") for name, value in node_env.items()]
     return b"".join(lines)
 
@@ -79,18 +106,25 @@ class Sandbox:
     """A running phantora-sandbox. Nothing of it survives us: its channel closes when we die."""
 
     def __init__(self, spec: bytes, stdout: int | None = None, stderr: int | None = None) -> None:
-        """Starts the helper, with our own output descriptors unless told others. Raises LaunchError when that is impossible."""
+        """Starts the helper, with our own output descriptors unless told others. Raises LaunchError
+        when that is impossible."""
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memory = os.memfd_create("phantora-spec")  # the environment in it is nobody else's business
         try:
             with os.fdopen(os.dup(memory), "wb") as file:
                 file.write(spec)
             self.process = subprocess.Popen(
-                [SANDBOX, "run", f"/proc/self/fd/{memory}", str(theirs.fileno())], pass_fds=(memory, theirs.fileno()),
-                stdout=stdout, stderr=stderr, start_new_session=True)  # Ctrl-C reaches us alone, and is forwarded once
+                [SANDBOX, "run", f"/proc/self/fd/{memory}", str(theirs.fileno())],
+                pass_fds=(memory, theirs.fileno()),
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )  # Ctrl-C reaches us alone, and is forwarded once
         except OSError as error:
             self.channel.close()
-            raise LaunchError(f"cannot start phantora-sandbox: {error.strerror}; {SANDBOX}; run make build") from error
+            raise LaunchError(
+                f"cannot start phantora-sandbox: {error.strerror}; {SANDBOX}; run make build"
+            ) from error
         finally:
             os.close(memory)
             theirs.close()

@@ -1,8 +1,11 @@
-"""Why it exists: a progress line and a job that prints cannot share a terminal unless one of them knows of the other.
+"""Why it exists: a progress line and a job that prints cannot share a terminal unless one of them
+knows of the other.
 
-While there is a progress line the job writes to a terminal of its own (a pty, so that it formats as for a terminal) and we copy.
-Bytes are not changed: the real terminal alone does the output processing.
+While there is a progress line the job writes to a terminal of its own (a pty, so that it formats as
+for a terminal) and we copy. Bytes are not changed: the real terminal alone does the output
+processing.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -17,7 +20,8 @@ _READ_BYTES = 65536
 
 
 class JobTerminal:
-    """A pty whose contents go to the terminal on stderr. `stdout`, `stderr`: what the job is to be started with."""
+    """A pty whose contents go to the terminal on stderr. `stdout`, `stderr`: what the job is to be
+    started with."""
 
     def __init__(self) -> None:
         """Raises OSError when there is no pty to be had."""
@@ -34,7 +38,8 @@ class JobTerminal:
         self.copy_size()
 
     def copy_size(self) -> int:
-        """Gives the job's terminal the real one's size, which the user may have changed; returns the columns."""
+        """Gives the job's terminal the real one's size, which the user may have changed; returns
+        the columns."""
         size = fcntl.ioctl(_STDERR, termios.TIOCGWINSZ, bytes(8))
         if size != self._size:
             fcntl.ioctl(self.controller, termios.TIOCSWINSZ, size)
@@ -56,7 +61,7 @@ class JobTerminal:
         """Writes to the real terminal, all of it; one that is gone is no reason to fail."""
         with contextlib.suppress(OSError):
             while data:
-                data = data[os.write(_STDERR, data):]
+                data = data[os.write(_STDERR, data) :]
 
     def close_job_end(self) -> None:
         """Drops our own hold on the job's end."""

@@ -1,14 +1,18 @@
 """Where a step's time goes: each nanosecond has one owner.
 
-Why it exists: an error in step time says nothing until it is known which part of the step it comes from, and parts that overlap
-cannot be added up. So a nanosecond of the step belongs to the compute kernel (or copy) that runs in it, and if several run to the
-one that began first; if none does, to the communication that runs: then it is exposed; else the GPU is idle. What belongs to the
-kernels, the exposed communication and the idle gaps add up to the step exactly, and so do differences between two steps.
+Why it exists: an error in step time says nothing until it is known which part of the step it comes
+from, and parts that overlap cannot be added up. So a nanosecond of the step belongs to the compute
+kernel (or copy) that runs in it, and if several run to the one that began first; if none does, to
+the communication that runs: then it is exposed; else the GPU is idle. What belongs to the kernels,
+the exposed communication and the idle gaps add up to the step exactly, and so do differences
+between two steps.
 
-An idle gap is the host's when the activity that ends it was launched after the gap had begun (with the host ahead there would
-have been no gap), or when no activity ends it; `queued` when it was launched before: what passes between kernels on a GPU with
-work waiting; and `unknown` when the trace does not say when it was launched.
+An idle gap is the host's when the activity that ends it was launched after the gap had begun (with
+the host ahead there would have been no gap), or when no activity ends it; `queued` when it was
+launched before: what passes between kernels on a GPU with work waiting; and `unknown` when the
+trace does not say when it was launched.
 """
+
 from __future__ import annotations
 
 import heapq
@@ -20,10 +24,12 @@ from phantora_ns.report.kineto import Activity, Step
 
 @dataclass
 class Breakdown:
-    """Parts of one step or of several, in ns. step = compute + exposed + idle_host + idle_queued + idle_unknown.
+    """Parts of one step or of several, in ns. step = compute + exposed + idle_host + idle_queued +
+    idle_unknown.
 
-    `hidden` is communication beside compute, a part of `compute`; `kernel_sum` the plain sum of compute durations (kernels that
-    run side by side count twice); `communication` the time in which at least one communication ran.
+    `hidden` is communication beside compute, a part of `compute`; `kernel_sum` the plain sum of
+    compute durations (kernels that run side by side count twice); `communication` the time in which
+    at least one communication ran.
     """
 
     step_ns: int = 0
@@ -52,7 +58,8 @@ class Breakdown:
 
 @dataclass
 class Owned:
-    """A step's activities, how long each ran inside the step and what of the step belongs to it, and the step's parts."""
+    """A step's activities, how long each ran inside the step and what of the step belongs to it,
+    and the step's parts."""
 
     activities: list[Activity] = field(default_factory=list)
     lengths_ns: list[int] = field(default_factory=list)
@@ -61,12 +68,15 @@ class Owned:
 
 
 def own(activities: Sequence[Activity], step: Step) -> Owned:
-    """Gives every nanosecond of the step its owner. Activities are cut off at the step's borders. O(n log n)."""
+    """Gives every nanosecond of the step its owner. Activities are cut off at the step's borders.
+    O(n log n)."""
     result = Owned()
     edges: list[tuple[int, int, int]] = []  # (time, 0 end or 1 start, index)
     for activity in activities:
         start, end = max(activity.start_ns, step.start_ns), min(activity.end_ns, step.end_ns)
-        if start < end or (start == end == activity.start_ns == activity.end_ns and start < step.end_ns):
+        if start < end or (
+            start == end == activity.start_ns == activity.end_ns and start < step.end_ns
+        ):
             index = len(result.activities)
             result.activities.append(activity)
             result.lengths_ns.append(end - start)
@@ -76,15 +86,28 @@ def own(activities: Sequence[Activity], step: Step) -> Owned:
     parts = result.parts
     parts.step_ns = step.end_ns - step.start_ns
     parts.launches = len(result.activities)
-    parts.kernel_sum_ns = sum(n for a, n in zip(result.activities, result.lengths_ns, strict=True) if a.collective is None)
+    parts.kernel_sum_ns = sum(
+        n for a, n in zip(result.activities, result.lengths_ns, strict=True) if a.collective is None
+    )
     edges.sort()
-    running: tuple[list, list] = ([], [])  # heaps of (start, index): compute, communication; ended ones leave when they surface
+    running: tuple[list, list] = (
+        [],
+        [],
+    )  # heaps of (start, index): compute, communication; ended ones leave when they surface
     ended = [False] * len(result.activities)
     active = [0, 0]
     now = step.start_ns
     for time, starts, index in edges:
         if time > now:
-            _pass(result, running, ended, active, now, time, result.activities[index] if starts else None)
+            _pass(
+                result,
+                running,
+                ended,
+                active,
+                now,
+                time,
+                result.activities[index] if starts else None,
+            )
             now = time
         activity = result.activities[index]
         kind = 0 if activity.collective is None else 1
@@ -95,7 +118,9 @@ def own(activities: Sequence[Activity], step: Step) -> Owned:
             ended[index] = True
             active[kind] -= 1
     if step.end_ns > now:
-        following = next((a for a in activities if a.start_ns == step.end_ns and a.end_ns > a.start_ns), None)
+        following = next(
+            (a for a in activities if a.start_ns == step.end_ns and a.end_ns > a.start_ns), None
+        )
         if following is None:
             parts.idle_host_ns += step.end_ns - now  # nothing more came in this step
         else:
@@ -103,8 +128,17 @@ def own(activities: Sequence[Activity], step: Step) -> Owned:
     return result
 
 
-def _pass(result: Owned, running, ended: list[bool], active: list[int], now: int, time: int, next_one: Activity | None) -> None:
-    """Accounts for the time from `now` to `time`, in which nothing begins or ends; `next_one` begins at its end."""
+def _pass(
+    result: Owned,
+    running,
+    ended: list[bool],
+    active: list[int],
+    now: int,
+    time: int,
+    next_one: Activity | None,
+) -> None:
+    """Accounts for the time from `now` to `time`, in which nothing begins or ends; `next_one`
+    begins at its end."""
     parts, length = result.parts, time - now
     for kind in (0, 1):
         heap = running[kind]

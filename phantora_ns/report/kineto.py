@@ -1,9 +1,12 @@
-"""Reads a Kineto trace into what an analysis needs: steps, and everything that ran on the GPU with who launched it.
+"""Reads a Kineto trace into what an analysis needs: steps, and everything that ran on the GPU with
+who launched it.
 
-Why it exists: traces of real runs (torch.profiler) and of simulated ones (`--trace`) have one form, and everything that compares
-them must see the same things in both. Times are integer nanoseconds: microseconds with three decimals, as Kineto writes them, are
-exact when they are read as decimals, and then parts of a step add up to the step to the nanosecond.
+Why it exists: traces of real runs (torch.profiler) and of simulated ones (`--trace`) have one form,
+and everything that compares them must see the same things in both. Times are integer nanoseconds:
+microseconds with three decimals, as Kineto writes them, are exact when they are read as decimals,
+and then parts of a step add up to the step to the nanosecond.
 """
+
 from __future__ import annotations
 
 import gzip
@@ -22,37 +25,76 @@ GPU_CATEGORIES = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 HOST_CATEGORIES = frozenset(("cuda_runtime", "cuda_driver"))
 STEP = re.compile(r"ProfilerStep#(\d+)")
 COMMUNICATION = "ncclDevKernel"
-COLLECTIVES = {  # what PyTorch calls a collective in `Collective name` -> what NCCL and nccl-tests call it
-    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "_allgather_base": "all_gather", "all_gather": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather", "_reduce_scatter_base": "reduce_scatter", "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter", "broadcast": "broadcast", "reduce": "reduce", "all_to_all": "all_to_all",
-    "all_to_allv": "all_to_all", "send": "send", "recv": "recv", "gather": "gather", "scatter": "scatter",
+# what PyTorch calls a collective in `Collective name` -> what NCCL and nccl-tests call it
+COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "_allgather_base": "all_gather",
+    "all_gather": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "all_to_all": "all_to_all",
+    "all_to_allv": "all_to_all",
+    "send": "send",
+    "recv": "recv",
+    "gather": "gather",
+    "scatter": "scatter",
 }
-KERNEL_COLLECTIVES = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
-                      "Broadcast": "broadcast", "Reduce": "reduce", "SendRecv": "send_recv", "AlltoAll": "all_to_all"}
-ITEM_BYTES = {"BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
-              "Float8_e4m3fn": 1, "Float8_e5m2": 1}
+KERNEL_COLLECTIVES = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "SendRecv": "send_recv",
+    "AlltoAll": "all_to_all",
+}
+ITEM_BYTES = {
+    "BFloat16": 2,
+    "Half": 2,
+    "Float": 4,
+    "Double": 8,
+    "Long": 8,
+    "Int": 4,
+    "Short": 2,
+    "Char": 1,
+    "Byte": 1,
+    "Bool": 1,
+    "Float8_e4m3fn": 1,
+    "Float8_e5m2": 1,
+}
 
 
 class TraceError(Exception):
-    """A file that is not a Kineto trace with GPU activity; str() is one line that says which and why."""
+    """A file that is not a Kineto trace with GPU activity; str() is one line that says which and
+    why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """`name` as NCCL has it; `size_bytes` as nccl-tests counts it (the whole buffer), None when the trace does not say;
-    `members`: ranks in the group, None likewise."""
+    """`name` as NCCL has it; `size_bytes` as nccl-tests counts it (the whole buffer), None when the
+    trace does not say; `members`: ranks in the group, None likewise."""
 
     name: str
     size_bytes: int | None
     members: int | None
 
     def bus_bytes(self) -> float | None:
-        """Bytes that the busiest link carries: the size times nccl-tests' factor (its doc/PERFORMANCE.md)."""
+        """Bytes that the busiest link carries: the size times nccl-tests' factor (its
+        doc/PERFORMANCE.md)."""
         if self.size_bytes is None or self.members is None or self.members < 1:
             return None
         ring = (self.members - 1) / self.members
-        factor = {"all_reduce": 2 * ring, "all_gather": ring, "reduce_scatter": ring, "all_to_all": ring}.get(self.name, 1.0)
+        factor = {
+            "all_reduce": 2 * ring,
+            "all_gather": ring,
+            "reduce_scatter": ring,
+            "all_to_all": ring,
+        }.get(self.name, 1.0)
         return self.size_bytes * factor
 
 
@@ -60,9 +102,10 @@ class Collective:
 class Activity:
     """One kernel, copy or fill on the GPU, from `start_ns` to `end_ns`.
 
-    `launched_ns`: when the host call that launched it began, None when the trace has none. `operator`: the innermost framework
-    operator (or annotation) around that call, "" when there is none; `instance` tells its calls apart; `shapes` are its inputs'
-    dimensions as text, "" when they were not recorded.
+    `launched_ns`: when the host call that launched it began, None when the trace has none.
+    `operator`: the innermost framework operator (or annotation) around that call, "" when there is
+    none; `instance` tells its calls apart; `shapes` are its inputs' dimensions as text, "" when
+    they were not recorded.
     """
 
     name: str
@@ -84,11 +127,13 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the job; `number` is ProfilerStep's, None when the trace has no steps and this is all of it.
+    """One step of the job; `number` is ProfilerStep's, None when the trace has no steps and this is
+    all of it.
 
-    Where the host's ProfilerStep covers all that was launched in it, the step is that span (a loop that synchronises before the
-    next step). Where work goes on beyond it, the host's borders are not the GPU's: then a step goes from the start of the first
-    thing launched in it to the start of the first thing launched in the next one.
+    Where the host's ProfilerStep covers all that was launched in it, the step is that span (a loop
+    that synchronises before the next step). Where work goes on beyond it, the host's borders are
+    not the GPU's: then a step goes from the start of the first thing launched in it to the start of
+    the first thing launched in the next one.
     """
 
     number: int | None
@@ -98,7 +143,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """`activities` in the order in which they were launched; `steps` in time order, at least one."""
+    """`activities` in the order in which they were launched; `steps` in time order, at least
+    one."""
 
     path: str
     rank: int | None
@@ -107,7 +153,8 @@ class Trace:
 
 
 def read_events(path: Path | str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The file's top level and its complete events (`ph` X), fractions as Decimal. Raises TraceError."""
+    """The file's top level and its complete events (`ph` X), fractions as Decimal. Raises
+    TraceError."""
     path = Path(path)
     opener = gzip.open if path.suffix == ".gz" else open
     try:
@@ -117,7 +164,15 @@ def read_events(path: Path | str) -> tuple[dict[str, Any], list[dict[str, Any]]]
         complete = [event for event in events if event.get("ph") == "X"]
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        zlib.error,
+        RecursionError,
+    ) as error:
         raise TraceError(f"{path}: not a Kineto trace: {type(error).__name__}: {error}") from error
     return content, complete
 
@@ -138,19 +193,23 @@ def _span(event: dict[str, Any]) -> tuple[int, int]:
 
 
 def collective_of(name: str, arguments: dict[str, Any]) -> Collective:
-    """What a communication kernel does, from its arguments if PyTorch wrote any, else from its name."""
+    """What a communication kernel does, from its arguments if PyTorch wrote any, else from its
+    name."""
     members = arguments.get("Group size")
     stated = COLLECTIVES.get(str(arguments.get("Collective name", "")))
     if stated is None:
         match = re.match(rf"{COMMUNICATION}_([A-Za-z]+)", name)
-        return Collective(KERNEL_COLLECTIVES.get(match[1], match[1]) if match else name, None, members)
+        return Collective(
+            KERNEL_COLLECTIVES.get(match[1], match[1]) if match else name, None, members
+        )
     elements = max(int(arguments.get("In msg nelems", 0)), int(arguments.get("Out msg nelems", 0)))
     item = ITEM_BYTES.get(str(arguments.get("dtype")))
     return Collective(stated, elements * item if item else None, members)
 
 
 class _Operators:
-    """Framework operators by their external id, and by thread and time for launches that carry no id."""
+    """Framework operators by their external id, and by thread and time for launches that carry no
+    id."""
 
     def __init__(self, events: list[dict[str, Any]]) -> None:
         self.by_id: dict[int, tuple[str, int, str]] = {}
@@ -166,8 +225,9 @@ class _Operators:
             text = json.dumps(shapes, default=str) if shapes else ""
             if number is not None:
                 self.by_id[int(number)] = (event["name"], int(number), text)
-            threads[event.get("pid"), event.get("tid")].append((start, -end, -1 if number is None else int(number),
-                                                               event["name"], text))
+            threads[event.get("pid"), event.get("tid")].append(
+                (start, -end, -1 if number is None else int(number), event["name"], text)
+            )
         self.threads = {}
         for thread, spans in threads.items():
             spans.sort()
@@ -175,17 +235,26 @@ class _Operators:
 
     @staticmethod
     def _parents(spans: list[tuple[int, int, int, str, str]]) -> list[int]:
-        """For each span the one around it (-1: none); spans are sorted by start, the longest first."""
+        """For each span the one around it (-1: none); spans are sorted by start, the longest
+        first."""
         parents, open_spans = [], []
         for index, (start, negative_end, *_rest) in enumerate(spans):
-            while open_spans and -spans[open_spans[-1]][1] < -negative_end or open_spans and -spans[open_spans[-1]][1] <= start:
+            while (
+                open_spans
+                and -spans[open_spans[-1]][1] < -negative_end
+                or open_spans
+                and -spans[open_spans[-1]][1] <= start
+            ):
                 open_spans.pop()
             parents.append(open_spans[-1] if open_spans else -1)
             open_spans.append(index)
         return parents
 
-    def find(self, number: int | None, host: dict[str, Any] | None, at_ns: int | None) -> tuple[str, int | None, str]:
-        """(operator, instance, shapes): by id, else the innermost around the host call. ("", None, "") without any."""
+    def find(
+        self, number: int | None, host: dict[str, Any] | None, at_ns: int | None
+    ) -> tuple[str, int | None, str]:
+        """(operator, instance, shapes): by id, else the innermost around the host call. ("", None,
+        "") without any."""
         if number is not None and number in self.by_id:
             return self.by_id[number]
         thread = self.threads.get((host.get("pid"), host.get("tid"))) if host else None
@@ -198,7 +267,11 @@ class _Operators:
         if index < 0:
             return "", None, ""
         # negative: numbers of their own, so that they never meet an external id
-        return spans[index][3], -2 - index if spans[index][2] < 0 else spans[index][2], spans[index][4]
+        return (
+            spans[index][3],
+            -2 - index if spans[index][2] < 0 else spans[index][2],
+            spans[index][4],
+        )
 
 
 def read_trace(path: Path | str) -> Trace:
@@ -214,8 +287,11 @@ def read_trace(path: Path | str) -> Trace:
 
 
 def _build(path: str, content: dict[str, Any], events: list[dict[str, Any]]) -> Trace:
-    host_calls = {e["args"]["correlation"]: e for e in events
-                  if e.get("cat") in HOST_CATEGORIES and "correlation" in e.get("args", {})}
+    host_calls = {
+        e["args"]["correlation"]: e
+        for e in events
+        if e.get("cat") in HOST_CATEGORIES and "correlation" in e.get("args", {})
+    }
     operators = _Operators([e for e in events if e.get("cat") in ("cpu_op", "user_annotation")])
     activities = []
     for event in events:
@@ -226,14 +302,35 @@ def _build(path: str, content: dict[str, Any], events: list[dict[str, Any]]) -> 
         host = host_calls.get(arguments.get("correlation"))
         launched = nanoseconds(host["ts"]) if host else None
         number = arguments.get("External id", host["args"].get("External id") if host else None)
-        operator, instance, shapes = operators.find(None if number is None else int(number), host, launched)
+        operator, instance, shapes = operators.find(
+            None if number is None else int(number), host, launched
+        )
         name = event["name"]
-        activities.append(Activity(
-            name, event["cat"], int(arguments.get("stream", 0)), start, end, launched, operator, instance, shapes,
-            tuple(arguments.get("grid", ())), collective_of(name, arguments) if name.startswith(COMMUNICATION) else None))
+        activities.append(
+            Activity(
+                name,
+                event["cat"],
+                int(arguments.get("stream", 0)),
+                start,
+                end,
+                launched,
+                operator,
+                instance,
+                shapes,
+                tuple(arguments.get("grid", ())),
+                collective_of(name, arguments) if name.startswith(COMMUNICATION) else None,
+            )
+        )
     if not activities:
         raise TraceError(f"{path}: no GPU activity in this trace")
-    activities.sort(key=lambda a: (a.start_ns if a.launched_ns is None else a.launched_ns, a.start_ns, a.end_ns, a.name))
+    activities.sort(
+        key=lambda a: (
+            a.start_ns if a.launched_ns is None else a.launched_ns,
+            a.start_ns,
+            a.end_ns,
+            a.name,
+        )
+    )
     rank = content.get("distributedInfo", {}).get("rank")
     return Trace(path, rank, _steps(events, activities), tuple(activities))
 
@@ -241,8 +338,8 @@ def _build(path: str, content: dict[str, Any], events: list[dict[str, Any]]) -> 
 def _steps(events: list[dict[str, Any]], activities: list[Activity]) -> tuple[Step, ...]:
     """The trace's steps (see Step), else one step from the first to the last GPU activity.
 
-    Of steps whose work outlasts the host's span the last one has no known end; it is left out unless it is the only one, which
-    then ends with its work.
+    Of steps whose work outlasts the host's span the last one has no known end; it is left out
+    unless it is the only one, which then ends with its work.
     """
     host = []
     for event in events:
@@ -258,14 +355,24 @@ def _steps(events: list[dict[str, Any]], activities: list[Activity]) -> tuple[St
     for activity in activities:
         if activity.launched_ns is None:
             at, index = activity.start_ns, bisect_right(starts, activity.start_ns) - 1
-        else:  # on a border: of the step that ends there. Without host time, all that a step launches after it last
-            # waited is launched at the very moment at which the step ends.
+        else:
+            # on a border: of the step that ends there. Without host time, all that a step launches
+            # after it last waited is launched at the very moment at which the step ends.
             at, index = activity.launched_ns, max(0, bisect_left(starts, activity.launched_ns) - 1)
         if index >= 0 and starts[index] <= at <= host[index].end_ns:
             launched[index].append(activity)
-    if not any(a.end_ns > step.end_ns for step, work in zip(host, launched, strict=True) for a in work):
+    if not any(
+        a.end_ns > step.end_ns for step, work in zip(host, launched, strict=True) for a in work
+    ):
         return tuple(host)
-    busy = [(step.number, min(a.start_ns for a in work), max(a.end_ns for a in work))
-            for step, work in zip(host, launched, strict=True) if work]
-    steps = [Step(one[0], one[1], following[1]) for one, following in pairwise(busy) if following[1] > one[1]]
+    busy = [
+        (step.number, min(a.start_ns for a in work), max(a.end_ns for a in work))
+        for step, work in zip(host, launched, strict=True)
+        if work
+    ]
+    steps = [
+        Step(one[0], one[1], following[1])
+        for one, following in pairwise(busy)
+        if following[1] > one[1]
+    ]
     return tuple(steps) if steps else (Step(*busy[0]),) if busy else (whole,)

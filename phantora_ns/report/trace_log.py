@@ -1,8 +1,10 @@
 """Reads a process's log of its work, RUN_DIR/trace/<page>.log.
 
-Why it exists: libintercept/tracelog.c writes records of fixed structures, which this file mirrors; what they mean is for
-trace_writer.py. A log may end anywhere, since processes are killed: a record that is there is whole.
+Why it exists: libintercept/tracelog.c writes records of fixed structures, which this file mirrors;
+what they mean is for trace_writer.py. A log may end anywhere, since processes are killed: a record
+that is there is whole.
 """
+
 from __future__ import annotations
 
 import mmap
@@ -45,7 +47,8 @@ class Start(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What was launched: msgpack of [kind, fields] as in docs/wire-protocol.md, and what is known of a kernel's code."""
+    """What was launched: msgpack of [kind, fields] as in docs/wire-protocol.md, and what is known
+    of a kernel's code."""
 
     number: int
     registers: int
@@ -54,7 +57,8 @@ class Signature(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A host call, or an operator: then `correlation` is its kind. `external`: the operator's id, or that of the one around."""
+    """A host call, or an operator: then `correlation` is its kind. `external`: the operator's id,
+    or that of the one around."""
 
     name: int
     correlation: int
@@ -64,7 +68,8 @@ class Call(NamedTuple):
 
 
 class Work(NamedTuple):
-    """GPU work. `entries` is its stream's head once it is done, (node, lag, work, drag), its own `duration` and `drag` in it."""
+    """GPU work. `entries` is its stream's head once it is done, (node, lag, work, drag), its own
+    `duration` and `drag` in it."""
 
     signature: int
     correlation: int
@@ -78,7 +83,8 @@ class Work(NamedTuple):
 
 
 class Comm(NamedTuple):
-    """A launch of communication; from `kind` on, its first operation (docs/wire-protocol.md, OPS)."""
+    """A launch of communication; from `kind` on, its first operation (docs/wire-protocol.md,
+    OPS)."""
 
     description: int
     correlation: int
@@ -106,7 +112,11 @@ class Log:
                 raise ValueError(f"{path}: no log of a process's work")
             self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         first = next(self._records(), None)
-        if first is None or first[0] != START or _START.unpack_from(self._map, first[2])[0] != VERSION:
+        if (
+            first is None
+            or first[0] != START
+            or _START.unpack_from(self._map, first[2])[0] != VERSION
+        ):
             raise ValueError(f"{path}: no log of version {VERSION} of a process's work")
         self.start = Start(*_START.unpack_from(self._map, first[2])[1:5])
 
@@ -115,7 +125,8 @@ class Log:
         self._map.close()
 
     def steps(self) -> dict[int, tuple[Moment, int]]:
-        """Where each step begins, and the number of the thread that says so; step 0 begins with the process. O(records)."""
+        """Where each step begins, and the number of the thread that says so; step 0 begins with the
+        process. O(records)."""
         found = {}
         for kind, thread, at, _ in self._records():
             if kind == STEP:
@@ -124,16 +135,30 @@ class Log:
         return found
 
     def records(self) -> Iterator[tuple[int, int, object]]:
-        """(kind, number of the thread, record) in the order in which they were logged. A text is (number, text), a thread
-        (tid, name)."""
+        """(kind, number of the thread, record) in the order in which they were logged. A text is
+        (number, text), a thread (tid, name)."""
         data = self._map
         entry_bytes = _ENTRY.size
         for kind, thread, at, end in self._records():
             if kind in (CALL, OPERATOR):
-                name, correlation, external, node, offset, end_node, end_offset = _CALL.unpack_from(data, at)
-                yield kind, thread, Call(name, correlation, external, Moment(node, offset), Moment(end_node, end_offset))
+                name, correlation, external, node, offset, end_node, end_offset = _CALL.unpack_from(
+                    data, at
+                )
+                yield (
+                    kind,
+                    thread,
+                    Call(
+                        name,
+                        correlation,
+                        external,
+                        Moment(node, offset),
+                        Moment(end_node, end_offset),
+                    ),
+                )
             elif kind == WORK:
-                entries = tuple(_ENTRY.unpack_from(data, e) for e in range(at + _WORK.size, end, entry_bytes))
+                entries = tuple(
+                    _ENTRY.unpack_from(data, e) for e in range(at + _WORK.size, end, entry_bytes)
+                )
                 yield kind, thread, Work(*_WORK.unpack_from(data, at), entries)
             elif kind == COMM:
                 yield kind, thread, Comm(*_COMM.unpack_from(data, at))

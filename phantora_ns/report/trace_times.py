@@ -1,9 +1,11 @@
 """Places work in time: evaluates heads over the final times of one process's nodes.
 
-Why it exists: a piece of work lies where an event recorded before it and one recorded after it would. Those are heads, and this
-file evaluates them by the event graph's own arithmetic (sim/graph.py, sim/contention.py), after the run, with nothing but the
-times that the hub wrote (hub/trace_times.py). Integer nanoseconds, no rounding but the graph's.
+Why it exists: a piece of work lies where an event recorded before it and one recorded after it
+would. Those are heads, and this file evaluates them by the event graph's own arithmetic
+(sim/graph.py, sim/contention.py), after the run, with nothing but the times that the hub wrote
+(hub/trace_times.py). Integer nanoseconds, no rounding but the graph's.
 """
+
 from __future__ import annotations
 
 import json
@@ -19,7 +21,8 @@ UNKNOWN = -1
 
 
 class Launch(NamedTuple):
-    """A launch of communication: reached by this process, started once all members had, and what NCCL would have chosen."""
+    """A launch of communication: reached by this process, started once all members had, and what
+    NCCL would have chosen."""
 
     reached_ns: int
     started_ns: int
@@ -44,14 +47,19 @@ class Times:
             times[number] = time_ns
             if launch:
                 reached_ns, started_ns, *plan = launch
-                self._launches[number] = (reached_ns, started_ns, self._plans.setdefault(tuple(plan), len(self._plans)))
+                self._launches[number] = (
+                    reached_ns,
+                    started_ns,
+                    self._plans.setdefault(tuple(plan), len(self._plans)),
+                )
                 spans.append((reached_ns, time_ns))
         self._plan_list = list(self._plans)
         self._begins, self._ends = _union(spans)
 
     @classmethod
     def read(cls, path: Path) -> Times:
-        """A times file; a last line that was not written whole is left out. Raises OSError, ValueError."""
+        """A times file; a last line that was not written whole is left out. Raises OSError,
+        ValueError."""
         with open(path) as file:
             return cls(json.loads(line) for line in file if line.endswith("\n"))
 
@@ -65,8 +73,11 @@ class Times:
         launch = self._launches.get(number)
         return None if launch is None else Launch(launch[0], launch[1], *self._plan_list[launch[2]])
 
-    def span(self, entries: Iterable[tuple[int, int, int, int]], duration_ns: int, drag_ns: int) -> tuple[int, int] | None:
-        """(begin, end) of the last piece of work of a head, given by (node, lag, work, drag); None when a time is not known."""
+    def span(
+        self, entries: Iterable[tuple[int, int, int, int]], duration_ns: int, drag_ns: int
+    ) -> tuple[int, int] | None:
+        """(begin, end) of the last piece of work of a head, given by (node, lag, work, drag); None
+        when a time is not known."""
         begin_ns = end_ns = 0
         for number, lag, work, drag in entries:
             time_ns = self.node(number)
@@ -78,14 +89,19 @@ class Times:
         return begin_ns, max(begin_ns, end_ns)
 
     def finish_ns(self, begin_ns: int, work_ns: int, drag_ns: int) -> int:
-        """When work is done that takes `drag_ns` longer beside communication: as Activity.finish_ns of sim/contention.py, over
-        all communication of the run. O(log launches + launches beside the work)."""
+        """When work is done that takes `drag_ns` longer beside communication: as Activity.finish_ns
+        of sim/contention.py, over all communication of the run. O(log launches + launches beside
+        the work)."""
         ends = self._ends
         if drag_ns <= 0 or work_ns <= 0 or not ends:
             return begin_ns + work_ns
         begins = self._begins
-        return stretched_ns(begin_ns, work_ns, drag_ns,
-                            ((begins[i], 0, ends[i]) for i in range(bisect_right(ends, begin_ns), len(ends))))
+        return stretched_ns(
+            begin_ns,
+            work_ns,
+            drag_ns,
+            ((begins[i], 0, ends[i]) for i in range(bisect_right(ends, begin_ns), len(ends))),
+        )
 
 
 def _union(spans: list[tuple[int, int]]) -> tuple[array, array]:

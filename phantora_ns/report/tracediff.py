@@ -1,9 +1,12 @@
-"""`phantora-ns trace diff REAL SIM`: which kernels, which overlap and which idle time make one step longer than the other.
+"""`phantora-ns trace diff REAL SIM`: which kernels, which overlap and which idle time make one step
+longer than the other.
 
-Why it exists: "6 % too fast" tells nobody what to mend. Here every nanosecond of both steps belongs to one kernel, one exposed
-collective or one kind of idle time (breakdown.py), so that the rows' differences add up to the difference of the steps exactly.
-Pure functions over two traces; the words for a terminal are in tracediff_text.py.
+Why it exists: "6 % too fast" tells nobody what to mend. Here every nanosecond of both steps belongs
+to one kernel, one exposed collective or one kind of idle time (breakdown.py), so that the rows'
+differences add up to the difference of the steps exactly. Pure functions over two traces; the words
+for a terminal are in tracediff_text.py.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -17,13 +20,17 @@ from phantora_ns.report.tracematch import Pair, Unit, match, rounds_used, units
 
 SCHEMA = 1
 GROUPINGS = ("operator", "kernel", "family")
-IDLE = (("idle: host behind", "idle_host_ns"), ("idle: work queued", "idle_queued_ns"),
-        ("idle: launch not in trace", "idle_unknown_ns"))
+IDLE = (
+    ("idle: host behind", "idle_host_ns"),
+    ("idle: work queued", "idle_queued_ns"),
+    ("idle: launch not in trace", "idle_unknown_ns"),
+)
 
 
 @dataclass
 class Side:
-    """One trace's part in a row: launches (library calls counted once), summed duration, and what of the steps belongs to it."""
+    """One trace's part in a row: launches (library calls counted once), summed duration, and what
+    of the steps belongs to it."""
 
     count: int = 0
     gpu_ns: int = 0
@@ -41,7 +48,8 @@ class Side:
 
 @dataclass
 class Row:
-    """One group of work on both sides. `unmatched`: work that has no counterpart on the other side."""
+    """One group of work on both sides. `unmatched`: work that has no counterpart on the other
+    side."""
 
     label: str
     kind: str  # "compute", "communication" or "idle"
@@ -58,7 +66,8 @@ class Row:
 
 @dataclass
 class Diff:
-    """The result. Sums are over all paired steps; `rows` add up to simulated.step_ns - real.step_ns."""
+    """The result. Sums are over all paired steps; `rows` add up to simulated.step_ns -
+    real.step_ns."""
 
     real_path: str
     simulated_path: str
@@ -75,8 +84,11 @@ class Diff:
         return self.simulated.step_ns - self.real.step_ns
 
 
-def pair_steps(real: Sequence[Step], simulated: Sequence[Step]) -> tuple[list[tuple[Step, Step]], tuple[int, int]]:
-    """Steps of the same number if there are any, else in order; and how many steps of each side are left out."""
+def pair_steps(
+    real: Sequence[Step], simulated: Sequence[Step]
+) -> tuple[list[tuple[Step, Step]], tuple[int, int]]:
+    """Steps of the same number if there are any, else in order; and how many steps of each side are
+    left out."""
     numbers = {step.number: step for step in simulated if step.number is not None}
     pairs = [(step, numbers[step.number]) for step in real if step.number in numbers]
     if not pairs:
@@ -88,13 +100,18 @@ def _label(pair: Pair, by: str) -> str:
     first = pair.real or pair.simulated
     if first.collective is not None:
         size = first.collective.size_bytes
-        return first.collective.name + ("" if size is None else f" {size:,} B") + (
-            f" x{first.collective.members}" if first.collective.members else "")
+        return (
+            first.collective.name
+            + ("" if size is None else f" {size:,} B")
+            + (f" x{first.collective.members}" if first.collective.members else "")
+        )
     if by == "family":
         return first.family
     if by == "operator":
         return first.operator or f"(no operator) {first.family}"
-    names = list(dict.fromkeys(short(unit.name) for unit in (pair.real, pair.simulated) if unit is not None))
+    names = list(
+        dict.fromkeys(short(unit.name) for unit in (pair.real, pair.simulated) if unit is not None)
+    )
     return " | ".join(names) + (f"  in {first.operator}" if first.operator else "")
 
 
@@ -109,7 +126,9 @@ def diff(real: Trace, simulated: Trace, by: str = "kernel") -> Diff:
     totals = (Breakdown(), Breakdown())
     pairs: list[Pair] = []
     for step in steps:
-        owned = [own(trace.activities, part) for trace, part in zip((real, simulated), step, strict=True)]
+        owned = [
+            own(trace.activities, part) for trace, part in zip((real, simulated), step, strict=True)
+        ]
         for total, part in zip(totals, owned, strict=True):
             total.add(part.parts)
         pairs += match(units(owned[0]), units(owned[1]))
@@ -117,7 +136,9 @@ def diff(real: Trace, simulated: Trace, by: str = "kernel") -> Diff:
         if total.step_ns <= 0:
             raise TraceError(f"{trace.path}: its steps take no time")
     rows = _rows(pairs, lambda pair: _label(pair, by)) + _idle_rows(*totals)
-    rows.sort(key=lambda row: (-abs(row.contribution_ns), -row.real.gpu_ns, row.label, row.unmatched))
+    rows.sort(
+        key=lambda row: (-abs(row.contribution_ns), -row.real.gpu_ns, row.label, row.unmatched)
+    )
     return Diff(real.path, simulated.path, steps, left_out, by, *totals, rows, rounds_used(pairs))
 
 
@@ -138,34 +159,66 @@ def _rows(pairs: Sequence[Pair], label: Callable[[Pair], str]) -> list[Row]:
 
 
 def _idle_rows(real: Breakdown, simulated: Breakdown) -> list[Row]:
-    return [Row(label, "idle", False, Side(0, 0, getattr(real, name)), Side(0, 0, getattr(simulated, name)))
-            for label, name in IDLE if getattr(real, name) or getattr(simulated, name)]
+    return [
+        Row(
+            label,
+            "idle",
+            False,
+            Side(0, 0, getattr(real, name)),
+            Side(0, 0, getattr(simulated, name)),
+        )
+        for label, name in IDLE
+        if getattr(real, name) or getattr(simulated, name)
+    ]
 
 
 def bus_bandwidth(row: Row, side: Side) -> float | None:
-    """GB/s (10^9 bytes) of a communication row as nccl-tests define it, over the mean duration, waiting included."""
+    """GB/s (10^9 bytes) of a communication row as nccl-tests define it, over the mean duration,
+    waiting included."""
     return row.bus_bytes / side.mean_ns if row.bus_bytes is not None and side.mean_ns else None
 
 
 def as_json(result: Diff) -> dict[str, Any]:
-    """The result as JSON data; docs/accuracy.md says what each field means. Times are ns over all paired steps."""
+    """The result as JSON data; docs/accuracy.md says what each field means. Times are ns over all
+    paired steps."""
+
     def totals(parts: Breakdown) -> dict[str, int]:
-        return asdict(parts) | {"communication_ns": parts.communication_ns, "idle_ns": parts.idle_ns}
+        return asdict(parts) | {
+            "communication_ns": parts.communication_ns,
+            "idle_ns": parts.idle_ns,
+        }
 
     real, simulated = totals(result.real), totals(result.simulated)
     return {
         "schema": SCHEMA,
-        "real_file": result.real_path, "simulated_file": result.simulated_path, "by": result.by,
+        "real_file": result.real_path,
+        "simulated_file": result.simulated_path,
+        "by": result.by,
         "steps": [[one.number, other.number] for one, other in result.steps],
         "steps_left_out": {"real": result.left_out[0], "simulated": result.left_out[1]},
-        "real": real, "simulated": simulated, "difference": {name: simulated[name] - real[name] for name in real},
+        "real": real,
+        "simulated": simulated,
+        "difference": {name: simulated[name] - real[name] for name in real},
         "paired_by": result.paired_by,
-        "rows": [{
-            "label": row.label, "kind": row.kind, "unmatched": row.unmatched,
-            "real": asdict(row.real), "simulated": asdict(row.simulated),
-            "ratio": row.simulated.gpu_ns / row.real.gpu_ns if row.real.gpu_ns and row.simulated.count else None,
-            "contribution_ns": row.contribution_ns, "contribution": row.contribution_ns / result.real.step_ns,
-            "bus_gb_per_s": {"real": bus_bandwidth(row, row.real), "simulated": bus_bandwidth(row, row.simulated)}
-            if row.kind == "communication" else None,
-        } for row in result.rows],
+        "rows": [
+            {
+                "label": row.label,
+                "kind": row.kind,
+                "unmatched": row.unmatched,
+                "real": asdict(row.real),
+                "simulated": asdict(row.simulated),
+                "ratio": row.simulated.gpu_ns / row.real.gpu_ns
+                if row.real.gpu_ns and row.simulated.count
+                else None,
+                "contribution_ns": row.contribution_ns,
+                "contribution": row.contribution_ns / result.real.step_ns,
+                "bus_gb_per_s": {
+                    "real": bus_bandwidth(row, row.real),
+                    "simulated": bus_bandwidth(row, row.simulated),
+                }
+                if row.kind == "communication"
+                else None,
+            }
+            for row in result.rows
+        ],
     }

@@ -1,21 +1,24 @@
 """The invariants of a flow simulation, asserted on its recorded history.
 
-Why it exists: `FlowSimulator.check()` must be able to find an engine wrong, so it shares none of the engines' code: it
-reads logs and judges them by the definition of max-min fairness (Bertsekas and Gallager, Data Networks, section 6.5.2: a
-feasible allocation is max-min fair if and only if each flow has a bottleneck).
+Why it exists: `FlowSimulator.check()` must be able to find an engine wrong, so it shares none of
+the engines' code: it reads logs and judges them by the definition of max-min fairness (Bertsekas
+and Gallager, Data Networks, section 6.5.2: a feasible allocation is max-min fair if and only if
+each flow has a bottleneck).
 """
 
 from collections import defaultdict
 
 from phantora_ns.sim._flow_time import NS_PER_TICK
 
-_RELATIVE = 1e-9  # rates: sums of floats; generous against rounding (1e-16 a step), tiny against a wrong share
+# rates: sums of floats; generous against rounding (1e-16 a step), tiny against a wrong share
+_RELATIVE = 1e-9
 _BYTES = 1e-6  # bytes per rounding of a log's arithmetic, relative to the flow's size
 
 
 def check_history(now, since, flows, capacities) -> None:
-    """Asserts, from tick `since` to `now`: logs in order, bytes conserved, ends where the bytes run out; and at each instant
-    of change: no link above its capacity, every active flow at its cap or across a bottleneck.
+    """Asserts, from tick `since` to `now`: logs in order, bytes conserved, ends where the bytes run
+    out; and at each instant of change: no link above its capacity, every active flow at its cap or
+    across a bottleneck.
 
     Arguments as an engine's `history()` gives them. O(changes x flows active at once).
     """
@@ -40,23 +43,35 @@ def check_history(now, since, flows, capacities) -> None:
 
 def _check_log(now, slot, start, size, cap, entries, log, done) -> None:
     assert entries and all(weight >= 1 for _, weight in entries), f"flow {slot}: no route"
-    assert all(earlier[0] <= later[0] for earlier, later in zip(log, log[1:], strict=False)), f"flow {slot}: log out of order"
+    assert all(earlier[0] <= later[0] for earlier, later in zip(log, log[1:], strict=False)), (
+        f"flow {slot}: log out of order"
+    )
     if not log:
-        assert done is None and start > now, f"flow {slot}: started at {start}, now {now}, and never moved"
+        assert done is None and start > now, (
+            f"flow {slot}: started at {start}, now {now}, and never moved"
+        )
         return
-    assert log[0][0] >= start and (log[0][0] > start or log[0][1] == size), f"flow {slot}: log does not begin with the flow"
+    assert log[0][0] >= start and (log[0][0] > start or log[0][1] == size), (
+        f"flow {slot}: log does not begin with the flow"
+    )
     assert log[-1][0] <= now, f"flow {slot}: log goes beyond now"
     tolerance = _BYTES + size * 1e-12 * len(log)
     for (tick, left, rate), (later, left_later, _) in zip(log, log[1:], strict=False):
         moved = rate * (later - tick) * NS_PER_TICK
-        assert abs(left - moved - left_later) <= tolerance, f"flow {slot}: {left} - {moved} bytes became {left_later}"
+        assert abs(left - moved - left_later) <= tolerance, (
+            f"flow {slot}: {left} - {moved} bytes became {left_later}"
+        )
     assert all(0 < rate <= cap for _, _, rate in log), f"flow {slot}: rate outside of (0, {cap}]"
     tick, left, rate = log[-1]
     if done is None:
-        assert left - rate * (now - tick) * NS_PER_TICK > -rate * NS_PER_TICK - tolerance, f"flow {slot}: should have ended"
+        assert left - rate * (now - tick) * NS_PER_TICK > -rate * NS_PER_TICK - tolerance, (
+            f"flow {slot}: should have ended"
+        )
     else:
         missing = left - rate * (done - tick) * NS_PER_TICK
-        assert abs(missing) <= rate * NS_PER_TICK + tolerance, f"flow {slot}: ends with {missing} bytes left"
+        assert abs(missing) <= rate * NS_PER_TICK + tolerance, (
+            f"flow {slot}: ends with {missing} bytes left"
+        )
 
 
 def _check_instant(tick, active, routes, capacities) -> None:
@@ -68,8 +83,12 @@ def _check_instant(tick, active, routes, capacities) -> None:
             fastest[link] = max(fastest[link], rate)
     full = set()
     for link, carried in load.items():
-        capacity = next(value for from_tick, value in reversed(capacities[link]) if from_tick <= tick)
-        assert carried <= capacity * (1 + _RELATIVE), f"tick {tick}: link {link} carries {carried} of {capacity}"
+        capacity = next(
+            value for from_tick, value in reversed(capacities[link]) if from_tick <= tick
+        )
+        assert carried <= capacity * (1 + _RELATIVE), (
+            f"tick {tick}: link {link} carries {carried} of {capacity}"
+        )
         if carried >= capacity * (1 - _RELATIVE):
             full.add(link)
     for slot, rate in active.items():

@@ -1,19 +1,23 @@
 """The flow simulator's engine in plain Python: events, components, history, rollback.
 
-Why it exists: it is the readable statement of what the engine does. The compiled engine (`libflows/`) does the same in
-the same arithmetic and is used where it has been built; both give the same bits, which is tested.
+Why it exists: it is the readable statement of what the engine does. The compiled engine
+(`libflows/`) does the same in the same arithmetic and is used where it has been built; both give
+the same bits, which is tested.
 
-How history works. A flow's log holds (tick, bytes left, rate) at each change of its rate; its last entry is its present
-state. Rolling back is cutting logs: at any tick, the entries before it say exactly what the flow was doing. So there are
-no snapshots, nothing is copied, and nothing that a rollback does not concern is visited.
+How history works. A flow's log holds (tick, bytes left, rate) at each change of its rate; its last
+entry is its present state. Rolling back is cutting logs: at any tick, the entries before it say
+exactly what the flow was doing. So there are no snapshots, nothing is copied, and nothing that a
+rollback does not concern is visited.
 
-Which flows a rollback concerns: those that can be reached from the late flow's links through flows that were still active
-at its start or came later (`_reach`). Links are never shared between flows inside and outside of this set, so those
-outside cannot notice, and stay where they are, ahead in time.
+Which flows a rollback concerns: those that can be reached from the late flow's links through flows
+that were still active at its start or came later (`_reach`). Links are never shared between flows
+inside and outside of this set, so those outside cannot notice, and stay where they are, ahead in
+time.
 
-A component is a set of flows that contains, for each of its flows, every active flow that shares a link with it. It may
-be larger than a connected one (flows that linked its parts may have ended): the rates do not depend on that
-(`_flow_fill`), so splitting is a matter of cost alone and is done when a component has lost half of its flows.
+A component is a set of flows that contains, for each of its flows, every active flow that shares a
+link with it. It may be larger than a connected one (flows that linked its parts may have ended):
+the rates do not depend on that (`_flow_fill`), so splitting is a matter of cost alone and is done
+when a component has lost half of its flows.
 """
 
 from collections.abc import Iterable
@@ -47,12 +51,32 @@ class _Group:
 
 
 class _Flow:
-    __slots__ = ("group", "start", "size", "cap", "entries", "log", "done", "ended", "component", "rolled")
+    __slots__ = (
+        "group",
+        "start",
+        "size",
+        "cap",
+        "entries",
+        "log",
+        "done",
+        "ended",
+        "component",
+        "rolled",
+    )
 
-    def __init__(self, group: _Group, start: int, size: float, cap: float, entries: tuple[tuple[int, int], ...]):
+    def __init__(
+        self,
+        group: _Group,
+        start: int,
+        size: float,
+        cap: float,
+        entries: tuple[tuple[int, int], ...],
+    ):
         self.group, self.start, self.size, self.cap, self.entries = group, start, size, cap, entries
         self.log: list[tuple[int, float, float]] = []
-        self.done: int | None = None  # the tick of the end: foreseen while active, final (until a rollback) once ended
+        self.done: int | None = (
+            None  # the tick of the end: foreseen while active, final (until a rollback) once ended
+        )
         self.ended = False
         self.component: _Component | None = None
         self.rolled = 0  # number of the last settling that put this flow back
@@ -69,7 +93,9 @@ class _Component:
 class _Link:
     capacities: list[tuple[int, float]]  # (tick from which it holds, bytes/ns), by tick
     active: set[_Flow] = field(default_factory=set)
-    past: list[_Flow] = field(default_factory=list)  # ended flows that a rollback may bring back, by end
+    past: list[_Flow] = field(
+        default_factory=list
+    )  # ended flows that a rollback may bring back, by end
 
     def capacity(self, tick: int) -> float:
         for since, value in reversed(self.capacities):
@@ -79,7 +105,8 @@ class _Link:
 
 
 class PythonEngine:
-    """Groups of flows by number. Times at this face are nanoseconds, links are indices into `capacities`."""
+    """Groups of flows by number. Times at this face are nanoseconds, links are indices into
+    `capacities`."""
 
     name = "python"
 
@@ -92,7 +119,9 @@ class PythonEngine:
         self._events: list[tuple[int, int, _Component]] = []
         self._changes: list[tuple[int, int]] = []  # (tick, link): capacity changes still to be run
         self._late: list[tuple[int, tuple[int, ...]]] = []
-        self._suspects: set[_Group] = set()  # with a reported completion that a rollback may have moved
+        self._suspects: set[_Group] = (
+            set()
+        )  # with a reported completion that a rollback may have moved
         self._now = self._horizon = _BEGINNING  # every event up to and including _now has been run
         self._settlings = 0
         self._grown = 0  # records made since the last sweep
@@ -100,10 +129,11 @@ class PythonEngine:
         self.rollbacks = 0
         self.events = 0
 
-    # ---- the face that flows.py uses ---------------------------------------------------------------------------------
+    # ---- the face that flows.py uses ----
 
     def add_batch(self, starts, sizes, caps, counts, offsets, links) -> list[int]:
-        """Groups of one flow; flow i has route links[offsets[i]:offsets[i+1]], not empty, and size > 0. Returns their numbers."""
+        """Groups of one flow; flow i has route links[offsets[i]:offsets[i+1]], not empty, and size
+        > 0. Returns their numbers."""
         numbers = []
         for i, start in enumerate(starts):
             group = self._new_group(start)
@@ -123,11 +153,19 @@ class PythonEngine:
         self._groups[group.number] = group
         return group
 
-    def _add(self, group: _Group, size: float, cap: float, multiplicity: int, route: Iterable[int]) -> None:
+    def _add(
+        self, group: _Group, size: float, cap: float, multiplicity: int, route: Iterable[int]
+    ) -> None:
         weights: dict[int, int] = {}
         for link in route:
             weights[link] = weights.get(link, 0) + multiplicity
-        flow = _Flow(group, ns_to_tick(group.start_ns), float(size), float(cap), tuple(sorted(weights.items())))
+        flow = _Flow(
+            group,
+            ns_to_tick(group.start_ns),
+            float(size),
+            float(cap),
+            tuple(sorted(weights.items())),
+        )
         group.members.append(flow)
         heappush(self._pending, (flow.start, next(self._order), flow))
         if flow.start <= self._now:
@@ -135,7 +173,8 @@ class PythonEngine:
         self._grown += 1
 
     def move(self, number: int, start_ns: int) -> None:
-        """The group starts at `start_ns` instead, as if it had been added so. None of its flows has been forgotten."""
+        """The group starts at `start_ns` instead, as if it had been added so. None of its flows has
+        been forgotten."""
         group = self._groups[number]
         group.start_ns = start_ns
         for flow in group.members:
@@ -186,7 +225,8 @@ class PythonEngine:
         return moved
 
     def commit(self, before_ns: int) -> list[tuple[int, int]]:
-        """Runs up to `before_ns` and forgets; returns (group, completion) of the groups that are forgotten for good."""
+        """Runs up to `before_ns` and forgets; returns (group, completion) of the groups that are
+        forgotten for good."""
         self._settle()
         self._horizon = max(self._horizon, ns_to_tick(before_ns))
         while (tick := self._next_tick()) is not None and tick < self._horizon:
@@ -208,8 +248,9 @@ class PythonEngine:
         return [flow for group in self._groups.values() for flow in group.members]
 
     def history(self):
-        """For `check`: (now, since, flows, capacities), `since` being the tick from which the history is complete; flows as
-        (number, start, size, cap, entries, log, end or None); capacities as one list of (tick, bytes/ns) per link."""
+        """For `check`: (now, since, flows, capacities), `since` being the tick from which the
+        history is complete; flows as (number, start, size, cap, entries, log, end or None);
+        capacities as one list of (tick, bytes/ns) per link."""
         flows = [
             (number, f.start, f.size, f.cap, f.entries, list(f.log), f.done if f.ended else None)
             for number, f in enumerate(self._flows())
@@ -217,16 +258,18 @@ class PythonEngine:
         return self._now, self._horizon, flows, [list(link.capacities) for link in self._links]
 
     def retained(self) -> int:
-        """Objects that history and present hold: flows, log entries, past references, queue entries, capacity changes."""
+        """Objects that history and present hold: flows, log entries, past references, queue
+        entries, capacity changes."""
         flows = sum(1 + len(flow.log) for flow in self._flows())
         links = sum(len(link.past) + len(link.capacities) for link in self._links)
         queues = len(self._pending) + len(self._events) + len(self._changes) + len(self._suspects)
         return flows + links + queues + len(self._groups)
 
-    # ---- rollback ----------------------------------------------------------------------------------------------------
+    # ---- rollback ----
 
     def _settle(self) -> None:
-        """Take back what the late flows and capacities may concern, then run up to where we were."""
+        """Take back what the late flows and capacities may concern, then run up to where we
+        were."""
         if not self._late:
             return
         self._settlings += 1
@@ -239,8 +282,9 @@ class PythonEngine:
     def _reach(self, tick: int, seeds: Iterable[int]) -> tuple[list[_Flow], set[int]]:
         """The flows that something new on `seeds` at `tick` may concern, and their links.
 
-        Flows put back by an earlier (hence lower) late arrival of this settling are passed by: nobody else is on their
-        links from then on, and they will be run to this tick before anything of this reach happens.
+        Flows put back by an earlier (hence lower) late arrival of this settling are passed by:
+        nobody else is on their links from then on, and they will be run to this tick before
+        anything of this reach happens.
         """
         links = set(seeds)
         stack = list(links)
@@ -301,15 +345,19 @@ class PythonEngine:
                 self._links[link].active.discard(flow)
             heappush(self._pending, (flow.start, next(self._order), flow))
 
-    # ---- running -----------------------------------------------------------------------------------------------------
+    # ---- running ----
 
     def _next_tick(self) -> int | None:
         while self._events and self._events[0][2].next != self._events[0][0]:
             heappop(self._events)
-        return min((queue[0][0] for queue in (self._events, self._pending, self._changes) if queue), default=None)
+        return min(
+            (queue[0][0] for queue in (self._events, self._pending, self._changes) if queue),
+            default=None,
+        )
 
     def _step(self) -> None:
-        """Everything that happens at the next tick: ends, then starts and new capacities, then new rates, once."""
+        """Everything that happens at the next tick: ends, then starts and new capacities, then new
+        rates, once."""
         tick = self._next_tick()
         self.events += 1
         touched: dict[_Component, None] = {}
@@ -340,7 +388,8 @@ class PythonEngine:
                 self._links[link].past.append(flow)
 
     def _admit(self, flow: _Flow) -> _Component:
-        """Put a flow on its links; the components that it touches become one, the smaller sets moving into the largest."""
+        """Put a flow on its links; the components that it touches become one, the smaller sets
+        moving into the largest."""
         component = flow.component = _Component({flow})
         for link, _ in flow.entries:
             active = self._links[link].active
@@ -377,10 +426,12 @@ class PythonEngine:
         return parts
 
     def _rate(self, component: _Component, tick: int) -> None:
-        """New rates from `tick` on. A flow whose rate does not change gets no entry: see rule 3 of `_flow_time`."""
+        """New rates from `tick` on. A flow whose rate does not change gets no entry: see rule 3 of
+        `_flow_time`."""
         flows = list(component.flows)
         rates = fair_rates(
-            {i: (flow.entries, flow.cap) for i, flow in enumerate(flows)}, lambda link: self._links[link].capacity(tick)
+            {i: (flow.entries, flow.cap) for i, flow in enumerate(flows)},
+            lambda link: self._links[link].capacity(tick),
         )
         for i, rate in rates.items():
             flow = flows[i]
@@ -401,12 +452,14 @@ class PythonEngine:
             heappush(self._events, (component.next, next(self._order), component))
             self._grown += 1
 
-    # ---- forgetting --------------------------------------------------------------------------------------------------
+    # ---- forgetting ----
 
     def _sweep(self) -> list[tuple[int, int]]:
-        """Drop what no rollback can need. Run when as much has been recorded as the last sweep left: amortised O(1) a record.
+        """Drop what no rollback can need. Run when as much has been recorded as the last sweep
+        left: amortised O(1) a record.
 
-        A group whose reported completion moved, which `changed` has not told yet, stays until it does.
+        A group whose reported completion moved, which `changed` has not told yet, stays until it
+        does.
         """
         gone = []
         for group in list(self._groups.values()):
@@ -414,9 +467,18 @@ class PythonEngine:
                 if flow.ended and flow.done < self._horizon:
                     group.latest = max(group.latest, flow.done)
                 else:
-                    keep = next((i for i in range(len(flow.log) - 1, 0, -1) if flow.log[i][0] < self._horizon), 0)
+                    keep = next(
+                        (
+                            i
+                            for i in range(len(flow.log) - 1, 0, -1)
+                            if flow.log[i][0] < self._horizon
+                        ),
+                        0,
+                    )
                     del flow.log[:keep]
-            group.members = [flow for flow in group.members if not flow.ended or flow.done >= self._horizon]
+            group.members = [
+                flow for flow in group.members if not flow.ended or flow.done >= self._horizon
+            ]
             time_ns = tick_to_ns(group.latest)
             if group.members or (group in self._suspects and group.reported != time_ns):
                 continue
@@ -425,7 +487,11 @@ class PythonEngine:
             gone.append((group.number, time_ns))
         for link in self._links:
             link.past = [flow for flow in link.past if flow.done >= self._horizon]
-            keep = next(i for i in range(len(link.capacities) - 1, -1, -1) if link.capacities[i][0] < self._horizon)
+            keep = next(
+                i
+                for i in range(len(link.capacities) - 1, -1, -1)
+                if link.capacities[i][0] < self._horizon
+            )
             del link.capacities[:keep]
         self._events = [entry for entry in self._events if entry[2].next == entry[0]]
         self._events.sort()

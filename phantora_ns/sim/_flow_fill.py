@@ -1,19 +1,26 @@
 """Max-min fair rates of a set of flows, by progressive filling.
 
-Why it exists: the rates are where insertion order could leak into the times through float rounding, so the function is
-kept apart and pure: flows and capacities in, rates out.
+Why it exists: the rates are where insertion order could leak into the times through float rounding,
+so the function is kept apart and pure: flows and capacities in, rates out.
 
-Why the result depends on nothing else, and why filling one connected component gives the same bits as filling all flows
-of the network at once:
+Why the result depends on nothing else, and why filling one connected component gives the same bits
+as filling all flows of the network at once:
 
-- All rates rise together; at each *level* the links with the smallest share, and the flows whose cap equals it, are
-  frozen together. Ties are exact equality of floats, so the set frozen at a level does not depend on any order.
-- What a level takes from a link is `weight * level`, with the weight of all the flows frozen on it summed first, in
+- All rates rise together; at each *level* the links with the smallest share, and the flows whose
+  cap equals it, are
+  frozen together. Ties are exact equality of floats, so the set frozen at a level does not depend
+  on any order.
+- What a level takes from a link is `weight * level`, with the weight of all the flows frozen on it
+  summed first, in
   integers: one product and one difference per link and level, however the flows are listed.
-- A link's numbers change only at levels that freeze a flow on it, which is a flow of its own component. Filling other
-  components at the same time interleaves their levels but inserts no operation between this component's own.
-- A share is not allowed to fall below the level that has just been filled (mathematically it cannot; by rounding it could),
-  so levels never decrease and ties that rounding has broken downwards are mended. The level is the component's own.
+- A link's numbers change only at levels that freeze a flow on it, which is a flow of its own
+  component. Filling other
+  components at the same time interleaves their levels but inserts no operation between this
+  component's own.
+- A share is not allowed to fall below the level that has just been filled (mathematically it
+  cannot; by rounding it could),
+  so levels never decrease and ties that rounding has broken downwards are mended. The level is the
+  component's own.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,13 +29,16 @@ from heapq import heapify, heappop, heapreplace
 Entries = Sequence[tuple[int, int]]
 
 
-def fair_rates(flows: Mapping[int, tuple[Entries, float]], capacity: Callable[[int], float]) -> dict[int, float]:
+def fair_rates(
+    flows: Mapping[int, tuple[Entries, float]], capacity: Callable[[int], float]
+) -> dict[int, float]:
     """Rates in bytes/ns of one member of each flow.
 
-    `flows`: key -> (entries, cap): entries are (link, weight) pairs, each link once, the weight being how often a byte of
-    the flow class crosses the link (count of the class times how often its route lists the link); cap in bytes/ns or inf.
-    `capacity(link)`: bytes/ns, > 0. Every flow has a link or a finite cap.
-    O(E log L) for E entries over L links, if each level touches few links.
+    `flows`: key -> (entries, cap): entries are (link, weight) pairs, each link once, the weight
+    being how often a byte of the flow class crosses the link (count of the class times how often
+    its route lists the link); cap in bytes/ns or inf. `capacity(link)`: bytes/ns, > 0. Every flow
+    has a link or a finite cap. O(E log L) for E entries over L links, if each level touches few
+    links.
     """
     if len(flows) == 1:
         ((key, (entries, cap)),) = flows.items()
@@ -47,7 +57,9 @@ def fair_rates(flows: Mapping[int, tuple[Entries, float]], capacity: Callable[[i
     shares = {link: left[link] / weight for link, weight in weights.items()}
     heap = [(share, link) for link, share in shares.items()]
     heapify(heap)
-    capped = sorted(((cap, key) for key, (_, cap) in flows.items() if cap != float("inf")), reverse=True)
+    capped = sorted(
+        ((cap, key) for key, (_, cap) in flows.items() if cap != float("inf")), reverse=True
+    )
     rates: dict[int, float] = {}
     while len(rates) < len(flows):
         level, frozen = _next_level(heap, shares, capped, members, rates)
@@ -58,7 +70,8 @@ def fair_rates(flows: Mapping[int, tuple[Entries, float]], capacity: Callable[[i
 
 
 def _next_level(heap, shares, capped, members, rates) -> tuple[float, set[int]]:
-    """The next level and all flows that freeze at it. Heap keys may be old, hence too low: they are renewed on the way."""
+    """The next level and all flows that freeze at it. Heap keys may be old, hence too low: they are
+    renewed on the way."""
     while capped and capped[-1][1] in rates:
         capped.pop()
     while heap:
@@ -85,7 +98,8 @@ def _next_level(heap, shares, capped, members, rates) -> tuple[float, set[int]]:
 
 
 def _take(level: float, routes: Iterable[Entries], left, weights, shares) -> None:
-    """Charge the frozen flows' links with what they take; links that no unfrozen flow crosses leave the filling."""
+    """Charge the frozen flows' links with what they take; links that no unfrozen flow crosses leave
+    the filling."""
     taken: dict[int, int] = {}
     for entries in routes:
         for link, weight in entries:

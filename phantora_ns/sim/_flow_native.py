@@ -1,8 +1,9 @@
 """The flow simulator's compiled engine, through ctypes.
 
-Why it exists: `libflows/` computes, this file converts. Same face as `PythonEngine`, same bits as results. A library that
-has not been built is a choice of the installation, not an error: `NativeEngine.available()` says so and `FlowSimulator` takes
-the Python engine, which gives the same times more slowly.
+Why it exists: `libflows/` computes, this file converts. Same face as `PythonEngine`, same bits as
+results. A library that has not been built is a choice of the installation, not an error:
+`NativeEngine.available()` says so and `FlowSimulator` takes the Python engine, which gives the same
+times more slowly.
 """
 
 import ctypes
@@ -41,7 +42,18 @@ def _library(path: Path = LIBRARY) -> ctypes.CDLL:
         "now": (None, [c_void_p, _Tick, _Tick]),
         "flow": (c_int, [c_void_p, c_int32, _Tick, _Tick, c_double * 2, c_int64 * 2]),
         "group": (c_bool, [c_void_p, c_int32, POINTER(c_int64), _Tick]),
-        "log": (None, [c_void_p, c_int32, c_void_p, POINTER(c_double), POINTER(c_double), POINTER(c_int32), POINTER(c_double)]),
+        "log": (
+            None,
+            [
+                c_void_p,
+                c_int32,
+                c_void_p,
+                POINTER(c_double),
+                POINTER(c_double),
+                POINTER(c_int32),
+                POINTER(c_double),
+            ],
+        ),
         "capacities": (c_int32, [c_void_p, c_int32, c_void_p, POINTER(c_double)]),
     }
     for name, (result, arguments) in signatures.items():
@@ -59,16 +71,20 @@ def _address(values: array) -> int:
 
 
 class NativeEngine:
-    """Groups of flows by number. Times at this face are nanoseconds, links are indices into `capacities`."""
+    """Groups of flows by number. Times at this face are nanoseconds, links are indices into
+    `capacities`."""
 
     name = "native"
 
     def __init__(self, capacities: Iterable[float], budget: int = 0):
-        """`budget`: log entries (48 bytes each) to keep before history is thinned; 0: about 131,000."""
+        """`budget`: log entries (48 bytes each) to keep before history is thinned; 0: about
+        131,000."""
         values = list(capacities)
         self._link_count = len(values)
         self._library = _library()
-        self._engine = self._library.ph_flows_new(len(values), (c_double * len(values))(*values), budget)
+        self._engine = self._library.ph_flows_new(
+            len(values), (c_double * len(values))(*values), budget
+        )
         self._time = c_int64()
 
     def __del__(self):
@@ -80,17 +96,23 @@ class NativeEngine:
         """Has the library been built?"""
         return LIBRARY.exists()
 
-    def add_batch(self, starts: array, sizes: array, caps: array, counts: array, offsets: array, links: array) -> array:
+    def add_batch(
+        self, starts: array, sizes: array, caps: array, counts: array, offsets: array, links: array
+    ) -> array:
         """As `PythonEngine.add_batch`."""
         groups = array("i", bytes(4 * len(starts)))
         arrays = (starts, sizes, caps, counts, offsets, links, groups)
         self._library.ph_flows_add(self._engine, len(starts), *map(_address, arrays))
         return groups
 
-    def add_group(self, start_ns: int, sizes: array, caps: array, counts: array, offsets: array, links: array) -> int:
+    def add_group(
+        self, start_ns: int, sizes: array, caps: array, counts: array, offsets: array, links: array
+    ) -> int:
         """As `PythonEngine.add_group`."""
         arrays = (sizes, caps, counts, offsets, links)
-        return self._library.ph_flows_add_group(self._engine, start_ns, len(sizes), *map(_address, arrays))
+        return self._library.ph_flows_add_group(
+            self._engine, start_ns, len(sizes), *map(_address, arrays)
+        )
 
     def move(self, group: int, start_ns: int) -> None:
         """The group starts at `start_ns` instead, as if it had been added so."""
@@ -106,18 +128,23 @@ class NativeEngine:
 
     def completion_ns(self, group: int) -> int:
         if self._library.ph_flows_completion(self._engine, group, byref(self._time)):
-            raise OverflowError("a flow would complete after more nanoseconds than 64 bits can count")
+            raise OverflowError(
+                "a flow would complete after more nanoseconds than 64 bits can count"
+            )
         return self._time.value
 
     def changed(self) -> list[tuple[int, int]]:
         """(group, new time) of reported completions that moved, by group."""
         count = self._library.ph_flows_changed(self._engine)
         if count < 0:
-            raise OverflowError("a flow would complete after more nanoseconds than 64 bits can count")
+            raise OverflowError(
+                "a flow would complete after more nanoseconds than 64 bits can count"
+            )
         return sorted(self._results(count))
 
     def commit(self, before_ns: int) -> list[tuple[int, int]]:
-        """Runs up to `before_ns` and forgets; returns (group, completion) of the groups that are forgotten for good."""
+        """Runs up to `before_ns` and forgets; returns (group, completion) of the groups that are
+        forgotten for good."""
         return self._results(self._library.ph_flows_commit(self._engine, before_ns))
 
     def settle(self) -> None:
@@ -126,7 +153,11 @@ class NativeEngine:
     def end_tick(self, group: int) -> int | None:
         """The exact end, in ticks, of a group that has ended."""
         done = _Tick()
-        return _tick(done) if self._library.ph_flows_group(self._engine, group, byref(self._time), done) else None
+        return (
+            _tick(done)
+            if self._library.ph_flows_group(self._engine, group, byref(self._time), done)
+            else None
+        )
 
     @property
     def rollbacks(self) -> int:
@@ -137,14 +168,20 @@ class NativeEngine:
         return self._statistics()[1]
 
     def retained(self) -> int:
-        """Objects that history and present hold: flows, log entries, past references, queue entries, capacity changes."""
+        """Objects that history and present hold: flows, log entries, past references, queue
+        entries, capacity changes."""
         return self._statistics()[2]
 
     def history(self):
-        """As `PythonEngine.history`. Where history has been thinned it is complete only from later on, at worst from now."""
+        """As `PythonEngine.history`. Where history has been thinned it is complete only from later
+        on, at worst from now."""
         now, since = _Tick(), _Tick()
         self._library.ph_flows_now(self._engine, now, since)
-        flows = [flow for slot in range(self._statistics()[3]) if (flow := self._flow(slot, _tick(since)))]
+        flows = [
+            flow
+            for slot in range(self._statistics()[3])
+            if (flow := self._flow(slot, _tick(since)))
+        ]
         capacities = [self._capacities(link) for link in range(self._link_count)]
         return _tick(now), min(_tick(since), _tick(now)), flows, capacities
 
@@ -162,7 +199,11 @@ class NativeEngine:
         state = self._library.ph_flows_flow(self._engine, slot, start, done, size_cap, lengths)
         if not state:
             return None
-        since, left, rate = (_Tick * lengths[0])(), (c_double * lengths[0])(), (c_double * lengths[0])()
+        since, left, rate = (
+            (_Tick * lengths[0])(),
+            (c_double * lengths[0])(),
+            (c_double * lengths[0])(),
+        )
         links, weights = (c_int32 * lengths[1])(), (c_double * lengths[1])()
         self._library.ph_flows_log(self._engine, slot, since, left, rate, links, weights)
         log = [(_tick(since[i]), left[i], rate[i]) for i in reversed(range(lengths[0]))]

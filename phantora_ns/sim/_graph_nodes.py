@@ -1,8 +1,9 @@
 """Nodes and heads of the event graph, and each client's table of them.
 
-Why it exists: the graph's arithmetic is small (a maximum of sums) and runs for every message of every rank, so its
-objects are kept apart from the rules about communicators. The rule kept here: a node's time is a pure function of its
-terms, so evaluating it again after any of them moved gives what it would have been had the new times been known first.
+Why it exists: the graph's arithmetic is small (a maximum of sums) and runs for every message of
+every rank, so its objects are kept apart from the rules about communicators. The rule kept here: a
+node's time is a pure function of its terms, so evaluating it again after any of them moved gives
+what it would have been had the new times been known first.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ from typing import NamedTuple
 from phantora_ns.sim.contention import Activity
 
 MAX_SPAN_NS = 1 << 56
-"""Largest lag or work accepted in one head entry (over two years): keeps sums within 64 bits whatever a client sends."""
+"""Largest lag or work accepted in one head entry (over two years): keeps sums within 64 bits
+whatever a client sends."""
 
 MAX_ID_GAP = 1 << 20
-"""How far a client's node number may run ahead of the largest before it; retired times are stored by number."""
+"""How far a client's node number may run ahead of the largest before it; retired times are stored
+by number."""
 
 MIN_DROP = 4096
-"""Forgotten entries are dropped by the page of this many, so that forgetting costs nothing per message."""
+"""Forgotten entries are dropped by the page of this many, so that forgetting costs nothing per
+message."""
 
 
 class Soft(NamedTuple):
-    """A term that communication on the same GPU may stretch: `work_ns` of compute that begins `lag_ns` after `node`.
+    """A term that communication on the same GPU may stretch: `work_ns` of compute that begins
+    `lag_ns` after `node`.
 
-    `node` is None when its time is final; `lag_ns` then counts from 0. `activity` is the communication beside it.
+    `node` is None when its time is final; `lag_ns` then counts from 0. `activity` is the
+    communication beside it.
     """
 
     node: Node | None
@@ -46,7 +52,8 @@ class Soft(NamedTuple):
 
 
 def _with_soft(soft: Iterable[Soft], time_ns: int, settled_ns: int) -> tuple[int, int]:
-    """Takes soft terms into a maximum; what they decide is final once nothing can begin before it any more."""
+    """Takes soft terms into a maximum; what they decide is final once nothing can begin before it
+    any more."""
     for term in soft:
         time_ns = max(time_ns, term.finish_ns())
         if term.node is not None and term.node.settled_ns > settled_ns:
@@ -55,18 +62,32 @@ def _with_soft(soft: Iterable[Soft], time_ns: int, settled_ns: int) -> tuple[int
 
 
 class Node:
-    """A point in virtual time: the maximum over its terms of (their time + weight), never below `base_ns`.
+    """A point in virtual time: the maximum over its terms of (their time + weight), never below
+    `base_ns`.
 
-    `soft` are terms whose weight depends on the communication beside them. A node with soft terms is not final before the
-    lower bound on time stamps has reached its own time: until then communication may still begin beside it.
+    `soft` are terms whose weight depends on the communication beside them. A node with soft terms
+    is not final before the lower bound on time stamps has reached its own time: until then
+    communication may still begin beside it.
 
-    `settled_ns` lies just after the latest end, over all ancestors, of flows that share links with others: once the lower
-    bound on time stamps has reached it, nothing can move this node any more (the argument is in sim/graph.py).
-    Both are None until everything the node depends on is known; `missing` counts what is not: terms without a time,
-    and contributors that have not come. `told` is set by whoever has told a client the time.
+    `settled_ns` lies just after the latest end, over all ancestors, of flows that share links with
+    others: once the lower bound on time stamps has reached it, nothing can move this node any more
+    (the argument is in sim/graph.py). Both are None until everything the node depends on is known;
+    `missing` counts what is not: terms without a time, and contributors that have not come. `told`
+    is set by whoever has told a client the time.
     """
 
-    __slots__ = ("time_ns", "settled_ns", "base_ns", "terms", "soft", "dependents", "missing", "queued", "retired", "told")
+    __slots__ = (
+        "time_ns",
+        "settled_ns",
+        "base_ns",
+        "terms",
+        "soft",
+        "dependents",
+        "missing",
+        "queued",
+        "retired",
+        "told",
+    )
 
     def __init__(self, contributors: int = 0) -> None:
         self.time_ns: int | None = None
@@ -81,7 +102,8 @@ class Node:
         self.told = False
 
     def absorb(self, head: Head) -> None:
-        """Adds a head's entries to the terms; two entries over the same node keep the larger weight."""
+        """Adds a head's entries to the terms; two entries over the same node keep the larger
+        weight."""
         if head.base_ns > self.base_ns:
             self.base_ns = head.base_ns
         terms = self.terms
@@ -114,7 +136,8 @@ class Node:
         return _with_soft(self.soft, time_ns, settled_ns) if self.soft else (time_ns, settled_ns)
 
     def retire(self) -> None:
-        """Forgets how the time came about: it is final. Its dependents keep it as a plain number."""
+        """Forgets how the time came about: it is final. Its dependents keep it as a plain
+        number."""
         self.retired = True
         self.terms = {}
         self.soft = []
@@ -124,8 +147,9 @@ class Node:
 class Rendezvous(Node):
     """All members of a communicator meet: the latest of them, and one nanosecond.
 
-    The nanosecond makes a rendezvous strictly later than every member, which the answer to a query relies on (a node
-    that is not known yet is later than the lower bound on time stamps). NCCL's real start-up time is not modelled.
+    The nanosecond makes a rendezvous strictly later than every member, which the answer to a query
+    relies on (a node that is not known yet is later than the lower bound on time stamps). NCCL's
+    real start-up time is not modelled.
     """
 
     __slots__ = ()
@@ -137,7 +161,8 @@ class Rendezvous(Node):
 
 
 class Begin(Node):
-    """Where one client reached a launch of communication: from here to `end`, communication runs on its GPU."""
+    """Where one client reached a launch of communication: from here to `end`, communication runs on
+    its GPU."""
 
     __slots__ = ("timeline", "end")
 
@@ -171,14 +196,18 @@ class PartEnd(Node):
 
 
 class Head:
-    """A max-plus expression over nodes: the maximum of `base_ns` and (time of node + weight) over `terms`.
+    """A max-plus expression over nodes: the maximum of `base_ns` and (time of node + weight) over
+    `terms`.
 
-    Nodes whose time is final are folded into `base_ns` on the way in, so that history is not kept alive by heads.
+    Nodes whose time is final are folded into `base_ns` on the way in, so that history is not kept
+    alive by heads.
     """
 
     __slots__ = ("base_ns", "terms", "soft")
 
-    def __init__(self, base_ns: int, terms: list[tuple[Node, int]], soft: Sequence[Soft] = ()) -> None:
+    def __init__(
+        self, base_ns: int, terms: list[tuple[Node, int]], soft: Sequence[Soft] = ()
+    ) -> None:
         self.base_ns = base_ns
         self.terms = terms
         self.soft = soft
@@ -213,12 +242,14 @@ class Head:
 
 
 class BadHead(ValueError):
-    """A client's message names a node that it never defined, defines one twice, or is no head at all."""
+    """A client's message names a node that it never defined, defines one twice, or is no head at
+    all."""
 
 
 class Totals(NamedTuple):
-    """What a client's timeline adds up to: communication from where the client reached it, the share of it before the last
-    member came, waiting of streams for it by device, and the latest time of any node. All ns."""
+    """What a client's timeline adds up to: communication from where the client reached it, the
+    share of it before the last member came, waiting of streams for it by device, and the latest
+    time of any node. All ns."""
 
     comm_ns: int
     comm_wait_ns: int
@@ -235,11 +266,27 @@ def _comm_span_ns(head: Head, end: Node) -> tuple[int, int]:
 class Timeline:
     """One client's nodes by number: live ones as objects, final ones as plain numbers in an array.
 
-    An array entry costs eight bytes; `forget` drops the entries below a number that the client will not name again.
+    An array entry costs eight bytes; `forget` drops the entries below a number that the client will
+    not name again.
     """
 
-    __slots__ = ("live", "order", "past", "past_base", "largest", "keep", "activity", "pliable", "launched", "comm_ns",
-                 "comm_wait_ns", "exposed_ns", "stalls", "latest_ns", "follower")
+    __slots__ = (
+        "live",
+        "order",
+        "past",
+        "past_base",
+        "largest",
+        "keep",
+        "activity",
+        "pliable",
+        "launched",
+        "comm_ns",
+        "comm_wait_ns",
+        "exposed_ns",
+        "stalls",
+        "latest_ns",
+        "follower",
+    )
 
     def __init__(self) -> None:
         self.live: dict[int, Node] = {}
@@ -249,14 +296,18 @@ class Timeline:
         self.largest = 0
         self.keep = 0
         self.activity = Activity()
-        self.pliable: dict[Node, None] = {}  # nodes with soft terms over this client's work, until they are final
+        self.pliable: dict[
+            Node, None
+        ] = {}  # nodes with soft terms over this client's work, until they are final
         self.launched: dict[int, Head] = {}
         self.comm_ns = 0
         self.comm_wait_ns = 0
         self.exposed_ns: dict[int, int] = {}
         self.stalls: deque[tuple[int, Head, Head]] = deque()
         self.latest_ns = 0
-        self.follower: Callable[[int, Node, Head | None], None] | None = None  # is told each node whose time is final
+        self.follower: Callable[[int, Node, Head | None], None] | None = (
+            None  # is told each node whose time is final
+        )
 
     def check_new(self, number: object) -> int:
         """`number` if it can name a new node of this client; raises BadHead otherwise."""
@@ -269,7 +320,8 @@ class Timeline:
         return number
 
     def head(self, flat: object) -> Head:
-        """Parses `[node, lag, work or [work, drag], ...]`; raises BadHead when it is none, or names an unknown node.
+        """Parses `[node, lag, work or [work, drag], ...]`; raises BadHead when it is none, or names
+        an unknown node.
 
         Empty: time 0.
         """
@@ -286,7 +338,11 @@ class Timeline:
                 work, drag = work
                 if type(drag) is not int or not 0 <= drag < MAX_SPAN_NS:
                     raise BadHead("drag is nanoseconds from 0 to 2^56")
-            if type(lag) is not int or type(work) is not int or not (0 <= lag < MAX_SPAN_NS and 0 <= work < MAX_SPAN_NS):
+            if (
+                type(lag) is not int
+                or type(work) is not int
+                or not (0 <= lag < MAX_SPAN_NS and 0 <= work < MAX_SPAN_NS)
+            ):
                 raise BadHead("lag and work are nanoseconds from 0 to 2^56")
             if type(number) is not int:
                 raise BadHead(f"node {number!r} is not an integer")
@@ -314,7 +370,8 @@ class Timeline:
             self.largest = number
 
     def retire(self, before_ns: int) -> Iterable[Node]:
-        """Moves the oldest nodes whose time can change no more into the array; yields each. Amortised O(1) a node."""
+        """Moves the oldest nodes whose time can change no more into the array; yields each.
+        Amortised O(1) a node."""
         order, live = self.order, self.live
         while order:
             node = live[order[0]]
@@ -342,13 +399,19 @@ class Timeline:
             self.past_base += drop
 
     def forget_activity(self, before_ns: int) -> None:
-        """Drops what is known of communication before `before_ns`, as far as nothing lies beside it that is not final, or that
-        the client may still tell of."""
+        """Drops what is known of communication before `before_ns`, as far as nothing lies beside it
+        that is not final, or that the client may still tell of."""
         for node in [node for node in self.pliable if node.retired]:
             del self.pliable[node]
         # All of them: numbers do not follow time.
-        named = [time_ns for time_ns in self.past[max(0, self.keep - self.past_base):] if time_ns >= 0]
-        named += [node.time_ns for number, node in self.live.items() if number >= self.keep and node.time_ns is not None]
+        named = [
+            time_ns for time_ns in self.past[max(0, self.keep - self.past_base) :] if time_ns >= 0
+        ]
+        named += [
+            node.time_ns
+            for number, node in self.live.items()
+            if number >= self.keep and node.time_ns is not None
+        ]
         if self.keep == 0:
             named.append(0)
         before_ns = min(before_ns, *named) if named else before_ns
@@ -381,7 +444,9 @@ class Timeline:
         exposed = dict(self.exposed_ns)
         for device, before, after in self.stalls:
             if before.known() and after.known():
-                exposed[device] = exposed.get(device, 0) + max(0, after.reach()[0] - before.reach()[0])
+                exposed[device] = exposed.get(device, 0) + max(
+                    0, after.reach()[0] - before.reach()[0]
+                )
         return Totals(comm_ns, wait_ns, exposed, latest_ns)
 
     def _add_stall(self, device: int, before: Head, after: Head) -> None:

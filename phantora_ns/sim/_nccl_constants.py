@@ -1,8 +1,11 @@
-"""Why it exists: the numbers that NCCL's model runs on, as types; the numbers themselves are data files with sources.
+"""Why it exists: the numbers that NCCL's model runs on, as types; the numbers themselves are data
+files with sources.
 
-Rule: no number of NCCL's is written in code. `NcclConstants` decides *which* algorithm NCCL picks (data/nccl.toml, facts
-of NCCL's own tuning code); `NcclTimes` says how long it then takes (data/gpus/MODEL.toml [nccl], measured).
+Rule: no number of NCCL's is written in code. `NcclConstants` decides *which* algorithm NCCL picks
+(data/nccl.toml, facts of NCCL's own tuning code); `NcclTimes` says how long it then takes
+(data/gpus/MODEL.toml [nccl], measured).
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -16,10 +19,11 @@ ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree", "pat")
 class ProtocolTimes:
     """Measured times of one protocol (LL, LL128, Simple) on one GPU model, inside a server.
 
-    A ring of R ranks takes start + steps * step + wire / bandwidth + own / copy_bandwidth, with `wire` the bytes that each
-    rank sends and `own` a rank's own share, which the same threads move. A chain (broadcast, reduce) takes chain_start +
-    (R - 1) * chain_step + bytes / bandwidth: what each of several such launches in a row takes, which overlap. A tree takes
-    tree_start + 2 * (R - 1) * tree_step + bytes / tree_bandwidth.
+    A ring of R ranks takes start + steps * step + wire / bandwidth + own / copy_bandwidth, with
+    `wire` the bytes that each rank sends and `own` a rank's own share, which the same threads move.
+    A chain (broadcast, reduce) takes chain_start + (R - 1) * chain_step + bytes / bandwidth: what
+    each of several such launches in a row takes, which overlap. A tree takes tree_start + 2 * (R -
+    1) * tree_step + bytes / tree_bandwidth.
     """
 
     start_ns: int
@@ -37,9 +41,10 @@ class ProtocolTimes:
 class PairTimes:
     """Measured times of grouped send and receive on one GPU model.
 
-    A launch takes start + doubling * log2(GPUs) + bytes / rate + chunk / fill_bandwidth. The rate is that of the message's
-    channels, of a GPU with one peer (bandwidth) or of a GPU with several (spread_bandwidth), whichever is least; the chunk,
-    a channel's part but at most NCCL's chunk, fills the way before bytes flow (Simple only).
+    A launch takes start + doubling * log2(GPUs) + bytes / rate + chunk / fill_bandwidth. The rate
+    is that of the message's channels, of a GPU with one peer (bandwidth) or of a GPU with several
+    (spread_bandwidth), whichever is least; the chunk, a channel's part but at most NCCL's chunk,
+    fills the way before bytes flow (Simple only).
     """
 
     start_ns: int
@@ -55,7 +60,8 @@ class PairTimes:
 
 @dataclass(frozen=True)
 class NcclConstants:
-    """Facts of NCCL's tuning code for one GPU generation; latencies in microseconds, bandwidths in GB/s, as NCCL has them.
+    """Facts of NCCL's tuning code for one GPU generation; latencies in microseconds, bandwidths in
+    GB/s, as NCCL has them.
 
     Triples are (LL, LL128, Simple); triples called `*_per_nodes` are for 1, 2 and 4 or more nodes.
     """
@@ -92,8 +98,13 @@ class NcclConstants:
         latencies = {}
         for place in ("base", "nvlink", "pcie", "network"):
             part = latency.table(place)
-            latencies[place] = {algorithm: part.numbers(algorithm, len(protocols)) for algorithm in ("tree", "ring")}
-            latencies[place] |= {algorithm: (0.0, 0.0, part.number(algorithm)) for algorithm in ("nvls", "nvls_tree", "pat")}
+            latencies[place] = {
+                algorithm: part.numbers(algorithm, len(protocols)) for algorithm in ("tree", "ring")
+            }
+            latencies[place] |= {
+                algorithm: (0.0, 0.0, part.number(algorithm))
+                for algorithm in ("nvls", "nvls_tree", "pat")
+            }
             part.done()
         reference = latency.time_ns("network_reference")
         latency.done()
@@ -106,19 +117,31 @@ class NcclConstants:
             generations.has(name)
         part = generations.table(generation)
         constants = cls(
-            base_latency=latencies["base"], nvlink_latency=latencies["nvlink"], pcie_latency=latencies["pcie"],
-            network_latency=latencies["network"], tree_correction=tree_correction,
-            ll_single_node=part.number("ll_single_node"), ll_intel=across.numbers("intel", 2), ll_amd=across.numbers("amd", 2),
+            base_latency=latencies["base"],
+            nvlink_latency=latencies["nvlink"],
+            pcie_latency=latencies["pcie"],
+            network_latency=latencies["network"],
+            tree_correction=tree_correction,
+            ll_single_node=part.number("ll_single_node"),
+            ll_intel=across.numbers("intel", 2),
+            ll_amd=across.numbers("amd", 2),
             ring_ll128_per_nodes=part.numbers("ring_ll128_per_nodes", 3),
-            tree_ll128_per_nodes=part.numbers("tree_ll128_per_nodes", 3), tree_per_nodes=part.numbers("tree_per_nodes", 3),
+            tree_ll128_per_nodes=part.numbers("tree_ll128_per_nodes", 3),
+            tree_per_nodes=part.numbers("tree_per_nodes", 3),
             network_reference_ns=reference,
-            nvls_efficiency=part.number("nvls_efficiency"), intra_speeds=part.numbers("intra_speeds", 0),
-            inter_speeds=part.numbers("inter_speeds", 0), nvls_channels=part.integer("nvls_channels"),
-            max_channels=channels.integer("max"), pair_channels=channels.integer("pair"),
-            pair_ll_bytes=channels.size_bytes("pair_ll_threshold"), pair_ll_chunk_bytes=channels.size_bytes("pair_ll_chunk"),
+            nvls_efficiency=part.number("nvls_efficiency"),
+            intra_speeds=part.numbers("intra_speeds", 0),
+            inter_speeds=part.numbers("inter_speeds", 0),
+            nvls_channels=part.integer("nvls_channels"),
+            max_channels=channels.integer("max"),
+            pair_channels=channels.integer("pair"),
+            pair_ll_bytes=channels.size_bytes("pair_ll_threshold"),
+            pair_ll_chunk_bytes=channels.size_bytes("pair_ll_chunk"),
             pair_chunk_bytes=channels.size_bytes("pair_chunk"),
             pair_network_chunk_bytes=channels.size_bytes("pair_network_chunk"),
-            thread_thresholds=channels.numbers("thread_thresholds", 3), threads=channels.numbers("threads", 3))
+            thread_thresholds=channels.numbers("thread_thresholds", 3),
+            threads=channels.numbers("threads", 3),
+        )
         for table in (part, channels, across, top):
             table.done()
         return constants
@@ -126,7 +149,8 @@ class NcclConstants:
 
 @dataclass(frozen=True)
 class NcclTimes:
-    """All that `CollectiveModel` knows of NCCL on one GPU model; `protocols` in the order LL, LL128, Simple."""
+    """All that `CollectiveModel` knows of NCCL on one GPU model; `protocols` in the order LL,
+    LL128, Simple."""
 
     protocols: tuple[ProtocolTimes, ...]
     pairs: PairTimes

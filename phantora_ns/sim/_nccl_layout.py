@@ -1,9 +1,12 @@
-"""Why it exists: who talks to whom in one communicator: NCCL's rings and trees over NVSwitch servers and rails.
+"""Why it exists: who talks to whom in one communicator: NCCL's rings and trees over NVSwitch
+servers and rails.
 
-A communicator's *layout* is its ranks by node and the NICs ("rails") that join the nodes. NCCL builds one ring per NIC:
-ring k enters a server by NIC k, at the GPU next to it, passes every GPU, and leaves by NIC k again (over NVLink and NIC
-k's own GPU, NCCL's PXN). Rule: edges carry *shares* of the data (of 1); sizes and times are collectives.py's.
+A communicator's *layout* is its ranks by node and the NICs ("rails") that join the nodes. NCCL
+builds one ring per NIC: ring k enters a server by NIC k, at the GPU next to it, passes every GPU,
+and leaves by NIC k again (over NVLink and NIC k's own GPU, NCCL's PXN). Rule: edges carry *shares*
+of the data (of 1); sizes and times are collectives.py's.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,12 +15,15 @@ from functools import cached_property
 
 from phantora_ns.sim.topology import Topology
 
-Edge = tuple[int, int, int | None]  # from GPU, to GPU, rail (None: inside a server, or each side's own NIC)
+Edge = tuple[
+    int, int, int | None
+]  # from GPU, to GPU, rail (None: inside a server, or each side's own NIC)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A communicator on a topology. `members` lists the GPUs of each node, nodes in the order of their first rank."""
+    """A communicator on a topology. `members` lists the GPUs of each node, nodes in the order of
+    their first rank."""
 
     topology: Topology
     gpus: tuple[int, ...]
@@ -26,7 +32,8 @@ class Layout:
 
     @classmethod
     def of(cls, topology: Topology, gpus: Sequence[int]) -> Layout:
-        """The layout of the communicator whose rank r is on GPU gpus[r]. Raises ValueError for a GPU named twice."""
+        """The layout of the communicator whose rank r is on GPU gpus[r]. Raises ValueError for a
+        GPU named twice."""
         if len(set(gpus)) != len(gpus):
             raise ValueError("two ranks of a communicator are on one GPU; NCCL refuses that")
         by_node: dict[int, list[int]] = {}
@@ -36,7 +43,10 @@ class Layout:
         if len(members) == 1:
             rails: tuple[int | None, ...] = (None,)
         else:
-            near = [sorted({topology.nic_of(gpu % topology.gpus_per_node) for gpu in found}) for found in members]
+            near = [
+                sorted({topology.nic_of(gpu % topology.gpus_per_node) for gpu in found})
+                for found in members
+            ]
             same = all(nics == near[0] for nics in near)
             rails = tuple(near[0]) if same else (None,) * min(len(nics) for nics in near)
         return cls(topology, tuple(gpus), members, rails)
@@ -57,7 +67,9 @@ class Layout:
         start = 0
         if rail is not None:
             per_node = self.topology.gpus_per_node
-            start = next(i for i, gpu in enumerate(found) if self.topology.nic_of(gpu % per_node) == rail)
+            start = next(
+                i for i, gpu in enumerate(found) if self.topology.nic_of(gpu % per_node) == rail
+            )
         elif self.nodes > 1:
             start = ring % len(found)
         return found[start:] + found[:start]
@@ -68,7 +80,8 @@ class Layout:
         return tuple(gpu for node in range(self.nodes) for gpu in self._ordered(node, 0))
 
     def ring_edges(self, root: int | None = None) -> dict[Edge, float]:
-        """Edge -> share of the data that passes it, over all rings; without the edge into `root` (a GPU) for chains."""
+        """Edge -> share of the data that passes it, over all rings; without the edge into `root` (a
+        GPU) for chains."""
         share = 1.0 / len(self.rails)
         edges: dict[Edge, float] = {}
         for ring, rail in enumerate(self.rails):
@@ -85,10 +98,12 @@ class Layout:
         return edges
 
     def tree_edges(self) -> dict[Edge, float]:
-        """Edge from child to parent -> share, over all channels; data also passes each edge the other way.
+        """Edge from child to parent -> share, over all channels; data also passes each edge the
+        other way.
 
-        Inside a server a chain that ends at the GPU next to the channel's NIC; between servers two binary trees in which
-        a node is a leaf of at least one (double binary trees: Sanders, Speck, Traff, Parallel Computing 35, 2009).
+        Inside a server a chain that ends at the GPU next to the channel's NIC; between servers two
+        binary trees in which a node is a leaf of at least one (double binary trees: Sanders, Speck,
+        Traff, Parallel Computing 35, 2009).
         """
         share = 1.0 / len(self.rails)
         edges: dict[Edge, float] = {}
@@ -108,8 +123,8 @@ class Layout:
 def binary_tree(size: int) -> list[int | None]:
     """Parents in a binary tree over 0..size-1 with root 0, in which odd numbers are leaves.
 
-    A number's parent differs in its lowest set bit: that bit is cleared and the next one set, or, when that is outside
-    the tree, only cleared.
+    A number's parent differs in its lowest set bit: that bit is cleared and the next one set, or,
+    when that is outside the tree, only cleared.
     """
     parents: list[int | None] = [None]
     for number in range(1, size):
@@ -120,7 +135,8 @@ def binary_tree(size: int) -> list[int | None]:
 
 
 def double_tree(size: int) -> tuple[list[int | None], list[int | None]]:
-    """Two binary trees over the same nodes; the second is the first mirrored (even size) or shifted by one (odd)."""
+    """Two binary trees over the same nodes; the second is the first mirrored (even size) or shifted
+    by one (odd)."""
     first = binary_tree(size)
     second: list[int | None] = [None] * size
     for number, parent in enumerate(first):

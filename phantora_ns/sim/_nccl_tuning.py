@@ -1,10 +1,12 @@
-"""Why it exists: which algorithm, protocol and number of channels NCCL would pick; its own cost formula, re-stated.
+"""Why it exists: which algorithm, protocol and number of channels NCCL would pick; its own cost
+formula, re-stated.
 
-Facts of NCCL 2.28.9: src/graph/tuning.cc (bandwidths, latencies, time), src/graph/search.cc (channels and speeds),
-src/graph/connect.cc (doubling), src/enqueue.cc (fewer channels for small sizes, channels of send and receive). The
-formula's times only serve the choice; how long the choice takes is measured (collectives.py). Units as in NCCL:
-microseconds and GB/s.
+Facts of NCCL 2.28.9: src/graph/tuning.cc (bandwidths, latencies, time), src/graph/search.cc
+(channels and speeds), src/graph/connect.cc (doubling), src/enqueue.cc (fewer channels for small
+sizes, channels of send and receive). The formula's times only serve the choice; how long the choice
+takes is measured (collectives.py). Units as in NCCL: microseconds and GB/s.
 """
+
 from __future__ import annotations
 
 import math
@@ -18,7 +20,8 @@ SIMPLE = 2
 
 @dataclass(frozen=True)
 class Choice:
-    """What NCCL picked: an algorithm of ALGORITHMS, a protocol (index into PROTOCOL_NAMES), channels, its bus bandwidth."""
+    """What NCCL picked: an algorithm of ALGORITHMS, a protocol (index into PROTOCOL_NAMES),
+    channels, its bus bandwidth."""
 
     algorithm: str
     protocol: int
@@ -37,7 +40,8 @@ class PairChoice:
 
 @dataclass(frozen=True)
 class Search:
-    """What NCCL's search of the hardware finds: channels (before doubling) and the speed of each in GB/s."""
+    """What NCCL's search of the hardware finds: channels (before doubling) and the speed of each in
+    GB/s."""
 
     channels: int
     speed: float
@@ -48,24 +52,46 @@ class Search:
 class Tuner:
     """NCCL's choice for one communicator shape.
 
-    `rails`: NICs in use per node; `nic` their bandwidth and `inside` the bandwidth of a GPU inside the server, in GB/s
-    (payload for NVLink). `nvlink`: whether that is NVLink. `compute_capability`: major * 10 + minor.
+    `rails`: NICs in use per node; `nic` their bandwidth and `inside` the bandwidth of a GPU inside
+    the server, in GB/s (payload for NVLink). `nvlink`: whether that is NVLink.
+    `compute_capability`: major * 10 + minor.
     """
 
-    def __init__(self, constants: NcclConstants, ranks: int, nodes: int, rails: int, inside: float, nic: float, *,
-                 nvlink: bool = True, nvls: bool = False, amd_host: bool = False, compute_capability: int = 90):
+    def __init__(
+        self,
+        constants: NcclConstants,
+        ranks: int,
+        nodes: int,
+        rails: int,
+        inside: float,
+        nic: float,
+        *,
+        nvlink: bool = True,
+        nvls: bool = False,
+        amd_host: bool = False,
+        compute_capability: int = 90,
+    ):
         self.constants, self.ranks, self.nodes = constants, ranks, nodes
-        self.nvlink, self.nvls, self.amd_host = nvlink, nvls and nvlink and constants.nvls_channels > 0, amd_host
+        self.nvlink, self.nvls, self.amd_host = (
+            nvlink,
+            nvls and nvlink and constants.nvls_channels > 0,
+            amd_host,
+        )
         self.compute_capability = compute_capability
         self.search = self._search(rails, inside, nic)
         running = self.search.running
-        self.pair_channels = constants.pair_channels if nodes == 1 else 1 << (running - 1).bit_length()
+        self.pair_channels = (
+            constants.pair_channels if nodes == 1 else 1 << (running - 1).bit_length()
+        )
         self._per_nodes = min(nodes, 3) - 1  # NCCL's index: 1, 2, more nodes
 
     def _search(self, rails: int, inside: float, nic: float) -> Search:
         constants = self.constants
         if self.nodes > 1:
-            speed = next((s for s in constants.inter_speeds if s <= nic and s * rails <= inside), constants.inter_speeds[-1])
+            speed = next(
+                (s for s in constants.inter_speeds if s <= nic and s * rails <= inside),
+                constants.inter_speeds[-1],
+            )
             channels = rails
             if speed >= 25 and not (self.compute_capability > 80 and speed < 50 and channels > 4):
                 channels, speed = channels * 2, speed / 2
@@ -85,9 +111,11 @@ class Tuner:
         return Search(channels, speed, self._tree_speed(channels, speed, inside), channels * 2)
 
     def _tree_speed(self, channels: int, speed: float, inside: float) -> float:
-        """A tree inside a server has one edge fewer than a ring, which lets few ranks run its channels faster.
+        """A tree inside a server has one edge fewer than a ring, which lets few ranks run its
+        channels faster.
 
-        NCCL's search packs edges one by one: beyond two ranks it does not find a packing that leaves no link free.
+        NCCL's search packs edges one by one: beyond two ranks it does not find a packing that
+        leaves no link free.
         """
         for faster in self.constants.intra_speeds:
             free = self.ranks * int(inside // faster) - (self.ranks - 1) * channels
@@ -107,32 +135,51 @@ class Tuner:
                     limit = (constants.ll_amd if self.amd_host else constants.ll_intel)[index - 1]
                 return min(limit, bus * 0.5)
             if protocol == 1:
-                if not self.nvlink:  # LL128 needs 128-byte stores to arrive whole: NVLink inside the server
+                if (
+                    not self.nvlink
+                ):  # LL128 needs 128-byte stores to arrive whole: NVLink inside the server
                     return 0.0
                 return min(bus * 0.92, search.channels * constants.ring_ll128_per_nodes[index])
             return bus
         if algorithm == "tree":
             if kind != "all_reduce":
                 return 0.0
-            tree = min(search.channels * search.tree_speed * 0.92, search.channels * constants.tree_per_nodes[index])
+            tree = min(
+                search.channels * search.tree_speed * 0.92,
+                search.channels * constants.tree_per_nodes[index],
+            )
             if protocol == 0:
-                limit = constants.ll_single_node if self.nodes == 1 else \
-                    (constants.ll_amd if self.amd_host else constants.ll_intel)[index - 1]
+                limit = (
+                    constants.ll_single_node
+                    if self.nodes == 1
+                    else (constants.ll_amd if self.amd_host else constants.ll_intel)[index - 1]
+                )
                 return min(tree / 3.8, limit)
             if protocol == 1:
                 if not self.nvlink:
                     return 0.0
-                return min(tree * (7 / 9 if self.nodes == 1 else 120 / 128),
-                           search.channels * constants.tree_ll128_per_nodes[index])
+                return min(
+                    tree * (7 / 9 if self.nodes == 1 else 120 / 128),
+                    search.channels * constants.tree_ll128_per_nodes[index],
+                )
             return tree
         if protocol != SIMPLE:
             return 0.0
         if algorithm == "pat":  # one GPU per node only
-            return bus * 0.75 if kind in ("all_gather", "reduce_scatter") and 1 < self.nodes == self.ranks else 0.0
+            return (
+                bus * 0.75
+                if kind in ("all_gather", "reduce_scatter") and 1 < self.nodes == self.ranks
+                else 0.0
+            )
         if not self.nvls or self.ranks // self.nodes < 2:
             return 0.0
         if algorithm == "nvls":
-            offered = kind == "all_reduce" and self.nodes == 1 or kind in ("all_gather", "reduce_scatter") and self.nodes == 1
+            offered = (
+                kind == "all_reduce"
+                and self.nodes == 1
+                or kind in ("all_gather", "reduce_scatter")
+                and self.nodes == 1
+            )
             return bus * constants.nvls_efficiency * 1.5 if offered else 0.0
         return bus * constants.nvls_efficiency if kind == "all_reduce" and self.nodes > 1 else 0.0
 
@@ -146,24 +193,35 @@ class Tuner:
         return bus * 0.5
 
     def network_latency_us(self, algorithm: str, protocol: int) -> float:
-        """One step between servers. With one rank per server each GPU both sends and receives there, as in a tree."""
+        """One step between servers. With one rank per server each GPU both sends and receives
+        there, as in a tree."""
         table = self.constants.network_latency
-        return table["tree" if algorithm == "ring" and self.ranks == self.nodes else algorithm][protocol]
+        return table["tree" if algorithm == "ring" and self.ranks == self.nodes else algorithm][
+            protocol
+        ]
 
     def _latency(self, kind: str, algorithm: str, protocol: int) -> float:
         """Microseconds."""
         constants, nodes, ranks = self.constants, self.nodes, self.ranks
         base = constants.base_latency[algorithm][protocol]
-        inside = (constants.nvlink_latency if self.nvlink else constants.pcie_latency)[algorithm][protocol]
+        inside = (constants.nvlink_latency if self.nvlink else constants.pcie_latency)[algorithm][
+            protocol
+        ]
         between = self.network_latency_us(algorithm, protocol)
         if algorithm == "ring":
             steps = steps_of(kind, ranks)
             if kind in ("broadcast", "reduce"):
-                if nodes == 1 or self.search.channels <= 2:  # all channels have one ring, so launches in a row overlap
+                if (
+                    nodes == 1 or self.search.channels <= 2
+                ):  # all channels have one ring, so launches in a row overlap
                     return base + (between if nodes > 1 else inside)
-                return base + steps * (constants.network_latency["tree"][protocol] if protocol == SIMPLE else between)
+                return base + steps * (
+                    constants.network_latency["tree"][protocol] if protocol == SIMPLE else between
+                )
             crossing = 0 if nodes == 1 else 2 * (nodes - 1) if kind == "all_reduce" else nodes - 1
-            if nodes > 1:  # every step also launches network work: about 1 us, three times that for Simple
+            if (
+                nodes > 1
+            ):  # every step also launches network work: about 1 us, three times that for Simple
                 inside = max(inside, 3.0 if protocol == SIMPLE else 1.0)
             return base + (steps - crossing) * inside + crossing * between
         log2 = int(math.log2(nodes))
@@ -173,15 +231,22 @@ class Tuner:
             return base + log2 * between / 3.5 + ranks * 2.8
         return inside + (2 * log2 * between if algorithm == "nvls_tree" else 0.0)
 
-    def estimate_us(self, kind: str, algorithm: str, protocol: int, total_bytes: int) -> float | None:
+    def estimate_us(
+        self, kind: str, algorithm: str, protocol: int, total_bytes: int
+    ) -> float | None:
         """NCCL's own estimate in microseconds, None where the combination is not offered."""
         bandwidth = self._algorithm_bandwidth(kind, algorithm, protocol)
         if bandwidth <= 0:
             return None
         latency = self._latency(kind, algorithm, protocol)
         bandwidth *= self.tree_correction(algorithm, protocol, total_bytes)
-        if algorithm == "ring" and protocol == SIMPLE and self.nodes > 1 and kind == "all_reduce" \
-                and total_bytes / (self.search.running * self.ranks) >= 64:
+        if (
+            algorithm == "ring"
+            and protocol == SIMPLE
+            and self.nodes > 1
+            and kind == "all_reduce"
+            and total_bytes / (self.search.running * self.ranks) >= 64
+        ):
             latency *= 1.4
         return latency + total_bytes / (1000 * bandwidth)
 
@@ -192,7 +257,8 @@ class Tuner:
         return row[power] if algorithm == "tree" and 0 <= power < len(row) else 1.0
 
     def choose(self, kind: str, total_bytes: int) -> Choice:
-        """The fastest by NCCL's estimate. `total_bytes`: the whole buffer, gathered side. The first of equals wins."""
+        """The fastest by NCCL's estimate. `total_bytes`: the whole buffer, gathered side. The first
+        of equals wins."""
         best: tuple[float, str, int] | None = None
         for algorithm in ALGORITHMS:
             for protocol in range(3):
@@ -201,8 +267,13 @@ class Tuner:
                     best = (time, algorithm, protocol)
         assert best is not None  # ring Simple is always offered
         _, algorithm, protocol = best
-        return Choice(algorithm, protocol, self._channels(algorithm, protocol, total_bytes),
-                      self._bus_bandwidth(kind, algorithm, protocol) * self.tree_correction(algorithm, protocol, total_bytes))
+        return Choice(
+            algorithm,
+            protocol,
+            self._channels(algorithm, protocol, total_bytes),
+            self._bus_bandwidth(kind, algorithm, protocol)
+            * self.tree_correction(algorithm, protocol, total_bytes),
+        )
 
     def _channels(self, algorithm: str, protocol: int, total_bytes: int) -> int:
         if algorithm in ("nvls", "nvls_tree"):
@@ -213,7 +284,8 @@ class Tuner:
         return max(1, min(self.search.running, int(total_bytes // threshold)))
 
     def choose_pair(self, size_bytes: int, ranks: int | None = None) -> PairChoice:
-        """How one message of grouped send and receive travels, in a communicator of `ranks` (None: this one's)."""
+        """How one message of grouped send and receive travels, in a communicator of `ranks` (None:
+        this one's)."""
         constants, ranks = self.constants, ranks or self.ranks
         most = self.pair_channels
         if self.nodes > 1:  # two per NIC, one when that would overload the channels
@@ -224,7 +296,12 @@ class Tuner:
         if size_bytes <= most * constants.pair_ll_bytes:
             protocol, chunk = 0, constants.pair_ll_chunk_bytes
         else:
-            protocol, chunk = SIMPLE, constants.pair_chunk_bytes if self.nodes == 1 else constants.pair_network_chunk_bytes
+            protocol, chunk = (
+                SIMPLE,
+                constants.pair_chunk_bytes
+                if self.nodes == 1
+                else constants.pair_network_chunk_bytes,
+            )
         least, limit = (chunk // 8, chunk * 32) if self.nodes == 1 else (chunk // 2, chunk)
         channels = max(1, min(usual, -(-size_bytes // least)))
         while max(least, -(-size_bytes // channels)) > limit and channels <= most // 2:

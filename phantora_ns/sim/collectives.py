@@ -1,13 +1,16 @@
-"""Why it exists: when does an all-reduce finish? This file answers, with NCCL's rings, trees and channels.
+"""Why it exists: when does an all-reduce finish? This file answers, with NCCL's rings, trees and
+channels.
 
 A collective becomes flows over the topology's links, between two latency terms:
 
     end = start + before_ns, then every flow, then after_ns
 
-NCCL's own formula picks the algorithm (_nccl_tuning.py), its rings and trees give the flows' routes (_nccl_layout.py), and
-measured constants give the latency per step and the rate that channels reach (data/gpus/MODEL.toml [nccl]). Contention is
-not computed here: flows that share a link share it in the flow simulator. Pure: integer nanoseconds and bytes, no I/O.
+NCCL's own formula picks the algorithm (_nccl_tuning.py), its rings and trees give the flows' routes
+(_nccl_layout.py), and measured constants give the latency per step and the rate that channels reach
+(data/gpus/MODEL.toml [nccl]). Contention is not computed here: flows that share a link share it in
+the flow simulator. Pure: integer nanoseconds and bytes, no I/O.
 """
+
 from __future__ import annotations
 
 import math
@@ -22,14 +25,27 @@ from phantora_ns.sim.topology import Topology
 if TYPE_CHECKING:
     from phantora_ns.config import GpuModel
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter", "send", "recv")
-# Bytes on the wire per byte of data: LL sends a 4-byte flag with every 4 bytes, LL128 an 8-byte flag with every 120.
+KINDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+)
+# Bytes on the wire per byte of data: LL sends a 4-byte flag with every 4 bytes, LL128 an 8-byte
+# flag with every 120.
 _WIRE = (2.0, 128 / 120, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
-    """`count` equal flows over `links` (ids of the topology, in order), each of `size_bytes`, at most `rate_cap` bytes/ns."""
+    """`count` equal flows over `links` (ids of the topology, in order), each of `size_bytes`, at
+    most `rate_cap` bytes/ns."""
 
     links: tuple[int, ...]
     size_bytes: int
@@ -50,7 +66,8 @@ class Plan:
 
 
 class CollectiveModel:
-    """Plans for the communicators of one topology. Plans are kept: the same collective is planned once."""
+    """Plans for the communicators of one topology. Plans are kept: the same collective is planned
+    once."""
 
     def __init__(self, topology: Topology, gpu: GpuModel):
         self.topology, self.gpu = topology, gpu
@@ -58,21 +75,31 @@ class CollectiveModel:
         self._tuners: dict[tuple[int, int, int], Tuner] = {}
         self._plans: dict[tuple, Plan] = {}
 
-    def plan(self, kind: int, gpus: Sequence[int], count_bytes: int, dtype: int = 9, root: int = 0) -> Plan:
+    def plan(
+        self, kind: int, gpus: Sequence[int], count_bytes: int, dtype: int = 9, root: int = 0
+    ) -> Plan:
         """The plan of one collective over `gpus` (global GPU of each rank).
 
-        `kind` and `count_bytes` are those of OPS in docs/wire-protocol.md; `root` is a rank. `dtype` decides nothing about
-        time so far (NCCL's reductions are bound by the links). Raises ValueError for kinds 8 and 9 (use `plan_pairs`), an
-        unknown kind, a negative size, a root outside, or two ranks on one GPU. O(ranks) the first time, then O(1).
+        `kind` and `count_bytes` are those of OPS in docs/wire-protocol.md; `root` is a rank.
+        `dtype` decides nothing about time so far (NCCL's reductions are bound by the links). Raises
+        ValueError for kinds 8 and 9 (use `plan_pairs`), an unknown kind, a negative size, a root
+        outside, or two ranks on one GPU. O(ranks) the first time, then O(1).
         """
         if not 0 <= kind < len(KINDS) or KINDS[kind] in ("send", "recv"):
-            raise ValueError(f"{kind} is not a collective's kind; sends and receives go through plan_pairs")
+            raise ValueError(
+                f"{kind} is not a collective's kind; sends and receives go through plan_pairs"
+            )
         if count_bytes < 0:
             raise ValueError(f"a collective of {count_bytes} bytes")
         if not 0 <= root < len(gpus):
             raise ValueError(f"root {root} is not a rank of a communicator of {len(gpus)}")
         name = KINDS[kind]
-        key = (name, tuple(gpus), count_bytes, root if name in ("broadcast", "reduce", "gather", "scatter") else 0)
+        key = (
+            name,
+            tuple(gpus),
+            count_bytes,
+            root if name in ("broadcast", "reduce", "gather", "scatter") else 0,
+        )
         known = self._plans.get(key)
         if known is None:
             if len(self._plans) >= 65536:  # sizes that never repeat must not fill the memory
@@ -90,7 +117,9 @@ class CollectiveModel:
             return self.plan_pairs([(gpu, gpus[root], count_bytes) for gpu in gpus])
         if name == "scatter":
             return self.plan_pairs([(gpus[root], gpu, count_bytes) for gpu in gpus])
-        total = count_bytes * layout.ranks if name in ("all_gather", "reduce_scatter") else count_bytes
+        total = (
+            count_bytes * layout.ranks if name in ("all_gather", "reduce_scatter") else count_bytes
+        )
         choice = self._tuner(layout).choose(name, total)
         if choice.algorithm in ("nvls", "nvls_tree"):
             return self._nvls(layout, name, total, choice)
@@ -100,10 +129,14 @@ class CollectiveModel:
             return self._pat(layout, total, choice)
         return self._ring(layout, name, total, choice, gpus[root])
 
-    # ---- algorithms ----------------------------------------------------------------------------------------------
+    # ---- algorithms ----
 
     def _ring(self, layout: Layout, name: str, total: int, choice: Choice, root: int) -> Plan:
-        times, protocol, ranks = self.gpu.nccl.protocols[choice.protocol], choice.protocol, layout.ranks
+        times, protocol, ranks = (
+            self.gpu.nccl.protocols[choice.protocol],
+            choice.protocol,
+            layout.ranks,
+        )
         chain = name in ("broadcast", "reduce")
         if chain:
             sent, own, steps = total, 0, ranks - 1
@@ -114,25 +147,46 @@ class CollectiveModel:
             sent, steps = passes * own * (ranks - 1), passes * (ranks - 1)
             start, step = times.start_ns, times.step_ns
         crossing = 0 if layout.nodes == 1 else steps * (layout.nodes - chain) // (ranks - chain)
-        latency = (steps - crossing) * step + crossing * self._network_step_ns(layout, "ring", protocol)
-        # The rank's own share is moved by the same threads, so it slows the ring rather than delaying it.
-        pace = sent / (sent / times.bytes_per_ns + own / times.copy_bytes_per_ns) if sent else times.bytes_per_ns
-        # Between servers the NICs are the limit, except for LL, which is bound by the hosts that poll its flags.
+        latency = (steps - crossing) * step + crossing * self._network_step_ns(
+            layout, "ring", protocol
+        )
+        # The rank's own share is moved by the same threads, so it slows the ring rather than
+        # delaying it.
+        pace = (
+            sent / (sent / times.bytes_per_ns + own / times.copy_bytes_per_ns)
+            if sent
+            else times.bytes_per_ns
+        )
+        # Between servers the NICs are the limit, except for LL, which is bound by the hosts that
+        # poll its flags.
         between = choice.bus_bytes_per_ns if protocol == 0 else pace
         flows = []
-        edges = layout.ring_edges(root if chain else None)  # a chain is a ring without the edge back to its root
+        edges = layout.ring_edges(
+            root if chain else None
+        )  # a chain is a ring without the edge back to its root
         for (a, b, rail), share in edges.items():
             if name == "reduce":
                 a, b = b, a
             crossing_edge = self.topology.kind(a, b) == "network"
-            flows.append(self._flow(a, b, rail, sent * share, (min(pace, between) if crossing_edge else pace) * share, protocol))
+            flows.append(
+                self._flow(
+                    a,
+                    b,
+                    rail,
+                    sent * share,
+                    (min(pace, between) if crossing_edge else pace) * share,
+                    protocol,
+                )
+            )
         return self._plan_of(flows, start, latency, "ring", choice)
 
     def _tree(self, layout: Layout, total: int, choice: Choice) -> Plan:
         times, protocol = self.gpu.nccl.protocols[choice.protocol], choice.protocol
         inside = max(len(found) for found in layout.members) - 1
         between = (layout.nodes.bit_length() - 1) if layout.nodes > 1 else 0
-        latency = 2 * (inside * times.tree_step_ns + between * self._network_step_ns(layout, "tree", protocol))
+        latency = 2 * (
+            inside * times.tree_step_ns + between * self._network_step_ns(layout, "tree", protocol)
+        )
         flows = []
         for (child, parent, rail), share in layout.tree_edges().items():
             rate = times.tree_bytes_per_ns
@@ -143,7 +197,8 @@ class CollectiveModel:
         return self._plan_of(flows, times.tree_start_ns, latency, "tree", choice)
 
     def _pat(self, layout: Layout, total: int, choice: Choice) -> Plan:
-        """Parallel aggregated trees: every rank sends all shards but its own, in log2(ranks) exchanges at doubling distance."""
+        """Parallel aggregated trees: every rank sends all shards but its own, in log2(ranks)
+        exchanges at doubling distance."""
         times, gpus, ranks = self.gpu.nccl.protocols[SIMPLE], layout.gpus, layout.ranks
         constants = self.gpu.nccl.constants
         shard = -(-total // ranks)
@@ -153,45 +208,78 @@ class CollectiveModel:
             blocks = min(distance, ranks - distance)
             share = blocks / (ranks - 1)
             for rank, gpu in enumerate(gpus):
-                flows.append(self._flow(gpu, gpus[(rank + distance) % ranks], None, blocks * shard, rate * share, SIMPLE))
+                flows.append(
+                    self._flow(
+                        gpu,
+                        gpus[(rank + distance) % ranks],
+                        None,
+                        blocks * shard,
+                        rate * share,
+                        SIMPLE,
+                    )
+                )
             sent += blocks
             distance *= 2
         rounds = (ranks - 1).bit_length()
-        latency = round(1000 * (rounds * constants.network_latency["pat"][SIMPLE] / 3.5 + 2.8 * ranks))
+        latency = round(
+            1000 * (rounds * constants.network_latency["pat"][SIMPLE] / 3.5 + 2.8 * ranks)
+        )
         return self._plan_of(flows, times.start_ns, latency, "pat", choice)
 
     def _nvls(self, layout: Layout, name: str, total: int, choice: Choice) -> Plan:
-        """The switch reduces and multicasts, so a GPU's link carries the buffer once, plus its own share of the result."""
+        """The switch reduces and multicasts, so a GPU's link carries the buffer once, plus its own
+        share of the result."""
         topology, constants = self.topology, self.gpu.nccl.constants
         latency = round(1000 * constants.nvlink_latency["nvls"][SIMPLE])
         flows = []
         for found in layout.members:
             own = -(-total // len(found))
-            passes = {"all_reduce": (total + own, total + own), "all_gather": (own, total), "reduce_scatter": (total, own)}[name]
+            passes = {
+                "all_reduce": (total + own, total + own),
+                "all_gather": (own, total),
+                "reduce_scatter": (total, own),
+            }[name]
             rate = self._inside() * constants.nvls_efficiency
             for gpu in found:
                 for link, size in zip((topology.link_up(gpu), topology.link_down(gpu)), passes):
                     flows.append(FlowSpec((link,), size, rate))
         if layout.nodes > 1:
-            latency += 2 * (layout.nodes.bit_length() - 1) * self._network_step_ns(layout, "nvls_tree", SIMPLE)
+            latency += (
+                2
+                * (layout.nodes.bit_length() - 1)
+                * self._network_step_ns(layout, "nvls_tree", SIMPLE)
+            )
             for (child, parent, rail), share in layout.tree_edges().items():
                 if rail is not None or topology.kind(child, parent) == "network":
                     for a, b in ((child, parent), (parent, child)):
-                        flows.append(self._flow(a, b, rail, total * share, choice.bus_bytes_per_ns / 2 * share, SIMPLE))
+                        flows.append(
+                            self._flow(
+                                a,
+                                b,
+                                rail,
+                                total * share,
+                                choice.bus_bytes_per_ns / 2 * share,
+                                SIMPLE,
+                            )
+                        )
         return self._plan_of(flows, 0, latency, choice.algorithm, choice)
 
     def _alone(self, count_bytes: int) -> Plan:
-        """One rank: NCCL copies the buffer inside the GPU (read and written once), or does nothing when in place."""
-        return Plan((), self.gpu.nccl.protocols[0].start_ns, self._copy_ns(count_bytes), "copy", "Simple", 0)
+        """One rank: NCCL copies the buffer inside the GPU (read and written once), or does nothing
+        when in place."""
+        return Plan(
+            (), self.gpu.nccl.protocols[0].start_ns, self._copy_ns(count_bytes), "copy", "Simple", 0
+        )
 
     def _copy_ns(self, size_bytes: int) -> int:
         return round(2 * size_bytes / self.gpu.memory_bytes_per_ns)
 
     def plan_pairs(self, pairs: Iterable[tuple[int, int, int]], ranks: int | None = None) -> Plan:
-        """One launch of grouped sends and receives: (from GPU, to GPU, bytes) each; equal GPUs are a local copy.
+        """One launch of grouped sends and receives: (from GPU, to GPU, bytes) each; equal GPUs are
+        a local copy.
 
-        `ranks`: size of the communicator, on which NCCL's channels per message depend; None: as many as GPUs take part.
-        Raises ValueError for a negative size. O(pairs).
+        `ranks`: size of the communicator, on which NCCL's channels per message depend; None: as
+        many as GPUs take part. Raises ValueError for a negative size. O(pairs).
         """
         pairs = list(pairs)
         gpus = tuple(sorted({gpu for a, b, _ in pairs for gpu in (a, b)}))
@@ -203,7 +291,14 @@ class CollectiveModel:
         times, tuner = self.gpu.nccl.pairs, self._tuner(layout)
         remote = [(a, b, size) for a, b, size in pairs if a != b]
         if not remote:
-            return Plan((), times.ll_start_ns, self._copy_ns(max(size for _, _, size in pairs)), "copy", "Simple", 0)
+            return Plan(
+                (),
+                times.ll_start_ns,
+                self._copy_ns(max(size for _, _, size in pairs)),
+                "copy",
+                "Simple",
+                0,
+            )
         out: dict[int, list[int]] = {}
         into: dict[int, list[int]] = {}
         for a, b, size in remote:
@@ -221,61 +316,125 @@ class CollectiveModel:
                 continue
             busiest = max(out[a], into[b], key=sum)
             flows.append(self._message(a, b, size, choice, len(busiest), sum(busiest)))
-        return self._plan_of_pairs(flows, layout, len(gpus), protocol, channels, fill, bool(crossing))
+        return self._plan_of_pairs(
+            flows, layout, len(gpus), protocol, channels, fill, bool(crossing)
+        )
 
-    def plan_message(self, a: int, b: int, size_bytes: int, *, sent: tuple[int, int], received: tuple[int, int], gpus: int,
-                     members: Sequence[int]) -> Plan:
-        """One message from GPU `a` to GPU `b` within grouped launches, as `plan_pairs` plans it where it knows the whole group.
+    def plan_message(
+        self,
+        a: int,
+        b: int,
+        size_bytes: int,
+        *,
+        sent: tuple[int, int],
+        received: tuple[int, int],
+        gpus: int,
+        members: Sequence[int],
+    ) -> Plan:
+        """One message from GPU `a` to GPU `b` within grouped launches, as `plan_pairs` plans it
+        where it knows the whole group.
 
-        Ranks group sends and receives as they like, so nobody knows the whole: `sent` is (messages, bytes) that a's launch
-        sends to other GPUs, `received` likewise for b's launch, this message included; `gpus` counts the GPUs that either
-        launch names. `members`: the communicator's GPUs. Raises ValueError for a negative size. O(1).
+        Ranks group sends and receives as they like, so nobody knows the whole: `sent` is (messages,
+        bytes) that a's launch sends to other GPUs, `received` likewise for b's launch, this message
+        included; `gpus` counts the GPUs that either launch names. `members`: the communicator's
+        GPUs. Raises ValueError for a negative size. O(1).
         """
         if a == b or size_bytes < 0:
             return self.plan_pairs([(a, b, size_bytes)], len(members))
         layout = self._layout(tuple(members))
         choice = self._tuner(layout).choose_pair(size_bytes, len(members))
-        fill = choice.chunk_bytes / self.gpu.nccl.pairs.fill_bytes_per_ns if choice.protocol == SIMPLE else 0
+        fill = (
+            choice.chunk_bytes / self.gpu.nccl.pairs.fill_bytes_per_ns
+            if choice.protocol == SIMPLE
+            else 0
+        )
         busiest = max(sent, received, key=lambda load: load[1])
         flows = [self._message(a, b, size_bytes, choice, *busiest)] if size_bytes else []
         crossing = self.topology.kind(a, b) == "network"
-        return self._plan_of_pairs(flows, layout, gpus, choice.protocol, choice.channels, fill, crossing)
+        return self._plan_of_pairs(
+            flows, layout, gpus, choice.protocol, choice.channels, fill, crossing
+        )
 
-    def _message(self, a: int, b: int, size: int, choice: PairChoice, messages: int, total_bytes: int) -> FlowSpec:
-        """A GPU's messages of one launch share its rate in proportion to their bytes, and so end together."""
+    def _message(
+        self, a: int, b: int, size: int, choice: PairChoice, messages: int, total_bytes: int
+    ) -> FlowSpec:
+        """A GPU's messages of one launch share its rate in proportion to their bytes, and so end
+        together."""
         times = self.gpu.nccl.pairs
-        rate = times.channel_bytes_per_ns if choice.protocol == SIMPLE else times.ll_channel_bytes_per_ns
+        rate = (
+            times.channel_bytes_per_ns
+            if choice.protocol == SIMPLE
+            else times.ll_channel_bytes_per_ns
+        )
         whole = times.bytes_per_ns if messages == 1 else times.spread_bytes_per_ns
-        return self._flow(a, b, None, size, min(rate * choice.channels, whole * size / total_bytes), choice.protocol)
+        return self._flow(
+            a,
+            b,
+            None,
+            size,
+            min(rate * choice.channels, whole * size / total_bytes),
+            choice.protocol,
+        )
 
-    def _plan_of_pairs(self, flows: list[FlowSpec], layout: Layout, gpus: int, protocol: int, channels: int, fill: float,
-                       crossing: bool) -> Plan:
+    def _plan_of_pairs(
+        self,
+        flows: list[FlowSpec],
+        layout: Layout,
+        gpus: int,
+        protocol: int,
+        channels: int,
+        fill: float,
+        crossing: bool,
+    ) -> Plan:
         times = self.gpu.nccl.pairs
-        start, doubling = (times.ll_start_ns, times.ll_doubling_ns) if protocol == 0 else (times.start_ns, times.doubling_ns)
+        start, doubling = (
+            (times.ll_start_ns, times.ll_doubling_ns)
+            if protocol == 0
+            else (times.start_ns, times.doubling_ns)
+        )
         latency = round(fill) + (self._network_step_ns(layout, "ring", protocol) if crossing else 0)
         half = latency // 2
         before = start + round(doubling * math.log2(gpus)) + half
-        return Plan(tuple(flows), before, latency - half, "pairs", PROTOCOL_NAMES[protocol], channels)
+        return Plan(
+            tuple(flows), before, latency - half, "pairs", PROTOCOL_NAMES[protocol], channels
+        )
 
-    # ---- pieces --------------------------------------------------------------------------------------------------
+    # ---- pieces ----
 
-    def _plan_of(self, flows: list[FlowSpec], start_ns: int, latency_ns: int, algorithm: str, choice: Choice) -> Plan:
-        """Half of the steps' latency lies before the data's bulk and half after it: a ring fills and drains."""
+    def _plan_of(
+        self, flows: list[FlowSpec], start_ns: int, latency_ns: int, algorithm: str, choice: Choice
+    ) -> Plan:
+        """Half of the steps' latency lies before the data's bulk and half after it: a ring fills
+        and drains."""
         half = latency_ns // 2
-        return Plan(tuple(flows), start_ns + half, latency_ns - half, algorithm, PROTOCOL_NAMES[choice.protocol], choice.channels)
+        return Plan(
+            tuple(flows),
+            start_ns + half,
+            latency_ns - half,
+            algorithm,
+            PROTOCOL_NAMES[choice.protocol],
+            choice.channels,
+        )
 
-    def _flow(self, a: int, b: int, rail: int | None, size: float, rate: float, protocol: int) -> FlowSpec:
+    def _flow(
+        self, a: int, b: int, rail: int | None, size: float, rate: float, protocol: int
+    ) -> FlowSpec:
         """Data of `size` bytes at `rate`, as bytes on the wire."""
         wire = _WIRE[protocol]
         return FlowSpec(self.topology.route(a, b, rail=rail), round(size * wire), rate * wire)
 
     def _network_step_ns(self, layout: Layout, algorithm: str, protocol: int) -> int:
-        """One step between servers: NCCL's figure, and what this network adds to the usual one; 0 on one server."""
+        """One step between servers: NCCL's figure, and what this network adds to the usual one; 0
+        on one server."""
         if layout.nodes == 1:
             return 0
         first, second = layout.members[0][0], layout.members[1][0]
-        added = self.topology.latency_ns(first, second) - self.gpu.nccl.constants.network_reference_ns
-        return round(1000 * self._tuner(layout).network_latency_us(algorithm, protocol)) + max(0, added)
+        added = (
+            self.topology.latency_ns(first, second) - self.gpu.nccl.constants.network_reference_ns
+        )
+        return round(1000 * self._tuner(layout).network_latency_us(algorithm, protocol)) + max(
+            0, added
+        )
 
     def _inside(self) -> float:
         """Payload bytes per ns of one GPU inside its server."""
@@ -293,7 +452,13 @@ class CollectiveModel:
         known = self._tuners.get(key)
         if known is None:
             known = self._tuners[key] = Tuner(
-                self.gpu.nccl.constants, *key, inside=self._inside(), nic=self.topology.nic_bytes_per_ns,
-                nvlink=cluster.server.interconnect == "nvswitch", nvls=cluster.nccl.nvls, amd_host=cluster.nccl.amd_host,
-                compute_capability=self.gpu.compute_major * 10 + self.gpu.compute_minor)
+                self.gpu.nccl.constants,
+                *key,
+                inside=self._inside(),
+                nic=self.topology.nic_bytes_per_ns,
+                nvlink=cluster.server.interconnect == "nvswitch",
+                nvls=cluster.nccl.nvls,
+                amd_host=cluster.nccl.amd_host,
+                compute_capability=self.gpu.compute_major * 10 + self.gpu.compute_minor,
+            )
         return known

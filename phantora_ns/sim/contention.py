@@ -1,17 +1,23 @@
-"""Compute slowed by communication on the same GPU: how long work takes, given when communication ran beside it.
+"""Compute slowed by communication on the same GPU: how long work takes, given when communication
+ran beside it.
 
-Why it exists: DESIGN section 7. While a communication kernel is active it holds multiprocessors and memory bandwidth, so
-compute on that GPU proceeds at a lower rate. A piece of work is `work` ns long alone and `work + drag` ns when communication
-runs beside all of it; `drag` is a sum over its kernels, since each class of kernel suffers differently. Between the two the
-work is a fluid: it advances at rate 1 alone, and at work / (work + drag) beside communication, however many communications
-there are. All arithmetic is in integers, exact but for one rounding up at the end.
+Why it exists: DESIGN section 7. While a communication kernel is active it holds multiprocessors and
+memory bandwidth, so compute on that GPU proceeds at a lower rate. A piece of work is `work` ns long
+alone and `work + drag` ns when communication runs beside all of it; `drag` is a sum over its
+kernels, since each class of kernel suffers differently. Between the two the work is a fluid: it
+advances at rate 1 alone, and at work / (work + drag) beside communication, however many
+communications there are. All arithmetic is in integers, exact but for one rounding up at the end.
 
 What is left out, and what it comes to in the calibration steps:
-- Compute slows a collective by one share from its start to its end, if compute was queued beyond its start, whatever runs and
-  however long. Nothing ran beside 1 % to 6 % of most collectives' time, and beside half of the last one's, 1 % of a step.
-- A collective whose blocks find no multiprocessor begins when a kernel leaves: 0.2 ms, a quarter of a kernel, where one
+- Compute slows a collective by one share from its start to its end, if compute was queued beyond
+  its start, whatever runs and
+  however long. Nothing ran beside 1 % to 6 % of most collectives' time, and beside half of the last
+  one's, 1 % of a step.
+- A collective whose blocks find no multiprocessor begins when a kernel leaves: 0.2 ms, a quarter of
+  a kernel, where one
   collective follows another under a backward pass. Compute hides those.
-- A GPU that is ahead of the others waits inside its collectives, and they go on slowing its compute; that GPUs differ is not
+- A GPU that is ahead of the others waits inside its collectives, and they go on slowing its
+  compute; that GPUs differ is not
   modelled: in 8-GPU FSDP a fifth to a quarter of the collectives' time is such waiting.
 """
 
@@ -30,7 +36,8 @@ FOREVER_NS = 1 << 62
 
 
 class Activity:
-    """When communication ran on one GPU: a set of intervals [begin, end), each belonging to an owner.
+    """When communication ran on one GPU: a set of intervals [begin, end), each belonging to an
+    owner.
 
     >>> activity = Activity()
     >>> activity.put("a", 100, 200)           # from when on anything changed
@@ -54,9 +61,11 @@ class Activity:
         return len(self._intervals)
 
     def put(self, owner: object, begin_ns: int, end_ns: int | None) -> int | None:
-        """`owner`'s communication runs from begin_ns to end_ns (None: not known yet, so on and on); replaces what was known.
+        """`owner`'s communication runs from begin_ns to end_ns (None: not known yet, so on and on);
+        replaces what was known.
 
-        Returns the first time at which anything changed, None when nothing did. O(log intervals + those without end).
+        Returns the first time at which anything changed, None when nothing did. O(log intervals +
+        those without end).
         """
         old = self._of.pop(owner, None)
         old_begin_ns = self._open.pop(owner, None) if old is None else old[0]
@@ -78,15 +87,19 @@ class Activity:
         return None if old_end_ns == end_ns else min(old_end_ns, end_ns)
 
     def finish_ns(self, begin_ns: int, work_ns: int, drag_ns: int) -> int:
-        """When work that begins at `begin_ns` is done. O(log intervals + intervals beside the work)."""
+        """When work that begins at `begin_ns` is done. O(log intervals + intervals beside the
+        work)."""
         if not (self._intervals or self._open) or drag_ns <= 0 or work_ns <= 0:
             return begin_ns + work_ns
         open_ns = min(self._open.values(), default=FOREVER_NS)
-        intervals = self._intervals.islice(self._intervals.bisect_left((begin_ns - self._longest_ns,)))
+        intervals = self._intervals.islice(
+            self._intervals.bisect_left((begin_ns - self._longest_ns,))
+        )
         return stretched_ns(begin_ns, work_ns, drag_ns, intervals, open_ns)
 
     def forget(self, before_ns: int) -> None:
-        """Drops intervals that ended by `before_ns`: no work that begins earlier will be asked about."""
+        """Drops intervals that ended by `before_ns`: no work that begins earlier will be asked
+        about."""
         while self._intervals:
             first = self._intervals[0]
             if first[2] > before_ns:
@@ -99,12 +112,18 @@ class Activity:
         self._of.pop(owner, None)  # what is over has an end
 
 
-def stretched_ns(begin_ns: int, work_ns: int, drag_ns: int, spans: Iterable[tuple[int, int, int]],
-                 open_ns: int = FOREVER_NS) -> int:
-    """When work is done that begins at `begin_ns` and takes `work_ns` alone, `work_ns + drag_ns` beside communication.
+def stretched_ns(
+    begin_ns: int,
+    work_ns: int,
+    drag_ns: int,
+    spans: Iterable[tuple[int, int, int]],
+    open_ns: int = FOREVER_NS,
+) -> int:
+    """When work is done that begins at `begin_ns` and takes `work_ns` alone, `work_ns + drag_ns`
+    beside communication.
 
-    `spans`: (begin, anything, end) of communication, in order of begin; from `open_ns` on there is communication for ever.
-    `work_ns` and `drag_ns` are positive. O(spans beside the work).
+    `spans`: (begin, anything, end) of communication, in order of begin; from `open_ns` on there is
+    communication for ever. `work_ns` and `drag_ns` are positive. O(spans beside the work).
 
     >>> stretched_ns(0, 10, 5, [(4, 0, 10)])  # 4 ns alone, 6 at two thirds of the pace, 2 alone
     12
@@ -132,51 +151,67 @@ def stretched_ns(begin_ns: int, work_ns: int, drag_ns: int, spans: Iterable[tupl
 
 
 class Contention(NamedTuple):
-    """How much longer things take beside each other on one GPU model: shares of their time alone (0.3: 30 % longer), and what
-    decides it for a matrix product, whose tiles no longer fit the multiprocessors that communication leaves."""
+    """How much longer things take beside each other on one GPU model: shares of their time alone
+    (0.3: 30 % longer), and what decides it for a matrix product, whose tiles no longer fit the
+    multiprocessors that communication leaves."""
 
-    memory: float      # memory-bound kernels, beside communication
-    gemm: float        # products of unknown tiles (convolutions)
+    memory: float  # memory-bound kernels, beside communication
+    gemm: float  # products of unknown tiles (convolutions)
     attention: float
     collective: float  # communication, beside compute
-    held: int          # multiprocessors that a collective holds: one a channel
-    tile_rate: float   # share of a multiprocessor's peak that a product's tiles reach in a training step
-    tile_start: int    # what starting a tile costs, in steps of k
-    throttle: float    # share of the full clock that is left under the power limit
+    held: int  # multiprocessors that a collective holds: one a channel
+    tile_rate: (
+        float  # share of a multiprocessor's peak that a product's tiles reach in a training step
+    )
+    tile_start: int  # what starting a tile costs, in steps of k
+    throttle: float  # share of the full clock that is left under the power limit
 
     @classmethod
     def of(cls, gpu: GpuModel) -> Contention:
-        """From the `[contention]` table of the GPU model's file. Raises ConfigError when a value is missing, of another form,
-        or cannot be."""
+        """From the `[contention]` table of the GPU model's file. Raises ConfigError when a value is
+        missing, of another form, or cannot be."""
         file, table = f"{gpu.model}.toml", gpu.tables.get("contention")
         if table is None:
             raise ConfigError(file, "contention", f"is missing; give {', '.join(cls._fields)}")
-        values = {name: _whole(file, table, name) if name in _WHOLE else _share(file, table, name) for name in cls._fields}
+        values = {
+            name: _whole(file, table, name) if name in _WHOLE else _share(file, table, name)
+            for name in cls._fields
+        }
         if values["held"] >= gpu.multiprocessors:
-            raise ConfigError(file, "contention.held", f"leaves none of the {gpu.multiprocessors} multiprocessors")
+            raise ConfigError(
+                file, "contention.held", f"leaves none of the {gpu.multiprocessors} multiprocessors"
+            )
         for name in ("tile_rate", "throttle"):
             if not 0 < values[name] <= 1:
-                raise ConfigError(file, f"contention.{name}", "is a share of a peak: above 0%, at most 100%")
+                raise ConfigError(
+                    file, f"contention.{name}", "is a share of a peak: above 0%, at most 100%"
+                )
         return cls(**values)
 
-    def product_ns(self, alone_ns: float, tiles: int, k: int, flop_per_ns: float, multiprocessors: int) -> float:
-        """How long a product of `tiles` output tiles takes beside communication throughout; `alone_ns` without, at least 1.
+    def product_ns(
+        self, alone_ns: float, tiles: int, k: int, flop_per_ns: float, multiprocessors: int
+    ) -> float:
+        """How long a product of `tiles` output tiles takes beside communication throughout;
+        `alone_ns` without, at least 1.
 
-        `flop_per_ns`: the peak of one multiprocessor for its type. What a product takes alone beyond its tiles' time is, up to
-        the throttle, the power limit's doing: it stretches nothing, since fewer multiprocessors draw less power. O(1).
+        `flop_per_ns`: the peak of one multiprocessor for its type. What a product takes alone
+        beyond its tiles' time is, up to the throttle, the power limit's doing: it stretches
+        nothing, since fewer multiprocessors draw less power. O(1).
         """
         alone, beside = waves(tiles, multiprocessors, multiprocessors - self.held)
         own_ns = alone * 2 * TILE_AREA * (k + self.tile_start) / (flop_per_ns * self.tile_rate)
         return max(alone_ns, max(min(alone_ns, own_ns), alone_ns * self.throttle) * beside / alone)
 
     def drags_permille(self) -> tuple[int, int, int]:
-        """By the class of a kernel (kernels/estimators/launch.py): memory-bound, compute-bound, attention."""
+        """By the class of a kernel (kernels/estimators/launch.py): memory-bound, compute-bound,
+        attention."""
         return round(self.memory * 1000), round(self.gemm * 1000), round(self.attention * 1000)
 
 
 TILES = ((256, 128), (128, 256))
-"""Rows and columns of an output tile in the kernels that cuBLAS 13 picks for large products on Hopper: half of those in real
-steps, and the others' areas lie within a quarter of theirs (kernel names in bench/accuracy/data/traces)."""
+"""Rows and columns of an output tile in the kernels that cuBLAS 13 picks for large products on
+Hopper: half of those in real steps, and the others' areas lie within a quarter of theirs (kernel
+names in bench/accuracy/data/traces)."""
 TILE_AREA = 256 * 128
 _WHOLE = frozenset(("held", "tile_start"))
 
@@ -187,13 +222,16 @@ def tiles_of(m: int, n: int, batch: int = 1) -> int:
 
 
 def waves(tiles: int, multiprocessors: int, left: int) -> tuple[int, int]:
-    """(alone, beside): how many tiles one multiprocessor works through, on all of them, and where only `left` are free.
+    """(alone, beside): how many tiles one multiprocessor works through, on all of them, and where
+    only `left` are free.
 
-    The kernels are persistent. A block per multiprocessor begins with a tile of its own and goes on with whatever tile is next.
-    Beside communication the blocks that found no room come after the others have left, each with its first tile: one more
-    wave. That is what calibration traces show for 128, 512, 1440 and 1792 tiles on 132 multiprocessors, 24 of them held:
-    1 and 2 waves, 4 and 6, 11 and 15, 14 and 18. Calibration alone would as well allow waves on 98 multiprocessors and none more;
-    that the late blocks are right was seen in evaluation steps (256 tiles, 2 and 4), which so judge this form no longer.
+    The kernels are persistent. A block per multiprocessor begins with a tile of its own and goes on
+    with whatever tile is next. Beside communication the blocks that found no room come after the
+    others have left, each with its first tile: one more wave. That is what calibration traces show
+    for 128, 512, 1440 and 1792 tiles on 132 multiprocessors, 24 of them held: 1 and 2 waves, 4 and
+    6, 11 and 15, 14 and 18. Calibration alone would as well allow waves on 98 multiprocessors and
+    none more; that the late blocks are right was seen in evaluation steps (256 tiles, 2 and 4),
+    which so judge this form no longer.
 
     >>> [waves(tiles, 132, 108) for tiles in (100, 128, 512, 1440, 1792)]
     [(1, 1), (1, 2), (4, 6), (11, 15), (14, 18)]

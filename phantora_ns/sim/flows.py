@@ -1,20 +1,22 @@
 """Flows over shared links: when does each transfer finish?
 
-Why it exists: a collective becomes flows, and flows share links max-min fairly, so the end of each depends on all that
-meet it, directly or not. The timeline learns of flows in whatever order ranks report them, also behind the time that has
-been simulated. The rule this module keeps:
+Why it exists: a collective becomes flows, and flows share links max-min fairly, so the end of each
+depends on all that meet it, directly or not. The timeline learns of flows in whatever order ranks
+report them, also behind the time that has been simulated. The rule this module keeps:
 
     the same flows added in any order give the same completions, to the nanosecond.
 
-It holds by construction: every number is a function of the set of flows (`_flow_time`, `_flow_fill`), and a rollback puts
-flows back to exactly what they were (`_flow_engine`). What a completion means is defined in `_flow_time` too: the fluid
-max-min model in continuous time, the end rounded up to whole nanoseconds.
+It holds by construction: every number is a function of the set of flows (`_flow_time`,
+`_flow_fill`), and a rollback puts flows back to exactly what they were (`_flow_engine`). What a
+completion means is defined in `_flow_time` too: the fluid max-min model in continuous time, the end
+rounded up to whole nanoseconds.
 
 >>> simulator = FlowSimulator({"up": 50.0, "down": 50.0})
 >>> first = simulator.add(0, ["up", "down"], 1_000_000)
 >>> simulator.completion_ns(first)
 20000
->>> second = simulator.add(10_000, ["up"], 250_000)     # in the simulator's past: it has run to 20,000 ns
+>>> second = simulator.add(10_000, ["up"], 250_000)     # in the simulator's past: it has run to
+20,000 ns
 >>> simulator.completion_ns(second)
 20000
 >>> simulator.changed() == {first: 25000}
@@ -37,7 +39,8 @@ _MOST = 2**31  # equal flows in one class: counts times routes must stay exact a
 
 
 class Flow:
-    """A handle. Opaque, hashable, compared by identity. It may outlive what the simulator remembers of the flow."""
+    """A handle. Opaque, hashable, compared by identity. It may outlive what the simulator remembers
+    of the flow."""
 
     __slots__ = ("_slot", "_final_ns")
 
@@ -46,7 +49,8 @@ class Flow:
 
 
 class FlowGroup:
-    """Flows in the form the engines take: parallel arrays. Made by `FlowSimulator.group`; opaque."""
+    """Flows in the form the engines take: parallel arrays. Made by `FlowSimulator.group`;
+    opaque."""
 
     __slots__ = ("sizes", "caps", "counts", "offsets", "links")
 
@@ -65,8 +69,9 @@ class FlowGroup:
 
 @dataclass(frozen=True)
 class FlowStatistics:
-    """`rollbacks`: insertions that put flows back; `events`: instants at which something was computed, repetitions after
-    a rollback included; `retained`: objects held for present and history; `engine`: which engine runs."""
+    """`rollbacks`: insertions that put flows back; `events`: instants at which something was
+    computed, repetitions after a rollback included; `retained`: objects held for present and
+    history; `engine`: which engine runs."""
 
     rollbacks: int
     events: int
@@ -85,21 +90,31 @@ class FlowSimulator:
         """
         self._links = {link: number for number, link in enumerate(capacities)}
         engine = engine or (NativeEngine if NativeEngine.available() else PythonEngine)
-        self._engine = engine([_positive(value, f"capacity of link {link!r}") for link, value in capacities.items()])
+        self._engine = engine(
+            [_positive(value, f"capacity of link {link!r}") for link, value in capacities.items()]
+        )
         self._handles: dict[int, Flow] = {}
         self._committed_ns: int | None = None
         self._new_batch()
 
     def add(
-        self, start_ns: int, links: Iterable[Hashable], size_bytes: int, rate_cap: float | None = None, count: int = 1
+        self,
+        start_ns: int,
+        links: Iterable[Hashable],
+        size_bytes: int,
+        rate_cap: float | None = None,
+        count: int = 1,
     ) -> Flow:
-        """A flow of `size_bytes` from `start_ns` over `links`; returns its handle. O(links), plus what it undoes when asked.
+        """A flow of `size_bytes` from `start_ns` over `links`; returns its handle. O(links), plus
+        what it undoes when asked.
 
-        `start_ns` may lie behind what has been simulated. A link listed twice is used twice by every byte. `rate_cap` in
-        bytes/ns. `count` makes one object of that many equal flows: each has `size_bytes`, they finish together. A flow of
-        no bytes, or with neither links nor cap, completes at its start; one without links moves at its cap.
-        Raises KeyError for an unknown link; ValueError for a size below 0, a cap that is not positive, a count below 1 or above
-        2^31, or a start before the time given to `commit`; OverflowError for a start beyond 64 bits.
+        `start_ns` may lie behind what has been simulated. A link listed twice is used twice by
+        every byte. `rate_cap` in bytes/ns. `count` makes one object of that many equal flows: each
+        has `size_bytes`, they finish together. A flow of no bytes, or with neither links nor cap,
+        completes at its start; one without links moves at its cap. Raises KeyError for an unknown
+        link; ValueError for a size below 0, a cap that is not positive, a count below 1 or above
+        2^31, or a start before the time given to `commit`; OverflowError for a start beyond 64
+        bits.
         """
         start_ns = index(start_ns)
         self._refuse_committed(start_ns)
@@ -115,59 +130,78 @@ class FlowSimulator:
         return handle
 
     def add_many(
-        self, start_ns: int, routes: Iterable[Sequence[Hashable]], size_bytes: int, rate_cap: float | None = None, count: int = 1
+        self,
+        start_ns: int,
+        routes: Iterable[Sequence[Hashable]],
+        size_bytes: int,
+        rate_cap: float | None = None,
+        count: int = 1,
     ) -> list[Flow]:
         """One flow per route, equal in all else. The handles, in the order of `routes`."""
         return [self.add(start_ns, links, size_bytes, rate_cap, count) for links in routes]
 
     def group(self, flows: Iterable[tuple]) -> FlowGroup:
-        """Flows that start together, made ready to be added any number of times: what a collective is.
+        """Flows that start together, made ready to be added any number of times: what a collective
+        is.
 
-        `flows`: (links, size_bytes), (links, size_bytes, rate_cap) or (links, size_bytes, rate_cap, count) each, as in `add`.
-        Raises as `add` does, and ValueError for a flow of some bytes without links, whose end hangs on nobody.
+        `flows`: (links, size_bytes), (links, size_bytes, rate_cap) or (links, size_bytes, rate_cap,
+        count) each, as in `add`. Raises as `add` does, and ValueError for a flow of some bytes
+        without links, whose end hangs on nobody.
         """
         prepared = FlowGroup()
         for links, size_bytes, *rest in flows:
             rate_cap, count = *rest, *(None, 1)[len(rest) :]
             numbers, size, cap = self._validate(links, size_bytes, rate_cap, count)
             if size and not numbers:
-                raise ValueError("a flow of a group needs links: one that meets nobody can be computed apart")
+                raise ValueError(
+                    "a flow of a group needs links: one that meets nobody can be computed apart"
+                )
             if size:
                 prepared.append(numbers, size, cap, count)
         return prepared
 
     def add_group(self, start_ns: int, group: FlowGroup) -> Flow:
-        """All flows of `group` (made by this simulator) from `start_ns`, under one handle: complete when the last of them is.
+        """All flows of `group` (made by this simulator) from `start_ns`, under one handle: complete
+        when the last of them is.
 
-        One object for the caller, one call for the engine. A group without bytes completes at its start. Raises as `add`.
+        One object for the caller, one call for the engine. A group without bytes completes at its
+        start. Raises as `add`.
         """
         start_ns = index(start_ns)
         self._refuse_committed(start_ns)
         if not group.sizes:
             return Flow(None, start_ns)
-        slot = self._engine.add_group(start_ns, group.sizes, group.caps, group.counts, group.offsets, group.links)
+        slot = self._engine.add_group(
+            start_ns, group.sizes, group.caps, group.counts, group.offsets, group.links
+        )
         handle = self._handles[slot] = Flow(slot)
         return handle
 
     def move(self, handle: Flow, start_ns: int) -> None:
-        """The flow starts at `start_ns` instead: everything is as if it had been added so. Cost as of `add`.
+        """The flow starts at `start_ns` instead: everything is as if it had been added so. Cost as
+        of `add`.
 
-        For communication whose start depends on completions that have moved. Raises ValueError when the flow started, or would
-        start, before the time given to `commit`, or is of the kind that no other flow can touch (no bytes, no links).
+        For communication whose start depends on completions that have moved. Raises ValueError when
+        the flow started, or would start, before the time given to `commit`, or is of the kind that
+        no other flow can touch (no bytes, no links).
         """
         start_ns = index(start_ns)
         self._refuse_committed(start_ns)
         self._flush()
         if handle._final_ns is not None:
-            raise ValueError("the flow's completion is final: it has no bytes, no links, or lies before what has been committed")
+            raise ValueError(
+                "the flow's completion is final: it has no bytes, no links, or lies before what has been committed"
+            )
         self._refuse_committed(self._engine.start_ns(handle._slot))
         self._engine.move(handle._slot, start_ns)
 
     def set_capacity(self, at_ns: int, link: Hashable, bytes_per_ns: float) -> None:
-        """From `at_ns` until the next change, `link` carries `bytes_per_ns` (> 0): a degraded or a repaired link.
+        """From `at_ns` until the next change, `link` carries `bytes_per_ns` (> 0): a degraded or a
+        repaired link.
 
-        May lie in the simulator's past, like `add`. Setting the same link at the same time again replaces the value.
-        Raises KeyError for an unknown link, ValueError for a capacity that is not positive, or a time before `commit`'s.
+        May lie in the simulator's past, like `add`. Setting the same link at the same time again
+        replaces the value. Raises KeyError for an unknown link, ValueError for a capacity that is
+        not positive, or a time before `commit`'s.
         """
         number = self._links[link]
         value = _positive(bytes_per_ns, f"capacity of link {link!r}")
@@ -183,14 +217,17 @@ class FlowSimulator:
         return self._engine.completion_ns(handle._slot)
 
     def changed(self) -> dict[Flow, int]:
-        """Completions reported before, by `completion_ns` or here, that have moved since; with their new times, in ns."""
+        """Completions reported before, by `completion_ns` or here, that have moved since; with
+        their new times, in ns."""
         self._flush()
         return {self._handles[slot]: time_ns for slot, time_ns in self._engine.changed()}
 
     def commit(self, before_ns: int) -> None:
-        """Nothing that starts before `before_ns` will be added any more: simulates up to there and forgets the history.
+        """Nothing that starts before `before_ns` will be added any more: simulates up to there and
+        forgets the history.
 
-        Completions of forgotten flows stay with their handles. Committing an earlier time than before changes nothing.
+        Completions of forgotten flows stay with their handles. Committing an earlier time than
+        before changes nothing.
         """
         before_ns = index(before_ns)
         if self._committed_ns is not None and before_ns <= self._committed_ns:
@@ -201,7 +238,8 @@ class FlowSimulator:
             self._handles.pop(slot)._final_ns = time_ns
 
     def check(self) -> None:
-        """Asserts every invariant at every instant that history still covers: see `_flow_check`. Slow: for tests."""
+        """Asserts every invariant at every instant that history still covers: see `_flow_check`.
+        Slow: for tests."""
         self._flush()
         self._engine.settle()
         check_history(*self._engine.history())
@@ -209,7 +247,9 @@ class FlowSimulator:
     @property
     def statistics(self) -> FlowStatistics:
         retained = self._engine.retained() + len(self._handles) + len(self._unsent)
-        return FlowStatistics(self._engine.rollbacks, self._engine.events, retained, self._engine.name)
+        return FlowStatistics(
+            self._engine.rollbacks, self._engine.events, retained, self._engine.name
+        )
 
     @property
     def rollbacks(self) -> int:
@@ -239,7 +279,9 @@ class FlowSimulator:
         if not self._unsent:
             return
         unsent, batch = self._unsent, self._batch
-        slots = self._engine.add_batch(self._starts, batch.sizes, batch.caps, batch.counts, batch.offsets, batch.links)
+        slots = self._engine.add_batch(
+            self._starts, batch.sizes, batch.caps, batch.counts, batch.offsets, batch.links
+        )
         self._new_batch()
         for handle, slot in zip(unsent, slots, strict=True):
             handle._slot = slot
@@ -247,7 +289,9 @@ class FlowSimulator:
 
     def _refuse_committed(self, time_ns: int) -> None:
         if self._committed_ns is not None and time_ns < self._committed_ns:
-            raise ValueError(f"{time_ns} ns lies before {self._committed_ns} ns, which has been committed")
+            raise ValueError(
+                f"{time_ns} ns lies before {self._committed_ns} ns, which has been committed"
+            )
 
 
 def _positive(value: float, what: str, infinite: bool = False) -> float:

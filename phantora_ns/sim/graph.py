@@ -1,28 +1,35 @@
-"""The timeline of a run: one graph of max-plus nodes over all clients, with flows where they share links.
+"""The timeline of a run: one graph of max-plus nodes over all clients, with flows where they share
+links.
 
-Why it exists: DESIGN section 4. Every time in the run is a node (client, number); a node's time is a maximum over earlier
-nodes plus constants, except the end of communication, which the flow simulator decides. The graph is told of nodes in
-whatever order messages come and must end with the same times: a time is never adjusted, always evaluated again from its
-terms, and when the flow simulator moves a completion every dependent is evaluated again, transfers under way included.
+Why it exists: DESIGN section 4. Every time in the run is a node (client, number); a node's time is
+a maximum over earlier nodes plus constants, except the end of communication, which the flow
+simulator decides. The graph is told of nodes in whatever order messages come and must end with the
+same times: a time is never adjusted, always evaluated again from its terms, and when the flow
+simulator moves a completion every dependent is evaluated again, transfers under way included.
 
-Order of work. Work is kept in a heap by the earliest virtual time it can affect. An effect at time t reaches only later
-times (every transfer takes at least a nanosecond), so each pass settles times from the past to the future and ends.
-The result does not depend on the heap's ties: it is the one solution of the equations, which the flow simulator's own law
-(the same flows in any order of insertion give the same completions) makes unique.
+Order of work. Work is kept in a heap by the earliest virtual time it can affect. An effect at time
+t reaches only later times (every transfer takes at least a nanosecond), so each pass settles times
+from the past to the future and ends. The result does not depend on the heap's ties: it is the one
+solution of the equations, which the flow simulator's own law (the same flows in any order of
+insertion give the same completions) makes unique.
 
-When a time is final. Let LBTS be a lower bound on the virtual time of anything a client may still do. Everything still
-unknown happens at or after LBTS: an unmatched operation starts no sooner than the member that has yet to come, and what
-depends on it later still. A flow that starts at or after LBTS cannot change any rate before LBTS, so a completion before
-LBTS stays; a node all of whose ancestors' shared-link communication ended before LBTS is a maximum of sums of such
-completions and constants, so it stays as well, however far ahead of LBTS the node itself is. That is the release rule:
-`settled_ns <= LBTS`, where `settled_ns` is one nanosecond after the last of those completions. (The nanosecond, because a
-completion is rounded to whole nanoseconds, possibly down by a hair: a flow that starts on it could still touch the hair.)
-It contains the plain rule, time <= LBTS: communication lasts at least until its own settling, and ancestors end before a
-node. Communication over no shared link (one GPU talking to itself) adds nothing to `settled_ns`: it is final at once.
+When a time is final. Let LBTS be a lower bound on the virtual time of anything a client may still
+do. Everything still unknown happens at or after LBTS: an unmatched operation starts no sooner than
+the member that has yet to come, and what depends on it later still. A flow that starts at or after
+LBTS cannot change any rate before LBTS, so a completion before LBTS stays; a node all of whose
+ancestors' shared-link communication ended before LBTS is a maximum of sums of such completions and
+constants, so it stays as well, however far ahead of LBTS the node itself is. That is the release
+rule: `settled_ns <= LBTS`, where `settled_ns` is one nanosecond after the last of those
+completions. (The nanosecond, because a completion is rounded to whole nanoseconds, possibly down by
+a hair: a flow that starts on it could still touch the hair.) It contains the plain rule, time <=
+LBTS: communication lasts at least until its own settling, and ancestors end before a node.
+Communication over no shared link (one GPU talking to itself) adds nothing to `settled_ns`: it is
+final at once.
 
-Contention (DESIGN section 7). Work with a drag is stretched by communication on its own client's GPU (sim/contention.py). A
-node that depends on such work is final only when LBTS has reached its time, since communication may begin beside it until
-then; what begins or moves beside it re-times it like any other change, and reaches only later times.
+Contention (DESIGN section 7). Work with a drag is stretched by communication on its own client's
+GPU (sim/contention.py). A node that depends on such work is final only when LBTS has reached its
+time, since communication may begin beside it until then; what begins or moves beside it re-times it
+like any other change, and reaches only later times.
 """
 
 from __future__ import annotations
@@ -32,17 +39,39 @@ from heapq import heappop, heappush
 from itertools import count
 
 from phantora_ns.sim._graph_comm import BadOp, Communicator, Mismatch, Op, Transfer, load_of
-from phantora_ns.sim._graph_nodes import BadHead, Begin, Head, Node, PartEnd, Rendezvous, Timeline, Totals
+from phantora_ns.sim._graph_nodes import (
+    BadHead,
+    Begin,
+    Head,
+    Node,
+    PartEnd,
+    Rendezvous,
+    Timeline,
+    Totals,
+)
 
-__all__ = ["BadHead", "BadOp", "Communicator", "EventGraph", "Head", "Mismatch", "Node", "Op", "Rendezvous", "Totals", "Transfer"]
+__all__ = [
+    "BadHead",
+    "BadOp",
+    "Communicator",
+    "EventGraph",
+    "Head",
+    "Mismatch",
+    "Node",
+    "Op",
+    "Rendezvous",
+    "Totals",
+    "Transfer",
+]
 
 
 class EventGraph:
     """All nodes of a run.
 
-    `flows` is a FlowSimulator (sim/flows.py), `collectives` a CollectiveModel (sim/collectives.py), `capacities` the link
-    capacities both were built from, `beside` the share by which compute beside it slows communication. Methods that tell of
-    something new only enter it; `run` brings times up to date.
+    `flows` is a FlowSimulator (sim/flows.py), `collectives` a CollectiveModel (sim/collectives.py),
+    `capacities` the link capacities both were built from, `beside` the share by which compute
+    beside it slows communication. Methods that tell of something new only enter it; `run` brings
+    times up to date.
     """
 
     def __init__(self, flows, collectives, capacities, beside: float = 0.0) -> None:
@@ -62,7 +91,8 @@ class EventGraph:
         self.revised = 0
         """Nodes whose time moved after a client had been told it (`Node.told`)."""
         self.late = 0
-        """Transfers that came to start, or to move, before the committed horizon: their flows start on it, or stay."""
+        """Transfers that came to start, or to move, before the committed horizon: their flows start
+        on it, or stay."""
 
     def add_client(self) -> int:
         """A new client, at virtual time 0; returns its number. O(1)."""
@@ -74,7 +104,8 @@ class EventGraph:
         return self._timelines[client].head(flat)
 
     def define(self, client: int, number: int, head: Head) -> Node:
-        """A materialised head or a host anchor: t(number) = t(head). Raises BadHead if the number is taken."""
+        """A materialised head or a host anchor: t(number) = t(head). Raises BadHead if the number
+        is taken."""
         timeline = self._timelines[client]
         timeline.check_new(number)
         node = Node()
@@ -88,23 +119,34 @@ class EventGraph:
         return Rendezvous(contributors)
 
     def join(self, meeting: Rendezvous, client: int, number: int, head: Head) -> None:
-        """`client` comes to `meeting` with its host head; the meeting's time is its node `number`. Raises BadHead."""
+        """`client` comes to `meeting` with its host head; the meeting's time is its node `number`.
+        Raises BadHead."""
         timeline = self._timelines[client]
         timeline.check_new(number)
         timeline.add(number, meeting)
         self._contribute(timeline, meeting, head)
 
-    def communicator(self, clients: Sequence[int], gpus: Sequence[int], names: Sequence[str]) -> Communicator:
+    def communicator(
+        self, clients: Sequence[int], gpus: Sequence[int], names: Sequence[str]
+    ) -> Communicator:
         """A new communicator; numbers are given in order of creation."""
         return Communicator(next(self._communicators), clients, gpus, names)
 
-    def launch(self, comm: Communicator, client: int, number: int, head: Head, ops: Sequence[Op],
-               beside: bool = False) -> list[Transfer]:
-        """One launch of `client` on `comm`: every op begins once `head` is reached here and on its other members.
+    def launch(
+        self,
+        comm: Communicator,
+        client: int,
+        number: int,
+        head: Head,
+        ops: Sequence[Op],
+        beside: bool = False,
+    ) -> list[Transfer]:
+        """One launch of `client` on `comm`: every op begins once `head` is reached here and on its
+        other members.
 
-        `number` is the end of all of them on this client; `beside`: compute is queued on its GPU beyond the launch.
-        Returns one transfer per op.
-        Raises BadHead or BadOp (nothing has happened), or Mismatch (the job's own error; the communicator is broken).
+        `number` is the end of all of them on this client; `beside`: compute is queued on its GPU
+        beyond the launch. Returns one transfer per op. Raises BadHead or BadOp (nothing has
+        happened), or Mismatch (the job's own error; the communicator is broken).
         """
         timeline = self._timelines[client]
         timeline.check_new(number)
@@ -129,7 +171,9 @@ class EventGraph:
             self._wake(end)
         for transfer in transfers:
             if transfer.matched and transfer.course is None:
-                transfer.course = comm.course(transfer, self._collectives, self._capacities, self._beside, self._flows.group)
+                transfer.course = comm.course(
+                    transfer, self._collectives, self._capacities, self._beside, self._flows.group
+                )
             self._contribute(timeline, transfer, head)
         return transfers
 
@@ -142,7 +186,8 @@ class EventGraph:
         self._timelines[client].forget(number)
 
     def run(self) -> None:
-        """Brings every time that can be known up to date. O(log work) per node touched, plus the flow simulator's."""
+        """Brings every time that can be known up to date. O(log work) per node touched, plus the
+        flow simulator's."""
         heap = self._heap
         while heap or self._disturbed:
             if self._disturbed and (not heap or heap[0][3]):
@@ -160,7 +205,8 @@ class EventGraph:
                 self._set(node, *node.reach())
 
     def commit(self, before_ns: int) -> None:
-        """No client will do anything before `before_ns` any more: history that is final goes. Call `run` first."""
+        """No client will do anything before `before_ns` any more: history that is final goes. Call
+        `run` first."""
         if before_ns <= self.committed_ns:
             return
         self.committed_ns = before_ns
@@ -188,13 +234,14 @@ class EventGraph:
         return self._timelines[client].totals()
 
     def follow(self, client: int, tell: Callable[[int, Node, Head | None], None]) -> None:
-        """From here on `tell(number, node, reached)` is called for each node of `client` when its time is final; `reached` is
-        where the client reached it, if it is the end of communication."""
+        """From here on `tell(number, node, reached)` is called for each node of `client` when its
+        time is final; `reached` is where the client reached it, if it is the end of
+        communication."""
         self._timelines[client].follower = tell
 
     def tell_rest(self) -> None:
-        """The run is over: tells those who follow every time that is known, final or not. Call `run` first, and `commit` no
-        more."""
+        """The run is over: tells those who follow every time that is known, final or not. Call
+        `run` first, and `commit` no more."""
         for timeline in self._timelines:
             if timeline.follower is not None:
                 for number in timeline.order:
@@ -216,7 +263,9 @@ class EventGraph:
         assert not self._heap and not self._disturbed
         seen: set[Node] = set()
         for timeline in self._timelines:
-            assert set(timeline.order) == set(timeline.live) and len(timeline.order) == len(timeline.live)
+            assert set(timeline.order) == set(timeline.live) and len(timeline.order) == len(
+                timeline.live
+            )
             seen.update(timeline.live.values())
         for node in list(seen):
             seen.update(node.terms)
@@ -225,7 +274,9 @@ class EventGraph:
         for node in seen:
             earlier = [*node.terms, *(term.node for term in node.soft if term.node is not None)]
             unknown = sum(term.time_ns is None for term in earlier)
-            assert node.missing >= unknown and (node.time_ns is not None) == (node.missing == 0), node
+            assert node.missing >= unknown and (node.time_ns is not None) == (node.missing == 0), (
+                node
+            )
             assert not node.queued
             if node.retired or node.time_ns is None:
                 continue
@@ -234,7 +285,9 @@ class EventGraph:
             start_ns, settled_ns = node.reach()
             if type(node) is Transfer:
                 assert node.start_ns == start_ns
-                assert node.time_ns > start_ns and all(self._owners[handle] is node for handle in node.handles)
+                assert node.time_ns > start_ns and all(
+                    self._owners[handle] is node for handle in node.handles
+                )
                 assert (node.time_ns, node.settled_ns) == self._end(node, settled_ns)
             else:
                 assert (node.time_ns, node.settled_ns) == (start_ns, settled_ns)
@@ -287,7 +340,8 @@ class EventGraph:
                 heappush(heap, (affected_ns, next(sequence), dependent, False))
 
     def _ran_beside(self, begin: Begin) -> None:
-        """A launch's span on one client is known, or has moved: work beside it takes another time."""
+        """A launch's span on one client is known, or has moved: work beside it takes another
+        time."""
         if begin.time_ns is None:
             return
         timeline = begin.timeline
@@ -295,7 +349,12 @@ class EventGraph:
         if from_ns is None:
             return
         for node in timeline.pliable:
-            if node.missing == 0 and not node.queued and not node.retired and (node.time_ns is None or node.time_ns > from_ns):
+            if (
+                node.missing == 0
+                and not node.queued
+                and not node.retired
+                and (node.time_ns is None or node.time_ns > from_ns)
+            ):
                 node.queued = True
                 heappush(self._heap, (from_ns, next(self._sequence), node, False))
 
@@ -312,7 +371,9 @@ class EventGraph:
         transfer.start_ns = start_ns
         flows_ns = start_ns + course.before_ns
         flows = self._flows
-        if flows_ns < self.committed_ns or (transfer.handles and transfer.flows_ns < self.committed_ns):
+        if flows_ns < self.committed_ns or (
+            transfer.handles and transfer.flows_ns < self.committed_ns
+        ):
             self.late += 1
             if transfer.handles and transfer.flows_ns < self.committed_ns:
                 return
@@ -327,13 +388,16 @@ class EventGraph:
         self._disturbed = True
         if not transfer.asking:
             transfer.asking = True
-            heappush(self._heap, (flows_ns + course.estimate_ns, next(self._sequence), transfer, True))
+            heappush(
+                self._heap, (flows_ns + course.estimate_ns, next(self._sequence), transfer, True)
+            )
 
     def _finish(self, transfer: Transfer) -> None:
         self._set(transfer, *self._end(transfer, 0))
 
     def _end(self, transfer: Transfer, settled_ns: int) -> tuple[int, int]:
-        """(time_ns, settled_ns) of a started transfer; `settled_ns` is its ancestors', used when it shares no link."""
+        """(time_ns, settled_ns) of a started transfer; `settled_ns` is its ancestors', used when it
+        shares no link."""
         course = transfer.course
         end_ns = transfer.start_ns + course.before_ns + course.private_ns
         if course.shared:
@@ -344,7 +408,8 @@ class EventGraph:
         return max(end_ns + course.after_ns, transfer.start_ns + 1, settled_ns), settled_ns
 
     def _collect_moves(self) -> None:
-        """Asks the flow simulator which completions it has revised, and queues what hangs on them."""
+        """Asks the flow simulator which completions it has revised, and queues what hangs on
+        them."""
         self._disturbed = False
         owners = self._owners
         for handle, completion_ns in self._flows.changed().items():

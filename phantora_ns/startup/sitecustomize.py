@@ -1,12 +1,16 @@
-"""Why it exists: simulated time must reach the job's own log lines, and the allocator's peaks must reach the report.
+"""Why it exists: simulated time must reach the job's own log lines, and the allocator's peaks must
+reach the report.
 
-Python imports this file at start-up because its folder is first on PYTHONPATH in the job's processes. It replaces
-`time.time`, `time.perf_counter` and their `_ns` forms, and nothing else: timed waits, `monotonic`, `sleep` and all C and
-C++ clocks stay real, because a wait whose deadline is on one clock and whose waiting is on another hangs or overshoots.
-Until this process has touched CUDA the replaced clocks are real too, so agents and stores never see simulated time.
-The rank that is to lead on a real GPU starts itself anew here, with the leader's library in the interceptor's place.
-Then it hands over to the `sitecustomize` that the user has, if any. It imports nothing that costs start-up time.
+Python imports this file at start-up because its folder is first on PYTHONPATH in the job's
+processes. It replaces `time.time`, `time.perf_counter` and their `_ns` forms, and nothing else:
+timed waits, `monotonic`, `sleep` and all C and C++ clocks stay real, because a wait whose deadline
+is on one clock and whose waiting is on another hangs or overshoots. Until this process has touched
+CUDA the replaced clocks are real too, so agents and stores never see simulated time. The rank that
+is to lead on a real GPU starts itself anew here, with the leader's library in the interceptor's
+place. Then it hands over to the `sitecustomize` that the user has, if any. It imports nothing that
+costs start-up time.
 """
+
 import sys
 import time
 
@@ -14,14 +18,17 @@ _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1  # linux/time.h; Python's perf_counter 
 
 
 class SimulatedClocks:
-    """The four clocks: real until the process touches CUDA, from then on real-at-that-moment plus simulated time elapsed.
+    """The four clocks: real until the process touches CUDA, from then on real-at-that-moment plus
+    simulated time elapsed.
 
-    Bound methods stand in for the built-in functions because, like those and unlike plain functions, they do not turn into
-    methods when a class holds them as an attribute. Their names equal those in `time`, so they pickle by reference.
+    Bound methods stand in for the built-in functions because, like those and unlike plain
+    functions, they do not turn into methods when a class holds them as an attribute. Their names
+    equal those in `time`, so they pickle by reference.
     """
 
     def __init__(self, elapsed_ns, touch_clock):
-        """`elapsed_ns()`: 0, or 1 + ns of simulated time since the touch; `touch_clock(id)`: that clock at the touch, ns."""
+        """`elapsed_ns()`: 0, or 1 + ns of simulated time since the touch; `touch_clock(id)`: that
+        clock at the touch, ns."""
         self._elapsed_ns = elapsed_ns
         self._touch_clock = touch_clock
         self._real = (time.time, time.time_ns, time.perf_counter, time.perf_counter_ns)
@@ -63,19 +70,26 @@ class SimulatedClocks:
 
 
 def _report_peaks(report):
-    """Tells the report the caching allocator's peaks, bytes: the largest of this process's devices, since the last reset."""
+    """Tells the report the caching allocator's peaks, bytes: the largest of this process's devices,
+    since the last reset."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is None or not cuda.is_initialized():  # False as well in a forked child, where CUDA cannot be asked
+    if (
+        cuda is None or not cuda.is_initialized()
+    ):  # False as well in a forked child, where CUDA cannot be asked
         return
     devices = range(cuda.device_count())
-    report(max(map(cuda.max_memory_allocated, devices)), max(map(cuda.max_memory_reserved, devices)))
+    report(
+        max(map(cuda.max_memory_allocated, devices)), max(map(cuda.max_memory_reserved, devices))
+    )
 
 
 def _start():
     import atexit
     import ctypes
 
-    library = ctypes.PyDLL(None)  # the preloaded interceptor is in the global scope; PyDLL: a call need not drop the GIL
+    library = ctypes.PyDLL(
+        None
+    )  # the preloaded interceptor is in the global scope; PyDLL: a call need not drop the GIL
     try:
         elapsed_ns, touch_clock = library.phantora_elapsed_ns, library.phantora_touch_clock
         report = library.phantora_report_peaks
@@ -89,10 +103,12 @@ def _start():
 
 
 def _lead(environ):
-    """Starts this process anew as the leader (docs/leading.md) if it is the one that PHANTORA_LEADER names; else returns.
+    """Starts this process anew as the leader (docs/leading.md) if it is the one that
+    PHANTORA_LEADER names; else returns.
 
-    It has to happen by an exec, since what is preloaded is decided at one. Children of a leader inherit PHANTORA_LEAD_PID and
-    never lead; of two processes with the leader's rank the one with the lock does, which tells the hub that it lives.
+    It has to happen by an exec, since what is preloaded is decided at one. Children of a leader
+    inherit PHANTORA_LEAD_PID and never lead; of two processes with the leader's rank the one with
+    the lock does, which tells the hub that it lives.
     """
     rank = environ.get("PHANTORA_LEADER")
     if rank is None or environ.get("RANK") != rank or "PHANTORA_LEAD_PID" in environ:
@@ -109,13 +125,27 @@ def _lead(environ):
         except BlockingIOError:
             os.close(lock)
             return
-        os.set_inheritable(lock, True)  # a lock of this kind outlives an exec, and no child inherits it
+        os.set_inheritable(
+            lock, True
+        )  # a lock of this kind outlives an exec, and no child inherits it
         env = dict(environ)
-        env["LD_PRELOAD"] = ":".join([library, *_without(os.path.join(os.path.dirname(library), "libphantora.so"),
-                                                         env.get("LD_PRELOAD", "").replace(" ", ":"))])
-        env["LD_LIBRARY_PATH"] = ":".join(_without(os.path.join(run_dir, "lib"), env.get("LD_LIBRARY_PATH", "")))
-        own = {"PHANTORA_LEAD_" + name[len("PHANTORA_"):]: value for name, value in env.items()
-               if name.startswith("PHANTORA_") and not name.startswith("PHANTORA_LEAD")}
+        env["LD_PRELOAD"] = ":".join(
+            [
+                library,
+                *_without(
+                    os.path.join(os.path.dirname(library), "libphantora.so"),
+                    env.get("LD_PRELOAD", "").replace(" ", ":"),
+                ),
+            ]
+        )
+        env["LD_LIBRARY_PATH"] = ":".join(
+            _without(os.path.join(run_dir, "lib"), env.get("LD_LIBRARY_PATH", ""))
+        )
+        own = {
+            "PHANTORA_LEAD_" + name[len("PHANTORA_") :]: value
+            for name, value in env.items()
+            if name.startswith("PHANTORA_") and not name.startswith("PHANTORA_LEAD")
+        }
         for name, value in json.loads(env["PHANTORA_LEAD_RESTORE"]).items():
             if value is None:
                 env.pop(name, None)
@@ -124,18 +154,24 @@ def _lead(environ):
         if not env["LD_LIBRARY_PATH"]:
             del env["LD_LIBRARY_PATH"]
         children = {name: environ.get(name) for name in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
-        env |= own | {"PHANTORA_LEAD_PID": str(os.getpid()), "PHANTORA_LEAD_LOCK": str(lock),
-                      "PHANTORA_LEAD_CHILDREN": json.dumps(children)}
+        env |= own | {
+            "PHANTORA_LEAD_PID": str(os.getpid()),
+            "PHANTORA_LEAD_LOCK": str(lock),
+            "PHANTORA_LEAD_CHILDREN": json.dumps(children),
+        }
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], env)
     except (OSError, ValueError, KeyError) as error:
-        sys.stderr.write(f"phantora-ns: rank {rank} cannot become the leader: {error!r}; at the start of its Python; use "
-                         "--leaders none, and please report this\n")
+        sys.stderr.write(
+            f"phantora-ns: rank {rank} cannot become the leader: {error!r}; at the start of its Python; use "
+            "--leaders none, and please report this\n"
+        )
         sys.stderr.flush()
         os._exit(70)
 
 
 def _without(entry, path):
-    """The entries of a colon-separated path, the first that equals `entry` left out (one may be the user's own)."""
+    """The entries of a colon-separated path, the first that equals `entry` left out (one may be the
+    user's own)."""
     entries = [part for part in path.split(":") if part]
     if entry in entries:
         entries.remove(entry)
@@ -143,7 +179,8 @@ def _without(entry, path):
 
 
 def _after_leading(environ):
-    """In a new leader: its children are simulated processes again, and do not get its lock's descriptor."""
+    """In a new leader: its children are simulated processes again, and do not get its lock's
+    descriptor."""
     import json
     import os
 
@@ -158,11 +195,14 @@ def _after_leading(environ):
 
 
 def _chain(own_folder):
-    """Runs the next `sitecustomize` on the path in our stead, as Python would have done without us."""
+    """Runs the next `sitecustomize` on the path in our stead, as Python would have done without
+    us."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
-    spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if entry != own_folder])
+    spec = PathFinder.find_spec(
+        "sitecustomize", [entry for entry in sys.path if entry != own_folder]
+    )
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module

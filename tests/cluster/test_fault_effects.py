@@ -1,4 +1,6 @@
-"""Faults reach what they are about: links change capacity in the flow simulator, slow GPUs are told to their node's ranks."""
+"""Faults reach what they are about: links change capacity in the flow simulator, slow GPUs are told
+to their node's ranks."""
+
 import pytest
 
 from phantora_ns.config import load_cluster
@@ -34,8 +36,10 @@ def simulator(topology):
 
 
 def test_a_slow_link_takes_as_long_as_arithmetic_says(tmp_path):
-    topology = Topology.build(build(tmp_path, LINK + 'bandwidth = "25%"\nfrom = "1 ms"\nto = "3 ms"\n'))
-    link, = {link for _, link, _ in topology.capacity_changes()}
+    topology = Topology.build(
+        build(tmp_path, LINK + 'bandwidth = "25%"\nfrom = "1 ms"\nto = "3 ms"\n')
+    )
+    (link,) = {link for _, link, _ in topology.capacity_changes()}
     rate = topology.capacities[link]
     flows = simulator(topology)
     # 1 ms at full rate, 2 ms at a quarter, the rest at full rate again
@@ -47,7 +51,11 @@ def test_overlapping_faults_multiply(tmp_path):
     faults = LINK + 'bandwidth = "50%"\n' + LINK + 'bandwidth = "50%"\nfrom = "1 ms"\nto = "2 ms"\n'
     topology = Topology.build(build(tmp_path, faults))
     rate = max(topology.capacities[link] for _, link, _ in topology.capacity_changes())
-    assert [(at, value / rate) for at, _, value in topology.capacity_changes()] == [(0, 0.5), (1_000_000, 0.25), (2_000_000, 0.5)]
+    assert [(at, value / rate) for at, _, value in topology.capacity_changes()] == [
+        (0, 0.5),
+        (1_000_000, 0.25),
+        (2_000_000, 0.5),
+    ]
 
 
 def test_a_node_is_told_of_its_own_slow_gpus_only(tmp_path):

@@ -1,15 +1,23 @@
-"""Why it exists: the example must run in every mode, on one node and on two, and say sane things."""
+"""Why it exists: the example must run in every mode, on one node and on two, and say sane
+things."""
+
 import re
 
 import pytest
 
-LINE = re.compile(r"step +(\d+) +([\d.]+) ms +(\d+) tokens/s/GPU +MFU +([\d.]+)% +peak +([\d.]+) GiB +loss (-?[\d.]+)$")
+LINE = re.compile(
+    r"step +(\d+) +([\d.]+) ms +(\d+) tokens/s/GPU +MFU +([\d.]+)% +peak +([\d.]+) GiB +loss (-?[\d.]+)$"
+)
 
 
 def steps(done, count):
     """The log's figures, one tuple per step: ms, tokens/s/GPU, MFU in %, peak GiB, loss."""
     assert done.returncode == 0, done.stderr
-    found = [tuple(map(float, match.groups())) for match in map(LINE.match, done.stdout.splitlines()) if match]
+    found = [
+        tuple(map(float, match.groups()))
+        for match in map(LINE.match, done.stdout.splitlines())
+        if match
+    ]
     assert [line[0] for line in found] == list(range(1, count + 1)), done.stdout
     for _, milliseconds, rate, mfu, peak, _ in found:
         assert milliseconds > 0 and rate > 0 and 0 <= mfu < 100 and 0 < peak < 141
@@ -20,8 +28,24 @@ def steps(done, count):
 @pytest.mark.parametrize("extra", [(), ("--ac",)], ids=["plain", "recompute"])
 @pytest.mark.parametrize("mode", ["ddp", "fsdp", "tp", "fsdp_tp"])
 def test_every_mode_on_one_node(phantora, root, mode, extra):
-    done = phantora("--quiet", "torchrun", "--nproc-per-node", 4, root / "examples/train_llama.py", "--mode", mode,
-                    "--size", "160m", "--layers", 2, "--seq", 512, "--steps", 3, *extra)
+    done = phantora(
+        "--quiet",
+        "torchrun",
+        "--nproc-per-node",
+        4,
+        root / "examples/train_llama.py",
+        "--mode",
+        mode,
+        "--size",
+        "160m",
+        "--layers",
+        2,
+        "--seq",
+        512,
+        "--steps",
+        3,
+        *extra,
+    )
     first, *others = steps(done, 3)
     assert others[-1][3] >= first[3] * 0.99  # optimizer state comes with the first step and stays
     assert "4 x NVIDIA H200" in done.stdout
@@ -30,8 +54,21 @@ def test_every_mode_on_one_node(phantora, root, mode, extra):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ddp", "fsdp", "tp", "fsdp_tp"])
 def test_every_mode_across_two_nodes(phantora, root, mode):
-    done = phantora("--quiet", "torchrun", "--nnodes=2", "--nproc_per_node=2", root / "examples/train_llama.py", "--mode", mode,
-                    "--size", "debug", "--seq", 128, "--steps", 2)
+    done = phantora(
+        "--quiet",
+        "torchrun",
+        "--nnodes=2",
+        "--nproc_per_node=2",
+        root / "examples/train_llama.py",
+        "--mode",
+        mode,
+        "--size",
+        "debug",
+        "--seq",
+        128,
+        "--steps",
+        2,
+    )
     steps(done, 2)
     assert "4 x NVIDIA H200" in done.stdout
 
@@ -39,9 +76,27 @@ def test_every_mode_across_two_nodes(phantora, root, mode):
 @pytest.mark.slow
 def test_recomputation_trades_time_for_memory(phantora, root):
     def last(*extra):
-        return steps(phantora("--quiet", "--host-time", "none", "torchrun", "--nproc-per-node", 2,
-                              root / "examples/train_llama.py", "--size", "1b", "--layers", 4, "--seq", 8192, "--steps", 2,
-                              *extra), 2)[-1]
+        return steps(
+            phantora(
+                "--quiet",
+                "--host-time",
+                "none",
+                "torchrun",
+                "--nproc-per-node",
+                2,
+                root / "examples/train_llama.py",
+                "--size",
+                "1b",
+                "--layers",
+                4,
+                "--seq",
+                8192,
+                "--steps",
+                2,
+                *extra,
+            ),
+            2,
+        )[-1]
 
     plain, recomputed = last(), last("--ac")
     assert recomputed[3] < plain[3] and recomputed[0] > plain[0]
@@ -49,7 +104,20 @@ def test_recomputation_trades_time_for_memory(phantora, root):
 
 @pytest.mark.slow
 def test_a_model_too_large_for_the_gpu_runs_out_of_memory(phantora, root):
-    done = phantora("--quiet", "torchrun", "--nproc-per-node", 2, root / "examples/train_llama.py", "--mode", "ddp",
-                    "--size", "13b", "--mbs", 16, "--steps", 1)
+    done = phantora(
+        "--quiet",
+        "torchrun",
+        "--nproc-per-node",
+        2,
+        root / "examples/train_llama.py",
+        "--mode",
+        "ddp",
+        "--size",
+        "13b",
+        "--mbs",
+        16,
+        "--steps",
+        1,
+    )
     assert done.returncode != 0
     assert "torch.OutOfMemoryError: CUDA out of memory" in done.stderr

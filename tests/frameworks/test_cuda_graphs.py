@@ -1,4 +1,6 @@
-"""Why it exists: PyTorch's CUDA graphs, captured and replayed by unmodified code: values, overlap, refusals; and its profiler."""
+"""Why it exists: PyTorch's CUDA graphs, captured and replayed by unmodified code: values, overlap,
+refusals; and its profiler."""
+
 import gzip
 import json
 import sys
@@ -11,7 +13,9 @@ JOBS = Path(__file__).resolve().parent / "jobs"
 
 @pytest.mark.slow
 def test_a_captured_training_step_is_the_eager_one(phantora):
-    done = phantora("--quiet", "--host-time", "none", "torchrun", "--nproc-per-node", 2, JOBS / "cuda_graphs.py")
+    done = phantora(
+        "--quiet", "--host-time", "none", "torchrun", "--nproc-per-node", 2, JOBS / "cuda_graphs.py"
+    )
     assert done.returncode == 0, done.stderr
     assert {"OK 0", "OK 1"} <= set(done.stdout.splitlines())
 
@@ -30,7 +34,10 @@ def test_the_profiler_says_what_it_cannot_see(phantora):
     done = phantora("--quiet", "--", sys.executable, JOBS / "graphed.py", "profiler")
     assert done.returncode == 0, done.stderr
     assert "OK" in done.stdout.splitlines()
-    assert done.stderr.count("torch.profiler sees no GPU activity here") == 1 and "--trace DIR" in done.stderr
+    assert (
+        done.stderr.count("torch.profiler sees no GPU activity here") == 1
+        and "--trace DIR" in done.stderr
+    )
 
 
 @pytest.mark.nightly
@@ -40,8 +47,12 @@ def test_a_trace_shows_the_kernels_of_a_graph(phantora, tmp_path):
     assert done.returncode == 0, done.stderr
     events = [e for file in (tmp_path / "trace").rglob("*.json*") for e in read(file)]
     launches = {e["args"]["correlation"] for e in events if e.get("name") == "cudaGraphLaunch"}
-    kernels = [e for e in events if e.get("cat") == "kernel" and e["args"].get("correlation") in launches]
-    assert launches and len(kernels) > 10 * len(launches) and any("nccl" in e["name"] for e in kernels)
+    kernels = [
+        e for e in events if e.get("cat") == "kernel" and e["args"].get("correlation") in launches
+    ]
+    assert (
+        launches and len(kernels) > 10 * len(launches) and any("nccl" in e["name"] for e in kernels)
+    )
 
 
 def read(file):

@@ -1,7 +1,9 @@
-"""A rank as the hub sees it, in Python: speaks docs/wire-protocol.md over a real DEALER, with a real locked page.
+"""A rank as the hub sees it, in Python: speaks docs/wire-protocol.md over a real DEALER, with a
+real locked page.
 
-Why it exists: the hub's tests must not need the interceptor, and the protocol's page is checked from both sides. One client
-may be used by one thread at a time. Its host clock is an anchor and an offset, as the interceptor's.
+Why it exists: the hub's tests must not need the interceptor, and the protocol's page is checked
+from both sides. One client may be used by one thread at a time. Its host clock is an anchor and an
+offset, as the interceptor's.
 """
 
 import fcntl
@@ -14,9 +16,36 @@ from pathlib import Path
 import msgpack
 import zmq
 
-(ERROR, HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE, MEASURED, HOST) = range(15)
+(
+    ERROR,
+    HELLO,
+    SYNC,
+    QUERY,
+    TIMES,
+    COMM_INIT,
+    COMM_SPLIT,
+    COMM_FREE,
+    OPS,
+    FETCH,
+    LOOKUP,
+    NOTE,
+    BYE,
+    MEASURED,
+    HOST,
+) = range(15)
 REQUESTS = (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP)
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV = range(10)
+(
+    ALL_REDUCE,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    BROADCAST,
+    REDUCE,
+    ALL_TO_ALL,
+    GATHER,
+    SCATTER,
+    SEND,
+    RECV,
+) = range(10)
 FP32, BF16 = 7, 9
 SUM, PROD, MAX, MIN, AVG = range(5)
 
@@ -30,10 +59,20 @@ class HubError(Exception):
 
 
 class Client:
-    """One process of the job. `clock` is virtual nanoseconds since the last anchor plus that anchor's time."""
+    """One process of the job. `clock` is virtual nanoseconds since the last anchor plus that
+    anchor's time."""
 
-    def __init__(self, run_dir: Path, rank: int = 0, node: int = 0, timeout_ms: int = 20_000, world: int = -1,
-                 version: int = 1, leader: bool = False, **info) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        rank: int = 0,
+        node: int = 0,
+        timeout_ms: int = 20_000,
+        world: int = -1,
+        version: int = 1,
+        leader: bool = False,
+        **info,
+    ) -> None:
         opened.append(self)
         self.closed = False
         self.rank = rank
@@ -54,8 +93,21 @@ class Client:
         self.anchor, self.anchor_time, self.offset = 0, 0, 0
         self.stream = []
         self.replies = {}
-        self.send(HELLO, version, {"pid": os.getpid(), "rank": rank, "local_rank": rank, "world_size": world, "node": node,
-                                   "shm": self.name, "argv0": "test", "leader": int(leader), **info})
+        self.send(
+            HELLO,
+            version,
+            {
+                "pid": os.getpid(),
+                "rank": rank,
+                "local_rank": rank,
+                "world_size": world,
+                "node": node,
+                "shm": self.name,
+                "argv0": "test",
+                "leader": int(leader),
+                **info,
+            },
+        )
         self.welcome = msgpack.unpackb(self.socket.recv())
 
     # ---- transport
@@ -68,8 +120,8 @@ class Client:
         self.socket.send(msgpack.packb([kind, self.seq, *fields]))
 
     def look_busy(self) -> None:
-        """Until its next request is answered the hub takes this client for one that is about to act, however long a test's
-        own process sleeps."""
+        """Until its next request is answered the hub takes this client for one that is about to
+        act, however long a test's own process sleeps."""
         self.set_word(5, 1)
 
     def set_word(self, index: int, value: int) -> None:
@@ -103,7 +155,11 @@ class Client:
 
     def compute(self, ns: int) -> None:
         """A kernel on the stream: issued now, after what is there already."""
-        self.stream = [x for i in range(0, len(self.stream), 3) for x in (*self.stream[i : i + 2], self.stream[i + 2] + ns)]
+        self.stream = [
+            x
+            for i in range(0, len(self.stream), 3)
+            for x in (*self.stream[i : i + 2], self.stream[i + 2] + ns)
+        ]
         self.stream += [self.anchor, self.offset, ns]
 
     def anchored(self, node: int, time: int) -> None:
@@ -126,10 +182,22 @@ class Client:
     def sync(self, extra=None) -> int:
         return self.finish_sync(*self.start_sync(extra))
 
-    def start_init(self, uid: bytes, size: int, rank: int, device: int | None = None) -> tuple[int, int]:
+    def start_init(
+        self, uid: bytes, size: int, rank: int, device: int | None = None
+    ) -> tuple[int, int]:
         request, node = next(self.requests), next(self.nodes)
-        self.send(COMM_INIT, request, self.clock, {}, node, self.host_head(), uid, size, rank,
-                  rank if device is None else device)
+        self.send(
+            COMM_INIT,
+            request,
+            self.clock,
+            {},
+            node,
+            self.host_head(),
+            uid,
+            size,
+            rank,
+            rank if device is None else device,
+        )
         return request, node
 
     def finish_init(self, request: int, node: int) -> int:
@@ -151,9 +219,12 @@ class Client:
         return comm, rank, size
 
     def ops(self, comm: int, *ops, extra=None) -> int:
-        """One launch on the stream; each op is [kind, bytes, dtype, redop, peer, payload, flags]. Returns its node."""
+        """One launch on the stream; each op is [kind, bytes, dtype, redop, peer, payload, flags].
+        Returns its node."""
         node = next(self.nodes)
-        self.send(OPS, self.clock, extra or {}, comm, node, self.host_head() + self.stream, list(ops))
+        self.send(
+            OPS, self.clock, extra or {}, comm, node, self.host_head() + self.stream, list(ops)
+        )
         self.stream = [node, 0, 0]
         return node
 
@@ -170,7 +241,14 @@ class Client:
 
     def start_query(self, head: list, host_head: list | None = None) -> int:
         request = next(self.requests)
-        self.send(QUERY, request, self.clock, {}, head, self.host_head() if host_head is None else host_head)
+        self.send(
+            QUERY,
+            request,
+            self.clock,
+            {},
+            head,
+            self.host_head() if host_head is None else host_head,
+        )
         return request
 
     def query(self, head: list, host_head: list | None = None) -> int:
@@ -216,7 +294,10 @@ class Client:
 
 def form(clients, uid: bytes = b"u" * 128, devices=None) -> int:
     """All `clients` form one communicator in list order; the same number for every one."""
-    opened = [c.start_init(uid, len(clients), i, None if devices is None else devices[i]) for i, c in enumerate(clients)]
+    opened = [
+        c.start_init(uid, len(clients), i, None if devices is None else devices[i])
+        for i, c in enumerate(clients)
+    ]
     numbers = {c.finish_init(*o) for c, o in zip(clients, opened)}
     assert len(numbers) == 1
     return numbers.pop()

@@ -1,4 +1,5 @@
-"""Why it exists: every test of the hub talks to a real one, in its own process and run directory; this starts and ends it."""
+"""Why it exists: every test of the hub talks to a real one, in its own process and run directory;
+this starts and ends it."""
 
 import sys
 import tempfile

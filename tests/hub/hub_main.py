@@ -1,6 +1,8 @@
-"""The hub as it is, with kernel times that a test can foresee: 1,000 ns per element of the first field, source "law".
+"""The hub as it is, with kernel times that a test can foresee: 1,000 ns per element of the first
+field, source "law".
 
-Why it exists: the hub's tests are about messages and times, not about the database that ships with the project.
+Why it exists: the hub's tests are about messages and times, not about the database that ships with
+the project.
 """
 
 import sys
@@ -9,7 +11,8 @@ import phantora_ns.kernels
 
 
 class ForeseeableTimes:
-    """lookup: duration 1,000 ns + the number of fields, source 2, compute-bound when the kind is a GEMM."""
+    """lookup: duration 1,000 ns + the number of fields, source 2, compute-bound when the kind is a
+    GEMM."""
 
     def __init__(self, gpu, databases) -> None:
         self.asked = 0

@@ -34,7 +34,9 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         (folder / "ranks").mkdir()
-        graph = EventGraph(FlowSimulator(TOPOLOGY.capacities), CollectiveModel(TOPOLOGY, GPU), TOPOLOGY.capacities)
+        graph = EventGraph(
+            FlowSimulator(TOPOLOGY.capacities), CollectiveModel(TOPOLOGY, GPU), TOPOLOGY.capacities
+        )
         self.hub = Hub(folder, graph, NoTimes(), nodes=2, gpus_per_node=2, table_capacity=64)
         self.hub._internal_error = self.give_up
         self.folder = folder

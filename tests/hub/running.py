@@ -1,7 +1,7 @@
 """A hub in its own process, as the tests start and end it.
 
-Why it exists: not in conftest.py, because child processes that tests spawn import the tests by name, and `conftest` names
-many files.
+Why it exists: not in conftest.py, because child processes that tests spawn import the tests by
+name, and `conftest` names many files.
 """
 
 import json
@@ -42,12 +42,25 @@ def start_hub(run_dir: Path, main=("-m", "hub_main"), **options) -> RunningHub:
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     run_dir.mkdir(mode=0o700, exist_ok=True)
     (run_dir / "ranks").mkdir(exist_ok=True)
-    run = {"cluster": "h200-rail", "nodes": 2, "gpus_per_node": 4, "host_time": "none", "sync": "conservative",
-           "values": "auto", "databases": [], **options}
+    run = {
+        "cluster": "h200-rail",
+        "nodes": 2,
+        "gpus_per_node": 4,
+        "host_time": "none",
+        "sync": "conservative",
+        "values": "auto",
+        "databases": [],
+        **options,
+    }
     (run_dir / "run.json").write_text(json.dumps(run))
-    process = subprocess.Popen([sys.executable, *main, str(run_dir)], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, cwd=HERE.parent.parent,
-                               env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
+    process = subprocess.Popen(
+        [sys.executable, *main, str(run_dir)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=HERE.parent.parent,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
     if process.stdout.readline() != "ready\n":
         _, stderr = process.communicate(timeout=20)
         raise AssertionError(f"the hub did not start: {stderr}")

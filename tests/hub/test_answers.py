@@ -1,4 +1,5 @@
-"""What the hub answers and when: rendezvous, splits, queries in simulated time, conservative release, errors of the job."""
+"""What the hub answers and when: rendezvous, splits, queries in simulated time, conservative
+release, errors of the job."""
 
 import pytest
 import zmq
@@ -38,10 +39,20 @@ def test_splits_order_members_by_key_then_rank(hub):
     opened = [c.start_split(comm, color, key) for c, (color, key) in zip(clients, wishes)]
     found = [c.finish_split(*o) for c, o in zip(clients, opened)]
     evens, odds = found[0][0], found[1][0]
-    assert found == [(evens, 2, 3), (odds, 0, 2), (evens, 0, 3), (odds, 1, 2), (evens, 1, 3), (-1, -1, 0)]
+    assert found == [
+        (evens, 2, 3),
+        (odds, 0, 2),
+        (evens, 0, 3),
+        (odds, 1, 2),
+        (evens, 1, 3),
+        (-1, -1, 0),
+    ]
     assert len({comm, evens, odds}) == 3
     # the parts work: a reduction over each
-    nodes = [c.ops(found[i][0], [ALL_REDUCE, 4, 2, SUM, -1, (i + 1).to_bytes(4, "little"), 1]) for i, c in enumerate(clients[:5])]
+    nodes = [
+        c.ops(found[i][0], [ALL_REDUCE, 4, 2, SUM, -1, (i + 1).to_bytes(4, "little"), 1])
+        for i, c in enumerate(clients[:5])
+    ]
     assert [int.from_bytes(c.fetch(n), "little") for c, n in zip(clients, nodes)] == [9, 6, 9, 6, 9]
 
 
@@ -49,7 +60,9 @@ def test_two_ranks_on_one_gpu_are_the_jobs_error(hub):
     clients = ranks(hub, 2)
     opened = [c.start_init(b"x", 2, i, device=3) for i, c in enumerate(clients)]
     for client, (request, _) in zip(clients, opened):
-        with pytest.raises(HubError, match="share a GPU.*rank 0 on node 0 device 3.*rank 1 on node 0 device 3"):
+        with pytest.raises(
+            HubError, match="share a GPU.*rank 0 on node 0 device 3.*rank 1 on node 0 device 3"
+        ):
             client.wait(request)
 
 
@@ -76,13 +89,19 @@ def test_messages_of_unequal_size_are_a_mismatch(hub):
     comm = form([a, b])
     a.ops(comm, [SEND, 64, FP32, -1, 1, None, 0])
     b.ops(comm, [RECV, 128, FP32, -1, 0, None, 0])
-    with pytest.raises(HubError, match=r"rank 0 calls send\(64 bytes, fp32\), rank 1 calls recv\(128 bytes"):
+    with pytest.raises(
+        HubError, match=r"rank 0 calls send\(64 bytes, fp32\), rank 1 calls recv\(128 bytes"
+    ):
         b.sync()
 
 
 def test_a_running_rank_holds_back_what_it_can_still_change(hub):
-    """Two pairs share the rail between their servers. The first pair's answer waits until the second can no longer meet it."""
-    clients = [Client(hub.run_dir, rank, node, timeout_ms=20_000) for rank, node in ((0, 0), (1, 1), (2, 0), (3, 1))]
+    """Two pairs share the rail between their servers. The first pair's answer waits until the
+    second can no longer meet it."""
+    clients = [
+        Client(hub.run_dir, rank, node, timeout_ms=20_000)
+        for rank, node in ((0, 0), (1, 1), (2, 0), (3, 1))
+    ]
     first = form([clients[0], clients[1]], b"first", [0, 0])
     second = form([clients[2], clients[3]], b"second", [0, 0])
     for client in clients[2:]:
@@ -105,9 +124,16 @@ def test_a_running_rank_holds_back_what_it_can_still_change(hub):
 
 
 def contended_pairs(hub, advance_first):
-    """Two pairs share a rail; the second acts 50 us later. Returns what each of the four was told, and hub.json."""
-    clients = [Client(hub.run_dir, rank, node, timeout_ms=20_000) for rank, node in ((0, 0), (1, 1), (2, 0), (3, 1))]
-    first, second = form([clients[0], clients[1]], b"first", [0, 0]), form([clients[2], clients[3]], b"second", [0, 0])
+    """Two pairs share a rail; the second acts 50 us later. Returns what each of the four was told,
+    and hub.json."""
+    clients = [
+        Client(hub.run_dir, rank, node, timeout_ms=20_000)
+        for rank, node in ((0, 0), (1, 1), (2, 0), (3, 1))
+    ]
+    first, second = (
+        form([clients[0], clients[1]], b"first", [0, 0]),
+        form([clients[2], clients[3]], b"second", [0, 0]),
+    )
     told = {}
     for pair, comm, start_ns in ((clients[:2], first, 0), (clients[2:], second, 50_000)):
         for client in pair:
@@ -137,7 +163,10 @@ def test_contended_times_do_not_depend_on_who_comes_first(hub_of):
     for order in ((0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)):
         hub = hub_of()
         clients = [Client(hub.run_dir, rank, rank % 2) for rank in range(4)]
-        comms = {0: form([clients[0], clients[1]], b"a", [0, 0]), 2: form([clients[2], clients[3]], b"b", [0, 0])}
+        comms = {
+            0: form([clients[0], clients[1]], b"a", [0, 0]),
+            2: form([clients[2], clients[3]], b"b", [0, 0]),
+        }
         for client in clients[2:]:
             client.advance(40_000)
         for client in clients:
@@ -147,7 +176,9 @@ def test_contended_times_do_not_depend_on_who_comes_first(hub_of):
             for _ in range(3):
                 clients[i].all_reduce(comms[i // 2 * 2], 4 << 20)
             syncs[i] = clients[i].start_sync()
-            clients[i].lookup(1, 4, ["nop", []])  # the hub has handled all of it before the next rank says anything
+            clients[i].lookup(
+                1, 4, ["nop", []]
+            )  # the hub has handled all of it before the next rank says anything
         found.append([clients[i].finish_sync(*syncs[i]) for i in range(4)])
         assert hub.stop()["revised"] == 0
     assert found[0] == found[1] == found[2]
@@ -169,7 +200,8 @@ def test_queries_are_decided_in_simulated_time(hub):
 
 
 def test_a_query_of_what_nobody_else_has_started_does_not_wait_for_ever(hub):
-    """The other member only comes after the caller's clock has gone on: not ready is the only answer."""
+    """The other member only comes after the caller's clock has gone on: not ready is the only
+    answer."""
     a, b = ranks(hub, 2)
     comm = form([a, b])
     node = a.all_reduce(comm, 1 << 20)
@@ -188,7 +220,10 @@ def test_a_watcher_is_told_what_is_known_now(hub):
     b.all_reduce(comm, 1 << 20)
     b.lookup(1, 4, ["nop", []])
     told = a.query([node, 0, 0], [])  # its end is known, though nobody has reached it
-    both = a.start_sync(), b.start_sync()  # each synchronises its stream, which ends with the all-reduce
+    both = (
+        a.start_sync(),
+        b.start_sync(),
+    )  # each synchronises its stream, which ends with the all-reduce
     assert [a.finish_sync(*both[0]), b.finish_sync(*both[1])] == [told - 1] * 2
 
 
@@ -198,7 +233,10 @@ def test_values_of_every_kind(hub):
     comm = form(clients)
 
     def run(kind, payloads, count, peer=-1, wanted=(0, 1, 2)):
-        nodes = [c.ops(comm, [kind, count, 1, -1, peer, p, int(i in wanted)]) for i, (c, p) in enumerate(zip(clients, payloads))]
+        nodes = [
+            c.ops(comm, [kind, count, 1, -1, peer, p, int(i in wanted)])
+            for i, (c, p) in enumerate(zip(clients, payloads))
+        ]
         return [c.fetch(n) if i in wanted else None for i, (c, n) in enumerate(zip(clients, nodes))]
 
     own = [bytes([r + 1]) * 2 for r in range(3)]
@@ -212,8 +250,12 @@ def test_values_of_every_kind(hub):
     assert run(SCATTER, [whole[0], None, None], 1, 0) == [b"\0", b"\1", b"\2"]
     assert run(REDUCE_SCATTER, whole, 1, wanted=()) == [None] * 3
     # a ring of sends and receives in one launch
-    nodes = [c.ops(comm, [SEND, 2, 1, -1, (i + 1) % 3, own[i], 0], [RECV, 2, 1, -1, (i - 1) % 3, None, 1])
-             for i, c in enumerate(clients)]
+    nodes = [
+        c.ops(
+            comm, [SEND, 2, 1, -1, (i + 1) % 3, own[i], 0], [RECV, 2, 1, -1, (i - 1) % 3, None, 1]
+        )
+        for i, c in enumerate(clients)
+    ]
     assert [c.fetch(n, 1) for c, n in zip(clients, nodes)] == [own[2], own[0], own[1]]
 
 
@@ -254,7 +296,9 @@ def test_lookups_and_notes(hub):
     drag_permille = answer[4]  # by the tiles of the product, from the GPU model
     assert drag_permille > 0
     context, parameters = ["aten::add", 1, 2, [[1]]], b"\1"
-    assert client.lookup(78, 0, ["k", *[1] * 10, b"", context, parameters])[2] == 1112  # those two are not fields
+    assert (
+        client.lookup(78, 0, ["k", *[1] * 10, b"", context, parameters])[2] == 1112
+    )  # those two are not fields
     client.note("unsupported", "cudaFoo")
     client.note("unsupported", "cudaFoo")
     client.note("guess", "something")
@@ -264,7 +308,9 @@ def test_lookups_and_notes(hub):
     table = (hub.run_dir / "kernels.tbl").read_bytes()
     assert int.from_bytes(table[24:32], "little") == 2
     slot = table[64 + 77 * 32 : 64 + 78 * 32]
-    assert [int.from_bytes(slot[i:j], "little") for i, j in ((0, 8), (8, 16), (16, 20), (20, 24))] == [77, 1016, 2, drag_permille]
+    assert [
+        int.from_bytes(slot[i:j], "little") for i, j in ((0, 8), (8, 16), (16, 20), (20, 24))
+    ] == [77, 1016, 2, drag_permille]
 
 
 def test_a_request_that_makes_no_sense_is_answered_with_an_error(hub):

@@ -1,7 +1,9 @@
-"""Kernel times that simulated ranks wait for while a leader may measure them, and what happens when it cannot.
+"""Kernel times that simulated ranks wait for while a leader may measure them, and what happens when
+it cannot.
 
-The leader here is a client that says it is one; the other ranks are clients of the same process, so that a client which has
-asked for nothing counts as idle once this process sleeps, unless it looks busy.
+The leader here is a client that says it is one; the other ranks are clients of the same process, so
+that a client which has asked for nothing counts as idle once this process sleeps, unless it looks
+busy.
 """
 
 import fcntl
@@ -43,7 +45,8 @@ def told(client: Client, request: int) -> tuple[int, int]:
 
 
 def held(client: Client, request: int, through: Client) -> bool:
-    """Whether the hub has not answered, judged after a round trip of `through`, which looks busy from then on."""
+    """Whether the hub has not answered, judged after a round trip of `through`, which looks busy
+    from then on."""
     through.query([0, 0, 0], [])
     through.look_busy()
     while client.socket.poll(0):
@@ -55,7 +58,12 @@ def held(client: Client, request: int, through: Client) -> bool:
 @pytest.fixture
 def hub(short_dir):
     """A hub whose rank 0 is to lead, with the real kernel times and no database."""
-    running = start_hub(short_dir / "run", main=("-m", "phantora_ns.hub"), leader=0, recording={"gpu": "h200", "rank": "0"})
+    running = start_hub(
+        short_dir / "run",
+        main=("-m", "phantora_ns.hub"),
+        leader=0,
+        recording={"gpu": "h200", "rank": "0"},
+    )
     yield running
     running.close()
 
@@ -86,7 +94,12 @@ def test_a_rank_waits_for_the_leaders_measurement(hub):
     assert told(rank, request) == (4321, EXACT)
     assert table_entry(hub, "gelu")[:2] == (4321, EXACT)
     leading = hub.stop()["leading"]
-    assert (leading["leader"], leading["led"], leading["awaited"], leading["estimated_after_waiting"]) == (0, [0], 1, {})
+    assert (
+        leading["leader"],
+        leading["led"],
+        leading["awaited"],
+        leading["estimated_after_waiting"],
+    ) == (0, [0], 1, {})
     assert (leading["unmeasured_ranks"], leading["samples"]) == ([], 1)
     with Database.open(hub.run_dir / "recording.sqlite") as database:
         assert database.exact(encode(0, kernel("gelu"))) == 4321
@@ -101,10 +114,21 @@ def test_nobody_waits_for_a_leader_that_only_records_its_host(hub):
     assert told(rank, early)[1] != EXACT
     assert told(rank, ask(rank, "tanh"))[1] != EXACT
     assert leader.lookup(key("relu"), 0, [*kernel("relu"), None, b""])[3] != EXACT
-    leader.host_costs({"score": 1e6, "calls": [["launch", 10, 3000, 2900]], "sites": [[1, 0, "launch", 10, 500, 400]]})
+    leader.host_costs(
+        {
+            "score": 1e6,
+            "calls": [["launch", 10, 3000, 2900]],
+            "sites": [[1, 0, "launch", 10, 500, 400]],
+        }
+    )
     rank.query([0, 0, 0], [])
     leading = hub.stop()["leading"]
-    assert (leading["led"], leading["awaited"], leading["samples"], leading["host_recorded"]) == ([0], 1, 0, True)
+    assert (leading["led"], leading["awaited"], leading["samples"], leading["host_recorded"]) == (
+        [0],
+        1,
+        0,
+        True,
+    )
     with Database.open(hub.run_dir / "recording.sqlite") as database:
         assert database.host_calls()["launch"].mean_ns == 3000
 
@@ -117,7 +141,10 @@ def test_what_a_leader_does_not_tell_of_its_host_others_may(hub):
     leader.query([0, 0, 0], [])
     assert hub.stop()["leading"]["host_recorded"] is False
     with Database.open(hub.run_dir / "recording.sqlite") as database:
-        assert database.host_numbers().score == 1e6 and database.host_numbers().times["latency"].mean_ns == 4000
+        assert (
+            database.host_numbers().score == 1e6
+            and database.host_numbers().times["latency"].mean_ns == 4000
+        )
         assert [site.mean_ns for site in database.host_sites()] == [500]
 
 
@@ -129,7 +156,9 @@ def test_later_samples_replace_the_first_and_are_announced(hub):
     assert told(rank, ask(rank, "gelu")) == (9000, EXACT)
     before = table_entry(hub, "gelu")[2]
     leader.measured([0, kernel("gelu"), None, [4100, 4000, 4200]])
-    assert leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[2] == 4100  # two clients' messages have no order
+    assert (
+        leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[2] == 4100
+    )  # two clients' messages have no order
     assert told(rank, ask(rank, "gelu")) == (4100, EXACT)
     assert table_entry(hub, "gelu") == (4100, EXACT, before + 1)
 
@@ -149,14 +178,20 @@ def test_nobody_waits_for_what_the_leader_could_not_measure(hub):
     leader.look_busy()
     waiting, other = ask(first, "gelu"), ask(first, "tanh")
     leader.look_busy()
-    assert leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[3] != EXACT  # after trying, as a leader does
+    assert (
+        leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[3] != EXACT
+    )  # after trying, as a leader does
     leader.look_busy()
     assert told(first, waiting)[1] != EXACT
     assert told(second, ask(second, "gelu"))[1] != EXACT
     leader.measured([0, kernel("tanh"), None, []])  # the other way to say it
     assert told(first, other)[1] != EXACT
     leading = hub.stop()["leading"]
-    assert leading["estimated_after_waiting"] == {"1": 2} and leading["unmeasured_ranks"] == [0, 1, 2]
+    assert leading["estimated_after_waiting"] == {"1": 2} and leading["unmeasured_ranks"] == [
+        0,
+        1,
+        2,
+    ]
     assert leading["unmeasured_signatures"] == 2
 
 
@@ -174,7 +209,8 @@ def test_a_leader_that_leaves_lets_the_others_go(hub, how):
 
 
 def test_a_leader_that_waits_for_the_asking_rank_cannot_measure(hub):
-    """Rank 0 waits for the end of an all-reduce that rank 1 reaches only after a kernel of its own."""
+    """Rank 0 waits for the end of an all-reduce that rank 1 reaches only after a kernel of its
+    own."""
     leader, rank = clients = job(hub, 2)
     comm = form(clients)
     leader.all_reduce(comm, SIZE)
@@ -188,7 +224,8 @@ def test_a_leader_that_waits_for_the_asking_rank_cannot_measure(hub):
 
 
 def test_only_the_rank_that_holds_the_others_up_gets_an_estimate(hub):
-    """Ranks 1 and 2 wait for different kernels; the leader needs rank 1 only, and then measures what rank 2 waits for."""
+    """Ranks 1 and 2 wait for different kernels; the leader needs rank 1 only, and then measures
+    what rank 2 waits for."""
     leader, first, second = clients = job(hub, 3)
     comm = form(clients[:2])
     leader.all_reduce(comm, SIZE)
@@ -203,7 +240,8 @@ def test_only_the_rank_that_holds_the_others_up_gets_an_estimate(hub):
 
 
 def test_a_rank_that_still_runs_may_free_the_leader(hub):
-    """The leader waits for rank 2, which works: nothing is estimated for rank 1 until rank 2 has come."""
+    """The leader waits for rank 2, which works: nothing is estimated for rank 1 until rank 2 has
+    come."""
     leader, waiting, working = job(hub, 3)
     comm = form([leader, working])
     leader.all_reduce(comm, SIZE)
@@ -221,8 +259,9 @@ def test_a_rank_that_still_runs_may_free_the_leader(hub):
 
 
 def test_an_answer_that_only_a_held_rank_keeps_back_is_told_to_the_leader(hub):
-    """Both have all-reduced; rank 1 goes on first and asks, at a clock before the time that the leader waits for. The leader is
-    told that time, measures, and nothing has to be estimated or moved."""
+    """Both have all-reduced; rank 1 goes on first and asks, at a clock before the time that the
+    leader waits for. The leader is told that time, measures, and nothing has to be estimated or
+    moved."""
     leader, rank = clients = job(hub, 2)
     comm = form(clients)
     leader.compute(50_000)
@@ -236,12 +275,15 @@ def test_an_answer_that_only_a_held_rank_keeps_back_is_told_to_the_leader(hub):
     sync = leader.start_sync()
     assert rank.sync() == leader.finish_sync(*sync) > end
     result = hub.stop()
-    assert result["leading"]["estimated_after_waiting"] == {} and (result["revised"], result["late"]) == (0, 0)
+    assert result["leading"]["estimated_after_waiting"] == {} and (
+        result["revised"],
+        result["late"],
+    ) == (0, 0)
 
 
 def test_what_a_held_rank_does_later_counts_in_the_past_of_what_was_told(hub):
-    """The leader is told the end of an all-reduce; a rank that was held then starts a flow before it, over the same link: all is
-    timed anew, and the told time that moved is counted."""
+    """The leader is told the end of an all-reduce; a rank that was held then starts a flow before
+    it, over the same link: all is timed anew, and the told time that moved is counted."""
     clients = job(hub, 4)
     leader = clients[0]
     first, second = form(clients[:2], b"a" * 128), form(clients[2:], b"b" * 128)
@@ -265,7 +307,8 @@ def test_what_a_held_rank_does_later_counts_in_the_past_of_what_was_told(hub):
 
 
 def test_ranks_that_have_not_come_may_free_the_leader(hub):
-    """The leader waits for rank 2, which still imports torch: nothing is estimated for rank 1 because of that."""
+    """The leader waits for rank 2, which still imports torch: nothing is estimated for rank 1
+    because of that."""
     leader, waiting = (Client(hub.run_dir, rank, 0, world=3, leader=rank == 0) for rank in range(2))
     start = leader.start_init(b"u", 2, 0)
     request = ask(waiting, "gelu")
@@ -278,7 +321,8 @@ def test_ranks_that_have_not_come_may_free_the_leader(hub):
 
 
 def test_a_leader_whose_gpu_waits_for_values_of_others_is_stuck(hub):
-    """It spins on its GPU, which waits for what the other rank puts into a collective after the kernel that it asks about."""
+    """It spins on its GPU, which waits for what the other rank puts into a collective after the
+    kernel that it asks about."""
     leader, rank = clients = job(hub, 2)
     comm = form(clients)
     node = leader.ops(comm, [ALL_REDUCE, 4, FP32, SUM, -1, b"\0\0\x80?", 1])
@@ -356,8 +400,15 @@ def test_without_a_leader_nobody_waits(short_dir):
 def test_only_leaders_measure_and_only_times(hub):
     leader, rank = job(hub, 2)
     rank.measured([0, kernel("gelu"), None, [1]])
-    for wrong in ([0, kernel("gelu"), None], [0, "gelu", None, [1]], [0, kernel("gelu"), 3, [1]], [0, kernel("gelu"), None, [0]],
-                  [0, kernel("gelu"), None, [1.5]], [0, kernel("gelu"), None, [-5]], ["0", kernel("gelu"), None, [1]]):
+    for wrong in (
+        [0, kernel("gelu"), None],
+        [0, "gelu", None, [1]],
+        [0, kernel("gelu"), 3, [1]],
+        [0, kernel("gelu"), None, [0]],
+        [0, kernel("gelu"), None, [1.5]],
+        [0, kernel("gelu"), None, [-5]],
+        ["0", kernel("gelu"), None, [1]],
+    ):
         leader.measured(wrong)
     leader.send(MEASURED, 0, {})
     leader.send(HOST, 0, [])
@@ -376,7 +427,9 @@ def test_what_has_come_survives_the_hubs_death(hub):
     hub.process.wait()
     with Database.open(hub.run_dir / "recording.sqlite") as database:
         found = [database.exact(encode(0, kernel(f"k{i}"))) for i in range(100)]
-    assert found[:50] == list(range(100, 150))  # a commit every 500 samples; later ones may have waited for their second
+    assert found[:50] == list(
+        range(100, 150)
+    )  # a commit every 500 samples; later ones may have waited for their second
 
 
 def test_a_recording_that_cannot_be_written_costs_the_recording_only(hub):
@@ -390,8 +443,16 @@ def test_a_recording_that_cannot_be_written_costs_the_recording_only(hub):
 
 def test_a_leaders_word_about_its_host_counts_more(tmp_path):
     none = [0, 0, 0]
-    costs = [{"score": 1000.0, "calls": [["launch", 5, 2000.0 + n, 1900.0]], "sites": [], "latency": none, "gap": none}
-             for n in range(4)]
+    costs = [
+        {
+            "score": 1000.0,
+            "calls": [["launch", 5, 2000.0 + n, 1900.0]],
+            "sites": [],
+            "latency": none,
+            "gap": none,
+        }
+        for n in range(4)
+    ]
     recorder = Recorder(tmp_path / FILE, {"gpu": "h200"})
     recorder.host(costs[1], leads=False)
     recorder.host(costs[2], leads=True)

@@ -1,4 +1,5 @@
-"""Why it exists: whatever a client sends, the hub counts it and goes on; never a traceback, never a wrong turn of the graph."""
+"""Why it exists: whatever a client sends, the hub counts it and goes on; never a traceback, never a
+wrong turn of the graph."""
 
 import itertools
 import random
@@ -17,6 +18,7 @@ def benches():
     """Makes benches, each in a folder of its own."""
     made = []
     with tempfile.TemporaryDirectory(prefix="ph-") as folder:
+
         def make() -> Bench:
             (Path(folder) / str(len(made))).mkdir()
             made.append(Bench(Path(folder) / str(len(made))))
@@ -26,14 +28,23 @@ def benches():
 
 
 junk = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=4) | st.binary(max_size=4),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6) | st.integers(0, 3), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=4)
+    | st.binary(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=6) | st.integers(0, 3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 class Fuzzer:
-    """Random messages of four clients, from small pools of numbers so that they often name something that exists."""
+    """Random messages of four clients, from small pools of numbers so that they often name
+    something that exists."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -48,14 +59,26 @@ class Fuzzer:
         """Any value that msgpack can hold."""
         pick = self.rng.randrange(9)
         simple = [None, True, -1, 2**63, 1.5, "x", b"y", [], {}]
-        return [self.junk(), self.junk()] if pick == 7 else {"nodes": self.junk()} if pick == 8 else simple[pick]
+        return (
+            [self.junk(), self.junk()]
+            if pick == 7
+            else {"nodes": self.junk()}
+            if pick == 8
+            else simple[pick]
+        )
 
     def time(self) -> int:
         return self.pick([0, 1, 5, 100, 3_000, 70_000], 2**55, 2**63, -1, share=0.01)
 
     def head(self, who: int) -> list:
-        entries = [(self.pick([0, *range(max(0, self.made[who] - 4), self.made[who] + 1)], 99), self.time(), self.time())
-                   for _ in range(self.pick([1, 1, 2], 0))]
+        entries = [
+            (
+                self.pick([0, *range(max(0, self.made[who] - 4), self.made[who] + 1)], 99),
+                self.time(),
+                self.time(),
+            )
+            for _ in range(self.pick([1, 1, 2], 0))
+        ]
         return [x for entry in entries for x in entry]
 
     def fresh(self, who: int) -> int:
@@ -68,17 +91,33 @@ class Fuzzer:
         if self.rng.random() < 0.8:
             return {}
         nodes = [[self.fresh(who), self.head(who)] for _ in range(self.rng.randrange(3))]
-        stalls = [[self.pick([0, 1], -7), self.head(who), self.head(who)] for _ in range(self.rng.randrange(2))]
-        return {key: self.junk() if self.rng.random() < 0.05 else value
-                for key, value in {"nodes": nodes, "stalls": stalls, "keep": max(0, self.made[who] - 6)}.items()
-                if self.rng.random() < 0.6}
+        stalls = [
+            [self.pick([0, 1], -7), self.head(who), self.head(who)]
+            for _ in range(self.rng.randrange(2))
+        ]
+        return {
+            key: self.junk() if self.rng.random() < 0.05 else value
+            for key, value in {
+                "nodes": nodes,
+                "stalls": stalls,
+                "keep": max(0, self.made[who] - 6),
+            }.items()
+            if self.rng.random() < 0.6
+        }
 
     def op(self) -> list:
         count = self.pick([4], 8, 0, 2**55, 1 << 20, share=0.1)
         payload = self.pick([None, bytes(count % 64), bytes(2 * count % 64)], b"", b"123")
         kind = self.pick([0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 9], -1, 10)
-        return [kind, count, self.pick([7], 9, 0, 10, 12, share=0.2), self.pick([0], 1, 4, -1), self.pick([0, 1], -1, 2), payload,
-                self.rng.randrange(2)]
+        return [
+            kind,
+            count,
+            self.pick([7], 9, 0, 10, 12, share=0.2),
+            self.pick([0], 1, 4, -1),
+            self.pick([0, 1], -1, 2),
+            payload,
+            self.rng.randrange(2),
+        ]
 
     def fields(self, kind: int, who: int) -> list:
         number, time = next(self.requests), self.time()
@@ -93,9 +132,28 @@ class Fuzzer:
             return [number, time, self.extra(who), [self.head(who), self.head(who)]]
         if kind == 5:
             uid, size = self.pick([b"a", b"b"]), self.pick([2], 1, 3, 0)
-            return [number, time, self.extra(who), self.fresh(who), self.head(who), uid, size, who % 2, who % 2]
+            return [
+                number,
+                time,
+                self.extra(who),
+                self.fresh(who),
+                self.head(who),
+                uid,
+                size,
+                who % 2,
+                who % 2,
+            ]
         if kind == 6:
-            return [number, time, {}, self.fresh(who), self.head(who), comm, self.pick([0, -1]), self.pick([0, 1])]
+            return [
+                number,
+                time,
+                {},
+                self.fresh(who),
+                self.head(who),
+                comm,
+                self.pick([0, -1]),
+                self.pick([0, 1]),
+            ]
         if kind == 7:
             return [time, comm]
         if kind == 8:
@@ -104,13 +162,20 @@ class Fuzzer:
         if kind == 9:
             return [number, time, self.made[who], self.pick([0, 1])]
         if kind == 10:
-            return [number, time, self.pick([1, 2, 2**64 - 1], 0), self.pick([0, 1, 4]), [self.junk()] * self.pick([13, 2])]
+            return [
+                number,
+                time,
+                self.pick([1, 2, 2**64 - 1], 0),
+                self.pick([0, 1, 4]),
+                [self.junk()] * self.pick([13, 2]),
+            ]
         if kind == 11:
             return [time, self.pick(["unsupported", "guess", "odd"]), "text"]
         return [time]
 
     def message(self) -> tuple[int, bytes]:
-        """(client, frame): mostly well formed; now and then a field, a sequence number or the whole frame is junk."""
+        """(client, frame): mostly well formed; now and then a field, a sequence number or the whole
+        frame is junk."""
         who = self.pick([0, 1], 2, 3, share=0.2)
         if self.rng.random() < 0.02:
             return who, self.rng.randbytes(self.rng.randrange(30))
@@ -138,7 +203,12 @@ def test_nothing_that_is_sent_breaks_the_hub(benches, seed, length):
     for rank in range(4):
         identity = b"client%d" % rank
         bench.hello(identity, rank)
-        bench.hub.handle(identity, msgpack.packb([5, 2, 1, 0, {}, 1, [0, 0, 0], b"u%d" % (rank // 2), 2, rank % 2, rank % 2]))
+        bench.hub.handle(
+            identity,
+            msgpack.packb(
+                [5, 2, 1, 0, {}, 1, [0, 0, 0], b"u%d" % (rank // 2), 2, rank % 2, rank % 2]
+            ),
+        )
     bench.hub.settle()
     assert len(bench.hub.outbox) == 8
     fuzzer = Fuzzer(random.Random(seed))
@@ -149,7 +219,11 @@ def test_nothing_that_is_sent_breaks_the_hub(benches, seed, length):
     bench.close()
 
 
-@given(sent=st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=60) | junk.map(msgpack.packb)), max_size=20))
+@given(
+    sent=st.lists(
+        st.tuples(st.integers(0, 3), st.binary(max_size=60) | junk.map(msgpack.packb)), max_size=20
+    )
+)
 @settings(max_examples=100, deadline=None)
 def test_bytes_that_are_no_messages_are_counted(benches, sent):
     bench = benches()

@@ -1,4 +1,5 @@
-"""Ranks that are not there in one way or another: asleep in a socket, busy, dead, never come. None may stop the others."""
+"""Ranks that are not there in one way or another: asleep in a socket, busy, dead, never come. None
+may stop the others."""
 
 import multiprocessing
 import os
@@ -12,7 +13,8 @@ SIZE = 1 << 20
 
 
 def sleeper(run_dir, pipe):
-    """A rank on another server's rail that connects, then waits in a read, as for a store or a lock."""
+    """A rank on another server's rail that connects, then waits in a read, as for a store or a
+    lock."""
     client = Client(run_dir, 2, 0)
     pipe.send("here")
     pipe.recv()
@@ -20,7 +22,8 @@ def sleeper(run_dir, pipe):
 
 
 def worker(run_dir, pipe):
-    """A rank that computes on the CPU until it is told to stop: it still may do anything at its clock."""
+    """A rank that computes on the CPU until it is told to stop: it still may do anything at its
+    clock."""
     client = Client(run_dir, 2, 0)
     pipe.send("here")
     while not pipe.poll(0):
@@ -66,7 +69,9 @@ def pair(hub):
 def test_an_idle_rank_is_left_out(hub, other):
     other(sleeper)
     clients, syncs = pair(hub)
-    times = [client.finish_sync(*sync) for client, sync in zip(clients, syncs)]  # would time out otherwise
+    times = [
+        client.finish_sync(*sync) for client, sync in zip(clients, syncs)
+    ]  # would time out otherwise
     assert times[0] == times[1] > 5_000
     assert hub.stop()["revised"] == 0
 
@@ -92,14 +97,17 @@ def test_a_killed_rank_is_left_out(hub, other):
 
 
 def test_an_idle_rank_that_wakes_up_revises_what_was_told(hub, other):
-    """It had a flow in the past of an answer. The times are told as revised, and the rest goes on."""
+    """It had a flow in the past of an answer. The times are told as revised, and the rest goes
+    on."""
     clients = [Client(hub.run_dir, rank, rank % 2) for rank in range(4)]
     first = form(clients[:2], b"first", [0, 0])
     second = form(clients[2:], b"second", [0, 0])
     for client in clients[:2]:
         client.all_reduce(first, 8 * SIZE)
     syncs = [client.start_sync() for client in clients[:2]]
-    told = [client.finish_sync(*sync) for client, sync in zip(clients, syncs)]  # this process sleeps: all look idle
+    told = [
+        client.finish_sync(*sync) for client, sync in zip(clients, syncs)
+    ]  # this process sleeps: all look idle
     for client in clients[2:]:
         client.all_reduce(second, 8 * SIZE)
     later = [client.start_sync() for client in clients[2:]]
@@ -108,7 +116,8 @@ def test_an_idle_rank_that_wakes_up_revises_what_was_told(hub, other):
 
 
 def test_ranks_that_wait_for_one_another_do_not_hold_back_a_third(hub):
-    """Two ranks in rendezvous whose other members have not come, and one that only needs itself and a partner."""
+    """Two ranks in rendezvous whose other members have not come, and one that only needs itself and
+    a partner."""
     clients = [Client(hub.run_dir, rank, rank % 2) for rank in range(4)]
     clients[2].start_init(b"never-a", 2, 0, 1)
     clients[3].start_init(b"never-b", 2, 0, 1)

@@ -1,4 +1,5 @@
-"""A synthetic FSDP job by real processes, in whatever order the machine runs them: its times repeat to the nanosecond."""
+"""A synthetic FSDP job by real processes, in whatever order the machine runs them: its times repeat
+to the nanosecond."""
 
 import multiprocessing
 import random
@@ -10,7 +11,8 @@ RANKS, PER_NODE, LAYERS, STEPS = 8, 4, 4, 5
 
 
 def train(run_dir, rank, seed, pipe):
-    """One rank: tensor-parallel pairs inside a server, sharded data parallelism across all; times of its steps."""
+    """One rank: tensor-parallel pairs inside a server, sharded data parallelism across all; times
+    of its steps."""
     rng = random.Random(seed * 1000 + rank)  # decides only when the process dawdles in real time
     client = Client(run_dir, rank, rank // PER_NODE, timeout_ms=60_000, world=RANKS)
     world = client.init(b"world", RANKS, rank, rank % PER_NODE)
@@ -66,7 +68,12 @@ def test_the_same_job_three_times(hub_of):
     assert all(other == times for other, _ in found[1:])
     assert all(earlier < later for rank in times for earlier, later in zip(rank, rank[1:]))
     for other in (result, *[r for _, r in found]):
-        assert other["simulated_ns"] >= max(times[0]) and other["bad_messages"] == 0 and other["errors"] == []
-        assert sorted((c["rank"], c["node"], c["device"], c["comm_ns"]) for c in other["clients"]) == sorted(
-            (c["rank"], c["node"], c["device"], c["comm_ns"]) for c in result["clients"])
+        assert (
+            other["simulated_ns"] >= max(times[0])
+            and other["bad_messages"] == 0
+            and other["errors"] == []
+        )
+        assert sorted(
+            (c["rank"], c["node"], c["device"], c["comm_ns"]) for c in other["clients"]
+        ) == sorted((c["rank"], c["node"], c["device"], c["comm_ns"]) for c in result["clients"])
     assert {other["revised"] for _, other in found} == {0}

@@ -14,7 +14,9 @@ def find(data: bytes, key: int):
     assert (magic, version) == (0x50484E534B524E4C, 1)
     index = key & (capacity - 1)
     while True:
-        found, duration, source, klass = struct.unpack_from("<QQII", data, HEADER_BYTES + index * SLOT_BYTES)
+        found, duration, source, klass = struct.unpack_from(
+            "<QQII", data, HEADER_BYTES + index * SLOT_BYTES
+        )
         if found == key:
             return duration, source, klass
         if found == 0:
@@ -31,8 +33,13 @@ def table(tmp_path):
 
 def test_what_is_put_is_found_and_the_table_never_fills_up(table, tmp_path):
     rng = random.Random(1)
-    keys = [rng.choice([5, 69, 133, 2**64 - 1]) + 64 * rng.randrange(2**50) & 2**64 - 1 for _ in range(90)]
-    stored = {key: (key % 10_007, 3, key & 1) for key in keys if table.put(key, key % 10_007, 3, key & 1)}
+    keys = [
+        rng.choice([5, 69, 133, 2**64 - 1]) + 64 * rng.randrange(2**50) & 2**64 - 1
+        for _ in range(90)
+    ]
+    stored = {
+        key: (key % 10_007, 3, key & 1) for key in keys if table.put(key, key % 10_007, 3, key & 1)
+    }
     data = (tmp_path / "kernels.tbl").read_bytes()
     assert len(data) == HEADER_BYTES + 64 * SLOT_BYTES
     assert {key: find(data, key) for key in stored} == stored

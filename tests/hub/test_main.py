@@ -17,8 +17,14 @@ def test_the_shipped_hub_starts_answers_and_ends(short_dir):
         client = Client(hub.run_dir)
         square = [0, 0, 0, 4096, 4096, 4096, 1, 14, 14, 14, 14, 68, 1, 4096, 4096, 4096]
         kind, _, duration_ns, source, drag_permille, klass, works = client.lookup(5, 1, square)
-        assert kind == 10 and 50_000 < duration_ns < 1_000_000 and drag_permille > 0  # 137 GFLOP on an H200
-        assert (source, klass, works) == (3, 1, 2 | 1 << 8)  # by the GEMM model, bound by arithmetic, a fill and a kernel
+        assert (
+            kind == 10 and 50_000 < duration_ns < 1_000_000 and drag_permille > 0
+        )  # 137 GFLOP on an H200
+        assert (source, klass, works) == (
+            3,
+            1,
+            2 | 1 << 8,
+        )  # by the GEMM model, bound by arithmetic, a fill and a kernel
         client.bye()
         assert hub.stop()["bad_messages"] == 0
         assert not [line for line in hub.stderr.splitlines() if "Traceback" in line]
@@ -28,8 +34,14 @@ def test_the_shipped_hub_starts_answers_and_ends(short_dir):
 
 
 def hub_on(path) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "phantora_ns.hub", *map(str, path)], capture_output=True, text=True, timeout=60,
-                          env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, cwd=os.path.dirname(__file__) + "/../..")
+    return subprocess.run(
+        [sys.executable, "-m", "phantora_ns.hub", *map(str, path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=os.path.dirname(__file__) + "/../..",
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,4 +68,7 @@ def test_it_wants_one_argument():
 def test_interrupting_it_counts_as_asking(hub):
     hub.process.send_signal(signal.SIGINT)
     hub.process.communicate(timeout=20)
-    assert hub.process.returncode == 0 and json.loads((hub.run_dir / "hub.json").read_text())["clients"] == []
+    assert (
+        hub.process.returncode == 0
+        and json.loads((hub.run_dir / "hub.json").read_text())["clients"] == []
+    )

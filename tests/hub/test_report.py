@@ -11,7 +11,26 @@ from phantora_ns.report.run_report import build_report, summary_lines
 
 
 def write_page(path, clock=0, host_cpu=0, launches=0, peak=0, reserved=0, device=0, busy=(0,) * 8):
-    words = (0x50484E5352414E4B, 1, clock, 9, host_cpu, 0, launches, 2, 10, 20, peak, reserved, device, 7, 0, 0, *busy, *[1] * 8)
+    words = (
+        0x50484E5352414E4B,
+        1,
+        clock,
+        9,
+        host_cpu,
+        0,
+        launches,
+        2,
+        10,
+        20,
+        peak,
+        reserved,
+        device,
+        7,
+        0,
+        0,
+        *busy,
+        *[1] * 8,
+    )
     path.write_bytes(struct.pack("<32Q", *words) + bytes(3840))
 
 
@@ -19,28 +38,75 @@ def write_page(path, clock=0, host_cpu=0, launches=0, peak=0, reserved=0, device
 def run_dir(tmp_path):
     """Two ranks, rank 1 restarted once, and a process that is no rank."""
     (tmp_path / "ranks").mkdir()
-    (tmp_path / "run.json").write_text(json.dumps({"cluster": "h200-rail", "nodes": 1, "gpus_per_node": 2}))
-    write_page(tmp_path / "ranks" / "a", 5_000_000_000, 100, 10, 3 << 30, 4 << 30, 0, (600, 0, 0, 300, 0, 0, 0, 100))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"cluster": "h200-rail", "nodes": 1, "gpus_per_node": 2})
+    )
+    write_page(
+        tmp_path / "ranks" / "a",
+        5_000_000_000,
+        100,
+        10,
+        3 << 30,
+        4 << 30,
+        0,
+        (600, 0, 0, 300, 0, 0, 0, 100),
+    )
     write_page(tmp_path / "ranks" / "b", 10, 1, 1, 1 << 30, 1 << 30, 1, (10, 0, 0, 0, 0, 0, 0, 0))
-    write_page(tmp_path / "ranks" / "c", 4_000_000_000, 200, 20, 2 << 30, 2 << 30, 1, (990, 0, 0, 0, 0, 0, 0, 0))
+    write_page(
+        tmp_path / "ranks" / "c",
+        4_000_000_000,
+        200,
+        20,
+        2 << 30,
+        2 << 30,
+        1,
+        (990, 0, 0, 0, 0, 0, 0, 0),
+    )
     write_page(tmp_path / "ranks" / "d", 0)
     (tmp_path / "ranks" / "half").write_bytes(b"PHNS")
     counts = {"node": 0, "comm_ns": 50, "comm_wait_ns": 10, "exposed_comm_ns": 20, "messages": 5}
-    clients = [{"client": i, "rank": rank, "device": rank, "shm": shm, **counts}
-               for i, (rank, shm) in enumerate([(1, "b"), (0, "a"), (1, "c"), (-1, "d")])]
-    (tmp_path / "hub.json").write_text(json.dumps({
-        "schema": 1, "simulated_ns": 6_000_000_000, "rollbacks": 3, "revised": 0, "late": 0, "messages": 20, "bad_messages": 0,
-        "expired_values": 0,
-        "internal_errors": 0, "hub_cpu_ns": 1000, "errors": [], "unsupported_calls": {"cudaFoo": 3}, "warnings": {},
-        "guesses": {}, "clients": clients}))
+    clients = [
+        {"client": i, "rank": rank, "device": rank, "shm": shm, **counts}
+        for i, (rank, shm) in enumerate([(1, "b"), (0, "a"), (1, "c"), (-1, "d")])
+    ]
+    (tmp_path / "hub.json").write_text(
+        json.dumps(
+            {
+                "schema": 1,
+                "simulated_ns": 6_000_000_000,
+                "rollbacks": 3,
+                "revised": 0,
+                "late": 0,
+                "messages": 20,
+                "bad_messages": 0,
+                "expired_values": 0,
+                "internal_errors": 0,
+                "hub_cpu_ns": 1000,
+                "errors": [],
+                "unsupported_calls": {"cudaFoo": 3},
+                "warnings": {},
+                "guesses": {},
+                "clients": clients,
+            }
+        )
+    )
     return tmp_path
 
 
 def test_everything_that_was_asked_for(run_dir):
     report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=12.34567)
     assert json.loads(json.dumps(report)) == report
-    assert (report["schema"], report["world_size"], report["nodes"], report["wall_s"]) == (1, 2, 1, 12.346)
-    assert (report["simulated_ns"], report["rollbacks"], report["messages"]) == (6_000_000_000, 3, 20)
+    assert (report["schema"], report["world_size"], report["nodes"], report["wall_s"]) == (
+        1,
+        2,
+        1,
+        12.346,
+    )
+    assert (report["simulated_ns"], report["rollbacks"], report["messages"]) == (
+        6_000_000_000,
+        3,
+        20,
+    )
     assert report["unsupported_calls"] == {"cudaFoo": 3}
     assert (report["exit_code"], report["failed_by"]) == (0, None)
     assert report["kernel_time_share"] == {"exact": 0.8, "gemm": 0.15, "guess": 0.05}
@@ -52,14 +118,21 @@ def test_everything_that_was_asked_for(run_dir):
         "peak_allocated_bytes": 3 << 30, "peak_reserved_bytes": 4 << 30, "peak_driver_bytes": 20, "peak_pinned_bytes": 0,
         "kernel_launches": 10, "comm_launches": 2, "messages": 5,
     }  # fmt: skip
-    assert (second["rank"], second["processes"], second["kernel_launches"], second["gpu_busy_ns"]) == (1, 2, 21, 1000)
+    assert (
+        second["rank"],
+        second["processes"],
+        second["kernel_launches"],
+        second["gpu_busy_ns"],
+    ) == (1, 2, 21, 1000)
     assert second["peak_allocated_bytes"] == 2 << 30 and second["comm_ns"] == 100
     assert (other["rank"], other["peak_allocated_bytes"]) == (None, None)
 
 
 def test_the_summary_says_what_to_check(run_dir):
     lines = summary_lines(build_report(run_dir, exit_code=0, failed_by=None, wall_s=12.0))
-    assert lines[0] == "simulated 6.00 s of 2 GPUs on 1 node in 12.00 s, 2x slower than simulated time"
+    assert (
+        lines[0] == "simulated 6.00 s of 2 GPUs on 1 node in 12.00 s, 2x slower than simulated time"
+    )
     assert "80.0% exact, 15.0% gemm, 5.0% guess" in lines[2]
     assert any(line.startswith("warning: 5.0% of GPU time is guessed") for line in lines)
     assert any("cudaFoo (3 times)" in line for line in lines)
@@ -68,7 +141,11 @@ def test_the_summary_says_what_to_check(run_dir):
 def test_without_the_hubs_part_nothing_is_made_up(run_dir):
     (run_dir / "hub.json").unlink()
     report = build_report(run_dir, exit_code=1, failed_by="hub", wall_s=1.0)
-    assert report["messages"] is None and report["rollbacks"] is None and report["simulated_ns"] == 5_000_000_000
+    assert (
+        report["messages"] is None
+        and report["rollbacks"] is None
+        and report["simulated_ns"] == 5_000_000_000
+    )
     assert [rank["rank"] for rank in report["ranks"]] == [None] * 4
     assert {rank["comm_ns"] for rank in report["ranks"]} == {None}
     assert any("hub left no result" in line for line in summary_lines(report))
@@ -76,9 +153,13 @@ def test_without_the_hubs_part_nothing_is_made_up(run_dir):
 
 def test_a_run_in_which_nothing_happened(tmp_path):
     (tmp_path / "ranks").mkdir()
-    (tmp_path / "run.json").write_text(json.dumps({"cluster": None, "nodes": 1, "gpus_per_node": 1}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"cluster": None, "nodes": 1, "gpus_per_node": 1})
+    )
     report = build_report(tmp_path, exit_code=3, failed_by="job", wall_s=0.5)
-    assert report["ranks"] == [] and report["kernel_time_share"] == {} and report["simulated_ns"] == 0
+    assert (
+        report["ranks"] == [] and report["kernel_time_share"] == {} and report["simulated_ns"] == 0
+    )
     assert summary_lines(report)
 
 
@@ -98,5 +179,8 @@ def test_a_real_hubs_part_fits(hub):
     times = [client.finish_sync(*sync) for client, sync in zip(clients, syncs)]
     hub.stop()
     report = build_report(hub.run_dir, exit_code=0, failed_by=None, wall_s=1.0)
-    assert report["simulated_ns"] == max(times) and [rank["rank"] for rank in report["ranks"]] == [0, 1]
+    assert report["simulated_ns"] == max(times) and [rank["rank"] for rank in report["ranks"]] == [
+        0,
+        1,
+    ]
     assert summary_lines(report)

@@ -1,4 +1,5 @@
-"""Why it exists: the smallest whole run: ranks meet, add up, synchronise; the times and values are those of the models."""
+"""Why it exists: the smallest whole run: ranks meet, add up, synchronise; the times and values are
+those of the models."""
 
 import numpy as np
 from client import ALL_REDUCE, FP32, SUM, Client, form
@@ -13,9 +14,14 @@ def expected_all_reduce_ns(ranks: int, size: int, nodes=2, gpus_per_node=4) -> i
     """The collective alone on the network, straight from the model."""
     cluster = load_cluster("h200-rail", nodes=nodes, gpus_per_node=gpus_per_node)
     topology = Topology.build(cluster)
-    plan = CollectiveModel(topology, load_gpu(cluster.gpu)).plan(ALL_REDUCE, list(range(ranks)), size, FP32)
+    plan = CollectiveModel(topology, load_gpu(cluster.gpu)).plan(
+        ALL_REDUCE, list(range(ranks)), size, FP32
+    )
     flows = FlowSimulator(topology.capacities)
-    handles = [flows.add(plan.before_ns, flow.links, flow.size_bytes, flow.rate_cap, flow.count) for flow in plan.flows]
+    handles = [
+        flows.add(plan.before_ns, flow.links, flow.size_bytes, flow.rate_cap, flow.count)
+        for flow in plan.flows
+    ]
     return max(flows.completion_ns(handle) for handle in handles) + plan.after_ns
 
 
@@ -45,7 +51,9 @@ def test_values_travel(hub):
     clients = [Client(hub.run_dir, rank) for rank in range(3)]
     comm = form(clients)
     data = [np.arange(4, dtype=np.float32) * (rank + 1) for rank in range(3)]
-    nodes = [c.ops(comm, [ALL_REDUCE, 16, FP32, SUM, -1, d.tobytes(), 1]) for c, d in zip(clients, data)]
+    nodes = [
+        c.ops(comm, [ALL_REDUCE, 16, FP32, SUM, -1, d.tobytes(), 1]) for c, d in zip(clients, data)
+    ]
     for client, node in zip(clients, nodes):
         assert np.array_equal(np.frombuffer(client.fetch(node), np.float32), sum(data))
     for client in clients:

@@ -1,4 +1,5 @@
-"""How long the hub keeps the values of collectives: as long as somebody may fetch them, within a budget."""
+"""How long the hub keeps the values of collectives: as long as somebody may fetch them, within a
+budget."""
 
 import msgpack
 import pytest
@@ -13,25 +14,38 @@ def bench(tmp_path):
     made = Bench(tmp_path)
     for rank in range(2):
         made.hello(b"%d" % rank, rank)
-        made.hub.handle(b"%d" % rank, msgpack.packb([5, 2, 1, 0, {}, 1, [0, 0, 0], b"u", 2, rank, rank]))
+        made.hub.handle(
+            b"%d" % rank, msgpack.packb([5, 2, 1, 0, {}, 1, [0, 0, 0], b"u", 2, rank, rank])
+        )
     made.seq = [2, 2]
     yield made
     made.close()
 
 
 def reduce(bench, node, wanted=(0, 1), unknown=()):
-    """Both ranks reduce [node, 0, ...] of 1,000 bytes; what `unknown` ranks send, nothing has computed."""
+    """Both ranks reduce [node, 0, ...] of 1,000 bytes; what `unknown` ranks send, nothing has
+    computed."""
     for rank in range(2):
         bench.seq[rank] += 1
-        op = [0, 1000, 1, 0, -1, bytes([node]) + bytes(999), (rank in wanted) + 2 * (rank in unknown)]
-        bench.hub.handle(b"%d" % rank, msgpack.packb([8, bench.seq[rank], 0, {}, 0, node, [1, 0, 0], [op]]))
+        op = [
+            0,
+            1000,
+            1,
+            0,
+            -1,
+            bytes([node]) + bytes(999),
+            (rank in wanted) + 2 * (rank in unknown),
+        ]
+        bench.hub.handle(
+            b"%d" % rank, msgpack.packb([8, bench.seq[rank], 0, {}, 0, node, [1, 0, 0], [op]])
+        )
 
 
 def fetch(bench, rank, node) -> bytes:
     bench.seq[rank] += 1
     bench.hub.outbox.clear()
     bench.hub.handle(b"%d" % rank, msgpack.packb([9, bench.seq[rank], 100 + node, 0, node, 0]))
-    (_, (kind, _, data, *known)), = bench.hub.outbox
+    ((_, (kind, _, data, *known)),) = bench.hub.outbox
     bench.unknown = known == [1]
     return (kind, data[:1])
 
@@ -68,11 +82,16 @@ def test_a_result_is_known_when_every_part_is(bench):
     for node, unknown in ((2, ()), (3, (1,)), (4, (0, 1)), (5, ())):
         reduce(bench, node, unknown=unknown)
         for rank in range(2):
-            assert fetch(bench, rank, node) == (9, bytes([2 * node])) and bench.unknown == bool(unknown)
+            assert fetch(bench, rank, node) == (9, bytes([2 * node])) and bench.unknown == bool(
+                unknown
+            )
 
 
 def test_results_of_one_source_are_as_known_as_it_is():
-    for kind in (communicators.Exchange(3, 8, 7, -1, 1, 4), communicators.Exchange(7, 8, 7, -1, 1, 4)):  # broadcast, scatter
+    for kind in (
+        communicators.Exchange(3, 8, 7, -1, 1, 4),
+        communicators.Exchange(7, 8, 7, -1, 1, 4),
+    ):  # broadcast, scatter
         kind.unknown.add(0)
         assert not kind.result_unknown()
         kind.unknown.add(1)

@@ -1,4 +1,5 @@
-"""Why it exists: tests of the interceptor run small C programs, and Python with ctypes, under LD_PRELOAD and a run directory."""
+"""Why it exists: tests of the interceptor run small C programs, and Python with ctypes, under
+LD_PRELOAD and a run directory."""
 
 import importlib.util
 import os
@@ -70,7 +71,8 @@ def environment(run_dir, built_library, tmp_path):
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory, built_library):
-    """Compiles tests/intercept/c/NAME.c once against the library; returns the path of the program."""
+    """Compiles tests/intercept/c/NAME.c once against the library; returns the path of the
+    program."""
     folder = tmp_path_factory.mktemp("programs")
 
     def compiled(name):
@@ -78,7 +80,10 @@ def program(tmp_path_factory, built_library):
         if not target.exists():
             warnings = ["-Wall", "-Wextra", "-Werror"]
             source = HERE / "c" / f"{name}.c"
-            subprocess.run(["cc", "-std=gnu11", *warnings, "-o", target, source, built_library, "-ldl"], check=True)
+            subprocess.run(
+                ["cc", "-std=gnu11", *warnings, "-o", target, source, built_library, "-ldl"],
+                check=True,
+            )
         return target
 
     return compiled
@@ -86,7 +91,8 @@ def program(tmp_path_factory, built_library):
 
 @pytest.fixture
 def run_program(program, environment):
-    """Runs a C program in one condition; returns its CompletedProcess, stdout as a dictionary in `.values`."""
+    """Runs a C program in one condition; returns its CompletedProcess, stdout as a dictionary in
+    `.values`."""
 
     def run(name, condition="plain", check=True, input=None, **variables):
         done = subprocess.run(
@@ -111,7 +117,13 @@ def run_python(environment):
 
     def run(source, *arguments, check=True, timeout=150, **variables):
         command = [sys.executable, "-c", source, *map(str, arguments)]
-        done = subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(
+            command,
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
         if check:
             assert done.returncode == 0, done.stderr
         return done

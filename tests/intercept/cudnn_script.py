@@ -1,8 +1,10 @@
-"""Drives cuDNN's graph API through ctypes: the same calls on NVIDIA's library, told of a GPU, and on ours.
+"""Drives cuDNN's graph API through ctypes: the same calls on NVIDIA's library, told of a GPU, and
+on ours.
 
-Why it exists: NVIDIA's library answers for a GPU that is described to it without having one, so it is the oracle for ours.
-Run as `python cudnn_script.py real|ours LIBRARY CASE`; prints one JSON value. In `real` the device is described by the JSON
-in the environment variable DEVICE; `ours` gets handles instead, as PyTorch does it.
+Why it exists: NVIDIA's library answers for a GPU that is described to it without having one, so it
+is the oracle for ours. Run as `python cudnn_script.py real|ours LIBRARY CASE`; prints one JSON
+value. In `real` the device is described by the JSON in the environment variable DEVICE; `ours` gets
+handles instead, as PyTorch does it.
 """
 
 import ctypes as C
@@ -35,7 +37,9 @@ def set_values(descriptor, name, kind, *values):
 def get(descriptor, name, kind, requested, into):
     """(status, count) of cudnnBackendGetAttribute."""
     count = C.c_int64(-1)
-    status = CUDNN.cudnnBackendGetAttribute(descriptor, name, kind, C.c_int64(requested), C.byref(count), into)
+    status = CUDNN.cudnnBackendGetAttribute(
+        descriptor, name, kind, C.c_int64(requested), C.byref(count), into
+    )
     return status, count.value
 
 
@@ -58,7 +62,9 @@ class Device:
             text = os.environ["DEVICE"].encode()
             self.it = create(38)
             array = C.create_string_buffer(text, len(text))
-            assert CUDNN.cudnnBackendSetAttribute(self.it, 2702, 24, C.c_int64(len(text)), array) == 0
+            assert (
+                CUDNN.cudnnBackendSetAttribute(self.it, 2702, 24, C.c_int64(len(text)), array) == 0
+            )
             assert finalize(self.it) == 0
         else:
             self.it = C.c_void_p()
@@ -75,7 +81,13 @@ class Device:
 def tensor(uid, dims, strides, kind=9):
     """A finalized tensor descriptor (bf16 unless told)."""
     made = create(17)
-    for name, attribute, values in ((906, 3, [uid]), (901, 1, [kind]), (902, 3, dims), (903, 3, strides), (900, 3, [16])):
+    for name, attribute, values in (
+        (906, 3, [uid]),
+        (901, 1, [kind]),
+        (902, 3, dims),
+        (903, 3, strides),
+        (900, 3, [16]),
+    ):
         assert set_values(made, name, attribute, *values) == 0
     assert finalize(made) == 0
     return made
@@ -115,7 +127,8 @@ def convolution(device, direction, n, cin, cout, kernel, stride, padding, size, 
 
 
 def engines(device, graph, mode, most=40):
-    """[engine, notes, knobs, configuration's workspace, plan's status, plan's workspace] of each result of a heuristic."""
+    """[engine, notes, knobs, configuration's workspace, plan's status, plan's workspace] of each
+    result of a heuristic."""
     heuristics = create(4)
     assert set_values(heuristics, 201, 15, graph) == set_values(heuristics, 200, 8, mode) == 0
     device.give(heuristics, 204, None)
@@ -134,7 +147,9 @@ def engines(device, graph, mode, most=40):
         status, note_count = get(engine, 1303, 11, 10, notes)
         behaviour = (C.c_int32 * 5)()
         if 0 in behaviour[: get(engine, 1305, 19, 5, behaviour)[1]]:
-            continue  # compiled at run time: NVIDIA's library offers it only where there is a driver, which the oracle has not
+            # compiled at run time: NVIDIA's library offers it only where there is a driver, which
+            # the oracle has not
+            continue
         knobs = (C.c_void_p * 8)(*[create(7).value for _ in range(8)])
         plan = create(5)
         assert set_values(plan, 401, 15, configuration) == 0
@@ -155,17 +170,27 @@ def case_statuses():
     out.append(["finalize empty", finalize(empty)])
     t = create(17)
     out.append(["wrong attribute", set_values(t, 100, 3, 2)])
-    for name, kind, values in ((902, 3, [2, 3, 4]), (903, 3, [12, 4, 1]), (901, 1, [0]), (906, 3, [7]), (900, 3, [16])):
+    for name, kind, values in (
+        (902, 3, [2, 3, 4]),
+        (903, 3, [12, 4, 1]),
+        (901, 1, [0]),
+        (906, 3, [7]),
+        (900, 3, [16]),
+    ):
         out.append([name, set_values(t, name, kind, *values)])
     out.append(["finalize", finalize(t)])
     out.append(["again", finalize(t)])
     out.append(["set after", set_values(t, 906, 3, 8)])
     for requested in (8, 2, 0):
         values = (C.c_int64 * 8)()
-        out.append([requested, get(t, 902, 3, requested, values if requested else None), list(values)])
+        out.append(
+            [requested, get(t, 902, 3, requested, values if requested else None), list(values)]
+        )
     out.append(["destroy", CUDNN.cudnnBackendDestroyDescriptor(t)])
     out.append(["destroy nothing", CUDNN.cudnnBackendDestroyDescriptor(None)])
-    out.append(["no such descriptor", CUDNN.cudnnBackendCreateDescriptor(99, C.byref(C.c_void_p()))])
+    out.append(
+        ["no such descriptor", CUDNN.cudnnBackendCreateDescriptor(99, C.byref(C.c_void_p()))]
+    )
     return out
 
 
@@ -180,7 +205,12 @@ def case_versions():
     for which in range(4):
         value = C.c_int(-1)
         out.append([CUDNN.cudnnGetProperty(which, C.byref(value)), value.value])
-    out.append([CUDNN.cudnnGetErrorString(code).decode() for code in (0, 1001, 2000, 2002, 2004, 2010, 3000, 3007, 4003, 77)])
+    out.append(
+        [
+            CUDNN.cudnnGetErrorString(code).decode()
+            for code in (0, 1001, 2000, 2002, 2004, 2010, 3000, 3007, 4003, 77)
+        ]
+    )
     return out
 
 
@@ -188,7 +218,12 @@ def case_convolutions():
     """Engines and workspaces of a few convolutions of ResNet-50."""
     device = Device()
     out = []
-    for layer in ((3, 64, 7, 2, 3, 224), (64, 64, 3, 1, 1, 56), (256, 512, 1, 2, 0, 56), (512, 512, 3, 1, 1, 7)):
+    for layer in (
+        (3, 64, 7, 2, 3, 224),
+        (64, 64, 3, 1, 1, 56),
+        (256, 512, 1, 2, 0, 56),
+        (512, 512, 3, 1, 1, 7),
+    ):
         for direction in ("forward", "dgrad", "wgrad"):
             graph = convolution(device, direction, 8, *layer)
             out += [engines(device, graph, mode) for mode in (3, 2)]
@@ -200,14 +235,23 @@ def case_execute():
     device = Device()
     graph = convolution(device, "forward", 8, 64, 128, 3, 2, 1, 56)
     heuristics, configuration, plan, pack = create(4), create(3), create(5), create(16)
-    assert set_values(heuristics, 201, 15, graph) == set_values(heuristics, 200, 8, 3) == finalize(heuristics) == 0
+    assert (
+        set_values(heuristics, 201, 15, graph)
+        == set_values(heuristics, 200, 8, 3)
+        == finalize(heuristics)
+        == 0
+    )
     assert get(heuristics, 202, 15, 1, (C.c_void_p * 1)(configuration.value)) == (0, 1)
     assert set_values(plan, 401, 15, configuration) == 0
     early = CUDNN.cudnnBackendExecute(device.it, plan, pack)
     assert finalize(plan) == finalize(pack) == 0
     for descriptor in (graph, heuristics, configuration):  # a plan outlives what it was made from
         assert CUDNN.cudnnBackendDestroyDescriptor(descriptor) == 0
-    return [early, CUDNN.cudnnBackendExecute(None, plan, pack), *(CUDNN.cudnnBackendExecute(device.it, plan, pack) for _ in "ab")]
+    return [
+        early,
+        CUDNN.cudnnBackendExecute(None, plan, pack),
+        *(CUDNN.cudnnBackendExecute(device.it, plan, pack) for _ in "ab"),
+    ]
 
 
 print(json.dumps(globals()[f"case_{CASE}"]()))

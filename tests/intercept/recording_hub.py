@@ -1,8 +1,9 @@
 """A hub double that answers every rank at once and remembers what it was asked.
 
-Why it exists: tests of the interceptor want to see the signatures and messages that a C call leads to, not times. It speaks
-docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns` and takes `works` of the launch queue
-(both may be functions of a signature's fields), every launch of communication takes `collective_ns`.
+Why it exists: tests of the interceptor want to see the signatures and messages that a C call leads
+to, not times. It speaks docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts
+`duration_ns` and takes `works` of the launch queue (both may be functions of a signature's fields),
+every launch of communication takes `collective_ns`.
 """
 
 import struct
@@ -12,11 +13,14 @@ from pathlib import Path
 import msgpack
 import zmq
 
-HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE = range(1, 13)
+HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE = range(
+    1, 13
+)
 
 
 class RecordingHub:
-    """Binds RUN_DIR/hub.sock in a thread; use as a context manager. `messages` holds every decoded array in order."""
+    """Binds RUN_DIR/hub.sock in a thread; use as a context manager. `messages` holds every decoded
+    array in order."""
 
     def __init__(self, run_dir, duration_ns=1000, works=1, collective_ns=0):
         self.messages = []
@@ -101,7 +105,15 @@ class RecordingHub:
         if kind == TIMES:
             return [TIMES, message[2], [self._time(client, head) for head in message[5]]]
         if kind == LOOKUP:
-            return [LOOKUP, message[2], self.duration_ns(message[6]), 7, 0, 0, self.works(message[6])]
+            return [
+                LOOKUP,
+                message[2],
+                self.duration_ns(message[6]),
+                7,
+                0,
+                0,
+                self.works(message[6]),
+            ]
         if kind == OPS:
             nodes[message[5]] = self._time(client, message[6]) + self.collective_ns
         if kind == COMM_INIT:

@@ -1,6 +1,8 @@
-"""Why it exists: PyTorch allocates what cuDNN says and times come from what we say cuDNN ran; both must be right.
+"""Why it exists: PyTorch allocates what cuDNN says and times come from what we say cuDNN ran; both
+must be right.
 
-The oracle is NVIDIA's own library, which answers for a GPU that is described to it (see libintercept/simulated/cudnn_real.c).
+The oracle is NVIDIA's own library, which answers for a GPU that is described to it (see
+libintercept/simulated/cudnn_real.c).
 """
 
 import json
@@ -49,11 +51,14 @@ def real(device):
 
 @pytest.fixture
 def ours(environment, built_library):
-    """Runs a case on libphantora.so with NVIDIA's library loaded beside it, as in a PyTorch process."""
+    """Runs a case on libphantora.so with NVIDIA's library loaded beside it, as in a PyTorch
+    process."""
 
     def run(case):
         arguments = ["ours", str(built_library), case]
-        start = f"import ctypes, runpy, sys; ctypes.CDLL({str(REAL)!r}); sys.argv[1:] = {arguments!r}"
+        start = (
+            f"import ctypes, runpy, sys; ctypes.CDLL({str(REAL)!r}); sys.argv[1:] = {arguments!r}"
+        )
         command = [sys.executable, "-c", f"{start}; runpy.run_path({str(SCRIPT)!r})"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
@@ -88,7 +93,9 @@ def test_a_convolution_puts_its_signature_on_the_stream_and_outlives_its_parts(o
 def test_constants_equal_the_headers(root, tmp_path):
     headers = REAL.parent.parent / "include"
     cuda = SITE / "nvidia" / "cu13" / "include"
-    crt = SITE / "triton" / "backends" / "nvidia" / "include"  # the wheel of the runtime's headers lacks this part
+    crt = (
+        SITE / "triton" / "backends" / "nvidia" / "include"
+    )  # the wheel of the runtime's headers lacks this part
     if not (headers / "cudnn_graph.h").exists():
         pytest.skip("cuDNN's headers are not installed")
     source = tmp_path / "constants.c"
@@ -111,17 +118,34 @@ def test_constants_equal_the_headers(root, tmp_path):
             "ENGINE", "ENGINECFG", "ENGINEHEUR", "OPERATIONGRAPH", "VARIANT_PACK", "TENSOR", "DEVICEPROP")},
         "CUDNN_PLAN": "CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR",
     }  # fmt: skip
-    # Both sides may not be included together (type names differ, enumerators do not): one file of numbers each.
+
+    # Both sides may not be included together (type names differ, enumerators do not): one file of
+    # numbers each.
     def numbers(include, names):
-        source.write_text(f"{include}\n#include <stdio.h>\nint main(void) {{ " +
-                          " ".join(f'printf("%d\\n", (int){n});' for n in names) + " return 0; }\n")
+        source.write_text(
+            f"{include}\n#include <stdio.h>\nint main(void) {{ "
+            + " ".join(f'printf("%d\\n", (int){n});' for n in names)
+            + " return 0; }\n"
+        )
         program = tmp_path / "constants"
-        command = ["cc", "-w", f"-I{headers}", f"-I{cuda}", f"-I{crt}", f"-I{root}/libintercept", source, "-o", program]
+        command = [
+            "cc",
+            "-w",
+            f"-I{headers}",
+            f"-I{cuda}",
+            f"-I{crt}",
+            f"-I{root}/libintercept",
+            source,
+            "-o",
+            program,
+        ]
         subprocess.run(command, check=True)
         return subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
 
     ours = numbers(f'#include "{root}/libintercept/cudnn.h"', pairs)
-    assert dict(zip(pairs, ours)) == dict(zip(pairs, numbers(f'#include "{headers}/cudnn.h"', pairs.values())))
+    assert dict(zip(pairs, ours)) == dict(
+        zip(pairs, numbers(f'#include "{headers}/cudnn.h"', pairs.values()))
+    )
 
 
 @pytest.mark.slow
@@ -137,11 +161,16 @@ print([e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e
     done = run_python(source)
     sizes = json.loads(done.stdout.splitlines()[-1])
     q_bytes = 32 * 1024 * 128 * 2
-    backward = sizes[-1]  # dQ in fp32, dK and dV for every query head, the rows' sums, and what the plan itself wants
+    backward = sizes[
+        -1
+    ]  # dQ in fp32, dK and dV for every query head, the rows' sums, and what the plan itself wants
     assert backward >= 4 * q_bytes + 32 * 1024 * 4 and backward < 5 * q_bytes
     forward_graph, backward_graph = (fields[0] for fields in hub.signatures(2))
     matmul = 19
-    assert [len([op for op in g if op[0] == matmul]) for g in (forward_graph, backward_graph)] == [2, 5]
+    assert [len([op for op in g if op[0] == matmul]) for g in (forward_graph, backward_graph)] == [
+        2,
+        5,
+    ]
     assert hub.notes("unsupported") == []
 
 

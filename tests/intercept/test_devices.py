@@ -1,4 +1,5 @@
-"""Why it exists: a job must see the GPUs that the cluster file promises, whoever asks and however."""
+"""Why it exists: a job must see the GPUs that the cluster file promises, whoever asks and
+however."""
 
 import json
 import os
@@ -15,16 +16,27 @@ TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth" / "h200_props.j
 
 def test_queries_agree_with_the_model_in_every_condition(run_program, condition, gpu):
     seen = run_program("devices", condition).values
-    assert seen["init"] == "0" and seen["count_rc"] == "0" and seen["count"] == seen["driver_count"] == "8"
+    assert (
+        seen["init"] == "0"
+        and seen["count_rc"] == "0"
+        and seen["count"] == seen["driver_count"] == "8"
+    )
     assert seen["name"] == gpu.name and seen["memory"] == str(gpu.memory_bytes)
-    assert seen["peer"] == "1" and seen["self"] == "0" and seen["atomics"] == "1" and seen["priorities"] == "0 -5"
+    assert (
+        seen["peer"] == "1"
+        and seen["self"] == "0"
+        and seen["atomics"] == "1"
+        and seen["priorities"] == "0 -5"
+    )
     per_gpu = {33, 34, 50}
     for number, value in gpu.attributes.items():
         if number not in per_gpu:
             assert seen[f"attribute.{number}"] == str(value), f"attribute {number}"
     assert "differs" not in seen.values()
     assert [seen[f"bypci.{i}"] for i in range(8)] == [str(i) for i in range(8)]
-    assert len({seen[f"uuid.{i}"] for i in range(8)}) == len({seen[f"pci.{i}"] for i in range(8)}) == 8
+    assert (
+        len({seen[f"uuid.{i}"] for i in range(8)}) == len({seen[f"pci.{i}"] for i in range(8)}) == 8
+    )
     assert (seen["no_device"], seen["no_attribute"], seen["no_place"]) == ("101", "1", "1")
 
 
@@ -43,7 +55,10 @@ def test_properties_are_those_of_a_real_h200_to_the_byte(run_program):
     if not TRUTH.exists():
         pytest.skip(f"{TRUTH} is not there: it holds what a real GPU answered")
     truth = json.loads(TRUTH.read_text())
-    real, ours = bytes.fromhex(truth["cudaDeviceProp_hex"]), bytes.fromhex(run_program("devices").values["properties"])
+    real, ours = (
+        bytes.fromhex(truth["cudaDeviceProp_hex"]),
+        bytes.fromhex(run_program("devices").values["properties"]),
+    )
     per_gpu = {*range(256, 272), *range(568, 580)}  # uuid; pciBusID, pciDeviceID, pciDomainID
     assert [i for i in range(1200) if i not in per_gpu and real[i] != ours[i]] == []
     seen = run_program("devices").values
@@ -52,11 +67,28 @@ def test_properties_are_those_of_a_real_h200_to_the_byte(run_program):
             assert seen[f"attribute.{number}"] == str(value)
 
 
-VISIBLE = ["", "0", "3,1", "7,6,5,4", "0,1,9,2", "-1", "2,-1,3", "1,1", "0,x,2", "1gpu2,2ampere", " 2 , 3", "+4", "8", ",0"]
+VISIBLE = [
+    "",
+    "0",
+    "3,1",
+    "7,6,5,4",
+    "0,1,9,2",
+    "-1",
+    "2,-1,3",
+    "1,1",
+    "0,x,2",
+    "1gpu2,2ampere",
+    " 2 , 3",
+    "+4",
+    "8",
+    ",0",
+]
 
 
 @pytest.mark.parametrize("listed", VISIBLE)
-def test_cuda_visible_devices_means_what_pytorch_found_the_driver_to_mean(run_program, monkeypatch, listed):
+def test_cuda_visible_devices_means_what_pytorch_found_the_driver_to_mean(
+    run_program, monkeypatch, listed
+):
     """Oracle: torch.cuda's own parser, which was written from experiments with the real driver."""
     from torch.cuda import _parse_visible_devices
 
@@ -91,7 +123,9 @@ def test_visible_devices_by_uuid(run_program):
 
 
 def test_properties_layout_equals_the_header(root, tmp_path):
-    header = next(Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/cu13/include/driver_types.h"), None)
+    header = next(
+        Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/cu13/include/driver_types.h"), None
+    )
     if header is None:
         pytest.skip("no CUDA headers are installed beside torch")
     source = tmp_path / "layout.c"
@@ -103,15 +137,22 @@ def test_properties_layout_equals_the_header(root, tmp_path):
         "PH_PROPERTY_FIELDS(CHECK) CHECK(uuid, 0) CHECK(luid, 0) CHECK(totalGlobalMem, 0) CHECK(reserved, 0)\n"
         '_Static_assert(sizeof(struct cudaDeviceProp) == sizeof(struct ph_device_properties), "size");\n'
     )
-    crt = header.parents[3] / "triton" / "backends" / "nvidia" / "include"  # the wheel lacks this part of the headers
+    crt = (
+        header.parents[3] / "triton" / "backends" / "nvidia" / "include"
+    )  # the wheel lacks this part of the headers
     includes = [f"-I{header.parent}", f"-I{crt}"]
-    subprocess.run(["cc", "-std=gnu11", *includes, "-c", source, "-o", tmp_path / "layout.o"], check=True)
+    subprocess.run(
+        ["cc", "-std=gnu11", *includes, "-c", source, "-o", tmp_path / "layout.o"], check=True
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda t: t.replace("multiprocessors 132", "multiprocessors many"), r"device.conf:\d+: multiprocessors: 'many' is not"),
+        (
+            lambda t: t.replace("multiprocessors 132", "multiprocessors many"),
+            r"device.conf:\d+: multiprocessors: 'many' is not",
+        ),
         (lambda t: t.replace("multiprocessors 132\n", ""), "multiprocessors is missing"),
         (lambda t: t + "nonsense 4\n", r"device.conf:\d+: nonsense: unknown key"),
         (lambda t: t + "attribute.999 4\n", r"attribute.999: no such attribute"),
@@ -124,7 +165,9 @@ def test_a_bad_device_conf_is_one_line_with_file_and_key(run_program, run_dir, c
     conf = run_dir / "device.conf"
     conf.write_text(change(conf.read_text()))
     done = run_program("devices", check=False)
-    assert done.returncode == 70 and re.search(expected, done.stderr) and done.stderr.count("\n") == 1, done.stderr
+    assert (
+        done.returncode == 70 and re.search(expected, done.stderr) and done.stderr.count("\n") == 1
+    ), done.stderr
 
 
 def test_a_missing_run_directory_is_one_line(run_program, run_dir):

@@ -1,4 +1,5 @@
-"""Why it exists: a preloaded library overrides by name, so what it exports is its contract: all of CUDA's APIs, nothing else."""
+"""Why it exists: a preloaded library overrides by name, so what it exports is its contract: all of
+CUDA's APIs, nothing else."""
 
 import fnmatch
 import importlib
@@ -12,7 +13,8 @@ import pytest
 
 SITE = next((Path(sys.prefix) / "lib").glob("python3*/site-packages"))
 OURS = re.compile(r"(__cuda|cuda|cublas|cudnn|nccl|nvml|cufft|cusolver|cusparse|cu)[A-Z]\w*")
-# Stubs among what PyTorch imports: reached only by features that we refuse by name. The list may shrink, not grow.
+# Stubs among what PyTorch imports: reached only by features that we refuse by name. The list may
+# shrink, not grow.
 STUBS = Path(__file__).resolve().parent / "stubs.txt"
 
 
@@ -27,7 +29,9 @@ def load_tool(root, name):
 
 def symbols(path, *options):
     """(type, name) of each dynamic symbol, its version left out."""
-    listing = subprocess.run(["nm", "-D", *options, path], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        ["nm", "-D", *options, path], capture_output=True, text=True, check=True
+    ).stdout
     for line in listing.splitlines():
         fields = line.split()
         yield fields[-2], fields[-1].split("@")[0]
@@ -44,7 +48,13 @@ def imported():
     """The CUDA functions that PyTorch's libraries import."""
     torch = SITE / "torch" / "lib"
     names = set()
-    for library in ("libtorch_cuda.so", "libtorch_cpu.so", "libc10_cuda.so", "libtorch_python.so", "libtorch_cuda_linalg.so"):
+    for library in (
+        "libtorch_cuda.so",
+        "libtorch_cpu.so",
+        "libc10_cuda.so",
+        "libtorch_python.so",
+        "libtorch_cuda_linalg.so",
+    ):
         if (torch / library).exists():
             names |= {name for _, name in symbols(torch / library, "--undefined-only")}
     assert len(names) > 1000, "torch's libraries were not found"
@@ -80,29 +90,55 @@ def test_which_of_pytorchs_imports_are_stubs(exported, imported):
 def test_the_generated_files_are_up_to_date(root):
     if not (SITE / "cuda" / "bindings" / "cynvml.pxd").exists():
         pytest.skip("cuda-bindings is not installed: NVML's names come from it")
-    command = [sys.executable, root / "tools" / "generate_stubs.py", "--site-packages", SITE, "--check"]
+    command = [
+        sys.executable,
+        root / "tools" / "generate_stubs.py",
+        "--site-packages",
+        SITE,
+        "--check",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
 def test_every_export_has_a_class(root, built_library, exported):
-    """A function without one would not be in docs/coverage.md; stubs are refusals, and nothing else is weak."""
+    """A function without one would not be in docs/coverage.md; stubs are refusals, and nothing else
+    is weak."""
     coverage = load_tool(root, "coverage")
     classes = coverage.own_symbols(built_library)
     assert classes.keys() == exported.keys()
-    ours = {name: kind for name, kind in classes.items() if not name.startswith(coverage.NOT_NVIDIAS)}
+    ours = {
+        name: kind for name, kind in classes.items() if not name.startswith(coverage.NOT_NVIDIAS)
+    }
     assert {name for name, kind in ours.items() if kind not in coverage.CLASSES} == set()
     assert {name for name, stub in exported.items() if stub and classes[name] != "refused"} == set()
 
 
-def test_the_table_of_coverage_is_up_to_date_and_holds_what_pytorch_imports(root, built_library, imported, exported):
-    if "PHANTORA_TEST_LIB" in os.environ or not (SITE / "cuda" / "bindings" / "cynvml.pxd").exists():
-        pytest.skip("the table is of the library as it is built for users, and needs cuda-bindings for NVML's names")
-    command = [sys.executable, root / "tools" / "coverage.py", "--site-packages", SITE, "--library", built_library, "--check"]
+def test_the_table_of_coverage_is_up_to_date_and_holds_what_pytorch_imports(
+    root, built_library, imported, exported
+):
+    if (
+        "PHANTORA_TEST_LIB" in os.environ
+        or not (SITE / "cuda" / "bindings" / "cynvml.pxd").exists()
+    ):
+        pytest.skip(
+            "the table is of the library as it is built for users, and needs cuda-bindings for NVML's names"
+        )
+    command = [
+        sys.executable,
+        root / "tools" / "coverage.py",
+        "--site-packages",
+        SITE,
+        "--library",
+        built_library,
+        "--check",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     listed = set(re.findall(r"\w+", (root / "docs" / "coverage.md").read_text()))
-    exports = {name for name in exported if not name.startswith(load_tool(root, "coverage").NOT_NVIDIAS)}
+    exports = {
+        name for name in exported if not name.startswith(load_tool(root, "coverage").NOT_NVIDIAS)
+    }
     assert (imported | exports) - listed == set()
 
 

@@ -1,16 +1,34 @@
-"""Why it exists: captures must be refused where CUDA refuses them, and graphs must take the time of their longest path.
+"""Why it exists: captures must be refused where CUDA refuses them, and graphs must take the time of
+their longest path.
 
-The oracle of the codes is the CUDA programming guide ("Cross-stream Dependencies and Events", "Prohibited and Unhandled
-Operations", "Invalidation") and the pages of cudaStreamBeginCapture, cudaStreamEndCapture and
-cudaThreadExchangeStreamCaptureMode.
+The oracle of the codes is the CUDA programming guide ("Cross-stream Dependencies and Events",
+"Prohibited and Unhandled Operations", "Invalidation") and the pages of cudaStreamBeginCapture,
+cudaStreamEndCapture and cudaThreadExchangeStreamCaptureMode.
 """
 
 import pytest
 
 DURATION_NS = 50_000
-UNSUPPORTED, INVALIDATED, MERGE, UNMATCHED, UNJOINED, ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = range(900, 909)
+(
+    UNSUPPORTED,
+    INVALIDATED,
+    MERGE,
+    UNMATCHED,
+    UNJOINED,
+    ISOLATION,
+    IMPLICIT,
+    CAPTURED_EVENT,
+    WRONG_THREAD,
+) = range(900, 909)
 ACTIVE, SPOILT = "0/1", "0/2"
-SPOILT_END = [str(INVALIDATED), "none", "0/0", "0/0", str(INVALIDATED), "0"]  # "will also return an error value and a NULL graph"
+SPOILT_END = [
+    str(INVALIDATED),
+    "none",
+    "0/0",
+    "0/0",
+    str(INVALIDATED),
+    "0",
+]  # "will also return an error value and a NULL graph"
 
 
 @pytest.fixture
@@ -35,15 +53,29 @@ def ends_well(line, nodes, edges=None):
 def test_captures_begin_and_end(codes):
     ends_well(codes["empty"], 0)
     ends_well(codes["two_in_a_row"], 2, edges=1)
-    assert codes["begin_legacy"][0] != "0", "capture may not be initiated if the stream is cudaStreamLegacy"
+    assert codes["begin_legacy"][0] != "0", (
+        "capture may not be initiated if the stream is cudaStreamLegacy"
+    )
     assert codes["begin_twice"][1] != "0", "only if the stream is not already in capture mode"
     assert codes["end_without_begin"][0] != "0" and codes["begin_bad_mode"][0] == "1"
-    assert codes["info"][2:7] == ["0", "status=1", "id=1", "graph=1", "dependencies=1"] and "count=1" in codes["info"]
+    assert (
+        codes["info"][2:7] == ["0", "status=1", "id=1", "graph=1", "dependencies=1"]
+        and "count=1" in codes["info"]
+    )
     assert codes["info_without"][:2] == ["0", "status=0"]
 
 
-@pytest.mark.parametrize("name", ["synchronize_captured", "synchronize_captured_relaxed", "query_captured", "device_synchronize",
-                                  "device_synchronize_local", "device_synchronize_relaxed"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "synchronize_captured",
+        "synchronize_captured_relaxed",
+        "query_captured",
+        "device_synchronize",
+        "device_synchronize_local",
+        "device_synchronize_relaxed",
+    ],
+)
 def test_what_is_captured_cannot_be_waited_for(codes, name):
     """Nor a broader handle that encompasses it, such as its device."""
     assert codes[name][1:3] == [str(UNSUPPORTED), SPOILT] and codes[name][-6:] == SPOILT_END
@@ -56,17 +88,31 @@ def test_a_captured_event_cannot_be_waited_for_in_any_mode(codes, name):
 
 def test_unsafe_calls_are_for_relaxed_captures_and_threads(codes):
     for name in ("malloc", "malloc_local", "memcpy", "free_memory"):
-        assert codes[name][1:3] == [str(UNSUPPORTED), SPOILT] and codes[name][-6:] == SPOILT_END, name
-    for name in ("malloc_relaxed", "malloc_exchanged", "memcpy_relaxed", "query_plain_event_relaxed", "synchronize_other"):
+        assert codes[name][1:3] == [str(UNSUPPORTED), SPOILT] and codes[name][-6:] == SPOILT_END, (
+            name
+        )
+    for name in (
+        "malloc_relaxed",
+        "malloc_exchanged",
+        "memcpy_relaxed",
+        "query_plain_event_relaxed",
+        "synchronize_other",
+    ):
         ends_well(codes[name], 0)
-    assert codes["malloc_exchanged"][1:6] == ["0", "0", "0", "0", "2"], "the exchange gives back the mode before"
+    assert codes["malloc_exchanged"][1:6] == ["0", "0", "0", "0", "2"], (
+        "the exchange gives back the mode before"
+    )
     assert codes["thread_global"][2] == str(UNSUPPORTED) and SPOILT in codes["thread_global"]
     for name in ("thread_local", "thread_relaxed", "thread_beside_local"):
         assert codes[name][2] == "0" and ACTIVE in codes[name], name
 
 
 def test_the_legacy_stream_depends_on_blocking_streams(codes):
-    for name in ("legacy_beside_blocking", "record_legacy_beside_blocking", "memcpy_beside_blocking"):
+    for name in (
+        "legacy_beside_blocking",
+        "record_legacy_beside_blocking",
+        "memcpy_beside_blocking",
+    ):
         assert codes[name][1:3] == [str(IMPLICIT), SPOILT] and codes[name][-6:] == SPOILT_END, name
     ends_well(codes["memset_legacy"], 0)
 
@@ -82,7 +128,11 @@ def test_dependencies_stay_within_a_capture(codes):
 def test_forks_are_joined_where_the_capture_began(codes):
     ends_well(codes["fork_join"], 4, edges=4)
     assert codes["fork_join"][4] == ACTIVE, "a stream that waits for a captured event is captured"
-    assert codes["fork_unjoined"][-6:-4] == codes["fork_worked_after_join"][-6:-4] == [str(UNJOINED), "none"]
+    assert (
+        codes["fork_unjoined"][-6:-4]
+        == codes["fork_worked_after_join"][-6:-4]
+        == [str(UNJOINED), "none"]
+    )
     assert codes["end_on_fork"][4] == str(UNMATCHED)
     assert codes["thread_ends_global"][2] == str(WRONG_THREAD)
     assert codes["thread_ends_relaxed"][2] == "0"
@@ -99,9 +149,18 @@ def test_a_graph_takes_its_longest_path(run_program, hub, condition, gpu):
     seen = run_program("graphs", condition).values
     assert not [key for key in seen if key.endswith("failed")]
     one = DURATION_NS + gpu.host.graph_gap_ns
-    paths = {"chain": 10, "chain_twice": 20, "fork": 5, "only_forked": 2, "until_middle": 2, "two_streams": 20}
+    paths = {
+        "chain": 10,
+        "chain_twice": 20,
+        "fork": 5,
+        "only_forked": 2,
+        "until_middle": 2,
+        "two_streams": 20,
+    }
     assert {key: round(int(seen[key]) / one, 2) for key in paths} == paths
-    assert gpu.host.graph_gap_ns < gpu.host.kernel_gap_ns, "or the times above would not tell graphs from streams"
+    assert gpu.host.graph_gap_ns < gpu.host.kernel_gap_ns, (
+        "or the times above would not tell graphs from streams"
+    )
 
 
 def test_values_move_at_each_launch_and_not_at_capture(run_program, hub, condition):

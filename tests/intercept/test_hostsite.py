@@ -1,4 +1,6 @@
-"""Why it exists: host time by the place in the program is charged call for call, and what one run records another replays."""
+"""Why it exists: host time by the place in the program is charged call for call, and what one run
+records another replays."""
+
 import struct
 
 import pytest
@@ -6,12 +8,17 @@ import pytest
 from phantora_ns.kernels.host import HostRecord, write_table
 
 HOST = 14
-UNKNOWN_NS, LAUNCH, RECORD = 7_000, 1, 7  # enum ph_call of libintercept/shim.h, plus one: the keys of depth 0
+UNKNOWN_NS, LAUNCH, RECORD = (
+    7_000,
+    1,
+    7,
+)  # enum ph_call of libintercept/shim.h, plus one: the keys of depth 0
 EXACT, BACKED_OFF, CLASS, UNKNOWN, CALL = range(5)
 
 
 def page(run_dir):
-    """(host_calls, host_ns) of the only process, whose page is removed; its clock is in the end of it."""
+    """(host_calls, host_ns) of the only process, whose page is removed; its clock is in the end of
+    it."""
     (path,) = (run_dir / "ranks").iterdir()
     words = struct.unpack_from("<50Q", path.read_bytes())
     path.unlink()
@@ -39,7 +46,9 @@ def test_calls_that_nothing_is_known_of_cost_the_constant(model, hub, run_dir, g
     assert int(seen["ten"]) > 0
 
 
-def test_a_class_is_charged_what_is_recorded_of_it_and_interruptions_are_spread(model, hub, run_dir):
+def test_a_class_is_charged_what_is_recorded_of_it_and_interruptions_are_spread(
+    model, hub, run_dir
+):
     model(HostRecord(sites={LAUNCH: 100.0, RECORD: 50.0}, interruption_ns=3.0))
     calls, times = page(run_dir)
     launches, records = 13, 6
@@ -55,21 +64,32 @@ def test_a_run_repeats_to_the_nanosecond(model, hub, run_dir):
 
 
 def test_what_is_recorded_is_known_when_it_is_replayed(model, run_program, hub, run_dir):
-    run_program("timeline", PHANTORA_RECORD_HOST="1", PHANTORA_HOST_TIME="measured", PHANTORA_HOST_SCORE="5.5")
+    run_program(
+        "timeline",
+        PHANTORA_RECORD_HOST="1",
+        PHANTORA_HOST_TIME="measured",
+        PHANTORA_HOST_SCORE="5.5",
+    )
     (message,) = hub.of(HOST)
     assert message[3]["score"] == 5.5
     sites = {site[0]: site for site in message[3]["sites"] if site[3]}
     depths = [sum(s[3] for s in sites.values() if s[1] == depth) for depth in range(5)]
     assert sites[LAUNCH][2] == "launch" and 10 <= sites[LAUNCH][3] <= 14
-    assert all(fewer <= more for more, fewer in zip(depths[:-1], depths[1:], strict=True)), "each sample is in every depth it has"
+    assert all(fewer <= more for more, fewer in zip(depths[:-1], depths[1:], strict=True)), (
+        "each sample is in every depth it has"
+    )
     assert all(0 <= s[4] < 10**9 for s in sites.values())
     page(run_dir)
     model(HostRecord(sites={key: site[4] for key, site in sites.items()}))
     calls, times = page(run_dir)
-    assert calls[UNKNOWN] <= 1, "the first call of a process has no time before it when it is measured"
+    assert calls[UNKNOWN] <= 1, (
+        "the first call of a process has no time before it when it is measured"
+    )
     assert calls[EXACT] >= 20 and calls[EXACT] > 4 * (calls[BACKED_OFF] + calls[CLASS])
 
 
 def test_a_model_without_a_table_is_refused(run_program, hub):
     done = run_program("timeline", check=False, PHANTORA_HOST_TIME="model")
-    assert done.returncode == 70 and "host.tbl" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (
+        done.returncode == 70 and "host.tbl" in done.stderr and len(done.stderr.splitlines()) == 1
+    )

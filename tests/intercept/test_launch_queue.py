@@ -1,5 +1,6 @@
-"""Why it exists: the host runs ahead of a stream by so many works and no more, whatever the works wait for, and what it then sees
-of its GPU is what a host sees that really waits. Held against an oracle that keeps every end as a number."""
+"""Why it exists: the host runs ahead of a stream by so many works and no more, whatever the works
+wait for, and what it then sees of its GPU is what a host sees that really waits. Held against an
+oracle that keeps every end as a number."""
 
 import importlib.util
 import random
@@ -8,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-LIMIT = 1022          # H200: data/gpus/h200.toml
+LIMIT = 1022  # H200: data/gpus/h200.toml
 COLLECTIVE_NS = 400_000
-UNKNOWN_NS = 2_300    # the job's own time before a call
+UNKNOWN_NS = 2_300  # the job's own time before a call
 TWO_AHEAD, TWO_BEHIND, NONE = 2 | 1 << 8, 2, 0
 
 
@@ -20,17 +21,23 @@ def duration_ns(fields):
 
 
 def works(fields):
-    """Grids that are multiples of 7 are calls of two works: the first ends as the second starts, or both with the call."""
+    """Grids that are multiples of 7 are calls of two works: the first ends as the second starts, or
+    both with the call."""
     if not isinstance(fields[0], str):
         return NONE
     return TWO_AHEAD if fields[1] % 14 == 7 else TWO_BEHIND if fields[1] % 14 == 0 else 1
 
 
 class Oracle:
-    """One host, streams and events, all times known at once. `cost`: what each call costs the host, by letter."""
+    """One host, streams and events, all times known at once. `cost`: what each call costs the host,
+    by letter."""
 
     def __init__(self, gpu, cost, limit, start_ns):
-        self.gap, self.latency, self.limit = gpu.host.kernel_gap_ns, gpu.host.launch_latency_ns, limit or 1 << 40
+        self.gap, self.latency, self.limit = (
+            gpu.host.kernel_gap_ns,
+            gpu.host.launch_latency_ns,
+            limit or 1 << 40,
+        )
         self.cost, self.now = cost, start_ns
         self.head, self.ends, self.events, self.seen = {}, {}, {}, []
 
@@ -41,7 +48,9 @@ class Oracle:
         return ends
 
     def act(self, what, first=0, second=0):
-        if what != "q" or first in self.events:  # an event that was never recorded is over, and nothing is asked
+        if (
+            what != "q" or first in self.events
+        ):  # an event that was never recorded is over, and nothing is asked
             self.now += self.cost[what]
         issued = self.now + self.latency
         if what in "kh":
@@ -70,7 +79,8 @@ class Oracle:
 
 @pytest.fixture
 def job(run_dir, run_program, gpu):
-    """Runs scripts of c/queue.c; returns what they printed, what the oracle says, and the messages to the hub."""
+    """Runs scripts of c/queue.c; returns what they printed, what the oracle says, and the messages
+    to the hub."""
     path = Path(__file__).resolve().parent / "recording_hub.py"
     spec = importlib.util.spec_from_file_location("recording_hub", path)
     module = importlib.util.module_from_spec(spec)
@@ -79,15 +89,29 @@ def job(run_dir, run_program, gpu):
     def run(script, limit=LIMIT):
         conf = (run_dir / "device.conf").read_text()
         assert f"launch_queue {gpu.host.launch_queue}\n" in conf
-        (run_dir / "device.conf").write_text(conf.replace(f"launch_queue {gpu.host.launch_queue}\n", f"launch_queue {limit}\n"))
-        (run_dir / "host.tbl").write_bytes(struct.pack("<8Q2Q", 0x50484E53484F5354, 1, 1, 0, 0, UNKNOWN_NS, 0, 0, 0, 0))
+        (run_dir / "device.conf").write_text(
+            conf.replace(f"launch_queue {gpu.host.launch_queue}\n", f"launch_queue {limit}\n")
+        )
+        (run_dir / "host.tbl").write_bytes(
+            struct.pack("<8Q2Q", 0x50484E53484F5354, 1, 1, 0, 0, UNKNOWN_NS, 0, 0, 0, 0)
+        )
         lines = ["t", *script, "t"]
         padded = "".join(f"{line} {'0 ' * (3 - len(line.split()))}\n" for line in lines)
         with module.RecordingHub(run_dir, duration_ns, works, COLLECTIVE_NS) as hub:
-            printed = run_program("queue", input=padded, PHANTORA_HOST_TIME="model").stdout.splitlines()
+            printed = run_program(
+                "queue", input=padded, PHANTORA_HOST_TIME="model"
+            ).stdout.splitlines()
         (run_dir / "device.conf").write_text(conf)
         call = gpu.host.call_ns
-        names = {"k": "launch", "h": "copy", "c": "comm", "r": "record", "w": "wait", "y": "sync", "q": "query"}
+        names = {
+            "k": "launch",
+            "h": "copy",
+            "c": "comm",
+            "r": "record",
+            "w": "wait",
+            "y": "sync",
+            "q": "query",
+        }
         cost = {what: call[name] + UNKNOWN_NS for what, name in names.items()} | {"t": UNKNOWN_NS}
         oracle = Oracle(gpu, cost, limit, int(printed[0].split()[1]) - cost["t"])
         for line in lines:
@@ -103,20 +127,28 @@ def asked(hub):
 
 
 def test_the_host_is_held_back_by_the_queue_and_not_before(job):
-    printed, expected, hub = job([*["k 0 50"] * LIMIT, "t", *["k 0 50"] * 2, "t", *["k 0 50"] * 1976, "t"])
+    printed, expected, hub = job(
+        [*["k 0 50"] * LIMIT, "t", *["k 0 50"] * 2, "t", *["k 0 50"] * 1976, "t"]
+    )
     assert printed == expected
     assert asked(hub) == 0, "everything is known here"
     times = [int(line.split()[1]) for line in printed]
-    assert times[1] < 12_000 * LIMIT < 51_300 * 1976 < times[3], "only the last launches waited for the GPU"
+    assert times[1] < 12_000 * LIMIT < 51_300 * 1976 < times[3], (
+        "only the last launches waited for the GPU"
+    )
 
 
 def test_every_stream_has_a_queue_of_its_own(job):
-    printed, expected, _ = job([f"k {i % 4} 50" for i in range(4 * LIMIT)] + ["t", "k 1 50", "t", *["k 2 50"] * 9, "t"])
+    printed, expected, _ = job(
+        [f"k {i % 4} 50" for i in range(4 * LIMIT)] + ["t", "k 1 50", "t", *["k 2 50"] * 9, "t"]
+    )
     assert printed == expected
 
 
 def test_works_count_and_copies_from_the_host_records_and_waits_do_not(job):
-    printed, expected, _ = job(["k 0 49", "h 0", "r 0 0", "w 0 0", "k 0 42", "h 0"] * 700 + ["t"], limit=300)
+    printed, expected, _ = job(
+        ["k 0 49", "h 0", "r 0 0", "w 0 0", "k 0 42", "h 0"] * 700 + ["t"], limit=300
+    )
     assert printed == expected
 
 
@@ -124,18 +156,27 @@ def test_a_queue_that_waits_for_communication_asks_nobody_until_the_job_looks(jo
     step = ["c 1", "r 0 1", "w 0 0", *["k 0 40"] * 9]
     printed, expected, hub = job(step * 300 + ["t"])
     assert printed == expected
-    assert asked(hub) == 1, "the last reading of the clock but one; the last has nothing left to ask"
+    assert asked(hub) == 1, (
+        "the last reading of the clock but one; the last has nothing left to ask"
+    )
     assert len(hub.of(8)) == 300
 
 
 def test_communication_on_the_stream_that_computes_holds_it_up(job):
-    """As PyTorch's blocking collectives do; on another stream it holds nothing up until that is waited for."""
+    """As PyTorch's blocking collectives do; on another stream it holds nothing up until that is
+    waited for."""
     *_, hub = job(["c 0", "k 0 40", "c 0", "c 1", "k 0 40", "c 0", "y 0"])
     (client,) = hub._times
-    stalls = [stall for kind in (2, 8) for message in hub.of(kind)
-              for stall in message[3 if kind == 8 else 4].get("stalls", [])]
-    assert [(device, hub._time(client, after) - hub._time(client, before)) for device, before, after in stalls] == [
-        (0, COLLECTIVE_NS)] * 2
+    stalls = [
+        stall
+        for kind in (2, 8)
+        for message in hub.of(kind)
+        for stall in message[3 if kind == 8 else 4].get("stalls", [])
+    ]
+    assert [
+        (device, hub._time(client, after) - hub._time(client, before))
+        for device, before, after in stalls
+    ] == [(0, COLLECTIVE_NS)] * 2
 
 
 @pytest.mark.parametrize("seed", [73, 85, *range(8)])
@@ -145,9 +186,16 @@ def test_random_jobs_see_what_a_host_that_waits_sees(job, seed):
     for _ in range(600):
         what = draw.choices("kchrwqyt", (30, 4, 2, 6, 6, 6, 0.4, 1))[0]
         stream, event = draw.randrange(3) if draw.random() < 0.5 else 0, draw.randrange(6)
-        calls = {"k": f"{stream} {draw.choice((2, 5, 7, 14, 90))}", "c": f"{draw.choice((3, 3, stream))}", "h": f"{stream}",
-                 "t": "", "r": f"{event} {draw.choice((stream, 3))}", "w": f"{draw.choice((stream, 3))} {event}", "q": f"{event}",
-                 "y": f"{stream}"}
+        calls = {
+            "k": f"{stream} {draw.choice((2, 5, 7, 14, 90))}",
+            "c": f"{draw.choice((3, 3, stream))}",
+            "h": f"{stream}",
+            "t": "",
+            "r": f"{event} {draw.choice((stream, 3))}",
+            "w": f"{draw.choice((stream, 3))} {event}",
+            "q": f"{event}",
+            "y": f"{stream}",
+        }
         script.append(f"{what} {calls[what]}")
     printed, expected, _ = job(script, limit=draw.choice((3, 8, 20)))
     assert printed == expected

@@ -1,5 +1,7 @@
-"""Why it exists: what a library looks up by name (dlsym, dlvsym) must be ours for the job, NVIDIA's for NVIDIA's own libraries,
-and untouched for everyone else; and a thread that only ever looks must leave its process in peace."""
+"""Why it exists: what a library looks up by name (dlsym, dlvsym) must be ours for the job, NVIDIA's
+for NVIDIA's own libraries, and untouched for everyone else; and a thread that only ever looks must
+leave its process in peace."""
+
 import sys
 from pathlib import Path
 
@@ -28,7 +30,9 @@ def cudart():
 
 
 def test_a_function_looked_up_in_nvidias_runtime_is_ours(run_python, lookups, cudart):
-    run_python(PRELUDE + """
+    run_python(
+        PRELUDE
+        + """
 job, vendor, runtime = load(sys.argv[1]), load(sys.argv[2]), os.fsencode(sys.argv[3])
 for name in (b"cudaGetDevice", b"cudaLaunchKernelExC", b"cudaMallocAsync"):
     assert owner(job.lookup_in(runtime, name)) == "libphantora.so", name
@@ -39,11 +43,17 @@ assert owner(job.lookup_in(b"libc.so.6", b"cuserid") or job.lookup_in(b"libc.so.
 device = ctypes.c_int(-1)
 assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(job.lookup_in(runtime, b"cudaGetDevice"))(ctypes.addressof(device)) == 0
 assert device.value == 0
-""", lookups("libjob.so", 1), lookups("libcublas-like.so", 2), cudart)
+""",
+        lookups("libjob.so", 1),
+        lookups("libcublas-like.so", 2),
+        cudart,
+    )
 
 
 def test_a_function_looked_up_by_its_version_is_ours_too(run_python, lookups, cudart):
-    run_python(PRELUDE + """
+    run_python(
+        PRELUDE
+        + """
 vendors = os.fsencode(sys.argv[2])
 job, vendor, runtime = load(sys.argv[1]), load(vendors), os.fsencode(sys.argv[3])
 version = os.path.basename(runtime)
@@ -54,18 +64,27 @@ for name in (b"cudaGetDevice", b"cudaLaunchKernelExC", b"cudaMallocAsync"):
     assert job.lookup_version_in(runtime, name, b"libcudart.so.1") is None, "no such version: the truth"
 assert job.lookup_version_in(runtime, b"cudaNoSuchFunction", version) is None
 assert job.lookup_version_in(vendors, b"lookup_number", b"LOOKUP") == job.lookup_in(vendors, b"lookup_number") is not None
-""", lookups("libjob.so", 1), lookups("libcublas-like.so", 2), cudart)
+""",
+        lookups("libjob.so", 1),
+        lookups("libcublas-like.so", 2),
+        cudart,
+    )
 
 
 def test_rtld_next_still_goes_by_its_caller(run_python, lookups, built_library):
     numbers = [lookups(f"libnumber{n}.so", n) for n in (1, 2, 3)]
-    run_python(PRELUDE + """
+    run_python(
+        PRELUDE
+        + """
 def number(address):
     return address and ctypes.CFUNCTYPE(ctypes.c_int)(address)()
 libraries = [load(path) for path in sys.argv[1:4]]
 assert [number(library.lookup_next(b"lookup_number")) for library in libraries] == [2, 3, None]
 assert [number(library.lookup_version_next(b"lookup_number", b"LOOKUP")) for library in libraries] == [2, 3, None]
-""", *numbers, LD_PRELOAD=" ".join(map(str, [built_library, *numbers])))
+""",
+        *numbers,
+        LD_PRELOAD=" ".join(map(str, [built_library, *numbers])),
+    )
 
 
 WATCHDOG = """
@@ -113,7 +132,8 @@ assert lib.ncclAllGather(buffer, buffer, ctypes.c_size_t(1 << 18), FLOAT32, comm
 
 
 def test_a_rank_alone_communicates_only_what_must_move(run_python, hub):
-    """In place NCCL does nothing for a communicator of one rank; elsewhere it copies, and an average multiplies by 1."""
+    """In place NCCL does nothing for a communicator of one rank; elsewhere it copies, and an
+    average multiplies by 1."""
     from tests.intercept.recording_hub import OPS
 
     run_python(ALONE)
@@ -121,7 +141,8 @@ def test_a_rank_alone_communicates_only_what_must_move(run_python, hub):
 
 
 def test_a_watchdog_that_looks_without_a_pause_leaves_its_rank_quiet(run_python, hub):
-    """As PyTorch's does when a process group is destroyed: a rank that is never quiet is never found idle by the others."""
+    """As PyTorch's does when a process group is destroyed: a rank that is never quiet is never
+    found idle by the others."""
     done = run_python(WATCHDOG)
     looks = int(done.stdout)
     assert 0 < looks <= 20, "one second holds no more than twenty rounds with a pause of 50 ms"

@@ -1,8 +1,11 @@
-"""What a power limit does to kernel times, by libintercept/power.c alone: the laws of the model, not its numbers.
+"""What a power limit does to kernel times, by libintercept/power.c alone: the laws of the model,
+not its numbers.
 
-A GPU that is never waited for keeps what it has; one that has computed all the time takes the recorded times, one that
-idles is faster by its class's gain, in between nothing jumps, and what memory decides never changes.
+A GPU that is never waited for keeps what it has; one that has computed all the time takes the
+recorded times, one that idles is faster by its class's gain, in between nothing jumps, and what
+memory decides never changes.
 """
+
 import ctypes
 import shutil
 import subprocess
@@ -30,7 +33,15 @@ void set(int64_t *numbers)
     ph_power_reset();
 }
 """
-MODEL = Power(low=500, full=800, window_ns=100_000_000, weights=(600, 1000, 900), gains=(0, 200, 100), recorded=0, spread=20)
+MODEL = Power(
+    low=500,
+    full=800,
+    window_ns=100_000_000,
+    weights=(600, 1000, 900),
+    gains=(0, 200, 100),
+    recorded=0,
+    spread=20,
+)
 MEMORY, COMPUTE, ATTENTION = range(3)
 
 
@@ -38,9 +49,24 @@ MEMORY, COMPUTE, ATTENTION = range(3)
 def power(tmp_path_factory):
     folder = tmp_path_factory.mktemp("power")
     (folder / "stubs.c").write_text(STUBS)
-    subprocess.run([shutil.which("cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-I",
-                    ROOT / "libintercept", "-o", folder / "power.so", ROOT / "libintercept/power.c", folder / "stubs.c"],
-                   check=True)
+    subprocess.run(
+        [
+            shutil.which("cc"),
+            "-std=gnu11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-I",
+            ROOT / "libintercept",
+            "-o",
+            folder / "power.so",
+            ROOT / "libintercept/power.c",
+            folder / "stubs.c",
+        ],
+        check=True,
+    )
     library = ctypes.CDLL(folder / "power.so")
     library.ph_power_run_locked.restype = ctypes.c_uint64
     library.ph_power_run_locked.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_int)
@@ -54,7 +80,8 @@ def start(power, model=MODEL):
 
 
 def step(power, now, duration, klass, idle, device=0, kernels=100):
-    """A hundred kernels, then idle time, then the host waits; returns the new time and the kernels' time."""
+    """A hundred kernels, then idle time, then the host waits; returns the new time and the kernels'
+    time."""
     busy = sum(power.ph_power_run_locked(device, duration, klass) for _ in range(kernels))
     power.ph_power_waited_locked(now + busy + idle)
     return now + busy + idle, busy
@@ -79,7 +106,10 @@ def test_a_gpu_that_mostly_idles_is_faster_by_its_gain(power, klass):
 
 
 @settings(max_examples=60, deadline=None)
-@given(idle=st.lists(st.integers(0, 300_000_000), min_size=2, max_size=2), klass=st.sampled_from([MEMORY, COMPUTE, ATTENTION]))
+@given(
+    idle=st.lists(st.integers(0, 300_000_000), min_size=2, max_size=2),
+    klass=st.sampled_from([MEMORY, COMPUTE, ATTENTION]),
+)
 def test_more_idle_time_never_makes_kernels_longer(power, idle, klass):
     times = []
     for each in sorted(idle):
@@ -121,8 +151,16 @@ def test_a_model_that_says_nothing_changes_nothing(power):
     assert power.ph_power_run_locked(3, 12_345, COMPUTE) == 12_345
 
 
-@pytest.mark.parametrize("key, value", [("low", "90%"), ("gain_compute", "150%"), ("window", "3"), ("weight_memory", None),
-                                        ("more", 1)])
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("low", "90%"),
+        ("gain_compute", "150%"),
+        ("window", "3"),
+        ("weight_memory", None),
+        ("more", 1),
+    ],
+)
 def test_a_wrong_table_is_refused(key, value):
     import dataclasses
 

@@ -1,5 +1,7 @@
-"""Why it exists: a job without the values library reads zeros, and must be told the true reason: each way to be without it is
-made here, with libraries of a line of C in the places of torch's and ours."""
+"""Why it exists: a job without the values library reads zeros, and must be told the true reason:
+each way to be without it is made here, with libraries of a line of C in the places of torch's and
+ours."""
+
 import subprocess
 
 import pytest
@@ -15,7 +17,8 @@ LIBRARIES = {  # what the library holds -> what the warning says of it
     "int phantora_values_start(void) { return 1; }": f"another version of torch than the job's; {CURE}",
     "int phantora_values_start(void) { return 2; }": "of different builds",
     "int phantora_values_start(void) { return 3; }": "did not take the callback",
-    "int phantora_values_start(void) { return -1; }": "of different builds",  # as earlier versions said
+    # as earlier versions said
+    "int phantora_values_start(void) { return -1; }": "of different builds",
     "int something_else;": "of different builds",
     "int c10_of_old(void); int phantora_values_start(void) { return c10_of_old(); }": "undefined symbol: c10_of_old",
 }
@@ -30,19 +33,32 @@ def warning(run_python, hub, tmp_path):
         done = run_python(JOB, torch, PHANTORA_VALUES_LIB=str(library))
         told = [line.removeprefix("phantora-ns: warning: ") for line in done.stderr.splitlines()]
         assert told == hub.notes("warning") and len(told) <= 1
-        assert all(line.endswith("what the GPU would compute reads as zero") and "compiler" not in line for line in told)
+        assert all(
+            line.endswith("what the GPU would compute reads as zero") and "compiler" not in line
+            for line in told
+        )
         return told[0] if told else None
 
     return of
 
 
 def compile_library(target, source, *flags):
-    subprocess.run(["cc", "-shared", "-fPIC", *flags, "-xc", "-", "-o", target], input=source, text=True, check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", *flags, "-xc", "-", "-o", target],
+        input=source,
+        text=True,
+        check=True,
+    )
     return target
 
 
 def test_a_library_that_starts_is_no_matter_of_a_warning(warning, tmp_path):
-    assert warning(compile_library(tmp_path / "values.so", "int phantora_values_start(void) { return 0; }")) is None
+    assert (
+        warning(
+            compile_library(tmp_path / "values.so", "int phantora_values_start(void) { return 0; }")
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize("source", LIBRARIES)

@@ -1,5 +1,5 @@
-"""Why it exists: the property tests here must not depend on how busy the machine is, so no test has a time limit per example;
-and modules beside this one (recorded.py) are for all tests here."""
+"""Why it exists: the property tests here must not depend on how busy the machine is, so no test has
+a time limit per example; and modules beside this one (recorded.py) are for all tests here."""
 
 import sys
 from pathlib import Path

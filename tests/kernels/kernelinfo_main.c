@@ -1,4 +1,5 @@
-/* kernelinfo_main.c - prints what the C reader knows of each kernel named on stdin, for comparison with Python. */
+/* kernelinfo_main.c - prints what the C reader knows of each kernel named on stdin, for comparison
+ * with Python. */
 #include "kernelinfo.h"
 #include "shim.h"
 
@@ -25,7 +26,8 @@ int main(void)
             puts("unknown");
             continue;
         }
-        printf("%u %u %u %u %u", info->param_bytes, info->max_threads, info->registers, info->static_shared_bytes, info->stack_bytes);
+        printf("%u %u %u %u %u", info->param_bytes, info->max_threads, info->registers,
+               info->static_shared_bytes, info->stack_bytes);
         const struct ph_kernel_param *params = ph_kernel_params(info);
         for (unsigned i = 0; i < info->param_count; i++)
             printf(" %u:%u", params[i].offset, params[i].size);

@@ -1,4 +1,5 @@
-"""The kernel-time database: what a recording puts in comes out, and a bad file is one clear error."""
+"""The kernel-time database: what a recording puts in comes out, and a bad file is one clear
+error."""
 
 import os
 import signal
@@ -25,9 +26,16 @@ def measured(database, kind=0, fields=None) -> Statistics | None:
 
 def test_what_goes_in_comes_out(tmp_path):
     fields = {name: f"{name} of a run" for name in RUN_FIELDS}
-    entries = [(0, kernel("k", b"\0\xff"), CONTEXT, [7, 5, 6]), (1, gemm(), CONTEXT, [10]), (2, GRAPH, None, [3, 3]),
-               (3, [0, 1 << 40, 2, 2], None, [9]), (4, ["cusparseSpMM", [1, -2]], None, [1])]
-    with Database.open(record(tmp_path / "a.sqlite", *entries, host=HOST, uid="one", **fields), gpu="h200") as database:
+    entries = [
+        (0, kernel("k", b"\0\xff"), CONTEXT, [7, 5, 6]),
+        (1, gemm(), CONTEXT, [10]),
+        (2, GRAPH, None, [3, 3]),
+        (3, [0, 1 << 40, 2, 2], None, [9]),
+        (4, ["cusparseSpMM", [1, -2]], None, [1]),
+    ]
+    with Database.open(
+        record(tmp_path / "a.sqlite", *entries, host=HOST, uid="one", **fields), gpu="h200"
+    ) as database:
         found = {signature.encode(e.kind, e.fields): e for e in database.signatures()}
         assert list(found) == sorted(signature.encode(kind, f) for kind, f, _, _ in entries)
         for kind, its, context, values in entries:
@@ -35,25 +43,38 @@ def test_what_goes_in_comes_out(tmp_path):
             assert (entry.kind, entry.fields, entry.context) == (kind, its, context)
             assert entry.statistics == measured(database, kind, its) == Statistics.of(values)
         (run,) = database.runs()
-        assert (run.uid, run.fields, run.count, run.configuration) == ("one", fields, 8, fields["configuration"])
-        assert content.Host.of_message(run.host.message()) == run.host == content.Host.of_message(HOST)
+        assert (run.uid, run.fields, run.count, run.configuration) == (
+            "one",
+            fields,
+            8,
+            fields["configuration"],
+        )
+        assert (
+            content.Host.of_message(run.host.message()) == run.host == content.Host.of_message(HOST)
+        )
         assert database.summary() == {"runs": 1, "signatures": 5, "durations": 8, "total_ns": 44}
         assert sorted(database.observations()) == sorted(
             ("configuration of a run", kind, f, context, Statistics.of(values).median, len(values))
-            for kind, f, context, values in entries)
+            for kind, f, context, values in entries
+        )
 
 
 def test_launches_that_the_leader_stopped_for_count_only_alone(tmp_path):
     first, later = (0, kernel(), CONTEXT, [900], True), (0, kernel(), None, [100, 102])
     with Database.open(record(tmp_path / "alone.sqlite", first)) as database:
         assert measured(database) == Statistics.of([900])
-    for name, entries in {"before": [first, later], "after": [later, first], "between": [later[:3] + ([100],), first,
-                                                                                        later[:3] + ([102],)]}.items():
+    for name, entries in {
+        "before": [first, later],
+        "after": [later, first],
+        "between": [later[:3] + ([100],), first, later[:3] + ([102],)],
+    }.items():
         path = record(tmp_path / f"{name}.sqlite", *entries)
         with Database.open(path) as database:
             assert measured(database) == Statistics.of([100, 102])
             assert [o.median_ns for o in database.observations()] == [101]
-    databases.merge(tmp_path / "both.sqlite", [tmp_path / "alone.sqlite", tmp_path / "before.sqlite"])
+    databases.merge(
+        tmp_path / "both.sqlite", [tmp_path / "alone.sqlite", tmp_path / "before.sqlite"]
+    )
     with Database.open(tmp_path / "both.sqlite") as database:
         assert measured(database) == Statistics.of([100, 102]) and len(database.runs()) == 2
         assert [o.median_ns for o in database.observations()] == [101]
@@ -66,21 +87,33 @@ COPY = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 
 
 def test_a_launch_that_does_not_tell_its_work_is_known_by_its_operands(tmp_path):
-    """A norm's grid has a block for each row: rows of 768 numbers said that rows of 4,096 take no longer."""
-    path = record(tmp_path / "a.sqlite", (0, kernel(NORM, b"1"), ROWS, [900]), (0, kernel(COPY, b"1"), ROWS, [700]))
+    """A norm's grid has a block for each row: rows of 768 numbers said that rows of 4,096 take no
+    longer."""
+    path = record(
+        tmp_path / "a.sqlite",
+        (0, kernel(NORM, b"1"), ROWS, [900]),
+        (0, kernel(COPY, b"1"), ROWS, [700]),
+    )
     times = KernelTimes("h200", [path])
     assert times.lookup(0, kernel(NORM, b"2"), ROWS)[:2] == (900, 1)
     assert times.lookup(0, kernel(NORM, b"2"), WIDER)[1] != 1
-    assert times.lookup(0, kernel(COPY, b"2"), WIDER)[:2] == (700, 1), "its launch says how much it fills"
+    assert times.lookup(0, kernel(COPY, b"2"), WIDER)[:2] == (700, 1), (
+        "its launch says how much it fills"
+    )
 
 
 def test_more_durations_than_are_kept(tmp_path):
     values = list(range(1, 10 * KEPT))
     with Database.open(record(tmp_path / "a.sqlite", (0, kernel(), None, values))) as database:
         found = measured(database)
-    assert (found.count, found.total, found.minimum, found.maximum) == (len(values), sum(values), 1, len(values))
+    assert (found.count, found.total, found.minimum, found.maximum) == (
+        len(values),
+        sum(values),
+        1,
+        len(values),
+    )
     # Five standard errors of the median of KEPT uniform draws.
-    assert abs(found.median / len(values) - 0.5) < 5 * 0.5 / KEPT ** 0.5
+    assert abs(found.median / len(values) - 0.5) < 5 * 0.5 / KEPT**0.5
 
 
 def test_variants_agree_or_are_silent(tmp_path):
@@ -89,12 +122,18 @@ def test_variants_agree_or_are_silent(tmp_path):
     with Database.open(record(tmp_path / "a.sqlite", *entries)) as database:
         assert database.variants(kernel(identity=b"new")) == 105
         assert database.variants(kernel("other")) is None and database.variants(["k"]) is None
-    with Database.open(record(tmp_path / "b.sqlite", *entries, (0, kernel(identity=b"far"), None, [200]))) as database:
+    with Database.open(
+        record(tmp_path / "b.sqlite", *entries, (0, kernel(identity=b"far"), None, [200]))
+    ) as database:
         assert database.variants(kernel(identity=b"new")) is None
 
 
 def test_lookup_prefers_the_exact_signature_then_variants_then_the_model(tmp_path):
-    path = record(tmp_path / "a.sqlite", (0, kernel(identity=b"1"), None, [1000]), (0, kernel(identity=b"2"), None, [1040]))
+    path = record(
+        tmp_path / "a.sqlite",
+        (0, kernel(identity=b"1"), None, [1000]),
+        (0, kernel(identity=b"2"), None, [1040]),
+    )
     times = KernelTimes("h200", [path])
     assert times.lookup(0, kernel(identity=b"1"))[:2] == (1000, 0)
     assert times.lookup(0, kernel(identity=b"9"))[:2] == (1020, 1)
@@ -103,33 +142,76 @@ def test_lookup_prefers_the_exact_signature_then_variants_then_the_model(tmp_pat
 
 def test_two_signatures_with_one_key_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(signature, "key_of", lambda data: 42)
-    path = record(tmp_path / "a.sqlite", (0, kernel("a"), None, [1]), (0, kernel("b"), None, [2]), (1, gemm(), None, [3]))
+    path = record(
+        tmp_path / "a.sqlite",
+        (0, kernel("a"), None, [1]),
+        (0, kernel("b"), None, [2]),
+        (1, gemm(), None, [3]),
+    )
     with Database.open(path) as database:
-        assert [measured(database, *it).median for it in ((0, kernel("a")), (0, kernel("b")), (1, gemm()))] == [1, 2, 3]
+        assert [
+            measured(database, *it).median
+            for it in ((0, kernel("a")), (0, kernel("b")), (1, gemm()))
+        ] == [1, 2, 3]
         assert measured(database, 0, kernel("c")) is None
 
 
 def test_calls_are_weighted_by_their_counts_and_sites_take_the_least(tmp_path):
-    one = {"score": 100, "calls": [["launch", 1, 10, 8]], "sites": [[5, 1, "x", 3, 10, 10]],
-           "latency": [1, 4, 4], "gap": [0, 0, 0]}
-    two = {"score": 300, "calls": [["launch", 3, 20, 12], ["copy", 2, 7, 6]],
-           "sites": [[5, 1, "x", 2, 30, 20], [4, 2, "y", 1, 1, 1], [6, 1, "z", 1, 900, 900]]}
-    one["sites"].append([6, 1, "z", 2, 9, 9])  # what was seen once gives way to what was seen more often
-    paths = [record(tmp_path / f"{i}.sqlite", host=host, uid=str(i)) for i, host in enumerate([one, two])]
+    one = {
+        "score": 100,
+        "calls": [["launch", 1, 10, 8]],
+        "sites": [[5, 1, "x", 3, 10, 10]],
+        "latency": [1, 4, 4],
+        "gap": [0, 0, 0],
+    }
+    two = {
+        "score": 300,
+        "calls": [["launch", 3, 20, 12], ["copy", 2, 7, 6]],
+        "sites": [[5, 1, "x", 2, 30, 20], [4, 2, "y", 1, 1, 1], [6, 1, "z", 1, 900, 900]],
+    }
+    one["sites"].append(
+        [6, 1, "z", 2, 9, 9]
+    )  # what was seen once gives way to what was seen more often
+    paths = [
+        record(tmp_path / f"{i}.sqlite", host=host, uid=str(i)) for i, host in enumerate([one, two])
+    ]
     databases.merge(tmp_path / "both.sqlite", paths)
     with Database.open(tmp_path / "both.sqlite") as database:
         assert database.host_calls() == {"copy": (2, 7, 6), "launch": (4, 17.5, 11)}
-        assert database.host_sites() == [(5, 1, "x", 5, 10, 10), (6, 1, "z", 2, 9, 9), (4, 2, "y", 1, 1, 1)]
+        assert database.host_sites() == [
+            (5, 1, "x", 5, 10, 10),
+            (6, 1, "z", 2, 9, 9),
+            (4, 2, "y", 1, 1, 1),
+        ]
         assert database.host_numbers() == (200, {"latency": (1, 4, 4)})
     with Database.open(paths[0]) as database:
         assert "gap" not in database.host_numbers().times
 
 
-@pytest.mark.parametrize("message", [
-    None, [], {1: 2}, {"score": -1}, {"score": "fast"}, {"score": float("nan")}, {"calls": 5}, {"calls": [["launch", 1, 2]]},
-    {"calls": [[5, 1, 2, 3]]}, {"calls": [["launch", -1, 2, 3]]}, {"calls": [["launch", 1, float("inf"), 3]]},
-    {"sites": [[-1, 1, "x", 1, 1, 1]]}, {"sites": [[1 << 64, 1, "x", 1, 1, 1]]}, {"sites": [[1, "1", "x", 1, 1, 1]]},
-    {"sites": [[1, 1, b"x", 1, 1, 1]]}, {"latency": [1, 2]}, {"latency": {}}, {"gap": [1.5, 1, 1]}, {"gap": [1, -1, 1]}])
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        [],
+        {1: 2},
+        {"score": -1},
+        {"score": "fast"},
+        {"score": float("nan")},
+        {"calls": 5},
+        {"calls": [["launch", 1, 2]]},
+        {"calls": [[5, 1, 2, 3]]},
+        {"calls": [["launch", -1, 2, 3]]},
+        {"calls": [["launch", 1, float("inf"), 3]]},
+        {"sites": [[-1, 1, "x", 1, 1, 1]]},
+        {"sites": [[1 << 64, 1, "x", 1, 1, 1]]},
+        {"sites": [[1, "1", "x", 1, 1, 1]]},
+        {"sites": [[1, 1, b"x", 1, 1, 1]]},
+        {"latency": [1, 2]},
+        {"latency": {}},
+        {"gap": [1.5, 1, 1]},
+        {"gap": [1, -1, 1]},
+    ],
+)
 def test_odd_host_messages_are_refused_and_change_nothing(tmp_path, message):
     with Recording(tmp_path / "a.sqlite", META) as recording:
         recording.host(HOST)
@@ -139,10 +221,23 @@ def test_odd_host_messages_are_refused_and_change_nothing(tmp_path, message):
         assert database.runs()[0].host == content.Host.of_message(HOST)
 
 
-@pytest.mark.parametrize("kind, fields, context, durations", [
-    (-1, [], None, [1]), ("0", [], None, [1]), (0, None, None, [1]), (0, "name", None, [1]), (0, [{}], None, [1]),
-    (0, [object()], None, [1]), (0, ["\ud800"], None, [1]), (0, [1 << 64], None, [1]), (0, kernel(), "mm", [1]),
-    (0, kernel(), [{1: 2}], [1]), (0, kernel(), None, [0]), (0, kernel(), None, [1, "2"])])
+@pytest.mark.parametrize(
+    "kind, fields, context, durations",
+    [
+        (-1, [], None, [1]),
+        ("0", [], None, [1]),
+        (0, None, None, [1]),
+        (0, "name", None, [1]),
+        (0, [{}], None, [1]),
+        (0, [object()], None, [1]),
+        (0, ["\ud800"], None, [1]),
+        (0, [1 << 64], None, [1]),
+        (0, kernel(), "mm", [1]),
+        (0, kernel(), [{1: 2}], [1]),
+        (0, kernel(), None, [0]),
+        (0, kernel(), None, [1, "2"]),
+    ],
+)
 def test_odd_measurements_are_refused_whole(tmp_path, kind, fields, context, durations):
     nested = []
     for _ in range(100):
@@ -160,7 +255,12 @@ def test_odd_measurements_are_refused_whole(tmp_path, kind, fields, context, dur
 
 
 def test_a_recording_needs_a_gpu_and_known_fields(tmp_path):
-    for meta, said in (({}, "GPU"), ({"gpu": 5}, "GPU"), ({**META, "colour": "red"}, "colour"), ({**META, "date": 5}, "date")):
+    for meta, said in (
+        ({}, "GPU"),
+        ({"gpu": 5}, "GPU"),
+        ({**META, "colour": "red"}, "colour"),
+        ({**META, "date": 5}, "date"),
+    ):
         with pytest.raises(DatabaseError, match=said):
             Recording(tmp_path / "a.sqlite", meta)
         assert not (tmp_path / "a.sqlite").exists()
@@ -183,7 +283,10 @@ def test_a_reader_sees_what_the_writer_has_committed(tmp_path):
             recording.add(0, kernel(), None, [7])
             assert measured(reader).count == 1
             recording.add(0, kernel("busy"), None, [1] * COMMIT_SAMPLES)
-            assert (measured(reader).count, measured(reader, 0, kernel("busy")).count) == (2, COMMIT_SAMPLES)
+            assert (measured(reader).count, measured(reader, 0, kernel("busy")).count) == (
+                2,
+                COMMIT_SAMPLES,
+            )
             recording.describe({"driver": "580"})
             assert reader.runs()[0].fields["driver"] == "580"
         # With another reader still there, closing loses nothing either.
@@ -211,7 +314,10 @@ def test_what_a_killed_writer_had_committed_is_there(tmp_path, root):
     ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=root)
     assert ended.returncode == -signal.SIGKILL and (tmp_path / "a.sqlite-wal").stat().st_size
     with Database.open(path) as database:
-        assert measured(database) == Statistics.of([100, 200, 300]) and measured(database, 0, kernel("late")) is None
+        assert (
+            measured(database) == Statistics.of([100, 200, 300])
+            and measured(database, 0, kernel("late")) is None
+        )
 
 
 def test_a_failed_commit_loses_nothing(tmp_path):
@@ -234,7 +340,9 @@ def test_a_failed_commit_loses_nothing(tmp_path):
 
 def test_files_that_are_no_database_are_one_clear_error(tmp_path):
     ours = record(tmp_path / "ours.sqlite", (0, kernel(), None, [1]))
-    text, empty, foreign, versions = (tmp_path / name for name in ("text", "empty", "foreign", "versions"))
+    text, empty, foreign, versions = (
+        tmp_path / name for name in ("text", "empty", "foreign", "versions")
+    )
     text.write_text("not a database, but long enough to be mistaken for one" * 30)
     empty.write_bytes(b"")
     connection = sqlite3.connect(foreign)
@@ -246,7 +354,9 @@ def test_files_that_are_no_database_are_one_clear_error(tmp_path):
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {version}")
         connection.close()
-        with pytest.raises(DatabaseError, match=f"schema version {version}, this release reads 2; record it anew"):
+        with pytest.raises(
+            DatabaseError, match=f"schema version {version}, this release reads 2; record it anew"
+        ):
             Database.open(versions)
     bare = tmp_path / "bare"
     connection = sqlite3.connect(bare)
@@ -254,8 +364,14 @@ def test_files_that_are_no_database_are_one_clear_error(tmp_path):
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.close()
     no = "no kernel-time database"
-    for path, reason in ((text, no), (empty, no), (foreign, no), (bare, no), (tmp_path / "missing", "no such file"),
-                         (tmp_path, "no such file")):
+    for path, reason in (
+        (text, no),
+        (empty, no),
+        (foreign, no),
+        (bare, no),
+        (tmp_path / "missing", "no such file"),
+        (tmp_path, "no such file"),
+    ):
         with pytest.raises(DatabaseError, match=reason) as caught:
             Database.open(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
@@ -263,11 +379,19 @@ def test_files_that_are_no_database_are_one_clear_error(tmp_path):
         Database.open(ours, gpu="a100")
 
 
-@pytest.mark.parametrize("damage, of_models", [
-    ("UPDATE samples SET median = -5", True), ("UPDATE samples SET median = 'x'", True), ("UPDATE samples SET count = 'x'", True),
-    ("UPDATE samples SET total = 'x'", False), ("UPDATE samples SET minimum = 1 << 60", False),
-    ("UPDATE signatures SET rest = x'c1'", True), ("UPDATE signatures SET rest = x'01'", True),
-    ("UPDATE contexts SET body = x'c1'", True)])
+@pytest.mark.parametrize(
+    "damage, of_models",
+    [
+        ("UPDATE samples SET median = -5", True),
+        ("UPDATE samples SET median = 'x'", True),
+        ("UPDATE samples SET count = 'x'", True),
+        ("UPDATE samples SET total = 'x'", False),
+        ("UPDATE samples SET minimum = 1 << 60", False),
+        ("UPDATE signatures SET rest = x'c1'", True),
+        ("UPDATE signatures SET rest = x'01'", True),
+        ("UPDATE contexts SET body = x'c1'", True),
+    ],
+)
 def test_a_damaged_row_is_an_error_not_a_wrong_answer(tmp_path, damage, of_models):
     path = record(tmp_path / "a.sqlite", (0, kernel(), CONTEXT, [10, 20]))
     connection = sqlite3.connect(path)
@@ -294,10 +418,12 @@ def test_a_reference_to_nothing_is_an_error(tmp_path):
 
 
 def test_a_cut_file_is_an_error(tmp_path):
-    path = record(tmp_path / "cut.sqlite", *((0, kernel(f"k{i}"), None, [i + 1]) for i in range(500)))
+    path = record(
+        tmp_path / "cut.sqlite", *((0, kernel(f"k{i}"), None, [i + 1]) for i in range(500))
+    )
     data = path.read_bytes()
     for share in (0.05, 0.5, 0.9):
-        path.write_bytes(data[:int(len(data) * share)])
+        path.write_bytes(data[: int(len(data) * share)])
         with pytest.raises(DatabaseError) as caught:
             with Database.open(path) as database:
                 database.runs()
@@ -333,8 +459,13 @@ except DatabaseError as error:
 
 def read_unprivileged(path, root) -> str:
     """What a reader without any permission to write says of a file."""
-    ended = subprocess.run([sys.executable, "-c", UNWRITABLE, str(path)], cwd=root, capture_output=True, text=True,
-                           env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    ended = subprocess.run(
+        [sys.executable, "-c", UNWRITABLE, str(path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
 
@@ -366,6 +497,7 @@ def short_folder():
     import shutil
     import tempfile
     from pathlib import Path
+
     folder = Path(tempfile.mkdtemp(prefix="phantora-db-"))
     folder.chmod(0o755)
     yield folder

@@ -1,4 +1,5 @@
-"""Merging databases is a union; exporting loses nothing; finding them follows the order that the documentation gives."""
+"""Merging databases is a union; exporting loses nothing; finding them follows the order that the
+documentation gives."""
 
 import itertools
 import json
@@ -42,7 +43,8 @@ def files(tmp_path_factory):
 @settings(max_examples=15)
 @given(st.data())
 def test_merging_is_a_union(files, data):
-    """Whatever the order and grouping, the result is the same to the byte, and merging again changes nothing."""
+    """Whatever the order and grouping, the result is the same to the byte, and merging again
+    changes nothing."""
     chosen = data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=6))
     with tempfile.TemporaryDirectory() as folder:
         whole, grouped = Path(folder) / "whole", Path(folder) / "grouped"
@@ -59,7 +61,9 @@ def test_merging_is_a_union(files, data):
             expected = {"a" if name == "fuller" else name for name in names}
             assert [run.uid for run in database.runs()] == sorted(expected)
             if "a" in expected:
-                assert (signature.encode(0, kernel("more")) in database.runs()[0].samples) == ("fuller" in names)
+                assert (signature.encode(0, kernel("more")) in database.runs()[0].samples) == (
+                    "fuller" in names
+                )
 
 
 def test_copies_of_a_run_are_in_a_total_order(files):
@@ -79,11 +83,21 @@ def test_what_is_in_a_merged_file_is_what_was_in_the_inputs(files, tmp_path):
         opened = [Database.open(path) for path in files[:4]]
         assert merged.summary()["durations"] == sum(d.summary()["durations"] for d in opened)
         assert merged.summary()["total_ns"] == sum(d.summary()["total_ns"] for d in opened)
-        stopped = {(r.configuration, data) for d in opened for r in d.runs() for data, s in r.samples.items() if s.first}
+        stopped = {
+            (r.configuration, data)
+            for d in opened
+            for r in d.runs()
+            for data, s in r.samples.items()
+            if s.first
+        }
         each = [o for d in opened for o in d.observations()]
         both = list(merged.observations())
         assert all(o in each for o in both)
-        assert all((o.configuration, signature.encode(o.kind, o.fields)) in stopped for o in each if o not in both)
+        assert all(
+            (o.configuration, signature.encode(o.kind, o.fields)) in stopped
+            for o in each
+            if o not in both
+        )
         for database in opened:
             database.close()
     assert sqlite3.connect(tmp_path / "m").execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -103,24 +117,41 @@ def test_an_export_read_back_is_the_same_file(files, chosen):
 def broken(lines, number, **changes):
     """The lines with fields of one changed; None removes a field."""
     value = {**json.loads(lines[number]), **changes}
-    return [*lines[:number], json.dumps({k: v for k, v in value.items() if v is not ...}), *lines[number + 1:]]
+    return [
+        *lines[:number],
+        json.dumps({k: v for k, v in value.items() if v is not ...}),
+        *lines[number + 1 :],
+    ]
 
 
 def test_a_broken_export_is_one_clear_line(files):
     lines = dump(files[1])
     head, run, sample = 0, 1, 2
     for text, where in (
-            ([], "empty"), (["{"], "line 1"), (["[]"], "line 1"), (["{}"], "no export"), (lines[1:], "no export"),
-            (broken(lines, head, version=1), "version 1"), (broken(lines, head, gpu=""), "which GPU"),
-            ([lines[0], *lines[2:]], "line 2: a signature before any run"), ([*lines, lines[1]], "run 'b' is there twice"),
-            ([*lines, lines[-1]], r"line \d+: a signature is there twice"), (broken(lines, run, colour="red"), "colour"),
-            (broken(lines, run, run=5), "line 2: 5 is no name"), (broken(lines, run, host=[]), "line 2: host times"),
-            (broken(lines, sample, kind=...), "line 3: 'kind' is missing"),
-            (broken(lines, sample, kind="x"), "line 3: 'x' is no kind"),
-            (broken(lines, sample, fields={"a": 1}), "line 3: a map"), (broken(lines, sample, fields=[{"hex": "zz"}]), "line 3"),
-            (broken(lines, sample, median=...), "line 3: .*median"), (broken(lines, sample, median=-1), "line 3: statistics"),
-            (broken(lines, sample, median="1"), "line 3: statistics"), (broken(lines, sample, first=1), "line 3: first"),
-            (broken(lines, sample, count=1 << 62), "line 3: statistics"), (broken(lines, sample, extra=1), "line 3: .*extra")):
+        ([], "empty"),
+        (["{"], "line 1"),
+        (["[]"], "line 1"),
+        (["{}"], "no export"),
+        (lines[1:], "no export"),
+        (broken(lines, head, version=1), "version 1"),
+        (broken(lines, head, gpu=""), "which GPU"),
+        ([lines[0], *lines[2:]], "line 2: a signature before any run"),
+        ([*lines, lines[1]], "run 'b' is there twice"),
+        ([*lines, lines[-1]], r"line \d+: a signature is there twice"),
+        (broken(lines, run, colour="red"), "colour"),
+        (broken(lines, run, run=5), "line 2: 5 is no name"),
+        (broken(lines, run, host=[]), "line 2: host times"),
+        (broken(lines, sample, kind=...), "line 3: 'kind' is missing"),
+        (broken(lines, sample, kind="x"), "line 3: 'x' is no kind"),
+        (broken(lines, sample, fields={"a": 1}), "line 3: a map"),
+        (broken(lines, sample, fields=[{"hex": "zz"}]), "line 3"),
+        (broken(lines, sample, median=...), "line 3: .*median"),
+        (broken(lines, sample, median=-1), "line 3: statistics"),
+        (broken(lines, sample, median="1"), "line 3: statistics"),
+        (broken(lines, sample, first=1), "line 3: first"),
+        (broken(lines, sample, count=1 << 62), "line 3: statistics"),
+        (broken(lines, sample, extra=1), "line 3: .*extra"),
+    ):
         with pytest.raises(DatabaseError, match=where) as caught:
             interchange.read_lines(text, "some.jsonl")
         assert str(caught.value).startswith("some.jsonl: ") and "\n" not in str(caught.value)
@@ -128,8 +159,15 @@ def test_a_broken_export_is_one_clear_line(files):
 
 def test_an_export_by_other_writers_of_json_is_the_same(files):
     lines = dump(files[2])
-    other = [json.dumps(json.loads(line), indent=None, sort_keys=True).replace(".0,", ",").replace(".0}", "}") for line in lines]
-    assert other != lines and interchange.read_lines(other, "other") == interchange.read_lines(lines, "ours")
+    other = [
+        json.dumps(json.loads(line), indent=None, sort_keys=True)
+        .replace(".0,", ",")
+        .replace(".0}", "}")
+        for line in lines
+    ]
+    assert other != lines and interchange.read_lines(other, "other") == interchange.read_lines(
+        lines, "ours"
+    )
 
 
 def test_files_of_other_gpus_do_not_merge(tmp_path, files):
@@ -146,12 +184,13 @@ def test_a_merge_that_fails_leaves_the_file_as_it_was(tmp_path, files, monkeypat
     databases.merge(out, files[:1])
     before = out.read_bytes()
     cut = tmp_path / "cut"
-    cut.write_bytes(before[:len(before) // 2])
+    cut.write_bytes(before[: len(before) // 2])
     with pytest.raises(DatabaseError, match="cut"):
         databases.add(out, [files[1], cut])
 
     def fails(*_):
         raise OSError(28, "No space left on device")
+
     monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(DatabaseError, match="No space left"):
         databases.add(out, [files[1]])
@@ -193,10 +232,15 @@ def _add(out, paths, start) -> None:
 
 
 def test_processes_that_add_at_once_lose_nothing(tmp_path):
-    paths = [record(tmp_path / f"{i}.sqlite", (0, kernel(f"k{i}"), None, [i + 1])) for i in range(12)]
+    paths = [
+        record(tmp_path / f"{i}.sqlite", (0, kernel(f"k{i}"), None, [i + 1])) for i in range(12)
+    ]
     context = multiprocessing.get_context("spawn")
     start = context.Barrier(3)
-    workers = [context.Process(target=_add, args=(tmp_path / "out" / "m", paths[i::3], start)) for i in range(3)]
+    workers = [
+        context.Process(target=_add, args=(tmp_path / "out" / "m", paths[i::3], start))
+        for i in range(3)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -226,7 +270,10 @@ def test_where_databases_are_found(tmp_path, monkeypatch):
     assert databases.paths("h200", [order[2]]) == [order[2], order[1]]
     assert databases.every_path() == [order[1], shipped / "a100.sqlite", order[2]]
     assert databases.paths("b200") == []
-    for named, said in ((tmp_path / "missing", "no such file"), (shipped / "a100.sqlite", "holds times of 'a100'")):
+    for named, said in (
+        (tmp_path / "missing", "no such file"),
+        (shipped / "a100.sqlite", "holds times of 'a100'"),
+    ):
         with pytest.raises(DatabaseError, match=said):
             databases.find("h200", [named])
     for database in found:
@@ -234,7 +281,8 @@ def test_where_databases_are_found(tmp_path, monkeypatch):
 
 
 def test_a_relative_data_home_is_not_one(monkeypatch):
-    """XDG Base Directory Specification: a path that is not absolute is invalid and to be ignored."""
+    """XDG Base Directory Specification: a path that is not absolute is invalid and to be
+    ignored."""
     monkeypatch.setenv("XDG_DATA_HOME", "data")
     monkeypatch.setenv("HOME", "/home/someone")
     assert databases.user_folder() == Path("/home/someone/.local/share/phantora-ns/kernels")

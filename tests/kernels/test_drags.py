@@ -1,4 +1,6 @@
-"""How much longer a signature takes beside communication: the class decides, and for matrix products their tiles."""
+"""How much longer a signature takes beside communication: the class decides, and for matrix
+products their tiles."""
+
 import pytest
 
 from phantora_ns.config import load_gpu
@@ -29,7 +31,9 @@ def test_a_thin_product_is_bound_by_memory(drags):
 
 
 def test_a_product_that_fills_the_gpu_exactly_once_takes_twice_as_long(drags):
-    assert drags.permille(signature.GEMM, product(2048, 2048, 16384), 170_000, COMPUTE_BOUND) == 1000
+    assert (
+        drags.permille(signature.GEMM, product(2048, 2048, 16384), 170_000, COMPUTE_BOUND) == 1000
+    )
 
 
 def test_a_product_that_leaves_room_is_not_stretched(drags):
@@ -38,16 +42,35 @@ def test_a_product_that_leaves_room_is_not_stretched(drags):
 
 def test_batches_are_tiles_too(drags):
     one = drags.permille(signature.GEMM, product(4096, 4096, 4096), 172_700, COMPUTE_BOUND)
-    assert one == drags.permille(signature.GEMM, product(1024, 1024, 4096, batch=16), 172_700, COMPUTE_BOUND) > 0
+    assert (
+        one
+        == drags.permille(
+            signature.GEMM, product(1024, 1024, 4096, batch=16), 172_700, COMPUTE_BOUND
+        )
+        > 0
+    )
 
 
 def test_a_product_that_the_power_limit_slows_alone_is_stretched_less(drags):
-    burst, limited = (drags.permille(signature.GEMM, product(4096, 4096, 14336), ns, COMPUTE_BOUND) for ns in (606_000, 741_000))
+    burst, limited = (
+        drags.permille(signature.GEMM, product(4096, 4096, 14336), ns, COMPUTE_BOUND)
+        for ns in (606_000, 741_000)
+    )
     assert burst > limited > 0
 
 
-@pytest.mark.parametrize("fields", [[], [1, 2], "text", None, product(0, 0, 0), product(-1, 5, 5),
-                                    product(1 << 62, 1 << 62, 1 << 62)])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        [1, 2],
+        "text",
+        None,
+        product(0, 0, 0),
+        product(-1, 5, 5),
+        product(1 << 62, 1 << 62, 1 << 62),
+    ],
+)
 def test_any_fields_have_an_answer(drags, fields):
     assert 0 <= drags.permille(signature.GEMM, fields, 1, COMPUTE_BOUND) < 1 << 32
 
@@ -56,4 +79,10 @@ def test_any_fields_have_an_answer(drags, fields):
 def test_every_model_has_an_answer_for_every_type(model):
     drags = Drags(load_gpu(model))
     for kind in (0, 1, 2, 3, 14, 28):
-        assert 0 <= drags.permille(signature.GEMM, product(4096, 4096, 4096, kind=kind), 200_000, COMPUTE_BOUND) <= 1000
+        assert (
+            0
+            <= drags.permille(
+                signature.GEMM, product(4096, 4096, 4096, kind=kind), 200_000, COMPUTE_BOUND
+            )
+            <= 1000
+        )

@@ -1,4 +1,5 @@
-"""The estimators: arithmetic that must come out exactly, laws that must hold for any size, and figures measured on an H200."""
+"""The estimators: arithmetic that must come out exactly, laws that must hold for any size, and
+figures measured on an H200."""
 
 import dataclasses
 import math
@@ -32,10 +33,16 @@ NATIVE, HIDDEN = "at::native::", "at::native::(anonymous namespace)::"
 ADD = f"void {NATIVE}vectorized_elementwise_kernel<8, {NATIVE}CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int)"
 
 
-# ---- products ----------------------------------------------------------------------------------------------------------
+# ---- products ----
 
-@given(sizes, sizes, sizes, st.integers(1, 64),
-       st.sampled_from([(BF16, 68), (FP32, 68), (FP32, 77), (FP8, 68), (1, 70), (2, 68)]))
+
+@given(
+    sizes,
+    sizes,
+    sizes,
+    st.integers(1, 64),
+    st.sampled_from([(BF16, 68), (FP32, 68), (FP32, 77), (FP8, 68), (1, 70), (2, 68)]),
+)
 def test_a_product_is_never_faster_than_the_peaks(m, n, k, batch, types):
     call = product(m, n, k, batch, *types)
     time = gemm.duration_ns(call, H200)
@@ -48,50 +55,107 @@ def test_a_larger_product_takes_no_less(m, n, k, batch, which, more):
     larger = {"m": m, "n": n, "k": k, "b": batch}
     larger[which] += more
     time = gemm.duration_ns(product(m, n, k, batch), H200)
-    assert gemm.duration_ns(product(larger["m"], larger["n"], larger["k"], larger["b"]), H200) >= time * (1 - 1e-12)
+    assert gemm.duration_ns(
+        product(larger["m"], larger["n"], larger["k"], larger["b"]), H200
+    ) >= time * (1 - 1e-12)
 
 
 def test_types_choose_the_peak_that_bounds_them():
-    kinds = [product(1, 1, 1, 1, *t) for t in ((BF16, 68), (2, 68), (FP32, 68), (FP32, 77), (FP8, 68), (1, 70), (1, 71), (3, 72))]
-    assert [gemm.arithmetic(k) for k in kinds] == ["bf16", "fp16", "fp32", "tf32", "fp8", "fp64_tensor", "fp64", "int8"]
+    kinds = [
+        product(1, 1, 1, 1, *t)
+        for t in ((BF16, 68), (2, 68), (FP32, 68), (FP32, 77), (FP8, 68), (1, 70), (1, 71), (3, 72))
+    ]
+    assert [gemm.arithmetic(k) for k in kinds] == [
+        "bf16",
+        "fp16",
+        "fp32",
+        "tf32",
+        "fp8",
+        "fp64_tensor",
+        "fp64",
+        "int8",
+    ]
 
 
 # The beginning of a real name, which is too long to be demangled.
 GROUPED = "_ZN7cutlass13device_kernelIN2at4cuda6detail25enable_3x_kernel_for_sm9xINS_4gemm6kernel13GemmUniversal"
 
 
-@given(st.sampled_from(grouped.OPERATORS), st.integers(1, 16), *[st.integers(1, 64)] * 3, st.sampled_from([1, 2]))
-def test_a_grouped_product_does_the_arithmetic_of_its_groups(operator, groups, m, n, k, element_bytes):
-    """Rows, columns or depth in groups: in all, as many multiply-adds as one pass over the grouped axis has."""
+@given(
+    st.sampled_from(grouped.OPERATORS),
+    st.integers(1, 16),
+    *[st.integers(1, 64)] * 3,
+    st.sampled_from([1, 2]),
+)
+def test_a_grouped_product_does_the_arithmetic_of_its_groups(
+    operator, groups, m, n, k, element_bytes
+):
+    """Rows, columns or depth in groups: in all, as many multiply-adds as one pass over the grouped
+    axis has."""
     m, n, k = 16 * m, 16 * n, 16 * k
-    many = {"rows": ((groups * m, k), (groups, k, n)), "columns": ((groups, m, k), (k, groups * n)),
-            "depth": ((m, groups * k), (groups * k, n)), "batch": ((groups, m, k), (groups, k, n))}
+    many = {
+        "rows": ((groups * m, k), (groups, k, n)),
+        "columns": ((groups, m, k), (k, groups * n)),
+        "depth": ((m, groups * k), (groups * k, n)),
+        "batch": ((groups, m, k), (groups, k, n)),
+    }
     for left, right in many.values():
         size = element_bytes * (math.prod(left) + math.prod(right)) + 4 * groups
         call = grouped.product(operator, "device_kernel", size, (left, right, (groups,)))
-        assert gemm.flop(call) == 2 * groups * m * n * k and gemm.data_type(call.atype)[0] == element_bytes
+        assert (
+            gemm.flop(call) == 2 * groups * m * n * k
+            and gemm.data_type(call.atype)[0] == element_bytes
+        )
 
 
 def test_a_grouped_product_takes_the_time_of_a_product_and_its_helper_does_not():
-    context = ["aten::_grouped_mm", 2 * (16384 * 2048 + 8 * 2048 * 1024) + 32, 0, [[16384, 2048], [8, 2048, 1024], [8]]]
+    context = [
+        "aten::_grouped_mm",
+        2 * (16384 * 2048 + 8 * 2048 * 1024) + 32,
+        0,
+        [[16384, 2048], [8, 2048, 1024], [8]],
+    ]
     time, *_ = TIMES.lookup(signature.KERNEL, launch(GROUPED, (132, 1, 1), (384, 1, 1)), context)
     assert 1.1 < time / gemm.duration_ns(product(1024, 2048, 2048, 8), H200) < 1.3
-    helper, *_ = TIMES.lookup(signature.KERNEL, launch("_ZN2at4cuda6detail25prepare_grouped_gemm_dataIN7cutlass10bfloat16_tE"),
-                              context)
+    helper, *_ = TIMES.lookup(
+        signature.KERNEL,
+        launch("_ZN2at4cuda6detail25prepare_grouped_gemm_dataIN7cutlass10bfloat16_tE"),
+        context,
+    )
     assert helper < time / 5
 
 
-@pytest.mark.parametrize("shapes", [(), ((4, 4),), ((4, 4), (4, 4)), ((4, 5), (2, 4, 4), (2,)), ((2, 4, 4), (3, 4, 4), (3,)),
-                                    ((0, 4), (0, 4, 4), (0,)), ((4,), (4,), (1,))])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (),
+        ((4, 4),),
+        ((4, 4), (4, 4)),
+        ((4, 5), (2, 4, 4), (2,)),
+        ((2, 4, 4), (3, 4, 4), (3,)),
+        ((0, 4), (0, 4, 4), (0,)),
+        ((4,), (4,), (1,)),
+    ],
+)
 def test_shapes_that_are_no_grouped_product_are_left_to_the_others(shapes):
     assert grouped.product("aten::_grouped_mm", "device_kernel", 64, shapes) is None
 
 
-# ---- attention ---------------------------------------------------------------------------------------------------------
+# ---- attention ----
 
-calls = st.builds(attention.Attention, st.integers(1, 16), st.sampled_from([4, 8, 32]), st.sampled_from([1, 4]), sizes, sizes,
-                  st.sampled_from([32, 64, 128, 256]), st.booleans(), st.booleans(), st.just(2),
-                  st.sampled_from(["cudnn", "flash"]))
+calls = st.builds(
+    attention.Attention,
+    st.integers(1, 16),
+    st.sampled_from([4, 8, 32]),
+    st.sampled_from([1, 4]),
+    sizes,
+    sizes,
+    st.sampled_from([32, 64, 128, 256]),
+    st.booleans(),
+    st.booleans(),
+    st.just(2),
+    st.sampled_from(["cudnn", "flash"]),
+)
 
 
 def test_a_causal_mask_leaves_every_query_its_own_past():
@@ -102,14 +166,21 @@ def test_a_causal_mask_leaves_every_query_its_own_past():
 
 
 def test_a_small_head_fills_a_whole_tile_of_cudnn_s():
-    """Heads of 8 are padded to 64 numbers, whose products are computed: only the traffic is less."""
+    """Heads of 8 are padded to 64 numbers, whose products are computed: only the traffic is
+    less."""
     small = attention.Attention(64, 32, 32, 1024, 1024, 8, False, True)
     whole = dataclasses.replace(small, head_size=64)
-    traffic = (attention.moved_bytes(whole) - attention.moved_bytes(small)) / (H200.memory_bytes_per_ns
-                                                                               * H200.number("attention.bandwidth"))
-    assert attention.duration_ns(small, H200) == pytest.approx(attention.duration_ns(whole, H200) - traffic)
+    traffic = (attention.moved_bytes(whole) - attention.moved_bytes(small)) / (
+        H200.memory_bytes_per_ns * H200.number("attention.bandwidth")
+    )
+    assert attention.duration_ns(small, H200) == pytest.approx(
+        attention.duration_ns(whole, H200) - traffic
+    )
     flash = dataclasses.replace(small, backend="flash")
-    assert attention.duration_ns(flash, H200) < attention.duration_ns(dataclasses.replace(flash, head_size=64), H200) / 2
+    assert (
+        attention.duration_ns(flash, H200)
+        < attention.duration_ns(dataclasses.replace(flash, head_size=64), H200) / 2
+    )
 
 
 @given(calls)
@@ -122,12 +193,15 @@ def test_attention_is_never_faster_than_the_peaks_and_a_mask_never_costs_work(ca
 @given(calls, st.sampled_from(["batch", "heads", "queries", "keys", "head_size"]))
 def test_more_attention_takes_no_less(call, which):
     values = dataclasses.asdict(call)
-    more = {which: values[which] * 2} | ({"kv_heads": values["kv_heads"] * 2} if which == "heads" else {})
+    more = {which: values[which] * 2} | (
+        {"kv_heads": values["kv_heads"] * 2} if which == "heads" else {}
+    )
     larger = dataclasses.replace(call, **more)
     assert attention.duration_ns(larger, H200) >= attention.duration_ns(call, H200)
 
 
-# ---- memory-bound kernels ----------------------------------------------------------------------------------------------
+# ---- memory-bound kernels ----
+
 
 def test_elementwise_is_a_fixed_time_and_its_bytes():
     n = 1 << 26
@@ -135,26 +209,44 @@ def test_elementwise_is_a_fixed_time_and_its_bytes():
     scalars = struct.pack("<i", n) + bytes(36)
     moved = 6 * n - H200.number("cache.warm_share") * H200.cache_bytes
     expected = family.base_ns + moved / (4800 * family.bandwidth)
-    assert TIMES.lookup(0, launch(ADD, (n // 1024, 1, 1), identity=b"1"), None, scalars) == (round(expected), 5, 0)
+    assert TIMES.lookup(0, launch(ADD, (n // 1024, 1, 1), identity=b"1"), None, scalars) == (
+        round(expected),
+        5,
+        0,
+    )
     assert TIMES.lookup(0, launch(ADD, (n // 1024, 1, 1))) == (round(expected), 5, 0)
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 10))
 def test_more_blocks_take_no_less(blocks, more):
-    assert TIMES.lookup(0, launch(ADD, (blocks + more, 1, 1)))[0] >= TIMES.lookup(0, launch(ADD, (blocks, 1, 1)))[0]
+    assert (
+        TIMES.lookup(0, launch(ADD, (blocks + more, 1, 1)))[0]
+        >= TIMES.lookup(0, launch(ADD, (blocks, 1, 1)))[0]
+    )
 
 
-@pytest.mark.parametrize(("functor", "tensors", "size"), [
-    ("at::native::CUDAFunctor_add<float>", 3, 12),
-    ("at::native::BinaryFunctor<float, float, bool, at::native::Lt>", 3, 9),
-    ("at::native::AUnaryFunctor<float, c10::BFloat16, c10::BFloat16, at::native::Mul>", 2, 4),
-    ("at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}", 2, 6),
-    ("at::native::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(c10::BFloat16)#1}", 2, 4),
-    ("at::native::FillFunctor<unsigned char>", 1, 1),
-    ("at::native::compare_scalar_kernel<c10::BFloat16>(at::TensorIteratorBase&)::{lambda(c10::BFloat16)#1}", 2, 3),
-    ("at::native::where_kernel(at::TensorIterator&)::{lambda(bool, float, float)#1}", 4, 10),
-    ("something::unknown", 2, 8),
-])
+@pytest.mark.parametrize(
+    ("functor", "tensors", "size"),
+    [
+        ("at::native::CUDAFunctor_add<float>", 3, 12),
+        ("at::native::BinaryFunctor<float, float, bool, at::native::Lt>", 3, 9),
+        ("at::native::AUnaryFunctor<float, c10::BFloat16, c10::BFloat16, at::native::Mul>", 2, 4),
+        ("at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}", 2, 6),
+        (
+            "at::native::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(c10::BFloat16)#1}",
+            2,
+            4,
+        ),
+        ("at::native::FillFunctor<unsigned char>", 1, 1),
+        (
+            "at::native::compare_scalar_kernel<c10::BFloat16>(at::TensorIteratorBase&)::{lambda(c10::BFloat16)#1}",
+            2,
+            3,
+        ),
+        ("at::native::where_kernel(at::TensorIterator&)::{lambda(bool, float, float)#1}", 4, 10),
+        ("something::unknown", 2, 8),
+    ],
+)
 def test_bytes_an_element_follow_from_the_functor(functor, tensors, size):
     if "where" in functor:
         size = 1 + 4 + 4 + 1  # the output of a lambda is taken to be of its first argument's type
@@ -162,16 +254,21 @@ def test_bytes_an_element_follow_from_the_functor(functor, tensors, size):
 
 
 def test_foreach_sizes_come_from_the_metadata():
-    """TensorListMetadata<2>: addresses [2][64], sizes [64], block_to_tensor [320], block_to_chunk [320]."""
+    """TensorListMetadata<2>: addresses [2][64], sizes [64], block_to_tensor [320], block_to_chunk
+    [320]."""
     lengths = [65536 + 10, 7]
     block = bytearray(3152)
     struct.pack_into("<2q", block, 2 * 64 * 8, *lengths)
     struct.pack_into("<3B", block, 2 * 64 * 8 + 64 * 8, 0, 0, 1)
     struct.pack_into("<3i", block, 2 * 64 * 8 + 64 * 8 + 320, 0, 1, 0)
-    name = (f"void {HIDDEN}multi_tensor_apply_kernel<{HIDDEN}TensorListMetadata<2>, "
-            f"{HIDDEN}BinaryOpListAlphaFunctor<float, 2, 2, 0>, std::plus<float>, float>(int)")
+    name = (
+        f"void {HIDDEN}multi_tensor_apply_kernel<{HIDDEN}TensorListMetadata<2>, "
+        f"{HIDDEN}BinaryOpListAlphaFunctor<float, 2, 2, 0>, std::plus<float>, float>(int)"
+    )
     kernel = Kernel(*launch(name, (3, 1, 1), (512, 1, 1), bytes(block)))
-    assert memory.traffic(kernel, names.parse(name)) == memory.Traffic(sum(lengths) * 12, sum(lengths), "foreach")
+    assert memory.traffic(kernel, names.parse(name)) == memory.Traffic(
+        sum(lengths) * 12, sum(lengths), "foreach"
+    )
     blind = memory.traffic(kernel._replace(parameters=b""), names.parse(name))
     assert blind.elements == 3 * 65536
 
@@ -187,9 +284,17 @@ def test_concatenation_sizes_come_from_the_metadata():
 
 def test_a_reduction_is_found_by_its_configuration():
     config = struct.pack("<14i", 4, 4096, 512, 1, 1, 1, 0, 0, 0, 0, 0, 32, 16, 512)
-    kernel = Kernel(*launch("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(x)", (32, 1, 1), (32, 16, 1),
-                            bytes(40) + config + bytes(100)))
-    assert memory.traffic(kernel, names.parse(kernel.name)) == memory.Traffic(4096 * 512 * 4 + 512 * 4, 4096 * 512, "reduce")
+    kernel = Kernel(
+        *launch(
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(x)",
+            (32, 1, 1),
+            (32, 16, 1),
+            bytes(40) + config + bytes(100),
+        )
+    )
+    assert memory.traffic(kernel, names.parse(kernel.name)) == memory.Traffic(
+        4096 * 512 * 4 + 512 * 4, 4096 * 512, "reduce"
+    )
 
 
 def test_context_bounds_what_the_launch_does_not_tell():
@@ -210,53 +315,83 @@ def test_an_identity_is_not_read_as_parameters():
     assert TIMES.lookup(0, launch(norm, (4096, 1, 1), (32, 4, 1), identity))[1] == 7
 
 
-# ---- copies ------------------------------------------------------------------------------------------------------------
+# ---- copies ----
 
-@given(st.integers(0, 1), st.integers(0, 1 << 34), st.integers(0, 1 << 30), st.integers(0, 3), st.integers(0, 3))
+
+@given(
+    st.integers(0, 1),
+    st.integers(0, 1 << 34),
+    st.integers(0, 1 << 30),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
 def test_larger_copies_take_no_less(op, size, more, src, dst):
     first, second = (TIMES.lookup(3, [op, s, src, dst]) for s in (size, size + more))
     assert second[0] >= first[0] > 0 and first[1] == 6
 
 
-# ---- graphs ------------------------------------------------------------------------------------------------------------
+# ---- graphs ----
+
 
 def tensor(*dims, kind=9, strides=()):
     return ["t", kind, list(dims), list(strides) or [1] * len(dims)]
 
 
-TRANSPOSE = ("void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
-             "(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::"
-             "{lambda(c10::BFloat16)#1}>"
-             "(at::TensorIteratorBase&, {lambda}) const::{lambda(int)#1}>(int, {lambda})")
+TRANSPOSE = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
+    "(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::"
+    "{lambda(c10::BFloat16)#1}>"
+    "(at::TensorIteratorBase&, {lambda}) const::{lambda(int)#1}>(int, {lambda})"
+)
 
 
 def strided_parameters(sizes, strides, before=0):
-    """A launch of gpu_kernel_impl_nocast: int N, then a lambda of an OffsetCalculator and the operands' addresses."""
+    """A launch of gpu_kernel_impl_nocast: int N, then a lambda of an OffsetCalculator and the
+    operands' addresses."""
     dims = b"".join(struct.pack("<3I", size, 7, 7) for size in sizes).ljust(25 * 12, b"\0")
-    moves = b"".join(struct.pack(f"<{len(stride)}I", *stride) for stride in strides).ljust(25 * 4 * len(strides[0]), b"\0")
+    moves = b"".join(struct.pack(f"<{len(stride)}I", *stride) for stride in strides).ljust(
+        25 * 4 * len(strides[0]), b"\0"
+    )
     calculator = struct.pack("<i", len(sizes)) + dims + moves
     return struct.pack("<i4x", math.prod(sizes)) + bytes(before) + calculator + bytes(16 - before)
 
 
 @pytest.mark.parametrize("before", [0, 16])
-@pytest.mark.parametrize(("sizes", "strides", "scattered"), [
-    ([8192, 8192], [(2, 16384), (16384, 2)], 1),    # a transpose: the input's neighbours are a row apart
-    ([4096, 16384], [(2, 2), (8192, 16384)], 0),    # rows of a larger matrix
-    ([16, 4194304], [(2, 8192), (32, 4096)], 0),    # short runs: neighbours share a block, of which the law says nothing
-])
+@pytest.mark.parametrize(
+    ("sizes", "strides", "scattered"),
+    [
+        (
+            [8192, 8192],
+            [(2, 16384), (16384, 2)],
+            1,
+        ),  # a transpose: the input's neighbours are a row apart
+        ([4096, 16384], [(2, 2), (8192, 16384)], 0),  # rows of a larger matrix
+        (
+            [16, 4194304],
+            [(2, 8192), (32, 4096)],
+            0,
+        ),  # short runs: neighbours share a block, of which the law says nothing
+    ],
+)
 def test_neighbours_in_different_sectors_cost_a_sector_each(before, sizes, strides, scattered):
     parameters = strided_parameters(sizes, strides, before)
     elements = math.prod(sizes)
-    kernel = signature.parse_kernel([TRANSPOSE, elements // 512, 1, 1, 128, 1, 1, 0, 0, 0, 0, b""], parameters)
+    kernel = signature.parse_kernel(
+        [TRANSPOSE, elements // 512, 1, 1, 128, 1, 1, 0, 0, 0, 0, b""], parameters
+    )
     found = memory.traffic(kernel, names.parse(TRANSPOSE))
-    assert found == memory.Traffic(elements * 4, elements, "strided_narrow", elements * 32 * scattered)
+    assert found == memory.Traffic(
+        elements * 4, elements, "strided_narrow", elements * 32 * scattered
+    )
 
 
 def test_a_transpose_takes_what_the_cache_delivers():
     fields = [TRANSPOSE, 131072, 1, 1, 128, 1, 1, 0, 0, 0, 0, b""]
     context = ["aten::copy_", 2 << 27, 0, [[8192, 8192], [8192, 8192]]]
-    plain, across = (TIMES.estimate(0, fields, context, strided_parameters([8192, 8192], strides)).duration_ns
-                     for strides in ([(2, 4), (16384, 32768)], [(2, 16384), (16384, 2)]))
+    plain, across = (
+        TIMES.estimate(0, fields, context, strided_parameters([8192, 8192], strides)).duration_ns
+        for strides in ([(2, 4), (16384, 32768)], [(2, 16384), (16384, 2)])
+    )
     assert across / 1000 == pytest.approx(426.7, rel=0.10)  # bench/kernels/strided.jsonl
     assert plain < across / 2
 
@@ -265,7 +400,10 @@ def test_attention_is_recognised_in_a_graph():
     query, key, scores = tensor(2, 32, 512, 128), tensor(2, 8, 128, 512), tensor(2, 32, 512, 512)
     first = [19, [[1520, query], [1521, key], [1522, scores]]]
     second = [19, [[1520, scores], [1521, tensor(2, 8, 512, 128)], [1522, query]]]
-    mask = [13, [[750, [[0, 501]]], [753, scores]]]  # a nested pointwise descriptor: generate an index
+    mask = [
+        13,
+        [[750, [[0, 501]]], [753, scores]],
+    ]  # a nested pointwise descriptor: generate an index
     forward = graphs.as_attention(graphs.operations([first, mask, second]))
     assert forward == attention.Attention(2, 32, 8, 512, 512, 128, True, False)
     backward = graphs.as_attention(graphs.operations([first, second, second, second, second]))
@@ -274,8 +412,19 @@ def test_attention_is_recognised_in_a_graph():
 
 
 def test_unified_attention_operation():
-    graph = [[41, [[2800, tensor(1, 32, 256, 64)], [2801, tensor(1, 4, 64, 1024)], [2802, tensor(1, 4, 1024, 64)]]]]
-    assert graphs.as_attention(graphs.operations(graph)) == attention.Attention(1, 32, 4, 256, 1024, 64, False, False)
+    graph = [
+        [
+            41,
+            [
+                [2800, tensor(1, 32, 256, 64)],
+                [2801, tensor(1, 4, 64, 1024)],
+                [2802, tensor(1, 4, 1024, 64)],
+            ],
+        ]
+    ]
+    assert graphs.as_attention(graphs.operations(graph)) == attention.Attention(
+        1, 32, 4, 256, 1024, 64, False, False
+    )
 
 
 def test_a_convolution_does_the_same_arithmetic_in_every_direction():
@@ -288,14 +437,28 @@ def test_a_convolution_does_the_same_arithmetic_in_every_direction():
 
 
 def test_a_graph_of_pointwise_operations_is_bound_by_memory():
-    assert TIMES.lookup(2, [[[13, [[751, tensor(1024, 1024)], [753, tensor(1024, 1024)]]]]])[1:] == (5, 0)
+    assert TIMES.lookup(2, [[[13, [[751, tensor(1024, 1024)], [753, tensor(1024, 1024)]]]]])[
+        1:
+    ] == (5, 0)
 
 
-# ---- anything at all ---------------------------------------------------------------------------------------------------
+# ---- anything at all ----
 
-leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)
-junk = st.recursive(leaves, lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-                    max_leaves=25)
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=20)
+)
+junk = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=25,
+)
 
 
 @given(st.integers(-2, 9), junk, junk, junk)
@@ -304,28 +467,59 @@ def test_any_input_gets_an_answer(kind, fields, context, parameters):
     assert isinstance(duration, int) and duration > 0 and 0 <= source < 8 and klass in (0, 1)
 
 
-@given(st.integers(0, 1 << 63), st.integers(0, 1 << 63), st.integers(-1, 1 << 63), st.integers(-9, 99))
+@given(
+    st.integers(0, 1 << 63), st.integers(0, 1 << 63), st.integers(-1, 1 << 63), st.integers(-9, 99)
+)
 def test_absurd_sizes_get_an_answer(m, n, k, kind):
-    for signed in ((1, list(product(m, n, k)._replace(atype=kind))), (3, [0, m, n, k]), (0, launch(ADD, (m, n, 1)))):
+    for signed in (
+        (1, list(product(m, n, k)._replace(atype=kind))),
+        (3, [0, m, n, k]),
+        (0, launch(ADD, (m, n, 1))),
+    ):
         duration, source, _ = TIMES.lookup(*signed)
         assert 0 < duration <= 1 << 40 and 0 <= source < 8
 
 
-@given(st.text(max_size=40), st.lists(st.integers(0, 1 << 31), min_size=10, max_size=10), st.binary(max_size=4000))
+@given(
+    st.text(max_size=40),
+    st.lists(st.integers(0, 1 << 31), min_size=10, max_size=10),
+    st.binary(max_size=4000),
+)
 def test_known_names_with_odd_parameters_get_an_answer(tail, numbers, scalars):
-    for base in [*memory.READERS, "CatArrayBatchedCopy_x", "cunn_SoftMaxForward", "fused_dropout_kernel", "flash_fwd_kernel"]:
-        for name in (f"void at::native::{base}<{tail}>(int)", f"void at::native::{base}<float, unsigned int, 2, 64>()", base):
-            duration, _, _ = TIMES.lookup(signature.KERNEL, [name, *numbers, scalars], None, scalars)
+    for base in [
+        *memory.READERS,
+        "CatArrayBatchedCopy_x",
+        "cunn_SoftMaxForward",
+        "fused_dropout_kernel",
+        "flash_fwd_kernel",
+    ]:
+        for name in (
+            f"void at::native::{base}<{tail}>(int)",
+            f"void at::native::{base}<float, unsigned int, 2, 64>()",
+            base,
+        ):
+            duration, _, _ = TIMES.lookup(
+                signature.KERNEL, [name, *numbers, scalars], None, scalars
+            )
             assert duration > 0
 
 
-# ---- figures measured on an H200 ---------------------------------------------------------------------------------------
+# ---- figures measured on an H200 ----
 
-@pytest.mark.parametrize(("call", "measured_us"), [
-    # the launches of a real 8-GPU FSDP step of an 8B Llama on H200 that nothing overlapped, medians; and one 8192 cube alone
-    (product(8192, 8192, 8192), 1369), (product(4096, 4096, 4096), 182), (product(14336, 4096, 4096), 587),
-    (product(4096, 4096, 14336), 610), (product(128256, 4096, 4096), 5179), (product(4096, 1024, 4096), 50),
-])
+
+@pytest.mark.parametrize(
+    ("call", "measured_us"),
+    [
+        # the launches of a real 8-GPU FSDP step of an 8B Llama on H200 that nothing overlapped,
+        # medians; and one 8192 cube alone
+        (product(8192, 8192, 8192), 1369),
+        (product(4096, 4096, 4096), 182),
+        (product(14336, 4096, 4096), 587),
+        (product(4096, 4096, 14336), 610),
+        (product(128256, 4096, 4096), 5179),
+        (product(4096, 1024, 4096), 50),
+    ],
+)
 def test_products_are_near_real_ones(call, measured_us):
     assert gemm.duration_ns(call, H200) / 1000 == pytest.approx(measured_us, rel=0.10)
 
@@ -340,7 +534,8 @@ def test_a_device_copy_is_near_the_real_one():
     assert TIMES.lookup(3, [0, 512 << 20, 2, 2])[0] / 1000 == pytest.approx(259, rel=0.08)
 
 
-# ---- the GPUs' files ---------------------------------------------------------------------------------------------------
+# ---- the GPUs' files ----
+
 
 def test_every_gpu_has_rates_and_a_faster_one_is_faster():
     call = list(product(8192, 8192, 8192))
@@ -364,42 +559,72 @@ def test_a_gpu_file_without_efficiencies_is_refused():
         rates.of(dataclasses.replace(gpu, tables={"efficiency": broken}))
 
 
-# ---- what TorchInductor wrote ------------------------------------------------------------------------------------------
+# ---- what TorchInductor wrote ----
+
 
 def inductor(kind, sizes, blocks, threads=128, tensors=3) -> list:
     """A launch as an H200 recorded them: addresses, sizes, two empty scratch addresses."""
     words = [triton.ADDRESS] * tensors + list(sizes) + [0] * 4
-    return launch(f"triton_{kind}_fused_add_0", (blocks, 1, 1), (threads, 1, 1), struct.pack(f"<{len(words)}I", *words))
+    return launch(
+        f"triton_{kind}_fused_add_0",
+        (blocks, 1, 1),
+        (threads, 1, 1),
+        struct.pack(f"<{len(words)}I", *words),
+    )
 
 
-@pytest.mark.parametrize(("kind", "sizes", "work"), [
-    ("poi", [51380224], (51380224, 1)), ("poi", [512, 98304], (512 * 98304, 1)), ("red", [16384, 3136], (16384, 3136)),
-    ("per", [128, 1024, 256], (128 * 1024, 256)), ("red", [4096], (1, 4096))])
+@pytest.mark.parametrize(
+    ("kind", "sizes", "work"),
+    [
+        ("poi", [51380224], (51380224, 1)),
+        ("poi", [512, 98304], (512 * 98304, 1)),
+        ("red", [16384, 3136], (16384, 3136)),
+        ("per", [128, 1024, 256], (128 * 1024, 256)),
+        ("red", [4096], (1, 4096)),
+    ],
+)
 def test_the_sizes_of_inductors_kernels_are_in_their_identity(kind, sizes, work):
-    found = triton.work(*(lambda fields: (signature.parse_kernel(fields), fields[11]))(inductor(kind, sizes, 64)))
+    found = triton.work(
+        *(lambda fields: (signature.parse_kernel(fields), fields[11]))(inductor(kind, sizes, 64))
+    )
     assert (found.kind, found.tensors, found.rows, found.length) == (kind, 3, *work)
 
 
 def test_a_size_too_large_for_an_identity_is_taken_from_the_launch():
     fields = inductor("poi", [], 1 << 20)
-    assert triton.work(signature.parse_kernel(fields), fields[11]).elements == (1 << 20) * 128 * triton.ELEMENTS_PER_THREAD
+    assert (
+        triton.work(signature.parse_kernel(fields), fields[11]).elements
+        == (1 << 20) * 128 * triton.ELEMENTS_PER_THREAD
+    )
 
 
 def test_an_operators_identity_holds_no_sizes():
-    """It is a number over the operator's name: taken for sizes it would be traffic of any amount."""
+    """It is a number over the operator's name: taken for sizes it would be traffic of any
+    amount."""
     small, large = (inductor("poi", [n], 64) for n in (1 << 10, 1 << 28))
     around = ["aten::add", 1 << 20, 1 << 19, [[1 << 18], [1 << 18]]]
     assert TIMES.estimate(0, small, around) == TIMES.estimate(0, large, around)
     assert TIMES.estimate(0, small).duration_ns < TIMES.estimate(0, large).duration_ns / 10
 
 
-@given(st.sampled_from(("poi", "red", "per")), st.integers(1, 1 << 28), st.integers(1, 1 << 14), st.integers(1, 1 << 20))
-def test_inductors_kernels_are_never_faster_than_a_launch_nor_slower_for_less_work(kind, rows, length, blocks):
-    times = [TIMES.estimate(0, inductor(kind, [n, length], blocks)).duration_ns for n in (rows, min(2 * rows, (1 << 29) - 1))]
+@given(
+    st.sampled_from(("poi", "red", "per")),
+    st.integers(1, 1 << 28),
+    st.integers(1, 1 << 14),
+    st.integers(1, 1 << 20),
+)
+def test_inductors_kernels_are_never_faster_than_a_launch_nor_slower_for_less_work(
+    kind, rows, length, blocks
+):
+    times = [
+        TIMES.estimate(0, inductor(kind, [n, length], blocks)).duration_ns
+        for n in (rows, min(2 * rows, (1 << 29) - 1))
+    ]
     assert H200.families[f"triton_{kind}"].base_ns <= times[0] <= times[1]
 
 
 def test_a_persistent_reduction_of_16_mib_takes_microseconds():
-    """8192 rows of 1,024, read and written once: about 8 us on an H200, ten times less than its small blocks alone would say."""
+    """8192 rows of 1,024, read and written once: about 8 us on an H200, ten times less than its
+    small blocks alone would say."""
     time = TIMES.estimate(0, inductor("per", [8192, 1024], 8192, tensors=2)).duration_ns
     assert 4_000 < time < 16_000

@@ -1,4 +1,5 @@
-"""The kernel info file against the installed torch: the names it registers, the sizes its own code states, and the C reader."""
+"""The kernel info file against the installed torch: the names it registers, the sizes its own code
+states, and the C reader."""
 
 import importlib.util
 import os
@@ -40,10 +41,27 @@ def info_file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory):
     program = tmp_path_factory.mktemp("reader") / "kernelinfo"
-    subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fsanitize=address,undefined",
-                    f"-I{ROOT / 'libintercept'}", HERE / "kernelinfo_main.c", ROOT / "libintercept" / "kernelinfo.c",
-                    ROOT / "libintercept" / "simulated" / "env.c",
-                    "-o", program, "-lpthread"], check=True)
+    subprocess.run(
+        [
+            "cc",
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-O1",
+            "-g",
+            "-fsanitize=address,undefined",
+            f"-I{ROOT / 'libintercept'}",
+            HERE / "kernelinfo_main.c",
+            ROOT / "libintercept" / "kernelinfo.c",
+            ROOT / "libintercept" / "simulated" / "env.c",
+            "-o",
+            program,
+            "-lpthread",
+        ],
+        check=True,
+    )
     return program
 
 
@@ -51,12 +69,25 @@ def ask(reader: Path, info_file: Path | None, names: list[str]) -> tuple[list[st
     environment = {k: v for k, v in os.environ.items() if k != "PHANTORA_KERNEL_INFO"}
     if info_file is not None:
         environment["PHANTORA_KERNEL_INFO"] = str(info_file)
-    done = subprocess.run([reader], input="\n".join(names), env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [reader],
+        input="\n".join(names),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.splitlines(), done.stderr
 
 
 def line_of(kernel: KernelInfo) -> str:
-    numbers = [kernel.param_bytes, kernel.max_threads, kernel.registers, kernel.static_shared_bytes, kernel.stack_bytes]
+    numbers = [
+        kernel.param_bytes,
+        kernel.max_threads,
+        kernel.registers,
+        kernel.static_shared_bytes,
+        kernel.stack_bytes,
+    ]
     return " ".join([*map(str, numbers), *(f"{offset}:{size}" for offset, size in kernel.params)])
 
 
@@ -67,26 +98,46 @@ def test_parameters_fill_the_block_that_the_code_states(info_file):
     for kernel in kernels.values():
         ends = [offset + size for offset, size in kernel.params]
         assert (ends[-1] if ends else 0) == kernel.param_bytes, kernel
-        assert all(end <= offset for end, (offset, _) in zip(ends, kernel.params[1:], strict=False)), kernel
+        assert all(
+            end <= offset for end, (offset, _) in zip(ends, kernel.params[1:], strict=False)
+        ), kernel
         assert 0 < kernel.registers <= 255 and 0 < kernel.max_threads <= 1024, kernel
 
 
 @needs_torch
 def test_known_kernels_have_their_declared_parameters(info_file):
-    """`vectorized_elementwise_kernel<vec, FillFunctor<float>, array<char*, 1>>(int N, func_t f, array_t data)`."""
+    """`vectorized_elementwise_kernel<vec, FillFunctor<float>, array<char*, 1>>(int N, func_t f,
+    array_t data)`."""
     kernels = fatbin.read_kernel_info(info_file)
-    fills = [k for name, k in kernels.items() if "vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfE" in name]
-    assert fills and all(k.params == ((0, 4), (4, 4), (8, 8)) and k.max_threads == 128 for k in fills)
+    fills = [
+        k
+        for name, k in kernels.items()
+        if "vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfE" in name
+    ]
+    assert fills and all(
+        k.params == ((0, 4), (4, 4), (8, 8)) and k.max_threads == 128 for k in fills
+    )
 
 
 @needs_torch
 def test_every_registered_kernel_is_found(info_file, tmp_path):
     library = tmp_path / "names.so"
     names = tmp_path / "names"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", HERE / "registered_names.c", "-o", library, "-ldl"], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O1", HERE / "registered_names.c", "-o", library, "-ldl"],
+        check=True,
+    )
     environment = os.environ | {"LD_PRELOAD": str(library), "REGISTERED_NAMES": str(names)}
-    subprocess.run([sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", torch_lib() / "libtorch_cuda.so"],
-                   env=environment, check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import ctypes, sys; ctypes.CDLL(sys.argv[1])",
+            torch_lib() / "libtorch_cuda.so",
+        ],
+        env=environment,
+        check=True,
+    )
     registered = set(names.read_text().split())
     kernels = fatbin.read_kernel_info(info_file)
     assert len(registered) > 10_000
@@ -111,13 +162,17 @@ def test_c_without_a_file_knows_nothing(reader, tmp_path):
 
 
 def test_c_survives_any_damage(reader, tmp_path):
-    """Single damaged bytes everywhere, and cut files: the address sanitizer finds any read outside the map."""
+    """Single damaged bytes everywhere, and cut files: the address sanitizer finds any read outside
+    the map."""
     kernels = [KernelInfo(f"kernel{i}", ((0, 8), (8, 4)), 12, 128, 32, 0, 0) for i in range(3)]
     sound = fatbin.pack_kernel_info(kernels, 90)
     path = tmp_path / "info"
     source = random.Random(2)
     damaged = [sound[:length] for length in source.sample(range(len(sound)), 8)]
-    for at in [*range(0, fatbin.HEADER.size, 3), *source.sample(range(fatbin.HEADER.size, len(sound)), 12)]:
+    for at in [
+        *range(0, fatbin.HEADER.size, 3),
+        *source.sample(range(fatbin.HEADER.size, len(sound)), 12),
+    ]:
         data = bytearray(sound)
         data[at] ^= 0xFF
         damaged.append(bytes(data))
@@ -134,7 +189,11 @@ def test_python_notices_any_damage(tmp_path):
     assert fatbin.is_kernel_info(path, 90)
     assert not fatbin.is_kernel_info(path, 80)
     tables = range(fatbin.HEADER.size, len(sound))
-    for data in [sound[:-1], b"", *(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1:] for at in tables)]:
+    for data in [
+        sound[:-1],
+        b"",
+        *(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :] for at in tables),
+    ]:
         path.write_bytes(data)
         assert not fatbin.is_kernel_info(path, 90)
         with pytest.raises(fatbin.FatbinError):
@@ -172,8 +231,14 @@ def entry(kind: int, architecture: int, flags: int = 0) -> fatbin.Entry:
 
 
 def test_choice_of_code_follows_binary_compatibility():
-    code = [entry(2, a) for a in (75, 80, 86, 90, 100)] + [entry(2, 90, fatbin.FLAG_ARCH_SPECIFIC), entry(1, 90)]
-    assert [(e.architecture, e.flags) for e in fatbin.choose_entries(code, 90)] == [(90, 0), (90, fatbin.FLAG_ARCH_SPECIFIC)]
+    code = [entry(2, a) for a in (75, 80, 86, 90, 100)] + [
+        entry(2, 90, fatbin.FLAG_ARCH_SPECIFIC),
+        entry(1, 90),
+    ]
+    assert [(e.architecture, e.flags) for e in fatbin.choose_entries(code, 90)] == [
+        (90, 0),
+        (90, fatbin.FLAG_ARCH_SPECIFIC),
+    ]
     assert [e.architecture for e in fatbin.choose_entries(code, 89)] == [86]
     assert [e.architecture for e in fatbin.choose_entries(code, 80)] == [80]
     assert fatbin.choose_entries([entry(1, 90), entry(2, 86)], 90) == []
@@ -187,9 +252,15 @@ def test_vectorised_hash_is_the_plain_one(names):
 
 name_text = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=30)
 kernel_infos = st.builds(
-    KernelInfo, name=name_text, params=st.lists(st.tuples(st.integers(0, 65535), st.integers(0, 65535)), max_size=5).map(tuple),
-    param_bytes=st.integers(0, 65535), max_threads=st.integers(1, 1024), registers=st.integers(0, 255),
-    static_shared_bytes=st.integers(0, 1 << 20), stack_bytes=st.integers(0, 1 << 20))
+    KernelInfo,
+    name=name_text,
+    params=st.lists(st.tuples(st.integers(0, 65535), st.integers(0, 65535)), max_size=5).map(tuple),
+    param_bytes=st.integers(0, 65535),
+    max_threads=st.integers(1, 1024),
+    registers=st.integers(0, 255),
+    static_shared_bytes=st.integers(0, 1 << 20),
+    stack_bytes=st.integers(0, 1 << 20),
+)
 
 
 @given(st.lists(kernel_infos, max_size=20, unique_by=lambda k: k.name))

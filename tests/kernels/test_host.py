@@ -1,5 +1,6 @@
-"""Why it exists: what ranks charge as host time is what was recorded: weighted by counts, brought to one machine's speed, found
-by key, and the same bytes for the same record."""
+"""Why it exists: what ranks charge as host time is what was recorded: weighted by counts, brought
+to one machine's speed, found by key, and the same bytes for the same record."""
+
 import struct
 from types import MappingProxyType
 
@@ -24,7 +25,11 @@ def site(key, count=1, mean=10.0, depth=1, text="launch aten::mm 1"):
 def find(table, key):
     """The reader's side, as libintercept/hostsite.c has it."""
     magic, version, capacity, count, interruption, unknown = struct.unpack_from("<6Q", table)
-    assert (magic, version) == (0x50484E53484F5354, 1) and capacity & (capacity - 1) == 0 and len(table) == 64 + 16 * capacity
+    assert (
+        (magic, version) == (0x50484E53484F5354, 1)
+        and capacity & (capacity - 1) == 0
+        and len(table) == 64 + 16 * capacity
+    )
     at = key & (capacity - 1)
     while True:
         there, mean_ns = struct.unpack_from("<2Q", table, 64 + 16 * at)
@@ -46,31 +51,55 @@ def test_every_site_is_found_and_no_other(tmp_path_factory, sites, other):
 
 
 def test_equal_records_make_equal_files(tmp_path):
-    sites = {key * 64: 1.0 * key for key in range(1, 200)}  # all in one place: the order of insertion would show
+    sites = {
+        key * 64: 1.0 * key for key in range(1, 200)
+    }  # all in one place: the order of insertion would show
     write_table(tmp_path / "a.tbl", HostRecord(sites=sites), 1)
     write_table(tmp_path / "b.tbl", HostRecord(sites=dict(reversed(sites.items()))), 1)
     assert (tmp_path / "a.tbl").read_bytes() == (tmp_path / "b.tbl").read_bytes()
 
 
 def test_the_first_database_goes_before_and_sets_the_speed(tmp_path):
-    ours = record(tmp_path / "a.sqlite", host={
-        "score": 1000.0, "calls": [["launch", 2, 7.0, 7.0]], "sites": [site(5, 2, mean=10.0)]})
-    theirs = record(tmp_path / "b.sqlite", host={
-        "score": 2000.0, "calls": [["launch", 1, 1.0, 1.0], ["gemm", 1, 8.0, 8.0]], "latency": [9, 5.0, 4.0],
-        "gap": [9, 4.0, 3.0],
-        "sites": [site(5, 2, mean=99.0), site(6, 2, mean=40.0), site(7, 1, mean=1e9), site(INTERRUPTION_KEY, 2, mean=2.0)]})
+    ours = record(
+        tmp_path / "a.sqlite",
+        host={
+            "score": 1000.0,
+            "calls": [["launch", 2, 7.0, 7.0]],
+            "sites": [site(5, 2, mean=10.0)],
+        },
+    )
+    theirs = record(
+        tmp_path / "b.sqlite",
+        host={
+            "score": 2000.0,
+            "calls": [["launch", 1, 1.0, 1.0], ["gemm", 1, 8.0, 8.0]],
+            "latency": [9, 5.0, 4.0],
+            "gap": [9, 4.0, 3.0],
+            "sites": [
+                site(5, 2, mean=99.0),
+                site(6, 2, mean=40.0),
+                site(7, 1, mean=1e9),
+                site(INTERRUPTION_KEY, 2, mean=2.0),
+            ],
+        },
+    )
     with Database.open(ours) as first, Database.open(theirs) as second:
         found = read_hosts([first, second])
-        assert found.sites == {5: 10.0, 6: 20.0} and found.interruption_ns == 1.0  # their machine takes twice as long
+        assert (
+            found.sites == {5: 10.0, 6: 20.0} and found.interruption_ns == 1.0
+        )  # their machine takes twice as long
         assert found.calls == {"launch": 7.0, "gemm": 4.0} and found.score == 1000.0
         assert found.gap_ns == 3.0, "the GPU's side does not depend on the host"
         assert read_hosts([first, second], sites=False).sites == {}
-    costs = found.costs(HostCosts(MappingProxyType({"launch": 1, "gemm": 1, "wait": 3}), 100, 200, 300, 9))
+    costs = found.costs(
+        HostCosts(MappingProxyType({"launch": 1, "gemm": 1, "wait": 3}), 100, 200, 300, 9)
+    )
     assert costs == HostCosts({"launch": 7, "gemm": 4, "wait": 3}, 100, 3, 300, 9)
 
 
 def test_what_every_run_saw_once_is_not_known(tmp_path):
-    """Five recorded runs paid 10 ms for the first aten::eq, each once: a job with 600 of them was charged 6 s a step."""
+    """Five recorded runs paid 10 ms for the first aten::eq, each once: a job with 600 of them was
+    charged 6 s a step."""
     sites = [site(5, 1, mean=1e7), site(6, 1, mean=1e7)]
     once = [record(tmp_path / f"{uid}.sqlite", uid=uid, host={"sites": sites}) for uid in "abc"]
     more = record(tmp_path / "d.sqlite", uid="d", host={"sites": [site(6, 4, mean=8.0)]})
@@ -88,18 +117,27 @@ def test_without_a_record_the_model_s_own_costs_stand():
 SITES = st.tuples(st.integers(1, 4), st.integers(1, 100), st.floats(0, 1e6))
 
 
-@given(st.lists(st.lists(SITES, max_size=6, unique_by=lambda found: found[0]), min_size=1, max_size=5))
+@given(
+    st.lists(st.lists(SITES, max_size=6, unique_by=lambda found: found[0]), min_size=1, max_size=5)
+)
 def test_processes_add_up(processes):
-    whole = joined({"sites": [site(key + 1024, count, mean) for key, count, mean in sites]} for sites in processes)
+    whole = joined(
+        {"sites": [site(key + 1024, count, mean) for key, count, mean in sites]}
+        for sites in processes
+    )
     found = {key: (count, mean) for key, _, _, count, mean, _ in whole["sites"]}
     for key in range(1, 5):
-        samples = [(count, mean) for sites in processes for other, count, mean in sites if other == key]
+        samples = [
+            (count, mean) for sites in processes for other, count, mean in sites if other == key
+        ]
         if not samples:
             assert key + 1024 not in found
             continue
         count, mean = found[key + 1024]
         if all(c == 1 for c, _ in samples):
-            assert (count, mean) == (1, min(m for _, m in samples)), "once each is no more than once"
+            assert (count, mean) == (1, min(m for _, m in samples)), (
+                "once each is no more than once"
+            )
             continue
         samples = [(c, m) for c, m in samples if c > 1]
         assert count == sum(c for c, _ in samples)

@@ -1,4 +1,5 @@
-"""What the readers of parameter blocks assume, against the layouts in the installed torch's own GPU code.
+"""What the readers of parameter blocks assume, against the layouts in the installed torch's own GPU
+code.
 
 A new torch that changes one of these kernels fails here, not with a wrong time.
 """
@@ -20,12 +21,20 @@ def kernels():
     """(demangled name, info) of every kernel of libtorch_cuda.so whose base name a reader knows."""
     library = Path(TORCH.submodule_search_locations[0]) / "lib" / "libtorch_cuda.so"
     wanted = [*memory.READERS, *(prefix for prefix, _ in memory.PREFIXES)]
-    found = [info for info in fatbin.survey([library], 90).kernels.values() if any(w in info.name for w in wanted)]
+    found = [
+        info
+        for info in fatbin.survey([library], 90).kernels.values()
+        if any(w in info.name for w in wanted)
+    ]
     return [(names.parse(info.name), info) for info in found]
 
 
 def layouts(kernels, base, *parts):
-    found = [(name, info.params) for name, info in kernels if name.base.startswith(base) and all(p in name.text for p in parts)]
+    found = [
+        (name, info.params)
+        for name, info in kernels
+        if name.base.startswith(base) and all(p in name.text for p in parts)
+    ]
     assert found, base
     return found
 
@@ -37,22 +46,33 @@ def test_every_reader_has_a_kernel(kernels):
         assert any(base.startswith(prefix) for base in bases)
 
 
-@pytest.mark.parametrize("base", ["vectorized_elementwise_kernel", "unrolled_elementwise_kernel", "elementwise_kernel"])
+@pytest.mark.parametrize(
+    "base", ["vectorized_elementwise_kernel", "unrolled_elementwise_kernel", "elementwise_kernel"]
+)
 def test_elementwise_kernels_take_the_count_first(kernels, base):
     assert {params[0] for name, params in layouts(kernels, base) if name.base == base} == {(0, 4)}
 
 
 def test_casting_copies_end_with_their_sizes(kernels):
-    found = layouts(kernels, "unrolled_elementwise_kernel", "direct_copy_kernel_cuda", "LoadWithCast<1>")
+    found = layouts(
+        kernels, "unrolled_elementwise_kernel", "direct_copy_kernel_cuda", "LoadWithCast<1>"
+    )
     assert {params[-2:] for _, params in found} == {((28, 8), (36, 8))}
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_tensor_lists_are_as_large_as_their_parts(kernels, depth):
-    for metadata, fused in ((f"::TensorListMetadata<{depth}>", 0), (f"::FusedOptimizerTensorListMetadata<{depth}>", 1)):
+    for metadata, fused in (
+        (f"::TensorListMetadata<{depth}>", 0),
+        (f"::FusedOptimizerTensorListMetadata<{depth}>", 1),
+    ):
         most = memory.MAX_TENSORS[depth - 1]
         parts = (depth + 1 + fused) * most * 8 + memory.MAX_BLOCKS + 4 * memory.MAX_BLOCKS + 4
-        found = [params for name, params in layouts(kernels, "multi_tensor_apply_kernel") if metadata in name.arguments[0]]
+        found = [
+            params
+            for name, params in layouts(kernels, "multi_tensor_apply_kernel")
+            if metadata in name.arguments[0]
+        ]
         assert {params[0] for params in found} <= {(0, (parts + 7) // 8 * 8)}
 
 
@@ -63,13 +83,22 @@ def test_concatenation_metadata_holds_the_sizes_where_they_are_read(kernels):
         assert params[1][1] >= batch * (8 + 3 * index_bytes), name
 
 
-@pytest.mark.parametrize(("base", "offset", "size"), [
-    ("vectorized_layer_norm_kernel", 0, 4), ("layer_norm_grad_input_kernel_vectorized", 48, 4),
-    ("GammaBetaBackwardCUDAKernelTemplate", 0, 8), ("cunn_SoftMaxForwardReg", 16, 8), ("cunn_SoftMaxForwardSmem", 16, 8),
-    ("cunn_SoftMaxBackward", 24, 8), ("softmax_warp_backward", 24, 4),
-    ("split_with_sizes_copy_out_contiguous_no_cast_kernel", 40, 8),
-    ("distribution_elementwise_grid_stride_kernel", 0, 8), ("nll_loss_forward_reduce_cuda_kernel_2d", 48, 8),
-    ("nll_loss_backward_reduce_cuda_kernel_2d", 44, 4)])
+@pytest.mark.parametrize(
+    ("base", "offset", "size"),
+    [
+        ("vectorized_layer_norm_kernel", 0, 4),
+        ("layer_norm_grad_input_kernel_vectorized", 48, 4),
+        ("GammaBetaBackwardCUDAKernelTemplate", 0, 8),
+        ("cunn_SoftMaxForwardReg", 16, 8),
+        ("cunn_SoftMaxForwardSmem", 16, 8),
+        ("cunn_SoftMaxBackward", 24, 8),
+        ("softmax_warp_backward", 24, 4),
+        ("split_with_sizes_copy_out_contiguous_no_cast_kernel", 40, 8),
+        ("distribution_elementwise_grid_stride_kernel", 0, 8),
+        ("nll_loss_forward_reduce_cuda_kernel_2d", 48, 8),
+        ("nll_loss_backward_reduce_cuda_kernel_2d", 44, 4),
+    ],
+)
 def test_sizes_are_where_they_are_read(kernels, base, offset, size):
     for name, params in layouts(kernels, base):
         assert (offset, size) in params, name.text

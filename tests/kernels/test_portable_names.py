@@ -1,8 +1,11 @@
-"""A kernel's name must be the same in every build of one PyTorch release: libintercept/kernelname.c.
+"""A kernel's name must be the same in every build of one PyTorch release:
+libintercept/kernelname.c.
 
-The oracle is a regular expression over the whole identifier whose length the name itself gives, tried on names made up with
-different hashes, and on every kernel of the installed torch: none may keep a hash, and no two may become one.
+The oracle is a regular expression over the whole identifier whose length the name itself gives,
+tried on names made up with different hashes, and on every kernel of the installed torch: none may
+keep a hash, and no two may become one.
 """
+
 import random
 import re
 import shutil
@@ -19,11 +22,25 @@ HASHED = re.compile(r"_GLOBAL__N__[0-9a-f]{8}_\d+_")
 def portable(tmp_path_factory):
     """A function from names to their portable forms, through the compiled C."""
     program = tmp_path_factory.mktemp("names") / "portable_names"
-    subprocess.run([shutil.which("cc"), "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program,
-                    ROOT / "tests/kernels/portable_names.c", ROOT / "libintercept/kernelname.c"], check=True)
+    subprocess.run(
+        [
+            shutil.which("cc"),
+            "-std=gnu11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-o",
+            program,
+            ROOT / "tests/kernels/portable_names.c",
+            ROOT / "libintercept/kernelname.c",
+        ],
+        check=True,
+    )
 
     def run(names):
-        done = subprocess.run([program], input="\n".join(names) + "\n", stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            [program], input="\n".join(names) + "\n", stdout=subprocess.PIPE, text=True, check=True
+        )
         return done.stdout.splitlines()
 
     return run
@@ -39,18 +56,31 @@ def build(source, before, rest, numbered):
 
 def test_builds_agree_and_files_do_not(portable):
     random.seed(1)
-    cases = [(source, before, rest, numbered) for source in ("Copy_cu", "ActivationThresholdKernel_cu", "x1_cu")
-             for before in ("", "4foo2", "NS0_", "5abc99") for rest in ("21threshold_kernel_implIfEv", "3runEv", "EE")
-             for numbered in (False, True)]
+    cases = [
+        (source, before, rest, numbered)
+        for source in ("Copy_cu", "ActivationThresholdKernel_cu", "x1_cu")
+        for before in ("", "4foo2", "NS0_", "5abc99")
+        for rest in ("21threshold_kernel_implIfEv", "3runEv", "EE")
+        for numbered in (False, True)
+    ]
     for case in cases:
         forms = set(portable([build(*case) for _ in range(50)]))
-        # (a number at the end of the first kind of name and the length that follows it are told apart by the length before)
+        # (a number at the end of the first kind of name and the length that follows it are told
+        # apart by the length before)
         assert len(forms) == 1 and not HASHED.search(forms.pop())
-    assert len(set(portable([build(*case[:3], False) for case in cases]))) == len({case[:3] for case in cases})
+    assert len(set(portable([build(*case[:3], False) for case in cases]))) == len(
+        {case[:3] for case in cases}
+    )
 
 
 def test_other_names_stay(portable):
-    names = ["_Z9vectorAddPKfS0_Pfi", "triton_poi_fused_add_0", "_ZN12_GLOBAL__N_11aEv", "_ZN99_GLOBAL__N__zzEv", "_GLOBAL__N__"]
+    names = [
+        "_Z9vectorAddPKfS0_Pfi",
+        "triton_poi_fused_add_0",
+        "_ZN12_GLOBAL__N_11aEv",
+        "_ZN99_GLOBAL__N__zzEv",
+        "_GLOBAL__N__",
+    ]
     assert portable(names) == names
 
 

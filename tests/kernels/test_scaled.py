@@ -1,4 +1,5 @@
-"""Another GPU's times by data sheet ratio: the ratio of whichever rate limits the work, counted, and never called exact."""
+"""Another GPU's times by data sheet ratio: the ratio of whichever rate limits the work, counted,
+and never called exact."""
 
 import pytest
 from recorded import record
@@ -6,8 +7,10 @@ from recorded import record
 from phantora_ns.kernels import KernelTimes, databases, rates, signature
 from phantora_ns.kernels.database import DatabaseError
 
-ADD = ("void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>, "
-       "std::array<char*, 3ul> >(int)")
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>, "
+    "std::array<char*, 3ul> >(int)"
+)
 LARGE = [0, 1, 0, 16384, 16384, 8192, 1, 14, 14, 14, 14, 68, 1, 8192, 8192, 16384]
 STREAM = [ADD, 2_000_000, 1, 1, 128, 1, 1, 0, 0, 0, 0, b"1"]
 COPY = [0, 1 << 32, 1, 2]
@@ -22,14 +25,23 @@ def folders(tmp_path, monkeypatch):
 
 @pytest.fixture
 def measured(tmp_path):
-    return record(tmp_path / "h200.sqlite", (1, LARGE, None, [6_000_000]), (0, STREAM, None, [3_000_000]),
-                  (3, COPY, None, [80_000_000]))
+    return record(
+        tmp_path / "h200.sqlite",
+        (1, LARGE, None, [6_000_000]),
+        (0, STREAM, None, [3_000_000]),
+        (3, COPY, None, [80_000_000]),
+    )
 
 
 @pytest.mark.parametrize("gpu", ["h100", "a100", "l40s", "b200"])
-@pytest.mark.parametrize(("kind", "fields", "source", "rate"), [
-    (signature.GEMM, LARGE, 3, lambda r: r.peak("bf16")), (signature.KERNEL, STREAM, 2, lambda r: r.memory_bytes_per_ns),
-    (signature.MEMORY, COPY, 6, lambda r: r.pcie_bytes_per_ns)])
+@pytest.mark.parametrize(
+    ("kind", "fields", "source", "rate"),
+    [
+        (signature.GEMM, LARGE, 3, lambda r: r.peak("bf16")),
+        (signature.KERNEL, STREAM, 2, lambda r: r.memory_bytes_per_ns),
+        (signature.MEMORY, COPY, 6, lambda r: r.pcie_bytes_per_ns),
+    ],
+)
 def test_the_limiting_rate_scales_a_measured_time(measured, gpu, kind, fields, source, rate):
     own, scaled = KernelTimes("h200", [measured]), KernelTimes(gpu, [measured])
     there, here = own.lookup(kind, fields), scaled.lookup(kind, fields)
@@ -42,14 +54,19 @@ def test_the_limiting_rate_scales_a_measured_time(measured, gpu, kind, fields, s
 def test_what_nobody_measured_is_the_gpus_own_estimate(measured):
     unheard = ["unheard_of", 100, 1, 1, 128, 1, 1, 0, 0, 0, 0, b""]
     scaled = KernelTimes("a100", [measured])
-    assert scaled.lookup(0, unheard) == KernelTimes("a100").lookup(0, unheard) and scaled.scaled == 0
+    assert (
+        scaled.lookup(0, unheard) == KernelTimes("a100").lookup(0, unheard) and scaled.scaled == 0
+    )
 
 
 def test_a_gpu_without_a_database_takes_the_one_alike(measured):
     databases.add(databases.user_path("h200"), [measured])
     (found,) = databases.find("a100")
     assert found.gpu == "h200"
-    databases.add(databases.user_path("a100"), [record(measured.with_name("a100.sqlite"), (3, COPY, None, [9]), gpu="a100")])
+    databases.add(
+        databases.user_path("a100"),
+        [record(measured.with_name("a100.sqlite"), (3, COPY, None, [9]), gpu="a100")],
+    )
     (found,) = databases.find("a100")
     assert found.gpu == "a100"
 

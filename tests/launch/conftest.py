@@ -1,4 +1,5 @@
-"""Why it exists: starts the launcher as a user would, and then proves that nothing of it is left on the machine."""
+"""Why it exists: starts the launcher as a user would, and then proves that nothing of it is left on
+the machine."""
 
 import contextlib
 import os
@@ -22,9 +23,13 @@ MARK = "PHANTORA_TEST_MARK"
 class Launch:
     """A running launcher whose processes, files and interfaces can be told from all others."""
 
-    def __init__(self, arguments, *, as_nobody=False, env=None, folder=None, within=None, **options):
+    def __init__(
+        self, arguments, *, as_nobody=False, env=None, folder=None, within=None, **options
+    ):
         self.mark = uuid.uuid4().hex
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="pl-", dir="/tmp"))  # short, and open to other users
+        self.folder = folder or Path(
+            tempfile.mkdtemp(prefix="pl-", dir="/tmp")
+        )  # short, and open to other users
         self.folder.chmod(0o777)
         self.interfaces = interfaces()
         environment = {
@@ -42,13 +47,24 @@ class Launch:
             command = unprivileged(command, self.folder)
         if within is not None:
             command = within(command)
-        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        options = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            **options,
+        }
         self.process = subprocess.Popen(
-            command, cwd=options.pop("cwd", ROOT), env=environment, start_new_session=True, text=True, **options
+            command,
+            cwd=options.pop("cwd", ROOT),
+            env=environment,
+            start_new_session=True,
+            text=True,
+            **options,
         )
 
     def finish(self, timeout=60):
-        """Waits for the end; returns (exit code, stdout, stderr) and asserts that nothing is left."""
+        """Waits for the end; returns (exit code, stdout, stderr) and asserts that nothing is
+        left."""
         out, err = self.process.communicate(timeout=timeout)
         self.assert_nothing_left()
         return self.process.returncode, out, err
@@ -78,10 +94,14 @@ class Launch:
         return pids[0]
 
     def assert_nothing_left(self, run_dir=True):
-        """No process, mount, interface, or run directory of ours; what the kernel does last may take a moment."""
+        """No process, mount, interface, or run directory of ours; what the kernel does last may
+        take a moment."""
         wait_until(lambda: not self.processes(), lambda: self.processes())
         if run_dir:
-            wait_until(lambda: not list(self.folder.glob("phantora-ns-*")), lambda: list(self.folder.glob("phantora-ns-*")))
+            wait_until(
+                lambda: not list(self.folder.glob("phantora-ns-*")),
+                lambda: list(self.folder.glob("phantora-ns-*")),
+            )
         assert str(self.folder) not in Path("/proc/self/mountinfo").read_text()
         assert interfaces() == self.interfaces
 
@@ -98,7 +118,9 @@ class Launch:
 
 def interfaces():
     """Names of this network namespace's interfaces."""
-    return sorted(line.split(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:])
+    return sorted(
+        line.split(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]
+    )
 
 
 def wait_until(true, describe=lambda: "", timeout=10.0):
@@ -110,10 +132,11 @@ def wait_until(true, describe=lambda: "", timeout=10.0):
 
 
 def unprivileged(command, folder):
-    """`command` run by an ordinary user without capabilities. As root: as uid 65534, with what is needed made readable.
+    """`command` run by an ordinary user without capabilities. As root: as uid 65534, with what is
+    needed made readable.
 
-    The interpreter may lie below a home that others may not enter: then that home is covered, in a mount namespace of the
-    test's own, by an empty one that shows just the interpreter.
+    The interpreter may lie below a home that others may not enter: then that home is covered, in a
+    mount namespace of the test's own, by an empty one that shows just the interpreter.
     """
     if os.geteuid():
         return command
@@ -123,7 +146,9 @@ def unprivileged(command, folder):
     for number, tree in enumerate({Path(sys.base_prefix).resolve(), ROOT}):
         hidden = [path for path in reversed(tree.parents) if not path.stat().st_mode & 0o001]
         if hidden:
-            keep, tree, cover = (shlex.quote(str(path)) for path in (folder / f"keep{number}", tree, hidden[0]))
+            keep, tree, cover = (
+                shlex.quote(str(path)) for path in (folder / f"keep{number}", tree, hidden[0])
+            )
             script += [
                 f"mkdir {keep}",
                 f"mount --bind {tree} {keep}",
@@ -133,7 +158,9 @@ def unprivileged(command, folder):
                 f"umount {keep}",
                 f"rmdir {keep}",
             ]
-    script.append('exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --no-new-privs "$@"')
+    script.append(
+        'exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --no-new-privs "$@"'
+    )
     return ["unshare", "--mount", "sh", "-c", "\n".join(script), "sh", *command]
 
 

@@ -1,6 +1,8 @@
-"""The command line with the parts that other folders test replaced, so that tests of the launcher test the launcher.
+"""The command line with the parts that other folders test replaced, so that tests of the launcher
+test the launcher.
 
-Only the hub's program and the report's content are stand-ins; namespaces, processes, signals and files are the real ones.
+Only the hub's program and the report's content are stand-ins; namespaces, processes, signals and
+files are the real ones.
 """
 
 import sys
@@ -17,7 +19,9 @@ def _hub_command(run_dir):
 
 
 report = types.ModuleType("phantora_ns.report.run_report")
-report.build_report = lambda run_dir, **facts: {key: value for key, value in facts.items() if key != "wall_s"}
+report.build_report = lambda run_dir, **facts: {
+    key: value for key, value in facts.items() if key != "wall_s"
+}
 report.summary_lines = lambda facts: [f"ended: {facts}"]
 pages = types.ModuleType("phantora_ns.report.pages")
 pages.read_page = lambda path: types.SimpleNamespace(clock_ns=int(path.read_text()))

@@ -1,4 +1,5 @@
-"""A hub without simulation, for tests of the launcher alone: says ready, and on SIGTERM writes hub.json.
+"""A hub without simulation, for tests of the launcher alone: says ready, and on SIGTERM writes
+hub.json.
 
 PHANTORA_TEST_HUB in its environment makes it one that fails.
 """

@@ -1,4 +1,5 @@
-"""Whatever is killed, whenever: one message, the right exit code, and nothing of ours on the machine."""
+"""Whatever is killed, whenever: one message, the right exit code, and nothing of ours on the
+machine."""
 
 import fcntl
 import os
@@ -22,7 +23,11 @@ def start(launch, isolation, script=SLEEPER, nodes=2, **options):
 
 
 def messages(err):
-    return [line for line in err.splitlines() if line.startswith("phantora-ns:") and "ended:" not in line]
+    return [
+        line
+        for line in err.splitlines()
+        if line.startswith("phantora-ns:") and "ended:" not in line
+    ]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +77,9 @@ def test_hub_killed(launch, isolation):
 @ISOLATION
 def test_sandbox_killed(launch, isolation):
     run = start(launch, isolation)
-    sandbox = min(pid for pid, command in run.processes().items() if "phantora-sandbox run" in command)
+    sandbox = min(
+        pid for pid, command in run.processes().items() if "phantora-sandbox run" in command
+    )
     os.kill(sandbox, signal.SIGKILL)
     code, _, err = run.finish(timeout=20)
     assert code == 70 and "'failed_by': 'launcher'" in err
@@ -90,7 +97,9 @@ def test_launcher_killed(launch, isolation):
 def test_launcher_and_sandbox_killed_together_leave_a_directory_that_the_next_run_sweeps(launch):
     run = start(launch, "namespaces")
     os.kill(run.process.pid, signal.SIGSTOP)  # so that neither can see the other's death
-    sandbox = min(pid for pid, command in run.processes().items() if "phantora-sandbox run" in command)
+    sandbox = min(
+        pid for pid, command in run.processes().items() if "phantora-sandbox run" in command
+    )
     os.kill(sandbox, signal.SIGKILL)
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait(timeout=20)
@@ -104,7 +113,11 @@ def test_launcher_and_sandbox_killed_together_leave_a_directory_that_the_next_ru
 @ISOLATION
 def test_one_nodes_command_killed(launch, isolation):
     run = start(launch, isolation, STUBBORN)
-    victim = next(pid for pid, command in run.processes().items() if command.startswith("sh -c") and node_of(pid) == "1")
+    victim = next(
+        pid
+        for pid, command in run.processes().items()
+        if command.startswith("sh -c") and node_of(pid) == "1"
+    )
     os.kill(victim, signal.SIGKILL)
     code, _, err = run.finish(timeout=20)
     assert code == 137 and "'failed_by': 'job'" in err
@@ -114,7 +127,9 @@ def test_one_nodes_command_killed(launch, isolation):
 @ISOLATION
 def test_one_nodes_init_killed(launch, isolation):
     run = start(launch, isolation)
-    inits = sorted(pid for pid, command in run.processes().items() if "phantora-sandbox run" in command)
+    inits = sorted(
+        pid for pid, command in run.processes().items() if "phantora-sandbox run" in command
+    )
     os.kill(inits[-1], signal.SIGKILL)
     code, _, err = run.finish(timeout=20)
     assert code == 137 and "killed from outside" in err
@@ -122,20 +137,35 @@ def test_one_nodes_init_killed(launch, isolation):
 
 def node_of(pid):
     with open(f"/proc/{pid}/environ", "rb") as file:
-        return next(item.split(b"=")[1].decode() for item in file.read().split(b"\0") if item.startswith(b"PHANTORA_NODE="))
+        return next(
+            item.split(b"=")[1].decode()
+            for item in file.read().split(b"\0")
+            if item.startswith(b"PHANTORA_NODE=")
+        )
 
 
 @pytest.mark.slow
 def test_a_torchrun_worker_killed(launch):
-    script = "import os, time; os.write(1, f'up {os.environ[\"RANK\"]}\\n'.encode()); time.sleep(1000)"
+    script = (
+        "import os, time; os.write(1, f'up {os.environ[\"RANK\"]}\\n'.encode()); time.sleep(1000)"
+    )
     run = launch(
-        "torchrun", "--nnodes=2", "--nproc-per-node=2", "--no-python", sys.executable, "-c", script, env={"OMP_NUM_THREADS": "1"}
+        "torchrun",
+        "--nnodes=2",
+        "--nproc-per-node=2",
+        "--no-python",
+        sys.executable,
+        "-c",
+        script,
+        env={"OMP_NUM_THREADS": "1"},
     )
     assert sorted(run.line() for _ in range(4)) == [f"up {rank}" for rank in range(4)]
     workers = [
         pid
         for pid, command in run.processes().items()
-        if command.startswith(sys.executable) and "time.sleep" in command and "torchrun" not in command
+        if command.startswith(sys.executable)
+        and "time.sleep" in command
+        and "torchrun" not in command
     ]
     os.kill(max(workers), signal.SIGKILL)
     code, _, err = run.finish(timeout=30)
@@ -157,7 +187,9 @@ def test_ctrl_c_and_the_progress_line_on_a_terminal(launch):
     )
     os.close(terminal)
     seen = read_until(controller, b"2/16 ranks up")
-    assert b"30 101\r\nhalf a line\r\n" in seen  # what the job prints is whole, and for a terminal of this size
+    assert (
+        b"30 101\r\nhalf a line\r\n" in seen
+    )  # what the job prints is whole, and for a terminal of this size
     assert b"\r\x1b[Ksimulated 5 ms to 7 ms" in seen
     os.write(controller, b"\x03")
     seen = read_until(controller, b"ended:")

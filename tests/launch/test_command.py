@@ -1,11 +1,24 @@
-"""What kind of command it is, what the nodes are told, and what is refused before anything starts."""
+"""What kind of command it is, what the nodes are told, and what is refused before anything
+starts."""
 
 import sys
 
 import pytest
 
-from phantora_ns.launch.command import check_multi_node, foreign_names, node_address, parse_command, split_endpoint
-from phantora_ns.launch.environment import Shape, hosts_file, job_environment, node_environments, replaced_notes
+from phantora_ns.launch.command import (
+    check_multi_node,
+    foreign_names,
+    node_address,
+    parse_command,
+    split_endpoint,
+)
+from phantora_ns.launch.environment import (
+    Shape,
+    hosts_file,
+    job_environment,
+    node_environments,
+    replaced_notes,
+)
 from phantora_ns.launch.errors import UsageError
 
 BIN = {"PATH": f"{sys.exec_prefix}/bin:/usr/bin:/bin"}
@@ -19,7 +32,9 @@ def parse(line, nnodes=None, env=None):
 def test_launchers_are_found_in_an_environment_that_is_not_activated(monkeypatch, tmp_path, name):
     (tmp_path / name).touch(mode=0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert parse_command([name, "train.py"], {"PATH": str(tmp_path / "elsewhere")}).program == str(tmp_path / name)
+    assert parse_command([name, "train.py"], {"PATH": str(tmp_path / "elsewhere")}).program == str(
+        tmp_path / name
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,12 +45,19 @@ def test_launchers_are_found_in_an_environment_that_is_not_activated(monkeypatch
         ("python -m torch.distributed.run --nnodes 3 train.py", 3, 1),
         ("python3 -u -X dev -W ignore -m torch.distributed.run --nproc-per-node=2 train.py", 1, 2),
         (f"{sys.executable} -mtorch.distributed.run --nproc_per_node gpu train.py", 1, None),
-        ("python -m torch.distributed.launch --use-env --nnodes 2 --nproc_per_node=8 train.py", 2, 8),
+        (
+            "python -m torch.distributed.launch --use-env --nnodes 2 --nproc_per_node=8 train.py",
+            2,
+            8,
+        ),
     ],
 )
 def test_torchrun_in_all_its_forms(line, nodes, processes):
     command = parse(line)
-    assert command.torchrun is not None and (command.nodes, command.processes_per_node) == (nodes, processes)
+    assert command.torchrun is not None and (command.nodes, command.processes_per_node) == (
+        nodes,
+        processes,
+    )
     assert list(command.argv) == line.split()  # never changed
 
 
@@ -82,11 +104,20 @@ def test_commands_that_cannot_run(line, nnodes, words):
     [
         ("torchrun --standalone --nnodes 2 x.py", "--standalone"),
         ("torchrun --nnodes 2 --node-rank 0 x.py", "--node-rank 0"),
-        ("torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint=localhost:29400 x.py", "meet itself alone"),
+        (
+            "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint=localhost:29400 x.py",
+            "meet itself alone",
+        ),
         ("torchrun --nnodes 2 --master_addr 127.0.0.1 x.py", "meet itself alone"),
         ("torchrun --nnodes 2 --master-addr 10.1.2.3 x.py", "no address of the simulated cluster"),
-        ("torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [fe80::1]:29400 x.py", "no address"),
-        ("torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint gpu17 --rdzv-conf timeout=9 x.py", "is_host"),
+        (
+            "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [fe80::1]:29400 x.py",
+            "no address",
+        ),
+        (
+            "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint gpu17 --rdzv-conf timeout=9 x.py",
+            "is_host",
+        ),
     ],
 )
 def test_what_would_hang_on_several_nodes_is_refused(line, words):
@@ -120,16 +151,27 @@ def test_names_need_namespaces():
 
 def test_static_rendezvous_variables():
     nodes = node_environments(parse("torchrun --nnodes 2 x.py"), Shape(2, 8, True), {})
-    assert nodes[1] == {"PHANTORA_NODE": "1", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "node-0", "PET_MASTER_PORT": "29500"}
-    given = node_environments(parse("torchrun --nnodes 2 --master_addr gpu17 --master-port=1 x.py"), Shape(2, 8, True), {})
+    assert nodes[1] == {
+        "PHANTORA_NODE": "1",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "node-0",
+        "PET_MASTER_PORT": "29500",
+    }
+    given = node_environments(
+        parse("torchrun --nnodes 2 --master_addr gpu17 --master-port=1 x.py"), Shape(2, 8, True), {}
+    )
     assert given[1] == {"PHANTORA_NODE": "1", "PET_NODE_RANK": "1"}
 
 
 def test_c10d_rendezvous_variables():
-    nodes = node_environments(parse("torchrun --nnodes 2 --rdzv-backend c10d x.py"), Shape(2, 8, True), {})
+    nodes = node_environments(
+        parse("torchrun --nnodes 2 --rdzv-backend c10d x.py"), Shape(2, 8, True), {}
+    )
     assert nodes[1]["PET_RDZV_ENDPOINT"] == "node-0:29400"
     named = node_environments(
-        parse("torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint gpu17:9 x.py"), Shape(2, 8, True), {}
+        parse("torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint gpu17:9 x.py"),
+        Shape(2, 8, True),
+        {},
     )
     assert [node.get("PET_RDZV_CONF") for node in named] == ["is_host=1", "is_host=0"]
     assert "PET_RDZV_ENDPOINT" not in named[0]
@@ -150,7 +192,12 @@ def test_plain_command_variables():
         "PET_MASTER_PORT": "29500",
     }
     single = node_environments(parse("python x.py", 2), Shape(2, 1, True), {"MASTER_PORT": "7"})[1]
-    assert (single["RANK"], single["WORLD_SIZE"], single["LOCAL_RANK"], single["MASTER_PORT"]) == ("1", "2", "0", "7")
+    assert (single["RANK"], single["WORLD_SIZE"], single["LOCAL_RANK"], single["MASTER_PORT"]) == (
+        "1",
+        "2",
+        "0",
+        "7",
+    )
 
 
 def test_real_names_mean_node_0():
@@ -162,11 +209,16 @@ def test_real_names_mean_node_0():
 
 def test_addresses_do_not_collide():
     addresses = [node_address(node, True) for node in range(1000)]
-    assert len(set(addresses)) == 1000 and addresses[0] == "10.77.0.1" and addresses[255] == "10.77.1.0"
+    assert (
+        len(set(addresses)) == 1000
+        and addresses[0] == "10.77.0.1"
+        and addresses[255] == "10.77.1.0"
+    )
 
 
 @pytest.mark.parametrize(
-    "endpoint, parts", [("a:1", ("a", "1")), ("a", ("a", "")), ("[::1]:2", ("::1", "2")), ("[::1]", ("::1", ""))]
+    "endpoint, parts",
+    [("a:1", ("a", "1")), ("a", ("a", "")), ("[::1]:2", ("::1", "2")), ("[::1]", ("::1", ""))],
 )
 def test_endpoints(endpoint, parts):
     assert split_endpoint(endpoint) == parts
@@ -175,7 +227,9 @@ def test_endpoints(endpoint, parts):
 def test_a_values_library_that_is_not_there_is_named_all_the_same(tmp_path, monkeypatch):
     """The interceptor warns of it by its path."""
     monkeypatch.setattr("phantora_ns.launch.environment.VALUES_LIBRARY", tmp_path / "absent.so")
-    assert job_environment({}, tmp_path, Shape(1, 1, True), None)["PHANTORA_VALUES_LIB"] == str(tmp_path / "absent.so")
+    assert job_environment({}, tmp_path, Shape(1, 1, True), None)["PHANTORA_VALUES_LIB"] == str(
+        tmp_path / "absent.so"
+    )
 
 
 def test_the_environment_of_the_job(tmp_path):
@@ -187,13 +241,24 @@ def test_the_environment_of_the_job(tmp_path):
         "GLOO_SOCKET_IFNAME": "ens5",
     }
     env = job_environment(outer, tmp_path, Shape(2, 4, True), None)
-    assert env["LD_PRELOAD"].endswith("libphantora.so:/x.so") and env["LD_LIBRARY_PATH"] == f"{tmp_path}/lib"
-    assert env["PYTHONPATH"].endswith("/phantora_ns/startup:/mine") and "CUDA_VISIBLE_DEVICES" not in env
+    assert (
+        env["LD_PRELOAD"].endswith("libphantora.so:/x.so")
+        and env["LD_LIBRARY_PATH"] == f"{tmp_path}/lib"
+    )
+    assert (
+        env["PYTHONPATH"].endswith("/phantora_ns/startup:/mine")
+        and "CUDA_VISIBLE_DEVICES" not in env
+    )
     assert env["GLOO_SOCKET_IFNAME"] == "eth0" and env["PATH"] == "/bin"
     assert len(replaced_notes(outer)) == 1 and not replaced_notes({"CUDA_VISIBLE_DEVICES": ""})
     bare = job_environment({}, tmp_path, Shape(2, 4, False), None)
     assert bare["OMP_WAIT_POLICY"] == "PASSIVE", "spinning would count as the job's host time"
-    assert job_environment({"OMP_WAIT_POLICY": "ACTIVE"}, tmp_path, Shape(2, 4, True), None)["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert (
+        job_environment({"OMP_WAIT_POLICY": "ACTIVE"}, tmp_path, Shape(2, 4, True), None)[
+            "OMP_WAIT_POLICY"
+        ]
+        == "ACTIVE"
+    )
     assert (
         bare["PYTHONPATH"].endswith("/startup") and ":" not in bare["LD_PRELOAD"]
     )  # an empty entry would mean the current folder

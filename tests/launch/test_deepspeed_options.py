@@ -1,4 +1,5 @@
-"""Every spelling of the options of DeepSpeed's launcher, against its own parser as the oracle, and which cluster they mean."""
+"""Every spelling of the options of DeepSpeed's launcher, against its own parser as the oracle, and
+which cluster they mean."""
 
 import json
 import shlex
@@ -43,7 +44,13 @@ print(json.dumps([answers, options]))
 
 @pytest.fixture(scope="module")
 def oracle():
-    done = subprocess.run([sys.executable, "-c", ORACLE], input=json.dumps(COMMANDS), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ORACLE],
+        input=json.dumps(COMMANDS),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return json.loads(done.stdout)
 
 
@@ -58,8 +65,16 @@ def test_every_spelling_is_read_as_deepspeed_reads_it(oracle):
         given, script = deepspeed.LAUNCHER.read(shlex.split(line))
         assert script == expected["user_script"], line
         for name, value in given.items():
-            assert expected[name] is True if name in deepspeed.FLAG_OPTIONS else value == str(expected[name]), (line, name)
-        changed = {name for name in expected if not name.startswith("user_") and expected[name] != defaults[name]}
+            assert (
+                expected[name] is True
+                if name in deepspeed.FLAG_OPTIONS
+                else value == str(expected[name])
+            ), (line, name)
+        changed = {
+            name
+            for name in expected
+            if not name.startswith("user_") and expected[name] != defaults[name]
+        }
         assert changed <= given.keys(), line
 
 
@@ -71,12 +86,17 @@ def hostfile(tmp_path):
 
 
 @pytest.mark.parametrize("program", ["deepspeed", "ds", "python -m deepspeed.launcher.runner"])
-@pytest.mark.parametrize("options, nodes, processes", [("", 1, None), ("--num_gpus 2", 1, 2), ("--include localhost:3", 1, None)])
+@pytest.mark.parametrize(
+    "options, nodes, processes",
+    [("", 1, None), ("--num_gpus 2", 1, 2), ("--include localhost:3", 1, None)],
+)
 def test_one_node(program, options, nodes, processes):
     line = f"{program} {options} train.py --num_gpus 9"
     command = parse_command(line.split(), BIN)
     assert command.deepspeed is not None and command.torchrun is None
-    assert (command.nodes, command.processes_per_node) == (nodes, processes) and list(command.argv) == line.split()
+    assert (command.nodes, command.processes_per_node) == (nodes, processes) and list(
+        command.argv
+    ) == line.split()
 
 
 @pytest.mark.parametrize(
@@ -109,12 +129,17 @@ def test_a_hostfile_says_the_nodes(hostfile, options, hosts, gpus):
         ("--num_gpus", "lacks its value"),
         ("--num_gpus 2", "no script"),
         ("--hostfile HOSTS train.py", "no ssh server"),
-        ("--hostfile HOSTS --no_ssh --node_rank 1 train.py", "--node_rank 1 would give all 3 nodes"),
+        (
+            "--hostfile HOSTS --no_ssh --node_rank 1 train.py",
+            "--node_rank 1 would give all 3 nodes",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_with_a_cure(hostfile, options, words):
     with pytest.raises(UsageError, match=words):
-        command = parse_command(["deepspeed", *options.replace("HOSTS", str(hostfile)).split()], BIN)
+        command = parse_command(
+            ["deepspeed", *options.replace("HOSTS", str(hostfile)).split()], BIN
+        )
         check_multi_node(command, command.nodes, True)
 
 

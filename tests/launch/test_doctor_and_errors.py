@@ -1,4 +1,5 @@
-"""Machines that refuse namespaces get the reason and the cure; wrong requests get one line and exit code 2."""
+"""Machines that refuse namespaces get the reason and the cure; wrong requests get one line and exit
+code 2."""
 
 import ctypes
 import os
@@ -22,7 +23,11 @@ HOSTILE = {
 def inside(setup, command):
     if not shutil.which("unshare"):
         pytest.skip("needs unshare")
-    done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "true"],
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip("needs a user namespace to prepare a hostile one")
     script = f'set -e; mount --make-rprivate /; {setup}; exec "$@"'
@@ -32,14 +37,22 @@ def inside(setup, command):
 @pytest.mark.parametrize(
     "machine, words",
     [
-        ("no user namespaces", ["FAILED  creating a user namespace", "sudo sysctl -w user.max_user_namespaces=15000"]),
-        ("no network namespaces", ["ok      uid_map", "FAILED  creating a network namespace", "user.max_net_namespaces"]),
+        (
+            "no user namespaces",
+            ["FAILED  creating a user namespace", "sudo sysctl -w user.max_user_namespaces=15000"],
+        ),
+        (
+            "no network namespaces",
+            ["ok      uid_map", "FAILED  creating a network namespace", "user.max_net_namespaces"],
+        ),
         ("no mount namespaces", ["ok      IPC namespace", "FAILED  creating a mount namespace"]),
         ("no PID namespaces", ["ok      network namespace", "FAILED  creating a PID namespace"]),
     ],
 )
 def test_the_doctor_names_the_step_the_reason_and_the_cure(launch, machine, words):
-    code, out, err = launch("doctor", within=lambda command: inside(HOSTILE[machine], command)).finish()
+    code, out, err = launch(
+        "doctor", within=lambda command: inside(HOSTILE[machine], command)
+    ).finish()
     assert code == 1, out + err
     for text in words:
         assert text in out
@@ -69,7 +82,14 @@ def test_the_doctor_is_content_with_this_machine(launch):
 
 
 def test_a_run_on_a_machine_without_namespaces_says_the_same(launch):
-    run = launch("--nnodes", 2, "--", "echo", "job", within=lambda command: inside(HOSTILE["no user namespaces"], command))
+    run = launch(
+        "--nnodes",
+        2,
+        "--",
+        "echo",
+        "job",
+        within=lambda command: inside(HOSTILE["no user namespaces"], command),
+    )
     code, out, err = run.finish()
     assert code == 70 and out == "" and "'failed_by': 'launcher'" in err
     assert (
@@ -80,7 +100,14 @@ def test_a_run_on_a_machine_without_namespaces_says_the_same(launch):
 
 def test_without_isolation_such_a_machine_works(launch):
     run = launch(
-        "--isolation", "none", "--nnodes", 2, "--", "echo", "job", within=lambda c: inside(HOSTILE["no user namespaces"], c)
+        "--isolation",
+        "none",
+        "--nnodes",
+        2,
+        "--",
+        "echo",
+        "job",
+        within=lambda c: inside(HOSTILE["no user namespaces"], c),
     )
     code, out, err = run.finish()
     assert (code, out) == (0, "job\njob\n"), err
@@ -90,28 +117,41 @@ def test_where_proc_cannot_be_mounted_the_machines_own_stays(launch):
     covered = {"within": lambda command: inside(HOSTILE["covered proc"], command)}
     code, out, _ = launch("doctor", **covered).finish()
     assert code == 0 and "ok      /proc (the machine's own" in out
-    code, out, err = launch("--nnodes", 2, "--", "sh", "-c", "test -e /proc/self/stat && hostname", **covered).finish()
+    code, out, err = launch(
+        "--nnodes", 2, "--", "sh", "-c", "test -e /proc/self/stat && hostname", **covered
+    ).finish()
     assert code == 0 and sorted(out.split()) == ["node-0", "node-1"], err
 
 
 def refuse_unshare():
-    """As Docker's default seccomp profile: unshare(2) is EPERM. (linux/filter.h, linux/seccomp.h)"""
+    """As Docker's default seccomp profile: unshare(2) is EPERM. (linux/filter.h,
+    linux/seccomp.h)"""
     number = {"x86_64": 272, "aarch64": 97}[os.uname().machine]
     program = b"".join(
         struct.pack("HBBI", *instruction)
-        for instruction in [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+        for instruction in [
+            (0x20, 0, 0, 0),
+            (0x15, 0, 1, number),
+            (0x06, 0, 0, 0x00050001),
+            (0x06, 0, 0, 0x7FFF0000),
+        ]
     )
     code = ctypes.create_string_buffer(program)
     header = ctypes.create_string_buffer(struct.pack("HP", 4, ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-    assert libc.prctl(22, 2, header, 0, 0) == 0, os.strerror(ctypes.get_errno())  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    assert libc.prctl(22, 2, header, 0, 0) == 0, os.strerror(
+        ctypes.get_errno()
+    )  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 
 
 def test_a_seccomp_filter_is_named(launch):
     code, out, _ = launch("doctor", preexec_fn=refuse_unshare).finish()
     assert code == 1
-    assert "FAILED  creating a user namespace: Operation not permitted; a seccomp filter refuses it" in out
+    assert (
+        "FAILED  creating a user namespace: Operation not permitted; a seccomp filter refuses it"
+        in out
+    )
     assert "--security-opt seccomp=unconfined" in out
 
 
@@ -128,7 +168,10 @@ WRONG = {
     "standalone": (["torchrun", "--nnodes", "2", "--standalone", "x.py"], "--standalone"),
     "no such command": (["no-such-command-xyz"], "command not found"),
     "report in no folder": (["--report", "/no/such/folder/r.json", "true"], "does not exist"),
-    "one server, two nodes": (["--cluster", "h200-1x8", "--nnodes", "2", "true"], "the file says 1"),
+    "one server, two nodes": (
+        ["--cluster", "h200-1x8", "--nnodes", "2", "true"],
+        "the file says 1",
+    ),
 }
 
 
@@ -156,7 +199,11 @@ def test_a_command_that_cannot_be_executed_is_the_jobs_failure(launch, tmp_path)
     broken.write_bytes(b"\x7fELF nonsense")
     broken.chmod(0o755)
     code, _, err = launch(broken).finish()
-    assert code == 126 and f"cannot run {broken}: Exec format error; on node-0" in err and "'failed_by': 'job'" in err
+    assert (
+        code == 126
+        and f"cannot run {broken}: Exec format error; on node-0" in err
+        and "'failed_by': 'job'" in err
+    )
 
 
 def test_a_hub_that_does_not_start_is_named(launch):
@@ -167,7 +214,11 @@ def test_a_hub_that_does_not_start_is_named(launch):
 
 def test_help_and_version(launch):
     code, out, _ = launch("--help").finish()
-    assert code == 0 and "phantora-ns torchrun --nnodes 2" in out and "--host-time [measured|model|none]" in out
+    assert (
+        code == 0
+        and "phantora-ns torchrun --nnodes 2" in out
+        and "--host-time [measured|model|none]" in out
+    )
     code, out, _ = launch("--version").finish()
     assert code == 0 and out.startswith("phantora-ns ")
     code, out, _ = launch("clusters").finish()
@@ -188,7 +239,9 @@ def test_help_and_version(launch):
     ],
 )
 def test_the_helper_refuses_a_broken_spec(sandbox_binary, spec, words):
-    done = subprocess.run([sandbox_binary, "run", "-"], input=spec, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sandbox_binary, "run", "-"], input=spec, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 125 and words in done.stderr and done.stdout == ""
 
 
@@ -196,7 +249,14 @@ def test_the_helper_works_by_hand(sandbox_binary):
     spec = f"phantora-sandbox 1\ncwd /\nprogram {sys.executable}\narg {sys.executable}\narg -Ic\n"
     spec += "arg import socket; print(socket.gethostname())\n"
     done = subprocess.run(
-        [sandbox_binary, "run", "-"], input=spec + "node solo 10.1.0.1/24\n", capture_output=True, text=True, check=False
+        [sandbox_binary, "run", "-"],
+        input=spec + "node solo 10.1.0.1/24\n",
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (done.returncode, done.stdout) == (0, "solo\n") and "phantora-sandbox: exit 0 0" in done.stderr
+    assert (done.returncode, done.stdout) == (
+        0,
+        "solo\n",
+    ) and "phantora-sandbox: exit 0 0" in done.stderr
     assert subprocess.run([sandbox_binary], capture_output=True, check=False).returncode == 2

@@ -1,4 +1,5 @@
-"""--leaders: who leads on which GPU. The machine's driver is the interceptor's own NVML, which imitates one GPU or two."""
+"""--leaders: who leads on which GPU. The machine's driver is the interceptor's own NVML, which
+imitates one GPU or two."""
 
 import json
 import os
@@ -27,13 +28,19 @@ def machine(tmp_path):
     def of(count=1, model="h200"):
         (tmp_path / "libnvidia-ml.so.1").symlink_to(LIBRARY)
         write_device_conf(load_gpu(model), tmp_path / "device.conf")
-        return {"LD_PRELOAD": str(LIBRARY), "LD_LIBRARY_PATH": str(tmp_path), "PHANTORA_RUN_DIR": str(tmp_path),
-                "PHANTORA_GPUS_PER_NODE": str(count)}
+        return {
+            "LD_PRELOAD": str(LIBRARY),
+            "LD_LIBRARY_PATH": str(tmp_path),
+            "PHANTORA_RUN_DIR": str(tmp_path),
+            "PHANTORA_GPUS_PER_NODE": str(count),
+        }
 
     return of
 
 
-@pytest.mark.parametrize("text, ranks", [("auto", None), ("none", ()), ("0", (0,)), ("3,1,3", (3, 1)), ("07", (7,))])
+@pytest.mark.parametrize(
+    "text, ranks", [("auto", None), ("none", ()), ("0", (0,)), ("3,1,3", (3, 1)), ("07", (7,))]
+)
 def test_leaders_are_read(text, ranks):
     assert parse_leaders(text, 8) == ranks
 
@@ -46,8 +53,17 @@ def test_leaders_that_make_no_sense(text):
 
 def test_visible_devices_are_the_drivers():
     all_gpus = [gpus.RealGpu(i, f"GPU-{i}a{i}", "NVIDIA H200", "") for i in range(4)]
-    for selection, indices in [(None, [0, 1, 2, 3]), ("", []), ("2,0", [2, 0]), ("1,9,2", [1]), ("GPU-3", [3]), ("GPU-", []),
-                               ("0,0", [0]), ("-1", []), ("GPU-1a1,3", [1, 3])]:
+    for selection, indices in [
+        (None, [0, 1, 2, 3]),
+        ("", []),
+        ("2,0", [2, 0]),
+        ("1,9,2", [1]),
+        ("GPU-3", [3]),
+        ("GPU-", []),
+        ("0,0", [0]),
+        ("-1", []),
+        ("GPU-1a1,3", [1, 3]),
+    ]:
         assert [gpu.index for gpu in gpus.visible(all_gpus, selection)] == indices, selection
 
 
@@ -79,64 +95,133 @@ def show(name):
 )
 def test_what_cannot_lead_is_refused_in_one_line(launch, options, env, words):
     code, out, err = launch(*options, "--gpus-per-node", 2, "true", env=env).finish()
-    assert (code, out) == (2, "") and words in err and err.count("\n") == 1 and err.startswith("phantora-ns: "), err
+    assert (
+        (code, out) == (2, "")
+        and words in err
+        and err.count("\n") == 1
+        and err.startswith("phantora-ns: ")
+    ), err
 
 
-@pytest.mark.parametrize("how", ["profile", "profile --leaders 0", "profile --leaders none", "profile -o /no/folder/x.sqlite"])
+@pytest.mark.parametrize(
+    "how",
+    ["profile", "profile --leaders 0", "profile --leaders none", "profile -o /no/folder/x.sqlite"],
+)
 def test_profile_without_a_gpu_says_so(launch, how):
     code, out, err = launch(*how.split(), "torchrun", "--nproc-per-node", 2, "x.py").finish()
-    assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith("phantora-ns: --leaders "), err
+    assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(
+        "phantora-ns: --leaders "
+    ), err
 
 
 def test_a_gpu_of_another_model_leads_nobody(launch, machine):
     env = machine(model="a100")
-    code, out, err = launch("--isolation", "none", "--gpus-per-node", 2, *show("PHANTORA_LEADER"), env=env).finish()
+    code, out, err = launch(
+        "--isolation", "none", "--gpus-per-node", 2, *show("PHANTORA_LEADER"), env=env
+    ).finish()
     assert (code, out) == (0, "None\n"), err
     code, _, err = launch("--leaders", 0, "--gpus-per-node", 2, "true", env=env).finish()
-    assert code == 2 and "this machine has NVIDIA A100-SXM4-80GB, and the cluster's GPU is NVIDIA H200" in err
+    assert (
+        code == 2
+        and "this machine has NVIDIA A100-SXM4-80GB, and the cluster's GPU is NVIDIA H200" in err
+    )
 
 
 def test_hidden_gpus_lead_nobody(launch, machine):
-    code, _, err = launch("--leaders", 0, "--gpus-per-node", 2, "true", env=machine() | {"CUDA_VISIBLE_DEVICES": ""}).finish()
+    code, _, err = launch(
+        "--leaders", 0, "--gpus-per-node", 2, "true", env=machine() | {"CUDA_VISIBLE_DEVICES": ""}
+    ).finish()
     assert code == 2 and "CUDA_VISIBLE_DEVICES= hides this machine's GPUs" in err
 
 
-@pytest.mark.parametrize("options, leader", [([], "0"), (["--leaders", "1"], "1"), (["--leaders", "none"], "None")])
+@pytest.mark.parametrize(
+    "options, leader", [([], "0"), (["--leaders", "1"], "1"), (["--leaders", "none"], "None")]
+)
 def test_a_gpu_of_the_simulated_model_is_led_on(launch, machine, options, leader):
-    run = launch("--isolation", "none", "--gpus-per-node", 2, *options, *show("PHANTORA_LEADER"), env=machine())
+    run = launch(
+        "--isolation",
+        "none",
+        "--gpus-per-node",
+        2,
+        *options,
+        *show("PHANTORA_LEADER"),
+        env=machine(),
+    )
     code, out, err = run.finish()
     assert (code, out) == (0, f"{leader}\n"), err
 
 
 def test_what_the_leader_gets_back(launch, machine):
     env = machine(2) | {"TRITON_LIBCUDA_PATH": "/machine/cuda", "CUDA_VISIBLE_DEVICES": "1"}
-    code, out, err = launch("--isolation", "none", "--gpus-per-node", 2, "--quiet", "--", sys.executable, "-Sc",
-                            "import json, os; print(json.dumps(dict(os.environ)))", env=env).finish()
+    code, out, err = launch(
+        "--isolation",
+        "none",
+        "--gpus-per-node",
+        2,
+        "--quiet",
+        "--",
+        sys.executable,
+        "-Sc",
+        "import json, os; print(json.dumps(dict(os.environ)))",
+        env=env,
+    ).finish()
     assert code == 0, err
     job = json.loads(out)
     restore = json.loads(job["PHANTORA_LEAD_RESTORE"])
     assert restore["TRITON_LIBCUDA_PATH"] == "/machine/cuda"
     assert restore["PHANTORA_RUN_DIR"] == env["PHANTORA_RUN_DIR"] != job["PHANTORA_RUN_DIR"]
-    assert "CUDA_VISIBLE_DEVICES" not in job and job["PHANTORA_MACHINE_VISIBLE_DEVICES"].startswith("GPU-")
+    assert "CUDA_VISIBLE_DEVICES" not in job and job["PHANTORA_MACHINE_VISIBLE_DEVICES"].startswith(
+        "GPU-"
+    )
     assert Path(job["PHANTORA_LEAD_LIBRARY"]).is_file()
 
 
 def test_torchruns_agent_is_no_rank(launch, machine, tmp_path):
     (tmp_path / "torchrun").write_text("#!/bin/sh\necho ${RANK-unset} $PHANTORA_LEADER\n")
     (tmp_path / "torchrun").chmod(0o755)
-    code, out, err = launch("--isolation", "none", tmp_path / "torchrun", "x.py", env=machine() | {"RANK": "0"}).finish()
+    code, out, err = launch(
+        "--isolation", "none", tmp_path / "torchrun", "x.py", env=machine() | {"RANK": "0"}
+    ).finish()
     assert (code, out) == (0, "unset 0\n"), err
 
 
 def test_a_second_run_waits_for_the_first(launch, machine, tmp_path):
     env = machine()
     (tmp_path / "go").touch()
-    first = launch("--isolation", "none", "--gpus-per-node", 1, "--quiet", "--", "sh", "-c", "echo leading; read line", env=env,
-                   stdin=subprocess.PIPE)
+    first = launch(
+        "--isolation",
+        "none",
+        "--gpus-per-node",
+        1,
+        "--quiet",
+        "--",
+        "sh",
+        "-c",
+        "echo leading; read line",
+        env=env,
+        stdin=subprocess.PIPE,
+    )
     assert first.line() == "leading"
-    second = launch("--isolation", "none", "--gpus-per-node", 1, "--quiet", "--", "echo", "my turn", env=env)
-    assert "waiting for another run's leader to end; on this machine's NVIDIA H200" in second.process.stderr.readline()
-    free = launch("--isolation", "none", "--gpus-per-node", 1, "--leaders", "none", "--quiet", "--", "echo", "no need", env=env)
+    second = launch(
+        "--isolation", "none", "--gpus-per-node", 1, "--quiet", "--", "echo", "my turn", env=env
+    )
+    assert (
+        "waiting for another run's leader to end; on this machine's NVIDIA H200"
+        in second.process.stderr.readline()
+    )
+    free = launch(
+        "--isolation",
+        "none",
+        "--gpus-per-node",
+        1,
+        "--leaders",
+        "none",
+        "--quiet",
+        "--",
+        "echo",
+        "no need",
+        env=env,
+    )
     assert free.finish()[:2] == (0, "no need\n")
     first.process.stdin.write("end\n")
     first.process.stdin.flush()
@@ -146,10 +231,23 @@ def test_a_second_run_waits_for_the_first(launch, machine, tmp_path):
 
 def test_waiting_for_a_gpu_ends_with_ctrl_c(launch, machine):
     env = machine()
-    first = launch("--isolation", "none", "--gpus-per-node", 1, "--quiet", "--", "sh", "-c", "echo leading; read line", env=env,
-                   stdin=subprocess.PIPE)
+    first = launch(
+        "--isolation",
+        "none",
+        "--gpus-per-node",
+        1,
+        "--quiet",
+        "--",
+        "sh",
+        "-c",
+        "echo leading; read line",
+        env=env,
+        stdin=subprocess.PIPE,
+    )
     assert first.line() == "leading"
-    second = launch("--isolation", "none", "--gpus-per-node", 1, "--quiet", "--", "echo", "never", env=env)
+    second = launch(
+        "--isolation", "none", "--gpus-per-node", 1, "--quiet", "--", "echo", "never", env=env
+    )
     assert "waiting" in second.process.stderr.readline()
     os.killpg(second.process.pid, 2)
     code, out, _ = second.finish()
@@ -160,11 +258,18 @@ def test_waiting_for_a_gpu_ends_with_ctrl_c(launch, machine):
 
 def test_who_leads_next():
     def report(unmeasured, **left):
-        return {"leading": {"unmeasured_signatures": unmeasured},
-                "ranks": [{"rank": int(name[1:]), "gpu_busy_ns": 1000_000, "gpu_unmeasured_ns": ns} for name, ns in left.items()]}
+        return {
+            "leading": {"unmeasured_signatures": unmeasured},
+            "ranks": [
+                {"rank": int(name[1:]), "gpu_busy_ns": 1000_000, "gpu_unmeasured_ns": ns}
+                for name, ns in left.items()
+            ],
+        }
 
     assert next_leader(report(3, r0=0, r1=5000, r2=9000, r3=9000), [0]) == 2
     assert next_leader(report(3, r0=0, r1=5000, r2=9000, r3=9000), [0, 2, 3]) == 1
     assert next_leader(report(3, r0=9000, r1=1000), [0]) is None  # 0.1 % is enough
-    assert next_leader(report(0, r0=0, r1=9000), [0]) is None  # estimated once, measured later in the same run
+    assert (
+        next_leader(report(0, r0=0, r1=9000), [0]) is None
+    )  # estimated once, measured later in the same run
     assert next_leader(None, [0]) is None

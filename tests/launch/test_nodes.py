@@ -1,4 +1,5 @@
-"""Real nodes: what each sees of itself, of the others, and of the machine; commands' ends; torchrun across nodes."""
+"""Real nodes: what each sees of itself, of the others, and of the machine; commands' ends; torchrun
+across nodes."""
 
 import json
 import os
@@ -11,7 +12,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 INTERPRETER = [sys.executable, "-I"]
 
-# each node writes one line of JSON; node 1 first proves that it reaches node 0 on the port that both have bound
+# each node writes one line of JSON; node 1 first proves that it reaches node 0 on the port that
+# both have bound
 LOOK = r"""
 import json, os, pathlib, socket, time
 links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
@@ -51,7 +53,18 @@ print(json.dumps({
 
 @pytest.mark.parametrize("as_nobody", [False, True], ids=["as me", "as nobody"])
 def test_nodes_are_machines_of_their_own(launch, as_nobody):
-    run = launch("--nnodes", 2, "--gpus-per-node", 2, "--", *INTERPRETER, "-c", LOOK, as_nobody=as_nobody, cwd="/")
+    run = launch(
+        "--nnodes",
+        2,
+        "--gpus-per-node",
+        2,
+        "--",
+        *INTERPRETER,
+        "-c",
+        LOOK,
+        as_nobody=as_nobody,
+        cwd="/",
+    )
     code, out, err = run.finish()
     assert code == 0, err
     nodes = sorted(map(json.loads, out.splitlines()), key=lambda node: node["host"])
@@ -74,22 +87,39 @@ def test_nodes_are_machines_of_their_own(launch, as_nobody):
 
 def test_without_isolation_nodes_are_loopback_addresses(launch):
     script = 'import os, socket; socket.create_server((os.environ["PET_LOCAL_ADDR"], 4712)); print(os.environ["MASTER_ADDR"])'
-    code, out, err = launch("--isolation", "none", "--nnodes", 3, "--", *INTERPRETER, "-c", script).finish()
+    code, out, err = launch(
+        "--isolation", "none", "--nnodes", 3, "--", *INTERPRETER, "-c", script
+    ).finish()
     assert code == 0, err
     assert out.split() == ["127.77.0.1"] * 3
 
 
 @pytest.mark.parametrize("isolation", ["namespaces", "none"])
 @pytest.mark.parametrize(
-    "command, code, who", [("exit 0", 0, None), ("exit 7", 7, "job"), ("kill -9 $$", 137, "job"), ("kill -11 $$", 139, "job")]
+    "command, code, who",
+    [
+        ("exit 0", 0, None),
+        ("exit 7", 7, "job"),
+        ("kill -9 $$", 137, "job"),
+        ("kill -11 $$", 139, "job"),
+    ],
 )
 def test_the_exit_code_is_the_jobs(launch, isolation, command, code, who):
     got, out, err = launch(
-        "--isolation", isolation, "--nnodes", 2, "--", "sh", "-c", f"echo out; echo err >&2; {command}"
+        "--isolation",
+        isolation,
+        "--nnodes",
+        2,
+        "--",
+        "sh",
+        "-c",
+        f"echo out; echo err >&2; {command}",
     ).finish()
     assert got == code and out == "out\nout\n" and err.count("err\n") == 2
     assert f"ended: {{'exit_code': {code}, 'failed_by': {who!r}}}" in err
-    assert err.count("phantora-ns:") == (1 if code == 0 else 2)  # the summary, and one message for a failure
+    assert err.count("phantora-ns:") == (
+        1 if code == 0 else 2
+    )  # the summary, and one message for a failure
 
 
 def test_one_node_failing_ends_the_others_and_its_code_wins(launch):
@@ -101,13 +131,20 @@ def test_one_node_failing_ends_the_others_and_its_code_wins(launch):
 def test_what_a_command_leaves_running_ends_with_it(launch):
     for isolation in ("namespaces", "none"):
         code, _, err = launch(
-            "--isolation", isolation, "--", "sh", "-c", "setsid sleep 1000 & setsid sh -c 'sleep 999 & wait' & exit 0"
+            "--isolation",
+            isolation,
+            "--",
+            "sh",
+            "-c",
+            "setsid sleep 1000 & setsid sh -c 'sleep 999 & wait' & exit 0",
         ).finish()
         assert code == 0, err
 
 
 def test_stdin_reaches_the_first_node(launch):
-    run = launch("--nnodes", 2, "--", "sh", "-c", "cat; echo from $NODE_RANK", stdin=subprocess.PIPE)
+    run = launch(
+        "--nnodes", 2, "--", "sh", "-c", "cat; echo from $NODE_RANK", stdin=subprocess.PIPE
+    )
     run.process.stdin.write("hello\n")
     run.process.stdin.close()
     run.process.stdin = None
@@ -133,7 +170,9 @@ def test_odd_arguments_and_variables_arrive_as_they_are(launch):
 
 
 def test_many_nodes(launch):
-    code, out, err = launch("--nnodes", 64, "--gpus-per-node", 8, "--", "sh", "-c", "echo $(hostname)").finish()
+    code, out, err = launch(
+        "--nnodes", 64, "--gpus-per-node", 8, "--", "sh", "-c", "echo $(hostname)"
+    ).finish()
     assert code == 0, err
     assert sorted(out.split()) == sorted(f"node-{node}" for node in range(64))
 
@@ -148,9 +187,14 @@ def test_a_run_directory_is_kept_on_request(launch):
 
 def test_the_report_is_written_whole(launch, tmp_path):
     for _ in range(2):  # the second one replaces the first
-        code, _, _ = launch("--report", tmp_path / "report.json", "--quiet", "sh", "-c", "exit 4").finish()
+        code, _, _ = launch(
+            "--report", tmp_path / "report.json", "--quiet", "sh", "-c", "exit 4"
+        ).finish()
         assert code == 4
-        assert json.loads((tmp_path / "report.json").read_text()) == {"exit_code": 4, "failed_by": "job"}
+        assert json.loads((tmp_path / "report.json").read_text()) == {
+            "exit_code": 4,
+            "failed_by": "job",
+        }
     assert os.listdir(tmp_path) == ["report.json"]
 
 
@@ -167,14 +211,20 @@ LOOPBACK = "--isolation none torchrun --nnodes 2"
     ids=["static", "c10d as nobody", "c10d by a real host's name", "no isolation"],
 )
 def test_torchrun_meets_across_nodes(launch, command, workers, as_nobody):
-    run = launch(*command.split(), HERE / "gloo_job.py", as_nobody=as_nobody, env={"OMP_NUM_THREADS": "1"})
+    run = launch(
+        *command.split(), HERE / "gloo_job.py", as_nobody=as_nobody, env={"OMP_NUM_THREADS": "1"}
+    )
     code, out, err = run.finish(timeout=120)
     assert code == 0, err
     lines = sorted(out.splitlines())
     ranks = 2 * workers
-    assert len(lines) == ranks and all(f"sum={ranks * (ranks + 1) // 2} world={ranks}" in line for line in lines)
+    assert len(lines) == ranks and all(
+        f"sum={ranks * (ranks + 1) // 2} world={ranks}" in line for line in lines
+    )
     if command != LOOPBACK:
-        assert [line.split()[0] for line in lines] == ["host=node-0"] * workers + ["host=node-1"] * workers
+        assert [line.split()[0] for line in lines] == ["host=node-0"] * workers + [
+            "host=node-1"
+        ] * workers
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may map more than itself")

@@ -70,7 +70,12 @@ def test_messages_of_another_version(data):
 
 def test_spec_is_one_record_per_line():
     spec = write_spec(
-        program="/bin/x", argv=["x", "a\nb\\"], cwd="/", env={"A": "1\n2"}, node_envs=[{"N": "0"}, {}], isolated=True
+        program="/bin/x",
+        argv=["x", "a\nb\\"],
+        cwd="/",
+        env={"A": "1\n2"},
+        node_envs=[{"N": "0"}, {}],
+        isolated=True,
     )
     lines = spec.decode().splitlines()
     assert lines[0] == "phantora-sandbox 1" and "arg a\\nb\\\\" in lines and "env A=1\\n2" in lines
@@ -79,8 +84,14 @@ def test_spec_is_one_record_per_line():
 
 def test_progress_line():
     assert format_line([], 1.0, 8) == "simulated 0 | real 1 s | 0/8 ranks up"
-    assert format_line([2_000_000, 4_000_000], 2.0, 8) == "simulated 2 ms to 4 ms | real 2 s | slow-down 500x | 2/8 ranks up"
-    assert format_line([5_000_000_000], 0.5, 1) == "simulated 5 s | real 500 ms | slow-down 0.1x | 1/1 ranks up"
+    assert (
+        format_line([2_000_000, 4_000_000], 2.0, 8)
+        == "simulated 2 ms to 4 ms | real 2 s | slow-down 500x | 2/8 ranks up"
+    )
+    assert (
+        format_line([5_000_000_000], 0.5, 1)
+        == "simulated 5 s | real 500 ms | slow-down 0.1x | 1/1 ranks up"
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,9 @@ def test_a_run_directory_is_private_short_and_gone_afterwards(monkeypatch, tmp_p
 def test_forgotten_directories_are_swept_and_others_are_not(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    in_use, forgotten, being_made, old = (tmp_path / f"phantora-ns-{name}" for name in ("used", "forgotten", "young", "old"))
+    in_use, forgotten, being_made, old = (
+        tmp_path / f"phantora-ns-{name}" for name in ("used", "forgotten", "young", "old")
+    )
     for path in (in_use, forgotten, being_made, old):
         path.mkdir()
     kept = tmp_path / "kept-phantora-ns-x"

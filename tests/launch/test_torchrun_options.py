@@ -45,7 +45,11 @@ print(json.dumps([answers, actions], default=str))
 @pytest.fixture(scope="module")
 def oracle():
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ORACLE], input=json.dumps(COMMANDS), capture_output=True, text=True, check=True
+        [sys.executable, "-W", "ignore", "-c", ORACLE],
+        input=json.dumps(COMMANDS),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return json.loads(done.stdout)
 
@@ -66,8 +70,13 @@ def test_every_spelling_is_read_as_torch_reads_it(oracle):
         assert options.script == script, line
         for name, value in options.given.items():
             wanted = expected[name]
-            assert (wanted is True) if name in torchrun.FLAG_OPTIONS else value == str(wanted), (line, name)
-        missed = {name for name, value in expected.items() if value != defaults[name]} - options.given.keys()
+            assert (wanted is True) if name in torchrun.FLAG_OPTIONS else value == str(wanted), (
+                line,
+                name,
+            )
+        missed = {
+            name for name, value in expected.items() if value != defaults[name]
+        } - options.given.keys()
         assert not missed, line
 
 
@@ -88,8 +97,13 @@ def test_sizes(line, nodes, processes):
 
 
 def test_the_environment_stands_in_for_options_that_are_not_given():
-    options = parse_torchrun(["--nnodes", "3", "x.py"], {"PET_NNODES": "5", "PET_NPROC_PER_NODE": "4", "PET_STANDALONE": "1"})
-    assert node_count(options) == 3 and processes_per_node(options) == 4 and options.flag("standalone")
+    options = parse_torchrun(
+        ["--nnodes", "3", "x.py"],
+        {"PET_NNODES": "5", "PET_NPROC_PER_NODE": "4", "PET_STANDALONE": "1"},
+    )
+    assert (
+        node_count(options) == 3 and processes_per_node(options) == 4 and options.flag("standalone")
+    )
     assert not parse_torchrun(["x.py"], {"PET_STANDALONE": "0"}).flag("standalone")
 
 

@@ -1,5 +1,7 @@
-"""Why it exists: files of recorded values are written by one job and read by another, maybe on another machine: nothing may be
-lost, torn or mistaken on the way, and what cannot be replayed is said before anything starts."""
+"""Why it exists: files of recorded values are written by one job and read by another, maybe on
+another machine: nothing may be lost, torn or mistaken on the way, and what cannot be replayed is
+said before anything starts."""
+
 import struct
 
 import pytest
@@ -12,8 +14,11 @@ from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.values import Value
 
 QUESTIONS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60)
-RECORDS = st.lists(st.tuples(QUESTIONS, st.integers(0, 2**32 - 1), st.integers(0, 11), st.binary(max_size=40)), max_size=12,
-                   unique_by=lambda record: record[:2])
+RECORDS = st.lists(
+    st.tuples(QUESTIONS, st.integers(0, 2**32 - 1), st.integers(0, 11), st.binary(max_size=40)),
+    max_size=12,
+    unique_by=lambda record: record[:2],
+)
 
 
 def recorded(records):
@@ -36,7 +41,10 @@ def test_a_file_gives_back_what_was_recorded_as_far_as_it_was(tmp_path_factory, 
     if complete:
         about, kept = values.read(folder / "job.values")
         assert about == {"command": ["x"]}
-        assert sorted(kept) == sorted(Value(question, 3, occasion, dtype, data) for question, occasion, dtype, data in complete)
+        assert sorted(kept) == sorted(
+            Value(question, 3, occasion, dtype, data)
+            for question, occasion, dtype, data in complete
+        )
     else:
         assert not (folder / "job.values").exists()
 
@@ -54,7 +62,9 @@ def test_entries_stand_in_the_order_in_which_ranks_search(tmp_path):
     values.write(path, [Value(f"question {n % 7}", n % 3, n, 0, bytes([n])) for n in range(60)], {})
     raw = path.read_bytes()
     entries = [struct.unpack_from("<QQIIIHBx", raw, 64 + 32 * n) for n in range(60)]
-    assert [entry[:1] + entry[2:4] for entry in entries] == sorted(entry[:1] + entry[2:4] for entry in entries)
+    assert [entry[:1] + entry[2:4] for entry in entries] == sorted(
+        entry[:1] + entry[2:4] for entry in entries
+    )
     # test vectors of FNV's authors
     assert fnv1a64(b"") == 0xCBF29CE484222325 and fnv1a64(b"a") == 0xAF63DC4C8601EC8C
 
@@ -64,7 +74,10 @@ def test_a_rank_that_leads_again_replaces_its_values_alone(tmp_path):
     for rank, data in ((0, b"old"), (1, b"one"), (0, b"new")):
         record.write_bytes(b"".join(recorded([("q", 0, 0, data)])))
         assert values.keep(tmp_path, into, rank, {}) == 1
-    assert [(value.rank, value.data) for value in values.read(into)[1]] == [(0, b"new"), (1, b"one")]
+    assert [(value.rank, value.data) for value in values.read(into)[1]] == [
+        (0, b"new"),
+        (1, b"one"),
+    ]
     record.unlink()
     assert values.keep(tmp_path, into, 0, {}) == 0 and len(values.read(into)[1]) == 2
 
@@ -83,10 +96,27 @@ def test_a_damaged_file_is_no_file(tmp_path):
         assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("text, words", [
-    ("random", "is not one of zeros, balanced, replay"), ("zeros:x", "is not one of"), ("replay:", "names no file"),
-    ("replay:nowhere", "there is no file"), ("replay", "no values of this command are recorded"),
-    ("replay:/proc/self/stat", "holds no recorded values")])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("random", "is not one of zeros, balanced, replay"),
+        ("zeros:x", "is not one of"),
+        ("replay:", "names no file"),
+        ("replay:nowhere", "there is no file"),
+        ("replay", "no values of this command are recorded"),
+        ("replay:/proc/self/stat", "holds no recorded values"),
+    ],
+)
 def test_what_cannot_be_replayed_is_refused_in_one_line(phantora, tmp_path, text, words):
-    done = phantora("--values", text, "--nnodes", 1, "--gpus-per-node", 1, "--", "true", env={"XDG_DATA_HOME": str(tmp_path)})
+    done = phantora(
+        "--values",
+        text,
+        "--nnodes",
+        1,
+        "--gpus-per-node",
+        1,
+        "--",
+        "true",
+        env={"XDG_DATA_HOME": str(tmp_path)},
+    )
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1

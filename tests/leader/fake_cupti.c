@@ -1,10 +1,13 @@
-/* fake_cupti.c - a CUPTI for a GPU that is not there: records of the work that the emulator below was given.
+/* fake_cupti.c - a CUPTI for a GPU that is not there: records of the work that the emulator below
+ * was given.
  *
- * Why it exists: a leader is tested over an emulated GPU. This library implements what leader/cupti.c calls, with the records of CUDA 13.
- * Which work a pushed external id stands for is read from the emulator's own page (launches and busy time of this process in
- * RUN_DIR/ranks), before and after; or it is what a test has said with fake_cupti_next. It writes one line per external id to
- * FAKE_CUPTI_LOG: the id, how many works, the nanoseconds they took, so that nothing has to be believed of the leader's own counts.
- * FAKE_CUPTI_IDS says what external ids need: "driver" or "all" records of calls; "late": those of the job's own calls, driver's. */
+ * Why it exists: a leader is tested over an emulated GPU. This library implements what
+ * leader/cupti.c calls, with the records of CUDA 13. Which work a pushed external id stands for is
+ * read from the emulator's own page (launches and busy time of this process in RUN_DIR/ranks),
+ * before and after; or it is what a test has said with fake_cupti_next. It writes one line per
+ * external id to FAKE_CUPTI_LOG: the id, how many works, the nanoseconds they took, so that nothing
+ * has to be believed of the leader's own counts. FAKE_CUPTI_IDS says what external ids need:
+ * "driver" or "all" records of calls; "late": those of the job's own calls, driver's. */
 #define _GNU_SOURCE
 #include "../../libintercept/page.h"
 #include <dirent.h>
@@ -20,9 +23,24 @@
 
 #define EXPORT __attribute__((visibility("default")))
 enum { OK = 0, INVALID_PARAMETER = 1, MAX_LIMIT_REACHED = 12, QUEUE_EMPTY = 18 };
-enum { KERNEL_KIND = 10, EXTERNAL_KIND = 39, KERNEL_BYTES = 216, EXTERNAL_BYTES = 24, CUSTOM0 = 3, KINDS = 64, MOST = 1 << 20, GAP_NS = 100, DEPTH = 16, NEXT = 64, FILLER_STREAM = 77 };
+enum {
+    KERNEL_KIND = 10,
+    EXTERNAL_KIND = 39,
+    KERNEL_BYTES = 216,
+    EXTERNAL_BYTES = 24,
+    CUSTOM0 = 3,
+    KINDS = 64,
+    MOST = 1 << 20,
+    GAP_NS = 100,
+    DEPTH = 16,
+    NEXT = 64,
+    FILLER_STREAM = 77
+};
 
-struct work { uint64_t start, end, id; uint32_t correlation, stream; };
+struct work {
+    uint64_t start, end, id;
+    uint32_t correlation, stream;
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct work *pending;
@@ -32,9 +50,16 @@ static uint32_t correlations;
 static bool enabled[KINDS], api_enabled;
 static void (*request)(uint8_t **, size_t *, size_t *);
 static void (*complete)(void *, uint32_t, uint8_t *, size_t, size_t);
-static struct { uint64_t from[NEXT], to[NEXT]; uint32_t stream[NEXT]; int count; bool set; } next;
+static struct {
+    uint64_t from[NEXT], to[NEXT];
+    uint32_t stream[NEXT];
+    int count;
+    bool set;
+} next;
 static FILE *log_file;
-static _Thread_local struct { uint64_t id, launches, busy; } stack[DEPTH];
+static _Thread_local struct {
+    uint64_t id, launches, busy;
+} stack[DEPTH];
 static _Thread_local int depth;
 
 static uint64_t now(void)
@@ -70,7 +95,8 @@ static void totals(uint64_t *launches, uint64_t *busy)
 {
     const struct ph_rank_page *page = emulator_page();
     *launches = *busy = 0;
-    for (int i = 0; page && i < PH_SOURCES; i++) *launches += page->launches[i], *busy += page->busy_ns[i];
+    for (int i = 0; page && i < PH_SOURCES; i++)
+        *launches += page->launches[i], *busy += page->busy_ns[i];
 }
 
 static void add_locked(uint64_t id, uint64_t start, uint64_t end, uint32_t stream)
@@ -81,18 +107,22 @@ static void add_locked(uint64_t id, uint64_t start, uint64_t end, uint32_t strea
     if (end > clock_end) clock_end = end;
 }
 
-/* ---- what a test may say ------------------------------------------------------------------------------------------------------------ */
-/* The next pushed id stands for these works: offsets from the moment of its push, nanoseconds, and CUPTI's stream numbers. */
-EXPORT void fake_cupti_next(int count, const uint64_t *from, const uint64_t *to, const uint32_t *stream)
+/* ---- what a test may say ---- */
+/* The next pushed id stands for these works: offsets from the moment of its push, nanoseconds, and
+ * CUPTI's stream numbers. */
+EXPORT void fake_cupti_next(int count, const uint64_t *from, const uint64_t *to,
+                            const uint32_t *stream)
 {
     pthread_mutex_lock(&lock);
     next.count = count;
     next.set = true;
-    for (int i = 0; i < count && i < NEXT; i++) next.from[i] = from[i], next.to[i] = to[i], next.stream[i] = stream[i];
+    for (int i = 0; i < count && i < NEXT; i++)
+        next.from[i] = from[i], next.to[i] = to[i], next.stream[i] = stream[i];
     pthread_mutex_unlock(&lock);
 }
 
-/* Works without an external id on the stream whose number was asked for, from now on, one every `apart` nanoseconds. */
+/* Works without an external id on the stream whose number was asked for, from now on, one every
+ * `apart` nanoseconds. */
 EXPORT void fake_cupti_filler(int count, uint64_t each, uint64_t apart)
 {
     pthread_mutex_lock(&lock);
@@ -102,21 +132,41 @@ EXPORT void fake_cupti_filler(int count, uint64_t each, uint64_t apart)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- the interface -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the interface ---- */
 EXPORT int cuptiGetVersion(uint32_t *version) { return *version = 130001, OK; }
-EXPORT int cuptiGetResultString(int result, const char **text) { return *text = result ? "fake failure" : "success", OK; }
+EXPORT int cuptiGetResultString(int result, const char **text)
+{
+    return *text = result ? "fake failure" : "success", OK;
+}
 EXPORT int cuptiGetTimestamp(uint64_t *timestamp) { return *timestamp = now(), OK; }
 EXPORT int cuptiGetStreamIdEx(void *context, void *stream, uint8_t each, uint32_t *number)
 {
     return (void)context, (void)stream, (void)each, *number = FILLER_STREAM, OK;
 }
-EXPORT int cuptiActivityEnable(int kind) { return kind < KINDS ? enabled[kind] = true, OK : INVALID_PARAMETER; }
-EXPORT int cuptiActivityDisable(int kind) { return kind < KINDS ? enabled[kind] = false, OK : INVALID_PARAMETER; }
-EXPORT int cuptiActivityEnableDriverApi(uint32_t id, uint8_t on) { return (void)id, api_enabled = on, OK; }
-EXPORT int cuptiActivityEnableRuntimeApi(uint32_t id, uint8_t on) { return (void)id, api_enabled = on, OK; }
-EXPORT int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dropped) { return (void)context, (void)stream, *dropped = 0, OK; }
+EXPORT int cuptiActivityEnable(int kind)
+{
+    return kind < KINDS ? enabled[kind] = true, OK : INVALID_PARAMETER;
+}
+EXPORT int cuptiActivityDisable(int kind)
+{
+    return kind < KINDS ? enabled[kind] = false, OK : INVALID_PARAMETER;
+}
+EXPORT int cuptiActivityEnableDriverApi(uint32_t id, uint8_t on)
+{
+    return (void)id, api_enabled = on, OK;
+}
+EXPORT int cuptiActivityEnableRuntimeApi(uint32_t id, uint8_t on)
+{
+    return (void)id, api_enabled = on, OK;
+}
+EXPORT int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dropped)
+{
+    return (void)context, (void)stream, *dropped = 0, OK;
+}
 
-EXPORT int cuptiActivityRegisterCallbacks(void (*requested)(uint8_t **, size_t *, size_t *), void (*completed)(void *, uint32_t, uint8_t *, size_t, size_t))
+EXPORT int cuptiActivityRegisterCallbacks(void (*requested)(uint8_t **, size_t *, size_t *),
+                                          void (*completed)(void *, uint32_t, uint8_t *, size_t,
+                                                            size_t))
 {
     request = requested, complete = completed;
     return OK;
@@ -145,7 +195,8 @@ EXPORT int cuptiActivityPopExternalCorrelationId(int kind, uint64_t *last)
     uint64_t at = now() > clock_end + GAP_NS ? now() : clock_end + GAP_NS, sum = 0;
     size_t before = pendings;
     if (enabled[KERNEL_KIND] && next.set && *last >= DEPTH) {
-        for (int i = 0; i < next.count; i++) add_locked(*last, at + next.from[i], at + next.to[i], next.stream[i]);
+        for (int i = 0; i < next.count; i++)
+            add_locked(*last, at + next.from[i], at + next.to[i], next.stream[i]);
         next.set = false;
     } else {
         for (uint64_t i = 0; enabled[KERNEL_KIND] && i < launches; i++) {
@@ -156,12 +207,18 @@ EXPORT int cuptiActivityPopExternalCorrelationId(int kind, uint64_t *last)
     }
     for (size_t i = before; i < pendings; i++) sum += pending[i].end - pending[i].start;
     if (!log_file && getenv("FAKE_CUPTI_LOG")) log_file = fopen(getenv("FAKE_CUPTI_LOG"), "a");
-    if (log_file) fprintf(log_file, "%llu %zu %llu\n", (unsigned long long)*last, pendings - before, (unsigned long long)sum), fflush(log_file);
+    if (log_file)
+        fprintf(log_file, "%llu %zu %llu\n", (unsigned long long)*last, pendings - before,
+                (unsigned long long)sum),
+            fflush(log_file);
     pthread_mutex_unlock(&lock);
     return OK;
 }
 
-static void put(unsigned char *record, size_t at, const void *value, size_t bytes) { memcpy(record + at, value, bytes); }
+static void put(unsigned char *record, size_t at, const void *value, size_t bytes)
+{
+    memcpy(record + at, value, bytes);
+}
 
 static size_t write_external(unsigned char *record, const struct work *work)
 {
@@ -174,7 +231,8 @@ static size_t write_external(unsigned char *record, const struct work *work)
 static size_t write_kernel(unsigned char *record, const struct work *work)
 {
     memset(record, 0, KERNEL_BYTES);
-    put(record, 0, &(uint32_t){KERNEL_KIND}, 4), put(record, 16, &work->start, 8), put(record, 24, &work->end, 8);
+    put(record, 0, &(uint32_t){KERNEL_KIND}, 4), put(record, 16, &work->start, 8),
+        put(record, 24, &work->end, 8);
     put(record, 48, &work->stream, 4), put(record, 92, &work->correlation, 4);
     return KERNEL_BYTES;
 }

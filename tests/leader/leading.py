@@ -1,7 +1,8 @@
 """Jobs under the leader's library over an emulated GPU and a fake CUPTI.
 
-Why it exists: several tests need the same two hubs (the leader's, and that of the emulator below), run directories and
-environment. The leader's hub answers a LOOKUP as a real one does: exactly what was MEASURED, else a guess.
+Why it exists: several tests need the same two hubs (the leader's, and that of the emulator below),
+run directories and environment. The leader's hub answers a LOOKUP as a real one does: exactly what
+was MEASURED, else a guess.
 """
 
 import importlib.util
@@ -18,7 +19,9 @@ EXACT, GUESS = 0, 7
 
 
 def _recording_hub():
-    spec = importlib.util.spec_from_file_location("recording_hub", ROOT / "tests/intercept/recording_hub.py")
+    spec = importlib.util.spec_from_file_location(
+        "recording_hub", ROOT / "tests/intercept/recording_hub.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.RecordingHub
@@ -37,7 +40,15 @@ class LeadersHub(_recording_hub()):
                 self.told.setdefault(signature(kind, fields), []).extend(durations)
         if message[0] == LOOKUP:
             known = self.told.get(signature(message[5], message[6]))
-            return [LOOKUP, message[2], known[0] if known else self.duration_ns(message[6]), EXACT if known else GUESS, 0, 0, 1]
+            return [
+                LOOKUP,
+                message[2],
+                known[0] if known else self.duration_ns(message[6]),
+                EXACT if known else GUESS,
+                0,
+                0,
+                1,
+            ]
         return super()._answer(client, message)
 
     def measured(self):
@@ -67,7 +78,16 @@ def build_fake(folder):
     """Compiles fake_cupti.c; returns the library's path."""
     target = folder / "libcupti-fake.so"
     source = ROOT / "tests/leader/fake_cupti.c"
-    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
+    flags = [
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+    ]
     subprocess.run(["cc", *flags, "-o", target, source, "-lpthread"], check=True)
     return target
 

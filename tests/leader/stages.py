@@ -1,4 +1,6 @@
-"""A job whose ranks run different kernels, as pipeline stages do: rank r multiplies matrices that rank r - 1 does not have."""
+"""A job whose ranks run different kernels, as pipeline stages do: rank r multiplies matrices that
+rank r - 1 does not have."""
+
 import os
 
 import torch

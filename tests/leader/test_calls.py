@@ -1,5 +1,6 @@
-"""Why it exists: a leader stands between a job and real libraries: what it answers itself (devices, time), what it hands on, and
-what it must not disturb (dlsym, the environment) is checked call by call, over an emulated machine with one GPU."""
+"""Why it exists: a leader stands between a job and real libraries: what it answers itself (devices,
+time), what it hands on, and what it must not disturb (dlsym, the environment) is checked call by
+call, over an emulated machine with one GPU."""
 
 import importlib.util
 import subprocess
@@ -32,11 +33,15 @@ def handle(function, *arguments):
 
 @pytest.fixture
 def lead(tmp_path, built_library):
-    """Runs Python source as a leader on a machine with one GPU, in a job with eight per node; returns (hub, stdout)."""
+    """Runs Python source as a leader on a machine with one GPU, in a job with eight per node;
+    returns (hub, stdout)."""
     gpu = load_gpu("h200")
 
     def run(source, *arguments, **variables):
-        above, below = leading.run_dir(tmp_path / "above", gpu), leading.run_dir(tmp_path / "below", gpu)
+        above, below = (
+            leading.run_dir(tmp_path / "above", gpu),
+            leading.run_dir(tmp_path / "below", gpu),
+        )
         names = tmp_path / "names"
         names.mkdir()
         for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
@@ -55,7 +60,9 @@ def lead(tmp_path, built_library):
         }
         command = [sys.executable, "-c", PRELUDE + source, *map(str, arguments)]
         with leading.LeadersHub(above) as hub, leading.LeadersHub(below, duration_ns=7000):
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=60
+            )
         assert done.returncode == 0, done.stdout + done.stderr
         return hub, done.stdout
 
@@ -96,14 +103,17 @@ assert nvml.nvmlDeviceGetHandleByIndex_v2(8, ctypes.byref(ctypes.c_void_p())) !=
 @pytest.mark.parametrize("machine", ["0", None])
 def test_the_job_s_list_of_gpus_is_for_the_job_and_the_machine_s_for_the_driver(lead, machine):
     variables = {} if machine is None else {"PHANTORA_MACHINE_VISIBLE_DEVICES": machine}
-    _, out = lead("""
+    _, out = lead(
+        """
 os.environ["CUDA_VISIBLE_DEVICES"] = "2,5,6"
 print(number(lib.cudaGetDeviceCount), os.environ["CUDA_VISIBLE_DEVICES"])
 lib.getenv.restype = ctypes.c_char_p
 print(lib.getenv(b"CUDA_VISIBLE_DEVICES"))
 check(lib.cudaSetDevice(2))
 assert lib.cudaSetDevice(3) == 101
-""", **variables)
+""",
+        **variables,
+    )
     assert out.splitlines() == ["3 2,5,6", "None" if machine is None else f"b'{machine}'"]
 
 
@@ -125,7 +135,9 @@ check(lib.cudaEventDestroy(start)); check(lib.cudaStreamDestroy(stream))
 """)
     host = load_gpu("h200").host
     expected = 1000 * (7000 + host.kernel_gap_ns)
-    assert abs(int(out) - expected) <= host.launch_latency_ns + 7000, "as measured below: 7,000 ns each, one after the other"
+    assert abs(int(out) - expected) <= host.launch_latency_ns + 7000, (
+        "as measured below: 7,000 ns each, one after the other"
+    )
 
 
 LOOKUP = """
@@ -141,7 +153,9 @@ def owner(address):
 
 
 def test_dlsym_gives_ours_to_the_job_and_the_real_one_to_nvidia_s_libraries(lead, lookups):
-    lead(LOOKUP + """
+    lead(
+        LOOKUP
+        + """
 job, vendor = load(sys.argv[1]), load(sys.argv[2])
 for name in (b"cuLaunchKernel", b"cuLaunchKernelEx", b"cuMemcpyHtoDAsync_v2", b"cudaLaunchKernel"):
     assert owner(job.lookup_in(b"libcuda.so.1", name)) == "libphantora-leader.so", name
@@ -151,20 +165,28 @@ assert job.lookup_in(b"libcuda.so.1", b"cuNoSuchFunction") is None
 assert job.lookup_in(b"libc.so.6", b"cuLaunchKernel") is None, "who asks whether a library has it must be told the truth"
 entry = handle(lambda out: lib.cudaGetDriverEntryPointByVersion(b"cuMemcpyHtoDAsync", out, 13000, 0, None))
 assert entry.value == job.lookup_in(b"libcuda.so.1", b"cuMemcpyHtoDAsync_v2")
-""", lookups("libjob.so", 1), lookups("libcublas-like.so", 2))
+""",
+        lookups("libjob.so", 1),
+        lookups("libcublas-like.so", 2),
+    )
 
 
 def test_rtld_next_still_goes_by_its_caller(lead, lookups, built_library):
     numbers = [lookups(f"libnumber{n}.so", n) for n in (1, 2, 3)]
     preload = [built_library.parent / "libphantora-leader.so", built_library, *numbers]
-    lead(LOOKUP + """
+    lead(
+        LOOKUP
+        + """
 first, second, third = (load(path) for path in sys.argv[1:4])
 def following(library):
     address = library.lookup_next(b"lookup_number")
     assert library.lookup_version_next(b"lookup_number", b"LOOKUP") == address
     return address and ctypes.CFUNCTYPE(ctypes.c_int)(address)()
 assert (following(first), following(second), following(third)) == (2, 3, None)
-""", *numbers, LD_PRELOAD=" ".join(map(str, preload)))
+""",
+        *numbers,
+        LD_PRELOAD=" ".join(map(str, preload)),
+    )
 
 
 def test_graphs_are_told_of(lead):
@@ -193,7 +215,9 @@ check(lib.cudaStreamBeginCapture(stream, 2))
 @pytest.mark.parametrize("how", ["on the stream", "on one that it forks", "in a group"])
 def test_captured_communication_is_refused_in_one_line(lead, how):
     """A graph's launches on the real GPU would not meet the other ranks' communication."""
-    hub, out = lead(CAPTURED + """
+    hub, out = lead(
+        CAPTURED
+        + """
 if sys.argv[1] == "on one that it forks":
     check(lib.cudaEventRecord(fork, stream))
     check(lib.cudaStreamWaitEvent(side, fork, 0))
@@ -205,26 +229,38 @@ elif sys.argv[1] == "in a group":
 else:
     assert reduce(stream) == reduce(stream) == 5, "ncclInvalidUsage"
 print(lib.ncclGetLastError(None).decode())
-""", how, RANK="3")
+""",
+        how,
+        RANK="3",
+    )
     told = [note for note in hub.notes("warning") if "refused" in note]
     assert told == out.splitlines(), "the user reads it once, and PyTorch's exception has it too"
-    assert "ncclAllReduce of 1048576 bytes over 1 ranks is refused: rank 3 leads" in told[0] and "--leaders none" in told[0]
+    assert (
+        "ncclAllReduce of 1048576 bytes over 1 ranks is refused: rank 3 leads" in told[0]
+        and "--leaders none" in told[0]
+    )
     assert len(hub.of(leading.OPS)) == 1, "the one before the capture"
 
 
 def test_communication_beside_a_capture_goes_on(lead):
-    hub, _ = lead(CAPTURED + """
+    hub, _ = lead(
+        CAPTURED
+        + """
 check(reduce(side))
 graph = ctypes.c_void_p()
 check(lib.cudaStreamEndCapture(stream, ctypes.byref(graph)))
 check(reduce(stream))
 assert lib.ncclGetLastError(None) == b""
-""")
-    assert len(hub.of(leading.OPS)) == 3 and not [note for note in hub.notes("warning") if "refused" in note]
+"""
+    )
+    assert len(hub.of(leading.OPS)) == 3 and not [
+        note for note in hub.notes("warning") if "refused" in note
+    ]
 
 
 def test_a_refused_capture_is_none(lead):
-    """The default stream cannot be captured; what is refused the leader must not take for a capture."""
+    """The default stream cannot be captured; what is refused the leader must not take for a
+    capture."""
     hub, _ = lead("""
 stream = ctypes.c_void_p()
 assert lib.cudaStreamBeginCapture(stream, 0) == 900
@@ -232,4 +268,6 @@ pointer = handle(lib.cudaMalloc, ctypes.c_size_t(4096))
 check(lib.cudaMemsetAsync(pointer, 0, ctypes.c_size_t(4096), stream))
 check(lib.cudaStreamSynchronize(stream))
 """)
-    assert len(hub.measured()) == 1 and not [note for note in hub.notes("warning") if "graph" in note]
+    assert len(hub.measured()) == 1 and not [
+        note for note in hub.notes("warning") if "graph" in note
+    ]

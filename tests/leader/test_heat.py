@@ -1,5 +1,6 @@
-"""Why it exists: what keeps a leader's GPU warm must run while the simulation holds the job up, be gone before the job goes on,
-and leave no trace in what is measured. Over an emulated GPU, with a library between that counts the filler's calls (filler.c)."""
+"""Why it exists: what keeps a leader's GPU warm must run while the simulation holds the job up, be
+gone before the job goes on, and leave no trace in what is measured. Over an emulated GPU, with a
+library between that counts the filler's calls (filler.c)."""
 
 import importlib.util
 import subprocess
@@ -79,19 +80,32 @@ def libraries(tmp_path_factory):
     """(the fake CUPTI, filler.c)."""
     folder = tmp_path_factory.mktemp("below")
     counter = folder / "libfiller.so"
-    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
+    flags = [
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+    ]
     subprocess.run(["cc", *flags, "-o", counter, HERE / "c" / "filler.c", "-lpthread"], check=True)
     return leading.build_fake(folder), counter
 
 
 @pytest.fixture
 def lead(tmp_path, built_library, libraries):
-    """Runs Python source as a leader whose rendezvous are answered once the GPU is heated, or at once; returns (hub, stderr)."""
+    """Runs Python source as a leader whose rendezvous are answered once the GPU is heated, or at
+    once; returns (hub, stderr)."""
     fake, counter = libraries
 
     def run(source, until_heated=True, **variables):
         gpu = load_gpu("h200")
-        above, below = leading.run_dir(tmp_path / "above", gpu), leading.run_dir(tmp_path / "below", gpu)
+        above, below = (
+            leading.run_dir(tmp_path / "above", gpu),
+            leading.run_dir(tmp_path / "below", gpu),
+        )
         environment = {
             **leading.base_environment(),
             "LD_PRELOAD": f"{built_library.parent / 'libphantora-leader.so'} {counter} {built_library}",
@@ -104,8 +118,13 @@ def lead(tmp_path, built_library, libraries):
         with GpuHub(below) as gpu_hub:
             free = (lambda: gpu_hub.busy.wait(PATIENCE_S)) if until_heated else (lambda: None)
             with HoldingHub(above, free) as hub:
-                done = subprocess.run([sys.executable, "-c", JOB + source], env=environment, capture_output=True, text=True,
-                                      timeout=2 * PATIENCE_S)
+                done = subprocess.run(
+                    [sys.executable, "-c", JOB + source],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=2 * PATIENCE_S,
+                )
         assert done.returncode == 0, done.stderr
         return hub, done.stderr
 
@@ -128,27 +147,37 @@ assert fillers()[0] >= held[0]
 assert lib.filler_streams_mixed() == 0
 """)
     (sizes, counts) = zip(*sorted((key, len(values)) for key, values in hub.measured().items()))
-    assert sum(counts) == 3006 and len(sizes) == 2, "every call of the job gave its sample, and the filler none"
+    assert sum(counts) == 3006 and len(sizes) == 2, (
+        "every call of the job gave its sample, and the filler none"
+    )
     assert "0 overlapped, 0 without work, 0 failed, 0 lost" in stderr
     assert float(stderr.split("GPU kept warm for ")[1].split(" s")[0]) > 0
     assert not warnings(hub)
 
 
 def test_power_management_that_is_off_heats_nothing(lead):
-    lead("""
+    lead(
+        """
 fill(64)
 be_held_up()
 fill(64)
 assert "phantora-heat" not in threads() and fillers() == (0, 0)
-""", until_heated=False, PHANTORA_LEAD_HEAT="0")
+""",
+        until_heated=False,
+        PHANTORA_LEAD_HEAT="0",
+    )
 
 
 def test_a_leader_that_records_its_host_s_costs_is_not_heated(lead):
-    lead("""
+    lead(
+        """
 fill(64)
 be_held_up()
 assert "phantora-heat" not in threads()
-""", until_heated=False, PHANTORA_LEAD_RECORD="host")
+""",
+        until_heated=False,
+        PHANTORA_LEAD_RECORD="host",
+    )
 
 
 def test_a_filler_that_fails_is_given_up_and_the_job_goes_on(lead):

@@ -1,5 +1,6 @@
-"""Why it exists: what a leader records of its host must be the job's, divided rightly into calls and the time between them: no
-real call's time in the gaps, nothing of the leader's own, nor what is paid once. Slow calls (c/slow.c) tell them apart."""
+"""Why it exists: what a leader records of its host must be the job's, divided rightly into calls
+and the time between them: no real call's time in the gaps, nothing of the leader's own, nor what is
+paid once. Slow calls (c/slow.c) tell them apart."""
 
 import ctypes
 import importlib.util
@@ -40,8 +41,14 @@ for _ in range(40):
 def test_a_call_s_cost_is_its_own_and_time_between_calls_the_job_s(tmp_path, built_library):
     gpu = load_gpu("h200")
     slow = tmp_path / "libslow.so"
-    subprocess.run(["cc", *FLAGS, "-Werror", "-fvisibility=hidden", "-o", slow, HERE / "c" / "slow.c"], check=True)
-    above, below = leading.run_dir(tmp_path / "above", gpu), leading.run_dir(tmp_path / "below", gpu)
+    subprocess.run(
+        ["cc", *FLAGS, "-Werror", "-fvisibility=hidden", "-o", slow, HERE / "c" / "slow.c"],
+        check=True,
+    )
+    above, below = (
+        leading.run_dir(tmp_path / "above", gpu),
+        leading.run_dir(tmp_path / "below", gpu),
+    )
     environment = {
         **leading.base_environment(),
         "LD_PRELOAD": f"{built_library.parent / 'libphantora-leader.so'} {slow} {built_library}",
@@ -50,17 +57,23 @@ def test_a_call_s_cost_is_its_own_and_time_between_calls_the_job_s(tmp_path, bui
         "PHANTORA_LEAD_RECORD": "host",
     }
     with leading.LeadersHub(above) as hub, leading.LeadersHub(below):
-        done = subprocess.run([sys.executable, "-c", JOB], env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", JOB], env=environment, capture_output=True, text=True, timeout=60
+        )
     assert done.returncode == 0, done.stderr
     (host,) = hub.host()
     calls = {row[0]: row[2] for row in host["calls"]}
     sites = {row[2]: row[4] for row in host["sites"] if row[1] == 1}
     assert calls["memset"] >= 2 * SLOW_NS
     assert calls["record"] < SLOW_NS / 4 and calls["wait"] < SLOW_NS / 4
-    assert sites["record - 0"] < SLOW_NS / 4, "what passed in the fill, and the library's own calls there, is the fill's"
+    assert sites["record - 0"] < SLOW_NS / 4, (
+        "what passed in the fill, and the library's own calls there, is the fill's"
+    )
     assert sites["memset - 0"] < SLOW_NS / 4
     assert SLOW_NS <= sites["wait - 0"] < 2 * SLOW_NS, "a call that has no class is in the gap"
-    assert {row[0]: row[1] for row in host["calls"]}["record"] == 40, "the library's own records are no calls of the job's"
+    assert {row[0]: row[1] for row in host["calls"]}["record"] == 40, (
+        "the library's own records are no calls of the job's"
+    )
     counts = {row[2]: row[3] for row in host["sites"] if row[1] == 1}
     assert counts["record - 0"] == 39, "the library's own records are no sites of the job's"
 
@@ -104,20 +117,27 @@ PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
     def record(*samples):
         into = ctypes.create_string_buffer(1 << 16)
         length = library.record((ctypes.c_uint64 * len(samples))(*samples), len(samples), into)
-        return {row[2]: (row[3], row[4]) for row in msgpack.unpackb(into.raw[:length]) if row[1] == 1 or row[0] == 64}
+        return {
+            row[2]: (row[3], row[4])
+            for row in msgpack.unpackb(into.raw[:length])
+            if row[1] == 1 or row[0] == 64
+        }
 
     return record
 
 
-@pytest.mark.parametrize(("samples", "expected"), [
-    ((5_000_000,), (1, 5_000_000)),                              # nothing else is known
-    ((5_000_000, 5000), (1, 5000)),                              # loading, then the work
-    ((5_000_000, 5000, 6000), (2, 5500)),
-    ((5_000_000, 5000, 6000, 7000), (3, 6000)),
-    ((8000, 5000), (2, 6500)),                                   # like the other: it counts
-    ((8000, 5000, 5000), (3, 6000)),
-    ((5000, 5_000_000), (1, 5000)),                              # an interruption, if not the first
-])
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ((5_000_000,), (1, 5_000_000)),  # nothing else is known
+        ((5_000_000, 5000), (1, 5000)),  # loading, then the work
+        ((5_000_000, 5000, 6000), (2, 5500)),
+        ((5_000_000, 5000, 6000, 7000), (3, 6000)),
+        ((8000, 5000), (2, 6500)),  # like the other: it counts
+        ((8000, 5000, 5000), (3, 6000)),
+        ((5000, 5_000_000), (1, 5000)),  # an interruption, if not the first
+    ],
+)
 def test_what_is_only_paid_the_first_time_does_not_stand_for_the_site(sites, samples, expected):
     found = sites(*samples)
     assert found["query -"] == expected

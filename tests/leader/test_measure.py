@@ -1,5 +1,6 @@
-"""Why it exists: every call that a leader makes on its GPU must give exactly one duration, the one in the records, and none may
-be lost at the end; over an emulated GPU with a fake CUPTI (fake_cupti.c), whose own log says what the records held."""
+"""Why it exists: every call that a leader makes on its GPU must give exactly one duration, the one
+in the records, and none may be lost at the end; over an emulated GPU with a fake CUPTI
+(fake_cupti.c), whose own log says what the records held."""
 
 import importlib.util
 import os
@@ -48,7 +49,9 @@ def fake(tmp_path_factory):
 @pytest.fixture(scope="session")
 def leader_library(built_library):
     """libphantora-leader.so; fails, rather than skips, when `make build` has not been run."""
-    path = Path(os.environ.get("PHANTORA_TEST_LEADER", built_library.parent / "libphantora-leader.so"))
+    path = Path(
+        os.environ.get("PHANTORA_TEST_LEADER", built_library.parent / "libphantora-leader.so")
+    )
     if not path.exists():
         pytest.fail(f"{path} is missing: run `make build`")
     return path
@@ -60,7 +63,10 @@ def lead(tmp_path, built_library, leader_library, fake):
     gpu = load_gpu("h200")
 
     def run(source, timeout=60, **variables):
-        above, below = leading.run_dir(tmp_path / "above", gpu), leading.run_dir(tmp_path / "below", gpu)
+        above, below = (
+            leading.run_dir(tmp_path / "above", gpu),
+            leading.run_dir(tmp_path / "below", gpu),
+        )
         log = tmp_path / "fake.log"
         environment = {
             **leading.base_environment(),
@@ -73,11 +79,23 @@ def lead(tmp_path, built_library, leader_library, fake):
         }
         with LeadersHub(above) as hub, LeadersHub(below, duration_ns=7000):
             done = subprocess.run(
-                [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=timeout
+                [sys.executable, "-c", source],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
             )
         assert done.returncode == 0, done.stderr
-        rows = [[int(n) for n in line.split()] for line in log.read_text().splitlines()] if log.exists() else []
-        return hub, [row for row in rows if row[0] >= 16], done  # below: what proves that CUPTI works
+        rows = (
+            [[int(n) for n in line.split()] for line in log.read_text().splitlines()]
+            if log.exists()
+            else []
+        )
+        return (
+            hub,
+            [row for row in rows if row[0] >= 16],
+            done,
+        )  # below: what proves that CUPTI works
 
     return run
 
@@ -88,10 +106,18 @@ def simulate(tmp_path, built_library):
 
     def run(source, timeout=60):
         only = leading.run_dir(tmp_path / "only", load_gpu("h200"))
-        environment = {**leading.base_environment(), "LD_PRELOAD": str(built_library), "PHANTORA_RUN_DIR": str(only)}
+        environment = {
+            **leading.base_environment(),
+            "LD_PRELOAD": str(built_library),
+            "PHANTORA_RUN_DIR": str(only),
+        }
         with LeadersHub(only) as hub:
             done = subprocess.run(
-                [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=timeout
+                [sys.executable, "-c", source],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
             )
         assert done.returncode == 0, done.stderr
         return hub
@@ -104,16 +130,25 @@ def fill_signature(size):
 
 
 def test_every_call_gives_one_sample_and_none_is_lost_at_exit(lead):
-    source = PRELUDE + "\ns = stream()\nfor size in range(1, 40):\n    for _ in range(size):\n        fill(64 * size, s)\n"
+    source = (
+        PRELUDE
+        + "\ns = stream()\nfor size in range(1, 40):\n    for _ in range(size):\n        fill(64 * size, s)\n"
+    )
     hub, log, done = lead(source, PHANTORA_LEAD_DEBUG="1")
-    assert sum(works for _, works, _ in log) == sum(range(1, 40)), "the emulator saw one work per call"
-    assert {key: len(values) for key, values in hub.measured().items() if key != fill_signature(64)} == {
+    assert sum(works for _, works, _ in log) == sum(range(1, 40)), (
+        "the emulator saw one work per call"
+    )
+    assert {
+        key: len(values) for key, values in hub.measured().items() if key != fill_signature(64)
+    } == {
         # the first sample was waited for and sent; later ones follow
         fill_signature(64 * size): size
         for size in range(2, 40)
     }
     assert hub.measured()[fill_signature(64)] == [7000]
-    assert {ns for values in hub.measured().values() for ns in values} == {7000}, "the durations of the emulator below"
+    assert {ns for values in hub.measured().values() for ns in values} == {7000}, (
+        "the durations of the emulator below"
+    )
     assert "0 overlapped, 0 without work, 0 failed, 0 lost" in done.stderr, done.stderr
 
 
@@ -127,7 +162,9 @@ def test_a_signature_is_waited_for_once_and_its_sample_is_what_the_hub_answers(l
 
 
 def test_durations_are_those_of_the_records(lead):
-    source = PRELUDE + """
+    source = (
+        PRELUDE
+        + """
 s = stream()
 fill(64, s)
 one, two = [(0, 500, 7)], [(0, 300, 7), (800, 1000, 7)]
@@ -137,12 +174,20 @@ for n, works in enumerate([one, two, apart, beside]):
     say(*works)
     fill(1000 + n, s)
 """
+    )
     hub, _, _ = lead(source)
-    assert [hub.measured()[fill_signature(1000 + n)][1:] for n in range(4)] == [[500], [1000], [2400], [700]]
+    assert [hub.measured()[fill_signature(1000 + n)][1:] for n in range(4)] == [
+        [500],
+        [1000],
+        [2400],
+        [700],
+    ]
 
 
 def test_what_other_streams_and_the_simulated_nccl_run_beside_gives_no_sample(lead):
-    source = PRELUDE + """
+    source = (
+        PRELUDE
+        + """
 s, t = stream(), stream()
 for size in (1, 2, 3):
     fill(size, s)
@@ -150,13 +195,17 @@ say((-2 * 10**9 % 2**64, 0, 7)); fill(1, s)  # offsets from two moments, which a
 say((-2 * 10**9 % 2**64, 0, 9)); fill(2, t)
 say((0, 1000, 7)); fill(3, s)
 """
+    )
     hub, _, done = lead(source, PHANTORA_LEAD_DEBUG="1")
     counts = {size: len(hub.measured()[fill_signature(size)]) for size in (1, 2, 3)}
     assert counts == {1: 1, 2: 1, 3: 2}, done.stderr
 
 
 def test_a_call_without_records_is_estimated_noted_and_counted(lead):
-    source = PRELUDE + "\ns = stream()\nfake.fake_cupti_next(0, None, None, None)\nfill(64, s)\nfill(64, s)\n"
+    source = (
+        PRELUDE
+        + "\ns = stream()\nfake.fake_cupti_next(0, None, None, None)\nfill(64, s)\nfill(64, s)\n"
+    )
     hub, _, done = lead(source, PHANTORA_LEAD_DEBUG="1")
     assert [m[6] for m in hub.of(LOOKUP)] == [[1, 64, 0, 2]]
     assert any("did no work on the GPU" in text for text in hub.notes("warning"))
@@ -169,15 +218,21 @@ def test_external_ids_that_need_more_records_of_calls_get_them(lead, needs):
     source = PRELUDE + "\ns = stream()\nfor _ in range(3):\n    fill(64, s)\n"
     hub, _, done = lead(source, FAKE_CUPTI_IDS=needs, PHANTORA_LEAD_DEBUG="1")
     assert hub.measured() == {fill_signature(64): [7000] * 3}
-    assert f"external ids with {'driver calls' if needs == 'driver' else 'all calls'}" in done.stderr
+    assert (
+        f"external ids with {'driver calls' if needs == 'driver' else 'all calls'}" in done.stderr
+    )
 
 
 def test_external_ids_that_are_missing_later_are_noticed_and_asked_for_again(lead):
     source = PRELUDE + "\ns = stream()\nfor _ in range(4):\n    fill(64, s)\n"
     hub, _, done = lead(source, FAKE_CUPTI_IDS="late", PHANTORA_LEAD_DEBUG="1")
-    assert hub.measured() == {fill_signature(64): [7000] * 3}, "all but the call by which it was noticed"
+    assert hub.measured() == {fill_signature(64): [7000] * 3}, (
+        "all but the call by which it was noticed"
+    )
     assert [len(entry[3]) for message in hub.of(13) for entry in message[3]] == [1, 2]
-    assert any("only with driver calls recorded" in text for text in hub.notes("warning")), done.stderr
+    assert any("only with driver calls recorded" in text for text in hub.notes("warning")), (
+        done.stderr
+    )
 
 
 def test_the_batch_is_sent_while_the_job_runs(lead):
@@ -191,7 +246,9 @@ def test_the_batch_is_sent_while_the_job_runs(lead):
 def test_host_message_of_a_leader_that_measures(lead):
     hub, _, _ = lead(PRELUDE + "\ns = stream()\nfor _ in range(200):\n    fill(64, s)\n")
     (host,) = hub.host()
-    assert set(host) == {"score", "latency", "gap"}, "what calls cost under CUPTI is nothing that a simulated rank should pay"
+    assert set(host) == {"score", "latency", "gap"}, (
+        "what calls cost under CUPTI is nothing that a simulated rank should pay"
+    )
     assert host["score"] > 100_000
     assert [(m[3]["leader"], m[3]["measures"]) for m in hub.of(1)] == [(1, 1)]
     assert len(host["latency"]) == len(host["gap"]) == 3
@@ -208,8 +265,12 @@ for _ in range(400):
 
 
 def test_a_leader_that_records_its_host_s_costs_measures_nothing_and_needs_no_cupti(lead, tmp_path):
-    hub, log, done = lead(PRELUDE.replace('fake = ctypes.CDLL(os.environ["PHANTORA_CUPTI"])', "") + HOST_JOB,
-                          PHANTORA_LEAD_RECORD="host", PHANTORA_CUPTI=str(tmp_path / "absent"), PHANTORA_LEAD_DEBUG="1")
+    hub, log, done = lead(
+        PRELUDE.replace('fake = ctypes.CDLL(os.environ["PHANTORA_CUPTI"])', "") + HOST_JOB,
+        PHANTORA_LEAD_RECORD="host",
+        PHANTORA_CUPTI=str(tmp_path / "absent"),
+        PHANTORA_LEAD_DEBUG="1",
+    )
     assert log == [] and hub.measured() == {}
     (hello,) = hub.of(1)
     assert (hello[3]["leader"], hello[3]["measures"]) == (1, 0)
@@ -225,12 +286,17 @@ def test_a_leader_that_records_its_host_s_costs_measures_nothing_and_needs_no_cu
 
 
 def test_a_leader_that_is_to_record_something_else_says_so(lead):
-    with pytest.raises(AssertionError, match="PHANTORA_LEAD_RECORD=clocks: a leader records kernels, host or values"):
+    with pytest.raises(
+        AssertionError,
+        match="PHANTORA_LEAD_RECORD=clocks: a leader records kernels, host or values",
+    ):
         lead(PRELUDE + "\nfill(64, stream())\n", PHANTORA_LEAD_RECORD="clocks")
 
 
 def test_a_forked_child_reports_its_own(lead):
-    source = PRELUDE + """
+    source = (
+        PRELUDE
+        + """
 s = stream()
 for _ in range(3): fill(64, s)
 pid = os.fork()
@@ -239,6 +305,7 @@ if pid == 0:
 assert os.waitpid(pid, 0)[1] == 0
 for _ in range(3): fill(64, s)
 """
+    )
     hub, _, _ = lead(source)
     assert hub.measured() == {fill_signature(64): [7000] * 6}
 
@@ -281,7 +348,9 @@ matmul()
 
 def test_library_calls_have_the_simulated_rank_s_signatures(lead, simulate):
     hub, log, done = lead(PRELUDE + BLAS, PHANTORA_LEAD_DEBUG="1")
-    wanted = leading.looked_up(simulate(PRELUDE.replace('fake = ctypes.CDLL(os.environ["PHANTORA_CUPTI"])\n', "") + BLAS))
+    wanted = leading.looked_up(
+        simulate(PRELUDE.replace('fake = ctypes.CDLL(os.environ["PHANTORA_CUPTI"])\n', "") + BLAS)
+    )
     assert set(hub.measured()) == wanted, [msgpack.unpackb(s) for s in set(hub.measured()) ^ wanted]
     assert len(wanted) == 12
     assert all(works == 1 for _, works, _ in log), "cuBLAS's inner calls are part of the outer one"
@@ -314,16 +383,26 @@ def test_pytorch_s_library_calls_have_the_simulated_rank_s_signatures(lead, simu
     hub, log, done = lead(TORCH, timeout=150, PHANTORA_LEAD_DEBUG="1")
     libraries = {1, 2, 4}
     found = {key for key in hub.measured() if msgpack.unpackb(key)[0] in libraries}
-    wanted = {key for key in leading.looked_up(simulate(TORCH, timeout=150)) if msgpack.unpackb(key)[0] in libraries}
+    wanted = {
+        key
+        for key in leading.looked_up(simulate(TORCH, timeout=150))
+        if msgpack.unpackb(key)[0] in libraries
+    }
     assert found == wanted, [msgpack.unpackb(s) for s in found ^ wanted]
-    assert {msgpack.unpackb(key)[0] for key in wanted} == libraries, "products, graphs and batch norm"
+    assert {msgpack.unpackb(key)[0] for key in wanted} == libraries, (
+        "products, graphs and batch norm"
+    )
     assert len([key for key in wanted if msgpack.unpackb(key)[0] == 2]) >= 6
     assert " 0 lost" in done.stderr, done.stderr
-    assert sum(works > 0 for _, works, _ in log) == sum(len(values) for values in hub.measured().values())
+    assert sum(works > 0 for _, works, _ in log) == sum(
+        len(values) for values in hub.measured().values()
+    )
 
 
 def test_threads_that_launch_at_once_lose_nothing_of_each_other(lead):
-    source = PRELUDE + """
+    source = (
+        PRELUDE
+        + """
 import threading
 def work(size):
     s = stream()
@@ -333,10 +412,18 @@ threads = [threading.Thread(target=work, args=(64 * (1 + i),)) for i in range(4)
 for t in threads: t.start()
 for t in threads: t.join()
 """
+    )
     hub, log, done = lead(source, PHANTORA_LEAD_DEBUG="1")
     assert len(log) == 6000
-    observed = sum(works > 0 for _, works, _ in log)  # the emulator's page counts for all threads: some see two works, some none
-    counts = dict(zip(("samples", "without"), (int(done.stderr.split(word)[0].split()[-1]) for word in (" samples", " without"))))
+    observed = sum(
+        works > 0 for _, works, _ in log
+    )  # the emulator's page counts for all threads: some see two works, some none
+    counts = dict(
+        zip(
+            ("samples", "without"),
+            (int(done.stderr.split(word)[0].split()[-1]) for word in (" samples", " without")),
+        )
+    )
     assert counts["samples"] == observed and counts["without"] == 6000 - observed, done.stderr
     assert sum(len(values) for values in hub.measured().values()) == observed
     assert " 0 lost" in done.stderr

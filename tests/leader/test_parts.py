@@ -1,4 +1,5 @@
-"""Why it exists: the table of handles and the random numbers are plain functions; each is compared with what is plainly right."""
+"""Why it exists: the table of handles and the random numbers are plain functions; each is compared
+with what is plainly right."""
 
 import ctypes
 import math
@@ -13,8 +14,22 @@ from hypothesis import strategies as st
 
 HERE = Path(__file__).parent
 LEADER = HERE.parents[1] / "libintercept" / "leader"
-FLOATS = {6: torch.float16, 7: torch.float32, 8: torch.float64, 9: torch.bfloat16, 10: torch.float8_e4m3fn, 11: torch.float8_e5m2}
-WHOLE = {0: torch.int8, 1: torch.uint8, 2: torch.int32, 3: torch.uint32, 4: torch.int64, 5: torch.uint64}
+FLOATS = {
+    6: torch.float16,
+    7: torch.float32,
+    8: torch.float64,
+    9: torch.bfloat16,
+    10: torch.float8_e4m3fn,
+    11: torch.float8_e5m2,
+}
+WHOLE = {
+    0: torch.int8,
+    1: torch.uint8,
+    2: torch.int32,
+    3: torch.uint32,
+    4: torch.int64,
+    5: torch.uint64,
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +45,19 @@ def parts(tmp_path_factory):
     return library
 
 
-CALLS = st.tuples(st.sampled_from(["get", "put", "add", "take", "clear"]), st.integers(1, 40), st.integers(1, 1 << 40))
+CALLS = st.tuples(
+    st.sampled_from(["get", "put", "add", "take", "clear"]),
+    st.integers(1, 40),
+    st.integers(1, 1 << 40),
+)
 
 
 @given(st.lists(CALLS, max_size=400))
 def test_the_table_is_a_dictionary(parts, calls):
-    table, oracle = ctypes.create_string_buffer(256), {}  # all zero: PTHREAD_RWLOCK_INITIALIZER, and empty
+    table, oracle = (
+        ctypes.create_string_buffer(256),
+        {},
+    )  # all zero: PTHREAD_RWLOCK_INITIALIZER, and empty
     pointer = ctypes.c_void_p
     for call, number, value in calls:
         key = number * 4096  # handles are aligned, which a hash must bear
@@ -58,7 +80,9 @@ def test_the_table_is_a_dictionary(parts, calls):
 
 def numbers(parts, dtype, kind, count):
     into = torch.zeros(count, dtype=dtype)
-    parts.ph_random_numbers(ctypes.c_void_p(into.data_ptr()), ctypes.c_size_t(count * into.element_size()), kind)
+    parts.ph_random_numbers(
+        ctypes.c_void_p(into.data_ptr()), ctypes.c_size_t(count * into.element_size()), kind
+    )
     return into
 
 
@@ -68,10 +92,13 @@ def test_numbers_of_floating_point_types_are_normal(parts, kind):
     values = numbers(parts, FLOATS[kind], kind, count).double().numpy()
     assert np.isfinite(values).all() and abs(values).max() <= 6
     error = 5 / math.sqrt(count)
-    # 8-bit floats are truncated toward zero: by a sixteenth of their value with three bits of mantissa, by an eighth with two
+    # 8-bit floats are truncated toward zero: by a sixteenth of their value with three bits of
+    # mantissa, by an eighth with two
     shrunk = {10: 1 / 16, 11: 1 / 8}.get(kind, 0)
     assert abs(values.mean()) < error and 1 - shrunk - 0.03 < values.std() < 1 + error
-    assert abs((abs(values) < 1).mean() - 0.6827) < (0.03 if shrunk else 0.01), "the normal law's share within one deviation"
+    assert abs((abs(values) < 1).mean() - 0.6827) < (0.03 if shrunk else 0.01), (
+        "the normal law's share within one deviation"
+    )
     assert (values == 0).mean() < 0.02, "zeros are what these numbers are there to avoid"
 
 

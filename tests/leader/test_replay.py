@@ -1,6 +1,7 @@
-"""Why it exists: values that a leader's GPU computed must come back where the same job asks for them (--values replay): to the
-rank that led exactly, to others those of a rank that was asked the same, and beyond what was recorded from the beginning again;
-all of it counted."""
+"""Why it exists: values that a leader's GPU computed must come back where the same job asks for
+them (--values replay): to the rank that led exactly, to others those of a rank that was asked the
+same, and beyond what was recorded from the beginning again; all of it counted."""
+
 import json
 import sys
 from pathlib import Path
@@ -16,20 +17,49 @@ ANSWERS = 2 * len(steering.SIZES) + 1  # of a rank and step: two choices of each
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("ranks, leaders", [(2, [0]), pytest.param(3, [0, 1], marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "ranks, leaders", [(2, [0]), pytest.param(3, [0, 1], marks=pytest.mark.nightly)]
+)
 def test_what_a_gpu_computed_is_told_again(phantora, tmp_path, ranks, leaders):
     values, report = tmp_path / "job.values", tmp_path / "report.json"
     job = ["torchrun", "--nproc-per-node", ranks, HERE / "jobs/steering.py"]
-    done = phantora("--quiet", "--isolation", "none", "--leaders", "none", "--gpus-per-node", 1, "--",
-                    "sh", "-c", f'exec {sys.executable} -m phantora_ns.cli "$@"', "sh",
-                    "profile", "--record", "values", "--leaders", ",".join(map(str, leaders)), "--isolation", "none",
-                    "-o", values, *job,
-                    env={"COMPUTED": "1", "OUT": str(tmp_path), "STEPS": str(RECORDED_STEPS)}, timeout=300)
+    done = phantora(
+        "--quiet",
+        "--isolation",
+        "none",
+        "--leaders",
+        "none",
+        "--gpus-per-node",
+        1,
+        "--",
+        "sh",
+        "-c",
+        f'exec {sys.executable} -m phantora_ns.cli "$@"',
+        "sh",
+        "profile",
+        "--record",
+        "values",
+        "--leaders",
+        ",".join(map(str, leaders)),
+        "--isolation",
+        "none",
+        "-o",
+        values,
+        *job,
+        env={"COMPUTED": "1", "OUT": str(tmp_path), "STEPS": str(RECORDED_STEPS)},
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert f"; in {values}; replay them: --values replay:{values}" in done.stderr
 
-    done = phantora("--values", f"replay:{values}", "--report", report, *job,
-                    env={"OUT": str(tmp_path), "STEPS": str(REPLAYED_STEPS)})
+    done = phantora(
+        "--values",
+        f"replay:{values}",
+        "--report",
+        report,
+        *job,
+        env={"OUT": str(tmp_path), "STEPS": str(REPLAYED_STEPS)},
+    )
     assert done.returncode == 0, done.stderr
     received = []
     for rank in range(ranks):
@@ -37,28 +67,67 @@ def test_what_a_gpu_computed_is_told_again(phantora, tmp_path, ranks, leaders):
         assert len(told) == REPLAYED_STEPS
         received.append([step["received"] for step in told])
         for number, step in enumerate(told):
-            routes, loss = steering.computed(number % RECORDED_STEPS, rank if rank in leaders else leaders[0])
+            routes, loss = steering.computed(
+                number % RECORDED_STEPS, rank if rank in leaders else leaders[0]
+            )
             assert step["routes"] == [route.tolist() for route, _ in routes]
             assert step["best"] == [best.tolist() for _, best in routes]
             assert step["loss"] == loss.item()
     tokens = [size[0] * size[2] for size in steering.SIZES]
-    for step in range(REPLAYED_STEPS):  # what the job makes of them is computed, and fits together across ranks
-        sums = [sum(sum(received[rank][step][at]) for rank in range(ranks)) for at in range(len(tokens))]
+    for step in range(
+        REPLAYED_STEPS
+    ):  # what the job makes of them is computed, and fits together across ranks
+        sums = [
+            sum(sum(received[rank][step][at]) for rank in range(ranks)) for at in range(len(tokens))
+        ]
         for total, count, size in zip(sums, tokens, steering.SIZES, strict=True):
             assert total == ranks * count if size[1] % ranks == 0 else total <= ranks * count
     asked = ranks * REPLAYED_STEPS * ANSWERS
-    assert json.loads(report.read_text())["values"] == {"policy": "replay", "unknown_reads": 0, "chosen": 0, "replayed": asked,
-                                                        "repeated": asked // REPLAYED_STEPS}
-    assert f"{asked} values replayed, {asked // REPLAYED_STEPS} of them again, beyond what was recorded" in done.stderr
+    assert json.loads(report.read_text())["values"] == {
+        "policy": "replay",
+        "unknown_reads": 0,
+        "chosen": 0,
+        "replayed": asked,
+        "repeated": asked // REPLAYED_STEPS,
+    }
+    assert (
+        f"{asked} values replayed, {asked // REPLAYED_STEPS} of them again, beyond what was recorded"
+        in done.stderr
+    )
 
 
 @pytest.mark.slow
 def test_a_job_that_asks_nothing_records_nothing(phantora, tmp_path):
     script = tmp_path / "steady.py"
     script.write_text("import torch\ntorch.ones(64, device='cuda').add_(1)\n")
-    done = phantora("--quiet", "--isolation", "none", "--leaders", "none", "--gpus-per-node", 1, "--",
-                    "sh", "-c", f'exec {sys.executable} -m phantora_ns.cli "$@"', "sh",
-                    "profile", "--record", "values", "--isolation", "none", "-o", tmp_path / "job.values",
-                    "torchrun", "--nproc-per-node", 1, script)
-    assert done.returncode == 70 and "no values were recorded on rank 0: the job neither reads nor chooses by any" in done.stderr
+    done = phantora(
+        "--quiet",
+        "--isolation",
+        "none",
+        "--leaders",
+        "none",
+        "--gpus-per-node",
+        1,
+        "--",
+        "sh",
+        "-c",
+        f'exec {sys.executable} -m phantora_ns.cli "$@"',
+        "sh",
+        "profile",
+        "--record",
+        "values",
+        "--isolation",
+        "none",
+        "-o",
+        tmp_path / "job.values",
+        "torchrun",
+        "--nproc-per-node",
+        1,
+        script,
+    )
+    assert (
+        done.returncode == 70
+        and "no values were recorded on rank 0: the job neither reads nor chooses by any"
+        in done.stderr
+    )
     assert not (tmp_path / "job.values").exists()

@@ -1,5 +1,6 @@
-"""Why it exists: the law that makes leading useful: a leader names each piece of GPU work by the very bytes by which a simulated
-rank asks for its time. Parts of training steps run under both; what was measured and what was asked for must be one set."""
+"""Why it exists: the law that makes leading useful: a leader names each piece of GPU work by the
+very bytes by which a simulated rank asks for its time. Parts of training steps run under both; what
+was measured and what was asked for must be one set."""
 
 import importlib.util
 import os
@@ -38,20 +39,36 @@ def common(tmp_path_factory, built_library):
 
 
 def own_caches(folder):
-    """Triton's autotuning launches kernels, unless a cache knows the winner: nobody may profit from another's."""
-    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
+    """Triton's autotuning launches kernels, unless a cache knows the winner: nobody may profit from
+    another's."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
 
 
 def run(environment, *arguments):
-    done = subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [("step", "embedding", "copies"), ("convolution",), ("triton",)], ids=lambda parts: parts[0])
+@pytest.mark.parametrize(
+    "parts",
+    [("step", "embedding", "copies"), ("convolution",), ("triton",)],
+    ids=lambda parts: parts[0],
+)
 def test_a_leader_measures_what_a_simulated_rank_asks_for(tmp_path, common, built_library, parts):
     gpu, values = load_gpu("h200"), str(built_library.parent / "libphantora-values.so")
-    above, below, alone = (leading.run_dir(tmp_path / name, gpu) for name in ("above", "below", "alone"))
+    above, below, alone = (
+        leading.run_dir(tmp_path / name, gpu) for name in ("above", "below", "alone")
+    )
     job = [HERE / "jobs" / "operators.py", *parts]
     leader = {
         **common,
@@ -66,7 +83,11 @@ def test_a_leader_measures_what_a_simulated_rank_asks_for(tmp_path, common, buil
     with leading.LeadersHub(above) as hub, leading.LeadersHub(below, duration_ns=7000):
         run(leader, *job)
     with leading.LeadersHub(alone) as other:
-        simulated = {"LD_PRELOAD": str(built_library), "PHANTORA_RUN_DIR": str(alone), "PHANTORA_VALUES_LIB": values}
+        simulated = {
+            "LD_PRELOAD": str(built_library),
+            "PHANTORA_RUN_DIR": str(alone),
+            "PHANTORA_VALUES_LIB": values,
+        }
         run({**common, **own_caches(tmp_path / "alone"), **simulated}, *job)
     measured, asked = set(hub.measured()), leading.looked_up(other)
     assert len(asked) > 10

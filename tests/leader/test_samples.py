@@ -1,5 +1,5 @@
-"""Why it exists: what a leader reports as a kernel's duration is derived from activity records; here from random ones, against an
-obviously right version of the rules that samples.c states."""
+"""Why it exists: what a leader reports as a kernel's duration is derived from activity records;
+here from random ones, against an obviously right version of the rules that samples.c states."""
 
 import ctypes
 import random
@@ -64,7 +64,12 @@ def built(tmp_path_factory):
     """samples.c and hostcosts.c over the harness, as a shared library."""
     target = tmp_path_factory.mktemp("settle") / "settle.so"
     folder = ROOT / "libintercept"
-    sources = [ROOT / "tests/leader/c/settle.c", folder / "leader/samples.c", folder / "leader/hostcosts.c", folder / "pack.c"]
+    sources = [
+        ROOT / "tests/leader/c/settle.c",
+        folder / "leader/samples.c",
+        folder / "leader/hostcosts.c",
+        folder / "pack.c",
+    ]
     flags = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run(["cc", *flags, "-o", target, *sources, "-lpthread"], check=True)
     return target
@@ -80,7 +85,12 @@ def library(built, tmp_path):
     loaded.settle_take_sent.restype = ctypes.c_size_t
     loaded.settle_pack_host.restype = ctypes.c_size_t
     loaded.ph_samples_settle.restype = ctypes.c_bool
-    loaded.ph_samples_settle.argtypes = [ctypes.POINTER(Records), ctypes.POINTER(Slot), ctypes.c_size_t, ctypes.c_bool]
+    loaded.ph_samples_settle.argtypes = [
+        ctypes.POINTER(Records),
+        ctypes.POINTER(Slot),
+        ctypes.c_size_t,
+        ctypes.c_bool,
+    ]
     loaded.ph_samples_kept.restype = ctypes.c_uint64
     loaded.ph_samples_send_first.argtypes = [ctypes.c_void_p]
     loaded.ph_samples_send.argtypes = [ctypes.c_bool]
@@ -88,7 +98,8 @@ def library(built, tmp_path):
 
 
 class Scene:
-    """Calls and works, handed to ph_samples_settle; works are (start, end, stream, token or None)."""
+    """Calls and works, handed to ph_samples_settle; works are (start, end, stream, token or
+    None)."""
 
     def __init__(self, library):
         self.library = library
@@ -104,15 +115,27 @@ class Scene:
         self.used += 1
         slot.token = 100 + self.used
         slot.what = self.library.settle_signature(kind, number)
-        slot.ended, slot.failed, slot.wanted, slot.called_ns, slot.returned_ns = ended, failed, wanted, called, returned
+        slot.ended, slot.failed, slot.wanted, slot.called_ns, slot.returned_ns = (
+            ended,
+            failed,
+            wanted,
+            called,
+            returned,
+        )
         return slot.token
 
     def settle(self, works, *, idle=True, shuffle=None):
-        """Settles `works` beside what an earlier call has left; returns the left-over works' starts."""
-        left = [(w.start, w.end, w.stream, w.correlation) for w in self.records.work[: self.records.works]]
+        """Settles `works` beside what an earlier call has left; returns the left-over works'
+        starts."""
+        left = [
+            (w.start, w.end, w.stream, w.correlation)
+            for w in self.records.work[: self.records.works]
+        ]
         known = {e.correlation: e.id for e in self.records.external[: self.records.externals]}
         rows = [(*w[:3], c) for c, w in enumerate(works, start=1 + max([0, *(r[3] for r in left)]))]
-        externals = known | {row[3]: work[3] for row, work in zip(rows, works, strict=True) if work[3] is not None}
+        externals = known | {
+            row[3]: work[3] for row, work in zip(rows, works, strict=True) if work[3] is not None
+        }
         rows += left
         order = list(externals.items())
         if shuffle:
@@ -120,7 +143,16 @@ class Scene:
             shuffle.shuffle(order)
         self.work_array = (Work * (len(rows) + 1))(*[Work(s, e, c, st) for s, e, st, c in rows])
         self.external_array = (External * (len(order) + 1))(*[External(i, c) for c, i in order])
-        self.records = Records(self.work_array, self.external_array, len(rows), len(rows) + 1, len(order), len(order) + 1, 0, 0)
+        self.records = Records(
+            self.work_array,
+            self.external_array,
+            len(rows),
+            len(rows) + 1,
+            len(order),
+            len(order) + 1,
+            0,
+            0,
+        )
         self.library.ph_samples_settle(ctypes.byref(self.records), self.slots, 64, idle)
         return sorted(w.start for w in self.records.work[: self.records.works])
 
@@ -141,8 +173,8 @@ class Scene:
 
 
 def expected_duration(works, all_works):
-    """The rule: durations, and gaps of at most LONGEST_GAP_NS; what overlaps inside of the call counts once, and what its first
-    work overlaps the work ahead in its stream does not count."""
+    """The rule: durations, and gaps of at most LONGEST_GAP_NS; what overlaps inside of the call
+    counts once, and what its first work overlaps the work ahead in its stream does not count."""
     total, end = 0, None
     for start, stop, *_ in sorted(works):
         if end is None:
@@ -158,7 +190,9 @@ def expected_duration(works, all_works):
 def overlapped(works, all_works):
     """The rule: work of other streams ran beside more than a hundredth of the call's span."""
     span = max(w[1] for w in works) - min(w[0] for w in works)
-    beside = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in works for b in all_works if a[2] != b[2])
+    beside = sum(
+        max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in works for b in all_works if a[2] != b[2]
+    )
     return beside * 100 > span
 
 
@@ -177,7 +211,11 @@ def test_random_records_against_the_rules(library, seed):
         by_token[token], number_of[token] = own, number
     works += [(at, at + rng.randrange(1, 500), 20, None) for at in rng.sample(range(1, 600_000), 5)]
     scene.settle(works, shuffle=rng)
-    wanted = {number_of[t]: [expected_duration(own, works)] for t, own in by_token.items() if not overlapped(own, works)}
+    wanted = {
+        number_of[t]: [expected_duration(own, works)]
+        for t, own in by_token.items()
+        if not overlapped(own, works)
+    }
     assert scene.sent() == wanted
     assert wanted, "the scene must leave something to compare"
 
@@ -185,7 +223,9 @@ def test_random_records_against_the_rules(library, seed):
 def test_the_first_sample_goes_only_if_nothing_follows(library):
     scene = Scene(library)
     tokens = [scene.call(0, 1), scene.call(0, 1), scene.call(0, 2)]
-    scene.settle([(1000, 1900, 7, tokens[0]), (3000, 3100, 7, tokens[1]), (5000, 5050, 7, tokens[2])])
+    scene.settle(
+        [(1000, 1900, 7, tokens[0]), (3000, 3100, 7, tokens[1]), (5000, 5050, 7, tokens[2])]
+    )
     assert library.ph_samples_kept() == 1
     assert scene.sent(everything=False) == {1: [100]}
     assert scene.sent(everything=True) == {2: [50]}
@@ -240,7 +280,12 @@ def test_latency_of_idle_streams_and_gaps_of_full_ones(library):
         [
             (5_000, 6_000, 7, first),  # nothing is known of the stream before: no latency
             (504_500, 540_000, 7, idle),  # 4,500 ns after its call
-            (541_200, 600_000, 7, queued),  # issued long before the end of the one ahead: a gap of 1,200 ns
+            (
+                541_200,
+                600_000,
+                7,
+                queued,
+            ),  # issued long before the end of the one ahead: a gap of 1,200 ns
             (600_900, 601_000, 7, late),  # issued 500 ns before that end: neither
         ]
     )
@@ -259,7 +304,9 @@ def test_a_distribution_leaves_outliers_out_of_its_mean_and_repeats(library):
         distribution, mean, median = Distribution(), ctypes.c_uint64(), ctypes.c_uint64()
         for value in values:
             library.ph_distribution_add(ctypes.byref(distribution), ctypes.c_uint64(value))
-        library.ph_distribution_read(ctypes.byref(distribution), ctypes.byref(mean), ctypes.byref(median))
+        library.ph_distribution_read(
+            ctypes.byref(distribution), ctypes.byref(mean), ctypes.byref(median)
+        )
         return distribution.count, mean.value, median.value
 
     assert read([]) == (0, 0, 0)

@@ -1,5 +1,6 @@
-"""Why it exists: what `make` promises a newcomer: short lines, nothing to do the second time, builds that take turns, and a
-notice instead of a broken build."""
+"""Why it exists: what `make` promises a newcomer: short lines, nothing to do the second time,
+builds that take turns, and a notice instead of a broken build."""
+
 import os
 import re
 import subprocess
@@ -12,18 +13,29 @@ SHORT = re.compile(r"^  ([A-Z]+) +(\S+)$", re.M)
 
 
 def command(root, *arguments, **variables):
-    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    words = ["make", "-C", root, *arguments, *(f"{name}={value}" for name, value in variables.items())]
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
+    words = [
+        "make",
+        "-C",
+        root,
+        *arguments,
+        *(f"{name}={value}" for name, value in variables.items()),
+    ]
     return {"args": words, "env": environment, "text": True}
 
 
 def make(root, *arguments, **variables):
-    return subprocess.run(**command(root, *arguments, **variables), capture_output=True, timeout=170, check=False)
+    return subprocess.run(
+        **command(root, *arguments, **variables), capture_output=True, timeout=170, check=False
+    )
 
 
 @pytest.fixture
 def compiler(tmp_path):
-    """A compiler that makes empty files, and a line for each in `compiled`; with a fifo `wait` there, it waits for that."""
+    """A compiler that makes empty files, and a line for each in `compiled`; with a fifo `wait`
+    there, it waits for that."""
     script = tmp_path / "compiler"
     script.write_text(f"""#!/bin/sh
 while [ "$1" != -o ]; do shift; done
@@ -33,14 +45,21 @@ echo "warning: $2 is doubtful" >&2
 echo >"$2"
 """)
     script.chmod(0o755)
-    return {"CC": script, "CXX": "no-such-compiler", "LIB": tmp_path / "lib", "OBJ": tmp_path / "obj"}
+    return {
+        "CC": script,
+        "CXX": "no-such-compiler",
+        "LIB": tmp_path / "lib",
+        "OBJ": tmp_path / "obj",
+    }
 
 
 def test_a_second_build_does_nothing(root, tmp_path):
     where = {"LIB": tmp_path / "lib", "OBJ": tmp_path / "obj", "CXX": "no-such-compiler"}
     first = make(root, "native", **where)
     assert first.returncode == 0, first.stderr
-    assert {"libphantora.so", "phantora-sandbox", "libphantora-flows.so"} <= {path.name for path in (tmp_path / "lib").iterdir()}
+    assert {"libphantora.so", "phantora-sandbox", "libphantora-flows.so"} <= {
+        path.name for path in (tmp_path / "lib").iterdir()
+    }
     assert ("CC", "libintercept/lookup.c") in SHORT.findall(first.stdout)
     second = make(root, "native", **where)
     assert second.returncode == 0
@@ -53,19 +72,36 @@ def test_a_build_prints_a_short_line_for_each_file_and_what_the_compiler_says(ro
     assert {kind for kind, _ in found} == {"CC", "LINK"} and str(compiler["CC"]) not in short.stdout
     assert short.stderr.count("is doubtful") == len(found)
     full = make(root, "native", V=1, **{**compiler, "OBJ": compiler["OBJ"].with_name("other")})
-    assert SHORT.findall(full.stdout) == [] and len(re.findall(rf"^{compiler['CC']} +-", full.stdout, re.M)) == len(found)
+    assert SHORT.findall(full.stdout) == [] and len(
+        re.findall(rf"^{compiler['CC']} +-", full.stdout, re.M)
+    ) == len(found)
 
 
 def test_two_builds_of_one_folder_take_turns(root, compiler, tmp_path):
-    """The first stops at its first file until the second has said that it waits, or has begun to compile."""
+    """The first stops at its first file until the second has said that it waits, or has begun to
+    compile."""
     wait, compiled = tmp_path / "wait", tmp_path / "compiled"
     os.mkfifo(wait)
     with ExitStack() as stack:
-        builds = [stack.enter_context(subprocess.Popen(**command(root, "native", **compiler), stdout=subprocess.PIPE,
-                                                       stderr=subprocess.PIPE))]
+        builds = [
+            stack.enter_context(
+                subprocess.Popen(
+                    **command(root, "native", **compiler),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            )
+        ]
         assert any("CC" in line for line in builds[0].stdout)  # it holds the lock
-        builds.append(stack.enter_context(subprocess.Popen(**command(root, "native", **compiler), stdout=subprocess.DEVNULL,
-                                                           stderr=subprocess.PIPE)))
+        builds.append(
+            stack.enter_context(
+                subprocess.Popen(
+                    **command(root, "native", **compiler),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                )
+            )
+        )
         said = builds[1].stderr.readline()
         with wait.open("w") as gate:
             wait.unlink()
@@ -78,10 +114,14 @@ def test_two_builds_of_one_folder_take_turns(root, compiler, tmp_path):
     assert len(files) == len(set(files)) > 100
 
 
-@pytest.mark.parametrize("variables, reason", [
-    ({"CXX": "no-such-compiler"}, "no C++ compiler: no-such-compiler was not found"),
-    ({"TORCH_PYTHON": "no-such-python"}, "no torch in the environment of no-such-python"),
-], ids=["compiler", "torch"])
+@pytest.mark.parametrize(
+    "variables, reason",
+    [
+        ({"CXX": "no-such-compiler"}, "no C++ compiler: no-such-compiler was not found"),
+        ({"TORCH_PYTHON": "no-such-python"}, "no torch in the environment of no-such-python"),
+    ],
+    ids=["compiler", "torch"],
+)
 def test_the_values_library_is_left_out_with_a_notice(root, tmp_path, variables, reason):
     done = make(root, "values", LIB=tmp_path / "lib", OBJ=tmp_path / "obj", **variables)
     assert done.returncode == 0
@@ -99,8 +139,12 @@ def test_a_python_that_is_too_old_is_named(root, tmp_path):
 
 
 def test_the_values_library_is_compiled_against_this_torch(root, tmp_path):
-    found = subprocess.run([sys.executable, root / "libintercept/values/find_torch.py"], capture_output=True, text=True,
-                           check=True)
+    found = subprocess.run(
+        [sys.executable, root / "libintercept/values/find_torch.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     import torch
 
     assert torch.__version__ in found.stdout

@@ -1,9 +1,11 @@
-"""The flow model as its definition says, as naively as possible: what the flow simulator is tested against.
+"""The flow model as its definition says, as naively as possible: what the flow simulator is tested
+against.
 
-Why it exists: an oracle must be obviously right. All flows are known from the start; time is continuous and exact (fractions,
-or decimals of 50 digits where schedules are long and fractions would grow without bound); at every event all rates are
-computed anew from nothing by progressive filling; nothing is remembered, nothing rolled back. It shares with the simulator
-the definition of a completion (`to_ns`), and no code.
+Why it exists: an oracle must be obviously right. All flows are known from the start; time is
+continuous and exact (fractions, or decimals of 50 digits where schedules are long and fractions
+would grow without bound); at every event all rates are computed anew from nothing by progressive
+filling; nothing is remembered, nothing rolled back. It shares with the simulator the definition of
+a completion (`to_ns`), and no code.
 """
 
 from collections import defaultdict
@@ -33,8 +35,12 @@ class Change:
 
 
 def max_min_rates(flows: dict, capacities: dict) -> dict:
-    """Textbook progressive filling: repeatedly fix the flows that the tightest link or cap stops; count everything afresh."""
-    members = {link: [(i, f.count * f.links.count(link)) for i, f in flows.items() if link in f.links] for link in capacities}
+    """Textbook progressive filling: repeatedly fix the flows that the tightest link or cap stops;
+    count everything afresh."""
+    members = {
+        link: [(i, f.count * f.links.count(link)) for i, f in flows.items() if link in f.links]
+        for link in capacities
+    }
     rates: dict = {}
     while len(rates) < len(flows):
         stops = {i: f.cap for i, f in flows.items() if i not in rates and f.cap is not None}
@@ -49,8 +55,11 @@ def max_min_rates(flows: dict, capacities: dict) -> dict:
     return rates
 
 
-def completions(capacities: dict, specs: Sequence[Spec], changes: Sequence[Change] = (), exact: bool = True) -> list:
-    """Exact completion time (ns, Fraction or Decimal) of each flow; `exact=False`: decimals of 50 digits."""
+def completions(
+    capacities: dict, specs: Sequence[Spec], changes: Sequence[Change] = (), exact: bool = True
+) -> list:
+    """Exact completion time (ns, Fraction or Decimal) of each flow; `exact=False`: decimals of 50
+    digits."""
     with localcontext() as context:
         context.prec = 50
         return _simulate(Fraction if exact else Decimal, capacities, specs, changes)
@@ -58,7 +67,10 @@ def completions(capacities: dict, specs: Sequence[Spec], changes: Sequence[Chang
 
 def _simulate(number, capacities, specs, changes) -> list:
     capacities = {link: number(value) for link, value in capacities.items()}
-    specs = [Spec(s.start, s.links, s.size, None if s.cap is None else number(s.cap), s.count) for s in specs]
+    specs = [
+        Spec(s.start, s.links, s.size, None if s.cap is None else number(s.cap), s.count)
+        for s in specs
+    ]
     done: list = [None] * len(specs)
     left: dict = {}
     waiting = sorted(range(len(specs)), key=lambda i: specs[i].start)
@@ -91,16 +103,20 @@ def _simulate(number, capacities, specs, changes) -> list:
         for i in left:
             for link in specs[i].links:
                 used[link] = True
-        rates = max_min_rates({i: specs[i] for i in left}, {link: c for link, c in capacities.items() if used[link]})
+        rates = max_min_rates(
+            {i: specs[i] for i in left}, {link: c for link, c in capacities.items() if used[link]}
+        )
     return done
 
 
 def to_ns(exact) -> int:
-    """The definition of a reported completion: rounded up, an excess of up to 2^-12 ns over a whole nanosecond not counted."""
+    """The definition of a reported completion: rounded up, an excess of up to 2^-12 ns over a whole
+    nanosecond not counted."""
     return ceil(Fraction(exact) - SLACK)
 
 
 def near_rounding_edge(exact, width=Fraction(1, 1 << 15)) -> bool:
-    """Is the end so close to where `to_ns` steps that float arithmetic may fall on either side? (1 in 16,000 ends.)"""
+    """Is the end so close to where `to_ns` steps that float arithmetic may fall on either side? (1
+    in 16,000 ends.)"""
     edge = Fraction(exact) - SLACK
     return min(edge - floor(edge), ceil(edge) - edge) < width

@@ -1,4 +1,6 @@
-"""Why it exists: plans against arithmetic, against NCCL's own tables, and against collectives measured on real GPUs."""
+"""Why it exists: plans against arithmetic, against NCCL's own tables, and against collectives
+measured on real GPUs."""
+
 import json
 import math
 import re
@@ -30,9 +32,18 @@ def model_of(name, nodes=1, gpus=8):
 def together_ns(model, *plans, capacities=None):
     """End of each plan when all start at 0."""
     flows = FlowSimulator(capacities or model.topology.capacities)
-    handles = [[flows.add(plan.before_ns, flow.links, flow.size_bytes, flow.rate_cap)
-                for flow in plan.flows for _ in range(flow.count)] for plan in plans]
-    return [max(map(flows.completion_ns, part), default=plan.before_ns) + plan.after_ns for plan, part in zip(plans, handles)]
+    handles = [
+        [
+            flows.add(plan.before_ns, flow.links, flow.size_bytes, flow.rate_cap)
+            for flow in plan.flows
+            for _ in range(flow.count)
+        ]
+        for plan in plans
+    ]
+    return [
+        max(map(flows.completion_ns, part), default=plan.before_ns) + plan.after_ns
+        for plan, part in zip(plans, handles)
+    ]
 
 
 def alone_ns(model, plan):
@@ -41,8 +52,14 @@ def alone_ns(model, plan):
 
 def bus_bandwidth(kind, ranks, total, ns):
     """Bytes per ns as nccl-tests defines it (doc/PERFORMANCE.md of that project)."""
-    factor = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": (ranks - 1) / ranks, "reduce_scatter": (ranks - 1) / ranks,
-              "all_to_all": (ranks - 1) / ranks, "broadcast": 1, "reduce": 1}[kind]
+    factor = {
+        "all_reduce": 2 * (ranks - 1) / ranks,
+        "all_gather": (ranks - 1) / ranks,
+        "reduce_scatter": (ranks - 1) / ranks,
+        "all_to_all": (ranks - 1) / ranks,
+        "broadcast": 1,
+        "reduce": 1,
+    }[kind]
     return total / ns * factor
 
 
@@ -52,10 +69,10 @@ def plan_total(model, kind, gpus, total):
     return model.plan(KINDS.index(kind), gpus, total // len(gpus) if divided else total)
 
 
-# ---- the choice -----------------------------------------------------------------------------------------------------
+# ---- the choice ----
 
-# What NCCL 2.28.9 printed (NCCL_DEBUG_SUBSYS=TUNING) on an 8 x H200 server, NVLS off: latency in us / bandwidth in GB/s for
-# LL, LL128 and Simple.
+# What NCCL 2.28.9 printed (NCCL_DEBUG_SUBSYS=TUNING) on an 8 x H200 server, NVLS off: latency in us
+# / bandwidth in GB/s for LL, LL128 and Simple.
 PRINTED = {
     (2, "broadcast", "ring"): "7.2/ 141.0 | 15.9/ 331.2 | 11.8/ 360.0",
     (8, "broadcast", "ring"): "7.2/ 141.0 | 15.9/ 331.2 | 11.8/ 360.0",
@@ -80,16 +97,26 @@ PRINTED = {
 @pytest.mark.parametrize(("ranks", "kind", "algorithm"), PRINTED)
 def test_the_cost_formula_is_nccls(ranks, kind, algorithm):
     tuner = Tuner(load_gpu("h200").nccl.constants, ranks, 1, 1, 370.8, 0.0)
-    assert (tuner.search.channels, tuner.search.speed, tuner.search.running, tuner.pair_channels) == (12, 30.0, 24, 32)
+    assert (
+        tuner.search.channels,
+        tuner.search.speed,
+        tuner.search.running,
+        tuner.pair_channels,
+    ) == (12, 30.0, 24, 32)
     for protocol, text in enumerate(PRINTED[ranks, kind, algorithm].split("|")):
         latency, bandwidth = map(float, text.split("/"))
         assert tuner._latency(kind, algorithm, protocol) == pytest.approx(latency, abs=0.051)
-        assert tuner._algorithm_bandwidth(kind, algorithm, protocol) == pytest.approx(bandwidth, abs=0.051)
+        assert tuner._algorithm_bandwidth(kind, algorithm, protocol) == pytest.approx(
+            bandwidth, abs=0.051
+        )
 
 
 def test_protocols_by_size_inside_a_server():
     model = model_of("h200-1x8")
-    chosen = [plan_total(model, "all_reduce", range(8), 1 << power).protocol for power in (10, 20, 22, 24, 26, 28)]
+    chosen = [
+        plan_total(model, "all_reduce", range(8), 1 << power).protocol
+        for power in (10, 20, 22, 24, 26, 28)
+    ]
     assert chosen == ["LL", "LL", "LL128", "LL128", "Simple", "Simple"]
     assert plan_total(model, "all_reduce", range(8), 1 << 28).channels == 24
     assert plan_total(model, "all_reduce", range(8), 1 << 10).channels == 1
@@ -108,7 +135,9 @@ def test_pat_is_for_one_gpu_per_node_only():
         assert plan_total(model, kind, range(128), 1 << 18).algorithm == "ring"
         one_each = plan_total(model, kind, range(0, 128, 8), 1 << 18)
         assert one_each.algorithm == "pat"
-        assert sum(flow.size_bytes for flow in one_each.flows) == 16 * 15 * (1 << 18) // 16  # all shards but one each
+        assert (
+            sum(flow.size_bytes for flow in one_each.flows) == 16 * 15 * (1 << 18) // 16
+        )  # all shards but one each
     assert plan_total(model, "all_reduce", range(0, 128, 8), 1 << 18).algorithm == "tree"
 
 
@@ -121,11 +150,14 @@ def test_nvls_only_where_the_cluster_turns_it_on(tmp_path):
     size = 1 << 30
     assert plan_total(on, "all_reduce", range(8), size).algorithm == "nvls"
     assert plan_total(off, "all_reduce", range(8), size).algorithm == "ring"
-    bus = bus_bandwidth("all_reduce", 8, size, alone_ns(on, plan_total(on, "all_reduce", range(8), size)))
+    bus = bus_bandwidth(
+        "all_reduce", 8, size, alone_ns(on, plan_total(on, "all_reduce", range(8), size))
+    )
     assert 440 < bus < 500  # published for HGX H100: about 480 GB/s
 
 
-# ---- the plan -------------------------------------------------------------------------------------------------------
+# ---- the plan ----
+
 
 def test_a_ring_carries_what_the_algorithm_says():
     model = model_of("h200-1x8")
@@ -135,7 +167,9 @@ def test_a_ring_carries_what_the_algorithm_says():
     names = [[model.topology.link_names[link] for link in flow.links] for flow in plan.flows]
     assert ["node-0/gpu-7 -> node-0/nvswitch", "node-0/nvswitch -> node-0/gpu-0"] in names
     for kind, total in (("all_gather", 7 / 8), ("reduce_scatter", 7 / 8)):
-        assert {flow.size_bytes for flow in plan_total(model, kind, range(8), 1 << 28).flows} == {int(total * (1 << 28))}
+        assert {flow.size_bytes for flow in plan_total(model, kind, range(8), 1 << 28).flows} == {
+            int(total * (1 << 28))
+        }
     chain = plan_total(model, "broadcast", range(8), 1 << 28)
     assert len(chain.flows) == 7 and {flow.size_bytes for flow in chain.flows} == {1 << 28}
 
@@ -143,7 +177,9 @@ def test_a_ring_carries_what_the_algorithm_says():
 def test_protocols_cost_wire():
     model = model_of("h200-1x8")
     ll = plan_total(model, "all_gather", range(8), 1 << 20)
-    assert ll.protocol == "LL" and {flow.size_bytes for flow in ll.flows} == {2 * 7 * (1 << 20) // 8}
+    assert ll.protocol == "LL" and {flow.size_bytes for flow in ll.flows} == {
+        2 * 7 * (1 << 20) // 8
+    }
 
 
 def test_rings_cross_nodes_once_per_nic():
@@ -152,17 +188,34 @@ def test_rings_cross_nodes_once_per_nic():
     size = 1 << 30
     plan = plan_total(model, "all_reduce", range(16), size)
     wire = 2 * 15 * size // 16
-    crossing = [flow for flow in plan.flows if any("rail" in model.topology.link_names[link] for link in flow.links)]
+    crossing = [
+        flow
+        for flow in plan.flows
+        if any("rail" in model.topology.link_names[link] for link in flow.links)
+    ]
     assert len(crossing) == 16 and {flow.size_bytes for flow in crossing} == {wire // 8}
     inside = [flow for flow in plan.flows if flow not in crossing]
     assert len(inside) == 16 and {flow.size_bytes for flow in inside} == {wire * 7 // 8}
-    rails = [next(name for name in map(model.topology.link_names.__getitem__, flow.links) if name.startswith("rail"))
-             for flow in crossing]
+    rails = [
+        next(
+            name
+            for name in map(model.topology.link_names.__getitem__, flow.links)
+            if name.startswith("rail")
+        )
+        for flow in crossing
+    ]
     assert len(set(rails)) == 16
 
 
-@pytest.mark.parametrize(("nodes", "gpus", "members"), [(2, 8, range(16)), (4, 8, range(0, 32, 8)), (3, 4, [0, 1, 4, 5, 8, 9]),
-                                                         (3, 8, [0, 1, 2, 9, 16, 23])])
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "members"),
+    [
+        (2, 8, range(16)),
+        (4, 8, range(0, 32, 8)),
+        (3, 4, [0, 1, 4, 5, 8, 9]),
+        (3, 8, [0, 1, 2, 9, 16, 23]),
+    ],
+)
 def test_rings_are_rings_and_trees_are_trees(nodes, gpus, members):
     model = model_of("h200-rail", nodes, gpus)
     layout = Layout.of(model.topology, tuple(members))
@@ -175,12 +228,15 @@ def test_rings_are_rings_and_trees_are_trees(nodes, gpus, members):
     up = {gpu: 0.0 for gpu in members}
     for (child, _, _), share in layout.tree_edges().items():
         up[child] += share
-    assert math.isclose(sum(up.values()), len(list(members)) - 1)  # every rank but the root has a parent, per channel
+    assert math.isclose(
+        sum(up.values()), len(list(members)) - 1
+    )  # every rank but the root has a parent, per channel
 
 
 @given(st.integers(1, 200))
 def test_double_trees(size):
-    """Both are trees, of logarithmic depth, with at most two children, and no node has children in both (even sizes)."""
+    """Both are trees, of logarithmic depth, with at most two children, and no node has children in
+    both (even sizes)."""
     trees = double_tree(size)
     assert trees[0] == binary_tree(size)
     for parents in trees:
@@ -192,7 +248,10 @@ def test_double_trees(size):
             assert depth <= size.bit_length() + 1
         assert all(parents.count(number) <= 2 for number in range(size))
     if size % 2 == 0:
-        assert not ({p for p in trees[0] if p is not None and p != 0} & {p for p in trees[1] if p not in (None, size - 1)})
+        assert not (
+            {p for p in trees[0] if p is not None and p != 0}
+            & {p for p in trees[1] if p not in (None, size - 1)}
+        )
 
 
 @settings(max_examples=200, deadline=None)
@@ -222,7 +281,13 @@ def test_more_bytes_never_take_less_of_the_same_algorithm():
 
 def test_refusals():
     model = model_of("h200-1x8")
-    for arguments in ((8, [0, 1], 1), (10, [0], 1), (0, [0, 1], -1), (3, [0, 1], 1, 9, 2), (0, [0, 0], 4)):
+    for arguments in (
+        (8, [0, 1], 1),
+        (10, [0], 1),
+        (0, [0, 1], -1),
+        (3, [0, 1], 1, 9, 2),
+        (0, [0, 0], 4),
+    ):
         with pytest.raises(ValueError):
             model.plan(*arguments)
     with pytest.raises(ValueError):
@@ -236,22 +301,34 @@ def test_one_rank_costs_a_launch_and_a_copy():
     assert large.after_ns == pytest.approx(2e6, rel=1e-6)  # read and written once at 4.8 TB/s
 
 
-# ---- grouped sends and receives ----------------------------------------------------------------------------------------
+# ---- grouped sends and receives ----
+
 
 def test_channels_of_a_message():
-    """NCCL 2.28.9: LL up to 512 KiB in parts of at least 8 KiB; then Simple, doubled while a part exceeds 16 MiB."""
+    """NCCL 2.28.9: LL up to 512 KiB in parts of at least 8 KiB; then Simple, doubled while a part
+    exceeds 16 MiB."""
     constants = load_gpu("h200").nccl.constants
     two, eight = Tuner(constants, 2, 1, 1, 370.8, 0.0), Tuner(constants, 8, 1, 1, 370.8, 0.0)
     choices = map(two.choose_pair, (1 << 10, 1 << 16, 1 << 19, 1 << 20, 1 << 28, 1 << 30))
     seen = [(PROTOCOL_NAMES[choice.protocol], choice.channels) for choice in choices]
-    assert seen == [("LL", 1), ("LL", 8), ("LL", 16), ("Simple", 16), ("Simple", 16), ("Simple", 32)]
+    assert seen == [
+        ("LL", 1),
+        ("LL", 8),
+        ("LL", 16),
+        ("Simple", 16),
+        ("Simple", 16),
+        ("Simple", 32),
+    ]
     assert [eight.choose_pair(1 << power).channels for power in (16, 26, 28, 30)] == [4, 4, 16, 32]
 
 
 def test_pairs_to_several_peers_share_the_gpu():
     model = model_of("h200-1x8")
     size = 1 << 28
-    one, many = model.plan_pairs([(0, 1, size)]), model.plan_pairs([(0, peer, size) for peer in range(1, 8)])
+    one, many = (
+        model.plan_pairs([(0, 1, size)]),
+        model.plan_pairs([(0, peer, size) for peer in range(1, 8)]),
+    )
     assert alone_ns(model, many) > 6 * alone_ns(model, one) * 0.8
     nothing = model.plan_pairs([])
     assert (nothing.flows, nothing.before_ns, nothing.after_ns) == ((), 0, 0)
@@ -260,32 +337,46 @@ def test_pairs_to_several_peers_share_the_gpu():
 
 
 def test_a_slow_nic_holds_up_the_whole_ring(tmp_path):
-    """One link at 50 %: every ring over it is half as fast, and an eighth of the data passes that ring."""
+    """One link at 50 %: every ring over it is half as fast, and an eighth of the data passes that
+    ring."""
     model = model_of("h200-rail", 2)
     plan = plan_total(model, "all_reduce", range(16), 1 << 30)
     slow = dict(model.topology.capacities)
     slow[model.topology.link_id("node-0/nic-3", "rail-3")] /= 2
     usual, held = alone_ns(model, plan), together_ns(model, plan, capacities=slow)[0]
     crossing = 2 * 15 / 16 * (1 << 30) / 8
-    assert held - plan.before_ns - plan.after_ns == pytest.approx(crossing / (50 * 0.97 / 2), rel=1e-6)
-    assert usual - plan.before_ns - plan.after_ns == pytest.approx(8 * crossing / 367, rel=0.01)  # NVLink's limit
+    assert held - plan.before_ns - plan.after_ns == pytest.approx(
+        crossing / (50 * 0.97 / 2), rel=1e-6
+    )
+    assert usual - plan.before_ns - plan.after_ns == pytest.approx(
+        8 * crossing / 367, rel=0.01
+    )  # NVLink's limit
 
 
-@pytest.mark.parametrize(("cluster", "nodes", "published"), [("h100-rail", 2, 47), ("h100-rail", 4, 47), ("a100-rail", 2, 23.9)])
+@pytest.mark.parametrize(
+    ("cluster", "nodes", "published"),
+    [("h100-rail", 2, 47), ("h100-rail", 4, 47), ("a100-rail", 2, 23.9)],
+)
 def test_published_rates_per_nic(cluster, nodes, published):
-    """Rings of 8 GB: 46-48 GB/s per 400 Gbit/s NIC (NVIDIA/nccl-tests issue 290); 23.4-24.4 per 200 Gbit/s NIC (issue 252)."""
+    """Rings of 8 GB: 46-48 GB/s per 400 Gbit/s NIC (NVIDIA/nccl-tests issue 290); 23.4-24.4 per 200
+    Gbit/s NIC (issue 252)."""
     model, ranks = model_of(cluster, nodes), 8 * nodes
     plan = plan_total(model, "all_reduce", range(ranks), 1 << 33)
     assert plan.algorithm == "ring"
-    assert bus_bandwidth("all_reduce", ranks, 1 << 33, alone_ns(model, plan)) / 8 == pytest.approx(published, rel=0.04)
+    assert bus_bandwidth("all_reduce", ranks, 1 << 33, alone_ns(model, plan)) / 8 == pytest.approx(
+        published, rel=0.04
+    )
 
 
 def test_two_groups_over_one_oversubscribed_uplink():
-    """Rings of two pairs of nodes, each across the spines of a 2:1 fat tree with 4 nodes per leaf: alone, ECMP leaves room;
-    16 NICs at once into 8 spine links of 100 GB/s nominal need as long as the fullest link."""
+    """Rings of two pairs of nodes, each across the spines of a 2:1 fat tree with 4 nodes per leaf:
+    alone, ECMP leaves room; 16 NICs at once into 8 spine links of 100 GB/s nominal need as long as
+    the fullest link."""
     model = model_of("h200-fat-tree", 8)
     size = 1 << 30
-    groups = [[*range(8 * node, 8 * node + 8), *range(8 * node + 32, 8 * node + 40)] for node in range(4)]
+    groups = [
+        [*range(8 * node, 8 * node + 8), *range(8 * node + 32, 8 * node + 40)] for node in range(4)
+    ]
     plans = [plan_total(model, "all_gather", group, size) for group in groups]
     loads = {}
     for plan in plans:
@@ -301,7 +392,7 @@ def test_two_groups_over_one_oversubscribed_uplink():
     assert "spine" in topology.link_names[fullest] and max(ends) > 1.3 * max(alone)
 
 
-# ---- measured -------------------------------------------------------------------------------------------------------
+# ---- measured ----
 
 sys.path.insert(0, str(ROOT / "bench" / "nccl"))
 import fit as bench  # noqa: E402
@@ -318,25 +409,42 @@ def quantile(values, share):
 
 
 def test_collectives_take_what_they_took_on_h200s(measured):
-    """Median error at most 5 %, 95th percentile at most 15 %, over 2, 4 and 8 GPUs and 1 KB to 1 GB."""
+    """Median error at most 5 %, 95th percentile at most 15 %, over 2, 4 and 8 GPUs and 1 KB to 1
+    GB."""
     errors = [abs(error) for error in bench.errors(measured, model_of("h200-1x8"))]
     assert len(errors) == 198
     assert quantile(errors, 0.5) <= 0.05 and quantile(errors, 0.95) <= 0.15
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv"])
+@pytest.mark.parametrize(
+    "kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv"]
+)
 def test_no_operation_hides_behind_the_others(measured, kind):
-    errors = [abs(error) for error in bench.errors([row for row in measured if row.op == kind], model_of("h200-1x8"))]
+    errors = [
+        abs(error)
+        for error in bench.errors([row for row in measured if row.op == kind], model_of("h200-1x8"))
+    ]
     assert quantile(errors, 0.5) <= 0.06 and quantile(errors, 0.95) <= 0.16
 
 
 def test_two_collectives_at_once_share_nvlink():
-    """An all-gather and a reduce-scatter of 256 MB on 8 H200s took 1,380 us at once, 729 and 721 us alone."""
-    rows = [json.loads(line) for line in (ROOT / "bench/nccl/data/forced_and_odd.jsonl").read_text().splitlines()]
+    """An all-gather and a reduce-scatter of 256 MB on 8 H200s took 1,380 us at once, 729 and 721 us
+    alone."""
+    rows = [
+        json.loads(line)
+        for line in (ROOT / "bench/nccl/data/forced_and_odd.jsonl").read_text().splitlines()
+    ]
     model = model_of("h200-1x8")
     for ranks in (4, 8):
-        took = next(row["us"] for row in rows if (row["op"], row["world"], row["bytes"]) == ("overlap", ranks, 1 << 28))
-        plans = [plan_total(model, kind, range(ranks), 1 << 28) for kind in ("all_gather", "reduce_scatter")]
+        took = next(
+            row["us"]
+            for row in rows
+            if (row["op"], row["world"], row["bytes"]) == ("overlap", ranks, 1 << 28)
+        )
+        plans = [
+            plan_total(model, kind, range(ranks), 1 << 28)
+            for kind in ("all_gather", "reduce_scatter")
+        ]
         assert max(together_ns(model, *plans)) / 1000 == pytest.approx(took, rel=0.10)
 
 
@@ -350,4 +458,8 @@ def test_the_shipped_constants_are_the_fitted_ones(measured):
 
 
 def test_steps():
-    assert (steps_of("all_reduce", 8), steps_of("all_gather", 8), steps_of("broadcast", 8)) == (14, 7, 8)
+    assert (steps_of("all_reduce", 8), steps_of("all_gather", 8), steps_of("broadcast", 8)) == (
+        14,
+        7,
+        8,
+    )

@@ -1,4 +1,6 @@
-"""Compute beside communication: the interval arithmetic against a fluid taken one nanosecond at a time, and in the graph."""
+"""Compute beside communication: the interval arithmetic against a fluid taken one nanosecond at a
+time, and in the graph."""
+
 from fractions import Fraction
 
 import pytest
@@ -12,7 +14,8 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=6)
 
 
 def fluid(spans, begin, work, drag):
-    """Nanosecond by nanosecond: a whole one alone, work / (work + drag) of one beside communication."""
+    """Nanosecond by nanosecond: a whole one alone, work / (work + drag) of one beside
+    communication."""
     left, now = Fraction(work), begin
     while left > 0:
         beside = any(start <= now < start + length for start, length in spans)
@@ -81,9 +84,22 @@ def with_entry(name, value):
     return type("Gpu", (), {"model": "x", "multiprocessors": gpu.multiprocessors, "tables": tables})
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("gemm", None), ("memory", 0.05), ("collective", "-5%"), ("held", None), ("held", -1), ("held", "24"), ("held", 132),
-    ("tile_start", 0.5), ("tile_rate", "0%"), ("throttle", "120%"), ("throttle", True)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gemm", None),
+        ("memory", 0.05),
+        ("collective", "-5%"),
+        ("held", None),
+        ("held", -1),
+        ("held", "24"),
+        ("held", 132),
+        ("tile_start", 0.5),
+        ("tile_rate", "0%"),
+        ("throttle", "120%"),
+        ("throttle", True),
+    ],
+)
 def test_a_value_that_is_missing_or_cannot_be_is_named(name, value):
     with pytest.raises(ConfigError, match=f"contention.{name}"):
         Contention.of(with_entry(name, value))
@@ -95,8 +111,8 @@ def test_a_table_that_is_missing_is_named():
 
 
 def worked_through(tiles, multiprocessors, left):
-    """Wave by wave: every resident block takes its own first tile, then whatever is next; blocks that found no room come when
-    all others have left, each with its own first tile."""
+    """Wave by wave: every resident block takes its own first tile, then whatever is next; blocks
+    that found no room come when all others have left, each with its own first tile."""
     blocks = min(tiles, multiprocessors)
     resident = min(blocks, left)
     shared = tiles - blocks
@@ -113,7 +129,9 @@ def worked_through(tiles, multiprocessors, left):
 
 @given(st.integers(1, 3000), st.integers(2, 150), st.data())
 def test_waves_are_what_blocks_work_through_one_by_one(tiles, multiprocessors, data):
-    left = data.draw(st.integers((multiprocessors + 1) // 2, multiprocessors))  # NCCL leaves more than half
+    left = data.draw(
+        st.integers((multiprocessors + 1) // 2, multiprocessors)
+    )  # NCCL leaves more than half
     alone, beside = waves(tiles, multiprocessors, left)
     assert alone == worked_through(tiles, multiprocessors, multiprocessors)
     assert beside == worked_through(tiles, multiprocessors, left)
@@ -128,10 +146,16 @@ def test_a_product_is_never_faster_beside_communication_nor_beyond_its_waves(alo
 
 
 def test_products_of_real_steps_are_met_within_a_tenth():
-    """us alone and covered by a collective of 8 H200s, medians of traces/8b-fsdp-4k and 1b-ddp-4k-mbs4 (calibration)."""
+    """us alone and covered by a collective of 8 H200s, medians of traces/8b-fsdp-4k and
+    1b-ddp-4k-mbs4 (calibration)."""
     model, peak = Contention.of(load_gpu("h200")), 989.4e3 / 132
-    for m, n, k, alone_us, covered_us in ((4096, 4096, 4096, 172.7, 249.4), (1024, 4096, 4096, 57.2, 90.2),
-                                          (14336, 4096, 4096, 588.4, 782.6), (4096, 14336, 4096, 769.5, 783.8),
-                                          (4096, 4096, 14336, 741.3, 886.0), (2048, 2048, 16384, 180.2, 352.3)):
+    for m, n, k, alone_us, covered_us in (
+        (4096, 4096, 4096, 172.7, 249.4),
+        (1024, 4096, 4096, 57.2, 90.2),
+        (14336, 4096, 4096, 588.4, 782.6),
+        (4096, 14336, 4096, 769.5, 783.8),
+        (4096, 4096, 14336, 741.3, 886.0),
+        (2048, 2048, 16384, 180.2, 352.3),
+    ):
         predicted_us = model.product_ns(alone_us * 1e3, tiles_of(m, n), k, peak, 132) / 1e3
         assert abs(predicted_us / covered_us - 1) < 0.1, (m, n, k)

@@ -1,4 +1,5 @@
-"""The flow simulator's face: edge cases, rollback that stays local, forgetting, statistics, and that the checks can fail."""
+"""The flow simulator's face: edge cases, rollback that stays local, forgetting, statistics, and
+that the checks can fail."""
 
 import random
 
@@ -13,7 +14,8 @@ from phantora_ns.sim.flows import FlowSimulator
 
 
 class ThinEngine(NativeEngine):
-    """Keeps so few log entries that history is always being thinned: rollbacks start from points far back."""
+    """Keeps so few log entries that history is always being thinned: rollbacks start from points
+    far back."""
 
     def __init__(self, capacities):
         super().__init__(capacities, budget=20)
@@ -28,8 +30,12 @@ def test_edge_cases_complete_as_defined(engine):
     simulator = FlowSimulator({"a": 10, "b": 4.0}, engine=engine)
     assert simulator.completion_ns(simulator.add(5, ["a"], 0)) == 5
     assert simulator.completion_ns(simulator.add(5, [], 100)) == 5
-    assert simulator.completion_ns(simulator.add(5, [], 100, rate_cap=8)) == 18  # 12.5 ns, rounded up
-    assert simulator.completion_ns(simulator.add(100, ["a", "a"], 50)) == 110  # each byte crosses the link twice
+    assert (
+        simulator.completion_ns(simulator.add(5, [], 100, rate_cap=8)) == 18
+    )  # 12.5 ns, rounded up
+    assert (
+        simulator.completion_ns(simulator.add(100, ["a", "a"], 50)) == 110
+    )  # each byte crosses the link twice
     assert simulator.completion_ns(simulator.add(200, ["a"], 50, rate_cap=1)) == 250
     assert simulator.completion_ns(simulator.add(300, ["a", "b"], 40, count=2)) == 320
     assert simulator.completion_ns(simulator.add(-50, ["b"], 1)) == -49
@@ -101,15 +107,21 @@ def test_changed_tells_each_move_once_and_only_of_reported_flows(engine):
     assert simulator.changed() == {}
     assert simulator.completion_ns(second) == 210
     simulator.add(205, ["a"], 25)
-    assert simulator.changed() == {first: 213, second: 213}  # 25 bytes left of each and of the new one: 7.5 ns more
+    assert simulator.changed() == {
+        first: 213,
+        second: 213,
+    }  # 25 bytes left of each and of the new one: 7.5 ns more
 
 
 @every_engine
 def test_a_late_flow_leaves_components_it_never_touches_alone(engine):
-    """What runs again is counted in events: 1 of the late flow's own, not the thousands of its neighbours."""
+    """What runs again is counted in events: 1 of the late flow's own, not the thousands of its
+    neighbours."""
     simulator = FlowSimulator({f"l{i}": 10 for i in range(4)}, engine=engine)
     rng = random.Random(5)
-    busy = [simulator.add(rng.randrange(1_000_000), [f"l{rng.randrange(3)}"], 5000) for _ in range(3000)]
+    busy = [
+        simulator.add(rng.randrange(1_000_000), [f"l{rng.randrange(3)}"], 5000) for _ in range(3000)
+    ]
     before = {flow: simulator.completion_ns(flow) for flow in busy}
     events = simulator.events
     assert simulator.completion_ns(simulator.add(10, ["l3"], 500)) == 60
@@ -118,7 +130,9 @@ def test_a_late_flow_leaves_components_it_never_touches_alone(engine):
     assert simulator.completion_ns(touched) > 999_000
     assert simulator.rollbacks == 1 and simulator.events < events + 2000
     assert simulator.changed().keys() <= set(busy)
-    assert all(simulator.completion_ns(flow) == before[flow] for flow in busy if before[flow] < 999_000)
+    assert all(
+        simulator.completion_ns(flow) == before[flow] for flow in busy if before[flow] < 999_000
+    )
 
 
 @every_engine
@@ -126,15 +140,22 @@ def test_commit_refuses_the_past_and_keeps_the_handles_answers(engine):
     simulator = FlowSimulator({"a": 10}, engine=engine)
     flows = [simulator.add(time, ["a"], 90) for time in range(0, 10_000, 10)]
     simulator.commit(9_000)
-    for refused in (lambda: simulator.add(8_999, ["a"], 1), lambda: simulator.set_capacity(8_999, "a", 1)):
+    for refused in (
+        lambda: simulator.add(8_999, ["a"], 1),
+        lambda: simulator.set_capacity(8_999, "a", 1),
+    ):
         with pytest.raises(ValueError, match="committed"):
             refused()
     with pytest.raises(ValueError, match="committed"):
         simulator.add(8_999, [], 0)
     simulator.commit(100)  # earlier than before: nothing
     late = simulator.add(9_000, ["a"], 10)
-    assert [simulator.completion_ns(flow) for flow in flows[:900]] == [time + 9 for time in range(0, 9_000, 10)]
-    assert simulator.completion_ns(flows[900]) == 9_011 - 1  # shares from 9,000 on: 20 bytes by 9,002, 80 more by 9,010
+    assert [simulator.completion_ns(flow) for flow in flows[:900]] == [
+        time + 9 for time in range(0, 9_000, 10)
+    ]
+    assert (
+        simulator.completion_ns(flows[900]) == 9_011 - 1
+    )  # shares from 9,000 on: 20 bytes by 9,002, 80 more by 9,010
     assert simulator.completion_ns(late) == 9_002
     simulator.check()
 
@@ -153,7 +174,8 @@ def test_a_moved_completion_is_told_even_after_its_commit(engine):
 
 @every_engine
 def test_history_stays_flat_under_steady_commits(engine):
-    """20,000 steps of collectives, late flows, long-lived flows and changes of capacity: what is retained does not grow."""
+    """20,000 steps of collectives, late flows, long-lived flows and changes of capacity: what is
+    retained does not grow."""
     simulator = FlowSimulator({link: 10 for link in range(6)}, engine=engine)
     rng = random.Random(3)
     retained = []
@@ -204,14 +226,19 @@ def test_filling_a_component_alone_gives_the_bits_of_filling_the_network():
         assert fair_rates(shuffled, capacities.__getitem__) == alone
 
 
-# ---- the checks can fail ----------------------------------------------------------------------------------------------
+# ---- the checks can fail ----
 
 
 def busy_simulator():
     simulator = FlowSimulator({"a": 10, "b": 7}, engine=PythonEngine)
     rng = random.Random(1)
     for _ in range(40):
-        simulator.add(rng.randrange(500), rng.choice([["a"], ["b"], ["a", "b"]]), rng.randrange(1, 400), rng.choice([None, 2]))
+        simulator.add(
+            rng.randrange(500),
+            rng.choice([["a"], ["b"], ["a", "b"]]),
+            rng.randrange(1, 400),
+            rng.choice([None, 2]),
+        )
     simulator.completion_ns(simulator.add(0, ["a"], 2000))
     return simulator
 
@@ -258,7 +285,10 @@ def in_order_and_late(engine):
     for ask in (False, True):
         simulator = FlowSimulator({"a": 10, "b": 7}, engine=engine)
         rng = random.Random(2)
-        specs = [(rng.randrange(500), rng.choice([["a"], ["b"], ["a", "b"]]), rng.randrange(1, 400)) for _ in range(60)]
+        specs = [
+            (rng.randrange(500), rng.choice([["a"], ["b"], ["a", "b"]]), rng.randrange(1, 400))
+            for _ in range(60)
+        ]
         handles = []
         for spec in specs:
             handles.append(simulator.add(*spec))
@@ -269,7 +299,8 @@ def in_order_and_late(engine):
 
 
 def test_a_rollback_that_forgets_something_breaks_the_law(monkeypatch):
-    """Mutations of what a rollback does: each must be seen by comparing late with in-order insertion."""
+    """Mutations of what a rollback does: each must be seen by comparing late with in-order
+    insertion."""
     in_order, late = in_order_and_late(PythonEngine)
     assert in_order == late
 

@@ -1,4 +1,5 @@
-"""The law of the flow simulator: flows added in any order complete as if all had been known from the start."""
+"""The law of the flow simulator: flows added in any order complete as if all had been known from
+the start."""
 
 import random
 from dataclasses import replace
@@ -18,7 +19,8 @@ from .oracle import Change, Spec, completions, near_rounding_edge, to_ns
 
 
 class ThinEngine(NativeEngine):
-    """Keeps so few log entries that history is always being thinned: rollbacks start from points far back."""
+    """Keeps so few log entries that history is always being thinned: rollbacks start from points
+    far back."""
 
     def __init__(self, capacities):
         super().__init__(capacities, budget=20)
@@ -43,7 +45,12 @@ def schedules(draw):
     specs = draw(st.lists(spec, min_size=1, max_size=9))
     changes = draw(
         st.lists(
-            st.builds(Change, at=st.integers(0, 200), link=st.sampled_from(LINKS), capacity=st.sampled_from([0.5, 1, 4, 20])),
+            st.builds(
+                Change,
+                at=st.integers(0, 200),
+                link=st.sampled_from(LINKS),
+                capacity=st.sampled_from([0.5, 1, 4, 20]),
+            ),
             max_size=3,
             unique_by=lambda change: (change.at, change.link),
         )
@@ -55,7 +62,9 @@ def schedules(draw):
 
 def assert_completes(simulator, handle, exact):
     reported = simulator.completion_ns(handle)
-    assert reported == to_ns(exact) or (near_rounding_edge(exact) and abs(reported - to_ns(exact)) == 1)
+    assert reported == to_ns(exact) or (
+        near_rounding_edge(exact) and abs(reported - to_ns(exact)) == 1
+    )
     tick = simulator._engine.end_tick(handle._slot) if handle._slot is not None else None
     if tick is not None:
         assert abs(Fraction(exact) - Fraction(tick, TICKS_PER_NS)) < Fraction(1, 1 << 14)
@@ -90,7 +99,8 @@ def test_any_order_of_insertion_completes_as_the_oracle(engine, schedule):
 
 
 def random_schedule(seed, flows, links, span_ns, cap_share=0.2):
-    """Flows that share links by chance: routes of 0 to 4 links, sizes over four decades, many equal starts."""
+    """Flows that share links by chance: routes of 0 to 4 links, sizes over four decades, many equal
+    starts."""
     rng = random.Random(seed)
     capacities = {f"l{i}": rng.choice([12.5, 25, 50, 450, 3.3]) for i in range(links)}
     specs = [
@@ -120,24 +130,38 @@ def run_in_order(capacities, specs, order, engine, ask_every=0):
         handles[number] = simulator.add(s.start, s.links, s.size, s.cap, s.count)
         if ask_every and position % ask_every == 0:
             simulator.completion_ns(handles[number])
-    return [simulator.completion_ns(handles[number]) for number in range(len(specs))], simulator, handles
+    return (
+        [simulator.completion_ns(handles[number]) for number in range(len(specs))],
+        simulator,
+        handles,
+    )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_hundred_orders_give_the_same_ticks(engine):
     capacities, specs = random_schedule(seed=7, flows=60, links=9, span_ns=4000)
     _, simulator, handles = run_in_order(capacities, specs, range(60), engine)
-    expected = [handles[i]._slot is not None and simulator._engine.end_tick(handles[i]._slot) for i in range(60)]
+    expected = [
+        handles[i]._slot is not None and simulator._engine.end_tick(handles[i]._slot)
+        for i in range(60)
+    ]
     rng = random.Random(8)
     for _ in range(200):
         order = rng.sample(range(60), 60)
-        _, simulator, handles = run_in_order(capacities, specs, order, engine, ask_every=rng.choice([0, 1, 5]))
-        assert expected == [handles[i]._slot is not None and simulator._engine.end_tick(handles[i]._slot) for i in range(60)]
+        _, simulator, handles = run_in_order(
+            capacities, specs, order, engine, ask_every=rng.choice([0, 1, 5])
+        )
+        assert expected == [
+            handles[i]._slot is not None and simulator._engine.end_tick(handles[i]._slot)
+            for i in range(60)
+        ]
     assert simulator.rollbacks or simulator.events
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("seed, flows, links, span", [(1, 1500, 12, 100_000), (2, 1500, 60, 40_000), (3, 600, 4, 60_000)])
+@pytest.mark.parametrize(
+    "seed, flows, links, span", [(1, 1500, 12, 100_000), (2, 1500, 60, 40_000), (3, 600, 4, 60_000)]
+)
 def test_schedules_of_many_flows_match_the_oracle(engine, seed, flows, links, span):
     capacities, specs = random_schedule(seed, flows, links, span)
     rng = random.Random(seed)
@@ -160,16 +184,27 @@ def test_a_schedule_shifted_in_time_gives_the_same_durations(engine):
 
 
 def grouped_schedule(seed, flows, span_ns):
-    """Eight groups of links that mostly keep to themselves, one of them much busier, and now and then a flow across two."""
+    """Eight groups of links that mostly keep to themselves, one of them much busier, and now and
+    then a flow across two."""
     rng = random.Random(seed)
-    capacities = {(group, link): rng.choice([10, 50, 50, 12.5]) for group in range(8) for link in range(3)}
+    capacities = {
+        (group, link): rng.choice([10, 50, 50, 12.5]) for group in range(8) for link in range(3)
+    }
     specs = []
     for _ in range(flows):
         groups = [rng.choice([0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7])]
         if rng.random() < 0.02:
             groups.append(rng.randrange(8))
-        route = tuple((group, rng.randrange(3)) for group in groups for _ in range(rng.choice([1, 2])))
-        specs.append(Spec(rng.randrange(span_ns // 10) * 10, route, rng.choice([100, 500, 1000, rng.randrange(1, 4000)])))
+        route = tuple(
+            (group, rng.randrange(3)) for group in groups for _ in range(rng.choice([1, 2]))
+        )
+        specs.append(
+            Spec(
+                rng.randrange(span_ns // 10) * 10,
+                route,
+                rng.choice([100, 500, 1000, rng.randrange(1, 4000)]),
+            )
+        )
     return capacities, specs
 
 
@@ -178,14 +213,20 @@ def grouped_schedule(seed, flows, span_ns):
 def test_late_flows_queries_and_commits_give_the_bits_of_the_plain_engine_in_order(engine, seed):
     count, span = 900, 40_000
     capacities, specs = grouped_schedule(seed, count, span)
-    _, plain, plain_handles = run_in_order(capacities, specs, sorted(range(count), key=lambda i: specs[i].start), PythonEngine)
+    _, plain, plain_handles = run_in_order(
+        capacities, specs, sorted(range(count), key=lambda i: specs[i].start), PythonEngine
+    )
     rng = random.Random(seed)
     order = sorted(range(count), key=lambda i: specs[i].start + rng.randrange(span // 8))
-    earliest_to_come = [min(specs[i].start for i in order[position:]) for position in range(count)] + [span]
+    earliest_to_come = [
+        min(specs[i].start for i in order[position:]) for position in range(count)
+    ] + [span]
     simulator = FlowSimulator(capacities, engine=engine)
     handles = {}
     for position, number in enumerate(order):
-        handles[number] = simulator.add(specs[number].start, specs[number].links, specs[number].size)
+        handles[number] = simulator.add(
+            specs[number].start, specs[number].links, specs[number].size
+        )
         if rng.random() < 0.3:
             simulator.completion_ns(handles[rng.choice(order[: position + 1])])
         if rng.random() < 0.1:
@@ -194,7 +235,9 @@ def test_late_flows_queries_and_commits_give_the_bits_of_the_plain_engine_in_ord
             simulator.commit(earliest_to_come[position + 1] - rng.randrange(50))
     assert simulator.rollbacks > 50
     for number in range(count):
-        assert simulator.completion_ns(handles[number]) == plain.completion_ns(plain_handles[number])
+        assert simulator.completion_ns(handles[number]) == plain.completion_ns(
+            plain_handles[number]
+        )
         if handles[number]._final_ns is None:
             end = simulator._engine.end_tick(handles[number]._slot)
             assert end == plain._engine.end_tick(plain_handles[number]._slot)
@@ -203,7 +246,8 @@ def test_late_flows_queries_and_commits_give_the_bits_of_the_plain_engine_in_ord
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_flow_that_starts_when_another_ends_in_its_past(engine):
-    """g ends at 10; x shares with g; a late flow on `a` at 10 meets x only later, through z: x must still speed up at 10."""
+    """g ends at 10; x shares with g; a late flow on `a` at 10 meets x only later, through z: x must
+    still speed up at 10."""
     specs = {
         "g": Spec(0, ("b",), 50),
         "x": Spec(0, ("b",), 100),
@@ -215,29 +259,40 @@ def test_a_flow_that_starts_when_another_ends_in_its_past(engine):
     for name, s in specs.items():
         handles[name] = simulator.add(s.start, s.links, s.size)
         simulator.completion_ns(handles[name])
-    for name, exact in zip(specs, completions({"a": 10, "b": 10}, list(specs.values())), strict=True):
+    for name, exact in zip(
+        specs, completions({"a": 10, "b": 10}, list(specs.values())), strict=True
+    ):
         assert_completes(simulator, handles[name], exact)
     simulator.check()
 
 
 @pytest.mark.parametrize("seed", [30, 37, 65, 66])
 def test_thinned_history_never_restores_what_it_dropped(seed):
-    """Seeds found by marking points where some flows were already ahead: those had dropped their state there."""
+    """Seeds found by marking points where some flows were already ahead: those had dropped their
+    state there."""
     capacities, specs = grouped_schedule(seed, 900, 40_000)
     rng = random.Random(seed)
     in_order, _, _ = run_in_order(capacities, specs, range(900), NativeEngine)
-    order = sorted(range(900), key=lambda i: specs[i].start + rng.randrange(40_000 // rng.choice([1, 2, 8])))
-    late, simulator, _ = run_in_order(capacities, specs, order, ThinEngine, ask_every=rng.choice([1, 3]))
+    order = sorted(
+        range(900), key=lambda i: specs[i].start + rng.randrange(40_000 // rng.choice([1, 2, 8]))
+    )
+    late, simulator, _ = run_in_order(
+        capacities, specs, order, ThinEngine, ask_every=rng.choice([1, 3])
+    )
     assert late == in_order and simulator.rollbacks > 200
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_group_is_complete_when_the_last_of_its_flows_would_be(engine, seed):
-    """Groups of six flows, added late, moved, asked and committed, against the same flows added singly and in order."""
+    """Groups of six flows, added late, moved, asked and committed, against the same flows added
+    singly and in order."""
     rng = random.Random(seed)
     capacities, specs = grouped_schedule(seed, 600, 30_000)
-    groups = [[(s.links, s.size, rng.choice([None, 5]), rng.choice([1, 3])) for s in specs[i : i + 6]] for i in range(0, 600, 6)]
+    groups = [
+        [(s.links, s.size, rng.choice([None, 5]), rng.choice([1, 3])) for s in specs[i : i + 6]]
+        for i in range(0, 600, 6)
+    ]
     starts = sorted(s.start for s in specs[:100])
     simulator, told, handles = FlowSimulator(capacities, engine=engine), {}, {}
     for number in sorted(range(100), key=lambda i: starts[i] + rng.randrange(3000)):
@@ -249,7 +304,9 @@ def test_a_group_is_complete_when_the_last_of_its_flows_would_be(engine, seed):
         told.update(simulator.changed())
         simulator.commit(starts[number] - 3500)
     plain = FlowSimulator(capacities, engine=PythonEngine)
-    single = [[plain.add(starts[number], *flow) for flow in group] for number, group in enumerate(groups)]
+    single = [
+        [plain.add(starts[number], *flow) for flow in group] for number, group in enumerate(groups)
+    ]
     for number, members in enumerate(single):
         expected = max(map(plain.completion_ns, members))
         assert told.get(handles[number], expected) == expected
@@ -261,8 +318,13 @@ def test_a_group_is_complete_when_the_last_of_its_flows_would_be(engine, seed):
 def test_groups_without_bytes_and_without_links():
     simulator = FlowSimulator({"a": 1})
     assert simulator.completion_ns(simulator.add_group(7, simulator.group([]))) == 7
-    assert simulator.completion_ns(simulator.add_group(7, simulator.group([(["a"], 0), ([], 0)]))) == 7
-    assert simulator.completion_ns(simulator.add_group(7, simulator.group([(["a"], 0), (["a"], 3)]))) == 10
+    assert (
+        simulator.completion_ns(simulator.add_group(7, simulator.group([(["a"], 0), ([], 0)]))) == 7
+    )
+    assert (
+        simulator.completion_ns(simulator.add_group(7, simulator.group([(["a"], 0), (["a"], 3)])))
+        == 10
+    )
     with pytest.raises(ValueError, match="needs links"):
         simulator.group([([], 1)])
 
@@ -270,18 +332,29 @@ def test_groups_without_bytes_and_without_links():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", range(4))
 def test_large_components_that_part_and_late_changes_of_capacity(engine, seed):
-    """Hundreds of flows at once in two halves, joined by short flows only: a late flow takes back one half, not the other."""
+    """Hundreds of flows at once in two halves, joined by short flows only: a late flow takes back
+    one half, not the other."""
     rng = random.Random(seed)
-    capacities = {(half, link): rng.choice([10, 50, 12.5]) for half in range(2) for link in range(8)}
+    capacities = {
+        (half, link): rng.choice([10, 50, 12.5]) for half in range(2) for link in range(8)
+    }
     specs, changes = [], []
     for _ in range(180):
         half = rng.randrange(2)
         route = tuple((half, link) for link in rng.sample(range(8), rng.choice([1, 2, 3])))
-        specs.append(Spec(rng.randrange(600), route, rng.randrange(500, 5000), rng.choice([None, None, 0.7])))
+        specs.append(
+            Spec(rng.randrange(600), route, rng.randrange(500, 5000), rng.choice([None, None, 0.7]))
+        )
     for at in (0, 300, 590):
         specs.append(Spec(at, ((0, rng.randrange(8)), (1, rng.randrange(8))), 3))
-    late = [Spec(rng.randrange(500, 2000), ((rng.randrange(2), rng.randrange(8)),), rng.randrange(500)) for _ in range(30)]
-    changes = [Change(rng.randrange(2000), (rng.randrange(2), rng.randrange(8)), rng.choice([5, 20])) for _ in range(15)]
+    late = [
+        Spec(rng.randrange(500, 2000), ((rng.randrange(2), rng.randrange(8)),), rng.randrange(500))
+        for _ in range(30)
+    ]
+    changes = [
+        Change(rng.randrange(2000), (rng.randrange(2), rng.randrange(8)), rng.choice([5, 20]))
+        for _ in range(15)
+    ]
     changes = list({(change.at, change.link): change for change in changes}.values())
 
     plain = FlowSimulator(capacities, engine=PythonEngine)
@@ -291,7 +364,9 @@ def test_large_components_that_part_and_late_changes_of_capacity(engine, seed):
     expected = [plain.completion_ns(handle) for handle in expected]
 
     simulator = FlowSimulator(capacities, engine=engine)
-    handles = {number: simulator.add(s.start, s.links, s.size, s.cap) for number, s in enumerate(specs)}
+    handles = {
+        number: simulator.add(s.start, s.links, s.size, s.cap) for number, s in enumerate(specs)
+    }
     simulator.completion_ns(handles[0])
     arrivals = [*enumerate(late, len(specs)), *((None, change) for change in changes)]
     for number, arrival in rng.sample(arrivals, len(arrivals)):
@@ -306,7 +381,8 @@ def test_large_components_that_part_and_late_changes_of_capacity(engine, seed):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_half_of_a_component_that_a_late_flow_leaves_alone_goes_on_rightly(engine):
-    """Both halves are one component, joined by a flow that ended early; the slower half is taken out of it behind its back."""
+    """Both halves are one component, joined by a flow that ended early; the slower half is taken
+    out of it behind its back."""
     capacities = {"a": 5, "b": 10}
     specs = [Spec(0, ("a", "b"), 3)]
     specs += [Spec(0, (link,), 1000 + 10 * i) for i in range(40) for link in "ab"]
@@ -320,7 +396,9 @@ def test_the_half_of_a_component_that_a_late_flow_leaves_alone_goes_on_rightly(e
     simulator.check()
 
 
-@pytest.mark.parametrize("change", [{"size": 1001}, {"cap": 4.9}, {"count": 2}, {"links": ("a",)}, {"start": 3}])
+@pytest.mark.parametrize(
+    "change", [{"size": 1001}, {"cap": 4.9}, {"count": 2}, {"links": ("a",)}, {"start": 3}]
+)
 def test_the_comparison_with_the_oracle_can_fail(change):
     """An oracle that has been given one thing wrong, however little, must not pass."""
     specs = [Spec(2, ("a", "b"), 1000, 5), Spec(0, ("a",), 3000), Spec(40, ("b",), 500, None, 2)]

@@ -1,4 +1,5 @@
-"""Why it exists: the event graph moves a collective whose start has moved; its flows must end up as if added there at first."""
+"""Why it exists: the event graph moves a collective whose start has moved; its flows must end up as
+if added there at first."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,12 @@ flow = st.tuples(
     st.integers(1, 500),
     st.none() | st.sampled_from([0.5, 2.0]),
 )
-step = st.tuples(st.integers(0, 7), st.integers(0, 300), st.sampled_from(["ask", "changed", "nothing"]), st.integers(0, 7))
+step = st.tuples(
+    st.integers(0, 7),
+    st.integers(0, 300),
+    st.sampled_from(["ask", "changed", "nothing"]),
+    st.integers(0, 7),
+)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,4 +1,5 @@
-"""The event graph by hand: small cases whose times can be worked out on paper, bad input, and memory."""
+"""The event graph by hand: small cases whose times can be worked out on paper, bad input, and
+memory."""
 
 import pytest
 
@@ -12,7 +13,8 @@ ALL_REDUCE, SEND, RECV = 0, 8, 9
 
 
 class OneLink:
-    """Every transfer crosses link 0 (1 byte/ns) with its bytes; 10 ns before and 5 ns after. Alone: nothing shared."""
+    """Every transfer crosses link 0 (1 byte/ns) with its bytes; 10 ns before and 5 ns after. Alone:
+    nothing shared."""
 
     def plan(self, kind, gpus, count_bytes, dtype=9, root=0):
         flows = (FlowSpec((0,), count_bytes, None),) if len(gpus) > 1 else ()
@@ -36,7 +38,9 @@ def comm_of(graph, *clients):
 
 
 def reduce(graph, comm, client, number, head, size=100):
-    return graph.launch(comm, client, number, graph.head(client, head), [Op(ALL_REDUCE, size, 7, 0, -1)])[0]
+    return graph.launch(
+        comm, client, number, graph.head(client, head), [Op(ALL_REDUCE, size, 7, 0, -1)]
+    )[0]
 
 
 def test_a_collective_starts_with_its_last_member_and_ends_on_all(graph):
@@ -46,7 +50,11 @@ def test_a_collective_starts_with_its_last_member_and_ends_on_all(graph):
     assert (first.time_ns, first.matched) == (None, False)
     assert reduce(graph, comm, 1, 1, [0, 70, 20]) is first
     graph.run()
-    assert (first.start_ns, first.time_ns, first.settled_ns) == (90, 90 + 10 + 100 + 5, 90 + 10 + 100 + 1)
+    assert (first.start_ns, first.time_ns, first.settled_ns) == (
+        90,
+        90 + 10 + 100 + 5,
+        90 + 10 + 100 + 1,
+    )
     assert dict(graph.nodes(0))[1] is dict(graph.nodes(1))[1] is first
     for _ in range(2):  # before and after the nodes have become history
         assert [graph.totals(client)[:2] for client in (0, 1)] == [(155, 40), (115, 0)]
@@ -56,7 +64,8 @@ def test_a_collective_starts_with_its_last_member_and_ends_on_all(graph):
 
 
 def test_a_late_flow_moves_what_hangs_on_those_it_meets_and_nothing_before(graph):
-    """0-1 reduce from 0, then a host anchor and a second reduction; 2-3 reduce from 40, told last."""
+    """0-1 reduce from 0, then a host anchor and a second reduction; 2-3 reduce from 40, told
+    last."""
     front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
     one = [reduce(graph, front, client, 1, [0, 0, 0]) for client in (0, 1)][0]
     two = [reduce(graph, front, client, 2, [1, 30, 0]) for client in (0, 1)][0]
@@ -66,7 +75,8 @@ def test_a_late_flow_moves_what_hangs_on_those_it_meets_and_nothing_before(graph
     assert (one.time_ns, two.start_ns, two.time_ns, anchor.time_ns) == (115, 145, 260, 267)
     third = [reduce(graph, other, client, 1, [0, 30, 0], 40) for client in (2, 3)][0]
     graph.run()
-    # 40: the two share the link until the third's 40 bytes are through (80 ns), then the first has 30 bytes left
+    # 40: the two share the link until the third's 40 bytes are through (80 ns), then the first has
+    # 30 bytes left
     assert (third.time_ns, one.time_ns) == (125, 155)
     assert (two.start_ns, two.time_ns, anchor.time_ns, early.time_ns) == (185, 300, 307, 20)
     assert graph.retimed == 1 and graph.revised == 0
@@ -118,7 +128,10 @@ def test_sends_and_receives_match_by_order_in_each_direction(graph):
     graph.launch(comm, 1, 1, graph.head(1, [0, 0, 0]), [op(RECV, 10, 0)])
     graph.run()
     ends = dict(graph.nodes(0))[1], dict(graph.nodes(1))[1]
-    assert (ends[0].time_ns, ends[1].time_ns) == (None, 25)  # rank 1 has its message; rank 0 still waits for one
+    assert (ends[0].time_ns, ends[1].time_ns) == (
+        None,
+        25,
+    )  # rank 1 has its message; rank 0 still waits for one
     graph.launch(comm, 1, 2, graph.head(1, [1, 100, 0]), [op(SEND, 20, 0)])
     graph.run()
     assert ends[0].time_ns == 125 + 10 + 20 + 5
@@ -127,7 +140,9 @@ def test_sends_and_receives_match_by_order_in_each_direction(graph):
 
 def test_a_message_to_oneself(graph):
     comm = comm_of(graph, 0, 1)
-    both = graph.launch(comm, 1, 1, graph.head(1, [0, 2, 0]), [Op(SEND, 8, 7, -1, 1), Op(RECV, 8, 7, -1, 1)])
+    both = graph.launch(
+        comm, 1, 1, graph.head(1, [0, 2, 0]), [Op(SEND, 8, 7, -1, 1), Op(RECV, 8, 7, -1, 1)]
+    )
     graph.run()
     assert both[0] is both[1] and both[0].time_ns == 2 + 10 + 8 + 5
 
@@ -135,14 +150,17 @@ def test_a_message_to_oneself(graph):
 @pytest.mark.parametrize("cluster,nodes", [("h200-1x8", 1), ("h200-rail", 2)])
 @pytest.mark.parametrize("size", [1 << 10, 3 << 20])
 def test_grouped_messages_to_all_take_as_long_as_an_all_to_all(cluster, nodes, size):
-    """Each rank's launch is known only when it comes, yet together they are what NCCL runs for ncclAlltoAll."""
+    """Each rank's launch is known only when it comes, yet together they are what NCCL runs for
+    ncclAlltoAll."""
     found = load_cluster(cluster, nodes=nodes, gpus_per_node=8)
     topology = Topology.build(found)
     ranks = range(8 * nodes)
     ends = []
     for grouped in (False, True):
         capacities = topology.capacities
-        graph = EventGraph(FlowSimulator(capacities), CollectiveModel(topology, load_gpu(found.gpu)), capacities)
+        graph = EventGraph(
+            FlowSimulator(capacities), CollectiveModel(topology, load_gpu(found.gpu)), capacities
+        )
         for _ in ranks:
             graph.add_client()
         comm = comm_of(graph, *ranks)
@@ -156,7 +174,10 @@ def test_grouped_messages_to_all_take_as_long_as_an_all_to_all(cluster, nodes, s
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("flat", [None, [1], [0, -1, 0], [0, 0, 1 << 56], [0, 0.5, 0], ["0", 0, 0], [7, 0, 0], [True, 0, 0]])
+@pytest.mark.parametrize(
+    "flat",
+    [None, [1], [0, -1, 0], [0, 0, 1 << 56], [0, 0.5, 0], ["0", 0, 0], [7, 0, 0], [True, 0, 0]],
+)
 def test_heads_that_are_none(graph, flat):
     with pytest.raises(BadHead):
         graph.head(0, flat)
@@ -170,7 +191,14 @@ def test_node_numbers_that_cannot_be(graph, number):
 
 
 @pytest.mark.parametrize(
-    "op", [Op(10, 4, 7, 0, 0), Op(0, -4, 7, 0, 0), Op(0, 4, 12, 0, 0), Op(3, 4, 7, 0, 2), Op(8, 4, 7, 0, -1)]
+    "op",
+    [
+        Op(10, 4, 7, 0, 0),
+        Op(0, -4, 7, 0, 0),
+        Op(0, 4, 12, 0, 0),
+        Op(3, 4, 7, 0, 2),
+        Op(8, 4, 7, 0, -1),
+    ],
 )
 def test_operations_that_cannot_be_leave_nothing_behind(graph, op):
     comm = comm_of(graph, 0, 1)
@@ -183,7 +211,10 @@ def test_operations_that_cannot_be_leave_nothing_behind(graph, op):
 def test_a_mismatch_is_told_in_rank_order(graph):
     comm = comm_of(graph, 2, 3)
     reduce(graph, comm, 3, 1, [0, 0, 0], 4)
-    with pytest.raises(Mismatch, match=r"rank 2 calls all_reduce\(8 bytes, fp32, sum\), rank 3 calls all_reduce\(4 bytes"):
+    with pytest.raises(
+        Mismatch,
+        match=r"rank 2 calls all_reduce\(8 bytes, fp32, sum\), rank 3 calls all_reduce\(4 bytes",
+    ):
         reduce(graph, comm, 2, 1, [0, 0, 0], 8)
 
 
@@ -194,9 +225,17 @@ def test_history_behind_the_commit_horizon_goes_and_its_times_stay(graph):
     for step in range(1, 1001):
         number = 10 * step
         for client in (0, 1):
-            graph.launch(comm, client, number, graph.head(client, [before, 500, 500]), [Op(ALL_REDUCE, 50, 7, 0, -1)] * 2)
+            graph.launch(
+                comm,
+                client,
+                number,
+                graph.head(client, [before, 500, 500]),
+                [Op(ALL_REDUCE, 50, 7, 0, -1)] * 2,
+            )
             graph.define(client, number + 1, graph.head(client, [number, 40, 0, before, 1, 0]))
-            graph.stall(client, 0, graph.head(client, [before, 1000, 0]), graph.head(client, [number, 0, 0]))
+            graph.stall(
+                client, 0, graph.head(client, [before, 1000, 0]), graph.head(client, [number, 0, 0])
+            )
         graph.run()
         end = dict(graph.nodes(0))[number + 1].time_ns
         before = number + 1

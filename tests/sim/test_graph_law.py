@@ -1,5 +1,5 @@
-"""The law of the event graph: the timeline does not depend on the order in which messages come, and is the one that a
-simulation in time order, knowing the whole job, gives."""
+"""The law of the event graph: the timeline does not depend on the order in which messages come, and
+is the one that a simulation in time order, knowing the whole job, gives."""
 
 import random
 from dataclasses import dataclass, field
@@ -15,21 +15,38 @@ CAPACITIES = {link: capacity for link, capacity in enumerate((1.0, 2.5, 4.0, 1.0
 
 
 class SmallModel:
-    """Every transfer loads one link per member, so that different communicators meet on links; some load none."""
+    """Every transfer loads one link per member, so that different communicators meet on links; some
+    load none."""
 
     def plan(self, kind, gpus, count_bytes, dtype=9, root=0):
-        flows = tuple(FlowSpec((gpu % 4,), count_bytes, None if gpu % 2 else 1.5) for gpu in gpus) if len(gpus) > 1 else ()
+        flows = (
+            tuple(FlowSpec((gpu % 4,), count_bytes, None if gpu % 2 else 1.5) for gpu in gpus)
+            if len(gpus) > 1
+            else ()
+        )
         return Plan(flows, count_bytes % 5, count_bytes % 3, "ring", "Simple", 1)
 
     def plan_message(self, source, destination, size, *, sent, received, gpus, members):
-        flows = () if source == destination else (FlowSpec((source % 4, (destination + 1) % 4), size, None),)
-        return Plan(flows, 2 + sent[0] + received[0], sent[1] % 7 + received[1] % 3 + gpus, "pairs", "Simple", 1)
+        flows = (
+            ()
+            if source == destination
+            else (FlowSpec((source % 4, (destination + 1) % 4), size, None),)
+        )
+        return Plan(
+            flows,
+            2 + sent[0] + received[0],
+            sent[1] % 7 + received[1] % 3 + gpus,
+            "pairs",
+            "Simple",
+            1,
+        )
 
 
 @dataclass
 class Job:
-    """Communicators (lists of ranks) and, per rank, its calls in order: ("define", node, head), ("launch", comm, node, head,
-    ops), ("meet", meeting, size, node, head). Ops are (kind, bytes, peer)."""
+    """Communicators (lists of ranks) and, per rank, its calls in order: ("define", node, head),
+    ("launch", comm, node, head, ops), ("meet", meeting, size, node, head). Ops are (kind, bytes,
+    peer)."""
 
     comms: list
     programs: list
@@ -75,7 +92,9 @@ def make_job(rng: random.Random, ranks: int, events: int) -> Job:
         elif what == "ring":
             n = len(members)
             for i, rank in enumerate(members):
-                launch(rank, comm, [(8, size + i, (i + 1) % n), (9, size + (i - 1) % n, (i - 1) % n)])
+                launch(
+                    rank, comm, [(8, size + i, (i + 1) % n), (9, size + (i - 1) % n, (i - 1) % n)]
+                )
         elif what == "group":
             for rank in members:
                 launch(rank, comm, [(0, size, -1), (1, size + 1, -1)])
@@ -90,18 +109,27 @@ def make_job(rng: random.Random, ranks: int, events: int) -> Job:
     return Job(comms, programs)
 
 
-def replay(job: Job, order: random.Random, run_share: float, watch=None) -> tuple[EventGraph, list[dict]]:
-    """Feeds the programs in a random order that respects each rank's own; returns the graph and every rank's times.
+def replay(
+    job: Job, order: random.Random, run_share: float, watch=None
+) -> tuple[EventGraph, list[dict]]:
+    """Feeds the programs in a random order that respects each rank's own; returns the graph and
+    every rank's times.
 
-    `watch(graph, done, objects)` is called after each run; `done` says how many calls each rank has made.
+    `watch(graph, done, objects)` is called after each run; `done` says how many calls each rank has
+    made.
     """
     graph = EventGraph(FlowSimulator(CAPACITIES), SmallModel(), CAPACITIES)
     clients = [graph.add_client() for _ in job.programs]
-    comms = [graph.communicator(members, members, [f"rank {m}" for m in members]) for members in job.comms]
+    comms = [
+        graph.communicator(members, members, [f"rank {m}" for m in members])
+        for members in job.comms
+    ]
     meetings = {}
     done = [0] * len(clients)
     objects = [{} for _ in clients]
-    while open_ranks := [rank for rank, program in enumerate(job.programs) if done[rank] < len(program)]:
+    while open_ranks := [
+        rank for rank, program in enumerate(job.programs) if done[rank] < len(program)
+    ]:
         rank = order.choice(open_ranks)
         call = job.programs[rank][done[rank]]
         done[rank] += 1
@@ -116,7 +144,13 @@ def replay(job: Job, order: random.Random, run_share: float, watch=None) -> tupl
             graph.join(meeting, rank, number, head)
         else:
             number = call[2]
-            graph.launch(comms[call[1]], rank, number, head, [Op(kind, size, 7, 0, peer) for kind, size, peer in call[4]])
+            graph.launch(
+                comms[call[1]],
+                rank,
+                number,
+                head,
+                [Op(kind, size, 7, 0, peer) for kind, size, peer in call[4]],
+            )
         objects[rank][number] = dict(graph.nodes(rank))[number]
         if order.random() < run_share:
             graph.run()
@@ -128,9 +162,11 @@ def replay(job: Job, order: random.Random, run_share: float, watch=None) -> tupl
 
 
 def simulate(job: Job) -> list[dict]:
-    """The oracle: knows the whole job, goes forward in time, and computes every completion from nothing at each step.
+    """The oracle: knows the whole job, goes forward in time, and computes every completion from
+    nothing at each step.
 
-    Of the transfers under way the one that ends first is accepted: whatever starts later cannot change it.
+    Of the transfers under way the one that ends first is accepted: whatever starts later cannot
+    change it.
     """
     model = SmallModel()
     # transfers: key -> list of (rank, index of its launch); ends: key -> time
@@ -141,7 +177,13 @@ def simulate(job: Job) -> list[dict]:
                 parts.setdefault(("meet", call[1]), []).append((rank, index))
             for kind, size, peer in call[4] if call[0] == "launch" else ():
                 me = job.comms[call[1]].index(rank)
-                lane = (call[1],) if kind < 8 else (call[1], me, peer) if kind == 8 else (call[1], peer, me)
+                lane = (
+                    (call[1],)
+                    if kind < 8
+                    else (call[1], me, peer)
+                    if kind == 8
+                    else (call[1], peer, me)
+                )
                 count = issued[rank, kind, lane] = issued.get((rank, kind, lane), -1) + 1
                 if kind < 8:  # collectives of all kinds share one order
                     count = issued[rank, lane] = issued.get((rank, lane), -1) + 1
@@ -173,12 +215,21 @@ def simulate(job: Job) -> list[dict]:
             for op_kind, op_size, peer in job.programs[rank][index][4]:
                 ops.setdefault(me, []).append((op_kind, peer, op_size))
         sent = [n for op_kind, peer, n in ops[source] if op_kind == 8 and peer != source]
-        received = [n for op_kind, peer, n in ops[destination] if op_kind == 9 and peer != destination]
+        received = [
+            n for op_kind, peer, n in ops[destination] if op_kind == 9 and peer != destination
+        ]
         if source == destination:  # both ends are one launch, which is listed twice
             sent, received = sent[: len(sent) // 2], received[: len(received) // 2]
         named = {source, destination} | {peer for own in ops.values() for _, peer, _ in own}
-        return model.plan_message(gpus[source], gpus[destination], size, sent=(len(sent), sum(sent)),
-                                  received=(len(received), sum(received)), gpus=len(named), members=gpus)
+        return model.plan_message(
+            gpus[source],
+            gpus[destination],
+            size,
+            sent=(len(sent), sum(sent)),
+            received=(len(received), sum(received)),
+            gpus=len(named),
+            members=gpus,
+        )
 
     while True:
         progress = True
@@ -197,7 +248,11 @@ def simulate(job: Job) -> list[dict]:
                         time = None if None in heads else max(heads) + 1
                     else:
                         keys = issued[("of", rank, index)]
-                        time = max(accepted[key] for key in keys) if all(key in accepted for key in keys) else None
+                        time = (
+                            max(accepted[key] for key in keys)
+                            if all(key in accepted for key in keys)
+                            else None
+                        )
                     if time is not None:
                         times[rank][number] = time
                         progress = True
@@ -210,9 +265,14 @@ def simulate(job: Job) -> list[dict]:
         if not open_keys:
             return [{number: time for number, time in own.items() if number} for own in times]
         flows = FlowSimulator(CAPACITIES)
-        handles = {key: [flows.add(start + plan_of(key).before_ns, f.links, f.size_bytes, f.rate_cap)
-                         for f in plan_of(key).flows if f.size_bytes]
-                   for key, start in sorted(running.items(), key=lambda item: item[1])}
+        handles = {
+            key: [
+                flows.add(start + plan_of(key).before_ns, f.links, f.size_bytes, f.rate_cap)
+                for f in plan_of(key).flows
+                if f.size_bytes
+            ]
+            for key, start in sorted(running.items(), key=lambda item: item[1])
+        }
         ends = {}
         for key in open_keys:
             plan, done = plan_of(key), [flows.completion_ns(handle) for handle in handles[key]]
@@ -226,8 +286,8 @@ def simulate(job: Job) -> list[dict]:
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 14), st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
 def test_what_is_settled_behind_the_lower_bound_never_moves(seed, ranks, events, order):
-    """With the best lower bound there is (known from the oracle), the release rule only lets final times out, commits at that
-    bound change nothing, and nothing comes late."""
+    """With the best lower bound there is (known from the oracle), the release rule only lets final
+    times out, commits at that bound change nothing, and nothing comes late."""
     job = make_job(random.Random(seed), ranks, events)
     final = [{0: 0, **own} for own in simulate(job)]
 
@@ -236,7 +296,11 @@ def test_what_is_settled_behind_the_lower_bound_never_moves(seed, ranks, events,
         return max(final[rank][head[i]] + head[i + 1] + head[i + 2] for i in range(0, len(head), 3))
 
     def watch(graph, done, objects):
-        open_calls = [(rank, call) for rank, program in enumerate(job.programs) for call in program[done[rank]:]]
+        open_calls = [
+            (rank, call)
+            for rank, program in enumerate(job.programs)
+            for call in program[done[rank] :]
+        ]
         lbts = min((issue_time(rank, call) for rank, call in open_calls), default=1 << 60)
         for rank, nodes in enumerate(objects):
             for number, node in nodes.items():
@@ -274,11 +338,13 @@ def test_two_hundred_orders_give_one_timeline():
 
 def with_drags(job: Job, rng: random.Random) -> Job:
     """The same job, with work that communication beside it stretches."""
+
     def heads(call):
         flat = call[-2] if call[0] == "launch" else call[-1]
         for i in range(2, len(flat), 3):
             if flat[i] and rng.random() < 0.7:
                 flat[i] = [flat[i], rng.randint(1, 60)]
+
     for program in job.programs:
         for call in program:
             heads(call)
@@ -287,23 +353,36 @@ def with_drags(job: Job, rng: random.Random) -> Job:
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 14), st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
-def test_with_contention_the_order_does_not_matter_and_final_means_final(seed, ranks, events, order):
+def test_with_contention_the_order_does_not_matter_and_final_means_final(
+    seed, ranks, events, order
+):
     job = with_drags(make_job(random.Random(seed), ranks, events), random.Random(seed + 1))
     reference, expected = replay(job, random.Random(0), 1.0)
     final = [{0: 0, **own} for own in expected]
     begun = [{} for _ in job.programs]  # when each call's head was reached
     for rank, program in enumerate(job.programs):
         for index, call in enumerate(program):
-            begun[rank][index] = reference.head(rank, call[-2] if call[0] == "launch" else call[-1]).reach()[0]
+            begun[rank][index] = reference.head(
+                rank, call[-2] if call[0] == "launch" else call[-1]
+            ).reach()[0]
 
     def watch(graph, done, objects):
-        lbts = min((begun[rank][index] for rank, program in enumerate(job.programs) for index in range(done[rank], len(program))),
-                   default=1 << 60)
+        lbts = min(
+            (
+                begun[rank][index]
+                for rank, program in enumerate(job.programs)
+                for index in range(done[rank], len(program))
+            ),
+            default=1 << 60,
+        )
         for rank, nodes in enumerate(objects):
             for number, node in nodes.items():
                 if node.settled_ns is not None and node.settled_ns <= lbts:
                     assert node.time_ns == final[rank][number]
-            heads = [call[-2] if call[0] == "launch" else call[-1] for call in job.programs[rank][done[rank]:]]
+            heads = [
+                call[-2] if call[0] == "launch" else call[-1]
+                for call in job.programs[rank][done[rank] :]
+            ]
             named = [head[i] for head in heads for i in range(0, len(head), 3)]
             graph.forget(rank, min(named, default=1 << 30))
         graph.commit(lbts)
@@ -319,4 +398,9 @@ def test_contention_makes_steps_longer():
     job = make_job(random.Random(7), 5, 40)
     plain = replay(job, random.Random(1), 1.0)[1]
     slower = replay(with_drags(job, random.Random(2)), random.Random(1), 1.0)[1]
-    assert all(slow[number] >= time for own, slow in zip(plain, slower) for number, time in own.items()) and slower != plain
+    assert (
+        all(
+            slow[number] >= time for own, slow in zip(plain, slower) for number, time in own.items()
+        )
+        and slower != plain
+    )

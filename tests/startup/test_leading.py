@@ -1,4 +1,6 @@
-"""Why it exists: the one process that is to lead must start itself anew with the leader's library, once, and nobody else may."""
+"""Why it exists: the one process that is to lead must start itself anew with the leader's library,
+once, and nobody else may."""
+
 import fcntl
 import json
 import os
@@ -10,26 +12,48 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = ROOT / "phantora_ns" / "startup"
-SHOW = ("import json, os, sys; print(json.dumps([dict(os.environ), open('/proc/self/environ').read().split(chr(0)),"
-        " sys.argv, os.getpid()]))")
+SHOW = (
+    "import json, os, sys; print(json.dumps([dict(os.environ), open('/proc/self/environ').read().split(chr(0)),"
+    " sys.argv, os.getpid()]))"
+)
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs Python code as a rank of a run whose rank 1 is to lead; returns what it printed, decoded."""
+    """Runs Python code as a rank of a run whose rank 1 is to lead; returns what it printed,
+    decoded."""
     for name in ("libphantora.so", "libphantora-leader.so", "libother.so"):
         subprocess.run(["cc", "-shared", "-o", tmp_path / name, "-x", "c", os.devnull], check=True)
     (tmp_path / "lib").mkdir()
 
     def start(code, *arguments, **environment):
-        base = {k: v for k, v in os.environ.items() if not k.startswith(("PHANTORA", "LD_", "TRITON", "CUDA", "RANK"))}
-        base |= {"PYTHONPATH": str(HOOK), "PHANTORA_RUN_DIR": str(tmp_path), "PHANTORA_LEADER": "1", "PHANTORA_NODE": "0",
-                 "LD_PRELOAD": f"{tmp_path}/libphantora.so:{tmp_path}/libother.so",
-                 "LD_LIBRARY_PATH": f"{tmp_path}/lib:/their/own", "TRITON_LIBCUDA_PATH": f"{tmp_path}/lib",
-                 "PHANTORA_LEAD_LIBRARY": f"{tmp_path}/libphantora-leader.so",
-                 "PHANTORA_LEAD_RESTORE": json.dumps({"TRITON_LIBCUDA_PATH": None, "PHANTORA_NODE": "7"}), **environment}
-        done = subprocess.run([sys.executable, *arguments, "-c", code, "first", "second word"], env=base, capture_output=True,
-                              text=True, timeout=60, check=False)
+        base = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("PHANTORA", "LD_", "TRITON", "CUDA", "RANK"))
+        }
+        base |= {
+            "PYTHONPATH": str(HOOK),
+            "PHANTORA_RUN_DIR": str(tmp_path),
+            "PHANTORA_LEADER": "1",
+            "PHANTORA_NODE": "0",
+            "LD_PRELOAD": f"{tmp_path}/libphantora.so:{tmp_path}/libother.so",
+            "LD_LIBRARY_PATH": f"{tmp_path}/lib:/their/own",
+            "TRITON_LIBCUDA_PATH": f"{tmp_path}/lib",
+            "PHANTORA_LEAD_LIBRARY": f"{tmp_path}/libphantora-leader.so",
+            "PHANTORA_LEAD_RESTORE": json.dumps(
+                {"TRITON_LIBCUDA_PATH": None, "PHANTORA_NODE": "7"}
+            ),
+            **environment,
+        }
+        done = subprocess.run(
+            [sys.executable, *arguments, "-c", code, "first", "second word"],
+            env=base,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert (done.returncode, done.stderr) == (0, "")
         return json.loads(done.stdout)
 
@@ -47,7 +71,9 @@ def test_the_rank_that_leads_gets_the_machines_environment(run, tmp_path):
     assert inside["PHANTORA_LEAD_RUN_DIR"] == str(tmp_path)
 
 
-@pytest.mark.parametrize("environment", [{}, {"RANK": "0"}, {"RANK": "1", "PHANTORA_LEAD_PID": "1"}])
+@pytest.mark.parametrize(
+    "environment", [{}, {"RANK": "0"}, {"RANK": "1", "PHANTORA_LEAD_PID": "1"}]
+)
 def test_nobody_else_does(run, tmp_path, environment):
     inside, words, _, _ = run(SHOW, **environment)
     assert inside["LD_PRELOAD"] == f"{tmp_path}/libphantora.so:{tmp_path}/libother.so"
@@ -65,7 +91,10 @@ print(json.dumps([not taken, json.loads(child)[0], os.get_inheritable(int(os.env
     locked, child, inherited = run(code, RANK="1")
     assert locked and not inherited
     assert child["LD_PRELOAD"] == f"{tmp_path}/libphantora.so:{tmp_path}/libother.so"
-    assert child["LD_LIBRARY_PATH"] == f"{tmp_path}/lib:/their/own" and child["RANK"] == child["PHANTORA_LEADER"]
+    assert (
+        child["LD_LIBRARY_PATH"] == f"{tmp_path}/lib:/their/own"
+        and child["RANK"] == child["PHANTORA_LEADER"]
+    )
     with open(tmp_path / "leader.lock", "r+") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free again after its end
 
@@ -74,12 +103,32 @@ def test_a_second_process_with_the_same_rank_stays_simulated(run, tmp_path):
     with open(tmp_path / "leader.lock", "w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         inside, _, _, _ = run(SHOW, RANK="1")
-    assert inside["LD_PRELOAD"].startswith(f"{tmp_path}/libphantora.so") and "PHANTORA_LEAD_PID" not in inside
+    assert (
+        inside["LD_PRELOAD"].startswith(f"{tmp_path}/libphantora.so")
+        and "PHANTORA_LEAD_PID" not in inside
+    )
 
 
 def test_what_keeps_it_from_leading_is_one_line(tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(HOOK), "PHANTORA_RUN_DIR": str(tmp_path / "gone"), "PHANTORA_LEADER": "0", "RANK": "0",
-           "PHANTORA_LEAD_LIBRARY": "/x/libphantora-leader.so", "PHANTORA_LEAD_RESTORE": "{}"}
-    done = subprocess.run([sys.executable, "-c", "print(1)"], env=env, capture_output=True, text=True, timeout=60, check=False)
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(HOOK),
+        "PHANTORA_RUN_DIR": str(tmp_path / "gone"),
+        "PHANTORA_LEADER": "0",
+        "RANK": "0",
+        "PHANTORA_LEAD_LIBRARY": "/x/libphantora-leader.so",
+        "PHANTORA_LEAD_RESTORE": "{}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "print(1)"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 70 and done.stdout == ""
-    assert done.stderr.startswith("phantora-ns: rank 0 cannot become the leader: ") and done.stderr.count("\n") == 1
+    assert (
+        done.stderr.startswith("phantora-ns: rank 0 cannot become the leader: ")
+        and done.stderr.count("\n") == 1
+    )

@@ -1,4 +1,6 @@
-"""Why it exists: the start-up hook must change four clocks after the touch, and nothing before it or beside them."""
+"""Why it exists: the start-up hook must change four clocks after the touch, and nothing before it
+or beside them."""
+
 import os
 import subprocess
 import sys
@@ -13,8 +15,19 @@ HOOK = ROOT / "phantora_ns" / "startup"
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory):
     path = tmp_path_factory.mktemp("fake") / "libfake.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-o", path, Path(__file__).with_name("fake_interceptor.c")],
-                   check=True)
+    subprocess.run(
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Wextra",
+            "-o",
+            path,
+            Path(__file__).with_name("fake_interceptor.c"),
+        ],
+        check=True,
+    )
     return path
 
 
@@ -23,57 +36,93 @@ def python(code, preload=None, paths=(HOOK,), **environment):
     base |= {"PYTHONPATH": os.pathsep.join(map(str, paths)), **environment}
     if preload:
         base["LD_PRELOAD"] = str(preload)
-    done = subprocess.run([sys.executable, "-c", code], env=base, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=base,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.strip()
 
 
-TOUCH = "import ctypes, time; touch = ctypes.PyDLL(None).fake_set; touch.argtypes = (ctypes.c_uint64,);"
+TOUCH = (
+    "import ctypes, time; touch = ctypes.PyDLL(None).fake_set; touch.argtypes = (ctypes.c_uint64,);"
+)
 
 
 def test_clocks_are_continuous_from_the_touch(fake):
-    out = python(TOUCH + "touch(1); print(time.time_ns(), time.time(), time.perf_counter_ns(), time.perf_counter());"
-                 "touch(1 + 2500000000); print(time.time_ns(), time.time(), time.perf_counter_ns(), time.perf_counter())",
-                 preload=fake, PHANTORA_RUN_DIR="/nonexistent")
-    assert out.splitlines() == ["1700000000000000000 1700000000.0 5000000000 5.0",
-                                "1700000002500000000 1700000002.5 7500000000 7.5"]
+    out = python(
+        TOUCH
+        + "touch(1); print(time.time_ns(), time.time(), time.perf_counter_ns(), time.perf_counter());"
+        "touch(1 + 2500000000); print(time.time_ns(), time.time(), time.perf_counter_ns(), time.perf_counter())",
+        preload=fake,
+        PHANTORA_RUN_DIR="/nonexistent",
+    )
+    assert out.splitlines() == [
+        "1700000000000000000 1700000000.0 5000000000 5.0",
+        "1700000002500000000 1700000002.5 7500000000 7.5",
+    ]
 
 
 def test_clocks_are_real_before_the_touch(fake):
-    out = python("import time; r = time.clock_gettime_ns; C = time.CLOCK_REALTIME, time.CLOCK_MONOTONIC\n"
-                 "a = [r(c) for c in C]; b = time.time_ns(), time.perf_counter_ns(); s = time.time(), time.perf_counter()\n"
-                 "z = [r(c) for c in C]; print(all(x <= y <= w and x <= t * 1e9 + 1000 and t * 1e9 - 1000 <= w"
-                 " for x, y, t, w in zip(a, b, s, z)))", preload=fake, PHANTORA_RUN_DIR="/nonexistent")
+    out = python(
+        "import time; r = time.clock_gettime_ns; C = time.CLOCK_REALTIME, time.CLOCK_MONOTONIC\n"
+        "a = [r(c) for c in C]; b = time.time_ns(), time.perf_counter_ns(); s = time.time(), time.perf_counter()\n"
+        "z = [r(c) for c in C]; print(all(x <= y <= w and x <= t * 1e9 + 1000 and t * 1e9 - 1000 <= w"
+        " for x, y, t, w in zip(a, b, s, z)))",
+        preload=fake,
+        PHANTORA_RUN_DIR="/nonexistent",
+    )
     assert out == "True"
 
 
 def test_a_name_imported_before_the_touch_follows_it(fake):
-    out = python("from time import perf_counter as clock;" + TOUCH + "touch(1000000001); print(clock())",
-                 preload=fake, PHANTORA_RUN_DIR="/nonexistent")
+    out = python(
+        "from time import perf_counter as clock;" + TOUCH + "touch(1000000001); print(clock())",
+        preload=fake,
+        PHANTORA_RUN_DIR="/nonexistent",
+    )
     assert out == "6.0"
 
 
 def test_stand_ins_behave_as_the_built_ins(fake):
-    out = python(TOUCH + "import pickle\nclass Held: clock = time.perf_counter\nHeld().clock()\n"
-                 "again = pickle.loads(pickle.dumps(time.time))\n"
-                 "print(again == time.time, time.time.__name__, time.perf_counter_ns.__name__)",
-                 preload=fake, PHANTORA_RUN_DIR="/nonexistent")
+    out = python(
+        TOUCH + "import pickle\nclass Held: clock = time.perf_counter\nHeld().clock()\n"
+        "again = pickle.loads(pickle.dumps(time.time))\n"
+        "print(again == time.time, time.time.__name__, time.perf_counter_ns.__name__)",
+        preload=fake,
+        PHANTORA_RUN_DIR="/nonexistent",
+    )
     assert out == "True time perf_counter_ns"
 
 
 def test_nothing_else_is_replaced(fake):
-    names = "import time; print(sorted(n for n in dir(time) if 'Simulated' in repr(getattr(time, n))))"
-    assert python(names, preload=fake, PHANTORA_RUN_DIR="/nonexistent") == \
-        "['perf_counter', 'perf_counter_ns', 'time', 'time_ns']"
+    names = (
+        "import time; print(sorted(n for n in dir(time) if 'Simulated' in repr(getattr(time, n))))"
+    )
+    assert (
+        python(names, preload=fake, PHANTORA_RUN_DIR="/nonexistent")
+        == "['perf_counter', 'perf_counter_ns', 'time', 'time_ns']"
+    )
     assert python(names, preload=fake) == "[]"  # outside a run
     assert python(names, PHANTORA_RUN_DIR="/nonexistent") == "[]"  # the library is not preloaded
 
 
 @pytest.mark.parametrize("run", [{}, {"PHANTORA_RUN_DIR": "/nonexistent"}])
 def test_the_users_own_sitecustomize_still_runs(tmp_path, fake, run):
-    (tmp_path / "sitecustomize.py").write_text("import time\nMARK = 'theirs'\nSEEN = time.time.__name__\n")
-    out = python("import sitecustomize as s; print(s.MARK, s.SEEN, s.__file__)", preload=fake, paths=(HOOK, tmp_path), **run)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\nMARK = 'theirs'\nSEEN = time.time.__name__\n"
+    )
+    out = python(
+        "import sitecustomize as s; print(s.MARK, s.SEEN, s.__file__)",
+        preload=fake,
+        paths=(HOOK, tmp_path),
+        **run,
+    )
     assert out == f"theirs time {tmp_path}/sitecustomize.py"
 
 
@@ -87,7 +136,13 @@ def test_peaks_are_reported_at_exit(fake, tmp_path):
         "class cuda:\n"
         "    is_initialized = staticmethod(lambda: True)\n    device_count = staticmethod(lambda: 2)\n"
         "    max_memory_allocated = staticmethod(lambda d: [7, 11][d])\n"
-        "    max_memory_reserved = staticmethod(lambda d: [30, 20][d])\n")
-    code = ("import atexit, ctypes, torch; atexit._run_exitfuncs(); peak = ctypes.CDLL(None).fake_peak\n"
-            "peak.restype = ctypes.c_uint64; print(peak(0), peak(1))")
-    assert python(code, preload=fake, paths=(HOOK, tmp_path), PHANTORA_RUN_DIR="/nonexistent") == "11 30"
+        "    max_memory_reserved = staticmethod(lambda d: [30, 20][d])\n"
+    )
+    code = (
+        "import atexit, ctypes, torch; atexit._run_exitfuncs(); peak = ctypes.CDLL(None).fake_peak\n"
+        "peak.restype = ctypes.c_uint64; print(peak(0), peak(1))"
+    )
+    assert (
+        python(code, preload=fake, paths=(HOOK, tmp_path), PHANTORA_RUN_DIR="/nonexistent")
+        == "11 30"
+    )

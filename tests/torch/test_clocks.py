@@ -1,4 +1,6 @@
-"""Why it exists: a job reads simulated time where it measures, real time where it waits, and the same time in every run."""
+"""Why it exists: a job reads simulated time where it measures, real time where it waits, and the
+same time in every run."""
+
 import pytest
 
 from tests.torch.outcome import JOBS, Outcome, check_names
@@ -6,7 +8,10 @@ from tests.torch.outcome import JOBS, Outcome, check_names
 
 @pytest.fixture(scope="module")
 def outcome(phantora):
-    return Outcome(phantora("--quiet", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "clocks.py"), ranks=4)
+    return Outcome(
+        phantora("--quiet", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "clocks.py"),
+        ranks=4,
+    )
 
 
 @pytest.mark.parametrize("name", check_names("clocks"))
@@ -20,7 +25,17 @@ def test_the_job_ends_well(outcome):
 
 def test_without_host_time_two_runs_are_equal_to_the_byte(phantora):
     def results():
-        done = phantora("--quiet", "--host-time", "none", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "repeat.py")
+        done = phantora(
+            "--quiet",
+            "--host-time",
+            "none",
+            "torchrun",
+            "--nnodes",
+            2,
+            "--nproc-per-node",
+            2,
+            JOBS / "repeat.py",
+        )
         assert done.returncode == 0, done.stderr
         return sorted(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
 
@@ -28,7 +43,12 @@ def test_without_host_time_two_runs_are_equal_to_the_byte(phantora):
     assert len(first) == 4 * 5
     assert first == results()
     steps = [line for line in Outcome.parse(first) if "loss" in line]
-    assert all(line["loss"] > 0 and line["norm"] > 0 and line["asked"] > 100 and line["clock"] > 0 for line in steps)
+    assert all(
+        line["loss"] > 0 and line["norm"] > 0 and line["asked"] > 100 and line["clock"] > 0
+        for line in steps
+    )
     assert all(0 < line["times"][0] < line["times"][1] for line in steps)
     assert len({line["loss"] for line in steps}) == len(steps)  # ranks see different data
-    assert all(len({line["mean"] for line in steps if line["step"] == step}) == 1 for step in range(4))
+    assert all(
+        len({line["mean"] for line in steps if line["step"] == step}) == 1 for step in range(4)
+    )

@@ -1,4 +1,6 @@
-"""Why it exists: every collective of torch.distributed must bring the numbers that NCCL would bring."""
+"""Why it exists: every collective of torch.distributed must bring the numbers that NCCL would
+bring."""
+
 import pytest
 
 from tests.torch.outcome import JOBS, Outcome, check_names
@@ -6,7 +8,12 @@ from tests.torch.outcome import JOBS, Outcome, check_names
 
 @pytest.fixture(scope="module")
 def outcome(phantora):
-    return Outcome(phantora("--quiet", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "collectives.py"), ranks=4)
+    return Outcome(
+        phantora(
+            "--quiet", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "collectives.py"
+        ),
+        ranks=4,
+    )
 
 
 @pytest.mark.parametrize("name", check_names("collectives"))

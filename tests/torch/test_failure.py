@@ -1,10 +1,14 @@
-"""Why it exists: a job that fails must end as it would on GPUs: its own message, torchrun's exit code, its own time-outs."""
+"""Why it exists: a job that fails must end as it would on GPUs: its own message, torchrun's exit
+code, its own time-outs."""
+
 from tests.torch.outcome import JOBS, Outcome
 
 
 def test_one_rank_raises(phantora, tmp_path):
     report = tmp_path / "report.json"
-    done = phantora("--report", report, "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "raises.py")
+    done = phantora(
+        "--report", report, "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "raises.py"
+    )
     outcome = Outcome(done, 4)
     assert done.returncode == 1
     assert "ValueError: the job's own mistake" in done.stderr
@@ -15,8 +19,14 @@ def test_one_rank_raises(phantora, tmp_path):
 
 
 def test_a_rank_that_never_comes_runs_into_the_watchdogs_time_out(phantora):
-    done = phantora("--quiet", "torchrun", "--nproc-per-node", 2, JOBS / "absent.py",
-                    env={"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"})  # else PyTorch waits a minute for its own flight recorder
+    done = phantora(
+        "--quiet",
+        "torchrun",
+        "--nproc-per-node",
+        2,
+        JOBS / "absent.py",
+        env={"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"},
+    )  # else PyTorch waits a minute for its own flight recorder
     assert done.returncode == 1
     assert "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=3000" in done.stderr
     assert "taking the entire process down" in done.stderr

@@ -1,4 +1,6 @@
-"""Why it exists: what PyTorch can do on one GPU, beyond plain operators, must run, be ordered in time, and keep small values."""
+"""Why it exists: what PyTorch can do on one GPU, beyond plain operators, must run, be ordered in
+time, and keep small values."""
+
 import sys
 
 import pytest
@@ -8,9 +10,26 @@ from tests.torch.outcome import JOBS, Outcome, check_names
 
 @pytest.fixture(scope="module")
 def outcome(phantora, tmp_path_factory):
-    caches = tmp_path_factory.mktemp("compiled")  # an empty one: Inductor and Triton must really compile
-    return Outcome(phantora("--quiet", "--nnodes", 1, "--gpus-per-node", 1, "--", sys.executable, JOBS / "operators.py",
-                            env={"TORCHINDUCTOR_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}), ranks=1)
+    caches = tmp_path_factory.mktemp(
+        "compiled"
+    )  # an empty one: Inductor and Triton must really compile
+    return Outcome(
+        phantora(
+            "--quiet",
+            "--nnodes",
+            1,
+            "--gpus-per-node",
+            1,
+            "--",
+            sys.executable,
+            JOBS / "operators.py",
+            env={
+                "TORCHINDUCTOR_CACHE_DIR": str(caches),
+                "TRITON_CACHE_DIR": str(caches / "triton"),
+            },
+        ),
+        ranks=1,
+    )
 
 
 @pytest.mark.parametrize("name", check_names("operators"))

@@ -1,4 +1,6 @@
-"""Why it exists: every way in which torch spreads training over ranks must train the same small model that one CPU trains."""
+"""Why it exists: every way in which torch spreads training over ranks must train the same small
+model that one CPU trains."""
+
 import pytest
 
 from tests.torch.outcome import JOBS, Outcome, check_names
@@ -6,7 +8,10 @@ from tests.torch.outcome import JOBS, Outcome, check_names
 
 @pytest.fixture(scope="module")
 def outcome(phantora):
-    return Outcome(phantora("--quiet", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "parallel.py"), ranks=4)
+    return Outcome(
+        phantora("--quiet", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "parallel.py"),
+        ranks=4,
+    )
 
 
 @pytest.mark.parametrize("name", check_names("parallel"))

@@ -1,5 +1,6 @@
-"""Why it exists: with recorded host time two runs of a job are equal to the byte, in what it prints and in what is reported; and
-take as long as the run that was recorded."""
+"""Why it exists: with recorded host time two runs of a job are equal to the byte, in what it prints
+and in what is reported; and take as long as the run that was recorded."""
+
 import json
 import re
 import statistics
@@ -18,20 +19,40 @@ def steps(done):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "ranks"), [("fsdp", 2), pytest.param("ddp", 4, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("mode", "ranks"), [("fsdp", 2), pytest.param("ddp", 4, marks=pytest.mark.nightly)]
+)
 def test_two_runs_are_equal_to_the_byte(phantora, root, tmp_path, mode, ranks):
-    job = ("torchrun", "--nproc-per-node", ranks, root / "examples/train_llama.py", "--mode", mode, "--size", "debug",
-           "--seq", 128, "--steps", 6)
+    job = (
+        "torchrun",
+        "--nproc-per-node",
+        ranks,
+        root / "examples/train_llama.py",
+        "--mode",
+        mode,
+        "--size",
+        "debug",
+        "--seq",
+        128,
+        "--steps",
+        6,
+    )
     recorded = phantora("--quiet", "--record-host", tmp_path / "host.sqlite", *job)
     outcomes = []
     for number in range(2):
         report = tmp_path / f"{number}.json"
-        done = phantora("--host-time", "model", "--kernels", tmp_path / "host.sqlite", "--report", report, *job)
+        done = phantora(
+            "--host-time", "model", "--kernels", tmp_path / "host.sqlite", "--report", report, *job
+        )
         steps(done)
         outcomes.append((done.stdout, json.dumps(repeatable(json.loads(report.read_text())))))
     assert outcomes[0] == outcomes[1]
     host = json.loads(outcomes[0][1])["host_time"]
-    assert host["mode"] == "model" and host["sites"]["exact"] > 10 * host["sites"].get("backed off", 0)
+    assert host["mode"] == "model" and host["sites"]["exact"] > 10 * host["sites"].get(
+        "backed off", 0
+    )
     assert "unknown" not in host["sites"]
     measured = statistics.mean(steps(recorded))
-    assert statistics.mean(steps(done)) == pytest.approx(measured, rel=0.25), "a busy machine's steps vary"
+    assert statistics.mean(steps(done)) == pytest.approx(measured, rel=0.25), (
+        "a busy machine's steps vary"
+    )

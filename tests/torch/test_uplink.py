@@ -1,10 +1,13 @@
-"""Why it exists: what shares a link must share its bandwidth. Arithmetic predicts every time here to a quarter of a millisecond.
+"""Why it exists: what shares a link must share its bandwidth. Arithmetic predicts every time here
+to a quarter of a millisecond.
 
-Two servers, each under a leaf switch of its own with one cable to the spine; in one cluster that cable carries what both NICs
-can send, in the other a quarter of it. A ring over R ranks sends (R - 1) / R of the data over each of its edges, an all-reduce
-twice that, half of it by each NIC. Around the bytes come NCCL's start (under 20 us) and at most six steps of a ring (under 20 us
-each between nodes), launch and events: LATENCY_MS bounds them all.
+Two servers, each under a leaf switch of its own with one cable to the spine; in one cluster that
+cable carries what both NICs can send, in the other a quarter of it. A ring over R ranks sends (R -
+1) / R of the data over each of its edges, an all-reduce twice that, half of it by each NIC. Around
+the bytes come NCCL's start (under 20 us) and at most six steps of a ring (under 20 us each between
+nodes), launch and events: LATENCY_MS bounds them all.
 """
+
 import pytest
 
 from tests.torch.outcome import JOBS, Outcome
@@ -32,8 +35,19 @@ def times(phantora, tmp_path_factory):
     for oversubscription in (1, 4):
         cluster = tmp_path_factory.mktemp("cluster") / "two-tiers.toml"
         cluster.write_text(CLUSTER.format(float(oversubscription)))
-        done = phantora("--quiet", "--cluster", cluster, "--host-time", "none", "torchrun", "--nnodes", 2, "--nproc-per-node", 2,
-                        JOBS / "uplink.py")
+        done = phantora(
+            "--quiet",
+            "--cluster",
+            cluster,
+            "--host-time",
+            "none",
+            "torchrun",
+            "--nnodes",
+            2,
+            "--nproc-per-node",
+            2,
+            JOBS / "uplink.py",
+        )
         assert done.returncode == 0, done.stderr
         lines = Outcome(done, 4).lines("TIMES")
         assert sorted(line.pop("rank") for line in lines) == [0, 1, 2, 3]
@@ -46,7 +60,9 @@ def milliseconds(size, bandwidth):
 
 
 @pytest.mark.parametrize("oversubscription", [1, 4])
-@pytest.mark.parametrize("operation, volume", [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75)])
+@pytest.mark.parametrize(
+    "operation, volume", [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75)]
+)
 def test_rings_take_their_bytes_over_the_uplink(times, oversubscription, operation, volume):
     expected = milliseconds(volume * SIZE, 2 * NIC / oversubscription)
     assert expected < times[oversubscription][operation] < expected + LATENCY_MS

@@ -1,4 +1,5 @@
 """Logs end anywhere: what is whole is read, what is damaged is said to be."""
+
 import struct
 
 import pytest
@@ -30,12 +31,17 @@ def test_records_go_on_in_the_next_chunk_where_one_ends(tmp_path):
     log = Log(write(tmp_path / "x.log", START_RECORD + text + call(1), call(2) + call(3)))
     assert (log.start.rank, log.start.world_size, log.start.node, log.start.pid) == (3, 8, 1, 77)
     kinds = [(kind, thing) for kind, _, thing in log.records()]
-    assert kinds == [(TEXT, (1, "laün"))] + [(CALL, Call(1, n, 0, Moment(0, 10 * n), Moment(0, 10 * n + 5))) for n in (1, 2, 3)]
+    assert kinds == [(TEXT, (1, "laün"))] + [
+        (CALL, Call(1, n, 0, Moment(0, 10 * n), Moment(0, 10 * n + 5))) for n in (1, 2, 3)
+    ]
     log.close()
 
 
 def test_a_step_that_moves_is_where_it_was_said_last(tmp_path):
-    marks = [record(STEP, struct.pack("<QQq", number, 4, offset), 2) for number, offset in ((1, 10), (1, 20), (2, 30))]
+    marks = [
+        record(STEP, struct.pack("<QQq", number, 4, offset), 2)
+        for number, offset in ((1, 10), (1, 20), (2, 30))
+    ]
     log = Log(write(tmp_path / "x.log", START_RECORD + b"".join(marks)))
     assert log.steps() == {1: (Moment(4, 20), 2), 2: (Moment(4, 30), 2)}
 
@@ -61,7 +67,15 @@ def test_a_damaged_record_is_no_endless_loop(tmp_path, length):
 def test_events_come_by_time_and_the_longest_first(tmp_path, monkeypatch, most):
     monkeypatch.setattr(trace_sort, "MOST_LINES", most)
     sorter = EventSorter(tmp_path)
-    events = [(5, 1, "e"), (5, 9, "d"), (1, 1, "a"), (2, 0, "c"), (2, 0, "b"), (1 << 59, 0, "g"), (7, 3, "f")]
+    events = [
+        (5, 1, "e"),
+        (5, 9, "d"),
+        (1, 1, "a"),
+        (2, 0, "c"),
+        (2, 0, "b"),
+        (1 << 59, 0, "g"),
+        (7, 3, "f"),
+    ]
     for begin_ns, duration_ns, text in events:
         sorter.add(begin_ns, duration_ns, text)
     assert "".join(sorter.texts()) == "abcdefg" and sorter.count == 7

@@ -1,4 +1,5 @@
 """Names: those of real traces where they can be known, and truthful ones where they cannot."""
+
 import gzip
 import json
 from pathlib import Path
@@ -39,48 +40,93 @@ def real():
 
 
 def test_collectives_are_called_as_nccls_kernels(real):
-    names = {comm_name(kind, dtype)[0] for kind, dtype in (
-        (ALL_GATHER, BF16), (REDUCE_SCATTER, BF16), (REDUCE_SCATTER, FP32), (ALL_REDUCE, BF16), (ALL_REDUCE, FP32),
-        (BROADCAST, BF16), (SEND, BF16))}
+    names = {
+        comm_name(kind, dtype)[0]
+        for kind, dtype in (
+            (ALL_GATHER, BF16),
+            (REDUCE_SCATTER, BF16),
+            (REDUCE_SCATTER, FP32),
+            (ALL_REDUCE, BF16),
+            (ALL_REDUCE, FP32),
+            (BROADCAST, BF16),
+            (SEND, BF16),
+        )
+    }
     assert names == {name for name in real[0] if name.startswith("ncclDevKernel")}
 
 
 def test_trees_and_integers_have_kernels_of_their_own():
-    assert comm_name(ALL_REDUCE, FP32, "tree")[0].startswith("ncclDevKernel_AllReduce_Sum_f32_TREE_LL(")
+    assert comm_name(ALL_REDUCE, FP32, "tree")[0].startswith(
+        "ncclDevKernel_AllReduce_Sum_f32_TREE_LL("
+    )
     assert comm_name(ALL_REDUCE, INT64)[0].startswith("ncclDevKernel_AllReduce_Sum_u64_RING_LL(")
 
 
 def test_what_was_chosen_is_told_beside_what_torch_says():
     said = '"Collective name": "allreduce", "Group size": 8'
-    arguments = json.loads("{" + comm_name(ALL_REDUCE, FP32, "tree", said)[1].removeprefix(", ") + "}")
-    assert arguments == {"grid": [24, 1, 1], "Collective name": "allreduce", "Group size": 8, "Algorithm": "tree",
-                         "Protocol": "Simple", "Channels": 24, "Operations": 1}
+    arguments = json.loads(
+        "{" + comm_name(ALL_REDUCE, FP32, "tree", said)[1].removeprefix(", ") + "}"
+    )
+    assert arguments == {
+        "grid": [24, 1, 1],
+        "Collective name": "allreduce",
+        "Group size": 8,
+        "Algorithm": "tree",
+        "Protocol": "Simple",
+        "Channels": 24,
+        "Operations": 1,
+    }
     alone = json.loads("{" + comm_name(ALL_REDUCE, FP32)[1].removeprefix(", ") + "}")
-    assert (alone["Collective name"], alone["In msg nelems"], alone["Group size"]) == ("allreduce", 256, 8)
+    assert (alone["Collective name"], alone["In msg nelems"], alone["Group size"]) == (
+        "allreduce",
+        256,
+        8,
+    )
     assert alone["dtype"] == "Float"
 
 
 def test_kernels_are_demangled_as_kineto_does(real):
-    found = described(0, [FILL, 1056, 2, 1, 128, 1, 1, 512, 0, 0, 0, b""], registers=14, static_shared=16)
+    found = described(
+        0, [FILL, 1056, 2, 1, 128, 1, 1, 512, 0, 0, 0, b""], registers=14, static_shared=16
+    )
     assert found.category == "kernel" and found.name in real[0]
     assert json.loads("{" + found.arguments.removeprefix(", ") + "}") == {
-        "registers per thread": 14, "shared memory": 528, "blocks per SM": 16.0, "warps per SM": 64.0, "grid": [1056, 2, 1],
-        "block": [128, 1, 1]}
+        "registers per thread": 14,
+        "shared memory": 528,
+        "blocks per SM": 16.0,
+        "warps per SM": 64.0,
+        "grid": [1056, 2, 1],
+        "block": [128, 1, 1],
+    }
 
 
 def test_copies_and_fills_are_worded_as_kineto_does(real):
-    named = {described(3, [op, 4096, source, target]).name for op, source, target in ((0, 0, 2), (0, 1, 2), (0, 2, 2), (1, 0, 2))}
+    named = {
+        described(3, [op, 4096, source, target]).name
+        for op, source, target in ((0, 0, 2), (0, 1, 2), (0, 2, 2), (1, 0, 2))
+    }
     assert named == real[1]
     assert described(3, [0, 4096, 2, 0]).name == "Memcpy DtoH (Device -> Pageable)"
     assert described(3, [0, 4096, 3, 2]).name == "Memcpy PtoP (Device -> Device)"
-    assert described(3, [1, 64, 0, 2]).category == "gpu_memset" and described(3, [0, 64, 1, 2]).category == "gpu_memcpy"
+    assert (
+        described(3, [1, 64, 0, 2]).category == "gpu_memset"
+        and described(3, [0, 64, 1, 2]).category == "gpu_memcpy"
+    )
 
 
-@pytest.mark.parametrize("fields, name", [
-    ([0, 1, 0, 4096, 8192, 2048, 1, 14, 14, 14, 14, 68, 1, 2048, 2048, 4096], "cublasGemm bf16 4096x8192x2048 TN [simulated]"),
-    ([1, 0, 2, 64, 64, 32, 16, 28, 29, 14, 14, 68, 1, 64, 64, 64],
-     "cublasLtMatmul fp8e4m3/fp8e5m2/bf16 64x64x32 NC batch 16 [simulated]"),
-])
+@pytest.mark.parametrize(
+    "fields, name",
+    [
+        (
+            [0, 1, 0, 4096, 8192, 2048, 1, 14, 14, 14, 14, 68, 1, 2048, 2048, 4096],
+            "cublasGemm bf16 4096x8192x2048 TN [simulated]",
+        ),
+        (
+            [1, 0, 2, 64, 64, 32, 16, 28, 29, 14, 14, 68, 1, 64, 64, 64],
+            "cublasLtMatmul fp8e4m3/fp8e5m2/bf16 64x64x32 NC batch 16 [simulated]",
+        ),
+    ],
+)
 def test_products_say_what_was_called(fields, name):
     assert described(1, fields).name == name
 

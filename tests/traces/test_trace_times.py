@@ -1,4 +1,6 @@
-"""Placing work: against the contention model's own arithmetic, and against the event graph that knows the work as nodes."""
+"""Placing work: against the contention model's own arithmetic, and against the event graph that
+knows the work as nodes."""
+
 import json
 
 from hypothesis import given
@@ -18,8 +20,13 @@ def test_stretching_is_the_contention_models(intervals, begin_ns, work_ns, drag_
     activity = Activity()
     for owner, (start, length) in enumerate(intervals):
         activity.put(owner, start, start + length)
-    times = Times([number + 1, start + length, start, start, "ring", "LL", 1] for number, (start, length) in enumerate(intervals))
-    assert times.finish_ns(begin_ns, work_ns, drag_ns) == activity.finish_ns(begin_ns, work_ns, drag_ns)
+    times = Times(
+        [number + 1, start + length, start, start, "ring", "LL", 1]
+        for number, (start, length) in enumerate(intervals)
+    )
+    assert times.finish_ns(begin_ns, work_ns, drag_ns) == activity.finish_ns(
+        begin_ns, work_ns, drag_ns
+    )
 
 
 class OneLink:
@@ -29,7 +36,11 @@ class OneLink:
         return Plan((FlowSpec((0,), count_bytes, None),), 3, 5, "ring", "Simple", 2)
 
 
-kernels = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 60), st.integers(0, 30), st.booleans()), min_size=1, max_size=25)
+kernels = st.lists(
+    st.tuples(st.integers(1, 80), st.integers(0, 60), st.integers(0, 30), st.booleans()),
+    min_size=1,
+    max_size=25,
+)
 
 
 def flat(entries):
@@ -38,8 +49,9 @@ def flat(entries):
 
 @given(kernels, st.integers(0, 200), st.lists(st.integers(1, 300), max_size=4))
 def test_work_lies_where_events_around_it_would(run, lateness, sizes):
-    """A stream of client 0 computes; beside it, on another stream, all-reduces with client 1, which comes late; some kernels wait
-    for the last of them. Each kernel's head before and after it is also told to the graph as a node."""
+    """A stream of client 0 computes; beside it, on another stream, all-reduces with client 1, which
+    comes late; some kernels wait for the last of them. Each kernel's head before and after it is
+    also told to the graph as a node."""
     graph = EventGraph(FlowSimulator({0: 1.0}), OneLink(), {0: 1.0})
     for _ in range(2):
         graph.add_client()
@@ -54,8 +66,13 @@ def test_work_lies_where_events_around_it_would(run, lateness, sizes):
     number, last = 1, 0
     for index, size in enumerate(sizes):
         for client in (0, 1):
-            head = graph.head(client, [last if client == 0 else 0, 10 if client == 0 else lateness * (index + 1), 0])
-            graph.launch(comm, client, number if client == 0 else index + 1, head, [Op(0, size, 7, 0, -1)])
+            head = graph.head(
+                client,
+                [last if client == 0 else 0, 10 if client == 0 else lateness * (index + 1), 0],
+            )
+            graph.launch(
+                comm, client, number if client == 0 else index + 1, head, [Op(0, size, 7, 0, -1)]
+            )
         last, number = number, number + 1
     graph.run()
     entries, probes = {0: (0, 0, 0)}, []
@@ -63,9 +80,14 @@ def test_work_lies_where_events_around_it_would(run, lateness, sizes):
         entries = {node: (lag + gap, work, drags) for node, (lag, work, drags) in entries.items()}
         if waits and last:
             entries.setdefault(last, (0, 0, 0))
-        entries = {node: (lag, work + duration, drags + drag) for node, (lag, work, drags) in entries.items()}
+        entries = {
+            node: (lag, work + duration, drags + drag)
+            for node, (lag, work, drags) in entries.items()
+        }
         after = tuple((node, *weights) for node, weights in entries.items())
-        before = tuple((node, lag, work - duration, drags - drag) for node, lag, work, drags in after)
+        before = tuple(
+            (node, lag, work - duration, drags - drag) for node, lag, work, drags in after
+        )
         for entry in (before, after):
             graph.define(0, number, graph.head(0, flat(entry)))
             number += 1
@@ -84,7 +106,12 @@ def test_work_lies_where_events_around_it_would(run, lateness, sizes):
 
 def test_what_was_never_known_has_no_place():
     times = Times([[1, 50], [3, 90]])
-    assert times.node(0) == 0 and times.node(1) == 50 and times.node(2) is None and times.node(9) is None
+    assert (
+        times.node(0) == 0
+        and times.node(1) == 50
+        and times.node(2) is None
+        and times.node(9) is None
+    )
     assert times.span([(1, 5, 10, 0)], 10, 0) == (55, 65)
     assert times.span([(1, 5, 10, 0), (2, 0, 10, 0)], 10, 0) is None
     assert times.launch(3) is None

@@ -1,8 +1,11 @@
-"""Runs inside an emulated rank: each case computes on small CUDA tensors and on CPU tensors, and must give the same bits.
+"""Runs inside an emulated rank: each case computes on small CUDA tensors and on CPU tensors, and
+must give the same bits.
 
-Why it exists: the values library runs the CPU's kernels on the device's bytes, so equality is exact; a difference means an
-operator was not run, run twice, or run on the wrong bytes. Prints one JSON object: case -> what was wrong.
+Why it exists: the values library runs the CPU's kernels on the device's bytes, so equality is
+exact; a difference means an operator was not run, run twice, or run on the wrong bytes. Prints one
+JSON object: case -> what was wrong.
 """
+
 import json
 import sys
 import warnings
@@ -15,7 +18,12 @@ def grid(device, dtype=torch.float32, shape=(6, 8)):
     count = 1
     for n in shape:
         count *= n
-    return ((torch.arange(count, dtype=torch.float64) * 0.37 - 5.1) % 3.3 - 1.1).reshape(shape).to(dtype).to(device)
+    return (
+        ((torch.arange(count, dtype=torch.float64) * 0.37 - 5.1) % 3.3 - 1.1)
+        .reshape(shape)
+        .to(dtype)
+        .to(device)
+    )
 
 
 def whole(device, shape=(6, 8), modulus=7):
@@ -33,14 +41,27 @@ def case(function):
 @case
 def arithmetic(d):
     x = grid(d)
-    return [x + 1, x - x.T.contiguous().T * 2, x / 3, x ** 2, -x, x.abs().sqrt(), x @ x.T, x > 0, x.clamp(-1, 1), x.neg().exp()]
+    return [
+        x + 1,
+        x - x.T.contiguous().T * 2,
+        x / 3,
+        x**2,
+        -x,
+        x.abs().sqrt(),
+        x @ x.T,
+        x > 0,
+        x.clamp(-1, 1),
+        x.neg().exp(),
+    ]
 
 
 @case
 def least_squares(d):
-    """The GPU's algorithm leaves the rank out, the CPU's does not. A matrix of full rank, whose solution is one;
-    the two choose different algorithms, so its last bits are not compared."""
-    solution = torch.linalg.lstsq(grid(d, shape=(8, 6)) + 9 * torch.eye(8, 6, device=d), grid(d, shape=(8, 2))).solution
+    """The GPU's algorithm leaves the rank out, the CPU's does not. A matrix of full rank, whose
+    solution is one; the two choose different algorithms, so its last bits are not compared."""
+    solution = torch.linalg.lstsq(
+        grid(d, shape=(8, 6)) + 9 * torch.eye(8, 6, device=d), grid(d, shape=(8, 2))
+    ).solution
     return [(solution * 1000).round()]
 
 
@@ -65,7 +86,10 @@ def in_place_once(d):
 
 @case
 def foreach_once(d):
-    xs, ys = [grid(d), grid(d, shape=(5,)), grid(d, shape=(1,))], [grid(d), grid(d, shape=(5,)), grid(d, shape=(1,))]
+    xs, ys = (
+        [grid(d), grid(d, shape=(5,)), grid(d, shape=(1,))],
+        [grid(d), grid(d, shape=(5,)), grid(d, shape=(1,))],
+    )
     torch._foreach_add_(xs, ys, alpha=2)
     torch._foreach_mul_(xs, 0.5)
     torch._foreach_addcmul_(xs, ys, ys, 0.1)
@@ -78,15 +102,40 @@ def foreach_once(d):
 @case
 def reductions(d):
     x = grid(d)
-    return [x.sum(), x.mean(1), x.max(), x.max(0)[0], x.max(0)[1], x.argmin(1), x.norm(), x.var(), x.prod(), x.cumsum(1),
-            torch.logsumexp(x, 0), x.std(0), (x > 0).any(), (x > -9).all(1), x.sum(dtype=torch.float64), x.amax((0, 1))]
+    return [
+        x.sum(),
+        x.mean(1),
+        x.max(),
+        x.max(0)[0],
+        x.max(0)[1],
+        x.argmin(1),
+        x.norm(),
+        x.var(),
+        x.prod(),
+        x.cumsum(1),
+        torch.logsumexp(x, 0),
+        x.std(0),
+        (x > 0).any(),
+        (x > -9).all(1),
+        x.sum(dtype=torch.float64),
+        x.amax((0, 1)),
+    ]
 
 
 @case
 def read_back(d):
     x = grid(d)
-    return [x.sum().item(), int(whole(d).max()), x.tolist(), bool((x > 0).any()), torch.equal(x, x + 0), x[2, 3].item(),
-            float(x.double().mean()), len(whole(d)[0].unique()), torch.allclose(x, x * 1.0)]
+    return [
+        x.sum().item(),
+        int(whole(d).max()),
+        x.tolist(),
+        bool((x > 0).any()),
+        torch.equal(x, x + 0),
+        x[2, 3].item(),
+        float(x.double().mean()),
+        len(whole(d)[0].unique()),
+        torch.allclose(x, x * 1.0),
+    ]
 
 
 @case
@@ -96,18 +145,31 @@ def histograms_of_whole_numbers(d):
     for bins, low, high in ((8, 0, 7), (3, 0, 6), (5, 2, 4), (4, 0, 0)):
         for dtype in (torch.int32, torch.int64, torch.uint8):
             numbers = whole(d).to(dtype)
-            counts.append(torch.histc(numbers if d != "cpu" else numbers.double(), bins, low, high).to(dtype))
+            counts.append(
+                torch.histc(numbers if d != "cpu" else numbers.double(), bins, low, high).to(dtype)
+            )
     return counts
 
 
 @case
 def shapes_from_values(d):
     x, k = grid(d), whole(d)
-    return [torch.nonzero(x > 0), x[x > 0.2], torch.where(k == 3)[0], x.masked_select(k > 2), k.unique(),
-            *k.flatten().unique(return_inverse=True, return_counts=True), k.flatten().bincount(),
-            k.flatten().bincount(minlength=20), torch.repeat_interleave(k[0], k[1]),
-            torch.nonzero(torch.zeros(4, device=d)), k.flatten().unique_consecutive(),
-            k.unique(dim=0), (k > 3).unique(), torch.unique_consecutive(k[:, 0], return_counts=True)[1]]
+    return [
+        torch.nonzero(x > 0),
+        x[x > 0.2],
+        torch.where(k == 3)[0],
+        x.masked_select(k > 2),
+        k.unique(),
+        *k.flatten().unique(return_inverse=True, return_counts=True),
+        k.flatten().bincount(),
+        k.flatten().bincount(minlength=20),
+        torch.repeat_interleave(k[0], k[1]),
+        torch.nonzero(torch.zeros(4, device=d)),
+        k.flatten().unique_consecutive(),
+        k.unique(dim=0),
+        (k > 3).unique(),
+        torch.unique_consecutive(k[:, 0], return_counts=True)[1],
+    ]
 
 
 @case
@@ -119,50 +181,118 @@ def indexing(d):
     y.index_add_(0, k[0, :6], x)
     y.scatter_add_(0, k, x)
     y.index_put_((k[2],), x[3], accumulate=True)
-    return [x[k[0]], x.gather(0, k), y, x.index_select(1, k[0]), x.take(k), F.embedding(k, x), F.one_hot(k, 6), x[:, None, ::2],
-            x.index_fill(0, k[0, :2], 3), torch.bucketize(x, torch.linspace(-1, 1, 5, device=d)), x.scatter(0, k[:1], 5.0)]
+    return [
+        x[k[0]],
+        x.gather(0, k),
+        y,
+        x.index_select(1, k[0]),
+        x.take(k),
+        F.embedding(k, x),
+        F.one_hot(k, 6),
+        x[:, None, ::2],
+        x.index_fill(0, k[0, :2], 3),
+        torch.bucketize(x, torch.linspace(-1, 1, 5, device=d)),
+        x.scatter(0, k[:1], 5.0),
+    ]
 
 
 @case
 def making(d):
-    return [torch.arange(9, device=d), torch.zeros(3, 3, device=d), torch.full((2, 2), 5, device=d), torch.eye(4, device=d),
-            torch.linspace(0, 1, 7, device=d), torch.tensor([1, 2, 3], device=d), torch.tril(torch.ones(4, 4, device=d)),
-            torch.ones_like(grid(d)), torch.tril_indices(3, 3, device=d), torch.empty(5, device=d).fill_(2), grid(d).new_zeros(3),
-            torch.scalar_tensor(3.5, device=d), torch.triu(grid(d)), torch.empty(0, 4, device=d).sum(0)]
+    return [
+        torch.arange(9, device=d),
+        torch.zeros(3, 3, device=d),
+        torch.full((2, 2), 5, device=d),
+        torch.eye(4, device=d),
+        torch.linspace(0, 1, 7, device=d),
+        torch.tensor([1, 2, 3], device=d),
+        torch.tril(torch.ones(4, 4, device=d)),
+        torch.ones_like(grid(d)),
+        torch.tril_indices(3, 3, device=d),
+        torch.empty(5, device=d).fill_(2),
+        grid(d).new_zeros(3),
+        torch.scalar_tensor(3.5, device=d),
+        torch.triu(grid(d)),
+        torch.empty(0, 4, device=d).sum(0),
+    ]
 
 
 @case
 def layout(d):
     x = grid(d)
-    return [torch.cat([x, x[:2]]), torch.stack([x, x]), x.T.contiguous(), x.repeat(2, 1), x.flip(0), x.roll(2),
-            x.split(3)[1].clone(), x.unfold(0, 3, 1).contiguous(), x.view(torch.int32).clone(), x.tile(2),
-            F.pad(x, (1, 2)), *torch.split_copy(x, 2),
-            x.expand(3, 6, 8).contiguous(), torch.chunk(x, 3, 1)[2].contiguous(), x.T.clone(memory_format=torch.preserve_format)]
+    return [
+        torch.cat([x, x[:2]]),
+        torch.stack([x, x]),
+        x.T.contiguous(),
+        x.repeat(2, 1),
+        x.flip(0),
+        x.roll(2),
+        x.split(3)[1].clone(),
+        x.unfold(0, 3, 1).contiguous(),
+        x.view(torch.int32).clone(),
+        x.tile(2),
+        F.pad(x, (1, 2)),
+        *torch.split_copy(x, 2),
+        x.expand(3, 6, 8).contiguous(),
+        torch.chunk(x, 3, 1)[2].contiguous(),
+        x.T.clone(memory_format=torch.preserve_format),
+    ]
 
 
 @case
 def ordering(d):
     x, k = grid(d), whole(d)
-    return [*x.sort(1), *x.topk(3, 1), x.argsort(0), k.flatten().sort(stable=True)[1], *x.kthvalue(2, 1), x.median(),
-            torch.searchsorted(x[0].sort()[0], x[1])]
+    return [
+        *x.sort(1),
+        *x.topk(3, 1),
+        x.argsort(0),
+        k.flatten().sort(stable=True)[1],
+        *x.kthvalue(2, 1),
+        x.median(),
+        torch.searchsorted(x[0].sort()[0], x[1]),
+    ]
 
 
 @case
 def types(d):
     x, k = grid(d), whole(d)
-    return [x.half() * 2, x.bfloat16().sum(1), x.double().cos(), (x > 0).long().cumsum(0), k.byte() + 250, k.bool() ^ (x > 0),
-            torch.complex(x, x + 1) * 2j, torch.complex(x, x).conj() + 1, torch.complex(x, x).abs(), x.to(torch.int8) << 1, k / 2,
-            x.bfloat16() @ x.bfloat16().T, x.half().cumsum(1), torch.view_as_real(torch.complex(x, x).conj().resolve_conj())]
+    return [
+        x.half() * 2,
+        x.bfloat16().sum(1),
+        x.double().cos(),
+        (x > 0).long().cumsum(0),
+        k.byte() + 250,
+        k.bool() ^ (x > 0),
+        torch.complex(x, x + 1) * 2j,
+        torch.complex(x, x).conj() + 1,
+        torch.complex(x, x).abs(),
+        x.to(torch.int8) << 1,
+        k / 2,
+        x.bfloat16() @ x.bfloat16().T,
+        x.half().cumsum(1),
+        torch.view_as_real(torch.complex(x, x).conj().resolve_conj()),
+    ]
 
 
 @case
 def networks(d):
     x, k = grid(d), whole(d)
     w, b = grid(d, shape=(4, 8)), grid(d, shape=(4,))
-    return [F.linear(x, w, b), F.softmax(x, 1), F.log_softmax(x, 1), F.cross_entropy(x, k[:, 0]), F.layer_norm(x, (8,)),
-            F.relu(x), F.gelu(x), F.silu(x), F.rms_norm(x, (8,)), F.mse_loss(x, x + 1), F.softmax(x, 0, dtype=torch.float64),
-            torch.dot(b, b), F.log_softmax(x.bfloat16(), 1, dtype=torch.float32),
-            F.binary_cross_entropy_with_logits(x, (x > 0).float())]
+    return [
+        F.linear(x, w, b),
+        F.softmax(x, 1),
+        F.log_softmax(x, 1),
+        F.cross_entropy(x, k[:, 0]),
+        F.layer_norm(x, (8,)),
+        F.relu(x),
+        F.gelu(x),
+        F.silu(x),
+        F.rms_norm(x, (8,)),
+        F.mse_loss(x, x + 1),
+        F.softmax(x, 0, dtype=torch.float64),
+        torch.dot(b, b),
+        F.log_softmax(x.bfloat16(), 1, dtype=torch.float32),
+        F.binary_cross_entropy_with_logits(x, (x > 0).float()),
+    ]
 
 
 @case
@@ -181,7 +311,7 @@ def optimizers(d):
         w = torch.nn.Parameter(grid(d))
         optimizer = torch.optim.AdamW([w], lr=0.1, **options)
         for _ in range(3):
-            (w ** 2).sum().backward()
+            (w**2).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
         results += [w.detach(), optimizer.state[w]["exp_avg"], optimizer.state[w]["step"]]
@@ -198,7 +328,15 @@ def between_host_and_device(d):
     z = torch.zeros(6, 8, device=d)
     z[1:3].copy_(x[1:3])
     z.T[0].copy_(x[:, 1])
-    return [y, back, z, x.to(d).to(torch.float16).cpu(), y[:, ::2].cpu(), y.T.cpu(), torch.tensor(3.0) * y]
+    return [
+        y,
+        back,
+        z,
+        x.to(d).to(torch.float16).cpu(),
+        y[:, ::2].cpu(),
+        y.T.cpu(),
+        torch.tensor(3.0) * y,
+    ]
 
 
 @case
@@ -232,7 +370,8 @@ def outs(d):
 
 
 def beside_large(d, *small):
-    """A list that a large tensor begins and another ends. Both are zeros, which are known in any size."""
+    """A list that a large tensor begins and another ends. Both are zeros, which are known in any
+    size."""
     return [torch.zeros(300, 300, device=d), *small, torch.zeros(70000, device=d)]
 
 
@@ -267,7 +406,9 @@ def small_gradients_beside_large_ones(d):
         parameters = beside_large(d, grid(d), grid(d, shape=(5,)))
         gradients = beside_large(d, tainted(d, value), grid(d, shape=(5,)))
         found = torch.zeros(1, device=d)
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, torch.full((1,), 0.5, device=d))
+        torch._amp_foreach_non_finite_check_and_unscale_(
+            gradients, found, torch.full((1,), 0.5, device=d)
+        )
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         norm = torch.nn.utils.clip_grad_norm_(parameters, 0.01)
@@ -300,15 +441,19 @@ def optimizers_of_small_and_large_parameters(d):
     results = []
     for options in ({"fused": True}, {"foreach": True}):
         for kind in (torch.optim.AdamW, torch.optim.SGD):
-            parameters = [torch.nn.Parameter(x) for x in beside_large(d, grid(d), grid(d, shape=(5,)))]
+            parameters = [
+                torch.nn.Parameter(x) for x in beside_large(d, grid(d), grid(d, shape=(5,)))
+            ]
             optimizer = kind(parameters, lr=0.1, **options)
             for _ in range(3):
-                sum((p ** 2).sum() for p in parameters[1:3]).backward()
+                sum((p**2).sum() for p in parameters[1:3]).backward()
                 for p in (parameters[0], parameters[3]):
                     p.grad = torch.zeros_like(p)
                 optimizer.step()
                 optimizer.zero_grad()
-            results += [p.detach() for p in parameters[1:3]] + list(optimizer.state[parameters[1]].values())
+            results += [p.detach() for p in parameters[1:3]] + list(
+                optimizer.state[parameters[1]].values()
+            )
     return results
 
 
@@ -326,7 +471,11 @@ def a_small_gradients_overflow_halves_the_scale(d):
         scaler.step(optimizer)
         scaler.update()
         results += [parameters[1].detach().clone(), scaler.get_scale()]
-    if results[1::2] != [1024.0, 512.0, 512.0] or not torch.equal(results[0], results[2]) or torch.equal(results[2], results[4]):
+    if (
+        results[1::2] != [1024.0, 512.0, 512.0]
+        or not torch.equal(results[0], results[2])
+        or torch.equal(results[2], results[4])
+    ):
         raise AssertionError(f"the overflow was not seen: {results}")
     return results
 
@@ -334,12 +483,17 @@ def a_small_gradients_overflow_halves_the_scale(d):
 def plain(value):
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().resolve_conj()
-        return str(value.dtype), list(value.shape), value.reshape(-1).contiguous().view(torch.uint8).tolist()
+        return (
+            str(value.dtype),
+            list(value.shape),
+            value.reshape(-1).contiguous().view(torch.uint8).tolist(),
+        )
     return repr(value)
 
 
 def compare(name, function):
-    # two runs: the second finds the first one's freed memory, so what is not written is not zero by luck
+    # two runs: the second finds the first one's freed memory, so what is not written is not zero by
+    # luck
     for attempt in (1, 2):
         expected, given = function("cpu"), function("cuda")
         for i, (a, b) in enumerate(zip(expected, given, strict=True)):
@@ -348,31 +502,45 @@ def compare(name, function):
 
 
 def large_results():
-    """Large tensors have no values; what small results are made of them must be zero, and never what lay there before."""
+    """Large tensors have no values; what small results are made of them must be zero, and never
+    what lay there before."""
     grid("cuda").add_(1)
     big = torch.ones(300, 300, device="cuda")
     out = torch.full((300,), 5.0, device="cuda")
     torch.sum(big, 1, out=out)
-    for name, value in {"sum": big.sum(), "max": big.max(), "rows": big.mean(1), "out": out,
-                        "found": torch.nonzero(big), "norms": torch._foreach_norm([big, big])[0]}.items():
+    for name, value in {
+        "sum": big.sum(),
+        "max": big.max(),
+        "rows": big.mean(1),
+        "out": out,
+        "found": torch.nonzero(big),
+        "norms": torch._foreach_norm([big, big])[0],
+    }.items():
         if value.numel() and value.abs().sum().item() != 0:
             yield f"{name}: {value}"
 
 
 def random_results():
-    """Random draws are real, repeat with the device's seed, differ from draw to draw, and leave the CPU's generator alone."""
+    """Random draws are real, repeat with the device's seed, differ from draw to draw, and leave the
+    CPU's generator alone."""
     torch.manual_seed(1)
     before = torch.get_rng_state()
 
     def draw():
-        return torch.rand(100, device="cuda"), torch.randperm(100, device="cuda"), torch.randn(50, device="cuda").normal_(3, 0.1)
+        return (
+            torch.rand(100, device="cuda"),
+            torch.randperm(100, device="cuda"),
+            torch.randn(50, device="cuda").normal_(3, 0.1),
+        )
 
     first, second = draw(), draw()
     if not torch.equal(before, torch.get_rng_state()):
         yield "the CPU's generator moved"
     if first[1].sort()[0].tolist() != list(range(100)):
         yield f"no permutation: {first[1]}"
-    if not (0 <= first[0].min().item() and first[0].max().item() < 1 and first[0].std().item() > 0.1):
+    if not (
+        0 <= first[0].min().item() and first[0].max().item() < 1 and first[0].std().item() > 0.1
+    ):
         yield f"not uniform: {first[0]}"
     if abs(first[2].mean().item() - 3) > 0.2:
         yield f"not normal: {first[2]}"

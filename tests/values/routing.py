@@ -1,9 +1,12 @@
-"""Runs inside emulated ranks under --values balanced: what the policy chooses must obey the laws that jobs steer by.
+"""Runs inside emulated ranks under --values balanced: what the policy chooses must obey the laws
+that jobs steer by.
 
-Why it exists: no oracle knows what a GPU's router would choose, but counts, permutations, masks and exchanges of whatever it
-chose must fit together, and operators on integers must give the CPU's bits at sizes at which floats have no values any more.
-Each case yields what is wrong. Prints one JSON object: case -> list.
+Why it exists: no oracle knows what a GPU's router would choose, but counts, permutations, masks and
+exchanges of whatever it chose must fit together, and operators on integers must give the CPU's bits
+at sizes at which floats have no values any more. Each case yields what is wrong. Prints one JSON
+object: case -> list.
 """
+
 import json
 import os
 import sys
@@ -23,7 +26,9 @@ def case(function):
 
 
 def scores(tokens=TOKENS, experts=EXPERTS):
-    return F.linear(torch.randn(tokens, 512, device="cuda"), torch.randn(experts, 512, device="cuda"))
+    return F.linear(
+        torch.randn(tokens, 512, device="cuda"), torch.randn(experts, 512, device="cuda")
+    )
 
 
 def spread(counts, total):
@@ -39,11 +44,15 @@ def routes_are_even_and_counted(rank):
         counts = torch.bincount(flat, minlength=EXPERTS).tolist()
         if not spread(counts, total):
             yield f"bincount: {counts}"
-        for name, other in {"histc": torch.histc(flat, bins=EXPERTS, min=0, max=EXPERTS),
-                            "histc of int32": torch.histc(flat.int(), bins=EXPERTS, min=0, max=EXPERTS - 1),
-                            "one_hot": F.one_hot(routes, EXPERTS).sum((0, 1)),
-                            "sorted": torch.searchsorted(flat.sort()[0], torch.arange(EXPERTS + 1, device="cuda")).diff(),
-                            "unique": flat.unique(return_counts=True)[1]}.items():
+        for name, other in {
+            "histc": torch.histc(flat, bins=EXPERTS, min=0, max=EXPERTS),
+            "histc of int32": torch.histc(flat.int(), bins=EXPERTS, min=0, max=EXPERTS - 1),
+            "one_hot": F.one_hot(routes, EXPERTS).sum((0, 1)),
+            "sorted": torch.searchsorted(
+                flat.sort()[0], torch.arange(EXPERTS + 1, device="cuda")
+            ).diff(),
+            "unique": flat.unique(return_counts=True)[1],
+        }.items():
             if other.tolist() != counts:
                 yield f"{name}: {other.tolist()} instead of {counts}"
         if not (routes.sort(1)[0].diff(dim=1) > 0).all().item():
@@ -76,13 +85,21 @@ def masks_select_what_they_count(rank):
     routes = logits.topk(TOP, 1)[1]
     mask = torch.zeros_like(logits).int().scatter(1, routes, 1).bool()
     by_expert = mask.T.contiguous()
-    tokens = torch.arange(TOKENS, device="cuda").unsqueeze(0).expand(EXPERTS, -1).masked_select(by_expert)
+    tokens = (
+        torch.arange(TOKENS, device="cuda")
+        .unsqueeze(0)
+        .expand(EXPERTS, -1)
+        .masked_select(by_expert)
+    )
     counts = mask.sum(0)
     if counts.tolist() != torch.bincount(routes.view(-1), minlength=EXPERTS).tolist():
         yield f"mask: {counts.tolist()}"
     before = torch.cuda.memory_allocated()
     chances = logits.T.contiguous().masked_select(by_expert)
-    if torch.cuda.memory_allocated() - before != chances.numel() * 4 or chances.numel() != counts.sum().item():
+    if (
+        torch.cuda.memory_allocated() - before != chances.numel() * 4
+        or chances.numel() != counts.sum().item()
+    ):
         yield f"{chances.numel()} selected, {torch.cuda.memory_allocated() - before} bytes"
     if not torch.equal(tokens.cpu(), torch.nonzero(by_expert.cpu())[:, 1]):
         yield "masked_select"
@@ -96,10 +113,14 @@ def masks_select_what_they_count(rank):
 @case
 def one_of_many_takes_turns(rank):
     logits = scores()
-    for name, routes, places in (("argmax", logits.argmax(1), EXPERTS), ("argmin", logits.argmin(1, keepdim=True), EXPERTS),
-                                 ("max", logits.max(1)[1], EXPERTS), ("min", logits.min(0)[1], EXPERTS),
-                                 ("draw", torch.multinomial(logits.softmax(-1), 2), EXPERTS),
-                                 ("top of columns", logits.topk(256, 0)[1], TOKENS)):
+    for name, routes, places in (
+        ("argmax", logits.argmax(1), EXPERTS),
+        ("argmin", logits.argmin(1, keepdim=True), EXPERTS),
+        ("max", logits.max(1)[1], EXPERTS),
+        ("min", logits.min(0)[1], EXPERTS),
+        ("draw", torch.multinomial(logits.softmax(-1), 2), EXPERTS),
+        ("top of columns", logits.topk(256, 0)[1], TOKENS),
+    ):
         counts = torch.bincount(routes.view(-1), minlength=places).tolist()
         if not spread(counts, routes.numel()):
             yield f"{name}: {counts}"
@@ -107,7 +128,8 @@ def one_of_many_takes_turns(rank):
 
 @case
 def biases_do_not_attract_everything(rank):
-    """A small batch of a large model: what is added to unknown scores is real, and means nothing."""
+    """A small batch of a large model: what is added to unknown scores is real, and means
+    nothing."""
     biased = scores(64).sigmoid() + torch.linspace(0, 1, EXPERTS, device="cuda")
     values, routes = biased.topk(TOP, 1)
     if not spread(routes.view(-1).bincount(minlength=EXPERTS).tolist(), 64 * TOP):
@@ -122,8 +144,13 @@ def masked_groups_are_left_out(rank):
     grouped = scores(64).sigmoid().view(64, groups, -1)
     chosen = grouped.topk(2, -1)[0].sum(-1).topk(2, -1)[1]
     out = torch.ones(64, groups, dtype=torch.bool, device="cuda").scatter(1, chosen, False)
-    values, routes = grouped.masked_fill(out.unsqueeze(-1), float("-inf")).view(64, EXPERTS).topk(TOP, 1)
-    if out.gather(1, routes // (EXPERTS // groups)).any().item() or not values.isfinite().all().item():
+    values, routes = (
+        grouped.masked_fill(out.unsqueeze(-1), float("-inf")).view(64, EXPERTS).topk(TOP, 1)
+    )
+    if (
+        out.gather(1, routes // (EXPERTS // groups)).any().item()
+        or not values.isfinite().all().item()
+    ):
         yield "an expert of a masked group"
     if not spread(routes.view(-1).bincount(minlength=EXPERTS).tolist(), 64 * TOP):
         yield f"{routes.view(-1).bincount().tolist()}"
@@ -133,7 +160,12 @@ def masked_groups_are_left_out(rank):
 def known_scores_are_not_touched(rank):
     known = torch.randn(40, EXPERTS, device="cuda")
     known[3] = 2.0
-    for operator in (lambda x: x.topk(3, 1), lambda x: x.max(1), lambda x: (x.argmax(0),), lambda x: x.sort(dim=1, stable=True)):
+    for operator in (
+        lambda x: x.topk(3, 1),
+        lambda x: x.max(1),
+        lambda x: (x.argmax(0),),
+        lambda x: x.sort(dim=1, stable=True),
+    ):
         for mine, other in zip(operator(known), operator(known.cpu()), strict=True):
             if not torch.equal(mine.cpu(), other):
                 yield f"{mine.cpu()} instead of {other}"
@@ -143,11 +175,20 @@ def known_scores_are_not_touched(rank):
 def checks_for_nan_pass(rank):
     for size in (1 << 20, 1 << 24):
         x = torch.randn(size, device="cuda") * 2
-        found = {"isnan": torch.isnan(x).any(), "isinf": torch.isinf(x).any(), "not finite": ~torch.isfinite(x).all(),
-                 "norm": ~torch.isfinite(x.norm()), "sum": torch.isnan(x.sum()), "apart": not torch.allclose(x, x + 0)}
+        found = {
+            "isnan": torch.isnan(x).any(),
+            "isinf": torch.isinf(x).any(),
+            "not finite": ~torch.isfinite(x).all(),
+            "norm": ~torch.isfinite(x.norm()),
+            "sum": torch.isnan(x.sum()),
+            "apart": not torch.allclose(x, x + 0),
+        }
         yield from (f"{name} of {size}" for name, value in found.items() if bool(value))
     weight = torch.nn.Parameter(torch.randn(512, 512, device="cuda"))
-    optimizer, scaler = torch.optim.SGD([weight], 0.1), torch.amp.GradScaler("cuda", init_scale=1024.0)
+    optimizer, scaler = (
+        torch.optim.SGD([weight], 0.1),
+        torch.amp.GradScaler("cuda", init_scale=1024.0),
+    )
     scaler.scale((weight * weight).sum()).backward()
     scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)
@@ -159,14 +200,24 @@ def checks_for_nan_pass(rank):
 
 @case
 def losses_are_finite(rank):
-    """The vocabulary-parallel cross entropy of Megatron-Core, by hand: the logarithm of a sum that nothing computed."""
+    """The vocabulary-parallel cross entropy of Megatron-Core, by hand: the logarithm of a sum that
+    nothing computed."""
     logits = torch.randn(512, 4096, device="cuda")
     total = logits.exp().sum(-1)
     loss = total.log() - logits.gather(1, torch.arange(512, device="cuda").unsqueeze(1)).squeeze(1)
     total.reciprocal_()
-    found = {"log": loss, "mean": loss.mean() / loss.sum(), "in place": total, "rsqrt": logits.pow(2).mean().rsqrt()}
+    found = {
+        "log": loss,
+        "mean": loss.mean() / loss.sum(),
+        "in place": total,
+        "rsqrt": logits.pow(2).mean().rsqrt(),
+    }
     yield from (name for name, value in found.items() if not value.isfinite().all().item())
-    masked = logits[:8, :8].contiguous().masked_fill(torch.eye(8, dtype=torch.bool, device="cuda"), float("-inf"))
+    masked = (
+        logits[:8, :8]
+        .contiguous()
+        .masked_fill(torch.eye(8, dtype=torch.bool, device="cuda"), float("-inf"))
+    )
     if masked.isinf().sum().item() != 8:
         yield "infinities that the job asks for"
     if not torch.log(torch.zeros(3, device="cuda")).isinf().all().item():
@@ -181,12 +232,30 @@ def large_integers_have_the_cpus_bits(rank):
         y = x.clone()
         y[mask] = -1
         y.index_put_((x[:1000],), x[1000:2000], accumulate=True)
-        return [x, y, mask, x.sort()[0], x.cumsum(0), x.bincount(), x.unique(return_inverse=True)[1], mask.nonzero(), x[mask],
-                x.int() * 3, torch.where(mask, x, 5), x.view(100, -1).max(1)[1],
-                x.view(100, -1).sum(0), x.flip(0), torch.cat([x, y]),
-                mask & (x > 9), x.to(torch.int16).bitwise_and(255), x.roll(3), x.view(50, -1).T.contiguous(),
-                torch.tril(torch.ones(700, 700, dtype=torch.bool, device=device)), x.masked_fill(mask, 0),
-                torch.histc(x if device == "cuda" else x.double(), 11).long()]
+        return [
+            x,
+            y,
+            mask,
+            x.sort()[0],
+            x.cumsum(0),
+            x.bincount(),
+            x.unique(return_inverse=True)[1],
+            mask.nonzero(),
+            x[mask],
+            x.int() * 3,
+            torch.where(mask, x, 5),
+            x.view(100, -1).max(1)[1],
+            x.view(100, -1).sum(0),
+            x.flip(0),
+            torch.cat([x, y]),
+            mask & (x > 9),
+            x.to(torch.int16).bitwise_and(255),
+            x.roll(3),
+            x.view(50, -1).T.contiguous(),
+            torch.tril(torch.ones(700, 700, dtype=torch.bool, device=device)),
+            x.masked_fill(mask, 0),
+            torch.histc(x if device == "cuda" else x.double(), 11).long(),
+        ]
 
     for attempt in (1, 2):
         for i, (mine, other) in enumerate(zip(work("cuda"), work("cpu"), strict=True)):
@@ -204,7 +273,10 @@ def ranks_agree_on_what_they_exchange(rank):
     counts = routes.bincount(minlength=EXPERTS)
     arriving = torch.empty_like(counts)
     dist.all_to_all_single(arriving, counts)
-    sends, receives = counts.view(world, -1).sum(1).tolist(), arriving.view(world, -1).sum(1).tolist()
+    sends, receives = (
+        counts.view(world, -1).sum(1).tolist(),
+        arriving.view(world, -1).sum(1).tolist(),
+    )
     inbox = torch.empty(sum(receives), dtype=torch.int64, device="cuda")
     dist.all_to_all_single(inbox, routes.sort()[0], receives, sends)
     mine = inbox.bincount(minlength=EXPERTS).tolist()
@@ -234,20 +306,30 @@ def main():
     everything = [None] * dist.get_world_size()
     dist.all_gather_object(everything, outcome)
     if dist.get_rank() == 0:
-        print("ROUTING " + json.dumps({name: sum((part[name] for part in everything), []) for name in CASES}), flush=True)
+        print(
+            "ROUTING "
+            + json.dumps({name: sum((part[name] for part in everything), []) for name in CASES}),
+            flush=True,
+        )
     dist.destroy_process_group()
 
 
 def reads():
-    """A job for the report's count of unknown reads: sys.argv[1] says how it reads. Known values are read in each."""
+    """A job for the report's count of unknown reads: sys.argv[1] says how it reads. Known values
+    are read in each."""
     known = torch.arange(200, device="cuda").float().norm() + torch.ones(3, device="cuda")
     large = torch.zeros(1 << 22, device="cuda")
     large[7:9] = known[0]
     assert large.cpu().count_nonzero() == 2 and large[7:9].tolist() == known.tolist()[:2]
-    assert torch.equal(torch.arange(300_000, device="cuda").cpu(), torch.arange(300_000))  # above what copies carry
+    assert torch.equal(
+        torch.arange(300_000, device="cuda").cpu(), torch.arange(300_000)
+    )  # above what copies carry
     if known[0].item() < 1 or bool(known.isnan().any()):
         raise AssertionError("known values are not what they are")
-    mixed, found = [known.clone(), torch.randn(1 << 20, device="cuda")], torch.zeros(1, device="cuda")
+    mixed, found = (
+        [known.clone(), torch.randn(1 << 20, device="cuda")],
+        torch.zeros(1, device="cuda"),
+    )
     torch._foreach_mul_(mixed, 2)
     torch._amp_foreach_non_finite_check_and_unscale_(mixed, found, torch.ones(1, device="cuda"))
     mixed[0].tolist(), torch._foreach_norm(mixed)[0].item()
@@ -258,7 +340,10 @@ def reads():
         torch.empty(16, device="cuda").cpu()
         lost.item(), bool(lost > 0), f"{lost:.3f}"
         both = torch.cat([known, lost.view(1)])
-        both[:3].cpu(), known.cpu()  # an operator with an unknown argument knows nothing of its result
+        (
+            both[:3].cpu(),
+            known.cpu(),
+        )  # an operator with an unknown argument knows nothing of its result
         large[5] = lost
         large.cpu(), large[9:].cpu()
     if sys.argv[1] == "chosen":

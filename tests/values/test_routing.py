@@ -1,5 +1,7 @@
-"""Why it exists: what --values balanced chooses must be even and fit together, on one rank and across ranks; and the report must
-tell a job that read what nothing computed from one that did not."""
+"""Why it exists: what --values balanced chooses must be even and fit together, on one rank and
+across ranks; and the report must tell a job that read what nothing computed from one that did
+not."""
+
 import json
 import sys
 
@@ -24,20 +26,43 @@ def test_choices_obey_the_laws_that_jobs_rely_on(routing_outcome, name):
 
 @pytest.mark.nightly
 def test_zeros_make_no_choice(phantora):
-    """The same laws cannot hold where nothing is chosen: this also shows that the cases can fail."""
+    """The same laws cannot hold where nothing is chosen: this also shows that the cases can
+    fail."""
     wrong = outcome(phantora("--quiet", "--values", "zeros", *TWO_RANKS), "ROUTING")
     failing = {name for name, found in wrong.items() if found}
-    assert failing >= {"routes_are_even_and_counted", "masks_select_what_they_count", "one_of_many_takes_turns",
-                       "large_integers_have_the_cpus_bits"}
+    assert failing >= {
+        "routes_are_even_and_counted",
+        "masks_select_what_they_count",
+        "one_of_many_takes_turns",
+        "large_integers_have_the_cpus_bits",
+    }
     assert not failing & {"known_scores_are_not_touched"}
 
 
-@pytest.mark.parametrize("how, unknown, chosen", [("known", 0, 0), ("unknown", 8, 0),
-                                                  pytest.param("chosen", 0, 1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "how, unknown, chosen",
+    [("known", 0, 0), ("unknown", 8, 0), pytest.param("chosen", 0, 1, marks=pytest.mark.nightly)],
+)
 def test_reads_of_what_nothing_computed_are_counted(phantora, tmp_path, how, unknown, chosen):
     report = tmp_path / "report.json"
-    done = phantora("--report", report, "--nnodes", 1, "--gpus-per-node", 1, "--", sys.executable, HERE / "routing.py", how)
+    done = phantora(
+        "--report",
+        report,
+        "--nnodes",
+        1,
+        "--gpus-per-node",
+        1,
+        "--",
+        sys.executable,
+        HERE / "routing.py",
+        how,
+    )
     assert done.returncode == 0, done.stderr
-    assert json.loads(report.read_text())["values"] == {"policy": "balanced", "unknown_reads": unknown, "chosen": chosen,
-                                                        "replayed": 0, "repeated": 0}
+    assert json.loads(report.read_text())["values"] == {
+        "policy": "balanced",
+        "unknown_reads": unknown,
+        "chosen": chosen,
+        "replayed": 0,
+        "repeated": 0,
+    }
     assert ("device values that nothing computed" in done.stderr) == (unknown > 0)

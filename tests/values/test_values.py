@@ -1,7 +1,9 @@
-"""Why it exists: small device values must be real, alone and between ranks; large ones must be zero, never stale.
+"""Why it exists: small device values must be real, alone and between ranks; large ones must be
+zero, never stale.
 
 The programs run as a user's would; each prints one JSON line that the tests here take apart.
 """
+
 import json
 import sys
 from pathlib import Path
@@ -22,7 +24,19 @@ def outcome(done, word):
 
 @pytest.fixture(scope="module")
 def battery_outcome(phantora):
-    return outcome(phantora("--quiet", "--nnodes", 1, "--gpus-per-node", 1, "--", sys.executable, HERE / "battery.py"), "BATTERY")
+    return outcome(
+        phantora(
+            "--quiet",
+            "--nnodes",
+            1,
+            "--gpus-per-node",
+            1,
+            "--",
+            sys.executable,
+            HERE / "battery.py",
+        ),
+        "BATTERY",
+    )
 
 
 @pytest.mark.parametrize("name", [*battery.CASES, "large_results", "random_results"])
@@ -31,4 +45,12 @@ def test_small_operators_give_the_bits_that_the_cpu_gives(battery_outcome, name)
 
 
 def test_values_travel_between_ranks(phantora):
-    assert outcome(phantora("--quiet", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, HERE / "exchange.py"), "EXCHANGE") == []
+    assert (
+        outcome(
+            phantora(
+                "--quiet", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, HERE / "exchange.py"
+            ),
+            "EXCHANGE",
+        )
+        == []
+    )

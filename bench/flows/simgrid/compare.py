@@ -1,10 +1,12 @@
-"""This flow simulator against SimGrid's: the same schedules, the same sharing, one after the other on one machine.
+"""This flow simulator against SimGrid's: the same schedules, the same sharing, one after the other
+on one machine.
 
-Why it exists: absolute flows per second say as much about the machine as about the program; a ratio measured within one run
-does not. `python bench/flows/simgrid/compare.py [--limit SECONDS] [--repeat N] [--only TEXT]` prints, per schedule, flows per
-CPU second of both, their ratio, both makespans and why they differ. CPU time, since other work may share the machine; the
-least of a few runs, taken in turn. SimGrid is not a dependency: `apt-get install libsimgrid-dev` (Debian 12 has 3.32) brings
-it, the driver is compiled on demand, and without it this side alone is measured.
+Why it exists: absolute flows per second say as much about the machine as about the program; a ratio
+measured within one run does not. `python bench/flows/simgrid/compare.py [--limit SECONDS] [--repeat
+N] [--only TEXT]` prints, per schedule, flows per CPU second of both, their ratio, both makespans
+and why they differ. CPU time, since other work may share the machine; the least of a few runs,
+taken in turn. SimGrid is not a dependency: `apt-get install libsimgrid-dev` (Debian 12 has 3.32)
+brings it, the driver is compiled on demand, and without it this side alone is measured.
 """
 
 import argparse
@@ -32,7 +34,8 @@ from phantora_ns.sim._flow_native import NativeEngine  # noqa: E402
 from phantora_ns.sim.flows import FlowSimulator  # noqa: E402
 
 OUT_OF_TIME = 3  # the driver's exit status
-# Plain max-min fairness: no latency, no TCP window, no protocol overhead, no share lost to acknowledgements.
+# Plain max-min fairness: no latency, no TCP window, no protocol overhead, no share lost to
+# acknowledgements.
 FAIR_SHARING = [
     "--cfg=network/model:CM02",
     "--cfg=network/TCP-gamma:0",
@@ -48,7 +51,8 @@ SHORT_S = 10  # a run is repeated only when it is this short
 
 @dataclass
 class Schedule:
-    """Steps of (start_ns, route, size_bytes); a step begins when the one before is complete. `collective`: one object each."""
+    """Steps of (start_ns, route, size_bytes); a step begins when the one before is complete.
+    `collective`: one object each."""
 
     name: str
     capacities: dict
@@ -73,7 +77,9 @@ def all_schedules() -> list[Callable[[], Schedule]]:
 
     def ring(hosts, flows):
         step = [(0, route, size) for route, size in next(schedules.ring_steps(hosts, hosts))]
-        return Schedule(f"ring of {hosts:,} on a star", schedules.star(hosts), [step] * (flows // hosts), True)
+        return Schedule(
+            f"ring of {hosts:,} on a star", schedules.star(hosts), [step] * (flows // hosts), True
+        )
 
     def all_to_all(hosts, equal):
         step = [(0, route, size) for route, size in schedules.all_to_all(hosts, equal)]
@@ -81,8 +87,13 @@ def all_schedules() -> list[Callable[[], Schedule]]:
         return Schedule(f"all-to-all of {hosts}, {sizes}", schedules.fat_tree(), [step], True)
 
     def random_pairs(load, flows, span_ns):
-        step = [(start, route, size) for start, route, size in schedules.random_pairs(432, flows, span_ns)]
-        return Schedule(f"random pairs, 432 hosts, {load} load", schedules.fat_tree(), [step], False)
+        step = [
+            (start, route, size)
+            for start, route, size in schedules.random_pairs(432, flows, span_ns)
+        ]
+        return Schedule(
+            f"random pairs, 432 hosts, {load} load", schedules.fat_tree(), [step], False
+        )
 
     return [
         lambda: ring(128, 256_000),
@@ -112,7 +123,8 @@ def one_by_one(schedule: Schedule) -> Run:
 
 
 def as_groups(schedule: Schedule) -> Run:
-    """A handle for each step: what the timeline does for a collective. Equal steps are made ready once."""
+    """A handle for each step: what the timeline does for a collective. Equal steps are made ready
+    once."""
     before = time.process_time()
     simulator = FlowSimulator(schedule.capacities, engine=NativeEngine)
     now, ready = 0, {}
@@ -128,12 +140,15 @@ def bounded(function: Callable[[Schedule], Run], schedule: Schedule, limit_s: in
     """`function` in a process of its own, ended when it has used `limit_s` of CPU: then None."""
 
     def child(pipe):
-        signal.setitimer(signal.ITIMER_PROF, limit_s)  # SIGPROF ends a process that does not handle it
+        signal.setitimer(
+            signal.ITIMER_PROF, limit_s
+        )  # SIGPROF ends a process that does not handle it
         run = function(schedule)
         signal.setitimer(signal.ITIMER_PROF, 0)
         pipe.send(run)
 
-    gc.freeze()  # the schedule is the bench's: neither copied into the child nor looked at by its collector
+    # the schedule is the bench's: neither copied into the child nor looked at by its collector
+    gc.freeze()
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=child, args=(sender,))
@@ -145,19 +160,42 @@ def bounded(function: Callable[[Schedule], Run], schedule: Schedule, limit_s: in
         run = None
     process.join()
     if run is None and process.exitcode != -signal.SIGPROF:
-        raise RuntimeError(f"{schedule.name}: the measured process ended with status {process.exitcode}")
+        raise RuntimeError(
+            f"{schedule.name}: the measured process ended with status {process.exitcode}"
+        )
     return run
 
 
 def build_driver(folder: Path) -> Path | None:
     """The compiled driver, or None, having said why, where SimGrid or a C++ compiler is missing."""
     compiler = shutil.which("c++")
-    probe = [compiler, "-x", "c++", "-std=c++17", "-fsyntax-only", "-include", "simgrid/s4u.hpp", "/dev/null"]
+    probe = [
+        compiler,
+        "-x",
+        "c++",
+        "-std=c++17",
+        "-fsyntax-only",
+        "-include",
+        "simgrid/s4u.hpp",
+        "/dev/null",
+    ]
     if compiler is None or subprocess.run(probe, capture_output=True).returncode:
-        print("SimGrid is not measured: its headers, or c++, are missing; get them with `apt-get install libsimgrid-dev g++`")
+        print(
+            "SimGrid is not measured: its headers, or c++, are missing; get them with `apt-get install libsimgrid-dev g++`"
+        )
         return None
     driver = folder / "driver"
-    command = [compiler, "-O2", "-std=c++17", "-Wall", "-Wextra", "-o", driver, HERE / "driver.cpp", "-lsimgrid"]
+    command = [
+        compiler,
+        "-O2",
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-o",
+        driver,
+        HERE / "driver.cpp",
+        "-lsimgrid",
+    ]
     subprocess.run(command, check=True)
     return driver
 
@@ -170,7 +208,9 @@ def write_schedule(schedule: Schedule, path: Path) -> None:
         file.writelines(f"{capacity!r}\n" for capacity in schedule.capacities.values())
         for position, step in enumerate(schedule.steps):
             for start, route, size in step:
-                print(position, start, size, len(route), *(number[link] for link in route), file=file)
+                print(
+                    position, start, size, len(route), *(number[link] for link in route), file=file
+                )
 
 
 def run_simgrid(driver: Path, path: Path, limit_s: int) -> tuple[Run, str] | None:
@@ -183,30 +223,43 @@ def run_simgrid(driver: Path, path: Path, limit_s: int) -> tuple[Run, str] | Non
         return None
     done.check_returncode()
     said = json.loads(done.stdout)
-    return Run(said["cpu_s"], said["makespan_ns"], array("d", map(float, ends.read_text().split()))), said["version"]
+    return Run(
+        said["cpu_s"], said["makespan_ns"], array("d", map(float, ends.read_text().split()))
+    ), said["version"]
 
 
 def explain(schedule: Schedule, ours: Run, theirs: Run) -> str:
-    """Is the difference what rounding makes? An end of ours is rounded up to whole ns, in each step anew."""
+    """Is the difference what rounding makes? An end of ours is rounded up to whole ns, in each step
+    anew."""
     difference = ours.makespan_ns - theirs.makespan_ns
     text = f"{ours.makespan_ns:,} ns against {theirs.makespan_ns:,.2f} ns, relative {difference / theirs.makespan_ns:+.1e}"
     allowed = len(schedule.steps) + SIMGRID_PRECISION_NS
     if -allowed <= difference <= allowed:
-        return text + f": rounding ({len(schedule.steps)} steps, ours each up to whole ns, SimGrid's precision 1 ns)"
+        return (
+            text
+            + f": rounding ({len(schedule.steps)} steps, ours each up to whole ns, SimGrid's precision 1 ns)"
+        )
     return text + ": MORE THAN ROUNDING"
 
 
 def largest_difference(ours: Run, theirs: Run) -> str:
-    """Of single flows. SimGrid lets flows that end within its precision end together, and such shifts add up along a chain."""
+    """Of single flows. SimGrid lets flows that end within its precision end together, and such
+    shifts add up along a chain."""
     worst = max(range(len(ours.ends_ns)), key=lambda i: abs(ours.ends_ns[i] - theirs.ends_ns[i]))
     far = sum(abs(a - b) > 2 for a, b in zip(ours.ends_ns, theirs.ends_ns, strict=True))
     gap = ours.ends_ns[worst] - theirs.ends_ns[worst]
     return f"flow by flow at most {gap:+,.2f} ns of {theirs.ends_ns[worst]:,.0f}; {far} of {len(ours.ends_ns)} by more than 2 ns"
 
 
-def measure(schedule: Schedule, driver: Path | None, folder: Path, limit_s: int, repeat: int) -> None:
-    modes = {"one handle per flow": one_by_one} | ({"groups": as_groups} if schedule.collective else {})
-    runners = {mode: (lambda f=function: bounded(f, schedule, limit_s)) for mode, function in modes.items()}
+def measure(
+    schedule: Schedule, driver: Path | None, folder: Path, limit_s: int, repeat: int
+) -> None:
+    modes = {"one handle per flow": one_by_one} | (
+        {"groups": as_groups} if schedule.collective else {}
+    )
+    runners = {
+        mode: (lambda f=function: bounded(f, schedule, limit_s)) for mode, function in modes.items()
+    }
     version = ""
     if driver:
         path = folder / "schedule"
@@ -242,7 +295,9 @@ def measure(schedule: Schedule, driver: Path | None, folder: Path, limit_s: int,
         print(line + (f", version {version}" if name == "SimGrid" else ""))
     ours, grouped = best["one handle per flow"], best.get("groups")
     if ours and grouped and ours.makespan_ns != grouped.makespan_ns:
-        raise RuntimeError(f"{schedule.name}: {grouped.makespan_ns} ns as groups, {ours.makespan_ns} ns flow by flow")
+        raise RuntimeError(
+            f"{schedule.name}: {grouped.makespan_ns} ns as groups, {ours.makespan_ns} ns flow by flow"
+        )
     if ours and theirs:
         print(f"  makespan: {explain(schedule, ours, theirs)}")
         if len(schedule.steps) == 1:  # over many steps it is the makespan's difference once more
@@ -251,8 +306,15 @@ def measure(schedule: Schedule, driver: Path | None, folder: Path, limit_s: int,
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--limit", type=int, default=60, help="CPU seconds for one run (default 60)")
-    parser.add_argument("--repeat", type=int, default=3, help=f"runs, the least counts (1 where it takes {SHORT_S} s)")
+    parser.add_argument(
+        "--limit", type=int, default=60, help="CPU seconds for one run (default 60)"
+    )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=3,
+        help=f"runs, the least counts (1 where it takes {SHORT_S} s)",
+    )
     parser.add_argument("--only", default="", help="schedules whose name contains this")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="flows-simgrid-") as name:

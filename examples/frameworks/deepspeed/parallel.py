@@ -1,7 +1,10 @@
-"""DeepSpeed's other parallelisms on a small GPT, with ZeRO-1: pipeline stages, experts over the ranks, Ulysses' split sequence.
+"""DeepSpeed's other parallelisms on a small GPT, with ZeRO-1: pipeline stages, experts over the
+ranks, Ulysses' split sequence.
 
-    deepspeed --num_gpus 8 examples/frameworks/deepspeed/parallel.py --mode pipeline --deepspeed_config .../pipeline.json
+deepspeed --num_gpus 8 examples/frameworks/deepspeed/parallel.py --mode pipeline --deepspeed_config
+.../pipeline.json
 """
+
 import argparse
 import os
 import time
@@ -41,10 +44,16 @@ class Block(nn.Module):
         self.core = DistributedAttention(Core(), sequence_group, 2, 1) if sequence_group else Core()
         dense = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
         self.experts = experts
-        self.inner = MoE(WIDTH, dense, num_experts=experts, ep_size=dist.get_world_size(), k=2) if experts else dense
+        self.inner = (
+            MoE(WIDTH, dense, num_experts=experts, ep_size=dist.get_world_size(), k=2)
+            if experts
+            else dense
+        )
 
     def forward(self, x):
-        q, k, v = (part.unflatten(-1, (HEADS, -1)) for part in self.qkv(self.norm1(x)).chunk(3, dim=-1))
+        q, k, v = (
+            part.unflatten(-1, (HEADS, -1)) for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
+        )
         x = x + self.out(self.core(q, k, v, *self.split).flatten(2))
         return x + (self.inner(self.norm2(x))[0] if self.experts else self.inner(self.norm2(x)))
 
@@ -64,12 +73,16 @@ class GPT(nn.Sequential):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Train a small GPT with one of DeepSpeed's parallelisms.")
+    parser = argparse.ArgumentParser(
+        description="Train a small GPT with one of DeepSpeed's parallelisms."
+    )
     parser.add_argument("--mode", required=True, choices=["pipeline", "moe", "ulysses"])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seq", type=int, default=512)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--stages", type=int, default=2, help="pipeline stages; the other ranks are data-parallel")
+    parser.add_argument(
+        "--stages", type=int, default=2, help="pipeline stages; the other ranks are data-parallel"
+    )
     parser.add_argument("--local_rank", type=int, default=-1, help="from DeepSpeed's launcher")
     deepspeed.add_config_arguments(parser)
     options = parser.parse_args()
@@ -79,14 +92,28 @@ def main():
     torch.manual_seed(0)
     rank, world = dist.get_rank(), dist.get_world_size()
     if options.mode == "pipeline":
-        layers = [LayerSpec(Embedding), *(LayerSpec(Block) for _ in range(options.layers)), LayerSpec(nn.LayerNorm, WIDTH),
-                  LayerSpec(Head)]
-        model = PipelineModule(layers, num_stages=options.stages, loss_fn=loss_of, activation_checkpoint_interval=1,
-                               checkpointable_layers=["Block"])
+        layers = [
+            LayerSpec(Embedding),
+            *(LayerSpec(Block) for _ in range(options.layers)),
+            LayerSpec(nn.LayerNorm, WIDTH),
+            LayerSpec(Head),
+        ]
+        model = PipelineModule(
+            layers,
+            num_stages=options.stages,
+            loss_fn=loss_of,
+            activation_checkpoint_interval=1,
+            checkpointable_layers=["Block"],
+        )
         parameters = [p for p in model.parameters() if p.requires_grad]
     else:
-        blocks = [Block(world if options.mode == "moe" else 0, dist.group.WORLD if options.mode == "ulysses" else None)
-                  for _ in range(options.layers)]
+        blocks = [
+            Block(
+                world if options.mode == "moe" else 0,
+                dist.group.WORLD if options.mode == "ulysses" else None,
+            )
+            for _ in range(options.layers)
+        ]
         model = GPT(Embedding(), *blocks, nn.LayerNorm(WIDTH), Head())
         parameters = model.parameters()
         if options.mode == "moe":
@@ -113,8 +140,11 @@ def main():
                 engine.step()
         torch.cuda.synchronize()
         if rank == 0:
-            print(f"{options.mode} step {step}: {(time.perf_counter() - start) * 1e3:.1f} ms, peak "
-                  f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB, loss {loss.item():.4f}", flush=True)
+            print(
+                f"{options.mode} step {step}: {(time.perf_counter() - start) * 1e3:.1f} ms, peak "
+                f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB, loss {loss.item():.4f}",
+                flush=True,
+            )
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,11 +1,15 @@
-"""Trains a GPT on random tokens with DeepSpeed: an ordinary script, to be started with DeepSpeed's launcher or with torchrun.
+"""Trains a GPT on random tokens with DeepSpeed: an ordinary script, to be started with DeepSpeed's
+launcher or with torchrun.
 
-    deepspeed --num_gpus 8 examples/frameworks/deepspeed/train.py --deepspeed_config examples/frameworks/deepspeed/zero3.json
-    torchrun --nproc-per-node 8 examples/frameworks/deepspeed/train.py --deepspeed_config examples/frameworks/deepspeed/zero1.json
+    deepspeed --num_gpus 8 examples/frameworks/deepspeed/train.py --deepspeed_config
+    examples/frameworks/deepspeed/zero3.json
+    torchrun --nproc-per-node 8 examples/frameworks/deepspeed/train.py --deepspeed_config
+    examples/frameworks/deepspeed/zero1.json
 
-What DeepSpeed does is in the JSON file. The lines of the log are DeepSpeed's own (`wall_clock_breakdown`), and one line of rank 0
-for each step.
+What DeepSpeed does is in the JSON file. The lines of the log are DeepSpeed's own
+(`wall_clock_breakdown`), and one line of rank 0 for each step.
 """
+
 import argparse
 import os
 import time
@@ -32,8 +36,13 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, dim=-1))
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
+        )
+        x = x + self.out(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        )
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
@@ -57,8 +66,12 @@ def main():
     parser.add_argument("--size", default="125m", choices=SIZES)
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4, help="optimizer steps")
-    parser.add_argument("--recompute", action="store_true", help="deepspeed.checkpointing for every block")
-    parser.add_argument("--save", help="folder for a checkpoint at the end, which is then loaded again")
+    parser.add_argument(
+        "--recompute", action="store_true", help="deepspeed.checkpointing for every block"
+    )
+    parser.add_argument(
+        "--save", help="folder for a checkpoint at the end, which is then loaded again"
+    )
     parser.add_argument("--local_rank", type=int, default=-1, help="from DeepSpeed's launcher")
     deepspeed.add_config_arguments(parser)
     options = parser.parse_args()
@@ -67,17 +80,24 @@ def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.manual_seed(0)
     vocabulary, width, layers, heads = SIZES[options.size]
-    with deepspeed.zero.Init(config_dict_or_path=options.deepspeed_config, enabled=is_stage_3(options.deepspeed_config)):
+    with deepspeed.zero.Init(
+        config_dict_or_path=options.deepspeed_config, enabled=is_stage_3(options.deepspeed_config)
+    ):
         model = GPT(vocabulary, width, layers, heads, options.seq, options.recompute)
-    engine, optimizer, _, _ = deepspeed.initialize(args=options, model=model, model_parameters=model.parameters())
+    engine, optimizer, _, _ = deepspeed.initialize(
+        args=options, model=model, model_parameters=model.parameters()
+    )
     if options.recompute:
         deepspeed.checkpointing.configure(None, deepspeed_config=options.deepspeed_config)
 
     rank, batch = torch.distributed.get_rank(), engine.train_micro_batch_size_per_gpu()
     if rank == 0:
-        print(f"{torch.distributed.get_world_size()} x {torch.cuda.get_device_name()}, GPT {options.size}, "
-              f"ZeRO-{engine.zero_optimization_stage()}, {type(optimizer).__name__}, {engine.gradient_accumulation_steps()} x "
-              f"{batch} x {options.seq} tokens", flush=True)
+        print(
+            f"{torch.distributed.get_world_size()} x {torch.cuda.get_device_name()}, GPT {options.size}, "
+            f"ZeRO-{engine.zero_optimization_stage()}, {type(optimizer).__name__}, {engine.gradient_accumulation_steps()} x "
+            f"{batch} x {options.seq} tokens",
+            flush=True,
+        )
     for step in range(1, options.steps + 1):
         start = time.perf_counter()
         for _ in range(engine.gradient_accumulation_steps()):
@@ -89,9 +109,12 @@ def main():
         seconds = time.perf_counter() - start
         if rank == 0:
             norm = engine.get_global_grad_norm()
-            print(f"step {step}: {seconds * 1e3:.1f} ms, peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB, grad norm "
-                  f"{norm if norm is None else float(norm):.4g}, skipped {engine.skipped_steps}, loss scale "
-                  f"{getattr(optimizer, 'cur_scale', None) or getattr(optimizer, 'loss_scale', None)}", flush=True)
+            print(
+                f"step {step}: {seconds * 1e3:.1f} ms, peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB, grad norm "
+                f"{norm if norm is None else float(norm):.4g}, skipped {engine.skipped_steps}, loss scale "
+                f"{getattr(optimizer, 'cur_scale', None) or getattr(optimizer, 'loss_scale', None)}",
+                flush=True,
+            )
     if options.save:
         engine.save_checkpoint(options.save, tag="last")
         path, _ = engine.load_checkpoint(options.save, tag="last")
@@ -103,6 +126,7 @@ def main():
 
 def is_stage_3(path):
     import json
+
     with open(path) as file:
         return json.load(file).get("zero_optimization", {}).get("stage") == 3
 

@@ -1,9 +1,10 @@
 """Time of scaled dot product attention, from a cuDNN graph or from a flash kernel's launch.
 
-Why it exists: attention is one call whose time depends on batch, heads, sequence, head size and the causal mask. The model:
-arithmetic at a fitted share of peak, less for small heads (the exponentials do not shrink with the head); blocks of queries
-run in waves over the multiprocessors, which end apart from one another under a causal mask. The
-backward pass does 2.5 times the forward's arithmetic (five products instead of two; FlashAttention-2, arXiv 2307.08691).
+Why it exists: attention is one call whose time depends on batch, heads, sequence, head size and the
+causal mask. The model: arithmetic at a fitted share of peak, less for small heads (the exponentials
+do not shrink with the head); blocks of queries run in waves over the multiprocessors, which end
+apart from one another under a causal mask. The backward pass does 2.5 times the forward's
+arithmetic (five products instead of two; FlashAttention-2, arXiv 2307.08691).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ..rates import Rates
 
 BACKWARD_RATIO = 2.5
 QUERY_BLOCK = 128  # rows of queries that one block handles
-CUDNN_HEADS = 64   # cuDNN's kernels take heads in whole tiles of so many numbers (their names: 64x128x64, 64x128x128)
+# cuDNN's kernels take heads in whole tiles of so many numbers (their names: 64x128x64, 64x128x128)
+CUDNN_HEADS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ class Attention:
 def flop(call: Attention) -> float:
     """Floating-point operations that the result needs: half the scores under a causal mask."""
     scores = call.queries * call.keys
-    if call.causal:  # query i sees keys up to its own place, counted from the end when the lengths differ
+    if (
+        call.causal
+    ):  # query i sees keys up to its own place, counted from the end when the lengths differ
         short = min(call.queries, call.keys)
         scores -= short * (short - 1) // 2
     total = 4 * call.batch * call.heads * scores * call.head_size
@@ -47,9 +51,10 @@ def flop(call: Attention) -> float:
 def moved_bytes(call: Attention) -> int:
     """Bytes that the call moves: queries, keys, values and the output once.
 
-    Backward: their gradients too; the output and its gradient once more for their row sums; the queries' gradient gathered in
-    fp32 (written, read, converted: twice four bytes an element); and, where heads share keys, each head's gradients of keys
-    and values, written and read to be summed. These are the helper kernels that a trace shows beside the main one.
+    Backward: their gradients too; the output and its gradient once more for their row sums; the
+    queries' gradient gathered in fp32 (written, read, converted: twice four bytes an element); and,
+    where heads share keys, each head's gradients of keys and values, written and read to be summed.
+    These are the helper kernels that a trace shows beside the main one.
     """
     query = call.batch * call.heads * call.queries * call.head_size * call.element_bytes
     key = call.batch * call.kv_heads * call.keys * call.head_size * call.element_bytes
@@ -61,7 +66,8 @@ def moved_bytes(call: Attention) -> int:
 
 
 def done(call: Attention) -> Attention:
-    """The call whose products the kernel computes: a head of 8 fills a tile of 64 with zeros and takes its time."""
+    """The call whose products the kernel computes: a head of 8 fills a tile of 64 with zeros and
+    takes its time."""
     if call.backend != "cudnn" or call.head_size <= 0:
         return call
     return replace(call, head_size=-(-call.head_size // CUDNN_HEADS) * CUDNN_HEADS)
@@ -74,8 +80,12 @@ def duration_ns(call: Attention, rates: Rates) -> float:
     exponentials = rates.number("attention.score_cost")
     whole = done(call)
     share = rates.number(f"attention.{name}") * whole.head_size / (whole.head_size + exponentials)
-    if call.causal:  # the last blocks are twice as long as the average: the multiprocessors do not end together
-        waves = call.batch * call.heads * math.ceil(call.queries / QUERY_BLOCK) / rates.multiprocessors
+    if (
+        call.causal
+    ):  # the last blocks are twice as long as the average: the multiprocessors do not end together
+        waves = (
+            call.batch * call.heads * math.ceil(call.queries / QUERY_BLOCK) / rates.multiprocessors
+        )
         share /= max(1.0, waves + rates.number("attention.causal_tail")) / waves
     arithmetic = flop(whole) / (peak * share)
     moving = moved_bytes(call) / (rates.memory_bytes_per_ns * rates.number("attention.bandwidth"))

@@ -1,9 +1,11 @@
-"""Time of library calls that only sizes are known of: transforms and dense solvers, from their sizes and operation counts.
+"""Time of library calls that only sizes are known of: transforms and dense solvers, from their
+sizes and operation counts.
 
-Why it exists: libraries choose algorithms by size, and launch hundreds of kernels for one call; a constant would make a large
-factorisation free. The source of these times stays a guess that the report counts. The constants of solvers are fitted to an H200
-(driver 580.159, torch 2.11.0+cu130, bench/frameworks/micro.py) on one half of the cases, chosen by a hash of their sizes; how far
-the others are is in docs/kernel-times.md.
+Why it exists: libraries choose algorithms by size, and launch hundreds of kernels for one call; a
+constant would make a large factorisation free. The source of these times stays a guess that the
+report counts. The constants of solvers are fitted to an H200 (driver 580.159, torch 2.11.0+cu130,
+bench/frameworks/micro.py) on one half of the cases, chosen by a hash of their sizes; how far the
+others are is in docs/kernel-times.md.
 """
 
 from __future__ import annotations
@@ -14,28 +16,61 @@ import re
 from ..rates import Rates
 from .gemm import data_type
 
-POINTS_PER_PASS = 4096   # a transform of up to this many points is one pass through shared memory (cuFFT's documentation)
-COMPLEX = {4, 5, 6}      # cudaDataType
+# a transform of up to this many points is one pass through shared memory (cuFFT's documentation)
+POINTS_PER_PASS = 4096
+COMPLEX = {4, 5, 6}  # cudaDataType
 
-# routine -> (operations in units of rows * columns * min(rows, columns), share of the peak, ns that each column waits for the one
-# before it). The counts are LAPACK's (Working Note 41); those of iterative ones assume their usual number of sweeps. Columns
-# decide up to a few thousand of them; they are those of a single matrix.
-SOLVERS = {"potrf": (1 / 3, 0.7, 327), "getrf": (2 / 3, 0.2, 1522), "sytrf": (1 / 3, 0.02, 7084), "geqrf": (4 / 3, 0.3, 2130),
-           "gels": (4 / 3, 0.3, 2663), "syevd": (4 / 3, 0.06, 8147), "heevd": (4 / 3, 0.06, 8147), "syev": (4 / 3, 0.06, 8147),
-           "syevj": (24, 0.01, 21673), "heevj": (24, 0.01, 21673), "geev": (10, 0.01, 43592), "gesvd": (8 / 3, 0.01, 21673),
-           "gesvdj": (24, 0.01, 21673), "gesvda": (8, 0.01, 21673)}
-WITH_VECTORS = {"syevd": (9, 0.3), "heevd": (9, 0.3), "syev": (9, 0.3), "geev": (25, 0.01), "gesvd": (21, 0.01)}
-# Those whose work is 2 * rows * columns * the fourth number (right-hand sides, reflectors), times a constant; share; ns a column.
-PRODUCTS = {"potrs": (1.0, 0.7, 497), "getrs": (1.0, 0.5, 432), "sytrs": (1.0, 0.5, 432), "trsm": (0.5, 0.5, 187),
-            "orgqr": (2 / 3, 0.3, 533), "ungqr": (2 / 3, 0.3, 533), "ormqr": (2.0, 0.3, 533), "unmqr": (2.0, 0.3, 533)}
-VECTOR_NS = 60           # a column of a triangular solve for one right-hand side, which is a kernel of its own
+# routine -> (operations in units of rows * columns * min(rows, columns), share of the peak, ns that
+# each column waits for the one before it). The counts are LAPACK's (Working Note 41); those of
+# iterative ones assume their usual number of sweeps. Columns decide up to a few thousand of them;
+# they are those of a single matrix.
+SOLVERS = {
+    "potrf": (1 / 3, 0.7, 327),
+    "getrf": (2 / 3, 0.2, 1522),
+    "sytrf": (1 / 3, 0.02, 7084),
+    "geqrf": (4 / 3, 0.3, 2130),
+    "gels": (4 / 3, 0.3, 2663),
+    "syevd": (4 / 3, 0.06, 8147),
+    "heevd": (4 / 3, 0.06, 8147),
+    "syev": (4 / 3, 0.06, 8147),
+    "syevj": (24, 0.01, 21673),
+    "heevj": (24, 0.01, 21673),
+    "geev": (10, 0.01, 43592),
+    "gesvd": (8 / 3, 0.01, 21673),
+    "gesvdj": (24, 0.01, 21673),
+    "gesvda": (8, 0.01, 21673),
+}
+WITH_VECTORS = {
+    "syevd": (9, 0.3),
+    "heevd": (9, 0.3),
+    "syev": (9, 0.3),
+    "geev": (25, 0.01),
+    "gesvd": (21, 0.01),
+}
+# Those whose work is 2 * rows * columns * the fourth number (right-hand sides, reflectors), times a
+# constant; share; ns a column.
+PRODUCTS = {
+    "potrs": (1.0, 0.7, 497),
+    "getrs": (1.0, 0.5, 432),
+    "sytrs": (1.0, 0.5, 432),
+    "trsm": (0.5, 0.5, 187),
+    "orgqr": (2 / 3, 0.3, 533),
+    "ungqr": (2 / 3, 0.3, 533),
+    "ormqr": (2.0, 0.3, 533),
+    "unmqr": (2.0, 0.3, 533),
+}
+VECTOR_NS = (
+    60  # a column of a triangular solve for one right-hand side, which is a kernel of its own
+)
 _NAME = re.compile(r"(?:cusolverDn[SDCZX]|cublas[SDCZ])([a-z]+?)(?:Strided)?(?:Batched)?(?:_v2)?")
 
 
 def duration_ns(name: str, numbers: list[int], rates: Rates) -> float | None:
-    """Nanoseconds of a call, None for one that there is no formula for. Raises ValueError for numbers that are none of its.
+    """Nanoseconds of a call, None for one that there is no formula for. Raises ValueError for
+    numbers that are none of its.
 
-    `numbers`: of cufftXtExec (input type, output type, batch, sizes...); of solvers (type, rows, columns, other, matrices).
+    `numbers`: of cufftXtExec (input type, output type, batch, sizes...); of solvers (type, rows,
+    columns, other, matrices).
     """
     if name == "cufftXtExec":
         return _transform(*numbers[:3], numbers[3:], rates)
@@ -49,13 +84,19 @@ def _transform(in_type: int, out_type: int, batch: int, size: list[int], rates: 
     if not size or min(size) < 1 or batch < 1:
         raise ValueError("a transform has sizes")
     points = math.prod(size) * batch
-    half = 1.0 if in_type in COMPLEX and out_type in COMPLEX else 0.5  # of a real transform only half the spectrum is kept
-    moved = points * sum(data_type(code)[0] * (half if code in COMPLEX else 1.0) for code in (in_type, out_type))
+    half = (
+        1.0 if in_type in COMPLEX and out_type in COMPLEX else 0.5
+    )  # of a real transform only half the spectrum is kept
+    moved = points * sum(
+        data_type(code)[0] * (half if code in COMPLEX else 1.0) for code in (in_type, out_type)
+    )
     passes = sum(max(1, math.ceil(math.log(n, POINTS_PER_PASS))) for n in size)
     return passes * rates.memory_ns("other", moved)
 
 
-def _solver(routine: str, code: int, rows: int, columns: int, other: int, batch: int, rates: Rates) -> float:
+def _solver(
+    routine: str, code: int, rows: int, columns: int, other: int, batch: int, rates: Rates
+) -> float:
     if min(rows, columns, other, batch) < 0:
         raise ValueError("negative size")
     width, kind = data_type(code)
@@ -72,4 +113,7 @@ def _solver(routine: str, code: int, rows: int, columns: int, other: int, batch:
         flop = units * rows * columns * min(rows, columns)
     waiting = min(rows, columns) * column_ns  # one after the other, whatever the batch
     computing = real * flop * batch / (rates.peak(kind) * share)
-    return max(rates.memory_ns("other", 0) + waiting + computing, rates.memory_ns("other", 2.0 * rows * columns * width * batch))
+    return max(
+        rates.memory_ns("other", 0) + waiting + computing,
+        rates.memory_ns("other", 2.0 * rows * columns * width * batch),
+    )

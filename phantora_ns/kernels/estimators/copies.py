@@ -1,7 +1,9 @@
-"""Time of a copy or a memset: over PCIe, within the device, or from device to device: over NVLink where there is any.
+"""Time of a copy or a memset: over PCIe, within the device, or from device to device: over NVLink
+where there is any.
 
-Why it exists: copies carry their size, so a latency and a bandwidth per path are enough. Pageable host memory goes through
-the driver's staging buffer, which is slower above the size that the driver still inlines.
+Why it exists: copies carry their size, so a latency and a bandwidth per path are enough. Pageable
+host memory goes through the driver's staging buffer, which is slower above the size that the driver
+still inlines.
 """
 
 from __future__ import annotations
@@ -21,12 +23,20 @@ def duration_ns(memory: Memory, rates: Rates) -> float:
     places = {memory.src, memory.dst}
     if PAGEABLE in places:
         direction = "to_device" if memory.src == PAGEABLE else "to_host"
-        share = rates.number(f"copy.pageable_{direction}" if size > rates.number("copy.staged_above") else "copy.pinned")
+        share = rates.number(
+            f"copy.pageable_{direction}"
+            if size > rates.number("copy.staged_above")
+            else "copy.pinned"
+        )
         return rates.number("copy.base") + size / (rates.pcie_bytes_per_ns * share)
     if PINNED in places:
-        return rates.number("copy.base") + size / (rates.pcie_bytes_per_ns * rates.number("copy.pinned"))
+        return rates.number("copy.base") + size / (
+            rates.pcie_bytes_per_ns * rates.number("copy.pinned")
+        )
     if PEER in places and rates.nvlink_bytes_per_ns:
         return rates.number("copy.base") + size / rates.nvlink_bytes_per_ns
     if PEER in places:
-        return rates.number("copy.base") + size / (rates.pcie_bytes_per_ns * rates.number("copy.peer"))
+        return rates.number("copy.base") + size / (
+            rates.pcie_bytes_per_ns * rates.number("copy.peer")
+        )
     return rates.memory_ns("device_copy", 2 * size)

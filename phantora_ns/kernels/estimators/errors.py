@@ -1,9 +1,11 @@
-"""How far the estimators alone are from real traces: `python -m phantora_ns.kernels.estimators.errors [--llama ...] TRACE...`.
+"""How far the estimators alone are from real traces: `python -m
+phantora_ns.kernels.estimators.errors [--llama ...] TRACE...`.
 
-Why it exists: an estimate without its error is worth little. Each distinct signature of a trace is one test, with the median
-of its launches that no work on another stream overlapped. Signatures are split into calibration and held-out by a bit of
-their key, which the fit (bench/kernels/fit.py) uses in the same way: no number is judged by what it was fitted on. Models
-fitted to a database are judged elsewhere, by whole runs (kernels/validation.py).
+Why it exists: an estimate without its error is worth little. Each distinct signature of a trace is
+one test, with the median of its launches that no work on another stream overlapped. Signatures are
+split into calibration and held-out by a bit of their key, which the fit (bench/kernels/fit.py) uses
+in the same way: no number is judged by what it was fitted on. Models fitted to a database are
+judged elsewhere, by whole runs (kernels/validation.py).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from . import launch, memory
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One distinct signature: its measured median, the estimate, how often it was launched, and its total measured time."""
+    """One distinct signature: its measured median, the estimate, how often it was launched, and its
+    total measured time."""
 
     family: str
     kind: int
@@ -60,7 +63,8 @@ def family_of(call: Launch) -> str:
 
 
 def is_held_out(call: Launch) -> bool:
-    """Which side of the split a signature is on: a high bit of its key (FNV's lowest bit is a mere parity of the bytes)."""
+    """Which side of the split a signature is on: a high bit of its key (FNV's lowest bit is a mere
+    parity of the bytes)."""
     return bool(signature.key(call.kind, call.fields) >> 40 & 1)
 
 
@@ -71,37 +75,65 @@ def cases(found: Iterable[Launch]) -> list[Case]:
         if call.alone:
             identity = [call.fields, call.context, call.cold]
             groups[signature.encode(call.kind, identity)].append(call)
-    return [Case(family_of(g[0]), g[0].kind, g[0].fields, g[0].context, statistics.median(o.duration_ns for o in g), len(g),
-                 is_held_out(g[0]), g[0].operator, g[0].cold) for g in groups.values()]
+    return [
+        Case(
+            family_of(g[0]),
+            g[0].kind,
+            g[0].fields,
+            g[0].context,
+            statistics.median(o.duration_ns for o in g),
+            len(g),
+            is_held_out(g[0]),
+            g[0].operator,
+            g[0].cold,
+        )
+        for g in groups.values()
+    ]
 
 
 def cold_times(times: KernelTimes) -> KernelTimes:
-    """The same models for kernels that find nothing in the cache, as bench/kernels/record.py measures them."""
+    """The same models for kernels that find nothing in the cache, as bench/kernels/record.py
+    measures them."""
     other = copy.copy(times)
-    other.rates = dataclasses.replace(times.rates, numbers={**times.rates.numbers, "cache.warm_share": 0.0})
+    other.rates = dataclasses.replace(
+        times.rates, numbers={**times.rates.numbers, "cache.warm_share": 0.0}
+    )
     return other
 
 
 def report(times: KernelTimes, found: list[Case], worst: int = 0) -> list[str]:
-    """Lines of a table: error by family, for calibration and held-out signatures, and of the total time."""
-    lines = [f"{'family':<22}{'set':<13}{'signatures':>11}{'median':>9}{'mean':>8}{'p90':>8}{'time ms':>10}{'of time':>9}"]
+    """Lines of a table: error by family, for calibration and held-out signatures, and of the total
+    time."""
+    lines = [
+        f"{'family':<22}{'set':<13}{'signatures':>11}{'median':>9}{'mean':>8}{'p90':>8}{'time ms':>10}{'of time':>9}"
+    ]
     cold = cold_times(times)
     errors: dict[tuple[str, bool], list[tuple[float, float, float, Case]]] = defaultdict(list)
     for case in found:
-        estimate = (cold if case.cold else times).estimate(case.kind, case.fields, case.context).duration_ns
-        errors[case.family, case.held_out].append((estimate / case.measured_ns - 1, estimate, case.measured_ns, case))
+        estimate = (
+            (cold if case.cold else times)
+            .estimate(case.kind, case.fields, case.context)
+            .duration_ns
+        )
+        errors[case.family, case.held_out].append(
+            (estimate / case.measured_ns - 1, estimate, case.measured_ns, case)
+        )
 
     def line(name: str, which: str, rows: list) -> str:
         relative = sorted(abs(r[0]) for r in rows)
         measured = sum(r[2] * r[3].launches for r in rows)
         estimated = sum(r[1] * r[3].launches for r in rows)
-        return (f"{name:<22}{which:<13}{len(rows):>11}{statistics.median(relative):>9.1%}{statistics.fmean(relative):>8.1%}"
-                f"{relative[int(0.9 * (len(relative) - 1))]:>8.1%}{measured / 1e6:>10.2f}{estimated / measured - 1:>+9.1%}")
+        return (
+            f"{name:<22}{which:<13}{len(rows):>11}{statistics.median(relative):>9.1%}{statistics.fmean(relative):>8.1%}"
+            f"{relative[int(0.9 * (len(relative) - 1))]:>8.1%}{measured / 1e6:>10.2f}{estimated / measured - 1:>+9.1%}"
+        )
 
     for name in sorted({family for family, _ in errors}):
         for held_out in (False, True):
             if errors.get((name, held_out)):
-                lines.append(line(name, "held-out" if held_out else "calibration", errors[name, held_out]))
+                lines.append(
+                    line(name, "held-out" if held_out else "calibration", errors[name, held_out])
+                )
     for held_out in (False, True):
         rows = [row for (_, side), group in errors.items() if side == held_out for row in group]
         if rows:
@@ -109,22 +141,41 @@ def report(times: KernelTimes, found: list[Case], worst: int = 0) -> list[str]:
     rows = [row for group in errors.values() for row in group]
     if rows:
         lines.append(line("all", "both", rows))
-        lines.append(line("all but guesses", "both", [row for row in rows if row[3].family != "guess"] or rows))
+        lines.append(
+            line(
+                "all but guesses", "both", [row for row in rows if row[3].family != "guess"] or rows
+            )
+        )
     for row in sorted(rows, key=lambda r: -abs(r[1] - r[2]) * r[3].launches)[:worst]:
         case = row[3]
-        lines.append(f"  {row[0]:+7.1%} {row[2] / 1e3:9.1f} us measured, {row[1] / 1e3:9.1f} estimated, x{case.launches} "
-                     f"[{case.family}] {case.operator} {signature.describe(case.kind, case.fields)[:400]}")
+        lines.append(
+            f"  {row[0]:+7.1%} {row[2] / 1e3:9.1f} us measured, {row[1] / 1e3:9.1f} estimated, x{case.launches} "
+            f"[{case.family}] {case.operator} {signature.describe(case.kind, case.fields)[:400]}"
+        )
     return lines
 
 
 def main(arguments: list[str]) -> int:
     """Command line; exit status 1 for a trace or GPU file that cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m phantora_ns.kernels.estimators.errors", description=__doc__.splitlines()[0])
-    parser.add_argument("traces", nargs="+", metavar="TRACE", help="Kineto trace (.json or .json.gz)")
+    parser = argparse.ArgumentParser(
+        prog="python -m phantora_ns.kernels.estimators.errors", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "traces", nargs="+", metavar="TRACE", help="Kineto trace (.json or .json.gz)"
+    )
     parser.add_argument("--gpu", default="h200", help="GPU model of the trace (default: h200)")
-    parser.add_argument("--llama", metavar="DIM,KV_DIM,FFN,VOCABULARY,LAYERS,TOKENS,HEADS",
-                        help="sizes of the model, for a trace of one training step without recorded shapes")
-    parser.add_argument("--worst", type=int, default=0, metavar="N", help="also list the N signatures that cost most accuracy")
+    parser.add_argument(
+        "--llama",
+        metavar="DIM,KV_DIM,FFN,VOCABULARY,LAYERS,TOKENS,HEADS",
+        help="sizes of the model, for a trace of one training step without recorded shapes",
+    )
+    parser.add_argument(
+        "--worst",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also list the N signatures that cost most accuracy",
+    )
     options = parser.parse_args(arguments)
     try:
         llama = LlamaShapes(*map(int, options.llama.split(","))) if options.llama else None
@@ -139,9 +190,13 @@ def main(arguments: list[str]) -> int:
     print("\n".join(report(times, cases(found), options.worst)))
     overlapped = sum(o.duration_ns for o in found if not o.alone)
     total = sum(o.duration_ns for o in found)
-    guessed = sum(o.duration_ns for o in found if times.lookup(o.kind, o.fields, o.context)[1] == launch.GUESS)
-    print(f"compute in the traces {total / 1e6:.2f} ms, of it beside other streams {overlapped / 1e6:.2f} ms (not judged), "
-          f"guessed {guessed / 1e6:.2f} ms")
+    guessed = sum(
+        o.duration_ns for o in found if times.lookup(o.kind, o.fields, o.context)[1] == launch.GUESS
+    )
+    print(
+        f"compute in the traces {total / 1e6:.2f} ms, of it beside other streams {overlapped / 1e6:.2f} ms (not judged), "
+        f"guessed {guessed / 1e6:.2f} ms"
+    )
     return 0
 
 

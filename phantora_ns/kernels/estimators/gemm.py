@@ -1,9 +1,11 @@
-"""Time of a matrix multiplication from its sizes: tiles on multiprocessors, memory traffic, and the sustained rate.
+"""Time of a matrix multiplication from its sizes: tiles on multiprocessors, memory traffic, and the
+sustained rate.
 
-Why it exists: cuBLAS' kernels are persistent, one name and one grid for shapes whose times differ fivefold, so the time must
-come from the call. The model: the library picks the tile and the split of k that finish first; tiles run in waves over the
-multiprocessors; a large product cannot go beyond what the power limit leaves; a thin one is bound by memory; and part of
-writing the result does not overlap with arithmetic. The shares are fitted (bench/kernels) and in the GPU's data file.
+Why it exists: cuBLAS' kernels are persistent, one name and one grid for shapes whose times differ
+fivefold, so the time must come from the call. The model: the library picks the tile and the split
+of k that finish first; tiles run in waves over the multiprocessors; a large product cannot go
+beyond what the power limit leaves; a thin one is bound by memory; and part of writing the result
+does not overlap with arithmetic. The shares are fitted (bench/kernels) and in the GPU's data file.
 """
 
 from __future__ import annotations
@@ -13,16 +15,44 @@ import math
 from ..rates import Rates
 from ..signature import Gemm
 
-# Output tiles of cuBLAS' Hopper and Ampere kernels, as their names give them (nvjet_sm90_tst_256x128_64x4, ...).
-TILES = ((256, 128), (128, 256), (320, 128), (192, 128), (128, 192), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128),
-         (64, 64), (128, 32), (64, 32), (64, 16))
+# Output tiles of cuBLAS' Hopper and Ampere kernels, as their names give them
+# (nvjet_sm90_tst_256x128_64x4, ...).
+TILES = (
+    (256, 128),
+    (128, 256),
+    (320, 128),
+    (192, 128),
+    (128, 192),
+    (128, 128),
+    (256, 64),
+    (64, 256),
+    (128, 64),
+    (64, 128),
+    (64, 64),
+    (128, 32),
+    (64, 32),
+    (64, 16),
+)
 SPLITS = (1, 2, 4, 8, 16)
-K_STEP = 64        # k is walked in steps of this many elements
+K_STEP = 64  # k is walked in steps of this many elements
 PARTIAL_BYTES = 4  # partial sums of a split k are fp32
 
 # cudaDataType: element bytes and name of the data sheet's peak
-DATA_TYPES = {0: (4, "fp32"), 1: (8, "fp64"), 2: (2, "fp16"), 3: (1, "int8"), 4: (8, "fp32"), 5: (16, "fp64"), 6: (4, "fp16"),
-              8: (1, "int8"), 10: (4, "fp32"), 14: (2, "bf16"), 15: (4, "bf16"), 28: (1, "fp8"), 29: (1, "fp8")}
+DATA_TYPES = {
+    0: (4, "fp32"),
+    1: (8, "fp64"),
+    2: (2, "fp16"),
+    3: (1, "int8"),
+    4: (8, "fp32"),
+    5: (16, "fp64"),
+    6: (4, "fp16"),
+    8: (1, "int8"),
+    10: (4, "fp32"),
+    14: (2, "bf16"),
+    15: (4, "bf16"),
+    28: (1, "fp8"),
+    29: (1, "fp8"),
+}
 # cublasComputeType: those that put fp32 operands on tensor cores
 TENSOR_COMPUTE = {74: "fp16", 75: "bf16", 77: "tf32"}
 FP64_TENSOR_COMPUTE = 70  # CUBLAS_COMPUTE_64F
@@ -75,12 +105,14 @@ def duration_ns(gemm: Gemm, rates: Rates) -> float:
                 depth = max(depth, rates.number("gemm.smallest_k"))
             time = waves * (2 * area * depth / rate + tile_ns)
             if split > 1:
-                time += rates.number("gemm.split") + PARTIAL_BYTES * m * n * batch * split / bandwidth
+                time += (
+                    rates.number("gemm.split") + PARTIAL_BYTES * m * n * batch * split / bandwidth
+                )
             best = min(best, time)
     read, written = moved_bytes(gemm)
     sustained = flop(gemm) / (peak * rates.number("gemm.sustained"))
     moving = (read + written) / bandwidth
     power = rates.number("gemm.overlap_power")
-    overlapped = (max(best, sustained) ** power + moving ** power) ** (1 / power)
+    overlapped = (max(best, sustained) ** power + moving**power) ** (1 / power)
     epilogue = rates.number("gemm.exposed_write") * written / bandwidth
     return rates.number("gemm.base") + overlapped + epilogue

@@ -1,6 +1,8 @@
-"""Time of one kernel launch that is in no database: attention, grouped products, then memory traffic, then launch volume.
+"""Time of one kernel launch that is in no database: attention, grouped products, then memory
+traffic, then launch volume.
 
-Why it exists: the order in which the estimators are asked, and what each may claim to know, is decided in one place.
+Why it exists: the order in which the estimators are asked, and what each may claim to know, is
+decided in one place.
 """
 
 from __future__ import annotations
@@ -17,12 +19,27 @@ from . import attention, grouped, memory, triton
 
 LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
 MEMORY_BOUND, COMPUTE_BOUND, ATTENTION_BOUND = 0, 1, 2
-JOINING = ("aten::cat", "aten::stack", "aten::_chunk_cat")  # operators whose output holds all of their inputs
-GUESSED_BYTES_PER_THREAD = 16   # a thread of an unknown kernel reads or writes this much: one vector access
+JOINING = (
+    "aten::cat",
+    "aten::stack",
+    "aten::_chunk_cat",
+)  # operators whose output holds all of their inputs
+GUESSED_BYTES_PER_THREAD = (
+    16  # a thread of an unknown kernel reads or writes this much: one vector access
+)
 REPEATED = ("gather", "indexed")  # families that may read the same bytes again and again
-SAME_BYTES = 0.10               # operands that differ by less are the same work
-MOST_BYTES_PER_THREAD = 64      # an operator's operands are this kernel's work only as far as its launch can handle them
-UNREADABLE = (signature.SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError)
+SAME_BYTES = 0.10  # operands that differ by less are the same work
+MOST_BYTES_PER_THREAD = (
+    64  # an operator's operands are this kernel's work only as far as its launch can handle them
+)
+UNREADABLE = (
+    signature.SignatureError,
+    ArithmeticError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +62,38 @@ class Context:
 
     @property
     def total_bytes(self) -> float:
-        """Inputs and outputs; where the outputs are not known yet (0), they are taken to be as large as the mean input,
-        unless the operator works in place, or joins its inputs."""
+        """Inputs and outputs; where the outputs are not known yet (0), they are taken to be as
+        large as the mean input, unless the operator works in place, or joins its inputs."""
         if not self.output_bytes and self.operator in JOINING:
             return 2.0 * self.input_bytes
         if self.output_bytes or self.operator.endswith("_"):
             return self.input_bytes + self.output_bytes
-        return self.input_bytes + self.input_bytes / max(1, sum(1 for shape in self.shapes if shape))
+        return self.input_bytes + self.input_bytes / max(
+            1, sum(1 for shape in self.shapes if shape)
+        )
 
 
 def context_of(value: Any) -> Context | None:
     """Checks what a rank sends as context; anything else is no context."""
     if not isinstance(value, (list, tuple)) or len(value) != 4 or not isinstance(value[0], str):
         return None
-    if not all(type(v) is int and v >= 0 for v in value[1:3]) or not isinstance(value[3], (list, tuple)):
+    if not all(type(v) is int and v >= 0 for v in value[1:3]) or not isinstance(
+        value[3], (list, tuple)
+    ):
         return None
-    shapes = tuple(tuple(s) for s in value[3] if isinstance(s, (list, tuple)) and all(type(d) is int for d in s))
+    shapes = tuple(
+        tuple(s)
+        for s in value[3]
+        if isinstance(s, (list, tuple)) and all(type(d) is int for d in s)
+    )
     return Context(value[0], value[1], value[2], shapes)
 
 
-def estimate(kernel: Kernel, context: Context | None, rates: Rates, identity: Any = b"") -> Estimate:
-    """The time of a launch; always an answer, at worst a guess from the launch's volume. `identity`: the signature's."""
+def estimate(
+    kernel: Kernel, context: Context | None, rates: Rates, identity: Any = b""
+) -> Estimate:
+    """The time of a launch; always an answer, at worst a guess from the launch's volume.
+    `identity`: the signature's."""
     inductor = triton.work(kernel, identity) if context is None else None
     if inductor is not None:
         return Estimate(triton.duration_ns(inductor, kernel, rates), ROOFLINE, MEMORY_BOUND)
@@ -73,7 +101,11 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates, identity: An
     call = flash_call(kernel, name, context)
     if call is not None:
         return Estimate(attention.duration_ns(call, rates), ATTENTION, ATTENTION_BOUND)
-    product = grouped.product(context.operator, kernel.name, context.input_bytes, context.shapes) if context else None
+    product = (
+        grouped.product(context.operator, kernel.name, context.input_bytes, context.shapes)
+        if context
+        else None
+    )
     if product is not None:
         return Estimate(grouped.duration_ns(product, rates), GEMM, COMPUTE_BOUND)
     found = memory.traffic(kernel, name)
@@ -81,25 +113,38 @@ def estimate(kernel: Kernel, context: Context | None, rates: Rates, identity: An
     if found is not None:
         size = found.bytes
         if context and context.input_bytes and found.family.startswith("strided"):
-            size = min(size, context.input_bytes + size / 2)  # broadcast inputs are smaller than the launch
+            size = min(
+                size, context.input_bytes + size / 2
+            )  # broadcast inputs are smaller than the launch
         if context and context.input_bytes and found.family in ("foreach", "optimizer"):
-            size = min(size, 2.0 * context.input_bytes)  # lists of small tensors: no element is read or written twice
+            size = min(
+                size, 2.0 * context.input_bytes
+            )  # lists of small tensors: no element is read or written twice
         time = rates.memory_ns(found.family, size, found.elements, kernel.blocks)
         if found.scattered:
-            time = max(time, rates.memory_ns(found.family, 0) + rates.scattered_ns(size + found.scattered))
+            time = max(
+                time, rates.memory_ns(found.family, 0) + rates.scattered_ns(size + found.scattered)
+            )
         return Estimate(time, ROOFLINE, MEMORY_BOUND)
     if context and context.input_bytes:
         family = memory.family(name)
         size = context.total_bytes * memory.passes(name)
         if family == "other":  # one kernel of several that an operator may launch
-            size = min(max(size, GUESSED_BYTES_PER_THREAD * threads), MOST_BYTES_PER_THREAD * threads)
+            size = min(
+                max(size, GUESSED_BYTES_PER_THREAD * threads), MOST_BYTES_PER_THREAD * threads
+            )
         elements = max(context.input_bytes, context.output_bytes) / memory.element_bytes(name)
-        return Estimate(rates.memory_ns(family, size, elements, kernel.blocks), ROOFLINE, MEMORY_BOUND)
-    return Estimate(rates.memory_ns("other", threads * GUESSED_BYTES_PER_THREAD), GUESS, MEMORY_BOUND)
+        return Estimate(
+            rates.memory_ns(family, size, elements, kernel.blocks), ROOFLINE, MEMORY_BOUND
+        )
+    return Estimate(
+        rates.memory_ns("other", threads * GUESSED_BYTES_PER_THREAD), GUESS, MEMORY_BOUND
+    )
 
 
 def least_ns(fields: Any, context: Any, parameters: bytes | None, rates: Rates) -> float:
-    """What a launch takes at least: the traffic that the cache cannot hold, at the memory's peak; 0 where it is not known."""
+    """What a launch takes at least: the traffic that the cache cannot hold, at the memory's peak; 0
+    where it is not known."""
     try:
         kernel = signature.parse_kernel(fields, parameters)
         found = memory.traffic(kernel, names.parse(kernel.name))
@@ -108,12 +153,17 @@ def least_ns(fields: Any, context: Any, parameters: bytes | None, rates: Rates) 
     if found is None or found.family in REPEATED:
         return 0.0
     given = context_of(context)
-    size = min(found.bytes, given.input_bytes + found.bytes / 2) if given and given.input_bytes else found.bytes
+    size = (
+        min(found.bytes, given.input_bytes + found.bytes / 2)
+        if given and given.input_bytes
+        else found.bytes
+    )
     return max(0.0, size - rates.cache_bytes) / rates.memory_bytes_per_ns
 
 
 def scattered(fields: Any, parameters: bytes | None) -> bool:
-    """Whether a launch's strides tell that it fetches a sector for each element; contexts and databases hold no strides."""
+    """Whether a launch's strides tell that it fetches a sector for each element; contexts and
+    databases hold no strides."""
     try:
         kernel = signature.parse_kernel(fields, parameters)
         found = memory.traffic(kernel, names.parse(kernel.name))
@@ -123,9 +173,10 @@ def scattered(fields: Any, parameters: bytes | None) -> bool:
 
 
 def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any], bool]:
-    """Whether a recorded launch that differs from `fields` in identity only does the same work: by the context that it was
-    recorded in, unless name and launch tell how much there is to do. A grid of as many blocks as a norm or a softmax has rows
-    says nothing of how long they are; and none is known to be like one that transposes."""
+    """Whether a recorded launch that differs from `fields` in identity only does the same work: by
+    the context that it was recorded in, unless name and launch tell how much there is to do. A grid
+    of as many blocks as a norm or a softmax has rows says nothing of how long they are; and none is
+    known to be like one that transposes."""
     try:
         kernel = signature.parse_kernel(fields)
         told = memory.traffic(kernel, names.parse(kernel.name)) is not None
@@ -144,15 +195,22 @@ def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any]
     return same
 
 
-def flash_call(kernel: Kernel, name: names.KernelName, context: Context | None) -> attention.Attention | None:
-    """The attention call behind a `flash_fwd_kernel` or `flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel` launch.
+def flash_call(
+    kernel: Kernel, name: names.KernelName, context: Context | None
+) -> attention.Attention | None:
+    """The attention call behind a `flash_fwd_kernel` or
+    `flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel` launch.
 
-    Traits `<head size, block of queries, block of keys, ...>` and the flags after them (is_dropout, is_causal, ...) are
-    template arguments; the grid is (blocks, batch, heads) forward and (blocks of keys, batch, heads) backward. Lengths
-    are exact with the operator's shapes, else rounded up to whole blocks and equal for queries and keys.
+    Traits `<head size, block of queries, block of keys, ...>` and the flags after them (is_dropout,
+    is_causal, ...) are template arguments; the grid is (blocks, batch, heads) forward and (blocks
+    of keys, batch, heads) backward. Lengths are exact with the operator's shapes, else rounded up
+    to whole blocks and equal for queries and keys.
     """
     backward = name.base == "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"
-    if name.base not in ("flash_fwd_kernel", "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel") or not name.arguments:
+    if (
+        name.base not in ("flash_fwd_kernel", "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel")
+        or not name.arguments
+    ):
         return None
     traits = re.match(r"Flash_\w+_kernel_traits<(\d+), (\d+), (\d+),", name.arguments[0])
     if traits is None:
@@ -166,6 +224,12 @@ def flash_call(kernel: Kernel, name: names.KernelName, context: Context | None) 
     lead = 1 if backward else 0  # the gradient comes first in the backward operator
     if len(shapes) >= lead + 2 and shapes[lead][0] == batch and heads in shapes[lead][1:3]:
         axis = shapes[lead].index(heads, 1, 3)
-        queries, keys, kv_heads = shapes[lead][3 - axis], shapes[lead + 1][3 - axis], shapes[lead + 1][axis]
+        queries, keys, kv_heads = (
+            shapes[lead][3 - axis],
+            shapes[lead + 1][3 - axis],
+            shapes[lead + 1][axis],
+        )
     bytes_each = 2 if re.search(r"bfloat16|half", name.text) else 4
-    return attention.Attention(batch, heads, kv_heads, queries, keys, size, causal, backward, bytes_each, "flash")
+    return attention.Attention(
+        batch, heads, kv_heads, queries, keys, size, causal, backward, bytes_each, "flash"
+    )

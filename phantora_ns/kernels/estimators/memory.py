@@ -1,8 +1,10 @@
-"""How much a memory-bound kernel moves: from its name, its launch and, where the layout is known, its scalar parameters.
+"""How much a memory-bound kernel moves: from its name, its launch and, where the layout is known,
+its scalar parameters.
 
-Why it exists: most kernels of a training step read and write each element once, and PyTorch's kernels say in their names
-which types they handle and in their launches how many elements. Facts of PyTorch 2.11's sources (aten/src/ATen/native/cuda)
-stand beside each reader. Rule: a reader that meets something unexpected returns None; nothing is made up.
+Why it exists: most kernels of a training step read and write each element once, and PyTorch's
+kernels say in their names which types they handle and in their launches how many elements. Facts of
+PyTorch 2.11's sources (aten/src/ATen/native/cuda) stand beside each reader. Rule: a reader that
+meets something unexpected returns None; nothing is made up.
 """
 
 from __future__ import annotations
@@ -16,18 +18,19 @@ from dataclasses import dataclass
 from ..names import KernelName, lambda_arguments, split_arguments, template_arguments, type_bytes
 from ..signature import Kernel
 
-CHUNK = 65536                       # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements per block
-MAX_BLOCKS = 320                    # MultiTensorApply.cuh: depth_to_max_blocks
-MAX_DIMS = 25                       # OffsetCalculator.cuh
-SECTOR = 32                         # bytes that the L2 cache fetches at least
-WARP = 32                           # threads whose neighbouring elements one instruction reads
+CHUNK = 65536  # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements per block
+MAX_BLOCKS = 320  # MultiTensorApply.cuh: depth_to_max_blocks
+MAX_DIMS = 25  # OffsetCalculator.cuh
+SECTOR = 32  # bytes that the L2 cache fetches at least
+WARP = 32  # threads whose neighbouring elements one instruction reads
 MAX_TENSORS = (110, 64, 48, 36, 30)  # MultiTensorApply.cuh: depth_to_max_tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a launch moves: bytes, elements handled, and the family whose fitted rates apply. `scattered`: bytes of the cache's
-    sectors that are fetched for one element each, because the next thread's is in another."""
+    """What a launch moves: bytes, elements handled, and the family whose fitted rates apply.
+    `scattered`: bytes of the cache's sectors that are fetched for one element each, because the
+    next thread's is in another."""
 
     bytes: float
     elements: float
@@ -43,7 +46,8 @@ def _scalar(kernel: Kernel, offset: int, form: str) -> int | None:
 
 
 def _count(kernel: Kernel, per_block: int) -> int:
-    """Elements of an elementwise launch: its first parameter is `int N`, and the grid rounds N up to whole blocks."""
+    """Elements of an elementwise launch: its first parameter is `int N`, and the grid rounds N up
+    to whole blocks."""
     n = _scalar(kernel, 0, "i")
     if n is not None and (kernel.blocks - 1) * per_block < n <= kernel.blocks * per_block:
         return n
@@ -51,10 +55,11 @@ def _count(kernel: Kernel, per_block: int) -> int:
 
 
 def operand_bytes(functor: str, tensors: int) -> float:
-    """Bytes per element of all operands of an elementwise functor with `tensors` operands, outputs included.
+    """Bytes per element of all operands of an elementwise functor with `tensors` operands, outputs
+    included.
 
-    The types come from the functor's own template arguments or from the lambda's parameters. A comparison writes bool; a
-    functor whose types cannot be read counts 4 bytes per operand.
+    The types come from the functor's own template arguments or from the lambda's parameters. A
+    comparison writes bool; a functor whose types cannot be read counts 4 bytes per operand.
     """
     if "bfloat16_copy_kernel_cuda" in functor or "float16_copy_kernel_cuda" in functor:
         arguments = lambda_arguments(functor)
@@ -64,18 +69,28 @@ def operand_bytes(functor: str, tensors: int) -> float:
         found = template_arguments(functor, name)
         if len(found) >= 3:
             first, second, out = (type_bytes(t) or 4 for t in found[:3])
-            types = [first, second, out] if name == "BinaryFunctor" else [first if name == "BUnaryFunctor" else second, out]
+            types = (
+                [first, second, out]
+                if name == "BinaryFunctor"
+                else [first if name == "BUnaryFunctor" else second, out]
+            )
             break
     if types is None:
         arguments = [type_bytes(a) for a in lambda_arguments(functor)]
         if not arguments:
-            inner = functor[functor.find("<") + 1:functor.rfind(">")] if "<" in functor else ""
-            arguments = [size for size in (type_bytes(a) for a in split_arguments(inner)) if size][:1]
+            inner = functor[functor.find("<") + 1 : functor.rfind(">")] if "<" in functor else ""
+            arguments = [size for size in (type_bytes(a) for a in split_arguments(inner)) if size][
+                :1
+            ]
         arguments = [a or 4 for a in arguments]
         if not arguments:
             return 4.0 * tensors
         compares = "compare" in functor or "CompareEq" in functor
-        inputs = (arguments * tensors)[:max(0, tensors - 1)] if len(arguments) < tensors - 1 else arguments[:tensors - 1]
+        inputs = (
+            (arguments * tensors)[: max(0, tensors - 1)]
+            if len(arguments) < tensors - 1
+            else arguments[: tensors - 1]
+        )
         types = [*inputs, 1 if compares else arguments[0]]
     return float(sum((types + [types[-1]] * tensors)[:tensors]))
 
@@ -92,12 +107,13 @@ def _tensor_count(text: str, functor: str) -> int:
 
 
 def vectorized(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`vectorized_elementwise_kernel<vec, functor, array<char*, n>>`: contiguous, 8 elements a thread (16 for one byte)."""
+    """`vectorized_elementwise_kernel<vec, functor, array<char*, n>>`: contiguous, 8 elements a
+    thread (16 for one byte)."""
     functor = name.arguments[1] if len(name.arguments) > 1 else ""
     tensors = _tensor_count(name.text, functor)
     size = operand_bytes(functor, tensors)
-    # CUDALoops.cuh, elems_per_thread: 16 for operands of one byte in all, else 8 on sm_90 and later with the vectorised
-    # path, 4 before; the grid is rounded up, so N, where it is known, decides.
+    # CUDALoops.cuh, elems_per_thread: 16 for operands of one byte in all, else 8 on sm_90 and later
+    # with the vectorised path, 4 before; the grid is rounded up, so N, where it is known, decides.
     family = "fill" if tensors == 1 else "elementwise"
     for per_thread in (8, 16, 4):
         n = _scalar(kernel, 0, "i")
@@ -109,30 +125,47 @@ def vectorized(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`unrolled_elementwise_kernel<functor, array<char*, n>, per_thread, ..., Load, Store>`: with casts, when so named."""
+    """`unrolled_elementwise_kernel<functor, array<char*, n>, per_thread, ..., Load, Store>`: with
+    casts, when so named."""
     functor = name.arguments[0] if name.arguments else ""
     tensors = _tensor_count(name.text, functor)
     elements = _count(kernel, (name.integer(2) or 4) * kernel.block_threads)
     size = operand_bytes(functor, tensors)
     casts = "LoadWithCast" in name.text
     if casts and "copy_kernel" in functor:
-        # Parameters: N at 0, data at 8, then LoadWithCast {type, u32 size} at 28 and StoreWithCast {type, u32 size} at 36.
-        sizes = (_scalar(kernel, 32, "i"), _scalar(kernel, 40, "i")) if len(kernel.parameters) == 44 else (None, None)
+        # Parameters: N at 0, data at 8, then LoadWithCast {type, u32 size} at 28 and StoreWithCast
+        # {type, u32 size} at 36.
+        sizes = (
+            (_scalar(kernel, 32, "i"), _scalar(kernel, 40, "i"))
+            if len(kernel.parameters) == 44
+            else (None, None)
+        )
         if set(sizes) <= {1, 2, 4, 8, 16}:
             size = sum(sizes)
         else:
-            out = size / tensors  # the lambda's type is the output's; the input has another, most often the other of 2 and 4
+            out = (
+                size / tensors
+                # the lambda's type is the output's; the input has another, most often the other of
+                # 2 and 4
+            )
             size = out + (2 if out > 2 else 4)
-    return Traffic(elements * size, elements, "elementwise_cast" if casts else "elementwise_unrolled")
+    return Traffic(
+        elements * size, elements, "elementwise_cast" if casts else "elementwise_unrolled"
+    )
 
 
 def _scattered_operands(kernel: Kernel, tensors: int) -> int:
-    """Operands of a strided launch whose neighbouring elements lie in different sectors: a transposed one, most often.
+    """Operands of a strided launch whose neighbouring elements lie in different sectors: a
+    transposed one, most often.
 
-    The lambda of gpu_kernel_impl_nocast (CUDALoops.cuh) holds an OffsetCalculator<tensors> (OffsetCalculator.cuh): int dims,
-    {divisor, two magic numbers}[MAX_DIMS], uint32 stride in bytes[MAX_DIMS][tensors]; the fastest dimension comes first.
+    The lambda of gpu_kernel_impl_nocast (CUDALoops.cuh) holds an OffsetCalculator<tensors>
+    (OffsetCalculator.cuh): int dims, {divisor, two magic numbers}[MAX_DIMS], uint32 stride in
+    bytes[MAX_DIMS][tensors]; the fastest dimension comes first.
     """
-    for at in (8, 8 + 8 * tensors):  # before or after the operands' addresses, as the compiler has it
+    for at in (
+        8,
+        8 + 8 * tensors,
+    ):  # before or after the operands' addresses, as the compiler has it
         dims = _scalar(kernel, at, "i")
         end = at + 4 + MAX_DIMS * 4 * (3 + tensors)
         if dims is None or not 0 < dims <= MAX_DIMS or len(kernel.parameters) < end:
@@ -146,31 +179,39 @@ def _scattered_operands(kernel: Kernel, tensors: int) -> int:
 
 
 def strided(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`elementwise_kernel<threads, per_thread, gpu_kernel_impl...<functor>>`: strided or broadcast operands."""
+    """`elementwise_kernel<threads, per_thread, gpu_kernel_impl...<functor>>`: strided or broadcast
+    operands."""
     per_thread = name.integer(1) or 4
     functor = name.arguments[2] if len(name.arguments) > 2 else ""
     start = functor.find("gpu_kernel_impl")
-    inner = functor[functor.find("<", start) + 1:] if start >= 0 else functor
+    inner = functor[functor.find("<", start) + 1 :] if start >= 0 else functor
     nested = split_arguments(inner)
     tensors = _tensor_count("", nested[0] if nested else inner)
     elements = _count(kernel, per_thread * kernel.block_threads)
     moved = elements * operand_bytes(nested[0] if nested else inner, tensors)
     if "nocast" not in functor:
         return Traffic(moved, elements, "strided_cast")
-    return Traffic(moved, elements, f"strided_{'narrow' if per_thread > 2 else 'wide'}",
-                   elements * SECTOR * _scattered_operands(kernel, tensors))
+    return Traffic(
+        moved,
+        elements,
+        f"strided_{'narrow' if per_thread > 2 else 'wide'}",
+        elements * SECTOR * _scattered_operands(kernel, tensors),
+    )
 
 
 def _list_elements(kernel: Kernel, depth: int, fused: bool) -> int | None:
-    """Elements of a foreach launch, from the tensor sizes in its metadata parameter (MultiTensorApply.cuh)."""
+    """Elements of a foreach launch, from the tensor sizes in its metadata parameter
+    (MultiTensorApply.cuh)."""
     most = MAX_TENSORS[depth - 1]
     sizes_at = depth * most * 8
-    tensor_at = sizes_at + most * 8 * (2 if fused else 1)  # fused lists carry the addresses of the step counters too
+    tensor_at = sizes_at + most * 8 * (
+        2 if fused else 1
+    )  # fused lists carry the addresses of the step counters too
     chunk_at = (tensor_at + MAX_BLOCKS + 3) // 4 * 4
     if len(kernel.parameters) < chunk_at + 4 * MAX_BLOCKS or kernel.gx > MAX_BLOCKS:
         return None
     sizes = struct.unpack_from(f"<{most}q", kernel.parameters, sizes_at)
-    tensors = kernel.parameters[tensor_at:tensor_at + kernel.gx]
+    tensors = kernel.parameters[tensor_at : tensor_at + kernel.gx]
     chunks = struct.unpack_from(f"<{kernel.gx}i", kernel.parameters, chunk_at)
     total = 0
     for tensor, chunk in zip(tensors, chunks):
@@ -181,13 +222,14 @@ def _list_elements(kernel: Kernel, depth: int, fused: bool) -> int | None:
 
 
 def foreach(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`multi_tensor_apply_kernel<Metadata<depth>, Functor<T, ...>, ...>`: a block handles a chunk of 65,536 elements."""
+    """`multi_tensor_apply_kernel<Metadata<depth>, Functor<T, ...>, ...>`: a block handles a chunk
+    of 65,536 elements."""
     if len(name.arguments) < 2:
         return None
     metadata, functor = name.arguments[0], name.arguments[1]
     match = re.search(r"<(\d+)>", metadata)
     depth = int(match[1]) if match else 1
-    arguments = split_arguments(functor[functor.find("<") + 1:functor.rfind(">")])
+    arguments = split_arguments(functor[functor.find("<") + 1 : functor.rfind(">")])
     sizes = [size for size in map(type_bytes, arguments) if size]
     size = sizes[0] if sizes else 4
     numbers = [int(a) for a in arguments if re.fullmatch(r"\d+", a)]
@@ -195,22 +237,37 @@ def foreach(kernel: Kernel, name: KernelName) -> Traffic | None:
     known = _list_elements(kernel, depth, fused) if 1 <= depth <= len(MAX_TENSORS) else None
     elements = kernel.blocks * CHUNK if known is None else known
     if fused:
-        return Traffic(elements * size * (2 * depth - 1), elements, "optimizer")  # all but the gradient is read and written
+        return Traffic(
+            elements * size * (2 * depth - 1), elements, "optimizer"
+        )  # all but the gradient is read and written
     if "Norm" in functor:
         return Traffic(elements * size, elements, "foreach")
     if "CopyFunctor" in functor:
-        copied = [s for s in (type_bytes(a) for a in split_arguments(name.arguments[2].partition("<")[2].rstrip("> "))) if s] \
-            if len(name.arguments) > 2 else []
-        return Traffic(elements * (sum(copied[:2]) if len(copied) > 1 else 2 * size), elements, "foreach")
+        copied = (
+            [
+                s
+                for s in (
+                    type_bytes(a)
+                    for a in split_arguments(name.arguments[2].partition("<")[2].rstrip("> "))
+                )
+                if s
+            ]
+            if len(name.arguments) > 2
+            else []
+        )
+        return Traffic(
+            elements * (sum(copied[:2]) if len(copied) > 1 else 2 * size), elements, "foreach"
+        )
     read = numbers[1] if len(numbers) > 1 and numbers[1] <= depth else depth
     return Traffic(elements * size * (read + 1), elements, "foreach")
 
 
 def concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`CatArrayBatchedCopy*<T, index, dims, batch, ...>(out*, CatArrInputTensorMetadata, ...)`: an input a grid row (Shape.cu).
+    """`CatArrayBatchedCopy*<T, index, dims, batch, ...>(out*, CatArrInputTensorMetadata, ...)`: an
+    input a grid row (Shape.cu).
 
-    The grid is as large as the GPU, not as the inputs; their sizes are `nElements[batch]` in the metadata, after
-    `input*[batch], offset[batch], dimSize[batch]`.
+    The grid is as large as the GPU, not as the inputs; their sizes are `nElements[batch]` in the
+    metadata, after `input*[batch], offset[batch], dimSize[batch]`.
     """
     size, batch = type_bytes(name.arguments[0]) if name.arguments else None, name.integer(3)
     if size is None or not batch or len(name.arguments) < 4 or kernel.gy > batch:
@@ -219,13 +276,16 @@ def concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
     at = 8 + batch * (8 + 2 * index_bytes)
     if len(kernel.parameters) < at + batch * index_bytes:
         return None
-    counts = struct.unpack_from(f"<{kernel.gy}{'I' if index_bytes == 4 else 'Q'}", kernel.parameters, at)
+    counts = struct.unpack_from(
+        f"<{kernel.gy}{'I' if index_bytes == 4 else 'Q'}", kernel.parameters, at
+    )
     elements = sum(counts)
     return Traffic(2.0 * elements * size, elements, "concatenate")
 
 
 def chunk_concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`chunk_cat_cuda_kernel<out, in>`: FSDP's copy into the reduce-scatter buffer; 16 bytes of output a thread."""
+    """`chunk_cat_cuda_kernel<out, in>`: FSDP's copy into the reduce-scatter buffer; 16 bytes of
+    output a thread."""
     sizes = [type_bytes(a) for a in name.arguments[:2]]
     if len(sizes) < 2 or None in sizes:
         return None
@@ -234,7 +294,8 @@ def chunk_concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def split_copy(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`split_with_sizes_copy_out_contiguous_no_cast_kernel(..., int64 src_stride, int64 num_chunks)`: FSDP's copy out."""
+    """`split_with_sizes_copy_out_contiguous_no_cast_kernel(..., int64 src_stride, int64
+    num_chunks)`: FSDP's copy out."""
     stride, chunks = _scalar(kernel, 40, "q"), _scalar(kernel, 48, "q")
     if not stride or not chunks or not 0 < stride < 1 << 44 or not 0 < chunks < 1 << 24:
         return None
@@ -242,7 +303,8 @@ def split_copy(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def layer_norm(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`vectorized_layer_norm_kernel<T, ...>(int N, ...)` and its gradients: a row a block, where N is known."""
+    """`vectorized_layer_norm_kernel<T, ...>(int N, ...)` and its gradients: a row a block, where N
+    is known."""
     size = type_bytes(name.arguments[0]) if name.arguments else None
     if size is None:
         return None
@@ -251,11 +313,14 @@ def layer_norm(kernel: Kernel, name: KernelName) -> Traffic | None:
     if not width or not 0 < width < 1 << 24:
         return None
     elements = kernel.blocks * width
-    return Traffic(elements * size * (2 if forward else 3), elements, "norm" if forward else "norm_backward")
+    return Traffic(
+        elements * size * (2 if forward else 3), elements, "norm" if forward else "norm_backward"
+    )
 
 
 def norm_weight(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`GammaBetaBackward*<T, ...>(int64 M, int64 N, dY*, X*, ...)`: reads the gradient and the input once."""
+    """`GammaBetaBackward*<T, ...>(int64 M, int64 N, dY*, X*, ...)`: reads the gradient and the
+    input once."""
     rows, width = _scalar(kernel, 0, "q"), _scalar(kernel, 8, "q")
     size = type_bytes(name.arguments[0]) if name.arguments else None
     if not rows or not width or not size or not 0 < rows * width < 1 << 44:
@@ -264,8 +329,9 @@ def norm_weight(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def softmax(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """Softmax.cu: a row a block, whose length is a parameter. The plain kernels read the row again in each of their passes
-    (forward: maximum, sum, result; backward: sum, result), the Reg and Smem ones keep it; the warp ones take a batch."""
+    """Softmax.cu: a row a block, whose length is a parameter. The plain kernels read the row again
+    in each of their passes (forward: maximum, sum, result; backward: sum, result), the Reg and Smem
+    ones keep it; the warp ones take a batch."""
     backward = "ackward" in name.base
     types = [size for size in map(type_bytes, name.arguments) if size]
     first = 24 if backward else 16
@@ -277,18 +343,24 @@ def softmax(kernel: Kernel, name: KernelName) -> Traffic | None:
         elements = kernel.blocks * width if width else 0
     if not 0 < elements < 1 << 44 or not types:
         return None
-    return Traffic(float(elements) * types[0] * (3 if backward else 2) * passes(name), elements, family(name))
+    return Traffic(
+        float(elements) * types[0] * (3 if backward else 2) * passes(name), elements, family(name)
+    )
 
 
 def passes(name: KernelName) -> float:
-    """How often a kernel moves its operator's operands, for those that do not move all of them once."""
+    """How often a kernel moves its operator's operands, for those that do not move all of them
+    once."""
     if name.base.startswith("GammaBetaBackward"):
-        return 2 / 3  # the gradient of the input, a third of what the operator moves, is another kernel's
+        return (
+            2 / 3
+        )  # the gradient of the input, a third of what the operator moves, is another kernel's
     return {"cunn_SoftMaxForward": 4 / 2, "cunn_SoftMaxBackward": 4 / 3}.get(name.base, 1.0)
 
 
 def gather(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`vectorized_gather_kernel<bytes a thread, index>`: embedding and index_select; a row a grid column (IndexKernel)."""
+    """`vectorized_gather_kernel<bytes a thread, index>`: embedding and index_select; a row a grid
+    column (IndexKernel)."""
     width = name.integer(0)
     if width is None:
         return None
@@ -298,7 +370,8 @@ def gather(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 def flash_helper(kernel: Kernel, name: KernelName) -> Traffic | None:
     """`flash_bwd_dot_do_o_kernel<clear, traits>` (reads dO and O, clears the fp32 accumulator) and
-    `flash_bwd_convert_dq_kernel<traits>` (fp32 accumulator to the result); traits `<head size, rows a block, ...>`."""
+    `flash_bwd_convert_dq_kernel<traits>` (fp32 accumulator to the result); traits `<head size, rows
+    a block, ...>`."""
     found = re.search(r"Flash_bwd_kernel_traits<(\d+), (\d+),", name.text)
     if found is None:
         return None
@@ -309,7 +382,8 @@ def flash_helper(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def random_numbers(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`distribution_elementwise_grid_stride_kernel<acc, unroll, ..., *_and_transform<T, ...>>(int64 numel, ...)`: writes."""
+    """`distribution_elementwise_grid_stride_kernel<acc, unroll, ..., *_and_transform<T, ...>>(int64
+    numel, ...)`: writes."""
     found = re.search(r"_and_transform<([\w:]+)", name.text)
     size = type_bytes(found[1]) if found else None
     elements = _scalar(kernel, 0, "q")
@@ -319,19 +393,22 @@ def random_numbers(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def dropout(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`fused_dropout_kernel*<T, acc, index, ...>(TensorInfo in, out, mask, index total, ...)`: a byte of mask an element."""
+    """`fused_dropout_kernel*<T, acc, index, ...>(TensorInfo in, out, mask, index total, ...)`: a
+    byte of mask an element."""
     if len(name.arguments) < 3:
         return None
     size, wide = type_bytes(name.arguments[0]), type_bytes(name.arguments[2]) == 8
-    elements = _scalar(kernel, 3 * 416 if wide else 3 * 216, "q" if wide else "i")  # sizeof(TensorInfo) by index type
+    elements = _scalar(
+        kernel, 3 * 416 if wide else 3 * 216, "q" if wide else "i"
+    )  # sizeof(TensorInfo) by index type
     if not size or not elements or not 0 < elements < 1 << 44:
         return None
     return Traffic(elements * (2.0 * size + 1), elements, "random")
 
 
 def indexed(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`_scatter_gather_elementwise_kernel<threads, per_thread, f>` and `index_elementwise_kernel<...>`: an index of 8 bytes, a
-    read and a write an element."""
+    """`_scatter_gather_elementwise_kernel<threads, per_thread, f>` and
+    `index_elementwise_kernel<...>`: an index of 8 bytes, a read and a write an element."""
     threads, per_thread = name.integer(0), name.integer(1)
     found = re.search(r"OpaqueType<(\d+)", name.text)
     if not threads or not per_thread:
@@ -342,8 +419,9 @@ def indexed(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def loss(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`nll_loss_*_reduce_cuda_kernel_2d(...)`: one block picks a number per row, a row a thread at a time; the count is
-    `int64 nframe` at 48 forward, `int nframe` at 44 backward (Loss.cu). `elements` are the turns of the loop."""
+    """`nll_loss_*_reduce_cuda_kernel_2d(...)`: one block picks a number per row, a row a thread at
+    a time; the count is `int64 nframe` at 48 forward, `int nframe` at 44 backward (Loss.cu).
+    `elements` are the turns of the loop."""
     rows = _scalar(kernel, 48, "q") if "forward" in name.base else _scalar(kernel, 44, "i")
     if not rows or not 0 < rows < 1 << 32:
         return None
@@ -351,8 +429,9 @@ def loss(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def reduction(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`reduce_kernel<threads, outputs, ReduceOp<T, ...>>`: sizes from ReduceConfig in the parameters (Reduce.cuh): ints
-    element_size, num_inputs, num_outputs, ..., block_width (11th), block_height, num_threads."""
+    """`reduce_kernel<threads, outputs, ReduceOp<T, ...>>`: sizes from ReduceConfig in the
+    parameters (Reduce.cuh): ints element_size, num_inputs, num_outputs, ..., block_width (11th),
+    block_height, num_threads."""
     form = struct.Struct("<14i")
     for at in range(0, len(kernel.parameters) - form.size + 1, 4):
         config = form.unpack_from(kernel.parameters, at)
@@ -383,14 +462,31 @@ READERS: dict[str, Callable[[Kernel, KernelName], Traffic | None]] = {
     "_scatter_gather_elementwise_kernel": indexed,
     "index_elementwise_kernel": indexed,
 }
-PREFIXES = (("CatArrayBatchedCopy", concatenate), ("cunn_SoftMax", softmax), ("softmax_warp", softmax),
-            ("GammaBetaBackward", norm_weight), ("fused_dropout_kernel", dropout))
+PREFIXES = (
+    ("CatArrayBatchedCopy", concatenate),
+    ("cunn_SoftMax", softmax),
+    ("softmax_warp", softmax),
+    ("GammaBetaBackward", norm_weight),
+    ("fused_dropout_kernel", dropout),
+)
 # Families of kernels whose volume only the framework's context tells.
 CONTEXT_FAMILIES = (
-    ("reduce_kernel", "reduce"), ("SoftMaxForwardReg", "softmax_registers"), ("Smem", "softmax_shared"), ("SoftMax", "softmax"),
-    ("warp_backward", "softmax_warp_backward"), ("softmax", "softmax_warp"), ("layer_norm_grad", "norm_backward"),
-    ("layer_norm", "norm"), ("GammaBeta", "norm_weight"), ("Cat", "concatenate"), ("distribution", "random"),
-    ("dropout", "random"), ("gather", "gather"), ("index", "gather"), ("split_with_sizes", "split_copy"))
+    ("reduce_kernel", "reduce"),
+    ("SoftMaxForwardReg", "softmax_registers"),
+    ("Smem", "softmax_shared"),
+    ("SoftMax", "softmax"),
+    ("warp_backward", "softmax_warp_backward"),
+    ("softmax", "softmax_warp"),
+    ("layer_norm_grad", "norm_backward"),
+    ("layer_norm", "norm"),
+    ("GammaBeta", "norm_weight"),
+    ("Cat", "concatenate"),
+    ("distribution", "random"),
+    ("dropout", "random"),
+    ("gather", "gather"),
+    ("index", "gather"),
+    ("split_with_sizes", "split_copy"),
+)
 
 
 def traffic(kernel: Kernel, name: KernelName) -> Traffic | None:

@@ -1,8 +1,9 @@
-"""A law of time over work: a sum of terms that only grow, and a floor, fitted to the smallest relative error.
+"""A law of time over work: a sum of terms that only grow, and a floor, fitted to the smallest
+relative error.
 
-Why it exists: a kernel's time is a fixed cost, and shares of what its work would take at the GPU's limits: `max(floor, sum of
-w_i x term_i)` with w_i >= 0, so that more work never takes less. Where a group has few measurements its law stays near the
-estimator's time, which is one of the terms.
+Why it exists: a kernel's time is a fixed cost, and shares of what its work would take at the GPU's
+limits: `max(floor, sum of w_i x term_i)` with w_i >= 0, so that more work never takes less. Where a
+group has few measurements its law stays near the estimator's time, which is one of the terms.
 """
 
 from __future__ import annotations
@@ -12,26 +13,32 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-ESTIMATE, CONSTANT = 0, 1   # columns of the terms
-PRIORS = (0.3, 0.03, 0.003)  # weights of the estimator against one measurement: what leaves least error on left-out runs
+ESTIMATE, CONSTANT = 0, 1  # columns of the terms
+PRIORS = (
+    0.3,
+    0.03,
+    0.003,
+)  # weights of the estimator against one measurement: what leaves least error on left-out runs
 LEAST_TO_CHOOSE = 8  # measurements, of two runs or more; fewer take the first
-MOST = 400           # measurements, evenly spread over all, that nine weights are fitted to
-FOLDS = 4            # parts that the runs are left out in
-ROUNDS = 12          # of re-weighting towards the least absolute error
-TYPICAL_ERROR = 0.05 # relative error of a measurement that counts fully; a nearer one counts more, a further one less,
-SMALL_ERROR = 0.002  # down to this one: so clean measurements outweigh the estimator, and scattered ones do not
-FLOOR_GAIN = 0.9     # a floor must reduce the error to this share of what it is without one
+MOST = 400  # measurements, evenly spread over all, that nine weights are fitted to
+FOLDS = 4  # parts that the runs are left out in
+ROUNDS = 12  # of re-weighting towards the least absolute error
+# relative error of a measurement that counts fully; a nearer one counts more, a further one less,
+TYPICAL_ERROR = 0.05
+# down to this one: so clean measurements outweigh the estimator, and scattered ones do not
+SMALL_ERROR = 0.002
+FLOOR_GAIN = 0.9  # a floor must reduce the error to this share of what it is without one
 FLOOR_SHARES = (0.1, 0.2, 0.3, 0.5)
-EMPTY_NS = 2000.0    # what a launch with next to no work takes: 1.5 to 3 us in every trace of an H200
-EMPTY_WEIGHT = 0.5   # weight of that against one measurement
-FLOOR_LEAST = 8      # measurements; fewer say nothing of a floor
+EMPTY_NS = 2000.0  # what a launch with next to no work takes: 1.5 to 3 us in every trace of an H200
+EMPTY_WEIGHT = 0.5  # weight of that against one measurement
+FLOOR_LEAST = 8  # measurements; fewer say nothing of a floor
 
 
 @dataclass(frozen=True)
 class Law:
-    """`max(floor_ns, terms @ weights)`, and no more than `most` times the estimator's time: where all that was measured is large,
-    nothing tells a constant cost from work, and small launches would take as long as the smallest measured one. Terms and times
-    in nanoseconds."""
+    """`max(floor_ns, terms @ weights)`, and no more than `most` times the estimator's time: where
+    all that was measured is large, nothing tells a constant cost from work, and small launches
+    would take as long as the smallest measured one. Terms and times in nanoseconds."""
 
     weights: np.ndarray
     floor_ns: float
@@ -40,11 +47,16 @@ class Law:
     def times(self, terms: np.ndarray) -> np.ndarray:
         """Nanoseconds, at least 1, for rows of terms."""
         lawful = np.maximum(terms @ self.weights, max(self.floor_ns, 1.0))
-        return np.maximum(np.minimum(lawful, self.most * terms[:, ESTIMATE]), 1.0) if self.most < math.inf else lawful
+        return (
+            np.maximum(np.minimum(lawful, self.most * terms[:, ESTIMATE]), 1.0)
+            if self.most < math.inf
+            else lawful
+        )
 
 
 def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Least squares with non-negative coefficients (Lawson and Hanson 1974, chapter 23). O(columns^2) solves at worst.
+    """Least squares with non-negative coefficients (Lawson and Hanson 1974, chapter 23).
+    O(columns^2) solves at worst.
 
     >>> non_negative(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0])).tolist()
     [2.0, 0.0]
@@ -76,8 +88,8 @@ def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def _weights(terms: np.ndarray, times: np.ndarray, prior: float) -> np.ndarray:
-    """Non-negative weights of the terms with the least mean absolute relative error, drawn to the estimator, and to a launch
-    without work that takes as long as such launches do."""
+    """Non-negative weights of the terms with the least mean absolute relative error, drawn to the
+    estimator, and to a launch without work that takes as long as such launches do."""
     empty = np.zeros(terms.shape[1])
     empty[[ESTIMATE, CONSTANT]] = 1.0, 1.0 / EMPTY_NS
     relative = np.vstack([terms / times[:, None], empty])
@@ -88,8 +100,12 @@ def _weights(terms: np.ndarray, times: np.ndarray, prior: float) -> np.ndarray:
     pull = np.diag(scale) * np.sqrt(prior)
     weights = wanted
     for _ in range(ROUNDS):
-        rows = importance * np.sqrt(TYPICAL_ERROR / np.maximum(np.abs(relative @ weights - 1), SMALL_ERROR))
-        new = non_negative(np.vstack([relative * rows[:, None], pull]), np.concatenate([rows, pull @ wanted]))
+        rows = importance * np.sqrt(
+            TYPICAL_ERROR / np.maximum(np.abs(relative @ weights - 1), SMALL_ERROR)
+        )
+        new = non_negative(
+            np.vstack([relative * rows[:, None], pull]), np.concatenate([rows, pull @ wanted])
+        )
         if np.allclose(new, weights, rtol=1e-9, atol=1e-12):
             break
         weights = new
@@ -97,7 +113,8 @@ def _weights(terms: np.ndarray, times: np.ndarray, prior: float) -> np.ndarray:
 
 
 def _prior(terms: np.ndarray, times: np.ndarray, runs: np.ndarray) -> float:
-    """How far to trust the estimator: the prior with the least mean error on runs that are left out, the largest among equals."""
+    """How far to trust the estimator: the prior with the least mean error on runs that are left
+    out, the largest among equals."""
     numbers = {run: i % FOLDS for i, run in enumerate(np.unique(runs))}
     folds = np.array([numbers[run] for run in runs])
     if len(times) < LEAST_TO_CHOOSE or len(numbers) < 2:
@@ -114,21 +131,23 @@ def _prior(terms: np.ndarray, times: np.ndarray, runs: np.ndarray) -> float:
 
 
 def fit(terms: np.ndarray, times: np.ndarray, runs: np.ndarray) -> Law:
-    """The law of measured `times` (ns) over rows of `terms` (ns, each growing with the work): the first is the estimator's own
-    time, the second constant. `runs` numbers the run that each comes from. Deterministic; O(rows x terms^2) for each of a few
-    hundred solves."""
+    """The law of measured `times` (ns) over rows of `terms` (ns, each growing with the work): the
+    first is the estimator's own time, the second constant. `runs` numbers the run that each comes
+    from. Deterministic; O(rows x terms^2) for each of a few hundred solves."""
     if len(times) > MOST:
         kept = np.linspace(0, len(times) - 1, MOST).round().astype(int)
         terms, times, runs = terms[kept], times[kept], runs[kept]
     prior = _prior(terms, times, runs)
     best = Law(_weights(terms, times, prior), 0.0)
     least = float(np.mean(np.abs(np.log(best.times(terms) / times))))
-    most = float(np.max(times / terms[:, ESTIMATE]))  # what any measurement took, against its estimate
+    most = float(
+        np.max(times / terms[:, ESTIMATE])
+    )  # what any measurement took, against its estimate
     if len(times) < FLOOR_LEAST:
         return replace(best, most=most)
     ordered = np.sort(times)
     for share in FLOOR_SHARES:
-        floor = float(np.median(ordered[:max(2, int(share * len(ordered)))]))
+        floor = float(np.median(ordered[: max(2, int(share * len(ordered)))]))
         above = times > 1.02 * floor
         if above.sum() < 3:
             continue

@@ -1,7 +1,9 @@
-"""The fitted models of one GPU model: built from observations, family by family when one is first asked for.
+"""The fitted models of one GPU model: built from observations, family by family when one is first
+asked for.
 
-Why it exists: a hub must start at once, so nothing is fitted before it is needed, and a family is fitted in a fraction of a
-second from what the database holds. The same observations always give the same models.
+Why it exists: a hub must start at once, so nothing is fitted before it is needed, and a family is
+fitted in a fraction of a second from what the database holds. The same observations always give the
+same models.
 """
 
 from __future__ import annotations
@@ -23,9 +25,17 @@ from .points import Point, point
 from .residual import CLOCKS, Inputs, Residual
 from .observations import usable
 
-LEAST_FOR_LAW = 4      # measured points before a group gets a law of its own; fewer leave the estimator's time
-LEAST_IN_FAMILY = 8    # measured points before a family says anything of a group that it has never met
-NAMELESS = {"kernel other", "call", "cudnn graph"}  # families whose groups have nothing in common but that
+LEAST_FOR_LAW = (
+    4  # measured points before a group gets a law of its own; fewer leave the estimator's time
+)
+LEAST_IN_FAMILY = (
+    8  # measured points before a family says anything of a group that it has never met
+)
+NAMELESS = {
+    "kernel other",
+    "call",
+    "cudnn graph",
+}  # families whose groups have nothing in common but that
 ERRORS = (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError)
 
 Estimator = Callable[[int, Any, Any], launch.Estimate]
@@ -33,8 +43,8 @@ Estimator = Callable[[int, Any, Any], launch.Estimate]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """`error`: the relative error to expect (one standard deviation of the logarithm); `source` and `klass` as in
-    docs/wire-protocol.md; `family` for reports."""
+    """`error`: the relative error to expect (one standard deviation of the logarithm); `source` and
+    `klass` as in docs/wire-protocol.md; `family` for reports."""
 
     duration_ns: float
     error: float
@@ -53,9 +63,12 @@ class _Family:
         points = sorted(merged, key=lambda p: (p.group, p.name, p.terms, p.place))
         values = np.array([math.fsum(v for v, _ in merged[p]) / len(merged[p]) for p in points])
         numbers = {name: i for i, name in enumerate(sorted({c for _, _, c in rows}))}
-        # What several configurations have measured is left out by itself: it would be known exactly without any one of them.
+        # What several configurations have measured is left out by itself: it would be known exactly
+        # without any one of them.
         runs = [{c for _, c in merged[p]} for p in points]
-        configurations = np.array([numbers[min(r)] if len(r) == 1 else -1 - i for i, r in enumerate(runs)])
+        configurations = np.array(
+            [numbers[min(r)] if len(r) == 1 else -1 - i for i, r in enumerate(runs)]
+        )
         self.groups = {name: i for i, name in enumerate(sorted({p.group for p in points}))}
         self._names = {name: i for i, name in enumerate(sorted({p.name for p in points}))}
         terms = np.array([p.terms for p in points])
@@ -68,7 +81,9 @@ class _Family:
             if len(mine) >= LEAST_FOR_LAW:
                 self._laws[group] = law.fit(terms[mine], np.exp(values[mine]), configurations[mine])
             lawful[mine] = self._lawful(group, terms[mine])
-        self._residual = Residual(self._inputs(points), values - np.log(lawful), configurations, run)
+        self._residual = Residual(
+            self._inputs(points), values - np.log(lawful), configurations, run
+        )
         self.count = len(points)
 
     def _lawful(self, group: str, terms: np.ndarray) -> np.ndarray:
@@ -76,19 +91,24 @@ class _Family:
         return np.maximum(terms[:, 0], 1.0) if found is None else found.times(terms)
 
     def _inputs(self, points: list[Point]) -> Inputs:
-        return Inputs(np.array([p.place for p in points]), np.array([self.groups.get(p.group, -1) for p in points]),
-                      np.array([self._names.get(p.name, -1) for p in points]))
+        return Inputs(
+            np.array([p.place for p in points]),
+            np.array([self.groups.get(p.group, -1) for p in points]),
+            np.array([self._names.get(p.name, -1) for p in points]),
+        )
 
     def predict(self, where: Point) -> tuple[float, float]:
         """(nanoseconds, relative error)."""
         mean, deviation = self._residual.predict(self._inputs([where]))
-        return float(self._lawful(where.group, np.array([where.terms]))[0] * math.exp(mean[0])), float(deviation[0])
+        return float(
+            self._lawful(where.group, np.array([where.terms]))[0] * math.exp(mean[0])
+        ), float(deviation[0])
 
 
 class FittedModels:
-    """Models fitted to `observations` of the GPU that `rates` describes; `estimate(kind, fields, context)` is the analytic answer
-    that they correct. Observations that the estimators cannot read are left out, and counted in `unreadable` once their kind has
-    been asked for."""
+    """Models fitted to `observations` of the GPU that `rates` describes; `estimate(kind, fields,
+    context)` is the analytic answer that they correct. Observations that the estimators cannot read
+    are left out, and counted in `unreadable` once their kind has been asked for."""
 
     def __init__(self, observations: Iterable[Observation], rates: Rates, estimate: Estimator):
         self._rates, self._estimate = rates, estimate
@@ -100,24 +120,33 @@ class FittedModels:
             self._unread[observation.kind].append(observation)
 
     def _read(self, kind: int) -> None:
-        """Gives a kind's observations their places in the pools, once: most jobs ask for products long before all kernels."""
+        """Gives a kind's observations their places in the pools, once: most jobs ask for products
+        long before all kernels."""
         for observation in self._unread.pop(kind, ()):
             where = self.point(observation.kind, observation.fields, observation.context)
             if where is None:
                 self.unreadable += 1
             else:
-                self._pools[where.family].append((where, observation.median_ns, observation.configuration))
+                self._pools[where.family].append(
+                    (where, observation.median_ns, observation.configuration)
+                )
 
     def point(self, kind: int, fields: Any, context: Any = None) -> Point | None:
-        """How the models see a signature; None for what they cannot read. `fields` of a kernel are the signature's 12."""
+        """How the models see a signature; None for what they cannot read. `fields` of a kernel are
+        the signature's 12."""
         try:
             where = point(kind, fields, context, self._estimate(kind, fields, context), self._rates)
         except ERRORS:  # sizes and nested lists come from a foreign process
             return None
-        return where if where is not None and all(map(math.isfinite, (*where.terms, *where.place))) else None
+        return (
+            where
+            if where is not None and all(map(math.isfinite, (*where.terms, *where.place)))
+            else None
+        )
 
     def predict(self, kind: int, fields: Any, context: Any = None) -> Prediction | None:
-        """The time of a signature, or None when nothing alike was measured. Fits the signature's family on first use."""
+        """The time of a signature, or None when nothing alike was measured. Fits the signature's
+        family on first use."""
         where = self.point(kind, fields, context)
         if where is not None:
             self._read(kind)
@@ -126,7 +155,9 @@ class FittedModels:
         family = self._families.get(where.family)
         if family is None:
             family = self._families[where.family] = _Family(self._pools[where.family])
-        if where.group not in family.groups and (where.family in NAMELESS or family.count < LEAST_IN_FAMILY):
+        if where.group not in family.groups and (
+            where.family in NAMELESS or family.count < LEAST_IN_FAMILY
+        ):
             return None
         duration, error = family.predict(where)
         return Prediction(max(1.0, duration), error, where.source, where.klass, where.family)

@@ -1,7 +1,9 @@
-"""What models are fitted on: measured signatures by configuration, from a database or from real traces alike.
+"""What models are fitted on: measured signatures by configuration, from a database or from real
+traces alike.
 
-Why it exists: the fit must not care where a time was measured, and a model may only be judged on configurations (whole runs)
-that it has not seen; so every time carries the configuration that it comes from.
+Why it exists: the fit must not care where a time was measured, and a model may only be judged on
+configurations (whole runs) that it has not seen; so every time carries the configuration that it
+comes from.
 """
 
 from __future__ import annotations
@@ -16,13 +18,23 @@ from ..traces import Launch
 
 
 def of_launches(configuration: str, found: Iterable[Launch]) -> list[Observation]:
-    """The distinct signatures of a trace, with the median of their launches that ran alone. O(launches)."""
+    """The distinct signatures of a trace, with the median of their launches that ran alone.
+    O(launches)."""
     groups: dict[bytes, list[Launch]] = defaultdict(list)
     for launch in found:
         if launch.alone:
             groups[signature.encode(launch.kind, [launch.fields, launch.context])].append(launch)
-    return [Observation(configuration, g[0].kind, g[0].fields, g[0].context, statistics.median(o.duration_ns for o in g), len(g))
-            for g in groups.values()]
+    return [
+        Observation(
+            configuration,
+            g[0].kind,
+            g[0].fields,
+            g[0].context,
+            statistics.median(o.duration_ns for o in g),
+            len(g),
+        )
+        for g in groups.values()
+    ]
 
 
 def usable(found: Iterable[Observation]) -> Iterator[Observation]:

@@ -1,11 +1,13 @@
-"""How the fitted models see a signature: the pool that it belongs to, what work it is, and where it lies among others.
+"""How the fitted models see a signature: the pool that it belongs to, what work it is, and where it
+lies among others.
 
-Why it exists: the same few numbers must be drawn from a measured signature and from an asked one. Nothing that only a launch
-knows (its parameters) is used, for a database does not hold it.
+Why it exists: the same few numbers must be drawn from a measured signature and from an asked one.
+Nothing that only a launch knows (its parameters) is used, for a database does not hold it.
 
-A point's `terms` are nanoseconds that parts of its work would take at a limit of the GPU, none of which shrinks when the work
-grows; the first is the estimator's own time, the second constant. Its `place` is what decides which library kernel, tile or
-split is chosen, in units of the distance over which times stay alike.
+A point's `terms` are nanoseconds that parts of its work would take at a limit of the GPU, none of
+which shrinks when the work grows; the first is the estimator's own time, the second constant. Its
+`place` is what decides which library kernel, tile or split is chosen, in units of the distance over
+which times stay alike.
 """
 
 from __future__ import annotations
@@ -22,21 +24,39 @@ from ..estimators import attention, copies, gemm, graphs, launch, memory, triton
 from ..rates import Rates
 from ..signature import CUDNN, GEMM, KERNEL, MEMORY, Gemm, Kernel, Memory
 
-OCTAVES = 2.0            # sizes within a factor of 4 take alike times, relative to the law
-WAVE_OCTAVES = 0.25      # the share of the multiprocessors that the last wave of tiles fills matters much more
-TILES = ((256, 128), (128, 256), (128, 128), (192, 128))  # of the nvjet kernels that training's products use, by their names
-THREADS = 2048           # threads of a multiprocessor: CUDA C programming guide, table of compute capabilities
-SERIAL_CYCLES = 4.0      # cycles that one block needs for one element of its row when it works alone: order of magnitude
-SIZE_OCTAVES = 3.0       # of Triton kernels of one name: the work's sizes matter less than what autotuning makes of them
-BLOCK_NS = 80.0          # that a block with next to nothing to do holds up a multiprocessor: rms_norm, 128 elements a block
-SECTOR, TWO_BYTES = 32.0, 2.0  # bytes that a read of one element moves at most (CUDA C++ best practices guide, 10.2.1), at least
-INTEGER = 0xFFFFFFFF     # a parameter that is no small integer, in a launch's identity
+OCTAVES = 2.0  # sizes within a factor of 4 take alike times, relative to the law
+WAVE_OCTAVES = (
+    0.25  # the share of the multiprocessors that the last wave of tiles fills matters much more
+)
+TILES = (
+    (256, 128),
+    (128, 256),
+    (128, 128),
+    (192, 128),
+)  # of the nvjet kernels that training's products use, by their names
+THREADS = (
+    2048  # threads of a multiprocessor: CUDA C programming guide, table of compute capabilities
+)
+# cycles that one block needs for one element of its row when it works alone: order of magnitude
+SERIAL_CYCLES = 4.0
+# of Triton kernels of one name: the work's sizes matter less than what autotuning makes of them
+SIZE_OCTAVES = 3.0
+# that a block with next to nothing to do holds up a multiprocessor: rms_norm, 128 elements a block
+BLOCK_NS = 80.0
+SECTOR, TWO_BYTES = (
+    32.0,
+    2.0,
+    # bytes that a read of one element moves at most (CUDA C++ best practices guide, 10.2.1), at
+    # least
+)
+INTEGER = 0xFFFFFFFF  # a parameter that is no small integer, in a launch's identity
 _NUMBERED = re.compile(r"_\d+(d\w*)?$")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`family`: the pool that shares one process; `group`: launches with one law; `name`: launches that do the same."""
+    """`family`: the pool that shares one process; `group`: launches with one law; `name`: launches
+    that do the same."""
 
     family: str
     group: str
@@ -51,9 +71,11 @@ def _log(value: float, octaves: float = OCTAVES) -> float:
     return math.log2(max(value, 1.0)) / octaves
 
 
-def point(kind: int, fields: Any, context: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
-    """The point of a signature whose estimate is known; None for one that says nothing of its work. Raises SignatureError and
-    the arithmetic errors of nonsensical sizes, as the estimators do."""
+def point(
+    kind: int, fields: Any, context: Any, estimate: launch.Estimate, rates: Rates
+) -> Point | None:
+    """The point of a signature whose estimate is known; None for one that says nothing of its work.
+    Raises SignatureError and the arithmetic errors of nonsensical sizes, as the estimators do."""
     if kind == GEMM:
         return _gemm(signature.parse_numbers(Gemm, fields), estimate, rates)
     if kind == CUDNN:
@@ -71,10 +93,12 @@ def point(kind: int, fields: Any, context: Any, estimate: launch.Estimate, rates
     return None
 
 
-# ---- products ----------------------------------------------------------------------------------------------------------
+# ---- products ----
+
 
 def _product_terms(product: Gemm, rates: Rates) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(terms, place) of a product: time by arithmetic, by traffic, and by whole waves of each tile."""
+    """(terms, place) of a product: time by arithmetic, by traffic, and by whole waves of each
+    tile."""
     m, n, k, batch = (max(1, v) for v in (product.m, product.n, product.k, product.batch))
     peak = rates.peak(gemm.arithmetic(product))
     arithmetic = 2.0 * m * n * k * batch / peak
@@ -82,11 +106,25 @@ def _product_terms(product: Gemm, rates: Rates) -> tuple[tuple[float, ...], tupl
     waves, fills = [], []
     for rows, columns in TILES:
         tiles = math.ceil(m / rows) * math.ceil(n / columns) * batch
-        waves.append(math.ceil(tiles / rates.multiprocessors) * 2.0 * rows * columns * k * rates.multiprocessors / peak)
+        waves.append(
+            math.ceil(tiles / rates.multiprocessors)
+            * 2.0
+            * rows
+            * columns
+            * k
+            * rates.multiprocessors
+            / peak
+        )
         fills.append(waves[-1] / arithmetic)
     bandwidth = rates.memory_bytes_per_ns
     terms = (1.0, arithmetic, (read + written) / bandwidth, written / bandwidth, *waves)
-    place = (_log(m), _log(n), _log(k), _log(batch), *(min(math.log2(fill), 2.0) / WAVE_OCTAVES / 2 for fill in fills[:3]))
+    place = (
+        _log(m),
+        _log(n),
+        _log(k),
+        _log(batch),
+        *(min(math.log2(fill), 2.0) / WAVE_OCTAVES / 2 for fill in fills[:3]),
+    )
     return terms, place
 
 
@@ -94,10 +132,13 @@ def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
     terms, place = _product_terms(product, rates)
     types = f"{product.atype},{product.btype},{product.ctype},{product.dtype} {gemm.arithmetic(product)}"
     layout = f"{product.transa}{product.transb} {product.api} {product.epilogue}"
-    return Point("gemm", types, layout, (estimate.duration_ns, *terms), place, launch.GEMM, estimate.klass)
+    return Point(
+        "gemm", types, layout, (estimate.duration_ns, *terms), place, launch.GEMM, estimate.klass
+    )
 
 
-# ---- cuDNN graphs ------------------------------------------------------------------------------------------------------
+# ---- cuDNN graphs ----
+
 
 def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     found = graphs.operations(graph)
@@ -120,31 +161,55 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     filters = operation.tensors.get(graphs.CONVOLUTION_TENSORS.get(operation.kind, (0, 0, 0))[1])
     window = math.prod(filters.dims[2:]) if filters is not None else 1
     inner = all(t.strides[1] == 1 or t.dims[1] == 1 for t in tensors if len(t.strides) > 2)
-    place = (*_product_terms(product, rates)[1], _log(window, 1.0), _log(dims[0][1]) if len(dims[0]) > 1 else 0.0)
+    place = (
+        *_product_terms(product, rates)[1],
+        _log(window, 1.0),
+        _log(dims[0][1]) if len(dims[0]) > 1 else 0.0,
+    )
     name = f"{len(products)} {'last' if inner else 'first'} {window > 1}"
     terms = (estimate.duration_ns, *sums, moved / rates.memory_bytes_per_ns)
     source = launch.GEMM
-    return Point("convolution", f"{kinds} {gemm.arithmetic(product)}", name, terms, place, source, estimate.klass)
+    return Point(
+        "convolution",
+        f"{kinds} {gemm.arithmetic(product)}",
+        name,
+        terms,
+        place,
+        source,
+        estimate.klass,
+    )
 
 
 def attention_point(call: attention.Attention, estimate: launch.Estimate, rates: Rates) -> Point:
     """The point of an attention call, from a graph or from a flash kernel's launch."""
     whole = attention.done(call)
     arithmetic = attention.flop(whole) / rates.peak("bf16")
-    exponentials = attention.flop(call) / max(1, call.head_size) / (rates.multiprocessors * rates.cycles_per_ns * 16)
+    exponentials = (
+        attention.flop(call)
+        / max(1, call.head_size)
+        / (rates.multiprocessors * rates.cycles_per_ns * 16)
+    )
     moving = attention.moved_bytes(call) / rates.memory_bytes_per_ns
     blocks = math.ceil(call.queries / attention.QUERY_BLOCK) * call.batch * call.heads
     wave = math.ceil(blocks / rates.multiprocessors) * rates.multiprocessors / blocks * arithmetic
-    place = (_log(call.batch * call.heads), _log(call.queries), _log(call.keys), _log(whole.head_size, 1.0),
-             _log(call.heads / max(1, call.kv_heads)))
+    place = (
+        _log(call.batch * call.heads),
+        _log(call.queries),
+        _log(call.keys),
+        _log(whole.head_size, 1.0),
+        _log(call.heads / max(1, call.kv_heads)),
+    )
     group = f"{call.backend} {'backward' if call.backward else 'forward'}"
     name = f"{'causal' if call.causal else 'full'} {call.element_bytes}"
     terms = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave)
-    family = "attention" if call.backend == "cudnn" else f"attention {call.backend}"  # a family is of one kind throughout
+    family = (
+        "attention" if call.backend == "cudnn" else f"attention {call.backend}"
+    )  # a family is of one kind throughout
     return Point(family, group, name, terms, place, launch.ATTENTION, estimate.klass)
 
 
-# ---- copies and other calls --------------------------------------------------------------------------------------------
+# ---- copies and other calls ----
+
 
 def _memory(call: Memory, estimate: launch.Estimate, rates: Rates) -> Point:
     places = {call.src, call.dst}
@@ -156,7 +221,8 @@ def _memory(call: Memory, estimate: launch.Estimate, rates: Rates) -> Point:
 
 
 def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
-    """Any other library call: its numbers are sizes, as far as they are positive; their product is its volume."""
+    """Any other library call: its numbers are sizes, as far as they are positive; their product is
+    its volume."""
     if not isinstance(fields, (list, tuple)) or len(fields) != 2 or not isinstance(fields[0], str):
         return None
     sizes = [v for v in fields[1] if type(v) is int and v > 0]
@@ -166,30 +232,59 @@ def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     return Point("call", fields[0], fields[0], terms, place, launch.LAW, estimate.klass)
 
 
-# ---- kernels -----------------------------------------------------------------------------------------------------------
+# ---- kernels ----
+
 
 def _inductor(kernel: Kernel, work: triton.Work, estimate: launch.Estimate, rates: Rates) -> Point:
-    """Of a kernel that TorchInductor wrote. Names say which operators were fused, and with them types and smaller tensors; block
-    sizes are what autotuning tries. How a reduction's row lies in memory nobody tells: where it is strided and a block takes few
-    rows, each element costs a whole sector."""
+    """Of a kernel that TorchInductor wrote. Names say which operators were fused, and with them
+    types and smaller tensors; block sizes are what autotuning tries. How a reduction's row lies in
+    memory nobody tells: where it is strided and a block takes few rows, each element costs a whole
+    sector."""
     bandwidth = rates.memory_bytes_per_ns
     threads = kernel.blocks * kernel.block_threads
     rows, per_thread = max(1.0, work.rows / kernel.blocks), work.elements / threads
     waves = math.ceil(threads / (THREADS * rates.multiprocessors))
     serial = per_thread * SERIAL_CYCLES / rates.cycles_per_ns
-    scattered = 0.0 if work.kind == triton.POINTWISE else work.elements * max(TWO_BYTES, SECTOR / rows) / bandwidth
-    terms = (estimate.duration_ns, 1.0, work.bytes / bandwidth, threads * launch.GUESSED_BYTES_PER_THREAD / bandwidth,
-             kernel.blocks * BLOCK_NS / rates.multiprocessors, serial, waves * serial, scattered, float(waves))
-    place = (_log(work.elements, SIZE_OCTAVES), _log(work.length, SIZE_OCTAVES), _log(rows), _log(per_thread),
-             _log(kernel.block_threads))
+    scattered = (
+        0.0
+        if work.kind == triton.POINTWISE
+        else work.elements * max(TWO_BYTES, SECTOR / rows) / bandwidth
+    )
+    terms = (
+        estimate.duration_ns,
+        1.0,
+        work.bytes / bandwidth,
+        threads * launch.GUESSED_BYTES_PER_THREAD / bandwidth,
+        kernel.blocks * BLOCK_NS / rates.multiprocessors,
+        serial,
+        waves * serial,
+        scattered,
+        float(waves),
+    )
+    place = (
+        _log(work.elements, SIZE_OCTAVES),
+        _log(work.length, SIZE_OCTAVES),
+        _log(rows),
+        _log(per_thread),
+        _log(kernel.block_threads),
+    )
     _, group, label = _labels(kernel.name)
     dimensions = " tiles" if work.kind == triton.POINTWISE and kernel.gy > 1 else ""
-    return Point(f"kernel triton_{work.kind}", group + dimensions, label, terms, place, launch.LAW, estimate.klass)
+    return Point(
+        f"kernel triton_{work.kind}",
+        group + dimensions,
+        label,
+        terms,
+        place,
+        launch.LAW,
+        estimate.klass,
+    )
 
 
 @lru_cache(maxsize=8192)
 def _labels(name: str) -> tuple[str, str, str]:
-    """(family, group, name) of a kernel's name. Triton numbers its kernels as it meets them: the number says nothing."""
+    """(family, group, name) of a kernel's name. Triton numbers its kernels as it meets them: the
+    number says nothing."""
     parsed = names.parse(name)
     if parsed.base.startswith("triton_"):
         plain = _NUMBERED.sub("", parsed.base)
@@ -201,13 +296,22 @@ def _labels(name: str) -> tuple[str, str, str]:
 
 
 def identity_sizes(identity: Any) -> list[int]:
-    """The small integers among a launch's parameters, as an identity without an operator holds them (docs/wire-protocol.md)."""
+    """The small integers among a launch's parameters, as an identity without an operator holds them
+    (docs/wire-protocol.md)."""
     if not isinstance(identity, bytes) or len(identity) % 4 or not identity:
         return []
-    return [value for value in struct.unpack(f"<{len(identity) // 4}I", identity) if value != INTEGER]
+    return [
+        value for value in struct.unpack(f"<{len(identity) // 4}I", identity) if value != INTEGER
+    ]
 
 
-def _kernel(kernel: Kernel, identity: Any, context: launch.Context | None, estimate: launch.Estimate, rates: Rates) -> Point:
+def _kernel(
+    kernel: Kernel,
+    identity: Any,
+    context: launch.Context | None,
+    estimate: launch.Estimate,
+    rates: Rates,
+) -> Point:
     name = names.parse(kernel.name)
     call = launch.flash_call(kernel, name, context)
     if call is not None:
@@ -222,13 +326,33 @@ def _kernel(kernel: Kernel, identity: Any, context: launch.Context | None, estim
     volume = math.prod(sorted(sizes)[-2:]) if sizes else 0
     per_block = (given / 4 or min(volume, 1 << 50)) / max(1, kernel.blocks)
     waves = math.ceil(threads / (THREADS * rates.multiprocessors))
-    terms = (estimate.duration_ns, 1.0, threads * launch.GUESSED_BYTES_PER_THREAD / bandwidth, given / bandwidth,
-             found.bytes / bandwidth if found else 0.0, min(volume, 1 << 50) / bandwidth,
-             per_block * SERIAL_CYCLES / rates.cycles_per_ns / 1000, float(waves))
-    place = (_log(kernel.blocks), _log(kernel.block_threads), _log(given or volume), _log(row or max(sizes, default=0)))
+    terms = (
+        estimate.duration_ns,
+        1.0,
+        threads * launch.GUESSED_BYTES_PER_THREAD / bandwidth,
+        given / bandwidth,
+        found.bytes / bandwidth if found else 0.0,
+        min(volume, 1 << 50) / bandwidth,
+        per_block * SERIAL_CYCLES / rates.cycles_per_ns / 1000,
+        float(waves),
+    )
+    place = (
+        _log(kernel.blocks),
+        _log(kernel.block_threads),
+        _log(given or volume),
+        _log(row or max(sizes, default=0)),
+    )
     if found is not None:
         family = found.family
     known = "with" if given else "without"
     operator = context.operator if context else ""
     source = estimate.source if estimate.source == launch.ATTENTION else launch.LAW
-    return Point(f"kernel {family}", f"{group} {known}", f"{label} {operator}", terms, place, source, estimate.klass)
+    return Point(
+        f"kernel {family}",
+        f"{group} {known}",
+        f"{label} {operator}",
+        terms,
+        place,
+        source,
+        estimate.klass,
+    )

@@ -1,12 +1,16 @@
-"""What a law leaves over, learned from neighbours: a Gaussian process on the logarithm of measured over lawful time.
+"""What a law leaves over, learned from neighbours: a Gaussian process on the logarithm of measured
+over lawful time.
 
-Why it exists: libraries choose kernels, tiles and splits by rules that no formula here knows, and their effect is nearly the
-same at nearby sizes. The process has a part common to a family, parts common to launches of one group and of one name, and a
-part that fades with distance; so one measurement of a kernel corrects all its sizes a little and the near ones fully, and where
-nothing alike was measured the law stands, with a wide error. One more part is common to all that one run measured: a GPU that
-waits for others stays cool and does arithmetic up to 20 % faster than one at its power limit. It keeps one run's clock from being
-taken for a property of the sizes that only this run had; a new run's clock is unknown. Rasmussen and Williams, Gaussian
-Processes for Machine Learning (2006), section 2.2; leave-out without refitting: section 5.4.2, for several points at once.
+Why it exists: libraries choose kernels, tiles and splits by rules that no formula here knows, and
+their effect is nearly the same at nearby sizes. The process has a part common to a family, parts
+common to launches of one group and of one name, and a part that fades with distance; so one
+measurement of a kernel corrects all its sizes a little and the near ones fully, and where nothing
+alike was measured the law stands, with a wide error. One more part is common to all that one run
+measured: a GPU that waits for others stays cool and does arithmetic up to 20 % faster than one at
+its power limit. It keeps one run's clock from being taken for a property of the sizes that only
+this run had; a new run's clock is unknown. Rasmussen and Williams, Gaussian Processes for Machine
+Learning (2006), section 2.2; leave-out without refitting: section 5.4.2, for several points at
+once.
 """
 
 from __future__ import annotations
@@ -16,21 +20,36 @@ from typing import Any
 
 import numpy as np
 
-START = (0.10, 0.10, 0.08, 0.12, 0.03)  # deviations common to a family, to a group, to a name, near by, and of chance alone
-CLOCKS = 0.05                    # what runs differ by where clocks decide, seen in traces of real steps
-SCALES = (1.0, 0.25, 0.5, 2.0, 4.0, 8.0)  # of each deviation; the likeliest are taken, the first among equals
-LEAST_CHANCE = 0.02              # medians of one signature in two runs differ by no less than this
-ROUNDS = 2                       # in which each deviation is chosen given the others
-OTHER_NAME = 0.6                 # what a neighbour of the same group and another name says, against one of the same name
-MOST = 300                       # measurements that one system of equations for all of a family takes
-NEAREST = 160                    # measurements that a prediction is drawn from where there are more
-CHOSEN_ON = 120                  # measurements that deviations are chosen on: as many as tell
+START = (
+    0.10,
+    0.10,
+    0.08,
+    0.12,
+    0.03,
+)  # deviations common to a family, to a group, to a name, near by, and of chance alone
+CLOCKS = 0.05  # what runs differ by where clocks decide, seen in traces of real steps
+SCALES = (
+    1.0,
+    0.25,
+    0.5,
+    2.0,
+    4.0,
+    8.0,
+)  # of each deviation; the likeliest are taken, the first among equals
+LEAST_CHANCE = 0.02  # medians of one signature in two runs differ by no less than this
+ROUNDS = 2  # in which each deviation is chosen given the others
+OTHER_NAME = (
+    0.6  # what a neighbour of the same group and another name says, against one of the same name
+)
+MOST = 300  # measurements that one system of equations for all of a family takes
+NEAREST = 160  # measurements that a prediction is drawn from where there are more
+CHOSEN_ON = 120  # measurements that deviations are chosen on: as many as tell
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Launches as the process sees them: rows of `places` (in units of the distance over which times stay alike), and numbers
-    that stand for their group and name."""
+    """Launches as the process sees them: rows of `places` (in units of the distance over which
+    times stay alike), and numbers that stand for their group and name."""
 
     places: np.ndarray
     groups: np.ndarray
@@ -45,18 +64,28 @@ class Inputs:
 
 
 def parts(first: Inputs, second: Inputs) -> np.ndarray:
-    """Correlations, without chance, by what launches may have in common: [family, group, name, near by]. O(rows x columns)."""
-    squares = np.sum(first.places ** 2, axis=1)[:, None] + np.sum(second.places ** 2, axis=1)[None, :]
+    """Correlations, without chance, by what launches may have in common: [family, group, name, near
+    by]. O(rows x columns)."""
+    squares = np.sum(first.places**2, axis=1)[:, None] + np.sum(second.places**2, axis=1)[None, :]
     distance = np.sqrt(3 * np.maximum(squares - 2 * first.places @ second.places.T, 0.0))
-    near = (1 + distance) * np.exp(-distance)  # Matern, 3/2: continuous, no smoother than sizes of tiles are
+    near = (1 + distance) * np.exp(
+        -distance
+    )  # Matern, 3/2: continuous, no smoother than sizes of tiles are
     group = first.groups[:, None] == second.groups[None, :]
     name = group & (first.names[:, None] == second.names[None, :])
-    return np.stack([np.ones_like(near), group, name, near * np.where(name, 1.0, np.where(group, OTHER_NAME, 0.0))])
+    return np.stack(
+        [
+            np.ones_like(near),
+            group,
+            name,
+            near * np.where(name, 1.0, np.where(group, OTHER_NAME, 0.0)),
+        ]
+    )
 
 
 class Residual:
-    """The process given `values` (logarithms) at `inputs`; `configurations` numbers the run that each comes from, whose times
-    have a deviation of `run` in common."""
+    """The process given `values` (logarithms) at `inputs`; `configurations` numbers the run that
+    each comes from, whose times have a deviation of `run` in common."""
 
     def __init__(self, inputs: Inputs, values: np.ndarray, configurations: np.ndarray, run: float):
         self._inputs, self._values, self._runs, self._run = inputs, values, configurations, run
@@ -77,13 +106,15 @@ class Residual:
                 for scale in SCALES:
                     trial = deviations.copy()
                     trial[part] = max(start * scale, LEAST_CHANCE)
-                    tried.append((_likelihood(np.tensordot(trial ** 2, every, 1) + same, values), trial))
+                    tried.append(
+                        (_likelihood(np.tensordot(trial**2, every, 1) + same, values), trial)
+                    )
                 deviations = max(tried, key=lambda pair: pair[0])[1]
         return deviations
 
     def _same_run(self, rows: np.ndarray) -> np.ndarray:
         runs = self._runs[rows]
-        return self._run ** 2 * (runs[:, None] == runs[None, :])
+        return self._run**2 * (runs[:, None] == runs[None, :])
 
     def _covariance(self, first: Inputs, second: Inputs) -> np.ndarray:
         return np.tensordot(self._deviations[:4] ** 2, parts(first, second), 1)
@@ -91,14 +122,22 @@ class Residual:
     def _system(self, rows: np.ndarray) -> np.ndarray:
         """Covariance of the measurements at `rows`: the launches', their run's, and chance."""
         inputs = self._inputs.take(rows)
-        return self._covariance(inputs, inputs) + self._same_run(rows) + self._deviations[4] ** 2 * np.eye(len(rows))
+        return (
+            self._covariance(inputs, inputs)
+            + self._same_run(rows)
+            + self._deviations[4] ** 2 * np.eye(len(rows))
+        )
 
     def predict(self, inputs: Inputs) -> tuple[np.ndarray, np.ndarray]:
-        """(mean, standard deviation) of the logarithm at `inputs`, chance included and widened to what leaving configurations
-        out has shown. O(rows x measurements), and NEAREST equations a row where there are more than MOST."""
+        """(mean, standard deviation) of the logarithm at `inputs`, chance included and widened to
+        what leaving configurations out has shown. O(rows x measurements), and NEAREST equations a
+        row where there are more than MOST."""
         means, deviations = np.empty(len(inputs)), np.empty(len(inputs))
         cross = self._covariance(inputs, self._inputs)
-        prior, noise = float(np.sum(self._deviations[:4] ** 2)), self._run ** 2 + self._deviations[4] ** 2
+        prior, noise = (
+            float(np.sum(self._deviations[:4] ** 2)),
+            self._run**2 + self._deviations[4] ** 2,
+        )
         for row in range(len(inputs)):
             if self._inverse is not None:
                 chosen: Any = slice(None)
@@ -114,7 +153,9 @@ class Residual:
 
 def _spread(count: int, most: int) -> np.ndarray:
     """Indices of at most `most` rows, evenly spread."""
-    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
+    return (
+        np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
+    )
 
 
 def _likelihood(prior: np.ndarray, values: np.ndarray) -> float:
@@ -125,7 +166,8 @@ def _likelihood(prior: np.ndarray, values: np.ndarray) -> float:
 
 
 def _trust(system: np.ndarray, values: np.ndarray, configurations: np.ndarray) -> float:
-    """How much wider errors on left-out configurations are than the process expects: root mean square, within [0.5, 4]."""
+    """How much wider errors on left-out configurations are than the process expects: root mean
+    square, within [0.5, 4]."""
     inverse = np.linalg.inv(system)
     weighted = inverse @ values
     total, count = 0.0, 0
@@ -135,6 +177,6 @@ def _trust(system: np.ndarray, values: np.ndarray, configurations: np.ndarray) -
             continue
         block = np.linalg.inv(inverse[np.ix_(out, out)])
         errors = block @ weighted[out]
-        total += float(np.sum(errors ** 2 / np.maximum(np.diag(block), LEAST_CHANCE ** 2)))
+        total += float(np.sum(errors**2 / np.maximum(np.diag(block), LEAST_CHANCE**2)))
         count += len(out)
     return float(np.clip(np.sqrt(total / count), 0.5, 4.0)) if count else 2.0

@@ -1,4 +1,6 @@
-"""Two ranks: a whole training step with its all-reduces captured, against the same steps run eagerly; prints OK, or raises."""
+"""Two ranks: a whole training step with its all-reduces captured, against the same steps run
+eagerly; prints OK, or raises."""
+
 import os
 
 import torch
@@ -8,12 +10,15 @@ import torch.distributed as dist
 def model_and_optimizer():
     """The same small model whenever it is called."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
+    ).cuda()
     return model, torch.optim.Adam(model.parameters(), lr=0.01, capturable=True)
 
 
 def step(model, optimizer, x, y):
-    """One data-parallel step with a clipped gradient; returns the loss of all ranks and the gradient's norm."""
+    """One data-parallel step with a clipped gradient; returns the loss of all ranks and the
+    gradient's norm."""
     optimizer.zero_grad(set_to_none=True)
     loss = (model(x) - y).square().mean()
     loss.backward()
@@ -38,7 +43,13 @@ def on_side_stream(what):
 def training(rank):
     """Losses and norms of captured steps must be those of eager ones, to the bit."""
     generator = torch.Generator().manual_seed(rank)
-    batches = [(torch.randn(8, 16, generator=generator).cuda(), torch.randn(8, 1, generator=generator).cuda()) for _ in range(4)]
+    batches = [
+        (
+            torch.randn(8, 16, generator=generator).cuda(),
+            torch.randn(8, 1, generator=generator).cuda(),
+        )
+        for _ in range(4)
+    ]
     model, optimizer = model_and_optimizer()
     expected = [tuple(v.item() for v in step(model, optimizer, x, y)) for x, y in batches]
     model, optimizer = model_and_optimizer()
@@ -63,8 +74,12 @@ def training(rank):
 
 
 def overlap():
-    """A captured all-reduce runs beside captured compute: together they take less than one after the other."""
-    big, w = torch.zeros(16 << 20, device="cuda"), torch.zeros(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    """A captured all-reduce runs beside captured compute: together they take less than one after
+    the other."""
+    big, w = (
+        torch.zeros(16 << 20, device="cuda"),
+        torch.zeros(4096, 4096, device="cuda", dtype=torch.bfloat16),
+    )
 
     def timed(compute, communicate):
         graph = torch.cuda.CUDAGraph()
@@ -83,7 +98,11 @@ def overlap():
         return begin.elapsed_time(end)
 
     both, compute, communication = timed(True, True), timed(True, False), timed(False, True)
-    assert max(compute, communication) < both < compute + communication, (both, compute, communication)
+    assert max(compute, communication) < both < compute + communication, (
+        both,
+        compute,
+        communication,
+    )
 
 
 def mistakes():
@@ -94,7 +113,9 @@ def mistakes():
             with torch.cuda.graph(torch.cuda.CUDAGraph()):
                 what()
         except RuntimeError as error:
-            assert "not permitted when stream is capturing" in str(error.__context__), error.__context__
+            assert "not permitted when stream is capturing" in str(error.__context__), (
+                error.__context__
+            )
         else:
             raise AssertionError("captured what cannot be captured")
     graph = torch.cuda.CUDAGraph()

@@ -1,4 +1,6 @@
-"""PyTorch's own uses of CUDA graphs, and its profiler: `graphed.py callables|compile|profiler`; prints OK, or raises."""
+"""PyTorch's own uses of CUDA graphs, and its profiler: `graphed.py callables|compile|profiler`;
+prints OK, or raises."""
+
 import sys
 
 import torch
@@ -7,7 +9,9 @@ import torch
 def callables():
     """torch.cuda.make_graphed_callables: training goes on inside, so the loss falls."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 1)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 1)
+    ).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.randn(8, 64, device="cuda"), torch.randn(8, 1, device="cuda")
     graphed = torch.cuda.make_graphed_callables(model, (torch.zeros_like(x),))
@@ -23,12 +27,16 @@ def callables():
 
 def compiled():
     """torch.compile(mode="reduce-overhead"): steps that replay graphs."""
-    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)
+    ).cuda()
     fast = torch.compile(model, mode="reduce-overhead")
     x = torch.randn(64, 256, device="cuda")
     for _ in range(5):
         torch.compiler.cudagraph_mark_step_begin()
-        model.zero_grad(set_to_none=True)  # gradients lie in the graphs' memory, which the next step writes to
+        model.zero_grad(
+            set_to_none=True
+        )  # gradients lie in the graphs' memory, which the next step writes to
         fast(x).sum().backward()
     torch.cuda.synchronize()
     from torch._inductor.cudagraph_trees import get_manager

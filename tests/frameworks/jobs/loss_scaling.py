@@ -1,4 +1,6 @@
-"""Loss scaling on a small model with DDP: on the device, and on the CPU, where torch's own GradScaler is the oracle."""
+"""Loss scaling on a small model with DDP: on the device, and on the CPU, where torch's own
+GradScaler is the oracle."""
+
 import json
 import os
 import sys
@@ -9,12 +11,17 @@ import torch.nn as nn
 
 
 def train(device):
-    """The scale after each step and whether the step changed the weights; the loss overflows until the scale has come down."""
+    """The scale after each step and whether the step changed the weights; the loss overflows until
+    the scale has come down."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
-    model = nn.parallel.DistributedDataParallel(model, device_ids=[device] if device != "cpu" else None)
+    model = nn.parallel.DistributedDataParallel(
+        model, device_ids=[device] if device != "cpu" else None
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cuda" if device != "cpu" else "cpu", init_scale=2.0**20, growth_interval=3)
+    scaler = torch.amp.GradScaler(
+        "cuda" if device != "cpu" else "cpu", init_scale=2.0**20, growth_interval=3
+    )
     inputs = torch.linspace(-1, 1, 8 * 16).view(8, 16).to(device)
     seen = []
     for step in range(12):

@@ -1,4 +1,6 @@
-"""A transformers.Trainer over FSDP2 that also times itself with CUDA events, to be compared with what Trainer logs."""
+"""A transformers.Trainer over FSDP2 that also times itself with CUDA events, to be compared with
+what Trainer logs."""
+
 import json
 import os
 import sys
@@ -19,10 +21,14 @@ class Tokens(torch.utils.data.Dataset):
 
 
 class Events(TrainerCallback):
-    """CUDA events where training begins and after its last step, both inside what Trainer calls train_runtime."""
+    """CUDA events where training begins and after its last step, both inside what Trainer calls
+    train_runtime."""
 
     def __init__(self):
-        self.begin, self.end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self.begin, self.end = (
+            torch.cuda.Event(enable_timing=True),
+            torch.cuda.Event(enable_timing=True),
+        )
 
     def on_train_begin(self, args, state, control, **_):
         torch.cuda.synchronize()
@@ -36,20 +42,48 @@ class Events(TrainerCallback):
 
 def main():
     training = TrainingArguments(
-        sys.argv[1], max_steps=STEPS, per_device_train_batch_size=2, gradient_accumulation_steps=2, logging_steps=1, bf16=True,
-        gradient_checkpointing=False, max_grad_norm=1.0, optim="adamw_torch_fused", save_strategy="no", report_to="none",
-        disable_tqdm=True, fsdp=True, fsdp_config={"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"})
+        sys.argv[1],
+        max_steps=STEPS,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        logging_steps=1,
+        bf16=True,
+        gradient_checkpointing=False,
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        fsdp=True,
+        fsdp_config={"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"},
+    )
     events = Events()
-    config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=128, num_hidden_layers=2, num_attention_heads=2,
-                         num_key_value_heads=1, intermediate_size=256, max_position_embeddings=LENGTH)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=256,
+        max_position_embeddings=LENGTH,
+    )
     with training.device:
         model = LlamaForCausalLM(config)
     trainer = Trainer(model=model, args=training, train_dataset=Tokens(), callbacks=[events])
     metrics = trainer.train().metrics
     if os.environ["RANK"] == "0":
         logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-        sys.stdout.write("TRAINER " + json.dumps({"metrics": metrics, "logs": logs,
-                                                  "events_s": events.begin.elapsed_time(events.end) / 1e3}) + "\n")
+        sys.stdout.write(
+            "TRAINER "
+            + json.dumps(
+                {
+                    "metrics": metrics,
+                    "logs": logs,
+                    "events_s": events.begin.elapsed_time(events.end) / 1e3,
+                }
+            )
+            + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-/* conditions.h - runs one small program in the conditions in which a preloaded library tends to fail.
+/* conditions.h - runs one small program in the conditions in which a preloaded library tends to
+ * fail.
  *
- * Why it exists: a call must answer alike from main, from a constructor (before main, other libraries half ready), in a
- * forked child, and when found by dlsym (as PyTorch finds the driver). A program defines run() and calls CUDA through CALL;
- * the first argument names the condition. */
+ * Why it exists: a call must answer alike from main, from a constructor (before main, other
+ * libraries half ready), in a forked child, and when found by dlsym (as PyTorch finds the driver).
+ * A program defines run() and calls CUDA through CALL; the first argument names the condition. */
 #ifndef CONDITIONS_H
 #define CONDITIONS_H
 #define _GNU_SOURCE
@@ -15,22 +16,22 @@
 #include <unistd.h>
 
 static int by_name;
-#define CALL(function, ...) \
-    ((__typeof__(&function))(by_name ? dlsym(RTLD_DEFAULT, #function) : (void *)&function))(__VA_ARGS__)
+#define CALL(function, ...)                                                                  \
+    ((__typeof__(&function))(by_name ? dlsym(RTLD_DEFAULT, #function) : (void *)&function))( \
+        __VA_ARGS__)
 
 static void run(void);
 
-__attribute__((constructor)) static void early(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "constructor") == 0)
-        run();
+__attribute__((constructor)) static void early(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "constructor") == 0) run();
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *condition = argc > 1 ? argv[1] : "plain";
-    if (strcmp(condition, "dlsym") == 0)
-        by_name = 1;
-    if (strcmp(condition, "constructor") == 0)
-        return 0;
+    if (strcmp(condition, "dlsym") == 0) by_name = 1;
+    if (strcmp(condition, "constructor") == 0) return 0;
     if (strcmp(condition, "fork") == 0) {
         pid_t child = fork();
         if (child == 0) {

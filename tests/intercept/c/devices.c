@@ -16,7 +16,8 @@ int cuDeviceGetUuid_v2(unsigned char *, int);
 int cuDeviceTotalMem_v2(size_t *, int);
 int cuDeviceGetP2PAttribute(int *, int, int, int);
 
-static void run(void) {
+static void run(void)
+{
     int count = -1, driver_count = -1, value, least, greatest;
     printf("init %d\n", CALL(cuInit, 0));
     printf("count_rc %d\n", CALL(cudaGetDeviceCount, &count));
@@ -31,8 +32,7 @@ static void run(void) {
         printf("pci.%d %s\nbypci.%d %d\n", device, text, device, value);
         CALL(cuDeviceGetUuid_v2, uuid, device);
         printf("uuid.%d ", device);
-        for (int i = 0; i < 16; i++)
-            printf("%02x", uuid[i]);
+        for (int i = 0; i < 16; i++) printf("%02x", uuid[i]);
         printf("\n");
     }
     if (count > 0) {
@@ -53,8 +53,7 @@ static void run(void) {
         }
         static unsigned char properties[4096];
         printf("properties_rc %d\nproperties ", CALL(cudaGetDeviceProperties, properties, 0));
-        for (int i = 0; i < 1200; i++)
-            printf("%02x", properties[i]);
+        for (int i = 0; i < 1200; i++) printf("%02x", properties[i]);
         printf("\n");
     }
     if (count > 1) {

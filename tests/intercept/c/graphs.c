@@ -1,20 +1,29 @@
-/* graphs.c - what launches of graphs take, and the values that they move, as `key value` lines; times in whole nanoseconds.
+/* graphs.c - what launches of graphs take, and the values that they move, as `key value` lines;
+ * times in whole nanoseconds.
  *
- * Why it exists: a graph's times follow from its dependencies alone, whatever the host did while it was captured. */
+ * Why it exists: a graph's times follow from its dependencies alone, whatever the host did while it
+ * was captured. */
 #include "conditions.h"
 
 struct dim3 {
     unsigned x, y, z;
 };
 void **__cudaRegisterFatBinary(void *);
-void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
+void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *,
+                            void *, void *, int *);
 int cudaLaunchKernel(const void *, struct dim3, struct dim3, void **, size_t, void *);
-int cudaStreamCreateWithFlags(void **, unsigned), cudaStreamWaitEvent(void *, void *, unsigned), cudaStreamSynchronize(void *);
-int cudaEventCreateWithFlags(void **, unsigned), cudaEventRecord(void *, void *), cudaEventRecordWithFlags(void *, void *, unsigned);
-int cudaEventElapsedTime(float *, void *, void *), cudaDeviceSynchronize(void), cudaMalloc(void **, size_t), cudaHostAlloc(void **, size_t, unsigned);
-int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaMemsetAsync(void *, int, size_t, void *);
-int cudaStreamBeginCapture(void *, int), cudaStreamEndCapture(void *, void **), cudaGraphInstantiateWithFlags(void **, void *, unsigned long long);
-int cudaGraphLaunch(void *, void *), cudaGraphDestroy(void *), cudaGraphExecDestroy(void *), cudaLaunchHostFunc(void *, void (*)(void *), void *);
+int cudaStreamCreateWithFlags(void **, unsigned), cudaStreamWaitEvent(void *, void *, unsigned),
+    cudaStreamSynchronize(void *);
+int cudaEventCreateWithFlags(void **, unsigned), cudaEventRecord(void *, void *),
+    cudaEventRecordWithFlags(void *, void *, unsigned);
+int cudaEventElapsedTime(float *, void *, void *), cudaDeviceSynchronize(void),
+    cudaMalloc(void **, size_t), cudaHostAlloc(void **, size_t, unsigned);
+int cudaMemcpyAsync(void *, const void *, size_t, int, void *),
+    cudaMemsetAsync(void *, int, size_t, void *);
+int cudaStreamBeginCapture(void *, int), cudaStreamEndCapture(void *, void **),
+    cudaGraphInstantiateWithFlags(void **, void *, unsigned long long);
+int cudaGraphLaunch(void *, void *), cudaGraphDestroy(void *), cudaGraphExecDestroy(void *),
+    cudaLaunchHostFunc(void *, void (*)(void *), void *);
 
 static void kernel_stub(void) {}
 static char name[] = "_Z6kernelPfi";
@@ -26,55 +35,61 @@ static struct {
 static void *s, *t, *fork_event, *join_event, *from, *to;
 static volatile int called;
 
-static void launch(void *stream) {
+static void launch(void *stream)
+{
     float *pointer = NULL;
     int number = 4;
     void *arguments[] = {&pointer, &number};
     struct dim3 blocks = {100, 1, 1}, threads = {128, 1, 1};
-    int status = CALL(cudaLaunchKernel, (const void *)kernel_stub, blocks, threads, arguments, 0, stream);
-    if (status != 0)
-        printf("launch_failed %d\n", status);
+    int status =
+        CALL(cudaLaunchKernel, (const void *)kernel_stub, blocks, threads, arguments, 0, stream);
+    if (status != 0) printf("launch_failed %d\n", status);
 }
 
-static void *captured(void) {
+static void *captured(void)
+{
     void *graph = NULL, *exec = NULL;
-    int ended = CALL(cudaStreamEndCapture, s, &graph), made = CALL(cudaGraphInstantiateWithFlags, &exec, graph, 0);
+    int ended = CALL(cudaStreamEndCapture, s, &graph),
+        made = CALL(cudaGraphInstantiateWithFlags, &exec, graph, 0);
     if (ended || made || CALL(cudaGraphDestroy, graph))
         printf("capture_failed %d %d\n", ended, made);
     return exec;
 }
 
 /* Of `count` launches behind a kernel, so that nothing waits for the host. */
-static long time_of(void *exec, int count) {
+static long time_of(void *exec, int count)
+{
     float milliseconds = -1;
     launch(s);
     CALL(cudaEventRecord, from, s);
     for (int i = 0; i < count; i++)
-        if (CALL(cudaGraphLaunch, exec, s) != 0)
-            printf("graph_failed 1\n");
+        if (CALL(cudaGraphLaunch, exec, s) != 0) printf("graph_failed 1\n");
     CALL(cudaEventRecord, to, s);
     CALL(cudaDeviceSynchronize);
     int status = CALL(cudaEventElapsedTime, &milliseconds, from, to);
     return status != 0 ? -status : (long)((double)milliseconds * 1e6 + 0.5);
 }
 
-static void fork_off(void *main_stream, void *side) {
+static void fork_off(void *main_stream, void *side)
+{
     CALL(cudaEventRecord, fork_event, main_stream);
     CALL(cudaStreamWaitEvent, side, fork_event, 0);
 }
-static void join(void *main_stream, void *side) {
+static void join(void *main_stream, void *side)
+{
     CALL(cudaEventRecord, join_event, side);
     CALL(cudaStreamWaitEvent, main_stream, join_event, 0);
 }
-static void count_call(void *data) {
+static void count_call(void *data)
+{
     (void)data;
     __atomic_fetch_add(&called, 1, __ATOMIC_SEQ_CST);
 }
 
-static void times(void) {
+static void times(void)
+{
     CALL(cudaStreamBeginCapture, s, 0);
-    for (int i = 0; i < 10; i++)
-        launch(s);
+    for (int i = 0; i < 10; i++) launch(s);
     void *chain = captured();
     printf("chain %ld\n", time_of(chain, 1));
     printf("chain_twice %ld\n", time_of(chain, 2));
@@ -117,7 +132,8 @@ static void times(void) {
     printf("destroyed %d\n", CALL(cudaGraphExecDestroy, chain));
 }
 
-static void values(void) {
+static void values(void)
+{
     unsigned char *device, *other, *host, before, after[3];
     CALL(cudaMalloc, (void **)&device, 4096);
     CALL(cudaMalloc, (void **)&other, 4096);
@@ -138,14 +154,15 @@ static void values(void) {
     }
     CALL(cudaDeviceSynchronize);
     after[0] = device[0], after[1] = device[4095], after[2] = other[0];
-    for (int i = 0; i < 5000 && called < 2; i++)
-        usleep(1000);
+    for (int i = 0; i < 5000 && called < 2; i++) usleep(1000);
     printf("values %d %d %d %d calls %d\n", before, after[0], after[1], after[2], called);
 }
 
-static void run(void) {
+static void run(void)
+{
     void **handle = CALL(__cudaRegisterFatBinary, &wrapper);
-    CALL(__cudaRegisterFunction, handle, (const char *)kernel_stub, name, name, -1, NULL, NULL, NULL, NULL, NULL);
+    CALL(__cudaRegisterFunction, handle, (const char *)kernel_stub, name, name, -1, NULL, NULL,
+         NULL, NULL, NULL);
     CALL(cudaStreamCreateWithFlags, &s, 1);
     CALL(cudaStreamCreateWithFlags, &t, 1);
     CALL(cudaEventCreateWithFlags, &fork_event, 2);

@@ -13,7 +13,8 @@ const char *cudaGetErrorName(int);
 
 enum { TO_DEVICE = 1, TO_HOST = 2, DEVICE_TO_DEVICE = 3 };
 
-static void run(void) {
+static void run(void)
+{
     size_t free_bytes, total, before;
     void *a = NULL, *b = NULL, *huge = NULL;
     unsigned char out[64], in[64];
@@ -23,8 +24,7 @@ static void run(void) {
     printf("malloc %d\n", CALL(cudaMalloc, &a, (size_t)20 << 20) | CALL(cudaMalloc, &b, 512));
     CALL(cudaMemGetInfo, &free_bytes, &total);
     printf("taken %zu\n", before - free_bytes);
-    for (int i = 0; i < 64; i++)
-        in[i] = (unsigned char)(3 * i + 1);
+    for (int i = 0; i < 64; i++) in[i] = (unsigned char)(3 * i + 1);
     memset(out, 0, sizeof out);
     CALL(cudaMemcpy, b, in, sizeof in, TO_DEVICE);
     CALL(cudaMemcpy, a, b, sizeof in, DEVICE_TO_DEVICE);

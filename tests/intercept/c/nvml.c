@@ -34,7 +34,8 @@ int nvmlDeviceGetGpuFabricInfoV(void *, struct fabric *);
 int nvmlDeviceGetTemperature(void *, unsigned, unsigned *);
 int nvmlDeviceGetMaxClockInfo(void *, unsigned, unsigned *);
 
-static void run(void) {
+static void run(void)
+{
     char text[128] = "";
     int number = 0, minor = 0;
     unsigned count = 0, index, value = 0;

@@ -1,4 +1,5 @@
-/* pinned.c - page-locked host memory: what it takes of this machine, and what a large copy leaves in it, as `key value` lines. */
+/* pinned.c - page-locked host memory: what it takes of this machine, and what a large copy leaves
+ * in it, as `key value` lines. */
 #include "conditions.h"
 #include <stdlib.h>
 #include <string.h>
@@ -23,17 +24,21 @@ static long resident(void) /* bytes of this process in memory */
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-static void run(void) {
+static void run(void)
+{
     size_t many = (size_t)4 << 40, some = (size_t)256 << 20;
     unsigned char *pinned = NULL, *own;
     void *device = NULL, *wide = NULL;
-    printf("alloc %d\n", CALL(cudaHostAlloc, &wide, many, 0) | CALL(cudaHostAlloc, (void **)&pinned, some, 0) | CALL(cudaMalloc, &device, some));
+    printf("alloc %d\n", CALL(cudaHostAlloc, &wide, many, 0) |
+                             CALL(cudaHostAlloc, (void **)&pinned, some, 0) |
+                             CALL(cudaMalloc, &device, some));
     memset(pinned, 5, 1 << 20);
     memset(pinned + some - 3, 6, 3);
     long before = resident();
     printf("copied %d\n", CALL(cudaMemcpy, pinned + 1, device, some - 2, TO_HOST));
     printf("grown %d\n", resident() - before > (8 << 20));
-    printf("edges %d %d %d %d %d\n", pinned[0], pinned[1], pinned[1 << 19], pinned[some - 2], pinned[some - 1]);
+    printf("edges %d %d %d %d %d\n", pinned[0], pinned[1], pinned[1 << 19], pinned[some - 2],
+           pinned[some - 1]);
     own = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     printf("registered %d\n", CALL(cudaHostRegister, own, 1 << 20, 0));
     printf("unregistered %d", CALL(cudaHostUnregister, own));

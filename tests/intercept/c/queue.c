@@ -1,9 +1,11 @@
-/* queue.c - does what a script on standard input says, one call a line, and prints what the job would see; times in nanoseconds.
+/* queue.c - does what a script on standard input says, one call a line, and prints what the job
+ * would see; times in nanoseconds.
  *
- *   k S N    launches a kernel of N blocks on stream S      h S      copies from pinned memory to the device on stream S
- *   c S      all-reduces on stream S                        y S      synchronises stream S
- *   r E S    records event E on stream S                    q E      asks whether event E is over: 1 or 0
- *   w S E    stream S waits for event E                     t        reads the host's clock */
+ *   k S N    launches a kernel of N blocks on stream S      h S      copies from pinned memory to
+ * the device on stream S c S      all-reduces on stream S                        y S synchronises
+ * stream S r E S    records event E on stream S                    q E      asks whether event E is
+ * over: 1 or 0 w S E    stream S waits for event E                     t        reads the host's
+ * clock */
 #include "conditions.h"
 
 enum { STREAMS = 4, EVENTS = 8 };
@@ -14,7 +16,8 @@ struct unique_id {
     char bytes[128];
 };
 void **__cudaRegisterFatBinary(void *);
-void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
+void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *,
+                            void *, void *, int *);
 void __cudaRegisterFatBinaryEnd(void **);
 int cudaLaunchKernel(const void *, struct dim3, struct dim3, void **, size_t, void *);
 int cudaStreamCreateWithFlags(void **, unsigned);
@@ -40,7 +43,8 @@ static struct { /* the wrapper that nvcc emits around an (here empty) fat binary
 } wrapper = {0x466243b1, 1, "\x50\xed\x55\xba\x01\x00\x10\x00\0\0\0\0\0\0\0\0", NULL};
 static void *streams[STREAMS], *events[EVENTS], *memory, *pinned, *comm;
 
-static int launch(void *stream, unsigned grid) {
+static int launch(void *stream, unsigned grid)
+{
     float *pointer = NULL;
     int number = 4;
     void *arguments[] = {&pointer, &number};
@@ -48,13 +52,17 @@ static int launch(void *stream, unsigned grid) {
     return CALL(cudaLaunchKernel, (const void *)kernel_stub, blocks, threads, arguments, 0, stream);
 }
 
-static int act(char what, unsigned first, unsigned second) {
+static int act(char what, unsigned first, unsigned second)
+{
     switch (what) {
     case 'k': return launch(streams[first % STREAMS], second);
     case 'h': return CALL(cudaMemcpyAsync, memory, pinned, 1 << 21, 1, streams[first % STREAMS]);
-    case 'c': return CALL(ncclAllReduce, memory, (char *)memory + ((size_t)4 << 20), (size_t)1 << 20, 7, 0, comm, streams[first % STREAMS]);
+    case 'c':
+        return CALL(ncclAllReduce, memory, (char *)memory + ((size_t)4 << 20), (size_t)1 << 20, 7,
+                    0, comm, streams[first % STREAMS]);
     case 'r': return CALL(cudaEventRecord, events[first % EVENTS], streams[second % STREAMS]);
-    case 'w': return CALL(cudaStreamWaitEvent, streams[first % STREAMS], events[second % EVENTS], 0);
+    case 'w':
+        return CALL(cudaStreamWaitEvent, streams[first % STREAMS], events[second % EVENTS], 0);
     case 'y': return CALL(cudaStreamSynchronize, streams[first % STREAMS]);
     case 'q': printf("q %d\n", CALL(cudaEventQuery, events[first % EVENTS]) == 0); return 0;
     case 't': printf("t %lu\n", (unsigned long)CALL(phantora_elapsed_ns) - 1); return 0;
@@ -62,14 +70,17 @@ static int act(char what, unsigned first, unsigned second) {
     }
 }
 
-static void run(void) {
+static void run(void)
+{
     struct unique_id id;
     char what;
     unsigned first, second;
     void **handle = CALL(__cudaRegisterFatBinary, &wrapper);
-    CALL(__cudaRegisterFunction, handle, (const char *)kernel_stub, name, name, -1, NULL, NULL, NULL, NULL, NULL);
+    CALL(__cudaRegisterFunction, handle, (const char *)kernel_stub, name, name, -1, NULL, NULL,
+         NULL, NULL, NULL);
     CALL(__cudaRegisterFatBinaryEnd, handle);
-    int failed = CALL(cudaMalloc, &memory, (size_t)8 << 20) | CALL(cudaMallocHost, &pinned, (size_t)1 << 21);
+    int failed =
+        CALL(cudaMalloc, &memory, (size_t)8 << 20) | CALL(cudaMallocHost, &pinned, (size_t)1 << 21);
     failed |= CALL(ncclGetUniqueId, &id) | CALL(ncclCommInitRank, &comm, 1, id, 0);
     for (int i = 0; i < STREAMS; i++) failed |= CALL(cudaStreamCreateWithFlags, &streams[i], 1);
     for (int i = 0; i < EVENTS; i++) failed |= CALL(cudaEventCreateWithFlags, &events[i], 2);

@@ -1,11 +1,13 @@
-/* timeline.c - kernels on streams and the events between them, as `key value` lines; times in whole nanoseconds. */
+/* timeline.c - kernels on streams and the events between them, as `key value` lines; times in whole
+ * nanoseconds. */
 #include "conditions.h"
 
 struct dim3 {
     unsigned x, y, z;
 };
 void **__cudaRegisterFatBinary(void *);
-void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
+void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *,
+                            void *, void *, int *);
 void __cudaRegisterFatBinaryEnd(void **);
 int cudaLaunchKernel(const void *, struct dim3, struct dim3, void **, size_t, void *);
 int cudaStreamCreateWithFlags(void **, unsigned);
@@ -28,36 +30,40 @@ static struct { /* the wrapper that nvcc emits around an (here empty) fat binary
     void *unused;
 } wrapper = {0x466243b1, 1, "\x50\xed\x55\xba\x01\x00\x10\x00\0\0\0\0\0\0\0\0", NULL};
 
-static void launch(void *stream, unsigned grid) {
+static void launch(void *stream, unsigned grid)
+{
     float *pointer = NULL;
     int number = 4;
     void *arguments[] = {&pointer, &number};
     struct dim3 blocks = {grid, 1, 1}, threads = {128, 1, 1};
-    int status = CALL(cudaLaunchKernel, (const void *)kernel_stub, blocks, threads, arguments, 0, stream);
-    if (status != 0)
-        printf("launch_failed %d\n", status);
+    int status =
+        CALL(cudaLaunchKernel, (const void *)kernel_stub, blocks, threads, arguments, 0, stream);
+    if (status != 0) printf("launch_failed %d\n", status);
 }
 
-static long elapsed(void *from, void *to) {
+static long elapsed(void *from, void *to)
+{
     float milliseconds = -1;
     int status = CALL(cudaEventElapsedTime, &milliseconds, from, to);
     return status != 0 ? -status : (long)((double)milliseconds * 1e6 + 0.5);
 }
 
-static void run(void) {
+static void run(void)
+{
     void *first, *second, *events[6];
     void **handle = CALL(__cudaRegisterFatBinary, &wrapper);
-    CALL(__cudaRegisterFunction, handle, (const char *)kernel_stub, name, name, -1, NULL, NULL, NULL, NULL, NULL);
+    CALL(__cudaRegisterFunction, handle, (const char *)kernel_stub, name, name, -1, NULL, NULL,
+         NULL, NULL, NULL);
     CALL(__cudaRegisterFatBinaryEnd, handle);
-    printf("streams %d\n", CALL(cudaStreamCreateWithFlags, &first, 1) | CALL(cudaStreamCreateWithFlags, &second, 1));
-    for (int i = 0; i < 6; i++)
-        CALL(cudaEventCreateWithFlags, &events[i], 0);
+    printf("streams %d\n", CALL(cudaStreamCreateWithFlags, &first, 1) |
+                               CALL(cudaStreamCreateWithFlags, &second, 1));
+    for (int i = 0; i < 6; i++) CALL(cudaEventCreateWithFlags, &events[i], 0);
     printf("unrecorded %ld\n", elapsed(events[0], events[1]));
 
-    launch(first, 100); /* the stream is busy from here on, so that what follows does not wait for the host */
+    /* the stream is busy from here on, so that what follows does not wait for the host */
+    launch(first, 100);
     CALL(cudaEventRecord, events[0], first);
-    for (int i = 0; i < 10; i++)
-        launch(first, 100);
+    for (int i = 0; i < 10; i++) launch(first, 100);
     CALL(cudaEventRecord, events[1], first);
     printf("pending %d %d\n", CALL(cudaEventQuery, events[1]), CALL(cudaStreamQuery, first));
 

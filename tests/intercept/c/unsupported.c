@@ -1,4 +1,5 @@
-/* unsupported.c - calls functions that nobody implements, each twice, and prints what they return. */
+/* unsupported.c - calls functions that nobody implements, each twice, and prints what they return.
+ */
 #include "conditions.h"
 
 int cudaGraphAddHostNode(void);
@@ -7,7 +8,8 @@ int cublasSgbmv_v2(void);
 int cudnnTransformFilter(void);
 int nvmlDeviceGetFanSpeed(void);
 
-static void run(void) {
+static void run(void)
+{
     for (int i = 0; i < 2; i++) {
         printf("cudaGraphAddHostNode %d\n", CALL(cudaGraphAddHostNode));
         printf("cuGraphicsMapResources %d\n", CALL(cuGraphicsMapResources));

@@ -1,7 +1,9 @@
-/* filler.c - between a leader and the emulated GPU: counts what keeps the GPU warm, and on which stream it runs.
+/* filler.c - between a leader and the emulated GPU: counts what keeps the GPU warm, and on which
+ * stream it runs.
  *
- * Why it exists: the filler must be there while the job is held up and gone before it goes on, which only whoever stands below the
- * leader's library sees. A job reads the counts through ctypes. */
+ * Why it exists: the filler must be there while the job is held up and gone before it goes on,
+ * which only whoever stands below the leader's library sees. A job reads the counts through ctypes.
+ */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -11,7 +13,7 @@
 enum { ORDER = 4096 };
 
 static _Atomic long products, copies;
-static _Atomic int inside; /* calls of the filler's thread that have not returned */
+static _Atomic int inside;          /* calls of the filler's thread that have not returned */
 static _Thread_local int is_filler; /* of this thread: 1 no, 2 yes */
 static void *_Atomic filler_stream, *_Atomic job_stream;
 static _Atomic int streams_mixed, broken;
@@ -43,16 +45,21 @@ static void on(void *stream)
     if (filler_stream && filler_stream == job_stream) streams_mixed = 1;
 }
 
-EXPORT int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int at, int lda, const void *b, int bt, int ldb,
+EXPORT int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void *alpha,
+                        const void *a, int at, int lda, const void *b, int bt, int ldb,
                         const void *beta, void *c, int ct, int ldc, int compute, int algorithm)
 {
-    int (*next)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *, void *, int, int, int, int) =
+    int (*next)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *,
+                int, int, const void *, void *, int, int, int, int) =
         (__typeof__(next))dlsym(RTLD_NEXT, "cublasGemmEx");
     if (filler() && broken) return broken;
-    if (!filler()) return next(h, ta, tb, m, n, k, alpha, a, at, lda, b, bt, ldb, beta, c, ct, ldc, compute, algorithm);
+    if (!filler())
+        return next(h, ta, tb, m, n, k, alpha, a, at, lda, b, bt, ldb, beta, c, ct, ldc, compute,
+                    algorithm);
     inside++;
     if (m != ORDER || n != ORDER || k != ORDER) streams_mixed = 1;
-    int status = next(h, ta, tb, m, n, k, alpha, a, at, lda, b, bt, ldb, beta, c, ct, ldc, compute, algorithm);
+    int status = next(h, ta, tb, m, n, k, alpha, a, at, lda, b, bt, ldb, beta, c, ct, ldc, compute,
+                      algorithm);
     products++;
     inside--;
     return status;
@@ -60,7 +67,8 @@ EXPORT int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void
 
 EXPORT int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream)
 {
-    int (*next)(void *, const void *, size_t, int, void *) = (__typeof__(next))dlsym(RTLD_NEXT, "cudaMemcpyAsync");
+    int (*next)(void *, const void *, size_t, int, void *) =
+        (__typeof__(next))dlsym(RTLD_NEXT, "cudaMemcpyAsync");
     on(stream);
     if (!filler()) return next(to, from, bytes, kind, stream);
     inside++;
@@ -72,7 +80,8 @@ EXPORT int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, v
 
 EXPORT int cudaMemsetAsync(void *to, int value, size_t bytes, void *stream)
 {
-    int (*next)(void *, int, size_t, void *) = (__typeof__(next))dlsym(RTLD_NEXT, "cudaMemsetAsync");
+    int (*next)(void *, int, size_t, void *) =
+        (__typeof__(next))dlsym(RTLD_NEXT, "cudaMemsetAsync");
     on(stream);
     return next(to, value, bytes, stream);
 }

@@ -1,8 +1,10 @@
-/* in_order.c - between a leader and the emulated GPU: host functions that keep their place among a stream's copies, as on a GPU.
+/* in_order.c - between a leader and the emulated GPU: host functions that keep their place among a
+ * stream's copies, as on a GPU.
  *
- * Why it exists: the emulator runs host functions beside its streams, so that a leader over it must wait for each; on a GPU the
- * stream waits, and the host goes on. Here one queue stands for all streams, in which a blocked function holds up all that
- * follows: harder than a GPU. What the host must not be held up by (issuing work) it is not; what waits for the GPU waits. */
+ * Why it exists: the emulator runs host functions beside its streams, so that a leader over it must
+ * wait for each; on a GPU the stream waits, and the host goes on. Here one queue stands for all
+ * streams, in which a blocked function holds up all that follows: harder than a GPU. What the host
+ * must not be held up by (issuing work) it is not; what waits for the GPU waits. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -40,8 +42,10 @@ static void *run(void *unused)
         struct work *work = first;
         if (!(first = work->next)) last = &first;
         pthread_mutex_unlock(&lock);
-        if (work->function) work->function(work->data);
-        else real_copy(work->to, work->from, work->bytes, work->kind, work->stream);
+        if (work->function)
+            work->function(work->data);
+        else
+            real_copy(work->to, work->from, work->bytes, work->kind, work->stream);
         free(work);
         pthread_mutex_lock(&lock);
         open_works--;
@@ -53,7 +57,8 @@ static void start_locked(void)
 {
     if (started) return;
     started = 1;
-    real_copy = (int (*)(void *, const void *, size_t, int, void *))dlsym(RTLD_NEXT, "cudaMemcpyAsync");
+    real_copy =
+        (int (*)(void *, const void *, size_t, int, void *))dlsym(RTLD_NEXT, "cudaMemcpyAsync");
     real_wait = (int (*)(void *))dlsym(RTLD_NEXT, "cudaStreamSynchronize");
     real_attributes = (int (*)(int *, const void *))dlsym(RTLD_NEXT, "cudaPointerGetAttributes");
     pthread_create(&worker, NULL, run, NULL);
@@ -95,7 +100,8 @@ EXPORT int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, v
         pthread_mutex_unlock(&lock);
         return real_copy(to, from, bytes, kind, stream);
     }
-    queue_locked((struct work){.to = to, .from = from, .bytes = bytes, .kind = kind, .stream = stream});
+    queue_locked(
+        (struct work){.to = to, .from = from, .bytes = bytes, .kind = kind, .stream = stream});
     if (there[0] == 0 || here[0] == 0) drain_locked(); /* pageable memory: the host waits */
     pthread_mutex_unlock(&lock);
     return 0;
@@ -110,15 +116,15 @@ EXPORT int cudaStreamSynchronize(void *stream)
     return real_wait(stream);
 }
 
-#define DRAINED(name)                                                 \
-    EXPORT int name(void *handle)                                     \
-    {                                                                 \
+#define DRAINED(name)                                                   \
+    EXPORT int name(void *handle)                                       \
+    {                                                                   \
         int (*next)(void *) = (int (*)(void *))dlsym(RTLD_NEXT, #name); \
-        pthread_mutex_lock(&lock);                                    \
-        start_locked();                                               \
-        drain_locked();                                               \
-        pthread_mutex_unlock(&lock);                                  \
-        return next(handle);                                          \
+        pthread_mutex_lock(&lock);                                      \
+        start_locked();                                                 \
+        drain_locked();                                                 \
+        pthread_mutex_unlock(&lock);                                    \
+        return next(handle);                                            \
     }
 DRAINED(cudaEventSynchronize)
 DRAINED(cudaDeviceSynchronize)

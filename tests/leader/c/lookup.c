@@ -1,6 +1,8 @@
-/* lookup.c - a library that asks dlsym and dlvsym, in the ways that the leader's must not disturb and in the one that it answers.
+/* lookup.c - a library that asks dlsym and dlvsym, in the ways that the leader's must not disturb
+ * and in the one that it answers.
  *
- * Why it exists: dlsym goes by who calls it, so a test needs callers of its own: this file is compiled under several names. */
+ * Why it exists: dlsym goes by who calls it, so a test needs callers of its own: this file is
+ * compiled under several names. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
@@ -8,7 +10,8 @@
 void *lookup_next(const char *name);
 void *lookup_next(const char *name)
 {
-    void *volatile found = dlsym(RTLD_NEXT, name); /* volatile: or the compiler makes a tail call, and the caller is another */
+    /* volatile: or the compiler makes a tail call, and the caller is another */
+    void *volatile found = dlsym(RTLD_NEXT, name);
     return found;
 }
 

@@ -1,4 +1,5 @@
-/* parts.c - the little of the interceptor that map.c and random.c need, so that they can be tested by themselves. */
+/* parts.c - the little of the interceptor that map.c and random.c need, so that they can be tested
+ * by themselves. */
 #include "../../../libintercept/leader/heat.h"
 #include "../../../libintercept/leader/leader.h"
 #include "../../../libintercept/nccl.h"

@@ -1,7 +1,9 @@
-/* settle.c - the little of the interceptor that samples.c and hostcosts.c need, so that they can be tested without a GPU or a hub.
+/* settle.c - the little of the interceptor that samples.c and hostcosts.c need, so that they can be
+ * tested without a GPU or a hub.
  *
- * Why it exists: which sample a set of activity records gives is pure arithmetic; tests/leader/test_samples.py compares it with an
- * obviously right version over random records. Messages are kept instead of sent. */
+ * Why it exists: which sample a set of activity records gives is pure arithmetic;
+ * tests/leader/test_samples.py compares it with an obviously right version over random records.
+ * Messages are kept instead of sent. */
 #include "../../../libintercept/leader/measure.h"
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /* slow.c - between a leader and the emulated GPU: real calls that take long, as processor time.
  *
- * Why it exists: what a real call costs must be recorded as that call's cost, and must not be found again in the job's own time before
- * the next one; calls that have no class are the job's own time. With calls as slow as these, neither can be mistaken. */
+ * Why it exists: what a real call costs must be recorded as that call's cost, and must not be found
+ * again in the job's own time before the next one; calls that have no class are the job's own time.
+ * With calls as slow as these, neither can be mistaken. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -27,23 +28,30 @@ static int (*below_record)(void *, void *, unsigned);
 
 EXPORT int cudaMemsetAsync(void *to, int value, size_t bytes, void *stream)
 {
-    int (*next)(void *, int, size_t, void *) = (__typeof__(next))dlsym(RTLD_NEXT, "cudaMemsetAsync");
-    int (*record)(void *, void *, unsigned) = (__typeof__(record))dlsym(RTLD_DEFAULT, "cudaEventRecordWithFlags"); /* the leader's own */
+    int (*next)(void *, int, size_t, void *) =
+        (__typeof__(next))dlsym(RTLD_NEXT, "cudaMemsetAsync");
+    /* the leader's own */
+    int (*record)(void *, void *, unsigned) =
+        (__typeof__(record))dlsym(RTLD_DEFAULT, "cudaEventRecordWithFlags");
     void *event = NULL;
-    int (*make)(void **, unsigned) = (__typeof__(make))dlsym(RTLD_DEFAULT, "cudaEventCreateWithFlags");
+    int (*make)(void **, unsigned) =
+        (__typeof__(make))dlsym(RTLD_DEFAULT, "cudaEventCreateWithFlags");
     spend();
-    if (make(&event, 2) == 0) record(event, stream, 0); /* a library that synchronises within itself */
+    /* a library that synchronises within itself */
+    if (make(&event, 2) == 0) record(event, stream, 0);
     spend();
     return next(to, value, bytes, stream);
 }
 
 EXPORT int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags)
 {
-    if (!below_record) below_record = (__typeof__(below_record))dlsym(RTLD_NEXT, "cudaEventRecordWithFlags");
+    if (!below_record)
+        below_record = (__typeof__(below_record))dlsym(RTLD_NEXT, "cudaEventRecordWithFlags");
     return below_record(event, stream, flags);
 }
 
-EXPORT int cudaStreamGetPriority(void *stream, int *priority) /* no class: not wrapped, so the job's own */
+/* no class: not wrapped, so the job's own */
+EXPORT int cudaStreamGetPriority(void *stream, int *priority)
 {
     (void)stream;
     spend();

@@ -1,5 +1,6 @@
-"""Runs as two ranks, one of them a leader: both capture an all-reduce. The leader's PyTorch must raise the line that says
-why not."""
+"""Runs as two ranks, one of them a leader: both capture an all-reduce. The leader's PyTorch must
+raise the line that says why not."""
+
 import os
 
 import torch

@@ -1,5 +1,7 @@
-"""Runs as two ranks, one of them a leader: values that the host made go through small collectives and come out right, and of
-large ones a leader has its own part. Nothing is computed by kernels, which do nothing over an emulated GPU."""
+"""Runs as two ranks, one of them a leader: values that the host made go through small collectives
+and come out right, and of large ones a leader has its own part. Nothing is computed by kernels,
+which do nothing over an emulated GPU."""
+
 import os
 
 import torch
@@ -44,11 +46,14 @@ def small():
     dist.all_to_all_single(into, mine())
     equal("all_to_all", into, torch.cat([sent(rank).chunk(WORLD)[RANK] for rank in EVERYONE]))
     into, x = room(8), mine()
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1 - RANK), dist.P2POp(dist.irecv, into, 1 - RANK)]):
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, 1 - RANK), dist.P2POp(dist.irecv, into, 1 - RANK)]
+    ):
         work.wait()
     equal("send and receive", into, sent(1 - RANK))
     found = [None] * WORLD
-    # The first is the longest: the longest is found by comparing on the GPU, whose kernels do nothing here.
+    # The first is the longest: the longest is found by comparing on the GPU, whose kernels do
+    # nothing here.
     dist.all_gather_object(found, {"rank": RANK, "padding": "x" * (1000 * (WORLD - RANK))})
     assert [item["rank"] for item in found] == list(EVERYONE)
 

@@ -1,4 +1,6 @@
-"""Runs under a leader and under a simulated rank, which must both name the same GPU work: `operators.py PART...`."""
+"""Runs under a leader and under a simulated rank, which must both name the same GPU work:
+`operators.py PART...`."""
+
 import sys
 
 import torch
@@ -12,7 +14,11 @@ class Block(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.heads = torch.nn.Linear(512, 512), torch.nn.LayerNorm(512), torch.nn.Linear(512, 1536)
+        self.first, self.norm, self.heads = (
+            torch.nn.Linear(512, 512),
+            torch.nn.LayerNorm(512),
+            torch.nn.Linear(512, 1536),
+        )
 
     def forward(self, x):
         x = self.norm(functional.gelu(self.first(x)))
@@ -32,7 +38,12 @@ def step():
 
 def convolution():
     nn = torch.nn
-    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2)]
+    layers = [
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2),
+    ]
     nn.Sequential(*layers).to(DEVICE)(torch.randn(8, 3, 64, 64, device=DEVICE)).mean().backward()
 
 
@@ -67,7 +78,9 @@ def triton():
     def compiled(x, w):
         return functional.silu(x * w + 1).sum(-1)
 
-    compiled(torch.randn(64, 1024, device=DEVICE, requires_grad=True), torch.randn(1024, device=DEVICE)).sum().backward()
+    compiled(
+        torch.randn(64, 1024, device=DEVICE, requires_grad=True), torch.randn(1024, device=DEVICE)
+    ).sum().backward()
 
 
 for part in sys.argv[1:]:

@@ -1,9 +1,10 @@
-"""Why it exists: a job that steers by values, run twice with one command line. With COMPUTED=1 it stands for a GPU that computes:
-an emulated one does nothing, so what its kernels are to give is put where they would write it. Without, nothing computes these
-values, and only a replay can tell them.
+"""Why it exists: a job that steers by values, run twice with one command line. With COMPUTED=1 it
+stands for a GPU that computes: an emulated one does nothing, so what its kernels are to give is put
+where they would write it. Without, nothing computes these values, and only a replay can tell them.
 
 Writes what each rank has read to OUT/RANK.json, a list of steps. STEPS: how many.
 """
+
 import json
 import os
 from pathlib import Path
@@ -12,14 +13,20 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-SIZES = ((512, 16, 2), (4096, 64, 4))  # tokens, experts, choices: scores that are small enough to have values, and that are not
+SIZES = (
+    (512, 16, 2),
+    (4096, 64, 4),
+)  # tokens, experts, choices: scores that are small enough to have values, and that are not
 
 
 def computed(step, rank):
-    """What the GPU of a rank computes in a step: (routes, best expert) of each size, and the loss."""
+    """What the GPU of a rank computes in a step: (routes, best expert) of each size, and the
+    loss."""
     numbers = torch.Generator().manual_seed(1000 * rank + step)
     scores = [torch.rand(tokens, experts, generator=numbers) for tokens, experts, _ in SIZES]
-    routes = [(score.topk(size[2])[1], score.argmax(1)) for score, size in zip(scores, SIZES, strict=True)]
+    routes = [
+        (score.topk(size[2])[1], score.argmax(1)) for score, size in zip(scores, SIZES, strict=True)
+    ]
     return routes, torch.rand((), generator=numbers)
 
 
@@ -32,7 +39,9 @@ def main():
         truth, loss = computed(step, rank) if os.environ.get("COMPUTED") else (None, None)
         told = {"routes": [], "best": [], "received": []}
         for at, (tokens, experts, top) in enumerate(SIZES):
-            scores = F.linear(torch.randn(tokens, 1024, device="cuda"), torch.randn(experts, 1024, device="cuda"))
+            scores = F.linear(
+                torch.randn(tokens, 1024, device="cuda"), torch.randn(experts, 1024, device="cuda")
+            )
             routes = torch.empty(tokens, top, dtype=torch.int64, device="cuda")
             best = torch.empty(tokens, dtype=torch.int64, device="cuda")
             if truth:

@@ -1,4 +1,5 @@
 """Runs under torchrun: one rank never comes to a collective, whose time-out is 3 s."""
+
 import os
 import time
 from datetime import timedelta

@@ -1,10 +1,11 @@
 """Runs as one process with two GPUs: what a job does beyond dispatching operators.
 
-Streams and events by hand, copies over PCIe and NVLink, allocator options, tensors handed to other processes, and libraries
-beside cuBLAS and cuDNN.
+Streams and events by hand, copies over PCIe and NVLink, allocator options, tensors handed to other
+processes, and libraries beside cuBLAS and cuDNN.
 
 `beyond.py settings` is a few allocations alone, for a second process with other allocator settings.
 """
+
 import json
 import os
 import subprocess
@@ -36,12 +37,19 @@ def rate(work, size):
 @check
 def copies_between_places():
     size = 256 * MIB
-    pinned, pageable = torch.empty(size, dtype=torch.uint8, pin_memory=True), torch.empty(size, dtype=torch.uint8)
+    pinned, pageable = (
+        torch.empty(size, dtype=torch.uint8, pin_memory=True),
+        torch.empty(size, dtype=torch.uint8),
+    )
     here, there = (torch.empty(size, dtype=torch.uint8, device=f"cuda:{i}") for i in range(2))
     there.copy_(here)  # the first one makes the other GPU's context
-    say("RATES", to_device=rate(lambda: here.copy_(pinned, non_blocking=True), size),
-        to_host=rate(lambda: pinned.copy_(here, non_blocking=True), size), from_pageable=rate(lambda: here.copy_(pageable), size),
-        peer=rate(lambda: there.copy_(here, non_blocking=True), size))
+    say(
+        "RATES",
+        to_device=rate(lambda: here.copy_(pinned, non_blocking=True), size),
+        to_host=rate(lambda: pinned.copy_(here, non_blocking=True), size),
+        from_pageable=rate(lambda: here.copy_(pageable), size),
+        peer=rate(lambda: there.copy_(here, non_blocking=True), size),
+    )
     work = torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16)
     side = torch.cuda.Stream()
 
@@ -58,7 +66,11 @@ def copies_between_places():
             work @ work
 
     products()
-    alone, copying, together = timed(products), timed(lambda: here.copy_(pinned, non_blocking=True)), timed(both)
+    alone, copying, together = (
+        timed(products),
+        timed(lambda: here.copy_(pinned, non_blocking=True)),
+        timed(both),
+    )
     if not max(alone, copying) <= together < 0.9 * (alone + copying):
         yield f"a copy beside products takes {together} ms; they take {alone}, the copy {copying}"
 
@@ -85,29 +97,54 @@ def streams_and_events_by_hand():
     with torch.cuda.stream(streams[0]):
         later.record()
     later.synchronize()
-    yield from differs("over", [done.query(), owner.query(), streams[0].query()], [True, True, True])
-    if not 0 < first.elapsed_time(done) <= first.elapsed_time(later) < 1.1 * first.elapsed_time(done):
+    yield from differs(
+        "over", [done.query(), owner.query(), streams[0].query()], [True, True, True]
+    )
+    if (
+        not 0
+        < first.elapsed_time(done)
+        <= first.elapsed_time(later)
+        < 1.1 * first.elapsed_time(done)
+    ):
         yield f"{first.elapsed_time(done)} ms to the work's end, {first.elapsed_time(later)} ms to what waited for it"
     yield from differs("never recorded", torch.cuda.Event().query(), True)
 
 
 def linear_algebra(x):
-    """Name -> result, from a batch of matrices; only what is unique, not up to signs or rotations."""
+    """Name -> result, from a batch of matrices; only what is unique, not up to signs or
+    rotations."""
     square = x.transpose(1, 2) @ x + torch.eye(x.shape[-1], device=x.device)
-    return {"cholesky": torch.linalg.cholesky(square), "inv": torch.linalg.inv(square), "det": torch.linalg.det(square),
-            "solve": torch.linalg.solve(square, x.transpose(1, 2)), "eigvalsh": torch.linalg.eigvalsh(square),
-            "svdvals": torch.linalg.svdvals(x), "pinv": torch.linalg.pinv(x), "q r": torch.matmul(*torch.linalg.qr(x)),
-            "rank": torch.linalg.matrix_rank(x), "one cholesky": torch.linalg.cholesky(square[0]),
-            "one solve": torch.linalg.solve(square[0], x[0, 0]), "eig": torch.linalg.eigvals(square[0]).real.sort().values,
-            "norm": torch.linalg.matrix_norm(x, 2), "cond": torch.linalg.cond(square),
-            "triangular": torch.linalg.solve_triangular(square.triu(), square, upper=True)}
+    return {
+        "cholesky": torch.linalg.cholesky(square),
+        "inv": torch.linalg.inv(square),
+        "det": torch.linalg.det(square),
+        "solve": torch.linalg.solve(square, x.transpose(1, 2)),
+        "eigvalsh": torch.linalg.eigvalsh(square),
+        "svdvals": torch.linalg.svdvals(x),
+        "pinv": torch.linalg.pinv(x),
+        "q r": torch.matmul(*torch.linalg.qr(x)),
+        "rank": torch.linalg.matrix_rank(x),
+        "one cholesky": torch.linalg.cholesky(square[0]),
+        "one solve": torch.linalg.solve(square[0], x[0, 0]),
+        "eig": torch.linalg.eigvals(square[0]).real.sort().values,
+        "norm": torch.linalg.matrix_norm(x, 2),
+        "cond": torch.linalg.cond(square),
+        "triangular": torch.linalg.solve_triangular(square.triu(), square, upper=True),
+    }
 
 
 def transforms(x):
-    return {"fft": torch.fft.fft(x), "fftn": torch.fft.fftn(x), "along the first": torch.fft.fft(x, dim=0),
-            "rfft": torch.fft.rfft(x), "there and back": torch.fft.irfft(torch.fft.rfft(x), n=x.shape[-1]),
-            "hfft": torch.fft.hfft(x), "stft": torch.stft(x.flatten(), 16, window=torch.ones(16, device=x.device),
-                                                         return_complex=True)}
+    return {
+        "fft": torch.fft.fft(x),
+        "fftn": torch.fft.fftn(x),
+        "along the first": torch.fft.fft(x, dim=0),
+        "rfft": torch.fft.rfft(x),
+        "there and back": torch.fft.irfft(torch.fft.rfft(x), n=x.shape[-1]),
+        "hfft": torch.fft.hfft(x),
+        "stft": torch.stft(
+            x.flatten(), 16, window=torch.ones(16, device=x.device), return_complex=True
+        ),
+    }
 
 
 @check
@@ -125,13 +162,24 @@ def solvers_and_transforms_have_the_cpus_values():
 
 @check
 def solvers_and_transforms_take_time():
-    measured = {"cholesky": (1.79, 8.65), "qr": (28.7, 96.1), "lu": (11.9, 34.2)}  # ms on an H200: bench/frameworks/micro.py
-    for what, work in (("fft", torch.fft.fft), ("cholesky", torch.linalg.cholesky), ("qr", torch.linalg.qr),
-                       ("eigh", torch.linalg.eigh), ("lu", torch.linalg.lu_factor)):
+    measured = {
+        "cholesky": (1.79, 8.65),
+        "qr": (28.7, 96.1),
+        "lu": (11.9, 34.2),
+    }  # ms on an H200: bench/frameworks/micro.py
+    for what, work in (
+        ("fft", torch.fft.fft),
+        ("cholesky", torch.linalg.cholesky),
+        ("qr", torch.linalg.qr),
+        ("eigh", torch.linalg.eigh),
+        ("lu", torch.linalg.lu_factor),
+    ):
         small, large = (torch.zeros(n, n, device="cuda") for n in (4096, 8192))
         work(small)
         times = timed(lambda: work(small)), timed(lambda: work(large))  # noqa: B023
-        if what not in measured and not 2 < times[1] / times[0] < 16:  # between a pass over memory and a cubic operation
+        if (
+            what not in measured and not 2 < times[1] / times[0] < 16
+        ):  # between a pass over memory and a cubic operation
             yield f"{what}: {times} ms"
         for ms, real in zip(times, measured.get(what, ()), strict=False):
             if not 1 / 1.5 < ms / real < 1.5:
@@ -142,8 +190,10 @@ def solvers_and_transforms_take_time():
 def what_is_not_answered_fails_by_name():
     warnings.simplefilter("ignore")  # sparse tensors are beta
     ones = torch.ones(2, 4, 4, device="cuda")
-    for what, call, code in (("sparse", lambda: ones[0].to_sparse_csr() @ ones[0], "not supported"),
-                             ("recurrent", lambda: torch.nn.LSTM(4, 4).cuda()(ones), "NOT_SUPPORTED")):
+    for what, call, code in (
+        ("sparse", lambda: ones[0].to_sparse_csr() @ ones[0], "not supported"),
+        ("recurrent", lambda: torch.nn.LSTM(4, 4).cuda()(ones), "NOT_SUPPORTED"),
+    ):
         try:
             call()
             yield f"{what}: no error"
@@ -153,7 +203,8 @@ def what_is_not_answered_fails_by_name():
 
 
 def take(tensors, answers):
-    """In another process: adds one to the tensor that it is handed, and hands over one of its own."""
+    """In another process: adds one to the tensor that it is handed, and hands over one of its
+    own."""
     given = tensors.get()
     given.add_(1)
     torch.cuda.synchronize()
@@ -190,22 +241,35 @@ def tensors_are_handed_to_another_process():
 @check
 def compiled_by_searching():
     x = torch.zeros(4096, 1024, device="cuda")
-    # as mode="max-autotune-no-cudagraphs", without its descent along every coordinate, which compiles for minutes
-    searched = torch.compile(lambda x: (x * 2 + 1).softmax(1).sum(0),
-                             options={"max_autotune": True, "coordinate_descent_tuning": False})
+    # as mode="max-autotune-no-cudagraphs", without its descent along every coordinate, which
+    # compiles for minutes
+    searched = torch.compile(
+        lambda x: (x * 2 + 1).softmax(1).sum(0),
+        options={"max_autotune": True, "coordinate_descent_tuning": False},
+    )
     yield from differs("shape", list(searched(x).shape), [1024])
-    took, least = timed(lambda: searched(x)), x.nbytes / 4.8e9  # ms to read it once, at 4.8 TB/s (H200 data sheet)
+    took, least = (
+        timed(lambda: searched(x)),
+        x.nbytes / 4.8e9,
+    )  # ms to read it once, at 4.8 TB/s (H200 data sheet)
     if not took > least:
         yield f"{took} ms, reading its input alone takes {least}"
 
 
 @check
 def symmetric_memory_is_refused():
-    """Its kernels communicate by themselves, which is not simulated: no rendezvous, rather than collectives that cost nothing."""
+    """Its kernels communicate by themselves, which is not simulated: no rendezvous, rather than
+    collectives that cost nothing."""
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symmetric
 
-    dist.init_process_group("nccl", init_method="tcp://localhost:0", rank=0, world_size=1, device_id=torch.device("cuda", 0))
+    dist.init_process_group(
+        "nccl",
+        init_method="tcp://localhost:0",
+        rank=0,
+        world_size=1,
+        device_id=torch.device("cuda", 0),
+    )
     tensor = symmetric.empty(1024, device="cuda")
     try:
         symmetric.rendezvous(tensor, dist.group.WORLD)
@@ -230,25 +294,49 @@ def settings_alone():
         refused = False
     except torch.cuda.OutOfMemoryError:
         refused = True
-    print(json.dumps({"sums": [x.sum().item(), back.sum().item()], "held": held, "left": torch.cuda.memory_reserved(),
-                      "freed": torch.cuda.mem_get_info()[0] - taken, "refused": refused,
-                      "backend": torch.cuda.get_allocator_backend()}))
+    print(
+        json.dumps(
+            {
+                "sums": [x.sum().item(), back.sum().item()],
+                "held": held,
+                "left": torch.cuda.memory_reserved(),
+                "freed": torch.cuda.mem_get_info()[0] - taken,
+                "refused": refused,
+                "backend": torch.cuda.get_allocator_backend(),
+            }
+        )
+    )
 
 
 @check
 def allocator_options():
-    for options in ("max_split_size_mb:64", "backend:cudaMallocAsync",
-                    "roundup_power2_divisions:4,garbage_collection_threshold:0.6",
-                    "pinned_use_cuda_host_register:True,pinned_num_register_threads:4,pinned_use_background_threads:True"):
-        done = subprocess.run([sys.executable, __file__, "settings"], capture_output=True, text=True,
-                              env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": options})
+    for options in (
+        "max_split_size_mb:64",
+        "backend:cudaMallocAsync",
+        "roundup_power2_divisions:4,garbage_collection_threshold:0.6",
+        "pinned_use_cuda_host_register:True,pinned_num_register_threads:4,pinned_use_background_threads:True",
+    ):
+        done = subprocess.run(
+            [sys.executable, __file__, "settings"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": options},
+        )
         if done.returncode:
             yield f"{options}: {done.stderr[-600:]}"
             continue
         seen = json.loads(done.stdout)
-        yield from differs(f"{options}: backend", seen["backend"], "cudaMallocAsync" if "Async" in options else "native")
+        yield from differs(
+            f"{options}: backend",
+            seen["backend"],
+            "cudaMallocAsync" if "Async" in options else "native",
+        )
         yield from differs(f"{options}: values", seen["sums"], [499500.0, 200.0])
-        if not 108 * MIB <= seen["held"] <= 160 * MIB or seen["left"] > 20 * MIB or not 90 * MIB <= seen["freed"] <= 160 * MIB:
+        if (
+            not 108 * MIB <= seen["held"] <= 160 * MIB
+            or seen["left"] > 20 * MIB
+            or not 90 * MIB <= seen["freed"] <= 160 * MIB
+        ):
             yield f"{options}: {seen}"
         yield from differs(f"{options}: 150 GiB refused", seen["refused"], True)
 

@@ -1,7 +1,10 @@
-"""Runs under torchrun on 2 nodes x 2 ranks with measured host time: which clocks are simulated, and that waits end.
+"""Runs under torchrun on 2 nodes x 2 ranks with measured host time: which clocks are simulated, and
+that waits end.
 
-The process group's time-out is 20 s, far less than the simulated time that passes between collectives here.
+The process group's time-out is 20 s, far less than the simulated time that passes between
+collectives here.
 """
+
 import os
 import time
 import timeit
@@ -13,11 +16,14 @@ from common import check, differs, run_checks
 
 RANK, WORLD, LOCAL = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 TIMEOUT = timedelta(seconds=20)
-OVERHEAD_S = 0.01  # launches, events and the interpreter around them: CPU time of some hundred calls
+OVERHEAD_S = (
+    0.01  # launches, events and the interpreter around them: CPU time of some hundred calls
+)
 
 
 def products(size, count):
-    """`count` products of bf16 matrices: 8192 takes 1.4 ms on an H200, 65536 two thirds of a second."""
+    """`count` products of bf16 matrices: 8192 takes 1.4 ms on an H200, 65536 two thirds of a
+    second."""
     matrix = torch.empty(size, size, device="cuda", dtype=torch.bfloat16)
     for _ in range(count):
         torch.mm(matrix, matrix)
@@ -85,8 +91,13 @@ def events_keep_their_times():
 
 @check
 def every_simulated_clock_tells_the_same():
-    clocks = {"time": time.time, "perf_counter": time.perf_counter, "timeit": timeit.default_timer,
-              "time_ns": lambda: time.time_ns() / 1e9, "perf_counter_ns": lambda: time.perf_counter_ns() / 1e9}
+    clocks = {
+        "time": time.time,
+        "perf_counter": time.perf_counter,
+        "timeit": timeit.default_timer,
+        "time_ns": lambda: time.time_ns() / 1e9,
+        "perf_counter_ns": lambda: time.perf_counter_ns() / 1e9,
+    }
     before = {name: clock() for name, clock in clocks.items()}
     products(65536, 3)
     torch.cuda.synchronize()
@@ -137,7 +148,9 @@ def a_late_rank_is_waited_for():
     torch.cuda.synchronize()
     yield from differs("sum", value, torch.full((2,), sum(range(WORLD)) + 0.0))
     simulated = time.perf_counter() - before
-    if simulated > 2:  # sleeping is no CPU time; adding five million numbers is less than a second of it
+    if (
+        simulated > 2
+    ):  # sleeping is no CPU time; adding five million numbers is less than a second of it
         yield f"{simulated} s of simulated time"
 
 

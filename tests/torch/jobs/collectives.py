@@ -1,8 +1,10 @@
-"""Runs under torchrun on 2 nodes x 2 ranks: every collective of torch.distributed on NCCL, against plain arithmetic.
+"""Runs under torchrun on 2 nodes x 2 ranks: every collective of torch.distributed on NCCL, against
+plain arithmetic.
 
-Each rank knows what the others send (`sent`), so each computes what must arrive. Numbers are small integers: exact in every type
-and in any order of addition.
+Each rank knows what the others send (`sent`), so each computes what must arrive. Numbers are small
+integers: exact in every type and in any order of addition.
 """
+
 import hashlib
 import os
 import random
@@ -23,7 +25,9 @@ RANK, WORLD, LOCAL = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "
 
 def sent(rank, dtype, count=6, salt=0):
     """What `rank` contributes, on the CPU: small integers that differ by rank, place and salt."""
-    whole = (torch.arange(count) * (rank + 2) + rank + salt) % 5 - (0 if dtype in (torch.uint8, torch.bool) else 2)
+    whole = (torch.arange(count) * (rank + 2) + rank + salt) % 5 - (
+        0 if dtype in (torch.uint8, torch.bool) else 2
+    )
     return whole.to(dtype)
 
 
@@ -34,7 +38,10 @@ def mine(dtype, count=6, salt=0):
 def reduced(operation, dtype, inputs):
     """The reduction of CPU tensors, computed in float64: exact for what `sent` gives."""
     stack = torch.stack([tensor.double() for tensor in inputs])
-    value = getattr(stack, {"SUM": "sum", "AVG": "mean", "MIN": "amin", "MAX": "amax", "PRODUCT": "prod"}[operation])(0)
+    value = getattr(
+        stack,
+        {"SUM": "sum", "AVG": "mean", "MIN": "amin", "MAX": "amax", "PRODUCT": "prod"}[operation],
+    )(0)
     return value.bool() if dtype == torch.bool else value.to(dtype)
 
 
@@ -46,23 +53,39 @@ def everyone(dtype, count=6, salt=0):
 def all_reduce():
     for dtype in DTYPES:
         for operation in ("SUM", "MIN", "MAX", "PRODUCT", *(("AVG",) if dtype in REAL else ())):
-            if dtype == torch.bool and operation != "SUM":  # NCCL has bytes only; PyTorch promises logical or for SUM
+            if (
+                dtype == torch.bool and operation != "SUM"
+            ):  # NCCL has bytes only; PyTorch promises logical or for SUM
                 continue
             tensor = mine(dtype)
             dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation))
-            yield from differs(f"{operation} {dtype}", tensor, reduced(operation, dtype, everyone(dtype)))
+            yield from differs(
+                f"{operation} {dtype}", tensor, reduced(operation, dtype, everyone(dtype))
+            )
 
 
 @check
 def all_reduce_pre_multiplied():
-    for dtype in (torch.float16, torch.float32, torch.float64):  # for bf16 PyTorch hands NCCL an fp32 factor, which reads as 0
+    for dtype in (
+        torch.float16,
+        torch.float32,
+        torch.float64,
+    ):  # for bf16 PyTorch hands NCCL an fp32 factor, which reads as 0
         tensor = mine(dtype)
         dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(0.5))
-        yield from differs(f"{dtype}", tensor, reduced("SUM", dtype, [t * 0.5 for t in everyone(dtype)]))
-        factor = torch.tensor([0.25], device="cuda", dtype=dtype) * 2  # a factor that a kernel computed
+        yield from differs(
+            f"{dtype}", tensor, reduced("SUM", dtype, [t * 0.5 for t in everyone(dtype)])
+        )
+        factor = (
+            torch.tensor([0.25], device="cuda", dtype=dtype) * 2
+        )  # a factor that a kernel computed
         tensor = mine(dtype)
         dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))
-        yield from differs(f"device factor {dtype}", tensor, reduced("SUM", dtype, [t * 0.5 for t in everyone(dtype)]))
+        yield from differs(
+            f"device factor {dtype}",
+            tensor,
+            reduced("SUM", dtype, [t * 0.5 for t in everyone(dtype)]),
+        )
 
 
 @check
@@ -70,8 +93,12 @@ def all_reduce_complex_and_inexact():
     tensor = torch.complex(mine(torch.float32), mine(torch.float32, salt=1))
     dist.all_reduce(tensor)
     yield from differs("real", tensor.real, reduced("SUM", torch.float32, everyone(torch.float32)))
-    yield from differs("imaginary", tensor.imag, reduced("SUM", torch.float32, everyone(torch.float32, salt=1)))
-    inputs = [torch.randn(1000, generator=torch.Generator().manual_seed(rank)) for rank in range(WORLD)]
+    yield from differs(
+        "imaginary", tensor.imag, reduced("SUM", torch.float32, everyone(torch.float32, salt=1))
+    )
+    inputs = [
+        torch.randn(1000, generator=torch.Generator().manual_seed(rank)) for rank in range(WORLD)
+    ]
     tensor = inputs[RANK].cuda()
     dist.all_reduce(tensor)
     yield from differs("random", tensor, sum(inputs), tolerance=1e-5)
@@ -94,7 +121,9 @@ def reduce():
             tensor = mine(dtype, salt=root)
             dist.reduce(tensor, root)
             if RANK == root:
-                yield from differs(f"to {root} {dtype}", tensor, reduced("SUM", dtype, everyone(dtype, salt=root)))
+                yield from differs(
+                    f"to {root} {dtype}", tensor, reduced("SUM", dtype, everyone(dtype, salt=root))
+                )
 
 
 @check
@@ -126,7 +155,9 @@ def all_gather_uneven():
 @check
 def all_gather_into_tensor():
     for dtype in DTYPES:
-        flat, stacked = (torch.empty(shape, dtype=dtype, device="cuda") for shape in ((6 * WORLD,), (WORLD, 6)))
+        flat, stacked = (
+            torch.empty(shape, dtype=dtype, device="cuda") for shape in ((6 * WORLD,), (WORLD, 6))
+        )
         dist.all_gather_into_tensor(flat, mine(dtype))
         dist.all_gather_into_tensor(stacked, mine(dtype))
         yield from differs(f"{dtype} flat", flat, torch.cat(everyone(dtype)))
@@ -142,14 +173,28 @@ def all_gather_into_tensor():
 def reduce_scatter():
     for dtype in (*WHOLE, *REAL):
         for operation in ("SUM", "MAX"):
-            inputs = [[sent(rank, dtype, salt=place) for place in range(WORLD)] for rank in range(WORLD)]
+            inputs = [
+                [sent(rank, dtype, salt=place) for place in range(WORLD)] for rank in range(WORLD)
+            ]
             result = torch.empty(6, dtype=dtype, device="cuda")
-            dist.reduce_scatter(result, [tensor.cuda() for tensor in inputs[RANK]], op=getattr(dist.ReduceOp, operation))
-            yield from differs(f"{operation} {dtype}", result, reduced(operation, dtype, [row[RANK] for row in inputs]))
-    inputs = [[sent(rank, torch.float32, place + 1) for place in range(WORLD)] for rank in range(WORLD)]
+            dist.reduce_scatter(
+                result,
+                [tensor.cuda() for tensor in inputs[RANK]],
+                op=getattr(dist.ReduceOp, operation),
+            )
+            yield from differs(
+                f"{operation} {dtype}",
+                result,
+                reduced(operation, dtype, [row[RANK] for row in inputs]),
+            )
+    inputs = [
+        [sent(rank, torch.float32, place + 1) for place in range(WORLD)] for rank in range(WORLD)
+    ]
     result = torch.empty(RANK + 1, device="cuda")
     dist.reduce_scatter(result, [tensor.cuda() for tensor in inputs[RANK]])
-    yield from differs("uneven", result, reduced("SUM", torch.float32, [row[RANK] for row in inputs]))
+    yield from differs(
+        "uneven", result, reduced("SUM", torch.float32, [row[RANK] for row in inputs])
+    )
 
 
 @check
@@ -158,12 +203,18 @@ def reduce_scatter_tensor():
         for operation in ("SUM", "MIN", "PRODUCT", *(("AVG",) if dtype in REAL else ())):
             inputs = everyone(dtype, 6 * WORLD)
             result = torch.empty(6, dtype=dtype, device="cuda")
-            dist.reduce_scatter_tensor(result, inputs[RANK].cuda(), op=getattr(dist.ReduceOp, operation))
+            dist.reduce_scatter_tensor(
+                result, inputs[RANK].cuda(), op=getattr(dist.ReduceOp, operation)
+            )
             expected = reduced(operation, dtype, inputs).chunk(WORLD)[RANK]
             yield from differs(f"{operation} {dtype}", result, expected)
     result = torch.empty(6, device="cuda")
-    dist.reduce_scatter_tensor(result, mine(torch.float32, 6 * WORLD), op=dist._make_nccl_premul_sum(0.5))
-    expected = reduced("SUM", torch.float32, [t * 0.5 for t in everyone(torch.float32, 6 * WORLD)]).chunk(WORLD)[RANK]
+    dist.reduce_scatter_tensor(
+        result, mine(torch.float32, 6 * WORLD), op=dist._make_nccl_premul_sum(0.5)
+    )
+    expected = reduced(
+        "SUM", torch.float32, [t * 0.5 for t in everyone(torch.float32, 6 * WORLD)]
+    ).chunk(WORLD)[RANK]
     yield from differs("pre-multiplied", result, expected)
 
 
@@ -182,30 +233,48 @@ def all_to_all_single():
     for dtype in DTYPES:
         result = torch.empty(2 * WORLD, dtype=dtype, device="cuda")
         dist.all_to_all_single(result, mine(dtype, 2 * WORLD))
-        yield from differs(f"{dtype}", result, torch.cat([t.chunk(WORLD)[RANK] for t in everyone(dtype, 2 * WORLD)]))
+        yield from differs(
+            f"{dtype}",
+            result,
+            torch.cat([t.chunk(WORLD)[RANK] for t in everyone(dtype, 2 * WORLD)]),
+        )
 
 
 @check
 def all_to_all_single_uneven():
     for dtype in DTYPES:
+
         def split(rank):
             return [(rank + peer) % 3 for peer in range(WORLD)]  # with zeros
+
         inputs = [sent(rank, dtype, sum(split(rank))) for rank in range(WORLD)]
         arriving = [split(peer)[RANK] for peer in range(WORLD)]
         result = torch.empty(sum(arriving), dtype=dtype, device="cuda")
         dist.all_to_all_single(result, inputs[RANK].cuda(), arriving, split(RANK))
-        yield from differs(f"{dtype}", result, torch.cat([inputs[peer].split(split(peer))[RANK] for peer in range(WORLD)]))
+        yield from differs(
+            f"{dtype}",
+            result,
+            torch.cat([inputs[peer].split(split(peer))[RANK] for peer in range(WORLD)]),
+        )
     rows = torch.arange(12.0).view(4, 3) + 100 * RANK  # rows of a matrix, sizes in rows
     result = torch.empty(4, 3, device="cuda")
     dist.all_to_all_single(result, rows.cuda(), [1] * WORLD, [1] * WORLD)
-    yield from differs("rows", result, torch.stack([torch.arange(3.0) + 3 * RANK + 100 * peer for peer in range(WORLD)]))
+    yield from differs(
+        "rows",
+        result,
+        torch.stack([torch.arange(3.0) + 3 * RANK + 100 * peer for peer in range(WORLD)]),
+    )
 
 
 @check
 def gather():
     for dtype in DTYPES:
         for root in (0, WORLD - 1):
-            parts = [torch.empty(6, dtype=dtype, device="cuda") for _ in range(WORLD)] if RANK == root else None
+            parts = (
+                [torch.empty(6, dtype=dtype, device="cuda") for _ in range(WORLD)]
+                if RANK == root
+                else None
+            )
             dist.gather(mine(dtype), parts, dst=root)
             for rank, part in enumerate(parts or ()):
                 yield from differs(f"to {root} {dtype} part {rank}", part, sent(rank, dtype))
@@ -215,7 +284,11 @@ def gather():
 def scatter():
     for dtype in DTYPES:
         for root in (0, WORLD - 1):
-            parts = [sent(root, dtype, salt=place).cuda() for place in range(WORLD)] if RANK == root else None
+            parts = (
+                [sent(root, dtype, salt=place).cuda() for place in range(WORLD)]
+                if RANK == root
+                else None
+            )
             tensor = torch.empty(6, dtype=dtype, device="cuda")
             dist.scatter(tensor, parts, src=root)
             yield from differs(f"from {root} {dtype}", tensor, sent(root, dtype, salt=RANK))
@@ -230,7 +303,9 @@ def send_and_receive():
             elif RANK == target:
                 tensor = torch.empty(6, dtype=dtype, device="cuda")
                 dist.recv(tensor, source)
-                yield from differs(f"{source} to {target} {dtype}", tensor, sent(source, dtype, salt=target))
+                yield from differs(
+                    f"{source} to {target} {dtype}", tensor, sent(source, dtype, salt=target)
+                )
     if RANK < 2:  # several under way, taken in order
         peer, works, results = 1 - RANK, [], [torch.empty(1, device="cuda") for _ in range(3)]
         for index, result in enumerate(results):
@@ -239,7 +314,11 @@ def send_and_receive():
             works += [call(tensor, peer) for call, tensor in (order if RANK else reversed(order))]
         for work in works:
             work.wait()
-        yield from differs("in order", torch.cat(results), torch.tensor([10.0 * peer + index for index in range(3)]))
+        yield from differs(
+            "in order",
+            torch.cat(results),
+            torch.tensor([10.0 * peer + index for index in range(3)]),
+        )
 
 
 @check
@@ -247,12 +326,17 @@ def ring_of_batched_sends():
     tensor, total = mine(torch.float32), mine(torch.float32)
     for _ in range(WORLD - 1):
         arriving = torch.empty_like(tensor)
-        requests = dist.P2POp(dist.isend, tensor, (RANK + 1) % WORLD), dist.P2POp(dist.irecv, arriving, (RANK - 1) % WORLD)
+        requests = (
+            dist.P2POp(dist.isend, tensor, (RANK + 1) % WORLD),
+            dist.P2POp(dist.irecv, arriving, (RANK - 1) % WORLD),
+        )
         for work in dist.batch_isend_irecv(list(requests)):
             work.wait()
         tensor = arriving
         total += tensor
-    yield from differs("sum around the ring", total, reduced("SUM", torch.float32, everyone(torch.float32)))
+    yield from differs(
+        "sum around the ring", total, reduced("SUM", torch.float32, everyone(torch.float32))
+    )
     yield from differs("last", tensor, sent((RANK + 1) % WORLD, torch.float32))
 
 
@@ -264,8 +348,15 @@ def coalesced():
             dist.all_reduce(tensor)
     manager.wait()
     for index, tensor in enumerate(tensors):
-        yield from differs(f"all_reduce {index}", tensor, reduced("SUM", torch.float32, everyone(torch.float32, salt=index)))
-    wholes, shards = [torch.empty(6 * WORLD, device="cuda") for _ in range(3)], [torch.empty(3, device="cuda") for _ in range(3)]
+        yield from differs(
+            f"all_reduce {index}",
+            tensor,
+            reduced("SUM", torch.float32, everyone(torch.float32, salt=index)),
+        )
+    wholes, shards = (
+        [torch.empty(6 * WORLD, device="cuda") for _ in range(3)],
+        [torch.empty(3, device="cuda") for _ in range(3)],
+    )
     with dist._coalescing_manager(device=torch.device("cuda", LOCAL)):
         for index, whole in enumerate(wholes):
             dist.all_gather_into_tensor(whole, mine(torch.float32, salt=index))
@@ -273,19 +364,31 @@ def coalesced():
         for index, shard in enumerate(shards):
             dist.reduce_scatter_tensor(shard, mine(torch.float32, 3 * WORLD, index))
     for index in range(3):
-        yield from differs(f"all_gather {index}", wholes[index], torch.cat(everyone(torch.float32, salt=index)))
-        expected = reduced("SUM", torch.float32, everyone(torch.float32, 3 * WORLD, index)).chunk(WORLD)[RANK]
+        yield from differs(
+            f"all_gather {index}", wholes[index], torch.cat(everyone(torch.float32, salt=index))
+        )
+        expected = reduced("SUM", torch.float32, everyone(torch.float32, 3 * WORLD, index)).chunk(
+            WORLD
+        )[RANK]
         yield from differs(f"reduce_scatter {index}", shards[index], expected)
 
 
 @check
 def functional_collectives():
     value = functional.all_reduce(mine(torch.float32), "sum", dist.group.WORLD)
-    yield from differs("all_reduce", value + 0, reduced("SUM", torch.float32, everyone(torch.float32)))
+    yield from differs(
+        "all_reduce", value + 0, reduced("SUM", torch.float32, everyone(torch.float32))
+    )
     value = functional.all_gather_tensor(mine(torch.int64), 0, dist.group.WORLD)
-    yield from differs("all_gather", functional.wait_tensor(value), torch.cat(everyone(torch.int64)))
+    yield from differs(
+        "all_gather", functional.wait_tensor(value), torch.cat(everyone(torch.int64))
+    )
     value = functional.reduce_scatter_tensor(mine(torch.float32, 8), "avg", 0, dist.group.WORLD)
-    yield from differs("reduce_scatter", value * 1, reduced("AVG", torch.float32, everyone(torch.float32, 8)).chunk(WORLD)[RANK])
+    yield from differs(
+        "reduce_scatter",
+        value * 1,
+        reduced("AVG", torch.float32, everyone(torch.float32, 8)).chunk(WORLD)[RANK],
+    )
 
 
 @check
@@ -314,16 +417,26 @@ def overlapping_compute():
     for work in reversed(works):
         work.wait()
     for index, tensor in enumerate(tensors):
-        yield from differs(f"{index}", tensor * 2, 2 * reduced("SUM", torch.float32, everyone(torch.float32, salt=index)))
-    yield from differs("compute", matrix.trace(), torch.tensor(16.0 * 2 ** 7))
+        yield from differs(
+            f"{index}",
+            tensor * 2,
+            2 * reduced("SUM", torch.float32, everyone(torch.float32, salt=index)),
+        )
+    yield from differs("compute", matrix.trace(), torch.tensor(16.0 * 2**7))
     first = mine(torch.float32)
     work = dist.all_reduce(first, async_op=True)
     other = mine(torch.float32, salt=3)  # a second communicator at the same time
     second = dist.all_reduce(other, group=HALVES[RANK // 2], async_op=True)
     second.wait(), work.wait()
-    yield from differs("beside another group", first, reduced("SUM", torch.float32, everyone(torch.float32)))
+    yield from differs(
+        "beside another group", first, reduced("SUM", torch.float32, everyone(torch.float32))
+    )
     pair = [RANK // 2 * 2, RANK // 2 * 2 + 1]
-    yield from differs("in the other group", other, reduced("SUM", torch.float32, [sent(r, torch.float32, salt=3) for r in pair]))
+    yield from differs(
+        "in the other group",
+        other,
+        reduced("SUM", torch.float32, [sent(r, torch.float32, salt=3) for r in pair]),
+    )
 
 
 @check
@@ -334,7 +447,11 @@ def chains_of_small_operators():
     yield from differs("item", tensor[2].item(), sum(2.0 * (rank + 1) + 1 for rank in range(WORLD)))
     norm = torch.linalg.vector_norm(tensor) ** 2
     dist.all_reduce(norm)
-    yield from differs("norm", norm.sqrt().item(), (WORLD * 4) ** 0.5 * sum(2.0 * (rank + 1) + 1 for rank in range(WORLD)))
+    yield from differs(
+        "norm",
+        norm.sqrt().item(),
+        (WORLD * 4) ** 0.5 * sum(2.0 * (rank + 1) + 1 for rank in range(WORLD)),
+    )
     count = (torch.arange(10, device="cuda") > RANK + 4).sum()
     dist.all_reduce(count, op=dist.ReduceOp.MAX)
     yield from differs("count", int(count), 5)
@@ -351,7 +468,9 @@ def subgroups():
     if RANK in members:
         tensor = mine(torch.float32)
         dist.all_reduce(tensor, group=group)
-        yield from differs("sum", tensor, reduced("SUM", torch.float32, [sent(r, torch.float32) for r in members]))
+        yield from differs(
+            "sum", tensor, reduced("SUM", torch.float32, [sent(r, torch.float32) for r in members])
+        )
         parts = [torch.empty(6, device="cuda") for _ in members]
         dist.all_gather(parts, mine(torch.float32), group=group)
         for position, rank in enumerate(dist.get_process_group_ranks(group)):
@@ -377,7 +496,9 @@ def split_group():
     pair = [RANK % 2, RANK % 2 + 2]
     tensor = mine(torch.float32)
     dist.all_reduce(tensor, group=group)
-    yield from differs("sum", tensor, reduced("SUM", torch.float32, [sent(r, torch.float32) for r in pair]))
+    yield from differs(
+        "sum", tensor, reduced("SUM", torch.float32, [sent(r, torch.float32) for r in pair])
+    )
     deeper = dist.split_group(parent_pg=group, split_ranks=[[0], [1]])
     tensor = mine(torch.float32)
     dist.all_reduce(tensor, group=deeper)
@@ -386,7 +507,9 @@ def split_group():
     if RANK < 3:
         tensor = mine(torch.float32)
         dist.all_reduce(tensor, group=partial)
-        yield from differs("three of four", tensor, reduced("SUM", torch.float32, everyone(torch.float32)[:3]))
+        yield from differs(
+            "three of four", tensor, reduced("SUM", torch.float32, everyone(torch.float32)[:3])
+        )
     else:
         yield from differs("fourth", partial in (None, dist.GroupMember.NON_GROUP_MEMBER), True)
 
@@ -394,10 +517,15 @@ def split_group():
 @check
 def mesh():
     grid = init_device_mesh("cuda", (2, 2), mesh_dim_names=("outer", "inner"))
-    for name, peers in (("outer", [RANK % 2, RANK % 2 + 2]), ("inner", [RANK // 2 * 2, RANK // 2 * 2 + 1])):
+    for name, peers in (
+        ("outer", [RANK % 2, RANK % 2 + 2]),
+        ("inner", [RANK // 2 * 2, RANK // 2 * 2 + 1]),
+    ):
         tensor = mine(torch.float32)
         dist.all_reduce(tensor, group=grid[name].get_group())
-        yield from differs(name, tensor, reduced("SUM", torch.float32, [sent(r, torch.float32) for r in peers]))
+        yield from differs(
+            name, tensor, reduced("SUM", torch.float32, [sent(r, torch.float32) for r in peers])
+        )
     flat = grid["outer", "inner"]._flatten("all")
     tensor = mine(torch.float32)
     dist.all_reduce(tensor, group=flat.get_group())
@@ -412,14 +540,25 @@ def distributed_tensors():
     whole = torch.arange(32.0).view(8, 4)
     sharded = distribute_tensor(whole.cuda(), grid, [Shard(0)])
     yield from differs("local", sharded.to_local(), whole.chunk(WORLD)[RANK])
-    yield from differs("other way", sharded.redistribute(grid, [Shard(1)]).to_local(), whole[:, RANK:RANK + 1])
-    yield from differs("product", (sharded.t() @ sharded).redistribute(grid, [Replicate()]).to_local(), whole.t() @ whole)
+    yield from differs(
+        "other way", sharded.redistribute(grid, [Shard(1)]).to_local(), whole[:, RANK : RANK + 1]
+    )
+    yield from differs(
+        "product",
+        (sharded.t() @ sharded).redistribute(grid, [Replicate()]).to_local(),
+        whole.t() @ whole,
+    )
     yield from differs("full", (sharded * 2).full_tensor(), whole * 2)
     yield from differs("mean", sharded.mean().full_tensor(), whole.mean())
 
 
 def objects(rank):
-    return {"rank": rank, "text": "x" * (1000 * rank), "set": set(range(rank)), "tensor": torch.arange(rank)}
+    return {
+        "rank": rank,
+        "text": "x" * (1000 * rank),
+        "set": set(range(rank)),
+        "tensor": torch.arange(rank),
+    }
 
 
 @check
@@ -429,8 +568,11 @@ def all_gather_object():
     yield from differs("objects", str(results), str([objects(r) for r in range(WORLD)]))
     large = random.Random(1).randbytes(3_000_000)  # a plan of a checkpoint may be that long
     dist.all_gather_object(results, large if RANK == 2 else None)
-    yield from differs("large", [result and hashlib.md5(result).hexdigest() for result in results],
-                       [None, None, hashlib.md5(large).hexdigest(), None])
+    yield from differs(
+        "large",
+        [result and hashlib.md5(result).hexdigest() for result in results],
+        [None, None, hashlib.md5(large).hexdigest(), None],
+    )
 
 
 @check
@@ -439,7 +581,9 @@ def broadcast_object_list():
         box = [objects(root), "second", None] if RANK == root else [None] * 3
         dist.broadcast_object_list(box, src=root)
         yield from differs(f"from {root}", str(box), str([objects(root), "second", None]))
-    large = [random.Random(index).randbytes(1_500_000) for index in range(3)]  # in one tensor of bytes
+    large = [
+        random.Random(index).randbytes(1_500_000) for index in range(3)
+    ]  # in one tensor of bytes
     box = list(large) if RANK == 1 else [None] * 3
     dist.broadcast_object_list(box, src=1)
     yield from differs("large", [item == wanted for item, wanted in zip(box, large)], [True] * 3)
@@ -449,17 +593,27 @@ def broadcast_object_list():
 def gather_object():
     results = [None] * WORLD if RANK == 1 else None
     dist.gather_object("g" * (RANK * 7 + 1), results, dst=1)
-    yield from differs("objects", results, ["g" * (r * 7 + 1) for r in range(WORLD)] if RANK == 1 else None)
+    yield from differs(
+        "objects", results, ["g" * (r * 7 + 1) for r in range(WORLD)] if RANK == 1 else None
+    )
     dist.gather_object(list(range(100_000 * RANK)), results, dst=1)
-    yield from differs("large", [len(result) for result in results or ()], [100_000 * r for r in range(WORLD)] if results else [])
+    yield from differs(
+        "large",
+        [len(result) for result in results or ()],
+        [100_000 * r for r in range(WORLD)] if results else [],
+    )
 
 
 @check
 def scatter_object_list():
     result = [None]
-    dist.scatter_object_list(result, [list(range(r * 5)) for r in range(WORLD)] if RANK == 3 else None, src=3)
+    dist.scatter_object_list(
+        result, [list(range(r * 5)) for r in range(WORLD)] if RANK == 3 else None, src=3
+    )
     yield from differs("object", result, [list(range(RANK * 5))])
-    dist.scatter_object_list(result, ["s" * (r * 400_000) for r in range(WORLD)] if RANK == 0 else None, src=0)
+    dist.scatter_object_list(
+        result, ["s" * (r * 400_000) for r in range(WORLD)] if RANK == 0 else None, src=0
+    )
     yield from differs("large", len(result[0]), RANK * 400_000)
 
 
@@ -496,14 +650,18 @@ def gloo_beside():
 def destroy_and_start_again():
     address = [None]
     if RANK == 0:
-        store = dist.TCPStore(socket.gethostname(), 0, WORLD, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore(
+            socket.gethostname(), 0, WORLD, is_master=True, wait_for_workers=False
+        )
         address = [(socket.gethostname(), store.port)]
     dist.broadcast_object_list(address, src=0)
     dist.barrier()
     dist.destroy_process_group()
     if RANK:
         store = dist.TCPStore(*address[0], WORLD, is_master=False)
-    dist.init_process_group("nccl", store=store, rank=RANK, world_size=WORLD, device_id=torch.device("cuda", LOCAL))
+    dist.init_process_group(
+        "nccl", store=store, rank=RANK, world_size=WORLD, device_id=torch.device("cuda", LOCAL)
+    )
     for dtype in (torch.float32, torch.int64):
         tensor = mine(dtype)
         dist.all_reduce(tensor)

@@ -1,8 +1,11 @@
-"""Why it exists: what every job script here shares: named checks whose outcome each rank prints as one JSON line.
+"""Why it exists: what every job script here shares: named checks whose outcome each rank prints as
+one JSON line.
 
-A check is a function marked with `@check`; it yields one line of text per thing that is wrong. It may not stop the job: ranks go
-through the same checks in the same order, so that one failure leaves the others meaningful.
+A check is a function marked with `@check`; it yields one line of text per thing that is wrong. It
+may not stop the job: ranks go through the same checks in the same order, so that one failure leaves
+the others meaningful.
 """
+
 import json
 import os
 import sys
@@ -31,7 +34,8 @@ def say(kind, **fields):
 
 
 def run_checks(only=None):
-    """Runs every check (or those whose names are in `only`) and reports each; returns how many failed."""
+    """Runs every check (or those whose names are in `only`) and reports each; returns how many
+    failed."""
     failed = 0
     for function in CHECKS:
         if only is not None and function.__name__ not in only:
@@ -47,12 +51,17 @@ def run_checks(only=None):
 
 
 def differs(what, given, expected, tolerance=0.0):
-    """Yields a complaint unless `given` (a tensor on any device, or a plain value) equals `expected`, dtype included."""
+    """Yields a complaint unless `given` (a tensor on any device, or a plain value) equals
+    `expected`, dtype included."""
     if isinstance(given, torch.Tensor):
         expected, given = torch.as_tensor(expected).detach().cpu(), given.detach().cpu()
         if given.dtype != expected.dtype or given.shape != expected.shape:
             yield f"{what}: {given.dtype} {tuple(given.shape)}, not {expected.dtype} {tuple(expected.shape)}"
-        elif not torch.allclose(given.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
+        elif not torch.allclose(
+            given.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True
+        ):
             yield f"{what}: {given.flatten()[:16].tolist()}, not {expected.flatten()[:16].tolist()}"
-    elif given != expected and not (isinstance(given, float) and abs(given - expected) <= tolerance):
+    elif given != expected and not (
+        isinstance(given, float) and abs(given - expected) <= tolerance
+    ):
         yield f"{what}: {given!r:.300}, not {expected!r:.300}"

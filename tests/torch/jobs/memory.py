@@ -1,7 +1,9 @@
-"""Runs as one process with two GPUs: what a job sees of GPU memory, and that small values survive wherever they are taken.
+"""Runs as one process with two GPUs: what a job sees of GPU memory, and that small values survive
+wherever they are taken.
 
 `memory.py step` is the training step alone, for a second process with other allocator settings.
 """
+
 import io
 import json
 import os
@@ -24,14 +26,20 @@ def host_bytes():
 def training_step():
     """A step of a model of about 1 GiB; returns the allocator's figures."""
     torch.cuda.reset_peak_memory_stats()
-    model = nn.Sequential(*(nn.Linear(4096, 4096, device="cuda") for _ in range(12)), nn.Linear(4096, 1000, device="cuda"))
+    model = nn.Sequential(
+        *(nn.Linear(4096, 4096, device="cuda") for _ in range(12)),
+        nn.Linear(4096, 1000, device="cuda"),
+    )
     optimizer = torch.optim.AdamW(model.parameters())
     for rows in (512, 768, 600):
         model(torch.zeros(rows, 4096, device="cuda")).float().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
     torch.cuda.synchronize()
-    return {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
+    return {
+        "allocated": torch.cuda.max_memory_allocated(),
+        "reserved": torch.cuda.max_memory_reserved(),
+    }
 
 
 def refused(bytes_wanted):
@@ -46,8 +54,14 @@ def refused(bytes_wanted):
 @check
 def figures_of_the_device():
     free, total = torch.cuda.mem_get_info()
-    say("DEVICE", free=free, total=total, reserved=torch.cuda.memory_reserved(),
-        properties_total=torch.cuda.get_device_properties(0).total_memory, name=torch.cuda.get_device_name())
+    say(
+        "DEVICE",
+        free=free,
+        total=total,
+        reserved=torch.cuda.memory_reserved(),
+        properties_total=torch.cuda.get_device_properties(0).total_memory,
+        name=torch.cuda.get_device_name(),
+    )
     yield from differs("properties", torch.cuda.get_device_properties(0).total_memory, total)
     yield from differs("devices", torch.cuda.device_count(), 2)
     before = torch.cuda.mem_get_info(1)[0]
@@ -79,10 +93,15 @@ def too_much_is_refused():
     keep = torch.empty(100 * GIB, dtype=torch.uint8, device="cuda")
     message = refused(60 * GIB) or "no error"
     figures = f"GPU 0 has a total capacity of {total / GIB:.2f} GiB of which {(free - 100 * GIB) / GIB:.2f} GiB is free."
-    for part in (f"CUDA out of memory. Tried to allocate 60.00 GiB. {figures}", "100.00 GiB is allocated by PyTorch"):
+    for part in (
+        f"CUDA out of memory. Tried to allocate 60.00 GiB. {figures}",
+        "100.00 GiB is allocated by PyTorch",
+    ):
         if part not in message:
             yield f"{message!r} lacks {part!r}"
-    yield from differs("largest that fits", refused((free - 100 * GIB) // (2 << 20) * (2 << 20)), None)
+    yield from differs(
+        "largest that fits", refused((free - 100 * GIB) // (2 << 20) * (2 << 20)), None
+    )
     del keep
     torch.cuda.empty_cache()
     yield from differs("free again", torch.cuda.mem_get_info()[0], free)
@@ -106,13 +125,19 @@ def a_fraction_of_the_gpu():
 def expandable_segments():
     plain = training_step()
     torch.cuda.empty_cache()
-    run = subprocess.run([sys.executable, __file__, "step"], capture_output=True, text=True,
-                         env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+    run = subprocess.run(
+        [sys.executable, __file__, "step"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    )
     if run.returncode:
         yield run.stderr[-1500:]
         return
     other = json.loads(run.stdout)
-    if not other["allocated"] <= plain["allocated"] <= other["allocated"] * 1.001:  # plain ones leave small remainders unsplit
+    if (
+        not other["allocated"] <= plain["allocated"] <= other["allocated"] * 1.001
+    ):  # plain ones leave small remainders unsplit
         yield f"allocated {other['allocated']}, with plain segments {plain['allocated']}"
     if not other["allocated"] <= other["reserved"] <= plain["reserved"]:
         yield f"reserved {other['reserved']}, with plain segments {plain['reserved']}, allocated {other['allocated']}"
@@ -134,17 +159,23 @@ def pinned_copies():
         yield from differs(f"there and back {count}", back, source)
         yield from differs(f"pageable {count}", source.clone().cuda().clone().cpu(), source)
     yield from differs("slice", torch.arange(100).cuda()[10:20].cpu(), torch.arange(10, 20))
-    yield from differs("strided", torch.arange(100).view(10, 10).cuda().t()[2].cpu(), torch.arange(2, 100, 10))
+    yield from differs(
+        "strided", torch.arange(100).view(10, 10).cuda().t()[2].cpu(), torch.arange(2, 100, 10)
+    )
     small = torch.arange(12.0).view(3, 4)
     device = torch.zeros(3, 4, device="cuda")
     device.t().copy_(small.t())
     yield from differs("into a transposed one", device, small)
-    yield from differs("cast on the way", small.cuda().to(torch.bfloat16).cpu(), small.to(torch.bfloat16))
+    yield from differs(
+        "cast on the way", small.cuda().to(torch.bfloat16).cpu(), small.to(torch.bfloat16)
+    )
 
 
 @check
 def large_tensors_read_zero():
-    stale = [torch.full((1 << 12,), 7.0, device="cuda") for _ in range(2000)]  # 32 MiB of values in small tensors
+    stale = [
+        torch.full((1 << 12,), 7.0, device="cuda") for _ in range(2000)
+    ]  # 32 MiB of values in small tensors
     del stale
     torch.cuda.empty_cache()
     whole = torch.full((1 << 20,), 3.0, device="cuda")  # 4 MiB: large, so without values
@@ -190,7 +221,9 @@ def operators_that_tell_the_host():
         "norm": lambda x, y: x.norm(),
         "where_indices": lambda x, y: torch.where(y > 4)[0],
         "bincount": lambda x, y: y.flatten().bincount(minlength=12),
-        "scatter_add": lambda x, y: torch.zeros(9, device=x.device).scatter_add_(0, y.flatten(), x.new_ones(42)),
+        "scatter_add": lambda x, y: torch.zeros(9, device=x.device).scatter_add_(
+            0, y.flatten(), x.new_ones(42)
+        ),
         "argmax": lambda x, y: y.argmax(1),
         "any": lambda x, y: (y == 8).any(),
         "softmax": lambda x, y: x.view(4, 10).softmax(1),
@@ -235,15 +268,25 @@ def two_devices():
     yield from differs("computed there", x.mul(3).sum().item(), 135.0)
     yield from differs("copied over", x.to("cuda:0") + 1, torch.arange(1.0, 11.0))
     with torch.cuda.device(1):
-        found = [torch.cuda.current_device(), (x + 1).device.index, torch.empty(1, device="cuda").device.index]
+        found = [
+            torch.cuda.current_device(),
+            (x + 1).device.index,
+            torch.empty(1, device="cuda").device.index,
+        ]
         yield from differs("current", found, [1, 1, 1])
     back = torch.empty(10, device="cuda:0")
     back.copy_(x, non_blocking=True)
     torch.cuda.synchronize(0), torch.cuda.synchronize(1)
     yield from differs("copy_", back, torch.arange(10.0))
     yield from differs("peer access", torch.cuda.can_device_access_peer(0, 1), True)
-    halves = nn.parallel.scatter(torch.arange(8.0), [0, 1]) if hasattr(nn.parallel, "scatter") else ()
-    yield from differs("scattered", [half.tolist() for half in halves], [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]])
+    halves = (
+        nn.parallel.scatter(torch.arange(8.0), [0, 1]) if hasattr(nn.parallel, "scatter") else ()
+    )
+    yield from differs(
+        "scattered",
+        [half.tolist() for half in halves],
+        [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]],
+    )
 
 
 class Squares(torch.utils.data.Dataset):
@@ -257,8 +300,13 @@ class Squares(torch.utils.data.Dataset):
 @check
 def data_loader_workers():
     for context, workers in (("fork", 2), ("spawn", 1)):
-        loader = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=workers, pin_memory=True,
-                                             multiprocessing_context=context)
+        loader = torch.utils.data.DataLoader(
+            Squares(),
+            batch_size=4,
+            num_workers=workers,
+            pin_memory=True,
+            multiprocessing_context=context,
+        )
         rows = []
         for batch in loader:
             yield from differs(f"{context} pinned", batch.is_pinned(), True)
@@ -272,10 +320,22 @@ def step_alone():
     free, reserved = torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved()
     figures = training_step()
     torch.cuda.empty_cache()
-    taken, taken_by_allocator = free - torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved() - reserved
+    taken, taken_by_allocator = (
+        free - torch.cuda.mem_get_info()[0],
+        torch.cuda.memory_reserved() - reserved,
+    )
     values = (torch.arange(4, device="cuda") ** 2).tolist()
-    print(json.dumps({**figures, "refused": refused(150 * GIB) or "no error", "values": values, "taken": taken,
-                      "taken_by_allocator": taken_by_allocator}))
+    print(
+        json.dumps(
+            {
+                **figures,
+                "refused": refused(150 * GIB) or "no error",
+                "values": values,
+                "taken": taken,
+                "taken_by_allocator": taken_by_allocator,
+            }
+        )
+    )
     del keep
 
 

@@ -1,7 +1,9 @@
-"""Runs as one process on one GPU: streams and events, compiled code, convolutions, attention, mixed precision and optimizers.
+"""Runs as one process on one GPU: streams and events, compiled code, convolutions, attention, mixed
+precision and optimizers.
 
 Small models have real values here, so results are compared with the same arithmetic on the CPU.
 """
+
 import copy
 import sys
 import warnings
@@ -42,7 +44,10 @@ def streams_run_beside_each_other():
     torch.cuda.synchronize()
     alone = timed(lambda: [torch.mm(big, big) for _ in range(20)])
     side, other = torch.cuda.Stream(), torch.cuda.Stream()
-    start, ends = torch.cuda.Event(enable_timing=True), [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    start, ends = (
+        torch.cuda.Event(enable_timing=True),
+        [torch.cuda.Event(enable_timing=True) for _ in range(2)],
+    )
     torch.cuda.synchronize()
     start.record()
     for stream, end in zip((side, other), ends):
@@ -61,7 +66,10 @@ def streams_run_beside_each_other():
 def waits_between_streams_order_work():
     big = torch.empty(8192, 8192, device=CUDA, dtype=torch.bfloat16)
     first, second = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
-    events = {name: torch.cuda.Event(enable_timing=True) for name in ("start", "first", "second begins", "second", "joined")}
+    events = {
+        name: torch.cuda.Event(enable_timing=True)
+        for name in ("start", "first", "second begins", "second", "joined")
+    }
     torch.cuda.synchronize()
     events["start"].record(first)
     with torch.cuda.stream(first):
@@ -82,7 +90,9 @@ def waits_between_streams_order_work():
     one = times["first"] / 10
     if not 0.9 * one < times["second"] - times["second begins"] < 1.1 * one:
         yield f"one product took {times['second'] - times['second begins']} ms, ten took {times['first']}"
-    yield from differs("backwards", events["second"].elapsed_time(events["start"]), -times["second"])
+    yield from differs(
+        "backwards", events["second"].elapsed_time(events["start"]), -times["second"]
+    )
 
 
 @check
@@ -174,10 +184,15 @@ def small_convolutions_have_the_cpus_values():
     torch.manual_seed(0)
     images = torch.randn(2, 4, 9, 9)
     models = {
-        "two layers": nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 3, stride=2, dilation=2)),
-        "grouped": nn.Conv2d(4, 8, 3, groups=2), "depthwise": nn.Conv2d(4, 4, 3, groups=4),
+        "two layers": nn.Sequential(
+            nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 3, stride=2, dilation=2)
+        ),
+        "grouped": nn.Conv2d(4, 8, 3, groups=2),
+        "depthwise": nn.Conv2d(4, 4, 3, groups=4),
         "transposed": nn.ConvTranspose2d(4, 3, 3, stride=2, output_padding=1),
-        "normalised": nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
+        "normalised": nn.Sequential(
+            nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)
+        ),
     }
     for name, model in models.items():
         yield from (f"{name}: {text}" for text in on_both(model, images, 1e-4))
@@ -194,7 +209,8 @@ def small_convolutions_have_the_cpus_values():
 
 @check
 def residual_network_trains():
-    # 32 images through about 2.9 GFLOP forward each, times three: no H200 takes less than at its peak, nor 100 times that
+    # 32 images through about 2.9 GFLOP forward each, times three: no H200 takes less than at its
+    # peak, nor 100 times that
     for dtype in (torch.float32, torch.bfloat16):
         for layout in (torch.channels_last, torch.contiguous_format):
             took = residual_step(layout, dtype)
@@ -205,7 +221,11 @@ def residual_network_trains():
 class Sequence(nn.Module):
     def __init__(self, width=32, vocabulary=50, fused=False):
         super().__init__()
-        self.embedding, self.norm, self.fused = nn.Embedding(vocabulary, width), nn.LayerNorm(width), fused
+        self.embedding, self.norm, self.fused = (
+            nn.Embedding(vocabulary, width),
+            nn.LayerNorm(width),
+            fused,
+        )
         self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
         self.out = nn.Linear(width, vocabulary)
 
@@ -235,18 +255,36 @@ def small_attention_has_the_cpus_values():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     torch.manual_seed(5)
-    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH):
+    for backend in (
+        SDPBackend.FLASH_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.MATH,
+    ):
         for causal in (False, True):
-            for heads in ((4, 2) if backend == SDPBackend.FLASH_ATTENTION else (4,)):
-                inputs = [torch.randn(2, count, 8, 16, dtype=torch.bfloat16) for count in (4, heads, heads)]
+            for heads in (4, 2) if backend == SDPBackend.FLASH_ATTENTION else (4,):
+                inputs = [
+                    torch.randn(2, count, 8, 16, dtype=torch.bfloat16)
+                    for count in (4, heads, heads)
+                ]
                 wanted = [tensor.float().requires_grad_() for tensor in inputs]
                 found = [tensor.to(CUDA).requires_grad_() for tensor in inputs]
-                expected = F.scaled_dot_product_attention(*wanted, is_causal=causal, enable_gqa=heads != 4)
+                expected = F.scaled_dot_product_attention(
+                    *wanted, is_causal=causal, enable_gqa=heads != 4
+                )
                 with sdpa_kernel(backend):
-                    given = F.scaled_dot_product_attention(*found, is_causal=causal, enable_gqa=heads != 4)
+                    given = F.scaled_dot_product_attention(
+                        *found, is_causal=causal, enable_gqa=heads != 4
+                    )
                 expected.square().sum().backward(), given.float().square().sum().backward()
-                pairs = [(given, expected), *((one.grad, other.grad) for one, other in zip(found, wanted))]
-                errors = [((one.detach().cpu().float() - other.detach()).norm() / other.norm()).item() for one, other in pairs]
+                pairs = [
+                    (given, expected),
+                    *((one.grad, other.grad) for one, other in zip(found, wanted)),
+                ]
+                errors = [
+                    ((one.detach().cpu().float() - other.detach()).norm() / other.norm()).item()
+                    for one, other in pairs
+                ]
                 if not max(errors) < 0.01:  # bf16 keeps eight bits
                     yield f"{backend.name} causal={causal} heads={heads}: relative errors of output and gradients {errors}"
 
@@ -309,11 +347,21 @@ def optimizers_of_every_form():
     torch.manual_seed(2)
     start = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))
     x = torch.randn(3, 6)
-    kinds = {"AdamW": {}, "Adam": {"amsgrad": True}, "SGD": {"momentum": 0.9, "nesterov": True}, "Adagrad": {}}
+    kinds = {
+        "AdamW": {},
+        "Adam": {"amsgrad": True},
+        "SGD": {"momentum": 0.9, "nesterov": True},
+        "Adagrad": {},
+    }
     for name, options in kinds.items():
-        forms = [{"foreach": False}, {"foreach": True}, {"fused": True}][:2 if name == "Adagrad" else 3]
+        forms = [{"foreach": False}, {"foreach": True}, {"fused": True}][
+            : 2 if name == "Adagrad" else 3
+        ]
         results = []
-        for device, form in [(torch.device("cpu"), {"foreach": False}), *((CUDA, form) for form in forms)]:
+        for device, form in [
+            (torch.device("cpu"), {"foreach": False}),
+            *((CUDA, form) for form in forms),
+        ]:
             model = copy.deepcopy(start).to(device)
             optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, **options, **form)
             for _ in range(4):
@@ -337,16 +385,20 @@ def compiled_model():
     for run in (compiled, model):
         run(x).sum().backward()
         times.append(timed(lambda: run(x).sum().backward()))  # noqa: B023
-    if not 0.2 * times[1] < times[0] < times[1]:  # fusion saves passes over memory; the products stay
+    if (
+        not 0.2 * times[1] < times[0] < times[1]
+    ):  # fusion saves passes over memory; the products stay
         yield f"compiled {times[0]} ms, eager {times[1]} ms"
     yield from differs("gradient", list(model[0].weight.grad.shape), [4096, 1024])
 
 
 @check
 def exceptions_are_the_jobs():
-    for what, call in {"shape": lambda: torch.ones(3, device=CUDA) @ torch.ones(4, device=CUDA),
-                       "device": lambda: torch.ones(3, device=CUDA) + torch.ones(3),
-                       "ordinal": lambda: torch.ones(3, device="cuda:7")}.items():
+    for what, call in {
+        "shape": lambda: torch.ones(3, device=CUDA) @ torch.ones(4, device=CUDA),
+        "device": lambda: torch.ones(3, device=CUDA) + torch.ones(3),
+        "ordinal": lambda: torch.ones(3, device="cuda:7"),
+    }.items():
         try:
             call()
             yield f"{what}: no error"

@@ -1,7 +1,10 @@
-"""Runs under torchrun on 2 nodes x 2 ranks: every way in which torch spreads training, against plain training on the CPU.
+"""Runs under torchrun on 2 nodes x 2 ranks: every way in which torch spreads training, against
+plain training on the CPU.
 
-The model is small enough to have values, so after a few steps on the same data the weights must agree.
+The model is small enough to have values, so after a few steps on the same data the weights must
+agree.
 """
+
 import copy
 import os
 import sys
@@ -29,15 +32,24 @@ STEPS, ROWS, WIDTH = 3, 8, 16
 def fresh():
     """The model before training, the same on every rank."""
     torch.manual_seed(7)
-    blocks = [nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.LayerNorm(2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH))
-              for _ in range(WORLD)]
+    blocks = [
+        nn.Sequential(
+            nn.Linear(WIDTH, 2 * WIDTH),
+            nn.GELU(),
+            nn.LayerNorm(2 * WIDTH),
+            nn.Linear(2 * WIDTH, WIDTH),
+        )
+        for _ in range(WORLD)
+    ]
     return nn.Sequential(*blocks)
 
 
 def batch(step):
     """The whole batch of a step: inputs and targets."""
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(ROWS, WIDTH, generator=generator), torch.randn(ROWS, WIDTH, generator=generator)
+    return torch.randn(ROWS, WIDTH, generator=generator), torch.randn(
+        ROWS, WIDTH, generator=generator
+    )
 
 
 def optimizer_of(parameters):
@@ -80,7 +92,11 @@ def compared(state, expected):
 
 @check
 def distributed_data_parallel():
-    for options in ({}, {"gradient_as_bucket_view": True, "static_graph": True}, {"bucket_cap_mb": 0.001}):
+    for options in (
+        {},
+        {"gradient_as_bucket_view": True, "static_graph": True},
+        {"bucket_cap_mb": 0.001},
+    ):
         model = DistributedDataParallel(fresh().cuda(), device_ids=[LOCAL], **options)
         train(model, clip=0.5)
         yield from compared(model.module.state_dict(), on_the_cpu(clip=0.5))
@@ -103,19 +119,26 @@ def gradient_accumulation_without_synchronisation():
 @check
 def zero_redundancy_optimizer():
     model = DistributedDataParallel(fresh().cuda(), device_ids=[LOCAL])
-    train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01, foreach=True))
+    train(
+        model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01, foreach=True)
+    )
     yield from compared(model.module.state_dict(), on_the_cpu())
 
 
 def full_state(model):
-    return {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in model.state_dict().items()}
+    return {
+        name: value.full_tensor() if hasattr(value, "full_tensor") else value
+        for name, value in model.state_dict().items()
+    }
 
 
 @check
 def fully_sharded():
     for shape in ((WORLD,), (2, 2)):
         for reshard in (True, False):
-            mesh = init_device_mesh("cuda", shape, mesh_dim_names=("replicate", "shard")[-len(shape):])
+            mesh = init_device_mesh(
+                "cuda", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :]
+            )
             model = fresh().cuda()
             for block in model:
                 fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
@@ -129,7 +152,10 @@ def fully_sharded_first_generation():
     model = FullyShardedDataParallel(fresh().cuda(), use_orig_params=True)
     train(model)
     with FullyShardedDataParallel.summon_full_params(model):
-        state = {name.removeprefix("_fsdp_wrapped_module."): value.detach().clone() for name, value in model.named_parameters()}
+        state = {
+            name.removeprefix("_fsdp_wrapped_module."): value.detach().clone()
+            for name, value in model.named_parameters()
+        }
     yield from compared(state, on_the_cpu())
 
 
@@ -137,8 +163,11 @@ def fully_sharded_first_generation():
 def tensor_parallel():
     mesh = init_device_mesh("cuda", (WORLD,))
     model = fresh().cuda()
-    plan = {f"{block}.{layer}": style() for block in range(WORLD)
-            for layer, style in (("0", ColwiseParallel), ("3", RowwiseParallel))}
+    plan = {
+        f"{block}.{layer}": style()
+        for block in range(WORLD)
+        for layer, style in (("0", ColwiseParallel), ("3", RowwiseParallel))
+    }
     for block in model:
         block[2] = nn.Identity()  # the norm over a sharded axis is another layout's business
     expected = copy.deepcopy(model).cpu()
@@ -204,14 +233,18 @@ def sharded_checkpoints():
 
 @check
 def synchronised_batch_norm():
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8))).cuda()
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(
+        nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8))
+    ).cuda()
     expected = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8))
     expected.load_state_dict(model.state_dict())
     dist.broadcast(model[0].weight.data, 0), dist.broadcast(model[0].bias.data, 0)
     expected.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()})
     x, _ = batch(1)
     model = DistributedDataParallel(model, device_ids=[LOCAL])
-    yield from differs("output", model(x.chunk(WORLD)[RANK].cuda()), expected(x).chunk(WORLD)[RANK], 1e-4)
+    yield from differs(
+        "output", model(x.chunk(WORLD)[RANK].cuda()), expected(x).chunk(WORLD)[RANK], 1e-4
+    )
     yield from differs("running mean", model.module[1].running_mean, expected[1].running_mean, 1e-4)
 
 

@@ -1,4 +1,5 @@
 """Runs under torchrun: one rank's script raises while the others wait for it in a collective."""
+
 import os
 
 import torch

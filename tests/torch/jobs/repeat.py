@@ -1,7 +1,10 @@
-"""Runs under torchrun on 2 nodes x 2 ranks with --host-time none: a small FSDP training loop that says all it can measure.
+"""Runs under torchrun on 2 nodes x 2 ranks with --host-time none: a small FSDP training loop that
+says all it can measure.
 
-Two runs must print the same bytes: losses, norms, times by every clock, peaks of memory, and how often a poll had to be repeated.
+Two runs must print the same bytes: losses, norms, times by every clock, peaks of memory, and how
+often a poll had to be repeated.
 """
+
 import os
 import time
 
@@ -37,7 +40,9 @@ def main():
     for step in range(4):
         events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
         events[0].record()
-        x = torch.randn(16, 64, device="cuda", generator=torch.Generator("cuda").manual_seed(100 * step + RANK))
+        x = torch.randn(
+            16, 64, device="cuda", generator=torch.Generator("cuda").manual_seed(100 * step + RANK)
+        )
         loss = model(x).square().mean()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -50,10 +55,23 @@ def main():
         asked = polls(events[2])
         mean = loss.detach().clone()
         dist.all_reduce(mean, op=dist.ReduceOp.AVG)
-        say("RESULT", step=step, loss=loss.item(), mean=mean.item(), norm=norm.full_tensor().item(), asked=asked,
-            times=[events[0].elapsed_time(event) for event in events[1:]], clock=time.perf_counter_ns() - start)
-    say("RESULT", allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved(),
-        free=torch.cuda.mem_get_info()[0], weights=[p.to_local().double().sum().item() for p in model.parameters()])
+        say(
+            "RESULT",
+            step=step,
+            loss=loss.item(),
+            mean=mean.item(),
+            norm=norm.full_tensor().item(),
+            asked=asked,
+            times=[events[0].elapsed_time(event) for event in events[1:]],
+            clock=time.perf_counter_ns() - start,
+        )
+    say(
+        "RESULT",
+        allocated=torch.cuda.max_memory_allocated(),
+        reserved=torch.cuda.max_memory_reserved(),
+        free=torch.cuda.mem_get_info()[0],
+        weights=[p.to_local().double().sum().item() for p in model.parameters()],
+    )
     dist.destroy_process_group()
 
 

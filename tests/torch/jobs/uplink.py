@@ -1,7 +1,10 @@
-"""Runs under torchrun on 2 nodes x 2 ranks: how long large transfers between the nodes take, alone and beside each other.
+"""Runs under torchrun on 2 nodes x 2 ranks: how long large transfers between the nodes take, alone
+and beside each other.
 
-Every rank prints milliseconds between CUDA events around each of them. No value is looked at: tensors so large have none.
+Every rank prints milliseconds between CUDA events around each of them. No value is looked at:
+tensors so large have none.
 """
+
 import os
 
 import torch
@@ -27,8 +30,15 @@ def timed(work):
 
 def transfer(tensor, *pairs):
     """The transfers (source, target) that this rank has a part in, as one launch."""
-    ours = [dist.P2POp(dist.isend if RANK == source else dist.irecv, tensor, target if RANK == source else source)
-            for source, target in pairs if RANK in (source, target)]
+    ours = [
+        dist.P2POp(
+            dist.isend if RANK == source else dist.irecv,
+            tensor,
+            target if RANK == source else source,
+        )
+        for source, target in pairs
+        if RANK in (source, target)
+    ]
     for work in dist.batch_isend_irecv(ours) if ours else ():
         work.wait()
 
@@ -46,7 +56,9 @@ def main():
         "one pair": timed(lambda: transfer(whole, (0, 2))),
         "two pairs": timed(lambda: transfer(whole, (0, 2), (1, 3))),
         "both directions": timed(lambda: transfer(whole, (0, 2), (3, 1))),
-        "one rail": timed(lambda: dist.all_reduce(whole, group=rails[0]) if RANK in (0, 2) else None),
+        "one rail": timed(
+            lambda: dist.all_reduce(whole, group=rails[0]) if RANK in (0, 2) else None
+        ),
         "two rails": timed(lambda: dist.all_reduce(whole, group=rails[RANK % 2])),
         "inside": timed(lambda: transfer(whole, (0, 1), (2, 3))),
     }

@@ -1,6 +1,7 @@
-"""Why it exists: a job whose trace can be checked: FSDP2 over all ranks, five steps, gradients of two micro-batches each, so that
-not every backward pass ends a step; `--fail-at STEP` lets the last rank raise in that step, `--hang-at STEP` lets all ranks wait
-for the launcher to be interrupted."""
+"""Why it exists: a job whose trace can be checked: FSDP2 over all ranks, five steps, gradients of
+two micro-batches each, so that not every backward pass ends a step; `--fail-at STEP` lets the last
+rank raise in that step, `--hang-at STEP` lets all ranks wait for the launcher to be interrupted."""
+
 import argparse
 import os
 import time
@@ -19,7 +20,9 @@ arguments = parser.parse_args()
 rank = int(os.environ["RANK"])
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
-model = nn.Sequential(*(nn.Sequential(nn.Linear(2048, 8192), nn.GELU(), nn.Linear(8192, 2048)) for _ in range(3))).cuda()
+model = nn.Sequential(
+    *(nn.Sequential(nn.Linear(2048, 8192), nn.GELU(), nn.Linear(8192, 2048)) for _ in range(3))
+).cuda()
 for layer in model:
     fully_shard(layer)
 fully_shard(model)
