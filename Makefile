@@ -26,9 +26,9 @@ Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(Q),@printf '  %-7s %s\n' '$1' '$2')
 
 # The core, with what answers for a GPU that is not there, and with the leader's part: two libraries.
-CORE_SOURCES := $(wildcard libintercept/*.c)
-INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c)
-LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c)
+CORE_SOURCES := $(foreach layer,base link time work cudagraph nccl trace,$(wildcard libintercept/$(layer)/*.c))
+INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c libintercept/simulated/*/*.c)
+LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c libintercept/leader/*/*.c)
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)
 FLOWS_SOURCES := $(wildcard libflows/*.c)
 VALUES_SOURCES := $(wildcard libintercept/values/*.cpp)
@@ -146,10 +146,10 @@ $(LIB)/libphantora-leader.so: $(LEADER_OBJECTS) libintercept/leader/exports.map
 $(OBJ)/libintercept/%.o: libintercept/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) -std=gnu11 $(CFLAGS) $(WARN) -fPIC -fvisibility=hidden -pthread $(SANITIZE) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) -std=gnu11 -iquote libintercept $(CFLAGS) $(WARN) -fPIC -fvisibility=hidden -pthread $(SANITIZE) -MMD -MP -c -o $@ $<
 
 # A sanitizer that starts looks functions up, through here and before its own checks can work.
-$(OBJ)/libintercept/lookup.o: override SANITIZE =
+$(OBJ)/libintercept/base/lookup.o: override SANITIZE =
 
 $(LIB)/phantora-sandbox: $(LAUNCHER_OBJECTS)
 	@mkdir -p $(@D)
@@ -208,7 +208,7 @@ $(LIB)/libphantora-values.so: $(VALUES_OBJECTS)
 $(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.mk
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)
-	$(Q)$(CXX) -std=c++17 $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) \
+	$(Q)$(CXX) -std=c++17 -iquote libintercept $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) \
 		-MMD -MP -c -o $@ $<
 
 -include $(INTERCEPT_OBJECTS:.o=.d) $(LEADER_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(FLOWS_OBJECTS:.o=.d) $(VALUES_OBJECTS:.o=.d)

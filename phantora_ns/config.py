@@ -54,7 +54,7 @@ HOST_CALLS = (
     "malloc",
     "free",
 )
-"""Classes of calls that cost the host time: enum ph_call of libintercept/shim.h."""
+"""Classes of calls that cost the host time: enum ph_call of libintercept/base/shim.h."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Why it exists: the C interceptor has no TOML reader; it is told what GPU to imitate in `key
 value` lines.
 
-Rule: every name equals a field of `struct ph_device_spec` in libintercept/shim.h; the reader there
+Rule: every name equals a field of `struct ph_device_spec` in libintercept/base/shim.h; the reader there
 and the test here fail when one side has a key that the other lacks.
 """
 

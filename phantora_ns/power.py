@@ -1,4 +1,4 @@
-"""What a GPU model's file says of its power limit: the `[power]` table, as libintercept/power.c
+"""What a GPU model's file says of its power limit: the `[power]` table, as libintercept/work/power.c
 wants it.
 
 Why it exists: recorded kernel times are those of a GPU that its power limit holds back. A GPU that

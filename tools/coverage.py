@@ -3,7 +3,7 @@ job gets of it.
 
 Why it exists: what is simulated and what is refused must be known, not remembered. The class of a
 function is the section in which it lies in the built libphantora.so (PH_CLASS in
-libintercept/shim.h), the functions are those that NVIDIA's wheels export or declare, and "used" are
+libintercept/base/shim.h), the functions are those that NVIDIA's wheels export or declare, and "used" are
 those that the wheels of PyTorch and Triton import or look up by name.
 
     .venv/bin/python tools/coverage.py [--site-packages DIR] [--library FILE] [--check]
@@ -159,12 +159,9 @@ def used_names(packages):
 def partial_refusals():
     """function -> what of it is refused, from the calls of ph_unsupported in the sources."""
     found = {}
-    sources = [
-        source
-        for folder in ("libintercept", "libintercept/simulated")
-        for source in (ROOT / folder).glob("*.c")
-    ]
-    for source in sorted(sources):
+    core = ROOT / "libintercept"
+    sources = [path for path in core.rglob("*.c") if core / "leader" not in path.parents]
+    for source in sorted(sources, key=lambda path: path.name):
         for name, what in re.findall(r'ph_unsupported\("(\w+) ?([^"]*)"\)', source.read_text()):
             if what:
                 found.setdefault(name, []).append(what.strip("()"))
@@ -206,7 +203,7 @@ def render(packages, library):
         name for name, kind in own.items() if kind is None and not name.startswith(NOT_NVIDIAS)
     )
     if unclassed:
-        sys.exit(f"coverage.py: no PH_CLASS (libintercept/shim.h) for {', '.join(unclassed)}")
+        sys.exit(f"coverage.py: no PH_CLASS (libintercept/base/shim.h) for {', '.join(unclassed)}")
     parts, rows = [], []
     for api in APIS:
         names = functions(api, packages)

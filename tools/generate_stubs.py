@@ -186,7 +186,7 @@ def collect(api, packages):
 def render(api, with_status, without):
     """The text of one generated file."""
     code = APIS[api][0]
-    include = f'#include "{"" if api == SHARED else "../"}unsupported.h"'
+    include = '#include "base/unsupported.h"'
     lines, line = (
         [HEADER.rstrip("\n"), include, "", f"#define X(name) PH_UNSUPPORTED({code}, name)"],
         "",
@@ -202,6 +202,16 @@ def render(api, with_status, without):
         lines += ["", "/* These return no status. */"]
         lines += [f"PH_UNSUPPORTED_VALUE({name})" for name in without]
     return "\n".join(lines) + "\n"
+
+
+FOLDERS = {
+    SHARED: "nccl",
+    "cudart": "simulated/cuda",
+    "driver": "simulated/cuda",
+    "cufile": "simulated/cuda",
+    "nvml": "simulated/nvml",
+}
+"""Where an API's file lies, under libintercept/; those of the mathematical libraries are not named."""
 
 
 def main():
@@ -223,10 +233,7 @@ def main():
     differ = False
     for api in APIS:
         target = (
-            ROOT
-            / "libintercept"
-            / ("" if api == SHARED else "simulated")
-            / f"unsupported_{api}.gen.c"
+            ROOT / "libintercept" / FOLDERS.get(api, "simulated/math") / f"unsupported_{api}.gen.c"
         )
         text = render(api, *collect(api, options.site_packages))
         if options.check:

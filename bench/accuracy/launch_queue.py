@@ -2,7 +2,7 @@
 bench/accuracy/launch_queue.py`.
 
 Why it exists: `launch_queue` in the GPUs' data files, and what counts into it
-(libintercept/launchqueue.c), come from here. For every real trace: the launches that took 60 us or
+(libintercept/time/launch_queue.c), come from here. For every real trace: the launches that took 60 us or
 more (others take 3 to 10), and how many of the works issued to their stream before had not ended by
 their return. What counts is what makes one number of it in all traces, and that number plus the
 launch itself is the limit; the host notices 4 to 12 us late, so that the number is one lower where

@@ -1,7 +1,7 @@
 """Measures, on a real GPU, how many bytes of workspace cuDNN asks PyTorch for.
 
 Why it exists: PyTorch allocates exactly what cuDNN's execution plan says it needs, and we promise a
-real GPU's peak memory to the byte, so libintercept/simulated/cudnn_real.c needs cuDNN's own
+real GPU's peak memory to the byte, so libintercept/simulated/math/cudnn_real.c needs cuDNN's own
 figures, which are published nowhere. The caching allocator's history lists every allocation of a
 call with the size that was *requested* (before rounding); what is neither an output of the call nor
 a copy made by PyTorch is the workspace.

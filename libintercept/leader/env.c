@@ -3,7 +3,7 @@
  * Why it exists: a leader may run over an emulated GPU, whose interceptor reads PHANTORA_RUN_DIR
  * and the like as well; what is meant for the leader then comes as PHANTORA_LEAD_RUN_DIR
  * (docs/leading.md). */
-#include "../core.h"
+#include "base/core.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

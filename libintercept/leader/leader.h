@@ -6,7 +6,7 @@
  * the real function exactly once between ph_lead_begin and ph_lead_end. */
 #ifndef PH_LEADER_H
 #define PH_LEADER_H
-#include "../core.h"
+#include "base/core.h"
 
 /* ---- real.c: the libraries below ---- */
 /* The next definition of `name` after this library, looked up once per call site. ph_real dies with

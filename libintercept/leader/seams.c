@@ -2,8 +2,8 @@
  *
  * Why it exists: the timeline, signatures and operators are one source for both libraries; in a
  * leader, memory is the real GPU's and nothing is computed on the CPU. */
-#include "../cudart.h"
-#include "leader.h"
+#include "work/cudart.h"
+#include "leader/leader.h"
 #include <string.h>
 
 /* no device memory lies in this process */

@@ -2,7 +2,7 @@
  *
  * Why it exists: a leader may run over an emulated GPU, whose interceptor reads the same names
  * (leader/env.c). */
-#include "../core.h"
+#include "base/core.h"
 #include <stdlib.h>
 
 const char *ph_env(const char *name)

@@ -20,18 +20,18 @@
 #include <exception>
 #include <optional>
 
-#include "capture.h"
-#include "choose.h"
-#include "face.h"
-#include "frame.h"
-#include "operators.h"
-#include "replay.h"
-#include "results.h"
-#include "run.h"
-#include "start.h"
-#include "tensors.h"
-#include "trace.h"
-#include "weigh.h"
+#include "values/capture.h"
+#include "values/choose.h"
+#include "values/host_api.h"
+#include "values/frame.h"
+#include "values/operators.h"
+#include "values/replay.h"
+#include "values/results.h"
+#include "values/run.h"
+#include "values/start.h"
+#include "values/tensors.h"
+#include "values/trace.h"
+#include "values/observation_cost.h"
 
 namespace phantora
 {

@@ -1,12 +1,12 @@
 /* capture.cpp - small operators of a CUDA graph. See capture.h. */
-#include "capture.h"
+#include "values/capture.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "face.h"
-#include "run.h"
-#include "tensors.h"
+#include "values/host_api.h"
+#include "values/run.h"
+#include "values/tensors.h"
 
 namespace phantora
 {

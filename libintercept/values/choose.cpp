@@ -8,16 +8,16 @@
  * integers, and integers have values: whatever the job derives from them (counts, permutations,
  * masks, sizes of exchanges) is computed, and so fits together, on one rank and across ranks.
  * docs/values.md is the contract. */
-#include "choose.h"
+#include "values/choose.h"
 
 #include <ATen/ATen.h>
 
 #include <cmath>
 #include <vector>
 
-#include "face.h"
-#include "run.h"
-#include "tensors.h"
+#include "values/host_api.h"
+#include "values/run.h"
+#include "values/tensors.h"
 
 namespace phantora
 {

@@ -1,7 +1,7 @@
 /* choose.h - what --values decides where only a GPU could know. See choose.cpp. */
 #ifndef PHANTORA_VALUES_CHOOSE_H
 #define PHANTORA_VALUES_CHOOSE_H
-#include "operators.h"
+#include "values/operators.h"
 
 namespace phantora
 {

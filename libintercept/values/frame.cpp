@@ -1,12 +1,12 @@
 /* frame.cpp - looks at an operator's arguments when it starts. See frame.h. */
-#include "frame.h"
+#include "values/frame.h"
 
 #include <cstring>
 
-#include "capture.h"
-#include "face.h"
-#include "run.h"
-#include "tensors.h"
+#include "values/capture.h"
+#include "values/host_api.h"
+#include "values/run.h"
+#include "values/tensors.h"
 
 namespace phantora
 {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "members.h"
-#include "operators.h"
+#include "values/members.h"
+#include "values/operators.h"
 
 namespace phantora
 {

@@ -1,12 +1,12 @@
 /* members.cpp - takes the lists of an operator apart. See members.h. */
-#include "members.h"
+#include "values/members.h"
 
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 
-#include "face.h"
-#include "run.h"
-#include "tensors.h"
+#include "values/host_api.h"
+#include "values/run.h"
+#include "values/tensors.h"
 
 namespace phantora
 {

@@ -1,5 +1,5 @@
 /* operators.cpp - classifies operators by their schema and their kernels. See operators.h. */
-#include "operators.h"
+#include "values/operators.h"
 
 #include <array>
 #include <cstring>

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "substitutes.h"
+#include "values/substitutes.h"
 
 namespace phantora
 {

@@ -4,13 +4,13 @@
  * is integers: small enough to keep, and all that follows from them is computed. The host's own
  * reads are kept beside them (libintercept/leader/values.c). Rule: whether there is a question
  * hangs on the operator and the shapes alone, so that both sides count the same occasions. */
-#include "replay.h"
+#include "values/replay.h"
 
 #include <ATen/ops/from_blob.h>
 
-#include "capture.h"
-#include "face.h"
-#include "tensors.h"
+#include "values/capture.h"
+#include "values/host_api.h"
+#include "values/tensors.h"
 
 namespace phantora
 {

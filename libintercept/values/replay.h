@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "operators.h"
+#include "values/operators.h"
 
 namespace phantora
 {

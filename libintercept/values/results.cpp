@@ -1,5 +1,5 @@
 /* results.cpp - what an operator leaves behind when it has ended. See results.h. */
-#include "results.h"
+#include "values/results.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,12 +7,12 @@
 #include <cstring>
 #include <optional>
 
-#include "capture.h"
-#include "choose.h"
-#include "face.h"
-#include "replay.h"
-#include "run.h"
-#include "tensors.h"
+#include "values/capture.h"
+#include "values/choose.h"
+#include "values/host_api.h"
+#include "values/replay.h"
+#include "values/run.h"
+#include "values/tensors.h"
 
 namespace phantora
 {

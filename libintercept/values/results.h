@@ -5,7 +5,7 @@
  * is said here as well. */
 #ifndef PHANTORA_VALUES_RESULTS_H
 #define PHANTORA_VALUES_RESULTS_H
-#include "frame.h"
+#include "values/frame.h"
 
 namespace phantora
 {

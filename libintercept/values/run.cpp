@@ -1,5 +1,5 @@
 /* run.cpp - runs one small operator on the CPU. See run.h. */
-#include "run.h"
+#include "values/run.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -9,8 +9,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "face.h"
-#include "tensors.h"
+#include "values/host_api.h"
+#include "values/tensors.h"
 
 namespace phantora
 {

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "operators.h"
+#include "values/operators.h"
 
 namespace phantora
 {

@@ -1,7 +1,7 @@
 /* substitutes.cpp - see substitutes.h. Each follows the operator's definition in ATen's
  * native_functions.yaml and derivatives (2.11), computed plainly in float: small tensors need no
  * clever kernels. */
-#include "substitutes.h"
+#include "values/substitutes.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>

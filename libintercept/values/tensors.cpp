@@ -1,5 +1,5 @@
 /* tensors.cpp - device tensors seen from the CPU. See tensors.h. */
-#include "tensors.h"
+#include "values/tensors.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "face.h"
+#include "values/host_api.h"
 
 namespace phantora
 {

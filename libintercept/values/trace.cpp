@@ -13,7 +13,7 @@
 #include <cstring>
 #include <string>
 
-#include "trace.h"
+#include "values/trace.h"
 
 namespace phantora
 {
@@ -24,7 +24,7 @@ int (*wanted)();
 void (*begin)(int kind, const char *name, const char *description);
 void (*end)(int ends_step);
 
-enum Kind { kFunction, kBackward, kUser }; /* tracelog.c */
+enum Kind { kFunction, kBackward, kUser }; /* trace/trace_log.c */
 /* torch/optim/optimizer.py, profile_hook_step */
 constexpr const char *kStepEnds = "Optimizer.step#";
 /* lists longer than this are cut short: kTruncatLength of torch/csrc/profiler/util.cpp */

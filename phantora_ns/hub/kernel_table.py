@@ -79,7 +79,7 @@ class KernelTable:
 
     def announce(self) -> None:
         """Tells the ranks that durations were revised: what they remember of the table is old
-        (libintercept/duration.c)."""
+        (libintercept/work/duration.c)."""
         self._words[4] += 1
 
     def _find(self, key: int) -> tuple[int, bool]:

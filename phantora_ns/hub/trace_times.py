@@ -1,6 +1,6 @@
 """RUN_DIR/trace/<page>.times: the final times of the nodes that one process's work hangs on.
 
-Why it exists: processes log their work with the heads that place it (libintercept/tracelog.c); only
+Why it exists: processes log their work with the heads that place it (libintercept/trace/trace_log.c); only
 the event graph knows the nodes' times. They are written as they become final, so that the hub keeps
 nothing for it, and the rest when the run ends.
 

@@ -22,7 +22,7 @@ from .database import Database
 MAGIC = 0x50484E53484F5354
 VERSION = 1
 INTERRUPTION_KEY = 64
-"""The site that stands for what interrupts the job anywhere: libintercept/hostsite.c."""
+"""The site that stands for what interrupts the job anywhere: libintercept/time/host_model.c."""
 _HEADER = struct.Struct("<6Q16x")
 _SLOT = struct.Struct("<2Q")
 MIN_CAPACITY = 64

@@ -473,7 +473,7 @@ def gemm_fields(operator: dict, tf32: bool) -> list:
 
 
 def _context(operator: dict, kernel: str) -> list | None:
-    """[operator, input bytes, output bytes, shapes] as a rank sends it (libintercept/duration.c):
+    """[operator, input bytes, output bytes, shapes] as a rank sends it (libintercept/work/duration.c):
     outputs are not known when an operator launches. Of long lists of tensors a trace says nothing;
     the type of others only the kernel's name may tell."""
     arguments = operator["args"]

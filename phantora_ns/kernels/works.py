@@ -1,7 +1,7 @@
 """How many pieces of GPU work one call puts on its stream, each of which takes a place in the
 driver's launch queue.
 
-Why it exists: the queue holds a number of works, not of calls (libintercept/launchqueue.c), and
+Why it exists: the queue holds a number of works, not of calls (libintercept/time/launch_queue.c), and
 cuBLAS and cuDNN launch fills and helper kernels beside the one that the call is about. A simulated
 rank sees the call alone. The counts are those of the calibration traces in
 bench/accuracy/data/traces (cuBLAS 13.1, cuDNN 9.19, H200).

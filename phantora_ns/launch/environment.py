@@ -191,7 +191,7 @@ def node_environments(
 
 
 def gpu_faults(faults: Iterable[Fault], node: int) -> dict[str, str]:
-    """What a node's ranks are told of its slow GPUs: libintercept/straggler.c says how."""
+    """What a node's ranks are told of its slow GPUs: libintercept/time/gpu_faults.c says how."""
     entries = [
         f"{gpu},{fault.from_ns},{fault.to_ns or 0},{round(fault.factor * 1000)}"
         for fault in faults

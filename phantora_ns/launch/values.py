@@ -3,7 +3,7 @@ option to the ranks' file.
 
 A leader that records values (PHANTORA_LEAD_RECORD=values) appends what its GPU computed to
 RUN_DIR/values.rec; `keep` makes of that, and of what other ranks have told, one file, sorted so
-that ranks can look values up where it lies (libintercept/simulated/replay.c, as
+that ranks can look values up where it lies (libintercept/simulated/values/replay.c, as
 RUN_DIR/values.tbl). Both layouts: docs/wire-protocol.md. Rule: a file is written whole or not at
 all.
 """

@@ -1,6 +1,6 @@
 """Reads a process's log of its work, RUN_DIR/trace/<page>.log.
 
-Why it exists: libintercept/tracelog.c writes records of fixed structures, which this file mirrors;
+Why it exists: libintercept/trace/trace_log.c writes records of fixed structures, which this file mirrors;
 what they mean is for trace_writer.py. A log may end anywhere, since processes are killed: a record
 that is there is whole.
 """

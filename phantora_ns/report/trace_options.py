@@ -31,7 +31,7 @@ class TraceOptions:
     ranks: tuple[tuple[int, int], ...] | None = None
 
     def environment(self) -> dict[str, str]:
-        """What tells the job's processes (libintercept/tracelog.c)."""
+        """What tells the job's processes (libintercept/trace/trace_log.c)."""
         env = {"PHANTORA_TRACE": "1"}
         if self.steps is not None:
             env["PHANTORA_TRACE_STEPS"] = (

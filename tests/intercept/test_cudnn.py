@@ -2,7 +2,7 @@
 must be right.
 
 The oracle is NVIDIA's own library, which answers for a GPU that is described to it (see
-libintercept/simulated/cudnn_real.c).
+libintercept/simulated/math/cudnn_real.c).
 """
 
 import json
@@ -142,7 +142,7 @@ def test_constants_equal_the_headers(root, tmp_path):
         subprocess.run(command, check=True)
         return subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
 
-    ours = numbers(f'#include "{root}/libintercept/cudnn.h"', pairs)
+    ours = numbers(f'#include "{root}/libintercept/work/cudnn.h"', pairs)
     assert dict(zip(pairs, ours)) == dict(
         zip(pairs, numbers(f'#include "{headers}/cudnn.h"', pairs.values()))
     )

@@ -131,7 +131,7 @@ def test_properties_layout_equals_the_header(root, tmp_path):
     source = tmp_path / "layout.c"
     source.write_text(
         "#include <stddef.h>\n#include <driver_types.h>\n"
-        f'#include "{root}/libintercept/simulated/properties.h"\n'
+        f'#include "{root}/libintercept/simulated/cuda/properties.h"\n'
         "#define AT(type, f) offsetof(struct type, f)\n"
         "#define CHECK(f, a) _Static_assert(AT(cudaDeviceProp, f) == AT(ph_device_properties, f), #f);\n"
         "PH_PROPERTY_FIELDS(CHECK) CHECK(uuid, 0) CHECK(luid, 0) CHECK(totalGlobalMem, 0) CHECK(reserved, 0)\n"

@@ -1,4 +1,4 @@
-"""What a power limit does to kernel times, by libintercept/power.c alone: the laws of the model,
+"""What a power limit does to kernel times, by libintercept/work/power.c alone: the laws of the model,
 not its numbers.
 
 A GPU that is never waited for keeps what it has; one that has computed all the time takes the
@@ -20,7 +20,7 @@ from phantora_ns.power import LOTS, Power
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = """
-#include "timeline.h"
+#include "time/timeline.h"
 static struct ph_device_spec spec;
 const struct ph_device_spec *ph_spec(void) { return &spec; }
 int ph_device_physical(int device) { return device; }
@@ -62,7 +62,7 @@ def power(tmp_path_factory):
             ROOT / "libintercept",
             "-o",
             folder / "power.so",
-            ROOT / "libintercept/power.c",
+            ROOT / "libintercept/work/power.c",
             folder / "stubs.c",
         ],
         check=True,

@@ -1,7 +1,7 @@
 /* kernelinfo_main.c - prints what the C reader knows of each kernel named on stdin, for comparison
  * with Python. */
-#include "kernelinfo.h"
-#include "shim.h"
+#include "work/kernel_info.h"
+#include "base/shim.h"
 
 #include <stdarg.h>
 #include <stdio.h>

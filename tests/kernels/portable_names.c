@@ -1,5 +1,5 @@
 /* portable_names.c - prints the portable form of each name that it reads, one a line. */
-#include "../../libintercept/kernelname.h"
+#include "../../libintercept/work/kernel_name.h"
 #include <stdio.h>
 #include <string.h>
 

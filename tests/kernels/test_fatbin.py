@@ -54,7 +54,7 @@ def reader(tmp_path_factory):
             "-fsanitize=address,undefined",
             f"-I{ROOT / 'libintercept'}",
             HERE / "kernelinfo_main.c",
-            ROOT / "libintercept" / "kernelinfo.c",
+            ROOT / "libintercept/work/kernel_info.c",
             ROOT / "libintercept" / "simulated" / "env.c",
             "-o",
             program,

@@ -23,7 +23,7 @@ def site(key, count=1, mean=10.0, depth=1, text="launch aten::mm 1"):
 
 
 def find(table, key):
-    """The reader's side, as libintercept/hostsite.c has it."""
+    """The reader's side, as libintercept/time/host_model.c has it."""
     magic, version, capacity, count, interruption, unknown = struct.unpack_from("<6Q", table)
     assert (
         (magic, version) == (0x50484E53484F5354, 1)

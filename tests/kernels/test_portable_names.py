@@ -1,5 +1,5 @@
 """A kernel's name must be the same in every build of one PyTorch release:
-libintercept/kernelname.c.
+libintercept/work/kernel_name.c.
 
 The oracle is a regular expression over the whole identifier whose length the name itself gives,
 tried on names made up with different hashes, and on every kernel of the installed torch: none may
@@ -26,13 +26,14 @@ def portable(tmp_path_factory):
         [
             shutil.which("cc"),
             "-std=gnu11",
+            f"-I{ROOT}/libintercept",
             "-Wall",
             "-Wextra",
             "-Werror",
             "-o",
             program,
             ROOT / "tests/kernels/portable_names.c",
-            ROOT / "libintercept/kernelname.c",
+            ROOT / "libintercept/work/kernel_name.c",
         ],
         check=True,
     )

@@ -22,7 +22,7 @@ RECORDS = st.lists(
 
 
 def recorded(records):
-    """A leader's file, as libintercept/leader/values.c appends it."""
+    """A leader's file, as libintercept/leader/measure/recorded_values.c appends it."""
     parts = []
     for question, occasion, dtype, data in records:
         text = question.encode()

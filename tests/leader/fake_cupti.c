@@ -9,7 +9,7 @@
  * has to be believed of the leader's own counts. FAKE_CUPTI_IDS says what external ids need:
  * "driver" or "all" records of calls; "late": those of the job's own calls, driver's. */
 #define _GNU_SOURCE
-#include "../../libintercept/page.h"
+#include "../../libintercept/link/shared_pages.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>

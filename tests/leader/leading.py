@@ -80,6 +80,7 @@ def build_fake(folder):
     source = ROOT / "tests/leader/fake_cupti.c"
     flags = [
         "-std=gnu11",
+        f"-I{ROOT}/libintercept",
         "-O1",
         "-Wall",
         "-Wextra",

@@ -20,7 +20,7 @@ leading = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(leading)
 
 SLOW_NS = 400_000  # of slow.c
-FLAGS = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
+FLAGS = ["-std=gnu11", f"-I{ROOT}/libintercept", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
 
 JOB = """
 import ctypes
@@ -84,7 +84,7 @@ def sites(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sites")
     harness = folder / "harness.c"
     harness.write_text(f"""
-#include "{ROOT}/libintercept/hostsite.h"
+#include "{ROOT}/libintercept/time/host_model.h"
 #include <stdlib.h>
 static struct ph_rank_page page;
 pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -109,7 +109,11 @@ PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
 }}
 """)
     target = folder / "sites.so"
-    sources = [harness, ROOT / "libintercept" / "hostsite.c", ROOT / "libintercept" / "pack.c"]
+    sources = [
+        harness,
+        ROOT / "libintercept/time/host_model.c",
+        ROOT / "libintercept/base/msgpack.c",
+    ]
     subprocess.run(["cc", *FLAGS, "-o", target, *sources, "-lpthread"], check=True)
     library = ctypes.CDLL(target)
     library.record.restype = ctypes.c_size_t

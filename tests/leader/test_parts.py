@@ -36,8 +36,17 @@ WHOLE = {
 def parts(tmp_path_factory):
     """map.c and random.c in one library."""
     target = tmp_path_factory.mktemp("parts") / "parts.so"
-    sources = [HERE / "c" / "parts.c", LEADER / "map.c", LEADER / "random.c"]
-    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-shared", "-fPIC"]
+    sources = [HERE / "c" / "parts.c", LEADER / "gpu/map.c", LEADER / "gpu/random.c"]
+    flags = [
+        "-std=gnu11",
+        f"-I{LEADER.parent}",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-shared",
+        "-fPIC",
+    ]
     subprocess.run(["cc", *flags, "-o", target, *sources, "-lpthread", "-lm"], check=True)
     library = ctypes.CDLL(target)
     for name in ("ph_map_get", "ph_map_put", "ph_map_add", "ph_map_take"):

@@ -66,11 +66,11 @@ def built(tmp_path_factory):
     folder = ROOT / "libintercept"
     sources = [
         ROOT / "tests/leader/c/settle.c",
-        folder / "leader/samples.c",
-        folder / "leader/hostcosts.c",
-        folder / "pack.c",
+        folder / "leader/measure/samples.c",
+        folder / "leader/measure/host_costs.c",
+        folder / "base/msgpack.c",
     ]
-    flags = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    flags = ["-std=gnu11", f"-I{folder}", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run(["cc", *flags, "-o", target, *sources, "-lpthread"], check=True)
     return target
 

@@ -60,7 +60,7 @@ def test_a_second_build_does_nothing(root, tmp_path):
     assert {"libphantora.so", "phantora-sandbox", "libphantora-flows.so"} <= {
         path.name for path in (tmp_path / "lib").iterdir()
     }
-    assert ("CC", "libintercept/lookup.c") in SHORT.findall(first.stdout)
+    assert ("CC", "libintercept/base/lookup.c") in SHORT.findall(first.stdout)
     second = make(root, "native", **where)
     assert second.returncode == 0
     assert SHORT.findall(second.stdout) == [], second.stdout

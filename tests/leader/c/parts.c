@@ -1,8 +1,8 @@
 /* parts.c - the little of the interceptor that map.c and random.c need, so that they can be tested
  * by themselves. */
-#include "../../../libintercept/leader/heat.h"
+#include "../../../libintercept/leader/measure/gpu_load.h"
 #include "../../../libintercept/leader/leader.h"
-#include "../../../libintercept/nccl.h"
+#include "../../../libintercept/nccl/nccl.h"
 #include <stdlib.h>
 
 const size_t ph_nccl_type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};

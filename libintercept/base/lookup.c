@@ -1,0 +1,154 @@
+/* lookup.c - symbols that the job looks up by name get ours too.
+ *
+ * Why it exists: a preloaded library wins wherever a symbol is linked, but not where it is looked
+ * up in one library: Triton's launcher and parts of PyTorch open libcuda.so.1 and ask dlsym,
+ * Transformer Engine's cuDNN front end asks libcudart.so.13. For exactly the names that we export
+ * they get ours, by dlsym and dlvsym alike. NVIDIA's own libraries must not: what they do inside of
+ * a call is part of that call, and where we ask one of them (simulated/math/cudnn_real.c) it must reach
+ * its own parts. Rule: everything else must see both behave as if we were not there, RTLD_NEXT
+ * included, which goes by the return address: the real ones are reached by tail calls. */
+#define _GNU_SOURCE /* dladdr, RTLD_NEXT */
+#include "base/shim.h"
+
+#include <dlfcn.h>
+#include <gnu/lib-names.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <string.h>
+
+typedef void *(*dlvsym_type)(void *, const char *, const char *);
+static _Atomic(ph_dlsym_type) real_dlsym;
+static _Atomic(dlvsym_type) real_dlvsym;
+
+/* A function's default version in one library's table of symbols (System V ABI, "Dynamic Linking";
+ * DT_GNU_HASH as in glibc's elf/dl-lookup.c, which has turned the entries' addresses into real
+ * ones). NULL: not there. */
+static void *in_table(const struct link_map *library, const char *name)
+{
+    const ElfW(Sym) *symbols = NULL;
+    const ElfW(Half) *versions = NULL;
+    const char *names = NULL;
+    /* how many buckets, the first symbol in them, words of a filter, its shift; filter, buckets,
+     * hashes */
+    const uint32_t *table = NULL;
+    for (const ElfW(Dyn) *entry = library->l_ld; entry->d_tag != DT_NULL; entry++) {
+        const void *there = (const void *)entry->d_un.d_ptr;
+        if (entry->d_tag == DT_SYMTAB) symbols = there;
+        if (entry->d_tag == DT_STRTAB) names = there;
+        if (entry->d_tag == DT_VERSYM) versions = there;
+        if (entry->d_tag == DT_GNU_HASH) table = there;
+    }
+    if (!symbols || !names || !versions || !table) return NULL;
+    uint32_t hash = 5381;
+    for (const char *letter = name; *letter; letter++) hash = hash * 33 + (unsigned char)*letter;
+    const uint32_t *buckets = (const uint32_t *)((const ElfW(Addr) *)(table + 4) + table[2]),
+                   *hashes = buckets + table[0];
+    for (uint32_t i = buckets[hash % table[0]]; i >= table[1]; i++) {
+        const ElfW(Sym) *symbol = symbols + i;
+        bool hidden = versions[i] & 0x8000; /* an older version */
+        if (!hidden && symbol->st_shndx != SHN_UNDEF && strcmp(names + symbol->st_name, name) == 0)
+            return (void *)(library->l_addr + symbol->st_value);
+        if (hashes[i - table[1]] & 1) break; /* the bucket's last */
+    }
+    return NULL;
+}
+
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* Who asks for dlsym by name gets ours, or the emulated GPU's where a leader runs over one; so the
+ * C library's are read from its table, by the list that debuggers read: this may be the first call
+ * of a process, inside of a constructor or an allocator. */
+static void find_real(void)
+{
+    for (const struct link_map *library = _r_debug.r_map; library; library = library->l_next) {
+        const char *file = file_name(library->l_name);
+        /* libdl: before glibc 2.34 */
+        if (strcmp(file, LIBC_SO) != 0 && strcmp(file, LIBDL_SO) != 0) continue;
+        ph_dlsym_type plain = (ph_dlsym_type)in_table(library, "dlsym");
+        dlvsym_type versioned = (dlvsym_type)in_table(library, "dlvsym");
+        if (!plain || !versioned) continue;
+        atomic_store(&real_dlvsym, versioned);
+        atomic_store(&real_dlsym, plain);
+        return;
+    }
+    ph_die("the C library has no dlsym and dlvsym that could be found");
+}
+
+ph_dlsym_type ph_real_dlsym(void)
+{
+    ph_dlsym_type found = atomic_load_explicit(&real_dlsym, memory_order_acquire);
+    if (found) return found;
+    find_real();
+    return atomic_load(&real_dlsym);
+}
+
+void *ph_own_symbol(const char *name)
+{
+    static _Atomic(void *) self;
+    void *own = atomic_load_explicit(&self, memory_order_relaxed);
+    if (!own) {
+        Dl_info info;
+        if (!dladdr((void *)ph_own_symbol, &info) ||
+            !(own = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)))
+            return NULL;
+        atomic_store(&self, own);
+    }
+    return ph_real_dlsym()(own, name);
+}
+
+static bool starts(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* NVIDIA's own libraries, ourselves, and the emulated GPU that a leader may run over. */
+static bool is_below(const void *caller)
+{
+    static const char *const names[] = {
+        "libcuda.so",   "libcudart", "libcublas", "libcudnn",   "libcufft",   "libcusparse",
+        "libcusolver",  "libcurand", "libcupti",  "libcufile",  "libnvidia-", "libnvrtc",
+        "libnvJitLink", "libnvperf", "libnccl",   "libphantora"};
+    Dl_info info;
+    if (!dladdr(caller, &info) || !info.dli_fname) return false;
+    const char *name = file_name(info.dli_fname);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (starts(name, names[i])) return true;
+    return false;
+}
+
+/* Ours, if that is what the caller is to get of a library that has such a function. */
+static void *replacement(void *handle, const char *name, const void *caller)
+{
+    if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) return NULL;
+    if (!(name[0] == 'c' && name[1] == 'u') && !starts(name, "nccl") && !starts(name, "nvml") &&
+        !starts(name, "__cuda"))
+        return NULL;
+    void *own = ph_own_symbol(name);
+    return own && !is_below(caller) ? own : NULL;
+}
+
+PH_EXPORT void *dlsym(void *restrict handle, const char *restrict name);
+__attribute__((optimize("O2"))) PH_EXPORT void *dlsym(void *restrict handle,
+                                                      const char *restrict name)
+{
+    void *own = replacement(handle, name, __builtin_return_address(0));
+    /* who asks whether there is one must be told the truth */
+    if (own && ph_real_dlsym()(handle, name)) return own;
+    return ph_real_dlsym()(handle, name);
+}
+
+PH_EXPORT void *dlvsym(void *restrict handle, const char *restrict name,
+                       const char *restrict version);
+__attribute__((optimize("O2"))) PH_EXPORT void *dlvsym(void *restrict handle,
+                                                       const char *restrict name,
+                                                       const char *restrict version)
+{
+    void *own = replacement(handle, name, __builtin_return_address(0));
+    dlvsym_type real = (ph_real_dlsym(), atomic_load_explicit(&real_dlvsym, memory_order_relaxed));
+    if (own && real(handle, name, version)) return own;
+    return real(handle, name, version);
+}

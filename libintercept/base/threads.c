@@ -1,0 +1,73 @@
+/* threads.c - what the kernel says of this process's threads.
+ *
+ * Why it exists: runs that repeat to the byte must wait until NCCL's watchdogs have done a round
+ * (time/watchdog.c), and must tell a host that sleeps from one that is only slow. /proc/self/task says
+ * both. */
+#include "time/timeline.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The text of /proc/self/task/TID/NAME; empty when there is none. */
+static void read_task(int tid, const char *name, char *text, size_t size)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/%s", tid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, size - 1);
+    text[got > 0 ? got : 0] = 0;
+    if (fd >= 0) close(fd);
+}
+
+bool ph_thread_sleeps(int tid)
+{
+    char text[512];
+    read_task(tid, "stat", text, sizeof text);
+    const char *state = strrchr(text, ')'); /* the name before it may hold anything */
+    return state && state[1] == ' ' && state[2] == 'S';
+}
+
+/* pthread_join waits until the kernel clears the ended thread's number, with a futex that is not
+ * private to the process. */
+bool ph_thread_joins(int tid, int other)
+{
+    char text[256];
+    long number;
+    unsigned long address, operation, expected;
+    read_task(tid, "syscall", text, sizeof text);
+    return sscanf(text, "%ld %lx %lx %lx", &number, &address, &operation, &expected) == 4 &&
+           number == SYS_futex && (operation & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET &&
+           !(operation & FUTEX_PRIVATE_FLAG) && expected == (unsigned long)other;
+}
+
+uint64_t ph_thread_switches(int tid)
+{
+    char text[4096];
+    read_task(tid, "status", text, sizeof text);
+    const char *at = strstr(text, "\nvoluntary_ctxt_switches:");
+    return at ? strtoull(at + strlen("\nvoluntary_ctxt_switches:"), NULL, 10) : 0;
+}
+
+int ph_watchers(struct ph_watcher *found, int most)
+{
+    /* as PyTorch's ProcessGroupNCCL names its thread */
+    static const char watchdog[] = "pt_nccl_watchdg\n";
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks) return 0;
+    for (struct dirent *entry; count < most && (entry = readdir(tasks));) {
+        char name[32];
+        int tid = atoi(entry->d_name);
+        if (tid <= 0) continue;
+        read_task(tid, "comm", name, sizeof name);
+        if (strcmp(name, watchdog) == 0)
+            found[count++] = (struct ph_watcher){tid, ph_thread_switches(tid)};
+    }
+    closedir(tasks);
+    return count;
+}

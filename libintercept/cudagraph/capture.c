@@ -1,0 +1,385 @@
+/* capture.c - streams that are captured: which they are, what may be done beside them, what a
+ * capture records.
+ *
+ * Why it exists: PyTorch finds out by the driver's error codes what a job does wrong in a capture,
+ * and a job that works here must work there. The rules are those of the CUDA programming guide
+ * ("Creating a graph using stream capture": cross-stream dependencies, prohibited and unhandled
+ * operations, invalidation) and of cudaThreadExchangeStreamCaptureMode's page.
+ *
+ * Rule: everything is guarded by ph_lock; a stream and an event point to their capture, nobody else
+ * does. */
+#define _GNU_SOURCE /* gettid */
+#include "cudagraph/graph.h"
+#include "time/timeline.h"
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { NON_BLOCKING = 1 };
+
+struct ph_capture {
+    uint64_t id;
+    int mode, thread;
+    bool invalid;
+    struct ph_graph *graph;
+    struct ph_stream *origin, *lane[PH_GRAPH_LANES]; /* NULL: destroyed */
+    struct ph_capture *next;
+};
+
+_Atomic int ph_captures;
+static struct ph_capture *captures;
+static uint64_t next_id = 1;
+static _Thread_local int thread_mode; /* PH_CAPTURE_GLOBAL */
+
+int ph_capture_exchange_mode(int mode)
+{
+    int before = thread_mode;
+    thread_mode = mode;
+    return before;
+}
+
+void ph_capture_reset(void)
+{
+    captures = NULL;
+    atomic_store(&ph_captures, 0);
+}
+
+/* ---- begin and end ---- */
+static bool join_locked(struct ph_capture *capture, struct ph_stream *stream)
+{
+    uint32_t lane = 0;
+    while (lane < capture->graph->lanes && capture->lane[lane] != stream) lane++;
+    if (lane == PH_GRAPH_LANES) return false;
+    if (lane == capture->graph->lanes) capture->graph->lanes++;
+    capture->graph->lane_device[lane] = stream->device;
+    capture->lane[lane] = stream;
+    stream->capture = capture;
+    stream->lane = lane;
+    return true;
+}
+
+int ph_capture_begin(struct ph_stream *stream, int mode)
+{
+    if (mode < PH_CAPTURE_GLOBAL || mode > PH_CAPTURE_RELAXED) return 1;
+    pthread_mutex_lock(&ph_lock);
+    int error = stream->capture               ? PH_ILLEGAL_STATE
+                : ph_stream_is_legacy(stream) ? PH_CAPTURE_UNSUPPORTED
+                                              : 0;
+    if (!error) {
+        struct ph_capture *capture = calloc(1, sizeof *capture);
+        if (!capture) ph_die("out of host memory");
+        *capture = (struct ph_capture){.id = next_id++,
+                                       .mode = mode,
+                                       .thread = gettid(),
+                                       .graph = ph_graph_new(),
+                                       .origin = stream,
+                                       .next = captures};
+        captures = capture;
+        capture->graph->lanes = 0;
+        join_locked(capture, stream);
+        atomic_fetch_add(&ph_captures, 1);
+    }
+    pthread_mutex_unlock(&ph_lock);
+    return error;
+}
+
+/* Everything that a forked stream did must lie before what the origin depends on now. */
+static bool joined_locked(const struct ph_capture *capture)
+{
+    const struct ph_graph *graph = capture->graph;
+    uint32_t reached = 0, count = graph->nodes.count;
+    if (!count) return true;
+    unsigned char *seen = calloc(count, 1);
+    struct ph_node **stack = malloc(count * sizeof *stack);
+    if (!seen || !stack) ph_die("out of host memory");
+    uint32_t depth = 0;
+    for (uint32_t i = 0; i < capture->origin->tails.count; i++) {
+        seen[capture->origin->tails.node[i]->index] = 1;
+        stack[depth++] = capture->origin->tails.node[i];
+    }
+    while (depth) {
+        struct ph_node *node = stack[--depth];
+        reached++;
+        for (uint32_t i = 0; i < node->before.count; i++)
+            if (!seen[node->before.node[i]->index]) {
+                seen[node->before.node[i]->index] = 1;
+                stack[depth++] = node->before.node[i];
+            }
+    }
+    free(seen);
+    free(stack);
+    return reached == count;
+}
+
+static void leave_locked(struct ph_capture *capture)
+{
+    for (uint32_t i = 0; i < capture->graph->lanes; i++)
+        if (capture->lane[i]) {
+            capture->lane[i]->capture = NULL;
+            ph_nodes_clear(&capture->lane[i]->tails);
+        }
+    for (struct ph_capture **link = &captures; *link; link = &(*link)->next)
+        if (*link == capture) {
+            *link = capture->next;
+            break;
+        }
+    atomic_fetch_sub(&ph_captures, 1);
+    free(capture);
+}
+
+int ph_capture_end(struct ph_stream *stream, struct ph_graph **graph)
+{
+    int error = 0;
+    *graph = NULL;
+    pthread_mutex_lock(&ph_lock);
+    struct ph_capture *capture = stream->capture;
+    if (!capture)
+        error = PH_ILLEGAL_STATE;
+    else if (capture->origin != stream)
+        error = PH_CAPTURE_UNMATCHED, capture->invalid = true;
+    else if (capture->mode != PH_CAPTURE_RELAXED && capture->thread != gettid())
+        error = PH_CAPTURE_WRONG_THREAD, capture->invalid = true;
+    else {
+        error = capture->invalid         ? PH_CAPTURE_INVALIDATED
+                : joined_locked(capture) ? 0
+                                         : PH_CAPTURE_UNJOINED;
+        struct ph_graph *built = capture->graph;
+        ph_nodes_copy(&built->last, &stream->tails);
+        for (uint32_t i = 0; i < built->last.count; i++) built->last.node[i]->awaited = true;
+        leave_locked(capture);
+        if (error)
+            ph_graph_drop(built);
+        else
+            *graph = built;
+    }
+    pthread_mutex_unlock(&ph_lock);
+    return error;
+}
+
+int ph_capture_status(struct ph_stream *stream, uint64_t *id, struct ph_graph **graph,
+                      const struct ph_nodes **tails)
+{
+    pthread_mutex_lock(&ph_lock);
+    struct ph_capture *capture = stream->capture;
+    if (capture) *id = capture->id, *graph = capture->graph, *tails = &stream->tails;
+    int status = !capture ? 0 : capture->invalid ? 2 : 1;
+    pthread_mutex_unlock(&ph_lock);
+    return status;
+}
+
+void ph_capture_forget(struct ph_stream *stream)
+{
+    pthread_mutex_lock(&ph_lock);
+    struct ph_capture *capture = stream->capture;
+    if (capture && capture->origin == stream) {
+        struct ph_graph *graph = capture->graph;
+        leave_locked(capture);
+        ph_graph_drop(graph);
+    } else if (capture) {
+        capture->lane[stream->lane] = NULL;
+        capture->invalid = true; /* it can no longer be joined */
+        stream->capture = NULL;
+        ph_nodes_clear(&stream->tails);
+    }
+    pthread_mutex_unlock(&ph_lock);
+}
+
+/* ---- what is recorded ---- */
+/* The legacy stream waits for blocking streams, captured ones too. */
+static int implicit_locked(int device)
+{
+    int error = 0;
+    for (struct ph_capture *capture = captures; capture; capture = capture->next)
+        for (uint32_t i = 0; i < capture->graph->lanes; i++) {
+            struct ph_stream *stream = capture->lane[i];
+            if (!stream || stream->device != device || (stream->flags & NON_BLOCKING)) continue;
+            capture->invalid = true;
+            error = PH_CAPTURE_IMPLICIT;
+        }
+    return error;
+}
+
+static int check_locked(struct ph_stream *stream)
+{
+    if (stream->capture) return stream->capture->invalid ? PH_CAPTURE_INVALIDATED : -1;
+    return ph_stream_is_legacy(stream) ? implicit_locked(stream->device) : 0;
+}
+
+int ph_capture_check(struct ph_stream *stream)
+{
+    pthread_mutex_lock(&ph_lock);
+    int answer = check_locked(stream);
+    pthread_mutex_unlock(&ph_lock);
+    return answer;
+}
+
+static struct ph_node *node_locked(struct ph_stream *stream, enum ph_node_type type)
+{
+    struct ph_graph *graph = stream->capture->graph;
+    struct ph_node *node = calloc(1, sizeof *node);
+    if (!node) ph_die("out of host memory");
+    node->type = type;
+    node->index = graph->nodes.count;
+    node->lane = stream->lane;
+    node->device = stream->device;
+    ph_nodes_copy(&node->before, &stream->tails);
+    for (uint32_t i = 0; i < node->before.count; i++)
+        if (node->before.node[i]->lane != node->lane) node->before.node[i]->awaited = true;
+    ph_nodes_push(&graph->nodes, node);
+    stream->tails.count = 0;
+    ph_nodes_add(&stream->tails, node);
+    ph_graph_step(graph)->node = node;
+    return node;
+}
+
+static void action_locked(struct ph_graph *graph, struct ph_action action)
+{
+    graph->step[graph->count - 1].action = action;
+}
+
+void ph_capture_node(struct ph_stream *stream, enum ph_node_type type,
+                     const struct ph_pack *signature, struct ph_event *event,
+                     struct ph_action action)
+{
+    pthread_mutex_lock(&ph_lock);
+    if (check_locked(stream) != -1) { /* spoilt meanwhile, by another thread */
+        pthread_mutex_unlock(&ph_lock);
+        if (action.release) action.release(action.data);
+        return;
+    }
+    struct ph_node *node = node_locked(stream, type);
+    node->event = event;
+    if (signature) {
+        ph_pack_raw(&node->signature, signature->data, signature->length);
+        node->key = ph_signature_key(signature);
+    }
+    action_locked(stream->capture->graph, action);
+    pthread_mutex_unlock(&ph_lock);
+}
+
+void ph_capture_values(struct ph_stream *stream, struct ph_action action)
+{
+    pthread_mutex_lock(&ph_lock);
+    bool captured = check_locked(stream) == -1;
+    if (captured) ph_graph_step(stream->capture->graph)->action = action;
+    pthread_mutex_unlock(&ph_lock);
+    if (!captured && action.release) action.release(action.data);
+}
+
+int ph_capture_record(struct ph_event *event, struct ph_stream *stream, bool external)
+{
+    pthread_mutex_lock(&ph_lock);
+    int answer = check_locked(stream);
+    if (answer == -1 && external) {
+        node_locked(stream, PH_NODE_RECORD)->event = event;
+    } else if (answer == -1) {
+        event->captured = stream->capture->id;
+        ph_nodes_copy(&event->tails, &stream->tails);
+    } else if (answer == 0) {
+        event->captured = 0;
+    }
+    pthread_mutex_unlock(&ph_lock);
+    return answer;
+}
+
+static struct ph_capture *find_locked(uint64_t id)
+{
+    struct ph_capture *capture = captures;
+    while (capture && capture->id != id) capture = capture->next;
+    return capture;
+}
+
+/* A stream that waits for a captured event is captured from then on. */
+static int wait_captured_locked(struct ph_stream *stream, const struct ph_event *event)
+{
+    struct ph_capture *capture = find_locked(event->captured);
+    /* its capture is over: what it stood for was never executed */
+    if (!capture) return PH_CAPTURED_EVENT;
+    if (capture->invalid) return PH_CAPTURE_INVALIDATED;
+    if (stream->capture && stream->capture != capture) {
+        stream->capture->invalid = capture->invalid = true;
+        return PH_CAPTURE_MERGE;
+    }
+    if (!stream->capture && ph_stream_is_legacy(stream)) {
+        capture->invalid = true;
+        return PH_CAPTURE_IMPLICIT;
+    }
+    if (!stream->capture && !join_locked(capture, stream)) {
+        ph_unsupported("a stream capture of more than 64 streams");
+        capture->invalid = true;
+        return PH_CAPTURE_UNSUPPORTED;
+    }
+    for (uint32_t i = 0; i < event->tails.count; i++)
+        ph_nodes_add(&stream->tails, event->tails.node[i]);
+    return -1;
+}
+
+int ph_capture_wait(struct ph_stream *stream, struct ph_event *event, bool external)
+{
+    pthread_mutex_lock(&ph_lock);
+    int answer = stream->capture ? check_locked(stream) : 0;
+    if (answer == -1 && external) {
+        node_locked(stream, PH_NODE_WAIT)->event = event;
+    } else if (answer <= 0 && event->captured) {
+        answer = wait_captured_locked(stream, event);
+    } else if (answer == -1 && event->recorded) {
+        stream->capture->invalid = true;
+        answer = PH_CAPTURE_ISOLATION;
+    }
+    pthread_mutex_unlock(&ph_lock);
+    return answer;
+}
+
+/* ---- what is forbidden meanwhile ---- */
+int ph_capture_forbids(void)
+{
+    int error = 0, thread = gettid();
+    if (thread_mode == PH_CAPTURE_RELAXED) return 0;
+    pthread_mutex_lock(&ph_lock);
+    for (struct ph_capture *capture = captures; capture; capture = capture->next) {
+        bool own = capture->thread == thread && capture->mode != PH_CAPTURE_RELAXED;
+        if (!own && (thread_mode != PH_CAPTURE_GLOBAL || capture->mode != PH_CAPTURE_GLOBAL))
+            continue;
+        capture->invalid = true;
+        error = PH_CAPTURE_UNSUPPORTED;
+    }
+    pthread_mutex_unlock(&ph_lock);
+    return error;
+}
+
+int ph_capture_forbids_device(int device)
+{
+    int error = 0;
+    pthread_mutex_lock(&ph_lock);
+    for (struct ph_capture *capture = captures; capture; capture = capture->next)
+        for (uint32_t i = 0; i < capture->graph->lanes; i++)
+            if (capture->lane[i] && capture->lane[i]->device == device) {
+                capture->invalid = true;
+                error = PH_CAPTURE_UNSUPPORTED;
+            }
+    pthread_mutex_unlock(&ph_lock);
+    return error;
+}
+
+int ph_capture_forbids_stream(struct ph_stream *stream)
+{
+    pthread_mutex_lock(&ph_lock);
+    int error = 0;
+    if (stream->capture) {
+        error = stream->capture->invalid ? PH_CAPTURE_INVALIDATED : PH_CAPTURE_UNSUPPORTED;
+        stream->capture->invalid = true;
+    } else if (ph_stream_is_legacy(stream)) {
+        error = implicit_locked(stream->device);
+    }
+    pthread_mutex_unlock(&ph_lock);
+    return error;
+}
+
+int ph_capture_forbids_event(const struct ph_event *event)
+{
+    if (!event->captured) return event->recorded ? ph_capture_forbids() : 0;
+    pthread_mutex_lock(&ph_lock);
+    struct ph_capture *capture = find_locked(event->captured);
+    if (capture) capture->invalid = true;
+    pthread_mutex_unlock(&ph_lock);
+    return PH_CAPTURED_EVENT;
+}

@@ -1,0 +1,130 @@
+/* graph.h - CUDA graphs: what a capture records, and what a launch of it does.
+ *
+ * Why it exists: work on a stream that is captured must not reach the timeline, whichever API it
+ * comes through; it becomes a step of a graph instead, and each launch of the graph puts the steps
+ * on the timeline. Rule: an API file asks ph_capturing(stream) before it puts anything on a stream;
+ * the state of captures is guarded by ph_lock. */
+#ifndef PH_GRAPH_H
+#define PH_GRAPH_H
+#include "base/core.h"
+
+enum { /* cudaError_t and CUresult, driver_types.h */
+       PH_ILLEGAL_STATE = 401,
+       PH_CAPTURE_UNSUPPORTED = 900,
+       PH_CAPTURE_INVALIDATED = 901,
+       PH_CAPTURE_MERGE = 902,
+       PH_CAPTURE_UNMATCHED = 903,
+       PH_CAPTURE_UNJOINED = 904,
+       PH_CAPTURE_ISOLATION = 905,
+       PH_CAPTURE_IMPLICIT = 906,
+       PH_CAPTURED_EVENT = 907,
+       PH_CAPTURE_WRONG_THREAD = 908
+};
+/* cudaGraphNodeType */
+enum ph_node_type {
+    PH_NODE_KERNEL,
+    PH_NODE_COPY,
+    PH_NODE_SET,
+    PH_NODE_HOST,
+    PH_NODE_CHILD,
+    PH_NODE_EMPTY,
+    PH_NODE_WAIT,
+    PH_NODE_RECORD
+};
+enum { PH_CAPTURE_GLOBAL, PH_CAPTURE_THREAD_LOCAL, PH_CAPTURE_RELAXED };
+
+/* What a step does beside taking GPU time: moves values, communicates, calls the job back. Run in
+ * the order of capture. */
+struct ph_action {
+    void (*run)(void *data, struct ph_stream *stream);
+    void (*release)(void *data); /* NULL: nothing to do */
+    void *data;
+};
+
+struct ph_node {
+    enum ph_node_type type;
+    uint32_t index, lane; /* lane: which of the captured streams, 0: where the capture began */
+    int device;
+    bool awaited; /* a node of another lane, or the end, depends on it */
+    struct ph_nodes before;
+    struct ph_pack signature; /* of a kernel, a copy, a fill; else empty */
+    uint64_t key;
+    struct ph_event *event;
+    struct ph_action action;
+};
+struct ph_step {
+    struct ph_node *node; /* NULL: values only */
+    struct ph_action action;
+};
+struct ph_graph { /* nothing changes it once its capture has ended */
+    int references;
+    uint32_t count, room, lanes;
+    struct ph_step *step;
+    struct ph_nodes nodes, last; /* last: those that the origin's stream depended on at the end */
+    int lane_device[64];
+};
+enum { PH_GRAPH_LANES = 64 };
+
+struct ph_graph *ph_graph_new(void);
+void ph_graph_keep(struct ph_graph *graph);
+void ph_graph_drop(struct ph_graph *graph);
+struct ph_step *ph_graph_step(struct ph_graph *graph);
+void ph_nodes_push(struct ph_nodes *set, struct ph_node *node);
+/* unless it is there: for the few that a stream depends on */
+void ph_nodes_add(struct ph_nodes *set, struct ph_node *node);
+void ph_nodes_copy(struct ph_nodes *set, const struct ph_nodes *from);
+void ph_nodes_clear(struct ph_nodes *set);
+
+struct ph_exec;
+struct ph_exec *ph_exec_new(struct ph_graph *graph);
+void ph_exec_free(struct ph_exec *exec);
+void ph_exec_launch(struct ph_exec *exec, struct ph_stream *stream);
+bool ph_replaying(void); /* this thread is launching a graph: its host time has been taken */
+
+/* ---- capture.c ---- */
+extern _Atomic int ph_captures; /* under way in this process */
+struct ph_capture;
+
+int ph_capture_begin(struct ph_stream *stream, int mode);
+int ph_capture_end(struct ph_stream *stream, struct ph_graph **graph);
+/* 0: none, 1: active, 2: invalidated. The rest only if it is active; `tails` belongs to the stream.
+ */
+int ph_capture_status(struct ph_stream *stream, uint64_t *id, struct ph_graph **graph,
+                      const struct ph_nodes **tails);
+void ph_capture_forget(struct ph_stream *stream); /* it is destroyed */
+void ph_capture_reset(void);                      /* in a forked child */
+int ph_capture_exchange_mode(int mode);
+
+/* Before work is put on a stream: 0 when it is to run, -1 when it is to be captured, else the
+ * error. */
+int ph_capture_check(struct ph_stream *stream);
+#define PH_CAPTURING(stream)                                                            \
+    (__builtin_expect(atomic_load_explicit(&ph_captures, memory_order_relaxed) != 0, 0) \
+         ? ph_capture_check(stream)                                                     \
+         : 0)
+/* Adds a node after what the stream has; `signature` may be NULL. Only after ph_capture_check has
+ * said -1. */
+void ph_capture_node(struct ph_stream *stream, enum ph_node_type type,
+                     const struct ph_pack *signature, struct ph_event *event,
+                     struct ph_action action);
+/* Adds values to be moved or computed, in the order of the calls. */
+void ph_capture_values(struct ph_stream *stream, struct ph_action action);
+/* Events: as ph_capture_check; -1: it was done. */
+int ph_capture_record(struct ph_event *event, struct ph_stream *stream, bool external);
+int ph_capture_wait(struct ph_stream *stream, struct ph_event *event, bool external);
+
+int ph_capture_called(enum ph_call call, const char *name, int answer); /* simulated/cuda/graph_api.c */
+
+/* What must not be done while captures are under way: 0, or the error, and the captures that it
+ * spoils are invalid. */
+/* a call that CUDA calls potentially unsafe */
+int ph_capture_forbids(void);
+#define PH_UNSAFE()                                                                     \
+    (__builtin_expect(atomic_load_explicit(&ph_captures, memory_order_relaxed) != 0, 0) \
+         ? ph_capture_forbids()                                                         \
+         : 0)
+/* the host looks at, or waits for, all of a device */
+int ph_capture_forbids_device(int device);
+int ph_capture_forbids_stream(struct ph_stream *stream);    /* ... a stream */
+int ph_capture_forbids_event(const struct ph_event *event); /* ... an event */
+#endif

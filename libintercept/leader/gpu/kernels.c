@@ -1,0 +1,262 @@
+/* kernels.c - launches of the job's own kernels, observed on their way to the GPU.
+ *
+ * Why it exists: a launch must be measured under the signature by which a simulated rank asks for
+ * it (signature.c), so the kernel's mangled name and its parameters' layout must be found for every
+ * kind of handle: the host functions that static initialisers register, the runtime's kernel
+ * handles, the driver's functions. */
+#include "work/cudart.h"
+#include "work/kernel_info.h"
+#include "leader/leader.h"
+#include "leader/gpu/map.h"
+#include "leader/measure/measure.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PARAMETERS = 1024 };
+
+struct ph_kernel {
+    const char *name; /* mangled */
+    _Atomic bool facts_read;
+    struct ph_kernel_facts facts;
+};
+
+static struct ph_map registered = PH_MAP_INIT; /* by host function */
+/* by the runtime's handle for one of those (cudaKernel_t) */
+static struct ph_map runtime = PH_MAP_INIT;
+static struct ph_map handles = PH_MAP_INIT; /* by CUfunction or CUkernel of loaded code */
+
+static struct ph_kernel *kernel_make(const char *name)
+{
+    struct ph_kernel *kernel = calloc(1, sizeof *kernel);
+    if (!kernel) ph_die("out of host memory");
+    kernel->name = name;
+    return kernel;
+}
+
+PH_API(void, __cudaRegisterFunction,
+       (void **handle, const char *host_function, char *device_function, const char *device_name,
+        int thread_limit, void *tid, void *bid, void *block, void *grid, int *warp_size))
+{
+    /* the name lives in the library's read-only data */
+    ph_map_put(&registered, host_function, kernel_make(device_name));
+    PH_REAL(__cudaRegisterFunction)(handle, host_function, device_function, device_name,
+                                    thread_limit, tid, bid, block, grid, warp_size);
+}
+
+/* ---- which kernel a handle is ---- */
+/* these are not ours: for their types */
+int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *bytes);
+int cuFuncGetName(const char **name, void *function);
+
+/* As a simulated rank reads them off the cubin: a loaded function's from its own code, a registered
+ * one's from the kernel info file. */
+static void read_function(struct ph_kernel *kernel, void *function)
+{
+    __typeof__(&cuFuncGetParamInfo) info =
+        (__typeof__(&cuFuncGetParamInfo))ph_real_maybe("cuFuncGetParamInfo");
+    struct ph_kernel_param params[MOST_PARAMETERS];
+    unsigned count = 0;
+    size_t offset, bytes;
+    if (!info) {
+        ph_warn("this driver has no cuFuncGetParamInfo (CUDA 12.4 or later has): kernels compiled "
+                "at run time are told apart by their dimensions only");
+        return;
+    }
+    while (count < MOST_PARAMETERS && info(function, count, &offset, &bytes) == CUDA_OK)
+        params[count++] = (struct ph_kernel_param){(uint16_t)offset, (uint16_t)bytes};
+    struct ph_kernel_param *copy = malloc((count ? count : 1) * sizeof *copy);
+    if (!copy) ph_die("out of host memory");
+    memcpy(copy, params, count * sizeof *copy);
+    kernel->facts = (struct ph_kernel_facts){.known = true, .param_count = count, .params = copy};
+    atomic_store_explicit(&kernel->facts_read, true, memory_order_release);
+}
+
+static const struct ph_kernel_facts *facts_of(struct ph_kernel *kernel)
+{
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    if (!atomic_load_explicit(&kernel->facts_read, memory_order_acquire)) {
+        pthread_mutex_lock(&once);
+        const struct ph_kernel_info *info = ph_kernel_info(kernel->name);
+        if (info)
+            kernel->facts = (struct ph_kernel_facts){
+                .known = true, .param_count = info->param_count, .params = ph_kernel_params(info)};
+        atomic_store_explicit(&kernel->facts_read, true, memory_order_release);
+        pthread_mutex_unlock(&once);
+    }
+    return &kernel->facts;
+}
+
+static struct ph_kernel *loaded(void *handle)
+{
+    static _Atomic(__typeof__(&cuFuncGetName)) function_name, kernel_name;
+    const char *name = NULL;
+    struct ph_kernel *kernel = ph_map_get(&handles, handle), *other;
+    if (kernel) return kernel;
+    if (!function_name) {
+        function_name = (__typeof__(&cuFuncGetName))ph_real_maybe("cuFuncGetName");
+        kernel_name = (__typeof__(&cuFuncGetName))ph_real_maybe("cuKernelGetName");
+        if (!function_name)
+            ph_die("this driver cannot tell the names of kernels (cuFuncGetName): it is older than "
+                   "CUDA 12.3; a newer one is needed to lead");
+    }
+    bool is_function = function_name(&name, handle) == CUDA_OK && name;
+    if (!is_function && (!kernel_name || kernel_name(&name, handle) != CUDA_OK || !name)) {
+        ph_warn("a kernel whose name the driver does not tell was launched: it is not observed and "
+                "counts as nothing");
+        return NULL;
+    }
+    kernel = kernel_make(strdup(name));
+    if (is_function) read_function(kernel, handle);
+    other = ph_map_add(&handles, handle, kernel);
+    return other ? other : kernel;
+}
+
+static struct ph_kernel *resolve(const void *handle)
+{
+    struct ph_kernel *kernel = ph_map_get(&registered, handle);
+    if (!kernel) kernel = ph_map_get(&runtime, handle);
+    return kernel ? kernel : loaded((void *)handle);
+}
+
+PH_API(int, __cudaGetKernel, (void **kernel, const void *host_function))
+{
+    int error = PH_REAL(__cudaGetKernel)(kernel, host_function);
+    struct ph_kernel *ours = ph_map_get(&registered, host_function);
+    if (!error && ours) ph_map_put(&runtime, *kernel, ours);
+    return error;
+}
+PH_API(int, cudaGetKernel, (void **kernel, const void *host_function))
+{
+    int error = PH_REAL(cudaGetKernel)(kernel, host_function);
+    struct ph_kernel *ours = ph_map_get(&registered, host_function);
+    if (!error && ours) ph_map_put(&runtime, *kernel, ours);
+    return error;
+}
+
+/* A handle may come back as another kernel's once code is unloaded. */
+PH_API(int, cuModuleUnload, (void *module))
+{
+    return ph_map_clear(&handles), PH_REAL(cuModuleUnload)(module);
+}
+PH_API(int, cuLibraryUnload, (void *library))
+{
+    return ph_map_clear(&handles), PH_REAL(cuLibraryUnload)(library);
+}
+
+/* ---- launching ---- */
+static _Thread_local struct ph_pack signature;
+
+/* What the job waits for meanwhile is ours: a site's recorded host time must not hold it. */
+static bool describe(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments)
+{
+    if (kernel) ph_launch_signature(&signature, kernel->name, facts_of(kernel), launch, arguments);
+    ph_host_resume();
+    return kernel != NULL;
+}
+
+static bool outermost(void)
+{
+    if (ph_lead_inside()) return false;
+    ph_host_pause();
+    return true;
+}
+
+static void after(uint64_t token, int error)
+{
+    if (error)
+        ph_lead_cancel(token);
+    else
+        ph_lead_end(token);
+    ph_launch_over();
+}
+
+/* `call` runs the kernel `which` as `...` (a struct ph_launch) says; `handle_of` finds it. Its
+ * value is the real call's. */
+#define OBSERVED(handle_of, which, arguments, call, ...)                                         \
+    (__extension__({                                                                             \
+        const struct ph_launch launch_ = __VA_ARGS__;                                            \
+        bool seen_ =                                                                             \
+            outermost() && describe(ph_lead_capturing(launch_.stream) ? NULL : handle_of(which), \
+                                    &launch_, (arguments));                                      \
+        uint64_t token_ = seen_ ? ph_lead_begin(launch_.stream, &signature) : 0;                 \
+        int error_ = PH_REAL_TIMED(PH_CALL_LAUNCH, call);                                        \
+        if (seen_) after(token_, error_);                                                        \
+        error_;                                                                                  \
+    }))
+
+PH_API(int, cudaLaunchKernel,
+       (const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments,
+        size_t shared, void *stream))
+{
+    return OBSERVED(resolve, function, arguments,
+                    PH_REAL(cudaLaunchKernel)(function, grid, block, arguments, shared, stream),
+                    {grid, block, {0, 0, 0}, shared, stream});
+}
+PH_API(int, __cudaLaunchKernel,
+       (void *kernel, struct ph_dim3 grid, struct ph_dim3 block, void **arguments, size_t shared,
+        void *stream))
+{
+    return OBSERVED(resolve, kernel, arguments,
+                    PH_REAL(__cudaLaunchKernel)(kernel, grid, block, arguments, shared, stream),
+                    {grid, block, {0, 0, 0}, shared, stream});
+}
+PH_API(int, cudaLaunchCooperativeKernel,
+       (const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments,
+        size_t shared, void *stream))
+{
+    return OBSERVED(
+        resolve, function, arguments,
+        PH_REAL(cudaLaunchCooperativeKernel)(function, grid, block, arguments, shared, stream),
+        {grid, block, {0, 0, 0}, shared, stream});
+}
+
+struct runtime_config { /* cudaLaunchConfig_t */
+    struct ph_dim3 grid, block;
+    size_t shared_bytes;
+    void *stream;
+    struct ph_launch_attribute *attributes;
+    unsigned attribute_count;
+};
+PH_API(int, cudaLaunchKernelExC,
+       (const struct runtime_config *config, const void *function, void **arguments))
+{
+    return OBSERVED(
+        resolve, function, arguments, PH_REAL(cudaLaunchKernelExC)(config, function, arguments),
+        {config->grid, config->block, ph_cluster(config->attributes, config->attribute_count),
+         config->shared_bytes, config->stream});
+}
+
+PH_API(int, cuLaunchKernel,
+       (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+        unsigned bz, unsigned shared, void *stream, void **arguments, void **extra))
+{
+    return OBSERVED(
+        loaded, function, arguments,
+        PH_REAL(cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra),
+        {{gx, gy, gz}, {bx, by, bz}, {0, 0, 0}, shared, stream});
+}
+PH_API(int, cuLaunchCooperativeKernel,
+       (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+        unsigned bz, unsigned shared, void *stream, void **arguments))
+{
+    return OBSERVED(loaded, function, arguments,
+                    PH_REAL(cuLaunchCooperativeKernel)(function, gx, gy, gz, bx, by, bz, shared,
+                                                       stream, arguments),
+                    {{gx, gy, gz}, {bx, by, bz}, {0, 0, 0}, shared, stream});
+}
+
+struct driver_config { /* CUlaunchConfig */
+    struct ph_dim3 grid, block;
+    unsigned shared_bytes;
+    void *stream;
+    struct ph_launch_attribute *attributes;
+    unsigned attribute_count;
+};
+PH_API(int, cuLaunchKernelEx,
+       (const struct driver_config *config, void *function, void **arguments, void **extra))
+{
+    return OBSERVED(
+        loaded, function, arguments, PH_REAL(cuLaunchKernelEx)(config, function, arguments, extra),
+        {config->grid, config->block, ph_cluster(config->attributes, config->attribute_count),
+         config->shared_bytes, config->stream});
+}

@@ -1,0 +1,251 @@
+/* nccl_data.c - the bytes of communicator operations on a real GPU, of which only this rank has
+ * one.
+ *
+ * Why it exists: the leader's communicators are simulated like everyone's (nccl.c), but its kernels
+ * compute on what is in memory. Small operations really travel: the send buffer is read back and
+ * goes with the message, the result is asked for at once and put into the receive buffer by the
+ * stream, which waits for it in a host function; the host goes on. Large ones become local copies
+ * that keep memory filled with plausible numbers: a gather repeats our own shard, a scatter takes
+ * our own part, and what only another rank could send is random (random.c), never zeros: those make
+ * matrix products faster. Rule: all GPU work here is the simulator's own (ph_lead_copying), and no
+ * call of CUDA's is made in a host function. */
+#include "nccl/nccl.h"
+#include "leader/measure/gpu_load.h"
+#include "leader/leader.h"
+#include "leader/gpu/random.h"
+#include "time/timeline.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COPY_DEFAULT = 4, PATIENCE_MS = 120000 };
+
+int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaStreamSynchronize(void *);
+int cudaLaunchHostFunc(void *, void (*)(void *), void *), cudaMalloc(void **, size_t),
+    cudaFree(void *), cudaMemcpy(void *, const void *, size_t, int);
+
+static void must(int error, const char *what)
+{
+    if (error)
+        ph_die("the leader's simulated NCCL could not %s (CUDA error %d): the job's own earlier "
+               "error, or this machine's",
+               what, error);
+}
+
+static void copy(void *to, const void *from, size_t bytes, void *stream)
+{
+    if (to == from || !bytes) return;
+    must(PH_REAL(cudaMemcpyAsync)(to, from, bytes, COPY_DEFAULT, stream),
+         "copy within the GPU's memory");
+    ph_heat_copied(stream, bytes);
+}
+
+/* ---- small operations ---- */
+struct result {
+    struct ph_lead_pinned *pinned;
+    size_t bytes;
+    uint64_t request; /* the FETCH */
+    uint64_t issued;  /* ph_heat_issued when it was sent */
+};
+static _Atomic int awaited;
+
+int ph_lead_awaited(void) { return atomic_load_explicit(&awaited, memory_order_relaxed); }
+
+/* CUDA's own thread, in the order of the stream. */
+static void receive(void *data)
+{
+    struct result *result = data;
+    struct ph_reply reply;
+    size_t got = 0;
+    ph_heat_receiving();
+    if (ph_wait(result->request, &reply, PATIENCE_MS)) {
+        const unsigned char *bytes = ph_read_bytes(&reply, &got);
+        if (got > result->bytes) got = result->bytes;
+        if (got) memcpy(result->pinned->bytes, bytes, got);
+        ph_reply_free(&reply);
+    } else {
+        ph_warn("a small collective's result did not come within %d s although the GPU waits for "
+                "it; it reads as zero",
+                PATIENCE_MS / 1000);
+    }
+    /* members that sent nothing count as zeros */
+    memset(result->pinned->bytes + got, 0, result->bytes - got);
+    ph_heat_received(result->issued);
+    atomic_fetch_sub(&awaited, 1);
+}
+
+static void delivered(void *data)
+{
+    struct result *result = data;
+    ph_lead_unpin(result->pinned);
+    free(result);
+}
+
+/* An emulated GPU below runs host functions beside its streams, not in their order: there the host
+ * waits as well. */
+bool ph_lead_keeps_order(void)
+{
+    static _Atomic int known; /* 1: no, 2: yes */
+    if (!known)
+        known = ph_real_maybe("phantora_elapsed_ns") &&
+                        !ph_real_maybe("phantora_host_functions_in_order")
+                    ? 1
+                    : 2;
+    return known == 2;
+}
+
+static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
+{
+    struct ph_pack body = {0};
+    struct result *result = calloc(1, sizeof *result);
+    if (!result) ph_die("out of host memory");
+    result->pinned = ph_lead_pin(op->recv_bytes, op->stream);
+    result->bytes = op->recv_bytes;
+    result->request = ph_request_id();
+    ph_pack_uint(&body, result->request);
+    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_uint(&body, node);
+    ph_pack_uint(&body, index);
+    atomic_fetch_add(&awaited, 1);
+    /* while a stream waits for others nothing may wait for the GPU that the job does not know of */
+    ph_heat_stop();
+    result->issued = ph_heat_issued();
+    ph_send(PH_FETCH, &body, 4);
+    ph_pack_free(&body);
+    if (ph_lead_keeps_order())
+        must(PH_REAL(cudaLaunchHostFunc)(op->stream, receive, result), "queue a host function");
+    else
+        ph_lead_settle(op->stream), receive(result);
+    copy(op->recv, result->pinned->bytes, op->recv_bytes, op->stream);
+    must(PH_REAL(cudaLaunchHostFunc)(op->stream, delivered, result), "queue a host function");
+}
+
+static void *read_back(const void *from, size_t bytes, void *stream)
+{
+    void *host = malloc(bytes);
+    if (!host) ph_die("out of host memory for a send buffer of %zu bytes", bytes);
+    ph_lead_settle(stream);
+    must(PH_REAL(cudaMemcpyAsync)(host, from, bytes, COPY_DEFAULT, stream), "read a send buffer");
+    must(PH_REAL(cudaStreamSynchronize)(stream), "wait for a stream");
+    return host;
+}
+
+void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
+{
+    if (!op->send || !op->send_bytes || !ph_nccl_carries(op)) {
+        ph_pack_nil(pack);
+        return;
+    }
+    ph_lead_copying(true);
+    void *bytes = read_back(op->send, op->send_bytes, op->stream);
+    ph_lead_copying(false);
+    if (ph_nccl_premultiplies(op)) ph_nccl_premultiply(op, bytes);
+    if (ph_all_zero(bytes, op->send_bytes))
+        ph_pack_nil(pack); /* as a simulated rank does */
+    else
+        ph_pack_bin(pack, bytes, op->send_bytes);
+    free(bytes);
+}
+
+/* ---- large operations ---- */
+static void repeat(unsigned char *to, const void *from, size_t bytes, int times, void *stream)
+{
+    for (int i = 0; i < times; i++) copy(to + (size_t)i * bytes, from, bytes, stream);
+}
+
+static void unknown(const struct ph_operation *op) /* what only another rank could send */
+{
+    ph_random_fill(op->recv, op->recv_bytes, op->dtype, op->stream);
+}
+
+static void move_locally(const struct ph_operation *op)
+{
+    unsigned char *to = op->recv;
+    const unsigned char *from = op->send;
+    switch (op->kind) {
+    case ALL_REDUCE:
+    case REDUCE: /* at its root */
+    case ALL_TO_ALL: copy(to, from, op->recv_bytes, op->stream); break;
+    case ALL_GATHER:
+    case GATHER: /* at its root. In place, the shard is one of the places. */
+        repeat(to, from, op->bytes, op->comm->size, op->stream);
+        break;
+    case REDUCE_SCATTER:
+        copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream);
+        break;
+    case SCATTER:
+        if (from)
+            copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream);
+        else
+            unknown(op);
+        break;
+    case BROADCAST:
+        if (from)
+            copy(to, from, op->bytes, op->stream);
+        else
+            unknown(op);
+        break;
+    case RECV: unknown(op); break;
+    default: break; /* a send brings nothing */
+    }
+}
+
+/* Simulated ranks issue a captured operation at each launch of its graph. A leader's graphs are
+ * launched by the real libraries, which know of no communication: the others would wait for it for
+ * ever, or meet its next operation in the place of this one. */
+const char *ph_nccl_refused(const struct ph_operation *op)
+{
+    static const char *const names[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast",
+                                        "Reduce",    "AlltoAll",  "Gather",        "Scatter",
+                                        "Send",      "Recv"};
+    static char line[512];
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    const char *rank = getenv("RANK");
+    if (!ph_lead_capturing(op->stream)) return NULL;
+    pthread_mutex_lock(&once);
+    if (!*line)
+        snprintf(line, sizeof line,
+                 "nccl%s of %zu bytes over %d ranks is refused: rank %s leads on a real GPU and is "
+                 "capturing a CUDA graph, whose launches would not "
+                 "meet the other ranks' communication; run with --leaders none, or keep "
+                 "communication out of graphs",
+                 names[op->kind], op->bytes, op->comm->size, rank ? rank : "?");
+    pthread_mutex_unlock(&once);
+    ph_warn("%s", line);
+    return line;
+}
+
+/* A leader's GPU computes what it sends. */
+bool ph_nccl_unknown(const struct ph_operation *op)
+{
+    (void)op;
+    return false;
+}
+
+void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)
+{
+    if (!op->recv_bytes) return;
+    ph_host_pause();
+    ph_lead_copying(true);
+    if (ph_nccl_carries(op))
+        fetch(op, node, index);
+    else
+        move_locally(op);
+    ph_lead_copying(false);
+    ph_host_resume();
+}
+
+bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device)
+{
+    if (on_device) return PH_REAL(cudaMemcpy)(value, scalar, bytes, COPY_DEFAULT) == 0;
+    memcpy(value, scalar, bytes);
+    return true;
+}
+
+void *ph_nccl_alloc(size_t bytes)
+{
+    void *pointer = NULL;
+    return PH_REAL(cudaMalloc)(&pointer, bytes) == 0 ? pointer : NULL;
+}
+
+bool ph_nccl_free(void *pointer) { return PH_REAL(cudaFree)(pointer) == 0; }

@@ -1,0 +1,400 @@
+/* heat.c - work of our own for the GPU while the simulation holds the job up.
+ *
+ * Why it exists: a GPU that trains runs at its power limit, hundreds of MHz below its highest clock
+ * (an H200: 1,450 to 1,800 of 1,980 MHz). A leader waits for simulated ranks most of the time: its
+ * GPU idles, stays at the highest clock, and matrix products and attention come out up to 6 % too
+ * short. So while a thread of the job waits for the hub, and the GPU has nothing left to do or
+ * waits for values of other ranks, it gets a training job's usual mix: products of bf16 matrices
+ * and copies within its memory, about 3 : 1 in time, of normal numbers (zeros toggle no bits and
+ * cost no power).
+ *
+ * Rules. The filler stops before the job goes on: whoever returns from the hub, or issues observed
+ * work, waits for what is queued, two pieces or some 300 us. What overlaps it all the same gives no
+ * sample (samples.c): its records have no external id. Memory is taken once, only while no stream
+ * waits for other ranks (allocating may wait for the GPU), and given back when the job lacks it.
+ * Nothing that fails here is the job's affair: heating ends with one warning. PHANTORA_LEAD_HEAT=0
+ * switches it off. */
+#define _GNU_SOURCE /* pthread_setname_np */
+#include "leader/measure/gpu_load.h"
+#include "leader/leader.h"
+#include "leader/measure/measure.h"
+#include "leader/gpu/random.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ORDER = 4096, NUMBERS_BYTES = 8 << 20, STREAMS = 64, PIECES = 2 };
+/* driver_types.h */
+enum {
+    NON_BLOCKING = 1,
+    BLOCKING_SYNC = 1,
+    NO_TIMING = 2,
+    DEVICE_TO_DEVICE = 3,
+    HOST_TO_DEVICE = 1,
+    RELAXED = 2
+};
+/* cublas_api.h, library_types.h, nccl.h */
+enum { NOT_TRANSPOSED = 0, BF16_MATRIX = 14, COMPUTE_FP32 = 68, ANY_ALGORITHM = -1, NCCL_BF16 = 9 };
+#define MATRIX_BYTES ((size_t)ORDER * ORDER * 2)
+/* read and written: 256 MiB of traffic, 60 us at 4.4 TB/s; a product takes 200 us */
+#define PASS_BYTES ((size_t)128 << 20)
+#define ROOM_BYTES ((size_t)4 << 30) /* with less than that free, none is taken */
+#define TICK_NS 500000
+#define HELD_NS 1000000ull /* shorter waits leave no time to cool */
+/* beyond the moment at which the GPU should have done all that it can */
+#define DOUBT_NS 1000000ull
+/* whoever stops the filler waits no longer: a queue of the GPU's may be shared with a stream that
+ * is stuck */
+#define DRAIN_NS 5000000ull
+#define END_NS 1000000000ull
+
+int cudaStreamQuery(void *), cudaPeekAtLastError(void), cudaThreadExchangeStreamCaptureMode(int *),
+    cudaMemGetInfo(size_t *, size_t *);
+int cudaMalloc(void **, size_t), cudaFree(void *),
+    cudaStreamCreateWithPriority(void **, unsigned, int), cudaStreamSynchronize(void *);
+int cudaEventCreateWithFlags(void **, unsigned), cudaEventRecord(void *, void *),
+    cudaEventSynchronize(void *);
+int cudaDeviceGetStreamPriorityRange(int *, int *),
+    cudaMemcpyAsync(void *, const void *, size_t, int, void *);
+int cublasCreate_v2(void **), cublasSetStream_v2(void *, void *);
+int cublasGemmEx(void *, int, int, int, int, int, const void *, const void *, int, int,
+                 const void *, int, int, const void *, void *, int, int, int, int);
+
+/* ---- what the job does ---- */
+/* threads in the hub; of these, CUDA's in a result; calls that are measured first */
+static _Atomic int held, receiving, forbidden;
+static _Atomic uint64_t held_since, active_at, stops;
+/* GPU time given out so far; when all of it should be done if nothing waits */
+static _Atomic uint64_t issued, free_at;
+/* guards these, and is held while one is asked */
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *streams[STREAMS];
+static int stream_count;
+static bool streams_more; /* than there is room for: then nothing is idle for certain */
+static _Atomic uint64_t generation = 1;
+
+/* ---- what the filler does ---- */
+static _Atomic enum { AT_REST, PREPARING, HEATING } state;
+static _Atomic bool over, running;
+static pthread_mutex_t state_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t state_news = PTHREAD_COND_INITIALIZER;
+static _Atomic uint64_t heated_ns;
+static bool ready; /* by the filler's thread, or under ph_heat_release while it rests for good */
+static void *stream, *event[PIECES], *cublas, *matrix[3], *from, *to;
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+uint64_t ph_heat_ns(void) { return heated_ns; }
+uint64_t ph_heat_issued(void) { return atomic_load(&issued); }
+
+/* ---- the job's side ---- */
+static void rest(void)
+{
+    pthread_mutex_lock(&state_lock);
+    atomic_store(&state, AT_REST);
+    pthread_cond_broadcast(&state_news);
+    pthread_mutex_unlock(&state_lock);
+}
+
+static bool wait_for_rest(uint64_t patience)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t end = (uint64_t)until.tv_sec * 1000000000ull + (uint64_t)until.tv_nsec + patience;
+    until = (struct timespec){(time_t)(end / 1000000000ull), (long)(end % 1000000000ull)};
+    int late = 0;
+    pthread_mutex_lock(&state_lock);
+    /* nothing that it waits for waits for the job */
+    while (state == PREPARING) pthread_cond_wait(&state_news, &state_lock);
+    while (state != AT_REST && late != ETIMEDOUT)
+        late = pthread_cond_timedwait(&state_news, &state_lock, &until);
+    bool rests = state == AT_REST;
+    pthread_mutex_unlock(&state_lock);
+    return rests;
+}
+
+void ph_heat_stop(void)
+{
+    if (!atomic_load_explicit(&running, memory_order_relaxed)) return;
+    atomic_store_explicit(&active_at, now_ns(), memory_order_relaxed);
+    /* before the look at `state`; the filler goes about it the other way round */
+    atomic_fetch_add(&stops, 1);
+    if (atomic_load(&state) != AT_REST) wait_for_rest(DRAIN_NS);
+}
+
+void ph_heat_held(bool begins)
+{
+    if (begins) {
+        if (atomic_fetch_add(&held, 1) == 0) atomic_store(&held_since, now_ns());
+    } else {
+        atomic_fetch_sub(&held, 1);
+        ph_heat_stop();
+    }
+}
+
+void ph_heat_forbid(bool on) { atomic_fetch_add(&forbidden, on ? 1 : -1); }
+
+static void busy_for(uint64_t work_ns)
+{
+    uint64_t now = now_ns(), end = atomic_load_explicit(&free_at, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&free_at, &end, (end > now ? end : now) + work_ns))
+        continue;
+}
+
+void ph_heat_saw(void *handle, uint64_t work_ns)
+{
+    static _Thread_local void *last;
+    static _Thread_local uint64_t seen;
+    if (!atomic_load_explicit(&running, memory_order_relaxed)) return;
+    atomic_fetch_add_explicit(&issued, work_ns, memory_order_relaxed);
+    busy_for(work_ns);
+    if (last == handle && seen == atomic_load_explicit(&generation, memory_order_relaxed)) return;
+    pthread_mutex_lock(&streams_lock);
+    int i = 0;
+    while (i < stream_count && streams[i] != handle) i++;
+    if (i == stream_count && i < STREAMS)
+        streams[stream_count++] = handle;
+    else if (i == stream_count)
+        streams_more = true;
+    seen = generation;
+    last = handle;
+    pthread_mutex_unlock(&streams_lock);
+}
+
+void ph_heat_copied(void *handle, size_t bytes)
+{
+    /* H200's memory does over four times as much: what is too long only delays the heat */
+    enum { LAUNCH_NS = 2000, BYTES_PER_NS = 1000 };
+    ph_heat_saw(handle, LAUNCH_NS + bytes / BYTES_PER_NS);
+}
+
+void ph_heat_gone(void *handle)
+{
+    ph_heat_stop();
+    pthread_mutex_lock(&streams_lock);
+    for (int i = 0; i < stream_count; i++)
+        if (streams[i] == handle) streams[i] = streams[--stream_count];
+    generation++;
+    pthread_mutex_unlock(&streams_lock);
+}
+
+void ph_heat_receiving(void) { atomic_fetch_add(&receiving, 1); }
+
+/* What was issued behind the result can only begin now. */
+void ph_heat_received(uint64_t before)
+{
+    busy_for(atomic_load(&issued) - before);
+    atomic_fetch_sub(&receiving, 1);
+}
+
+/* ---- when ---- */
+/* Whether the streams have done all that they were given. */
+static bool streams_idle(void)
+{
+    bool idle = !streams_more;
+    pthread_mutex_lock(&streams_lock);
+    for (int i = 0; idle && i < stream_count; i++) idle = PH_REAL(cudaStreamQuery)(streams[i]) == 0;
+    pthread_mutex_unlock(&streams_lock);
+    return idle;
+}
+
+/* A stream that waits for values looks like one that works. Where a result is being waited for and
+ * everything else should have been done by now, what is left waits behind it. */
+static bool gpu_waits(uint64_t now)
+{
+    if (ph_lead_captures()) return false; /* to ask a stream that is captured spoils the capture */
+    return streams_idle() ||
+           (atomic_load(&receiving) > 0 && now > atomic_load(&free_at) + DOUBT_NS);
+}
+
+static bool held_up(uint64_t now)
+{
+    if (atomic_load(&held) == 0 || atomic_load(&forbidden)) return false;
+    return now > atomic_load(&held_since) + HELD_NS && now > atomic_load(&active_at) + HELD_NS;
+}
+
+/* ---- the filler ---- */
+static const char *step; /* of the filler's thread, for its one warning */
+#define TRY(function, ...) (step = #function, PH_REAL(function)(__VA_ARGS__))
+
+static bool failed(int error)
+{
+    char code[32] = "";
+    if (error) snprintf(code, sizeof code, ": error %d", error);
+    ph_warn("the GPU is not kept warm while the job waits (%s%s): kernels bound by computing may "
+            "come out a few percent short",
+            step, code);
+    atomic_store(&over, true);
+    return false;
+}
+
+/* Normal numbers all over `at`: a table, doubled. */
+static int fill(void *at, size_t bytes, const void *numbers)
+{
+    int error = TRY(cudaMemcpyAsync, at, numbers, NUMBERS_BYTES, HOST_TO_DEVICE, stream);
+    for (size_t done = NUMBERS_BYTES; done < bytes && !error; done *= 2) {
+        size_t part = bytes - done < done ? bytes - done : done;
+        error = TRY(cudaMemcpyAsync, (char *)at + done, at, part, DEVICE_TO_DEVICE, stream);
+    }
+    return error;
+}
+
+static int take_memory(void)
+{
+    int error = 0;
+    for (int i = 0; i < 3 && !error; i++) error = TRY(cudaMalloc, &matrix[i], MATRIX_BYTES);
+    if (!error) error = TRY(cudaMalloc, &from, PASS_BYTES);
+    if (!error) error = TRY(cudaMalloc, &to, PASS_BYTES);
+    return error;
+}
+
+static void give_memory(void)
+{
+    void **all[] = {&matrix[0], &matrix[1], &matrix[2], &from, &to};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (*all[i]) PH_REAL(cudaFree)(*all[i]);
+        *all[i] = NULL;
+    }
+}
+
+static bool prepare(void)
+{
+    int least = 0, greatest = 0, error;
+    size_t room = 0, all = 0;
+    if (ph_lead_awaited() || !streams_idle()) return false; /* later */
+    if (!ph_real_loaded("cublasGemmEx")) {
+        step = "cuBLAS is not loaded";
+        return failed(0);
+    }
+    if ((error = TRY(cudaMemGetInfo, &room, &all))) return failed(error);
+    if (room < ROOM_BYTES) {
+        step = "less than 4 GiB of its memory is free";
+        return failed(0);
+    }
+    void *numbers = malloc(NUMBERS_BYTES);
+    if (!numbers) return step = "out of host memory", failed(0);
+    ph_random_numbers(numbers, NUMBERS_BYTES, NCCL_BF16);
+    error = TRY(cudaDeviceGetStreamPriorityRange, &least, &greatest);
+    if (!error) error = TRY(cudaStreamCreateWithPriority, &stream, NON_BLOCKING, least);
+    for (int i = 0; i < PIECES && !error; i++)
+        error = TRY(cudaEventCreateWithFlags, &event[i], BLOCKING_SYNC | NO_TIMING);
+    if (!error) error = TRY(cublasCreate_v2, &cublas);
+    if (!error) error = TRY(cublasSetStream_v2, cublas, stream);
+    if (!error) error = take_memory();
+    for (int i = 0; i < 2 && !error; i++) error = fill(matrix[i], MATRIX_BYTES, numbers);
+    if (!error) error = fill(from, PASS_BYTES, numbers);
+    if (!error) error = TRY(cudaStreamSynchronize, stream);
+    free(numbers);
+    if (error) {
+        give_memory();
+        return failed(error);
+    }
+    ph_cupti_filler(stream);
+    return ready = true;
+}
+
+static int piece(int which)
+{
+    static const float one = 1, zero = 0;
+    int error = which == 0
+                    ? TRY(cublasGemmEx, cublas, NOT_TRANSPOSED, NOT_TRANSPOSED, ORDER, ORDER, ORDER,
+                          &one, matrix[0], BF16_MATRIX, ORDER, matrix[1], BF16_MATRIX, ORDER, &zero,
+                          matrix[2], BF16_MATRIX, ORDER, COMPUTE_FP32, ANY_ALGORITHM)
+                    : TRY(cudaMemcpyAsync, to, from, PASS_BYTES, DEVICE_TO_DEVICE, stream);
+    return error ? error : TRY(cudaEventRecord, event[which], stream);
+}
+
+/* Until somebody stops it: one piece runs, and one is queued. */
+static void heat(uint64_t since)
+{
+    uint64_t began = now_ns();
+    int error = piece(0);
+    for (int next = 1; !error && atomic_load(&stops) == since && !over; next = !next) {
+        error = piece(next);
+        if (!error) error = TRY(cudaEventSynchronize, event[!next]);
+    }
+    int at_end = PH_REAL(cudaStreamSynchronize)(stream);
+    if (error || at_end) failed(error ? error : at_end);
+    heated_ns += now_ns() - began;
+}
+
+static void *attend(void *unused)
+{
+    int mode = RELAXED;
+    (void)unused;
+    pthread_setname_np(pthread_self(), "phantora-heat");
+    ph_lead_not_the_job();
+    PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
+    while (!over) {
+        nanosleep(&(struct timespec){0, TICK_NS}, NULL);
+        uint64_t since = atomic_load(&stops), now = now_ns();
+        if (!held_up(now) || !gpu_waits(now)) continue;
+        atomic_store(&state, ready ? HEATING : PREPARING);
+        if (atomic_load(&stops) == since && !over && (ready || prepare())) {
+            atomic_store(&state, HEATING);
+            heat(since);
+        }
+        rest();
+    }
+    atomic_store(&running, false);
+    rest();
+    return NULL;
+}
+
+/* ---- its beginning and end ---- */
+void ph_heat_allow(void)
+{
+    static _Atomic bool asked;
+    const char *choice = ph_env("PHANTORA_LEAD_HEAT");
+    pthread_t thread;
+    if (atomic_exchange(&asked, true) || (choice && strcmp(choice, "0") == 0)) return;
+    atomic_store(&running, true);
+    if (pthread_create(&thread, NULL, attend, NULL)) {
+        atomic_store(&running, false);
+        step = "no thread could be made";
+        failed(0);
+    } else {
+        pthread_detach(thread);
+    }
+}
+
+void ph_heat_end(void)
+{
+    atomic_store(&over, true);
+    ph_heat_stop();
+    if (!wait_for_rest(END_NS)) ph_warn("the GPU does not let go of the work that kept it warm");
+}
+
+bool ph_heat_release(void)
+{
+    /* to free would wait for the GPU, which waits for others */
+    if (ph_lead_awaited()) return false;
+    atomic_store(&over, true);
+    ph_heat_stop();
+    pthread_mutex_lock(&state_lock);
+    bool ours = ready && state == AT_REST;
+    ready = false;
+    pthread_mutex_unlock(&state_lock);
+    if (!ours) return false;
+    give_memory();
+    ph_warn("the job needed the memory of the work that keeps the GPU warm: it is not kept warm "
+            "any more");
+    return true;
+}
+
+void ph_heat_reset(void)
+{
+    pthread_mutex_init(&streams_lock, NULL);
+    pthread_mutex_init(&state_lock, NULL);
+    pthread_cond_init(&state_news, NULL);
+    held = receiving = forbidden = 0;
+    running = false; /* the thread is the parent's */
+    state = AT_REST;
+}

@@ -1,0 +1,409 @@
+/* measure.c - how a call of the leader is timed: observed by CUPTI, waited for when nobody knows
+ * its duration, sampled ever after.
+ *
+ * Why it exists: the leader's own timeline is simulated like every rank's, so each call needs a
+ * duration when it is made; the first time that comes from the call itself. Rule: only the
+ * outermost wrapped call of a thread counts - cuBLAS calls cuBLASLt through the same symbols as
+ * PyTorch does - and what it launches inside is its own.
+ *
+ * Records are settled (samples.c) when the GPU has nothing left to do of what was observed: after a
+ * call that is waited for, every BATCH calls, before a fork, and at exit. Streams that carry
+ * collectives may wait for other ranks, which may wait for us: where a call is waited for, or the
+ * process forks or ends, they are only looked at for PATIENCE_NS, and what they still do gives no
+ * sample.
+ *
+ * CUPTI makes real calls far slower, even with all its activities disabled. So host costs come from
+ * a leader that never loads it (PHANTORA_LEAD_RECORD=host; =values likewise): there nothing is
+ * observed, and durations are asked for as a simulated rank does. */
+#include "leader/measure/gpu_load.h"
+#include "leader/leader.h"
+#include "leader/measure/measure.h"
+#include "time/timeline.h"
+#include "trace/trace_log.h"
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    SLOTS = 16384,
+    BATCH = 2000,
+    STREAMS = 64,
+    NESTED = 1,
+    UNOBSERVED = 2,
+    FIRST_TOKEN = 16,
+    COPYING_ID = 8
+};
+/* cudaStreamCaptureMode: a job that captures must not fail for our waiting; cudaError_t */
+enum { RELAXED = 2, NOT_READY = 600 };
+#define PATIENCE_NS 20000000ull
+#define EXIT_PATIENCE_NS 2000000000ull
+
+int cudaStreamQuery(void *stream);
+int cudaPeekAtLastError(void);
+int cudaGetLastError(void);
+int cudaThreadExchangeStreamCaptureMode(int *mode);
+
+/* guards all of this, and samples.c; taken before ph_lock */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool started, observing;
+static struct ph_call_slot slots[SLOTS];
+static struct ph_records records;
+static uint64_t next_token = FIRST_TOKEN, settled_at = FIRST_TOKEN;
+static uint64_t waits, settles, settling_ns; /* for PHANTORA_LEAD_DEBUG */
+static void *busy[STREAMS];                  /* real streams with calls that are not settled */
+static int busy_count;
+static bool busy_more; /* than there is room for: then nothing is idle for certain */
+static _Thread_local struct {
+    int depth, copying;
+    bool settling, wanted;
+    struct ph_measured *what;
+    void *stream;
+} me;
+
+static uint64_t monotonic(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+bool ph_lead_inside(void) { return me.depth > 0; }
+
+void ph_lead_not_the_job(void)
+{
+    ph_host_pause();
+    me.depth++;
+}
+
+enum ph_recorded ph_lead_records(void)
+{
+    static _Atomic int known; /* 0: not yet */
+    static const char *const names[] = {"kernels", "host", "values"};
+    const char *choice = ph_env("PHANTORA_LEAD_RECORD");
+    int found = choice ? 3 : PH_RECORD_KERNELS;
+    if (known) return (enum ph_recorded)(known - 1);
+    for (int i = 0; i < 3 && choice; i++)
+        if (strcmp(choice, names[i]) == 0) found = i;
+    if (found == 3)
+        ph_die("PHANTORA_LEAD_RECORD=%s: a leader records kernels, host or values", choice);
+    known = found + 1;
+    return (enum ph_recorded)found;
+}
+
+bool ph_lead_measures(void) { return ph_lead_records() == PH_RECORD_KERNELS; }
+
+static struct ph_call_slot *slot(uint64_t token) { return &slots[token % SLOTS]; }
+
+/* ---- waiting and settling ---- */
+/* Not the job's question: it must not find the answer as its thread's last error. */
+static int query(void *stream)
+{
+    bool clean = PH_REAL(cudaPeekAtLastError)() == 0;
+    int status = PH_REAL(cudaStreamQuery)(stream);
+    if (status && clean) PH_REAL(cudaGetLastError)();
+    return status;
+}
+
+/* The host clock stands: ph_leave, because what passed in here so far is not the job's. */
+static void wait_for(void *stream)
+{
+    ph_leave();
+    ph_lead_wait_stream(stream);
+    waits++;
+}
+
+/* Polls every stream with open calls, but `except`, as long as patience lasts; true when all are
+ * idle. */
+static bool idle_locked(void *except, uint64_t patience)
+{
+    int mode = RELAXED;
+    bool idle = !busy_more;
+    uint64_t deadline = monotonic() + patience;
+    PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
+    for (int i = 0; i < busy_count; i++) {
+        int status = 0;
+        if (busy[i] == except) continue;
+        while ((status = query(busy[i])) == NOT_READY && monotonic() < deadline) sched_yield();
+        idle &= status == 0;
+    }
+    PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
+    return idle;
+}
+
+/* Waits for `own` alone, then looks at the others. */
+static bool wait_own_locked(void *own)
+{
+    int mode = RELAXED;
+    PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
+    wait_for(own);
+    PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
+    return idle_locked(own, PATIENCE_NS);
+}
+
+/* A full queue is seconds of work: no patience would do, so every stream is waited for, and the hub
+ * knows that we wait. */
+static bool wait_all_locked(void)
+{
+    int mode = RELAXED;
+    PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
+    for (int i = 0; i < busy_count; i++) wait_for(busy[i]);
+    PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
+    return !busy_more;
+}
+
+/* True when external ids are missing (ph_samples_settle). */
+static bool settle_locked(bool idle, bool all)
+{
+    uint64_t before = monotonic();
+    ph_cupti_flush(&records, all);
+    bool missing = ph_samples_settle(&records, slots, SLOTS, idle);
+    settles++;
+    settling_ns += monotonic() - before;
+    settled_at = next_token;
+    if (idle) busy_count = 0;
+    if (ph_samples_kept() >= BATCH) ph_samples_send(false);
+    return missing;
+}
+
+/* ---- the end of the process ---- */
+static void send_host(void)
+{
+    struct ph_pack body = {0};
+    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_map(&body, 3);
+    ph_pack_str(&body, "score"), ph_pack_uint(&body, phantora_host_score());
+    if (ph_lead_measures()) {
+        ph_samples_pack_host(&body);
+    } else {
+        ph_pack_str(&body, "calls"), ph_cost_pack(&body);
+        ph_pack_str(&body, "sites"), ph_sites_pack(&body);
+    }
+    ph_send(PH_HOST, &body, 2);
+    ph_pack_free(&body);
+}
+
+/* An answer means that the hub has handled all that was sent before: a process that ends does not
+ * wait for its messages to leave. */
+static void wait_for_hub(void)
+{
+    enum { PATIENCE_MS = 10000 };
+    struct ph_pack body = {0};
+    struct ph_reply reply;
+    uint64_t req = ph_request_id();
+    ph_pack_uint(&body, req);
+    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_map(&body, 0);
+    ph_pack_array(&body, 0);
+    ph_send(PH_TIMES, &body, 4);
+    ph_pack_free(&body);
+    if (ph_wait(req, &reply, PATIENCE_MS))
+        ph_reply_free(&reply);
+    else
+        ph_warn("the hub does not answer at the end: the last durations may be missing");
+}
+
+static void settle_all_locked(uint64_t patience)
+{
+    if (observing) settle_locked(idle_locked(NULL, patience), true);
+    uint64_t lost = 0;
+    for (size_t i = 0; i < SLOTS; i++) lost += slots[i].token && slots[i].ended;
+    ph_samples_count_lost(lost);
+    ph_samples_send(true);
+}
+
+static void at_exit(void)
+{
+    if (!ph_hub_connected()) return;
+    ph_heat_end();
+    pthread_mutex_lock(&lock);
+    settle_all_locked(EXIT_PATIENCE_NS);
+    if (ph_env("PHANTORA_LEAD_DEBUG")) {
+        ph_samples_debug();
+        fprintf(stderr,
+                "phantora-ns: leading: %llu calls, waited for %llu times; records settled %llu "
+                "times in %llu ms; GPU kept warm for %.6f s\n",
+                (unsigned long long)(next_token - FIRST_TOKEN), (unsigned long long)waits,
+                (unsigned long long)settles, (unsigned long long)settling_ns / 1000000,
+                (double)ph_heat_ns() / 1e9);
+    }
+    pthread_mutex_unlock(&lock);
+    send_host();
+    wait_for_hub();
+}
+
+static void before_fork(void)
+{
+    ph_heat_stop();
+    pthread_mutex_lock(&lock);
+    if (observing && !me.settling)
+        settle_locked(idle_locked(NULL, PATIENCE_NS), false), ph_samples_send(false);
+}
+
+static void in_parent(void) { pthread_mutex_unlock(&lock); }
+
+/* The child has no context of the GPU and, until it touches one, no business here. */
+static void in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    memset(slots, 0, sizeof slots);
+    memset(&records, 0, sizeof records);
+    memset(&me, 0, sizeof me);
+    ph_samples_reset();
+    ph_heat_reset();
+    started = observing = false;
+    busy_count = 0;
+}
+
+static void start_locked(void)
+{
+    static bool handlers;
+    observing = ph_lead_measures();
+    /* what a library below calls meanwhile is no call of the job, and the lock is ours */
+    me.depth++;
+    if (observing)
+        ph_cupti_start();
+    else if (ph_lead_records() == PH_RECORD_HOST)
+        ph_cost_record(), ph_sites_record();
+    me.depth--;
+    if (!handlers) atexit(at_exit), pthread_atfork(before_fork, in_parent, in_child);
+    handlers = started = true;
+}
+
+/* ---- calls ---- */
+/* Whether somebody has measured it: this process, or whoever wrote the table. */
+static bool known(struct ph_measured *what)
+{
+    struct ph_time time;
+    if (!what->timed) what->timed = ph_duration_known(what->key, &time) && time.source == PH_EXACT;
+    return what->timed;
+}
+
+uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature)
+{
+    uint64_t token = UNOBSERVED;
+    if (me.depth++ > 0) return NESTED;
+    ph_host_call(ph_call_of(signature));
+    PH_TRACE(ph_trace_launch(signature));
+    ph_host_pause(); /* what the real library calls on its way is part of this call */
+    ph_heat_stop();
+    pthread_mutex_lock(&lock);
+    if (!started) start_locked();
+    me.settling = true;
+    me.stream = stream;
+    me.what = ph_measured_find(ph_signature_key(signature), signature);
+    if (observing && next_token - settled_at >= BATCH) settle_locked(wait_all_locked(), true);
+    bool wanted = observing && !known(me.what) && !me.copying && !ph_lead_capturing(stream);
+    if (wanted) {
+        ph_heat_forbid(true);
+        wait_own_locked(stream); /* what runs beside it would slow it */
+    }
+    me.wanted = wanted;
+    if (observing && !me.copying) {
+        token = next_token++;
+        struct ph_call_slot *fresh = slot(token);
+        if (fresh->token && fresh->ended) ph_samples_count_lost(1);
+        int i = 0;
+        while (i < busy_count && busy[i] != stream) i++;
+        if (i == busy_count && busy_count < STREAMS)
+            busy[busy_count++] = stream;
+        else if (i == busy_count)
+            busy_more = true;
+        *fresh = (struct ph_call_slot){
+            .token = token, .what = me.what, .wanted = wanted, .called_ns = ph_cupti_now()};
+        ph_cupti_push(token);
+    }
+    me.settling = false;
+    pthread_mutex_unlock(&lock);
+    return token;
+}
+
+/* The hub gets its sample; where there is none, because it did nothing that was seen, the hub will
+ * estimate. */
+static void learn_locked(uint64_t token, struct ph_measured *what)
+{
+    me.settling = true;
+    bool missing = settle_locked(wait_own_locked(me.stream), true);
+    if (what->first_ns) ph_heat_allow();
+    if (what->first_ns && !what->sent) ph_samples_send_first(what);
+    /* the next call of it may be seen */
+    else if (missing && ph_cupti_escalate())
+        what->again = true;
+    me.settling = false;
+    if (slot(token)->token == token) *slot(token) = (struct ph_call_slot){0};
+}
+
+static void end(uint64_t token, bool failed)
+{
+    struct ph_measured *what = me.what;
+    if (token == NESTED) {
+        me.depth--;
+        return;
+    }
+    ph_host_resume();
+    if (token == UNOBSERVED) {
+        pthread_mutex_lock(&lock);
+    } else {
+        uint64_t now = ph_cupti_now();
+        ph_cupti_pop();
+        pthread_mutex_lock(&lock);
+        if (slot(token)->token == token)
+            slot(token)->ended = true, slot(token)->failed = failed, slot(token)->returned_ns = now;
+        if (slot(token)->token == token && slot(token)->wanted && !failed)
+            learn_locked(token, what);
+    }
+    struct ph_pack signature = what->signature;
+    bool asked = what->timed || !observing;
+    what->timed |= !failed && !what->again;
+    what->again = false;
+    pthread_mutex_unlock(&lock);
+    if (me.wanted) ph_heat_forbid(false);
+    /* no lock: the hub may let us wait. What others see of the table, with what it has learned
+     * since, goes for us too */
+    if (!failed) {
+        struct ph_time time;
+        if (!asked || !ph_duration_known(what->key, &time))
+            time = ph_duration_ask(what->key, &signature);
+        if (time.source >= PH_SOURCES) time.source = PH_GUESS;
+        ph_run(ph_shadow_stream(me.stream), time);
+        ph_heat_saw(me.stream, time.duration_ns);
+        if (signature.data[1] != 3)
+            atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
+    }
+    me.depth--;
+    PH_TRACE_END();
+    ph_leave();
+}
+
+void ph_lead_end(uint64_t token) { end(token, false); }
+void ph_lead_cancel(uint64_t token) { end(token, true); }
+
+void ph_lead_copying(bool on)
+{
+    me.copying += on ? 1 : -1;
+    if (me.copying != on) return; /* the outermost alone */
+    pthread_mutex_lock(&lock);
+    if (!started) start_locked();
+    bool observed = observing;
+    pthread_mutex_unlock(&lock);
+    if (on) ph_heat_stop();
+    if (observed && on)
+        ph_cupti_push(COPYING_ID);
+    else if (observed)
+        ph_cupti_pop();
+}
+
+void ph_lead_stream_gone(void *real_stream)
+{
+    ph_heat_gone(real_stream);
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < busy_count; i++)
+        if (busy[i] == real_stream) {
+            if (observing) settle_locked(wait_own_locked(real_stream), true);
+            for (int j = 0; j < busy_count; j++)
+                if (busy[j] == real_stream) busy[j] = busy[--busy_count];
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,384 @@
+/* samples.c - from activity records to durations of signatures.
+ *
+ * Why it exists: a library call may launch several kernels, kernels of several streams overlap, and
+ * the first run of anything is slower than the rest. So, of a call: its duration is what its
+ * kernels and fills took plus the gaps between them, a gap counting at most LONGEST_GAP_NS (longer
+ * ones are the host's slowness in issuing the next, which a queue hides), less what its first
+ * kernel overlaps the work ahead of it in its stream. Of a sample: it is dropped when work on
+ * another stream ran beside more than a hundredth of it - the simulated NCCL's own copies are such
+ * work. Of a signature: its first sample is sent at once if somebody waits for it, as one MEASURED
+ * entry of one duration; later ones go in batches, and a first one that nobody waited for goes only
+ * when none followed. Rule: the caller (measure.c) holds its lock. */
+#include "leader/measure/measure.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CHAINS = 4096,
+    LONGEST_GAP_NS = 2000,
+    OVERLAP_PARTS = 100,
+    ENTRIES = 256,
+    IDLE_NS = 20000,
+    QUEUED_NS = 10000,
+    TO_COLLECTION_NS = 200000
+};
+
+static struct ph_measured *chain[CHAINS];
+static struct ph_distribution latency, gap;
+static uint64_t kept;
+static struct {
+    uint64_t signatures, sampled, overlapped, without_work, failed, lost, foreign_work, dropped,
+        implausible, sent, messages;
+} count;
+
+/* ---- signatures ---- */
+struct ph_measured *ph_measured_find(uint64_t key, const struct ph_pack *signature)
+{
+    struct ph_measured **link = &chain[key % CHAINS];
+    while (*link && (*link)->key != key) link = &(*link)->next;
+    if (*link) return *link;
+    struct ph_measured *fresh = calloc(1, sizeof *fresh);
+    if (!fresh)
+        ph_die("out of host memory for the signatures of %llu calls",
+               (unsigned long long)count.signatures);
+    fresh->key = key;
+    ph_pack_raw(&fresh->signature, signature->data, signature->length);
+    ph_pack_context(&fresh->context);
+    count.signatures++;
+    return *link = fresh;
+}
+
+/* ---- records to calls ---- */
+static int by_correlation(const void *left, const void *right)
+{
+    uint32_t a = ((const struct ph_external *)left)->correlation,
+             b = ((const struct ph_external *)right)->correlation;
+    return (a > b) - (a < b);
+}
+
+static int by_start(const void *left, const void *right)
+{
+    const struct ph_work *a = left, *b = right;
+    return a->start != b->start ? (a->start > b->start) - (a->start < b->start)
+                                : (a->end > b->end) - (a->end < b->end);
+}
+
+static int by_token(const void *left, const void *right)
+{
+    uint64_t a = (*(struct ph_call_slot *const *)left)->token,
+             b = (*(struct ph_call_slot *const *)right)->token;
+    return (a > b) - (a < b);
+}
+
+static uint64_t id_of(const struct ph_records *records, uint32_t correlation)
+{
+    struct ph_external wanted = {0, correlation};
+    const struct ph_external *found =
+        records->externals
+            ? bsearch(&wanted, records->external, records->externals, sizeof wanted, by_correlation)
+            : NULL;
+    return found ? found->id : 0;
+}
+
+static struct ph_call_slot *slot_of(struct ph_call_slot **sorted, size_t count_of, uint64_t token)
+{
+    struct ph_call_slot wanted = {.token = token}, *pointer = &wanted;
+    struct ph_call_slot **found = bsearch(&pointer, sorted, count_of, sizeof *sorted, by_token);
+    return found ? *found : NULL;
+}
+
+static void add_work(struct ph_call_slot *slot, const struct ph_work *work)
+{
+    if (slot->works++ == 0) {
+        slot->first_start = work->start;
+        slot->busy_ns = work->end - work->start;
+        slot->last_end = work->end;
+        slot->stream = work->stream;
+        return;
+    }
+    /* In the order of their starts: a start before the last end is an overlap inside the call, and
+     * counts once. */
+    uint64_t between = work->start > slot->last_end ? work->start - slot->last_end : 0;
+    uint64_t from = work->start > slot->last_end ? work->start : slot->last_end;
+    slot->busy_ns += (between < LONGEST_GAP_NS ? between : LONGEST_GAP_NS) +
+                     (work->end > from ? work->end - from : 0);
+    if (work->end > slot->last_end) slot->last_end = work->end;
+}
+
+static bool is_kernel(const struct ph_call_slot *slot)
+{
+    return slot->what->signature.data[1] == 0 && slot->works == 1;
+}
+
+/* Latency: of a launch on a stream that had long been idle, from the call to its first cycle. Gap:
+ * of a launch that was issued well before the one ahead of it ended. Neither of signatures that had
+ * to be waited for: the GPU was emptied around those. */
+static void learn_spacing(const struct ph_call_slot *slot, uint64_t idle_since, bool known)
+{
+    if (!is_kernel(slot) || slot->wanted || !known) return;
+    if (idle_since + IDLE_NS < slot->called_ns && slot->first_start > slot->called_ns &&
+        slot->first_start - slot->called_ns < TO_COLLECTION_NS)
+        ph_distribution_add(&latency, slot->first_start - slot->called_ns);
+    if (slot->returned_ns + QUEUED_NS < idle_since && slot->first_start >= idle_since &&
+        slot->first_start - idle_since < TO_COLLECTION_NS)
+        ph_distribution_add(&gap, slot->first_start - idle_since);
+}
+
+static void keep_sample(struct ph_call_slot *slot)
+{
+    struct ph_measured *what = slot->what;
+    uint64_t duration = slot->busy_ns ? slot->busy_ns : 1;
+    if (slot->overlap_ns * OVERLAP_PARTS > slot->last_end - slot->first_start && !slot->wanted) {
+        count.overlapped++;
+        return;
+    }
+    count.sampled++;
+    if (!what->first_ns) {
+        what->first_ns = duration;
+        return;
+    }
+    if (what->laters == what->room) {
+        what->room = what->room ? what->room * 2 : 8;
+        what->later = realloc(what->later, what->room * sizeof *what->later);
+        if (!what->later) ph_die("out of host memory for %u durations", what->room);
+    }
+    what->later[what->laters++] = duration;
+    kept++;
+}
+
+/* A kernel may be let in before the one ahead of it in its stream has ended (programmatic dependent
+ * launch), to wait for it inside: that waiting is no part of what it adds to the stream. */
+static void clip_start(struct ph_call_slot *slot, const struct ph_work *work,
+                       uint64_t stream_busy_until)
+{
+    uint64_t until = stream_busy_until < work->end ? stream_busy_until : work->end;
+    slot->clipped = true;
+    if (until > work->start) slot->busy_ns -= until - work->start;
+}
+
+/* How long work of other streams ran beside each call. Works are few at any moment, so looking
+ * forward from each is short. */
+static void find_overlaps(const struct ph_work *work, struct ph_call_slot **owner, size_t works)
+{
+    for (size_t i = 0; i < works; i++)
+        for (size_t j = i + 1; j < works && work[j].start < work[i].end; j++) {
+            if (work[j].stream == work[i].stream) continue;
+            uint64_t end = work[j].end < work[i].end ? work[j].end : work[i].end;
+            if (owner[i]) owner[i]->overlap_ns += end - work[j].start;
+            if (owner[j]) owner[j]->overlap_ns += end - work[j].start;
+        }
+}
+
+enum { STREAMS = 256 };
+struct stream_end {
+    uint32_t stream;
+    uint64_t end;
+    bool any;
+};
+
+/* several streams in one place only lose figures */
+static struct stream_end *end_of(struct stream_end *ends, uint32_t stream)
+{
+    struct stream_end *at = &ends[stream % STREAMS];
+    if (at->any && at->stream != stream) at->any = false;
+    at->stream = stream;
+    return at;
+}
+
+/* A call that somebody waits for has no work, but since it was made work has come that is nobody's:
+ * its external id is missing. */
+static bool unclaimed(const struct ph_records *records, struct ph_call_slot **sorted, size_t open)
+{
+    for (size_t i = 0; i < open; i++)
+        for (size_t j = 0; j < records->works && sorted[i]->wanted && sorted[i]->ended &&
+                           !sorted[i]->failed && !sorted[i]->works;
+             j++)
+            if (records->work[j].start >= sorted[i]->called_ns &&
+                !id_of(records, records->work[j].correlation))
+                return true;
+    return false;
+}
+
+bool ph_samples_settle(struct ph_records *records, struct ph_call_slot *slots, size_t slot_count,
+                       bool idle)
+{
+    size_t open = 0, works = 0, externals = 0;
+    struct ph_call_slot **sorted = malloc((slot_count + 1) * sizeof *sorted),
+                        **owner = malloc((records->works + 1) * sizeof *owner);
+    if (!sorted || !owner)
+        ph_die("out of host memory for the records of %zu calls", records->works);
+    for (size_t i = 0; i < slot_count; i++)
+        if (slots[i].token) sorted[open++] = &slots[i];
+    qsort(sorted, open, sizeof *sorted, by_token);
+    if (records->externals)
+        qsort(records->external, records->externals, sizeof *records->external, by_correlation);
+    if (records->works) qsort(records->work, records->works, sizeof *records->work, by_start);
+    for (size_t i = 0; i < records->works; i++) {
+        uint64_t id = id_of(records, records->work[i].correlation);
+        owner[i] = slot_of(sorted, open, id);
+        if (owner[i] && owner[i]->ended) add_work(owner[i], &records->work[i]);
+        if (!id) count.foreign_work++;
+    }
+    bool missing = unclaimed(records, sorted, open);
+    find_overlaps(records->work, owner, records->works);
+    struct stream_end ends[STREAMS] = {0};
+    for (size_t i = 0; i < records->works; i++) {
+        const struct ph_work *work = &records->work[i];
+        struct stream_end *end = end_of(ends, work->stream);
+        if (owner[i] && owner[i]->ended && work->start == owner[i]->first_start) {
+            learn_spacing(owner[i], end->end, end->any);
+            if (end->any && !owner[i]->clipped) clip_start(owner[i], work, end->end);
+        }
+        if (!end->any || work->end > end->end) end->end = work->end;
+        end->any = true;
+    }
+    for (size_t i = 0; i < open; i++) {
+        struct ph_call_slot *slot = sorted[i];
+        if (!slot->ended || (!slot->works && !idle && !slot->failed)) continue;
+        if (slot->works && !slot->failed)
+            keep_sample(slot);
+        else if (slot->failed)
+            count.failed++;
+        else if (count.without_work++ == 0 && !missing)
+            ph_warn("a call that was observed did no work on the GPU (signature of kind %u): no "
+                    "duration is recorded for such",
+                    slot->what->signature.data[1]);
+    }
+    /* What belongs to calls that other threads are in stays for the next time. */
+    for (size_t i = 0; i < records->works; i++)
+        if (owner[i] && !owner[i]->ended) records->work[works++] = records->work[i];
+    for (size_t i = 0; i < records->externals; i++) {
+        struct ph_call_slot *slot = slot_of(sorted, open, records->external[i].id);
+        if (slot && (!slot->ended || (!slot->works && !idle && !slot->failed)))
+            records->external[externals++] = records->external[i];
+    }
+    records->works = works;
+    records->externals = externals;
+    count.dropped += records->dropped;
+    count.implausible += records->implausible;
+    if (records->dropped)
+        ph_warn("CUPTI dropped activity records for lack of room: some launches give no durations");
+    if (records->implausible)
+        ph_warn("CUPTI gave activity records without times that can be: those launches give no "
+                "durations");
+    records->dropped = records->implausible = 0;
+    for (size_t i = 0; i < open; i++)
+        if (sorted[i]->ended && (sorted[i]->works || idle || sorted[i]->failed))
+            *sorted[i] = (struct ph_call_slot){0};
+    free(sorted), free(owner);
+    return missing;
+}
+
+/* ---- messages ---- */
+static void flush_message(struct ph_pack *entries, uint32_t *used)
+{
+    struct ph_pack body = {0};
+    if (*used) {
+        ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+        ph_pack_array(&body, *used);
+        ph_pack_raw(&body, entries->data, entries->length);
+        ph_send(PH_MEASURED, &body, 2);
+        count.messages++;
+    }
+    ph_pack_free(&body);
+    entries->length = 0;
+    *used = 0;
+}
+
+static void pack_entry(struct ph_pack *entries, const struct ph_measured *what, const uint64_t *ns,
+                       uint32_t samples)
+{
+    ph_pack_array(entries, 4);
+    ph_pack_raw(entries, what->signature.data + 1, what->signature.length - 1); /* kind, fields */
+    ph_pack_raw(entries, what->context.data, what->context.length);
+    ph_pack_array(entries, samples);
+    for (uint32_t i = 0; i < samples; i++) ph_pack_uint(entries, ns[i]);
+    count.sent += samples;
+}
+
+void ph_samples_send_first(struct ph_measured *what)
+{
+    struct ph_pack entries = {0};
+    uint32_t used = 1;
+    pack_entry(&entries, what, &what->first_ns, 1);
+    what->sent = true;
+    flush_message(&entries, &used);
+    ph_pack_free(&entries);
+}
+
+void ph_samples_send(bool all)
+{
+    struct ph_pack entries = {0};
+    uint32_t used = 0;
+    for (size_t i = 0; i < CHAINS; i++)
+        for (struct ph_measured *what = chain[i]; what; what = what->next) {
+            if (what->laters)
+                pack_entry(&entries, what, what->later, what->laters), used++;
+            else if (all && what->first_ns && !what->sent)
+                pack_entry(&entries, what, &what->first_ns, 1), used++;
+            else
+                continue;
+            what->laters = 0;
+            what->sent = true;
+            if (used == ENTRIES) flush_message(&entries, &used);
+        }
+    flush_message(&entries, &used);
+    ph_pack_free(&entries);
+    kept = 0;
+}
+
+uint64_t ph_samples_kept(void) { return kept; }
+
+static void pack_distribution(struct ph_pack *map, const char *name,
+                              const struct ph_distribution *distribution)
+{
+    uint64_t mean, median;
+    ph_distribution_read(distribution, &mean, &median);
+    ph_pack_str(map, name);
+    ph_pack_array(map, 3);
+    ph_pack_uint(map, distribution->count);
+    ph_pack_uint(map, mean);
+    ph_pack_uint(map, median);
+}
+
+void ph_samples_pack_host(struct ph_pack *map)
+{
+    pack_distribution(map, "latency", &latency);
+    pack_distribution(map, "gap", &gap);
+}
+
+void ph_samples_count_lost(uint64_t calls)
+{
+    if (!calls) return;
+    count.lost += calls;
+    ph_warn("records of observed launches never came: some launches give no durations");
+}
+
+void ph_samples_debug(void)
+{
+    uint64_t latency_mean, latency_median, gap_mean, gap_median;
+    ph_distribution_read(&latency, &latency_mean, &latency_median);
+    ph_distribution_read(&gap, &gap_mean, &gap_median);
+#define N(field) (unsigned long long)count.field
+    fprintf(stderr,
+            "phantora-ns: leading: %llu signatures, %llu samples, %llu sent in %llu messages; "
+            "dropped: %llu overlapped, %llu without work, %llu failed, "
+            "%llu lost; work of nobody's: %llu; records dropped %llu, implausible %llu; latency "
+            "%llu x %llu ns, gap %llu x %llu ns\n",
+            N(signatures), N(sampled), N(sent), N(messages), N(overlapped), N(without_work),
+            N(failed), N(lost), N(foreign_work), N(dropped), N(implausible),
+            (unsigned long long)latency.count, (unsigned long long)latency_median,
+            (unsigned long long)gap.count, (unsigned long long)gap_median);
+#undef N
+}
+
+void ph_samples_reset(void)
+{
+    /* the parent's store: its memory is shared until written, and never read again */
+    memset(chain, 0, sizeof chain);
+    memset(&latency, 0, sizeof latency);
+    memset(&gap, 0, sizeof gap);
+    memset(&count, 0, sizeof count);
+    kept = 0;
+}

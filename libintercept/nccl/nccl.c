@@ -1,0 +1,476 @@
+/* nccl.c - NCCL: communicators met through the hub, collectives as OPS messages, groups, and values
+ * of small buffers.
+ *
+ * Why it exists: communication is what the simulation is about, so no NCCL runs here. A call
+ * becomes an operation; the operations of a group on one communicator and one stream are one
+ * launch, as in NCCL. */
+#define PH_CLASS PH_SIMULATED
+#include "nccl/nccl.h"
+#include "cudagraph/graph.h"
+#include "time/timeline.h"
+#include "trace/trace_log.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum {
+    OK = 0,
+    UNHANDLED_CUDA_ERROR = 1,
+    INTERNAL_ERROR = 3,
+    INVALID_ARGUMENT = 4,
+    INVALID_USAGE = 5
+};
+enum { AVERAGE = 4, BUILT_IN_OPS = 5, CUSTOM_OPS = 64, COMM_MAGIC = 0x5048434d, NONE = -1 };
+
+struct unique_id {
+    char bytes[128];
+};
+static _Thread_local int group_depth;
+static _Thread_local struct ph_operation *queued, **queue_end;
+/* in words, of this process: what ncclGetLastError tells, and PyTorch prints */
+static const char *_Atomic last_error = "";
+static struct {
+    bool used;
+    double factor;
+} custom[CUSTOM_OPS]; /* ncclRedOpCreatePreMulSum */
+static pthread_mutex_t custom_lock = PTHREAD_MUTEX_INITIALIZER;
+#define type_bytes ph_nccl_type_bytes
+const size_t ph_nccl_type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+static struct ph_comm *valid(void *comm)
+{
+    return comm && ((struct ph_comm *)comm)->magic == COMM_MAGIC ? comm : NULL;
+}
+
+/* ---- values ---- */
+bool ph_nccl_carries(const struct ph_operation *op)
+{
+    size_t most = op->send_bytes > op->recv_bytes ? op->send_bytes : op->recv_bytes;
+    if (op->dtype == UINT8) return op->bytes <= PH_OBJECT_BYTES && most <= PH_OBJECTS_BYTES;
+    if (op->dtype == INT32 || op->dtype == UINT32 || op->dtype == INT64 || op->dtype == UINT64)
+        return most <= PH_INDEX_BYTES;
+    return most <= PH_SMALL_BYTES;
+}
+
+static float from_bf16(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+}
+static uint16_t to_bf16(float value)
+{
+    uint32_t wide;
+    memcpy(&wide, &value, 4);
+    return (uint16_t)((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
+}
+
+/* NCCL multiplies each rank's input before a "pre-multiplied sum". */
+static void scale(void *data, size_t bytes, int dtype, double factor)
+{
+    for (size_t i = 0; i < bytes / type_bytes[dtype]; i++) switch (dtype) {
+        case FP16:
+            ((_Float16 *)data)[i] = (_Float16)((float)((_Float16 *)data)[i] * (float)factor);
+            break;
+        case FP32: ((float *)data)[i] *= (float)factor; break;
+        case FP64: ((double *)data)[i] *= factor; break;
+        case BF16:
+            ((uint16_t *)data)[i] = to_bf16(from_bf16(((uint16_t *)data)[i]) * (float)factor);
+            break;
+        default: break;
+        }
+}
+
+bool ph_nccl_premultiplies(const struct ph_operation *op) { return op->redop >= BUILT_IN_OPS; }
+
+void ph_nccl_premultiply(const struct ph_operation *op, void *data)
+{
+    scale(data, op->send_bytes, op->dtype, op->factor);
+}
+
+/* ---- launching ---- */
+static void release(void *operations)
+{
+    for (struct ph_operation *op = operations, *next; op; op = next) {
+        next = op->next;
+        free(op);
+    }
+}
+
+/* `ours`: operations of one communicator on one stream. Called anew at each launch of a graph that
+ * they were captured into. */
+static void issue(void *operations, struct ph_stream *stream)
+{
+    struct ph_operation *ours = operations;
+    struct ph_comm *comm = ours->comm;
+    uint32_t count = 0, index = 0;
+    struct ph_pack ops = {0};
+    ph_host_pause();
+    for (struct ph_operation *op = ours; op; op = op->next, count++) {
+        ph_pack_array(&ops, 7);
+        ph_pack_int(&ops, op->kind);
+        ph_pack_uint(&ops, op->bytes);
+        ph_pack_int(&ops, op->dtype);
+        ph_pack_int(&ops, op->redop >= BUILT_IN_OPS ? 0 : op->redop);
+        ph_pack_int(&ops, op->peer);
+        ph_nccl_payload(&ops, op);
+        ph_pack_uint(&ops, (uint64_t)(op->recv_bytes && ph_nccl_carries(op)) |
+                               (uint64_t)ph_nccl_unknown(op) << 1);
+    }
+    ph_host_resume();
+    uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
+    struct ph_trace_comm told = {(uint32_t)ours->kind,
+                                 (uint32_t)ours->dtype,
+                                 (uint32_t)comm->rank,
+                                 (uint32_t)comm->size,
+                                 count,
+                                 ours->send_bytes,
+                                 ours->recv_bytes,
+                                 (uint64_t)comm->number};
+    PH_TRACE(ph_trace_communicated(stream, node, &told));
+    ph_pack_free(&ops);
+    for (struct ph_operation *op = ours; op; op = op->next, index++)
+        ph_nccl_result(op, node, index);
+}
+
+static int launch(struct ph_operation *first)
+{
+    while (first) { /* all queued operations of the first one's communicator and stream go as one */
+        struct ph_operation *ours = NULL, **ours_end = &ours, *rest = NULL, **rest_end = &rest;
+        struct ph_comm *comm = first->comm;
+        void *handle = first->stream;
+        struct ph_stream *stream = ph_stream_resolve(handle);
+        if (!stream) return INVALID_ARGUMENT;
+        const char *refused = ph_nccl_refused(first);
+        if (refused) {
+            last_error = refused;
+            release(first);
+            return INVALID_USAGE;
+        }
+        int captured = PH_CAPTURING(stream);
+        if (captured > 0) return release(first), UNHANDLED_CUDA_ERROR;
+        for (struct ph_operation *op = first, *next; op; op = next) {
+            next = op->next;
+            op->next = NULL;
+            struct ph_operation ***end =
+                op->comm == comm && op->stream == handle ? &ours_end : &rest_end;
+            **end = op;
+            *end = &op->next;
+        }
+        if (captured) {
+            ph_host_call(PH_CALL_COMM);
+            ph_capture_node(stream, PH_NODE_KERNEL, NULL, NULL,
+                            (struct ph_action){issue, release, ours});
+            PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
+            ph_leave();
+        } else {
+            issue(ours, stream);
+            release(ours);
+        }
+        first = rest;
+    }
+    return OK;
+}
+
+/* One rank has nothing to send: NCCL copies its buffer to the other one, and in place it does
+ * nothing at all, unless the operation multiplies (an average of floating point does, by 1).
+ * enqueue.cc and onerank.cu of NCCL 2.28. */
+static bool nothing_to_do(const struct ph_operation *op)
+{
+    return op->comm->size == 1 && op->kind < SEND && op->send == op->recv && op->redop < AVERAGE;
+}
+
+static int submit(struct ph_operation op)
+{
+    if (!valid(op.comm) || op.dtype < 0 || op.dtype >= TYPES) return INVALID_ARGUMENT;
+    if (op.peer >= op.comm->size) return INVALID_ARGUMENT;
+    if (op.redop >= BUILT_IN_OPS &&
+        (op.redop - BUILT_IN_OPS >= CUSTOM_OPS || !custom[op.redop - BUILT_IN_OPS].used))
+        return INVALID_ARGUMENT;
+    if (nothing_to_do(&op)) {
+        ph_host_call(PH_CALL_COMM);
+        return OK;
+    }
+    struct ph_operation *copy = malloc(sizeof *copy);
+    if (!copy) return INTERNAL_ERROR;
+    *copy = op;
+    copy->next = NULL;
+    if (op.redop >= BUILT_IN_OPS) copy->factor = custom[op.redop - BUILT_IN_OPS].factor;
+    if (group_depth == 0) return launch(copy);
+    PH_TRACE(ph_trace_queued());
+    if (!queued) queue_end = &queued;
+    *queue_end = copy;
+    queue_end = &copy->next;
+    return OK;
+}
+
+PH_API(int, ncclGroupStart, (void)) { return group_depth++, OK; }
+PH_API(int, ncclGroupEnd, (void))
+{
+    if (group_depth == 0) return INVALID_USAGE;
+    if (--group_depth) return OK;
+    struct ph_operation *all = queued;
+    queued = NULL;
+    return launch(all);
+}
+
+PH_API(int, ncclAllReduce,
+       (const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream))
+{
+    if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type];
+    return submit((struct ph_operation){ALL_REDUCE, type, op, NONE, send, recv, n, n, n, comm,
+                                        stream, NULL, 0});
+}
+PH_API(int, ncclAllGather,
+       (const void *send, void *recv, size_t count, int type, void *comm, void *stream))
+{
+    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type];
+    return submit((struct ph_operation){ALL_GATHER, type, NONE, NONE, send, recv, n, n,
+                                        n * (size_t)valid(comm)->size, comm, stream, NULL, 0});
+}
+PH_API(int, ncclReduceScatter,
+       (const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream))
+{
+    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type];
+    return submit((struct ph_operation){REDUCE_SCATTER, type, op, NONE, send, recv, n,
+                                        n * (size_t)valid(comm)->size, n, comm, stream, NULL, 0});
+}
+PH_API(int, ncclBroadcast,
+       (const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream))
+{
+    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type];
+    return submit((struct ph_operation){BROADCAST, type, NONE, root,
+                                        valid(comm)->rank == root ? send : NULL, recv, n, n, n,
+                                        comm, stream, NULL, 0});
+}
+PH_API(int, ncclBcast, (void *buffer, size_t count, int type, int root, void *comm, void *stream))
+{
+    return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
+}
+PH_API(int, ncclReduce,
+       (const void *send, void *recv, size_t count, int type, int op, int root, void *comm,
+        void *stream))
+{
+    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type];
+    return submit((struct ph_operation){REDUCE, type, op, root, send, recv, n, n,
+                                        valid(comm)->rank == root ? n : 0, comm, stream, NULL, 0});
+}
+PH_API(int, ncclAlltoAll,
+       (const void *send, void *recv, size_t count, int type, void *comm, void *stream))
+{
+    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type], all = n * (size_t)valid(comm)->size;
+    return submit((struct ph_operation){ALL_TO_ALL, type, NONE, NONE, send, recv, n, all, all, comm,
+                                        stream, NULL, 0});
+}
+PH_API(int, ncclGather,
+       (const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream))
+{
+    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type];
+    return submit((struct ph_operation){
+        GATHER, type, NONE, root, send, recv, n, n,
+        valid(comm)->rank == root ? n * (size_t)valid(comm)->size : 0, comm, stream, NULL, 0});
+}
+PH_API(int, ncclScatter,
+       (const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream))
+{
+    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type];
+    bool is_root = valid(comm)->rank == root;
+    return submit((struct ph_operation){SCATTER, type, NONE, root, is_root ? send : NULL, recv, n,
+                                        is_root ? n * (size_t)valid(comm)->size : n, n, comm,
+                                        stream, NULL, 0});
+}
+PH_API(int, ncclSend,
+       (const void *send, size_t count, int type, int peer, void *comm, void *stream))
+{
+    if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type];
+    return submit(
+        (struct ph_operation){SEND, type, NONE, peer, send, NULL, n, n, 0, comm, stream, NULL, 0});
+}
+PH_API(int, ncclRecv, (void *recv, size_t count, int type, int peer, void *comm, void *stream))
+{
+    if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
+    size_t n = count * type_bytes[type];
+    return submit(
+        (struct ph_operation){RECV, type, NONE, peer, NULL, recv, n, 0, n, comm, stream, NULL, 0});
+}
+
+PH_API(int, ncclRedOpCreatePreMulSum, (int *op, void *scalar, int type, int residence, void *comm))
+{
+    double factor;
+    _Alignas(8) unsigned char value[8];
+    if (!valid(comm) || type < 0 || type >= TYPES) return INVALID_ARGUMENT;
+    if (!ph_nccl_scalar(value, scalar, type_bytes[type], residence == 0)) return INTERNAL_ERROR;
+    switch (type) {
+    case FP16: factor = (double)(float)*(_Float16 *)value; break;
+    case FP32: factor = (double)*(float *)value; break;
+    case FP64: factor = *(double *)value; break;
+    case BF16: factor = (double)from_bf16(*(uint16_t *)value); break;
+    default: return INVALID_ARGUMENT;
+    }
+    int found = NONE;
+    pthread_mutex_lock(&custom_lock);
+    for (int i = 0; i < CUSTOM_OPS && found == NONE; i++)
+        if (!custom[i].used) {
+            custom[i].used = true;
+            custom[i].factor = factor;
+            found = i;
+        }
+    pthread_mutex_unlock(&custom_lock);
+    if (found == NONE) return INTERNAL_ERROR;
+    *op = BUILT_IN_OPS + found;
+    return OK;
+}
+PH_API(int, ncclRedOpDestroy, (int op, void *comm))
+{
+    (void)comm;
+    if (op < BUILT_IN_OPS || op - BUILT_IN_OPS >= CUSTOM_OPS) return INVALID_ARGUMENT;
+    custom[op - BUILT_IN_OPS].used = false;
+    return OK;
+}
+
+/* ---- communicators ---- */
+static struct ph_comm *comm_make(int64_t number, int rank, int size)
+{
+    struct ph_comm *comm = malloc(sizeof *comm);
+    if (!comm) ph_die("out of host memory");
+    *comm = (struct ph_comm){COMM_MAGIC, number, rank, size, ph_device_current()};
+    return comm;
+}
+
+PH_API(int, ncclGetVersion, (int *version)) { return *version = 22809, OK; }
+PH_API(int, ncclGetUniqueId, (struct unique_id * id))
+{
+    return getrandom(id, sizeof *id, 0) == sizeof *id ? OK : INTERNAL_ERROR;
+}
+
+PH_API(int, ncclCommInitRankConfig,
+       (void **comm, int size, struct unique_id id, int rank, void *config))
+{
+    struct ph_pack rest = {0};
+    int64_t number;
+    (void)config; /* a non-blocking initialisation has simply ended when it returns */
+    if (size < 1 || rank < 0 || rank >= size) return INVALID_ARGUMENT;
+    ph_pack_bin(&rest, &id, sizeof id);
+    ph_pack_int(&rest, size);
+    ph_pack_int(&rest, rank);
+    ph_pack_int(&rest, ph_device_physical(ph_device_current()));
+    ph_rendezvous(PH_COMM_INIT, &rest, 4, &number, 1);
+    ph_device_communicator(ph_device_current());
+    ph_pack_free(&rest);
+    *comm = comm_make(number, rank, size);
+    return OK;
+}
+PH_API(int, ncclCommInitRank, (void **comm, int size, struct unique_id id, int rank))
+{
+    return ncclCommInitRankConfig(comm, size, id, rank, NULL);
+}
+PH_API(int, ncclCommInitRankScalable,
+       (void **comm, int size, int rank, int ids, struct unique_id *id, void *config))
+{
+    return ids < 1 ? INVALID_ARGUMENT : ncclCommInitRankConfig(comm, size, *id, rank, config);
+}
+
+PH_API(int, ncclCommSplit, (void *handle, int color, int key, void **fresh, void *config))
+{
+    struct ph_comm *comm = valid(handle);
+    struct ph_pack rest = {0};
+    int64_t answer[3];
+    (void)config;
+    if (!comm) return INVALID_ARGUMENT;
+    ph_pack_int(&rest, comm->number);
+    ph_pack_int(&rest, color);
+    ph_pack_int(&rest, key);
+    ph_rendezvous(PH_COMM_SPLIT, &rest, 3, answer, 3);
+    ph_pack_free(&rest);
+    *fresh = answer[0] < 0 ? NULL : comm_make(answer[0], (int)answer[1], (int)answer[2]);
+    return OK;
+}
+
+static int release_comm(void *handle)
+{
+    struct ph_comm *comm = valid(handle);
+    struct ph_pack body = {0};
+    /* as in NCCL: what was never made or is gone already needs no release */
+    if (!handle) return OK;
+    if (!comm) return INVALID_ARGUMENT;
+    ph_pack_uint(&body, ph_now());
+    ph_pack_int(&body, comm->number);
+    ph_send(PH_COMM_FREE, &body, 2);
+    ph_pack_free(&body);
+    comm->magic = 0;
+    free(comm);
+    return OK;
+}
+PH_API(int, ncclCommFinalize, (void *comm)) { return !comm || valid(comm) ? OK : INVALID_ARGUMENT; }
+PH_API(int, ncclCommDestroy, (void *comm)) { return release_comm(comm); }
+PH_API(int, ncclCommAbort, (void *comm)) { return release_comm(comm); }
+PH_API(int, ncclCommGetAsyncError, (void *comm, int *error))
+{
+    return *error = OK, valid(comm) ? OK : INVALID_ARGUMENT;
+}
+PH_API(int, ncclCommCount, (void *comm, int *count))
+{
+    return valid(comm) ? (*count = valid(comm)->size, OK) : INVALID_ARGUMENT;
+}
+PH_API(int, ncclCommUserRank, (void *comm, int *rank))
+{
+    return valid(comm) ? (*rank = valid(comm)->rank, OK) : INVALID_ARGUMENT;
+}
+PH_API(int, ncclCommCuDevice, (void *comm, int *device))
+{
+    return valid(comm) ? (*device = valid(comm)->device, OK) : INVALID_ARGUMENT;
+}
+
+#undef PH_CLASS
+#define PH_CLASS PH_HINT
+/* Registration only makes real transfers zero-copy; nothing is transferred here. */
+PH_API(int, ncclCommRegister, (void *comm, void *buffer, size_t bytes, void **handle))
+{
+    (void)bytes;
+    *handle = buffer;
+    return valid(comm) ? OK : INVALID_ARGUMENT;
+}
+PH_API(int, ncclCommDeregister, (void *comm, void *handle))
+{
+    (void)handle;
+    return valid(comm) ? OK : INVALID_ARGUMENT;
+}
+#undef PH_CLASS
+#define PH_CLASS PH_SIMULATED
+PH_API(int, ncclMemAlloc, (void **pointer, size_t bytes))
+{
+    ph_host_call(PH_CALL_MALLOC);
+    return (*pointer = ph_nccl_alloc(bytes)) ? OK : 1; /* ncclUnhandledCudaError */
+}
+PH_API(int, ncclMemFree, (void *pointer))
+{
+    return !pointer || ph_nccl_free(pointer) ? OK : INVALID_ARGUMENT;
+}
+
+PH_API(const char *, ncclGetErrorString, (int error))
+{
+    static const char *const text[] = {"no error",
+                                       "unhandled cuda error",
+                                       "unhandled system error",
+                                       "internal error",
+                                       "invalid argument",
+                                       "invalid usage",
+                                       "remote process exited or there was a network error",
+                                       "NCCL operation in progress"};
+    return error >= 0 && error < 8 ? text[error] : "unknown result code";
+}
+PH_API(const char *, ncclGetLastError, (void *comm))
+{
+    (void)comm;
+    return last_error;
+}

@@ -1,0 +1,335 @@
+/* graph_api.c - stream capture and graphs, of the runtime and of the driver: one numbering and one
+ * set of handles.
+ *
+ * Why it exists: a translation of the ABI onto capture.c and graph.c. Graphs come from captures
+ * alone: functions that build or change them node by node are refused (unsupported_*.gen.c), and so
+ * is what a capture cannot hold here (memory nodes, other graphs). */
+#define PH_CLASS PH_SIMULATED
+#include "work/cudart.h"
+#include "cudagraph/graph.h"
+#include "time/timeline.h"
+#include "trace/trace_log.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { GRAPH_MAGIC = 0x50484752, EXEC_MAGIC = 0x50484758 };
+
+struct graph { /* cudaGraph_t */
+    uint32_t magic;
+    struct ph_graph *graph;
+};
+struct exec { /* cudaGraphExec_t */
+    uint32_t magic;
+    struct ph_exec *exec;
+    unsigned long long flags;
+};
+
+static struct ph_graph *graph_of(const struct graph *handle)
+{
+    return handle && handle->magic == GRAPH_MAGIC ? handle->graph : NULL;
+}
+static struct ph_exec *exec_of(const struct exec *handle)
+{
+    return handle && handle->magic == EXEC_MAGIC ? handle->exec : NULL;
+}
+
+static struct graph *make(struct ph_graph *graph)
+{
+    struct graph *handle = malloc(sizeof *handle);
+    if (!handle) ph_die("out of host memory");
+    *handle = (struct graph){GRAPH_MAGIC, graph};
+    return handle;
+}
+
+/* A record or a wait that became part of a capture, or was refused. */
+int ph_capture_called(enum ph_call call, const char *name, int answer)
+{
+    if (answer > 0) return ph_set_error(answer);
+    ph_host_call(call);
+    PH_TRACE(ph_trace_call(name));
+    ph_leave();
+    return CUDA_OK;
+}
+
+/* ---- capture ---- */
+PH_API(int, cudaStreamBeginCapture, (void *handle, int mode))
+{
+    struct ph_stream *stream = ph_stream_resolve(handle);
+    return ph_set_error(stream ? ph_capture_begin(stream, mode) : CUDA_INVALID_HANDLE);
+}
+PH_API(int, cudaStreamEndCapture, (void *handle, struct graph **graph))
+{
+    struct ph_stream *stream = ph_stream_resolve(handle);
+    struct ph_graph *built = NULL;
+    int error = !stream  ? CUDA_INVALID_HANDLE
+                : !graph ? CUDA_INVALID_VALUE
+                         : ph_capture_end(stream, &built);
+    if (graph) *graph = built ? make(built) : NULL;
+    return ph_set_error(error);
+}
+
+PH_API(int, cudaStreamGetCaptureInfo,
+       (void *handle, int *status, unsigned long long *id, struct graph **graph,
+        struct ph_node ***dependencies, const void **edges, size_t *count))
+{
+    struct ph_stream *stream = ph_stream_resolve(handle);
+    /* what the job may look at until the capture ends */
+    static _Thread_local struct graph building;
+    struct ph_graph *built = NULL;
+    const struct ph_nodes *tails = NULL;
+    uint64_t number = 0;
+    if (!stream) return ph_set_error(CUDA_INVALID_HANDLE);
+    int refused = PH_CAPTURING(stream);
+    if (refused == PH_CAPTURE_IMPLICIT) return ph_set_error(refused);
+    *status = refused ? ph_capture_status(stream, &number, &built, &tails) : 0;
+    if (*status != 1) return CUDA_OK;
+    building = (struct graph){GRAPH_MAGIC, built};
+    if (id) *id = number;
+    if (graph) *graph = &building;
+    if (dependencies) *dependencies = tails->node;
+    if (edges) *edges = NULL;
+    if (count) *count = tails->count;
+    return CUDA_OK;
+}
+PH_API(int, cudaStreamIsCapturing, (void *stream, int *status))
+{
+    return cudaStreamGetCaptureInfo(stream, status, NULL, NULL, NULL, NULL, NULL);
+}
+
+PH_API(int, cudaThreadExchangeStreamCaptureMode, (int *mode))
+{
+    if (!mode || *mode < PH_CAPTURE_GLOBAL || *mode > PH_CAPTURE_RELAXED)
+        return ph_set_error(CUDA_INVALID_VALUE);
+    *mode = ph_capture_exchange_mode(*mode);
+    return CUDA_OK;
+}
+
+/* ---- graphs ---- */
+PH_API(int, cudaGraphCreate, (struct graph * *graph, unsigned flags))
+{
+    if (!graph || flags) return ph_set_error(CUDA_INVALID_VALUE);
+    *graph = make(ph_graph_new());
+    return CUDA_OK;
+}
+PH_API(int, cudaGraphClone, (struct graph * *clone, struct graph *graph))
+{
+    if (!clone || !graph_of(graph)) return ph_set_error(CUDA_INVALID_VALUE);
+    ph_graph_keep(graph_of(graph)); /* it does not change any more */
+    *clone = make(graph_of(graph));
+    return CUDA_OK;
+}
+PH_API(int, cudaGraphDestroy, (struct graph * graph))
+{
+    if (!graph_of(graph)) return ph_set_error(CUDA_INVALID_VALUE);
+    ph_graph_drop(graph->graph);
+    graph->magic = 0;
+    free(graph);
+    return CUDA_OK;
+}
+
+/* As in CUDA: with no room only the number is told; room beyond what there is becomes NULL. */
+static int list_nodes(struct ph_node *const *nodes, size_t there, struct ph_node **into,
+                      size_t *count)
+{
+    if (!count) return ph_set_error(CUDA_INVALID_VALUE);
+    for (size_t i = 0; into && i < *count; i++) into[i] = i < there ? nodes[i] : NULL;
+    if (!into || *count > there) *count = there;
+    return CUDA_OK;
+}
+
+PH_API(int, cudaGraphGetNodes, (struct graph * graph, struct ph_node **nodes, size_t *count))
+{
+    struct ph_graph *of = graph_of(graph);
+    return of ? list_nodes(of->nodes.node, of->nodes.count, nodes, count)
+              : ph_set_error(CUDA_INVALID_VALUE);
+}
+PH_API(int, cudaGraphGetRootNodes, (struct graph * graph, struct ph_node **nodes, size_t *count))
+{
+    struct ph_graph *of = graph_of(graph);
+    struct ph_nodes roots = {0};
+    if (!of) return ph_set_error(CUDA_INVALID_VALUE);
+    for (uint32_t i = 0; i < of->nodes.count; i++)
+        if (!of->nodes.node[i]->before.count) ph_nodes_push(&roots, of->nodes.node[i]);
+    int error = list_nodes(roots.node, roots.count, nodes, count);
+    ph_nodes_clear(&roots);
+    return error;
+}
+PH_API(int, cudaGraphGetEdges,
+       (struct graph * graph, struct ph_node **from, struct ph_node **to, void *edges,
+        size_t *count))
+{
+    struct ph_graph *of = graph_of(graph);
+    struct ph_nodes first = {0}, second = {0};
+    if (!of || !count || !from != !to) return ph_set_error(CUDA_INVALID_VALUE);
+    (void)edges; /* edge data is for programmatic launches, which captures here do not record */
+    for (uint32_t i = 0; i < of->nodes.count; i++)
+        for (uint32_t j = 0; j < of->nodes.node[i]->before.count; j++) {
+            ph_nodes_push(&first, of->nodes.node[i]->before.node[j]);
+            ph_nodes_push(&second, of->nodes.node[i]);
+        }
+    size_t room = *count;
+    int error = list_nodes(first.node, first.count, from, count);
+    if (to) list_nodes(second.node, second.count, to, &room);
+    ph_nodes_clear(&first);
+    ph_nodes_clear(&second);
+    return error;
+}
+PH_API(int, cudaGraphNodeGetType, (struct ph_node * node, int *type))
+{
+    if (!node || !type) return ph_set_error(CUDA_INVALID_VALUE);
+    *type = (int)node->type;
+    return CUDA_OK;
+}
+PH_API(int, cudaGraphNodeGetDependencies,
+       (struct ph_node * node, struct ph_node **nodes, void *edges, size_t *count))
+{
+    (void)edges;
+    return node ? list_nodes(node->before.node, node->before.count, nodes, count)
+                : ph_set_error(CUDA_INVALID_VALUE);
+}
+
+PH_API(int, cudaGraphDebugDotPrint, (struct graph * graph, const char *path, unsigned flags))
+{
+    static const char *const names[] = {"KERNEL", "MEMCPY", "MEMSET",     "HOST",
+                                        "GRAPH",  "EMPTY",  "EVENT_WAIT", "EVENT_RECORD"};
+    struct ph_graph *of = graph_of(graph);
+    FILE *file = of && path ? fopen(path, "w") : NULL;
+    (void)flags; /* which details to show: there are none */
+    if (!file) return ph_set_error(CUDA_INVALID_VALUE);
+    fprintf(file, "digraph dot {\n");
+    for (uint32_t i = 0; i < of->nodes.count; i++) {
+        const struct ph_node *node = of->nodes.node[i];
+        fprintf(file, "node_%u [label=\"%u %s\"];\n", i, i, names[node->type]);
+        for (uint32_t j = 0; j < node->before.count; j++)
+            fprintf(file, "node_%u -> node_%u;\n", node->before.node[j]->index, i);
+    }
+    fprintf(file, "}\n");
+    return ph_set_error(fclose(file) == 0 ? CUDA_OK : CUDA_INVALID_VALUE);
+}
+
+/* ---- executable graphs ---- */
+PH_API(int, cudaGraphInstantiateWithFlags,
+       (struct exec * *exec, struct graph *graph, unsigned long long flags))
+{
+    enum { AUTO_FREE = 1, UPLOAD = 2, DEVICE_LAUNCH = 4, NODE_PRIORITY = 8 };
+    if (!exec || !graph_of(graph) || flags & ~15ull) return ph_set_error(CUDA_INVALID_VALUE);
+    if (flags & DEVICE_LAUNCH) {
+        ph_unsupported("cudaGraphInstantiate (for launches by the device)");
+        return ph_set_error(CUDA_NOT_SUPPORTED);
+    }
+    /* it takes memory for the graph on the device: of the order of an allocation */
+    ph_host_call(PH_CALL_MALLOC);
+    struct exec *handle = malloc(sizeof *handle);
+    if (!handle) ph_die("out of host memory");
+    *handle = (struct exec){EXEC_MAGIC, ph_exec_new(graph_of(graph)), flags};
+    *exec = handle;
+    return CUDA_OK;
+}
+PH_API(int, cudaGraphInstantiate,
+       (struct exec * *exec, struct graph *graph, unsigned long long flags))
+{
+    return cudaGraphInstantiateWithFlags(exec, graph, flags);
+}
+PH_API(int, cudaGraphExecGetFlags, (struct exec * exec, unsigned long long *flags))
+{
+    if (!exec_of(exec) || !flags) return ph_set_error(CUDA_INVALID_VALUE);
+    *flags = exec->flags;
+    return CUDA_OK;
+}
+PH_API(int, cudaGraphExecDestroy, (struct exec * exec))
+{
+    if (!exec_of(exec)) return ph_set_error(CUDA_INVALID_VALUE);
+    ph_exec_free(exec->exec);
+    exec->magic = 0;
+    free(exec);
+    return CUDA_OK;
+}
+
+static int launch(struct exec *exec, void *handle, bool runs)
+{
+    struct ph_stream *stream = ph_stream_resolve(handle);
+    if (!exec_of(exec)) return ph_set_error(CUDA_INVALID_VALUE);
+    if (!stream) return ph_set_error(CUDA_INVALID_HANDLE);
+    int captured = PH_CAPTURING(stream);
+    if (captured > 0) return ph_set_error(captured);
+    if (captured) {
+        ph_unsupported("cudaGraphLaunch (in a stream capture)");
+        ph_capture_forbids_stream(stream);
+        return ph_set_error(CUDA_NOT_SUPPORTED);
+    }
+    if (runs)
+        ph_exec_launch(exec->exec, stream);
+    else
+        ph_host_call(PH_CALL_LAUNCH);
+    return CUDA_OK;
+}
+PH_API(int, cudaGraphLaunch, (struct exec * exec, void *stream))
+{
+    return launch(exec, stream, true);
+}
+PH_API(int, cudaGraphUpload, (struct exec * exec, void *stream))
+{
+    return launch(exec, stream, false);
+}
+
+/* ---- for the values library ---- */
+PH_API(int, phantora_captures, (void))
+{
+    return atomic_load_explicit(&ph_captures, memory_order_relaxed);
+}
+PH_API(int, phantora_capture_check, (void *handle))
+{
+    struct ph_stream *stream = ph_stream_resolve(handle);
+    return stream && stream->capture;
+}
+PH_API(void, phantora_capture_append,
+       (void *handle, void (*run)(void *, struct ph_stream *), void (*release)(void *), void *data))
+{
+    struct ph_stream *stream = ph_stream_resolve(handle);
+    if (stream && stream->capture)
+        ph_capture_values(stream, (struct ph_action){run, release, data});
+    else
+        release(data);
+}
+
+/* ---- the driver's names ---- */
+#define DRIVER(name, runtime, parameters, arguments) \
+    PH_EXPORT int name parameters;                   \
+    PH_EXPORT int name parameters { return runtime arguments; }
+DRIVER(cuStreamBeginCapture_v2, cudaStreamBeginCapture, (void *stream, int mode), (stream, mode))
+DRIVER(cuStreamEndCapture, cudaStreamEndCapture, (void *stream, struct graph **graph),
+       (stream, graph))
+DRIVER(cuStreamIsCapturing, cudaStreamIsCapturing, (void *stream, int *status), (stream, status))
+DRIVER(cuStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo,
+       (void *stream, int *status, unsigned long long *id, struct graph **graph,
+        struct ph_node ***dependencies, size_t *count),
+       (stream, status, id, graph, dependencies, NULL, count))
+DRIVER(cuStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo,
+       (void *stream, int *status, unsigned long long *id, struct graph **graph,
+        struct ph_node ***dependencies, const void **edges, size_t *count),
+       (stream, status, id, graph, dependencies, edges, count))
+DRIVER(cuThreadExchangeStreamCaptureMode, cudaThreadExchangeStreamCaptureMode, (int *mode), (mode))
+DRIVER(cuGraphCreate, cudaGraphCreate, (struct graph * *graph, unsigned flags), (graph, flags))
+DRIVER(cuGraphClone, cudaGraphClone, (struct graph * *clone, struct graph *graph), (clone, graph))
+DRIVER(cuGraphDestroy, cudaGraphDestroy, (struct graph * graph), (graph))
+DRIVER(cuGraphGetNodes, cudaGraphGetNodes,
+       (struct graph * graph, struct ph_node **nodes, size_t *count), (graph, nodes, count))
+DRIVER(cuGraphGetRootNodes, cudaGraphGetRootNodes,
+       (struct graph * graph, struct ph_node **nodes, size_t *count), (graph, nodes, count))
+DRIVER(cuGraphGetEdges_v2, cudaGraphGetEdges,
+       (struct graph * graph, struct ph_node **from, struct ph_node **to, void *edges,
+        size_t *count),
+       (graph, from, to, edges, count))
+DRIVER(cuGraphNodeGetType, cudaGraphNodeGetType, (struct ph_node * node, int *type), (node, type))
+DRIVER(cuGraphNodeGetDependencies_v2, cudaGraphNodeGetDependencies,
+       (struct ph_node * node, struct ph_node **nodes, void *edges, size_t *count),
+       (node, nodes, edges, count))
+DRIVER(cuGraphDebugDotPrint, cudaGraphDebugDotPrint,
+       (struct graph * graph, const char *path, unsigned flags), (graph, path, flags))
+DRIVER(cuGraphInstantiateWithFlags, cudaGraphInstantiateWithFlags,
+       (struct exec * *exec, struct graph *graph, unsigned long long flags), (exec, graph, flags))
+DRIVER(cuGraphExecGetFlags, cudaGraphExecGetFlags, (struct exec * exec, unsigned long long *flags),
+       (exec, flags))
+DRIVER(cuGraphExecDestroy, cudaGraphExecDestroy, (struct exec * exec), (exec))
+DRIVER(cuGraphLaunch, cudaGraphLaunch, (struct exec * exec, void *stream), (exec, stream))
+DRIVER(cuGraphUpload, cudaGraphUpload, (struct exec * exec, void *stream), (exec, stream))

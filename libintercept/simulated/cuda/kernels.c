@@ -1,0 +1,377 @@
+/* kernels.c - registered and loaded kernels, and what a launch of one becomes: a signature on a
+ * stream.
+ *
+ * Why it exists: stock PyTorch registers about 21,500 kernels at import and launches them through
+ * __cudaLaunchKernel or cudaLaunchKernelExC; Triton and NVRTC code comes through cuLaunchKernel.
+ * All end in ph_launch. */
+#define PH_CLASS PH_SIMULATED
+#define _GNU_SOURCE /* dladdr */
+#include "work/cudart.h"
+#include "cudagraph/graph.h"
+#include "work/kernel_info.h"
+#include "trace/trace_log.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KERNEL_MAGIC = 0x50484b4e };
+
+struct ph_kernel {
+    uint32_t magic;
+    bool facts_read;
+    const void *host_function;
+    const char *name;
+    struct ph_kernel_facts facts;
+};
+
+static struct ph_kernel **slot; /* open addressing by host function */
+static size_t slots, kernels;
+static pthread_rwlock_t kernels_lock = PTHREAD_RWLOCK_INITIALIZER;
+
+static size_t position(const void *host_function, size_t size)
+{
+    return ((uintptr_t)host_function >> 4) * 0x9e3779b97f4a7c15ull >> 32 & (size - 1);
+}
+
+static void place(struct ph_kernel **table, size_t size, struct ph_kernel *kernel)
+{
+    size_t at = position(kernel->host_function, size);
+    while (table[at]) at = (at + 1) & (size - 1);
+    table[at] = kernel;
+}
+
+static struct ph_kernel *lookup(const void *host_function)
+{
+    struct ph_kernel *found = NULL;
+    pthread_rwlock_rdlock(&kernels_lock);
+    for (size_t at = slots ? position(host_function, slots) : 0; slots && slot[at];
+         at = (at + 1) & (slots - 1))
+        if (slot[at]->host_function == host_function) {
+            found = slot[at];
+            break;
+        }
+    pthread_rwlock_unlock(&kernels_lock);
+    return found;
+}
+
+struct ph_kernel *ph_kernel_make(const char *name)
+{
+    struct ph_kernel *kernel = calloc(1, sizeof *kernel);
+    if (!kernel) ph_die("out of host memory");
+    kernel->magic = KERNEL_MAGIC;
+    kernel->name = strdup(name);
+    return kernel;
+}
+
+struct ph_kernel *ph_kernel_resolve(const void *handle)
+{
+    if (!handle) return NULL;
+    struct ph_kernel *kernel = lookup(handle);
+    if (kernel) return kernel;
+    /* Not a host function: a handle that we gave out. Those are heap pointers, aligned. */
+    kernel = (struct ph_kernel *)handle;
+    return ((uintptr_t)handle & 15) == 0 && kernel->magic == KERNEL_MAGIC ? kernel : NULL;
+}
+
+/* ---- registration: what the static initialisers of CUDA code call ---- */
+PH_API(void **, __cudaRegisterFatBinary, (void *image))
+{
+    void **handle = malloc(sizeof *handle);
+    if (handle) *handle = image;
+    return handle;
+}
+PH_API(void, __cudaRegisterFatBinaryEnd, (void **handle)) { (void)handle; }
+PH_API(void, __cudaUnregisterFatBinary, (void **handle)) { free(handle); }
+PH_API(char, __cudaInitModule, (void **handle)) { return handle != NULL; }
+
+PH_API(void, __cudaRegisterFunction,
+       (void **handle, const char *host_function, char *device_function, const char *device_name,
+        int thread_limit, void *tid, void *bid, void *block, void *grid, int *warp_size))
+{
+    (void)handle, (void)device_function, (void)thread_limit, (void)tid, (void)bid, (void)block,
+        (void)grid, (void)warp_size;
+    struct ph_kernel *kernel = calloc(1, sizeof *kernel);
+    if (!kernel) ph_die("out of host memory");
+    kernel->magic = KERNEL_MAGIC;
+    kernel->host_function = host_function;
+    kernel->name = device_name; /* lives in the library's read-only data */
+    pthread_rwlock_wrlock(&kernels_lock);
+    if (kernels * 2 >= slots) {
+        size_t size = slots ? slots * 2 : 1 << 16;
+        struct ph_kernel **table = calloc(size, sizeof *table);
+        if (!table) ph_die("out of host memory");
+        for (size_t i = 0; i < slots; i++)
+            if (slot[i]) place(table, size, slot[i]);
+        free(slot);
+        slot = table;
+        slots = size;
+    }
+    place(slot, slots, kernel);
+    kernels++;
+    pthread_rwlock_unlock(&kernels_lock);
+}
+
+struct variable {
+    const void *host;
+    size_t bytes;
+    void *device[8];
+    struct variable *next;
+};
+static struct variable *variables;
+
+PH_API(void, __cudaRegisterVar,
+       (void **handle, char *host, char *address, const char *name, int external, size_t bytes,
+        int constant, int global))
+{
+    (void)handle, (void)address, (void)name, (void)external, (void)constant, (void)global;
+    struct variable *variable = calloc(1, sizeof *variable);
+    if (!variable) ph_die("out of host memory");
+    variable->host = host;
+    variable->bytes = bytes;
+    pthread_rwlock_wrlock(&kernels_lock);
+    variable->next = variables;
+    variables = variable;
+    pthread_rwlock_unlock(&kernels_lock);
+}
+
+/* A device variable gets its address when somebody asks: thousands are registered, few are ever
+ * used by name. */
+static void *variable_address(const void *host, size_t *bytes)
+{
+    pthread_rwlock_rdlock(&kernels_lock);
+    struct variable *variable = variables;
+    while (variable && variable->host != host) variable = variable->next;
+    pthread_rwlock_unlock(&kernels_lock);
+    if (!variable) return NULL;
+    int device = ph_device_current();
+    if (!variable->device[device])
+        variable->device[device] = ph_device_alloc(device, variable->bytes);
+    if (bytes) *bytes = variable->bytes;
+    return variable->device[device];
+}
+
+PH_API(int, cudaGetSymbolAddress, (void **address, const void *symbol))
+{
+    ph_touch();
+    *address = variable_address(symbol, NULL);
+    return ph_set_error(*address ? CUDA_OK : CUDA_INVALID_SYMBOL);
+}
+
+PH_API(int, cudaGetSymbolSize, (size_t *bytes, const void *symbol))
+{
+    ph_touch();
+    return ph_set_error(variable_address(symbol, bytes) ? CUDA_OK : CUDA_INVALID_SYMBOL);
+}
+
+PH_API(int, cudaMemcpyToSymbol,
+       (const void *symbol, const void *source, size_t bytes, size_t offset, int kind))
+{
+    (void)kind;
+    size_t size;
+    ph_touch();
+    char *address = variable_address(symbol, &size);
+    if (!address) return ph_set_error(CUDA_INVALID_SYMBOL);
+    if (offset + bytes > size) return ph_set_error(CUDA_INVALID_VALUE);
+    return ph_set_error(ph_copy(address + offset, source, bytes, NULL, true));
+}
+
+/* ---- what is known of a kernel's code ---- */
+const char *ph_kernel_name(const struct ph_kernel *kernel) { return kernel->name; }
+
+const struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel)
+{
+    if (!kernel->facts_read) {
+        const struct ph_kernel_info *info = ph_kernel_info(kernel->name);
+        if (info)
+            kernel->facts = (struct ph_kernel_facts){true,
+                                                     info->registers,
+                                                     info->max_threads,
+                                                     info->static_shared_bytes,
+                                                     info->stack_bytes,
+                                                     info->param_count,
+                                                     ph_kernel_params(info)};
+        kernel->facts_read = true;
+    }
+    return &kernel->facts;
+}
+
+void ph_kernel_set_facts(struct ph_kernel *kernel, const struct ph_kernel_facts *facts)
+{
+    kernel->facts = *facts;
+    kernel->facts_read = true;
+}
+
+struct attributes { /* cudaFuncAttributes, driver_types.h of CUDA 13 */
+    size_t shared_bytes, constant_bytes, local_bytes;
+    int max_threads, registers, ptx_version, binary_version, cache_mode, max_dynamic_shared,
+        carveout, cluster_must_be_set, cluster[3];
+    int cluster_policy, non_portable_cluster, reserved[16];
+};
+
+PH_API(int, cudaFuncGetAttributes, (struct attributes * attributes, const void *function))
+{
+    struct ph_kernel *kernel = ph_kernel_resolve(function);
+    if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
+    const struct ph_kernel_facts *facts = ph_kernel_facts(kernel);
+    const struct ph_device_spec *spec = ph_spec();
+    if (!facts->known)
+        ph_warn("nothing is known of the code of kernel %s: its attributes are a guess",
+                kernel->name);
+    int version = spec->compute_major * 10 + spec->compute_minor;
+    memset(attributes, 0, sizeof *attributes);
+    attributes->shared_bytes = facts->static_shared;
+    attributes->local_bytes = facts->local_bytes;
+    attributes->max_threads = facts->known && facts->max_threads ? (int)facts->max_threads : 1024;
+    attributes->registers = facts->known ? (int)facts->registers : 32;
+    attributes->ptx_version = attributes->binary_version = version;
+    attributes->max_dynamic_shared = 49152 - (int)facts->static_shared;
+    attributes->carveout = -1;
+    return CUDA_OK;
+}
+
+PH_API(int, cudaFuncSetAttribute, (const void *function, int attribute, int value))
+{
+    (void)attribute, (void)value; /* shared memory and clusters are taken from each launch */
+    return ph_set_error(ph_kernel_resolve(function) ? CUDA_OK : CUDA_INVALID_FUNCTION);
+}
+
+/* Blocks of a kernel that one multiprocessor holds: the occupancy rules of the CUDA programming
+ * guide, compute capability 8 and 9 (registers in units of 256 per warp, warps in fours, 1 KiB of
+ * shared memory reserved per block, 128-byte units). */
+int ph_occupancy(struct ph_kernel *kernel, int block_threads, size_t dynamic_shared)
+{
+    enum { MAX_THREADS = 39, MAX_BLOCKS = 106, REGISTERS = 82, SHARED = 81, RESERVED = 111 };
+    const int *attribute = ph_spec()->attributes;
+    const struct ph_kernel_facts *facts = ph_kernel_facts(kernel);
+    if (block_threads <= 0) return 0;
+    int warps = (block_threads + 31) / 32, blocks = attribute[MAX_BLOCKS];
+    if (attribute[MAX_THREADS] / 32 / warps < blocks) blocks = attribute[MAX_THREADS] / 32 / warps;
+    int registers_per_warp = ((int)(facts->known ? facts->registers : 32) * 32 + 255) / 256 * 256;
+    if (registers_per_warp) {
+        int warps_held = attribute[REGISTERS] / registers_per_warp / 4 * 4;
+        if (warps_held / warps < blocks) blocks = warps_held / warps;
+    }
+    size_t shared =
+        (facts->static_shared + dynamic_shared + (size_t)attribute[RESERVED] + 127) / 128 * 128;
+    if (shared && (size_t)attribute[SHARED] / shared < (size_t)blocks)
+        blocks = (int)((size_t)attribute[SHARED] / shared);
+    return blocks;
+}
+
+PH_API(int, cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+       (int *blocks, const void *function, int block, size_t shared, unsigned flags))
+{
+    (void)flags;
+    struct ph_kernel *kernel = ph_kernel_resolve(function);
+    if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
+    *blocks = ph_occupancy(kernel, block, shared);
+    return CUDA_OK;
+}
+PH_API(int, cudaOccupancyMaxActiveBlocksPerMultiprocessor,
+       (int *blocks, const void *function, int block, size_t shared))
+{
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block, shared,
+                                                                  0);
+}
+
+#undef PH_CLASS
+#define PH_CLASS PH_ACCOUNTED
+/* ---- launching ---- */
+int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments)
+{
+    static _Thread_local struct ph_pack signature;
+    const struct ph_kernel_facts *facts = ph_kernel_facts(kernel);
+    struct ph_stream *stream = ph_stream_resolve(launch->stream);
+    if (!stream) return CUDA_INVALID_HANDLE;
+    int refused = PH_CAPTURING(stream);
+    if (refused > 0) return refused;
+    if (launch->grid.x == 0 || launch->grid.y == 0 || launch->grid.z == 0 ||
+        launch->block.x * launch->block.y * launch->block.z == 0)
+        return CUDA_INVALID_VALUE;
+    ph_launch_signature(&signature, kernel->name, facts, launch, arguments);
+    PH_TRACE(ph_trace_code(facts->registers, facts->static_shared));
+    ph_submit(launch->stream, &signature);
+    ph_launch_over();
+    return CUDA_OK;
+}
+
+PH_API(int, __cudaGetKernel, (void **kernel, const void *host_function))
+{
+    *kernel = lookup(host_function);
+    return ph_set_error(*kernel ? CUDA_OK : CUDA_INVALID_FUNCTION);
+}
+
+PH_API(int, cudaGetKernel, (void **kernel, const void *host_function))
+{
+    return __cudaGetKernel(kernel, host_function);
+}
+
+PH_API(int, cudaLaunchKernel,
+       (const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments,
+        size_t shared, void *stream))
+{
+    struct ph_kernel *kernel = ph_kernel_resolve(function);
+    if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
+    return ph_set_error(
+        ph_launch(kernel, &(struct ph_launch){grid, block, {0, 0, 0}, shared, stream}, arguments));
+}
+PH_API(int, __cudaLaunchKernel,
+       (void *kernel, struct ph_dim3 grid, struct ph_dim3 block, void **arguments, size_t shared,
+        void *stream))
+{
+    return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+PH_API(int, cudaLaunchCooperativeKernel,
+       (const void *function, struct ph_dim3 grid, struct ph_dim3 block, void **arguments,
+        size_t shared, void *stream))
+{
+    return cudaLaunchKernel(function, grid, block, arguments, shared, stream);
+}
+
+struct launch_config { /* cudaLaunchConfig_t */
+    struct ph_dim3 grid, block;
+    size_t shared_bytes;
+    void *stream;
+    struct ph_launch_attribute *attributes;
+    unsigned attribute_count;
+};
+
+PH_API(int, cudaLaunchKernelExC,
+       (const struct launch_config *config, const void *function, void **arguments))
+{
+    struct ph_kernel *kernel = ph_kernel_resolve(function);
+    if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
+    PH_TRACE(ph_trace_api("cudaLaunchKernelExC"));
+    struct ph_launch launch = {config->grid, config->block,
+                               ph_cluster(config->attributes, config->attribute_count),
+                               config->shared_bytes, config->stream};
+    return ph_set_error(ph_launch(kernel, &launch, arguments));
+}
+
+/* <<<...>>> pushes its configuration, the kernel's stub pops it: nested launches of one thread are
+ * rare, 16 deep is plenty. */
+static _Thread_local struct {
+    struct ph_dim3 grid, block;
+    size_t shared;
+    void *stream;
+} pushed[16];
+static _Thread_local int depth;
+
+PH_API(unsigned, __cudaPushCallConfiguration,
+       (struct ph_dim3 grid, struct ph_dim3 block, size_t shared, void *stream))
+{
+    if (depth >= 16) return 1;
+    pushed[depth].grid = grid, pushed[depth].block = block, pushed[depth].shared = shared,
+    pushed[depth].stream = stream;
+    depth++;
+    return 0;
+}
+PH_API(int, __cudaPopCallConfiguration,
+       (struct ph_dim3 * grid, struct ph_dim3 *block, size_t *shared, void *stream))
+{
+    if (depth == 0) return CUDA_INVALID_VALUE;
+    depth--;
+    *grid = pushed[depth].grid, *block = pushed[depth].block, *shared = pushed[depth].shared;
+    *(void **)stream = pushed[depth].stream;
+    return CUDA_OK;
+}

@@ -1,0 +1,224 @@
+/* cudnn_legacy.c - cuDNN's older API, as far as PyTorch trains convolutional networks with it:
+ * batch normalisation.
+ *
+ * Why it exists: PyTorch drives attention and convolutions through the graph API, but fp32 batch
+ * normalisation through these functions. Rule: descriptors keep what was set; a run is a `call`
+ * signature of its integers (docs/wire-protocol.md, kind 4); what is not here (recurrent networks,
+ * CTC, the convolutions of the old API) fails by name in the generated stubs. */
+#define PH_CLASS PH_SIMULATED
+#include "work/cudnn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAGIC = 0x63646e74, MOST_DIMENSIONS = 8 /* CUDNN_DIM_MAX */ };
+
+struct tensor { /* a tensor or filter descriptor */
+    uint32_t magic;
+    int data_type, format, dimensions;
+    int dims[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
+};
+
+static bool valid(const struct tensor *tensor) { return tensor != NULL && tensor->magic == MAGIC; }
+
+static int create(struct tensor **descriptor)
+{
+    if (descriptor == NULL) return ph_cudnn_fail(CUDNN_NULL_POINTER, "no place for the descriptor");
+    struct tensor *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDNN_HOST_ALLOCATION_FAILED;
+    made->magic = MAGIC;
+    *descriptor = made;
+    return CUDNN_SUCCESS;
+}
+
+static int destroy(struct tensor *descriptor)
+{
+    if (!valid(descriptor)) return ph_cudnn_fail(CUDNN_NULL_POINTER, "not a descriptor");
+    descriptor->magic = 0;
+    free(descriptor);
+    return CUDNN_SUCCESS;
+}
+
+static int set(struct tensor *descriptor, int data_type, int format, int dimensions,
+               const int *dims, const int *strides)
+{
+    if (!valid(descriptor) || dims == NULL)
+        return ph_cudnn_fail(CUDNN_NULL_POINTER, "not a descriptor, or no dimensions");
+    if (dimensions < 1 || dimensions > MOST_DIMENSIONS)
+        return ph_cudnn_fail(CUDNN_BAD_PARAM, "%d dimensions; 1 to %d are possible", dimensions,
+                             MOST_DIMENSIONS);
+    descriptor->data_type = data_type;
+    descriptor->format = format;
+    descriptor->dimensions = dimensions;
+    memset(descriptor->dims, 0, sizeof descriptor->dims);
+    memset(descriptor->strides, 0, sizeof descriptor->strides);
+    memcpy(descriptor->dims, dims, sizeof *dims * (size_t)dimensions);
+    if (strides != NULL) memcpy(descriptor->strides, strides, sizeof *strides * (size_t)dimensions);
+    return CUDNN_SUCCESS;
+}
+
+/* Copies as many entries as there are and were asked for; any target may be absent. */
+static int get(const struct tensor *descriptor, int requested, int *data_type, int *dimensions,
+               int *dims, int *strides)
+{
+    if (!valid(descriptor)) return ph_cudnn_fail(CUDNN_NULL_POINTER, "not a descriptor");
+    if (requested < 0 || requested > MOST_DIMENSIONS)
+        return ph_cudnn_fail(CUDNN_BAD_PARAM, "%d dimensions were asked for; at most %d", requested,
+                             MOST_DIMENSIONS);
+    size_t bytes =
+        sizeof(int) *
+        (size_t)(requested < descriptor->dimensions ? requested : descriptor->dimensions);
+    if (data_type != NULL) *data_type = descriptor->data_type;
+    if (dimensions != NULL) *dimensions = descriptor->dimensions;
+    if (dims != NULL) memcpy(dims, descriptor->dims, bytes);
+    if (strides != NULL) memcpy(strides, descriptor->strides, bytes);
+    return CUDNN_SUCCESS;
+}
+
+PH_EXPORT int cudnnCreateTensorDescriptor(struct tensor **descriptor) { return create(descriptor); }
+
+PH_EXPORT int cudnnDestroyTensorDescriptor(struct tensor *descriptor)
+{
+    return destroy(descriptor);
+}
+
+PH_EXPORT int cudnnSetTensorNdDescriptor(struct tensor *descriptor, int data_type, int dimensions,
+                                         const int *dims, const int *strides)
+{
+    if (strides == NULL) return ph_cudnn_fail(CUDNN_NULL_POINTER, "no strides");
+    return set(descriptor, data_type, 0, dimensions, dims, strides);
+}
+
+PH_EXPORT int cudnnGetTensorNdDescriptor(const struct tensor *descriptor, int requested,
+                                         int *data_type, int *dimensions, int *dims, int *strides)
+{
+    return get(descriptor, requested, data_type, dimensions, dims, strides);
+}
+
+PH_EXPORT int cudnnCreateFilterDescriptor(struct tensor **descriptor) { return create(descriptor); }
+
+PH_EXPORT int cudnnDestroyFilterDescriptor(struct tensor *descriptor)
+{
+    return destroy(descriptor);
+}
+
+PH_EXPORT int cudnnSetFilterNdDescriptor(struct tensor *descriptor, int data_type, int format,
+                                         int dimensions, const int *dims)
+{
+    return set(descriptor, data_type, format, dimensions, dims, NULL);
+}
+
+PH_EXPORT int cudnnGetFilterNdDescriptor(const struct tensor *descriptor, int requested,
+                                         int *data_type, int *format, int *dimensions, int *dims)
+{
+    int status = get(descriptor, requested, data_type, dimensions, dims, NULL);
+    if (status == CUDNN_SUCCESS && format != NULL) *format = descriptor->format;
+    return status;
+}
+
+/* ---- batch normalisation ---- */
+
+static int run(const void *handle, const char *name, int mode, int operations,
+               const struct tensor *x, const struct tensor *parameters)
+{
+    bool known;
+    void *stream = ph_cudnn_stream(handle, &known);
+    if (!known || !valid(x) || !valid(parameters))
+        return ph_cudnn_fail(CUDNN_NULL_POINTER, "%s: no handle, or not a tensor descriptor", name);
+    struct ph_pack signature = {0};
+    ph_cudnn_norm_signature(&signature, name, mode, operations, x->data_type, parameters->data_type,
+                            x->dimensions, x->dims, x->strides);
+    ph_submit(stream, &signature);
+    ph_pack_free(&signature);
+    return CUDNN_SUCCESS;
+}
+
+/* NVIDIA's library answers this only to a handle on a GPU, so its figure is not known here. */
+static int unknown_size(const struct tensor *x, size_t *bytes)
+{
+    if (!valid(x) || bytes == NULL)
+        return ph_cudnn_fail(CUDNN_NULL_POINTER,
+                             "not a tensor descriptor, or no place for the size");
+    ph_warn("the workspace of cuDNN's batch normalisation is not known and taken as 0 bytes: peak "
+            "memory may be larger");
+    *bytes = 0;
+    return CUDNN_SUCCESS;
+}
+
+PH_EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+    void *handle, int mode, int operations, const struct tensor *x, const struct tensor *z,
+    const struct tensor *y, const struct tensor *parameters, const void *activation, size_t *bytes)
+{
+    (void)handle, (void)mode, (void)operations, (void)z, (void)y, (void)parameters,
+        (void)activation;
+    return unknown_size(x, bytes);
+}
+
+PH_EXPORT int cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+    void *handle, int mode, int operations, const struct tensor *x, const struct tensor *y,
+    const struct tensor *dy, const struct tensor *dz, const struct tensor *dx,
+    const struct tensor *parameters, const void *activation, size_t *bytes)
+{
+    (void)handle, (void)mode, (void)operations, (void)y, (void)dy, (void)dz, (void)dx,
+        (void)parameters, (void)activation;
+    return unknown_size(x, bytes);
+}
+
+PH_EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode,
+                                                                   int operations,
+                                                                   const void *activation,
+                                                                   const struct tensor *x,
+                                                                   size_t *bytes)
+{
+    (void)handle, (void)mode, (void)operations, (void)activation;
+    return unknown_size(x, bytes);
+}
+
+#undef PH_CLASS
+#define PH_CLASS PH_ACCOUNTED
+PH_EXPORT int cudnnBatchNormalizationForwardTrainingEx(
+    void *handle, int mode, int operations, const void *alpha, const void *beta,
+    const struct tensor *x, const void *x_data, const struct tensor *z, const void *z_data,
+    const struct tensor *y, void *y_data, const struct tensor *parameters, const void *scale,
+    const void *bias, double factor, void *running_mean, void *running_variance, double epsilon,
+    void *saved_mean, void *saved_variance, const void *activation, void *workspace,
+    size_t workspace_bytes, void *reserve, size_t reserve_bytes)
+{
+    (void)alpha, (void)beta, (void)x_data, (void)z, (void)z_data, (void)y, (void)y_data,
+        (void)scale, (void)bias;
+    (void)factor, (void)running_mean, (void)running_variance, (void)epsilon, (void)saved_mean,
+        (void)saved_variance;
+    (void)activation, (void)workspace, (void)workspace_bytes, (void)reserve, (void)reserve_bytes;
+    return run(handle, "cudnnBatchNormalizationForwardTraining", mode, operations, x, parameters);
+}
+
+PH_EXPORT int cudnnBatchNormalizationForwardInference(
+    void *handle, int mode, const void *alpha, const void *beta, const struct tensor *x,
+    const void *x_data, const struct tensor *y, void *y_data, const struct tensor *parameters,
+    const void *scale, const void *bias, const void *mean, const void *variance, double epsilon)
+{
+    (void)alpha, (void)beta, (void)x_data, (void)y, (void)y_data, (void)scale, (void)bias,
+        (void)mean, (void)variance;
+    (void)epsilon;
+    return run(handle, "cudnnBatchNormalizationForwardInference", mode, 0, x, parameters);
+}
+
+PH_EXPORT int cudnnBatchNormalizationBackwardEx(
+    void *handle, int mode, int operations, const void *alpha_data, const void *beta_data,
+    const void *alpha_parameters, const void *beta_parameters, const struct tensor *x,
+    const void *x_data, const struct tensor *y, const void *y_data, const struct tensor *dy,
+    const void *dy_data, const struct tensor *dz, void *dz_data, const struct tensor *dx,
+    void *dx_data, const struct tensor *parameters, const void *scale, const void *bias,
+    void *scale_gradient, void *bias_gradient, double epsilon, const void *saved_mean,
+    const void *saved_variance, const void *activation, void *workspace, size_t workspace_bytes,
+    void *reserve, size_t reserve_bytes)
+{
+    (void)alpha_data, (void)beta_data, (void)alpha_parameters, (void)beta_parameters, (void)x_data,
+        (void)y, (void)y_data;
+    (void)dy, (void)dy_data, (void)dz, (void)dz_data, (void)dx, (void)dx_data, (void)scale,
+        (void)bias;
+    (void)scale_gradient, (void)bias_gradient, (void)epsilon, (void)saved_mean,
+        (void)saved_variance, (void)activation;
+    (void)workspace, (void)workspace_bytes, (void)reserve, (void)reserve_bytes;
+    return run(handle, "cudnnBatchNormalizationBackward", mode, operations, x, parameters);
+}

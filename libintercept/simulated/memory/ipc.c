@@ -1,0 +1,277 @@
+/* ipc.c - memory and events that other processes of the node open (cudaIpc*), on which
+ * torch.multiprocessing hands over CUDA tensors.
+ *
+ * Why it exists: values lie at their addresses in each process, so memory that is exported is moved
+ * into a file of the run directory that both map. An event's head means nothing in another process,
+ * so its simulated time is what is exported: all clocks of a run are one. Rule: memory is charged
+ * where it was allocated, never where it was opened. */
+#define PH_CLASS PH_SIMULATED
+#include "simulated/memory/ipc.h"
+#include "work/cudart.h"
+#include "base/device.h"
+#include "simulated/values/dirty.h"
+#include "time/timeline.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { RANGES = 512, CHUNK = 2 << 20, GRANULE = 1 << 16, EVENT_INTERPROCESS = 4 };
+
+struct name { /* in place of cudaIpcMemHandle_t and cudaIpcEventHandle_t: 64 bytes */
+    char file[32];
+    int pid, physical;
+    uint64_t bytes, offset;
+    uint64_t unused;
+};
+static struct range {
+    uintptr_t low, high;
+    char file[32];
+    bool imported;
+} ranges[RANGES];
+static int range_count;
+static pthread_mutex_t range_lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct shared_event { /* a page of the file */
+    _Atomic uint64_t records, time_ns;
+};
+
+static void path_of(const char *file, char path[512])
+{
+    snprintf(path, 512, "%s/%s", ph_env("PHANTORA_RUN_DIR"), file);
+}
+
+static int make_file(char file[32], size_t bytes)
+{
+    static _Atomic int number;
+    char path[512];
+    const char *node = ph_env("PHANTORA_NODE");
+    snprintf(file, 32, "ipc-%.6s-%d-%d", node ? node : "0", (int)getpid(),
+             atomic_fetch_add(&number, 1));
+    path_of(file, path);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) return fd;
+    ph_warn("memory cannot be shared between processes: %s: %s", path, strerror(errno));
+    if (fd >= 0) close(fd), unlink(path);
+    return -1;
+}
+
+static int open_file(const struct name *name)
+{
+    char path[512];
+    if (memchr(name->file, 0, sizeof name->file) == NULL || strncmp(name->file, "ipc-", 4) ||
+        strchr(name->file, '/'))
+        return -1;
+    path_of(name->file, path);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+/* What the range holds goes to the file, and the file into the range's place. */
+static bool move_to(int fd, uintptr_t low, uintptr_t high)
+{
+    for (uintptr_t at = low; at < high; at += GRANULE) {
+        size_t bytes = high - at < GRANULE ? high - at : GRANULE;
+        if (!ph_absent((void *)at, bytes) &&
+            pwrite(fd, (void *)at, bytes, (off_t)(at - low)) != (ssize_t)bytes)
+            return false;
+    }
+    return mmap((void *)low, high - low, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+           (void *)low;
+}
+
+bool ph_ipc_shared(uintptr_t low, uintptr_t high)
+{
+    bool found = false;
+    pthread_mutex_lock(&range_lock);
+    for (int i = 0; i < range_count && !found; i++)
+        found = low < ranges[i].high && ranges[i].low < high;
+    pthread_mutex_unlock(&range_lock);
+    return found;
+}
+
+static void add_locked(struct range range)
+{
+    ranges[range_count++] = range;
+    ph_written((void *)range.low, range.high - range.low); /* from now on others may write there */
+    atomic_store(&ph_ipc_ranges, range_count);
+}
+
+_Atomic int ph_ipc_ranges;
+
+static int export_range(uintptr_t low, uintptr_t high, struct range *found)
+{
+    pthread_mutex_lock(&range_lock);
+    int status = CUDA_OK, at = 0;
+    while (at < range_count && !(low < ranges[at].high && ranges[at].low < high)) at++;
+    if (at == range_count) {
+        struct range fresh = {.low = low, .high = high};
+        int fd = range_count < RANGES ? make_file(fresh.file, high - low) : -1;
+        if (fd >= 0 && move_to(fd, low, high))
+            add_locked(fresh);
+        else
+            status = CUDA_OUT_OF_MEMORY;
+        if (fd >= 0) close(fd);
+    } else if (ranges[at].imported || ranges[at].low > low || ranges[at].high < high)
+        status = CUDA_INVALID_VALUE;
+    if (status == CUDA_OK) *found = ranges[at];
+    pthread_mutex_unlock(&range_lock);
+    return status;
+}
+
+static bool forget(uintptr_t low, uintptr_t high, struct range *removed)
+{
+    bool found = false;
+    pthread_mutex_lock(&range_lock);
+    for (int i = 0; i < range_count && !found; i++)
+        if (ranges[i].low == low && ranges[i].high == high) {
+            *removed = ranges[i];
+            ranges[i] = ranges[--range_count];
+            found = true;
+        }
+    atomic_store(&ph_ipc_ranges, range_count);
+    pthread_mutex_unlock(&range_lock);
+    return found;
+}
+
+void ph_ipc_freed(uintptr_t low, uintptr_t high)
+{
+    struct range range;
+    char path[512];
+    /* part of what is shared: stays so, as the driver's own chunks do */
+    if (!forget(low, high, &range)) return;
+    path_of(range.file, path);
+    unlink(path);
+    if (mmap((void *)low, high - low, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        ph_die("cannot map %zu bytes anew: %s", (size_t)(high - low), strerror(errno));
+}
+
+/* ---- memory ---- */
+PH_API(int, cudaIpcGetMemHandle, (struct name * handle, void *pointer))
+{
+    struct ph_allocation found;
+    struct range range;
+    if (!handle || !ph_find(pointer, &found) || found.kind != PH_DEVICE ||
+        found.base < PH_WINDOW_BASE)
+        return ph_set_error(CUDA_INVALID_VALUE);
+    ph_host_call(PH_CALL_MALLOC);
+    /* the driver exports whole chunks, too */
+    uintptr_t low = found.base & ~(uintptr_t)(CHUNK - 1),
+              high = (found.base + found.bytes + CHUNK - 1) & ~(uintptr_t)(CHUNK - 1);
+    ph_host_pause();
+    ph_payload_settle((void *)low, high - low);
+    int status = export_range(low, high, &range);
+    ph_host_resume();
+    if (status) return ph_set_error(status);
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle->file, range.file, sizeof range.file);
+    handle->pid = (int)getpid();
+    handle->physical = ph_device_physical(found.device);
+    handle->bytes = range.high - range.low;
+    handle->offset = found.base - range.low;
+    return CUDA_OK;
+}
+
+PH_API(int, cudaIpcOpenMemHandle, (void **pointer, struct name handle, unsigned flags))
+{
+    (void)flags; /* cudaIpcMemLazyEnablePeerAccess: peers reach each other always */
+    ph_touch();
+    if (handle.pid == (int)getpid()) return ph_set_error(CUDA_INVALID_CONTEXT);
+    int fd = open_file(&handle), device = ph_physical_visible(handle.physical);
+    if (fd < 0) return ph_set_error(CUDA_INVALID_HANDLE);
+    ph_host_call(PH_CALL_MALLOC);
+    char *at = ph_virtual_reserve(handle.bytes, CHUNK);
+    bool mapped =
+        at && mmap(at, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == at;
+    close(fd);
+    pthread_mutex_lock(&range_lock);
+    mapped = mapped && range_count < RANGES;
+    if (mapped)
+        add_locked((struct range){
+            .low = (uintptr_t)at, .high = (uintptr_t)at + handle.bytes, .imported = true});
+    pthread_mutex_unlock(&range_lock);
+    if (!mapped) {
+        if (at) ph_virtual_free(at, handle.bytes);
+        return ph_set_error(CUDA_OUT_OF_MEMORY);
+    }
+    ph_virtual_owner(at, handle.bytes, device < 0 ? ph_device_current() : device);
+    *pointer = at + handle.offset;
+    return CUDA_OK;
+}
+
+PH_API(int, cudaIpcCloseMemHandle, (void *pointer))
+{
+    struct ph_allocation found;
+    struct range range;
+    ph_host_call(PH_CALL_FREE);
+    if (!ph_find(pointer, &found) || !forget(found.base, found.base + found.bytes, &range))
+        return ph_set_error(CUDA_INVALID_VALUE);
+    ph_device_synchronize(found.device);
+    ph_virtual_free((void *)found.base, found.bytes);
+    return CUDA_OK;
+}
+
+/* ---- events ---- */
+static struct shared_event *map_event(int fd)
+{
+    void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+void ph_ipc_recorded(const struct ph_event *event)
+{
+    struct shared_event *shared = event->shared;
+    uint64_t time = ph_event_moment(event);
+    atomic_store(&shared->time_ns, time);
+    atomic_fetch_add(&shared->records, 1);
+}
+
+void ph_ipc_look(struct ph_event *event)
+{
+    struct shared_event *shared = event->shared;
+    /* who records it knows more */
+    if (!event->imported || atomic_load(&shared->records) == 0) return;
+    uint64_t time = atomic_load(&shared->time_ns);
+    pthread_mutex_lock(&ph_lock);
+    if (ph_host.open) ph_host_settle_locked();
+    uint64_t now = ph_clock();
+    event->head = (struct ph_head){0};
+    event->place = (struct ph_place){.works = UINT64_MAX};
+    ph_head_add_host(&event->head, time > now ? (int64_t)(time - now) : 0);
+    event->recorded = true;
+    pthread_mutex_unlock(&ph_lock);
+}
+
+void ph_ipc_gone(struct ph_event *event) { munmap(event->shared, 4096); }
+
+PH_API(int, cudaIpcGetEventHandle, (struct name * handle, struct ph_event *event))
+{
+    if (!ph_event_valid(event) || event->imported) return ph_set_error(CUDA_INVALID_HANDLE);
+    if (!(event->flags & EVENT_INTERPROCESS) || !handle) return ph_set_error(CUDA_INVALID_VALUE);
+    ph_host_call(PH_CALL_RECORD);
+    if (!event->shared) {
+        int fd = make_file(event->file, 4096);
+        if (fd < 0 || !(event->shared = map_event(fd))) return ph_set_error(CUDA_OUT_OF_MEMORY);
+        if (event->recorded) ph_ipc_recorded(event);
+    }
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle->file, event->file, sizeof event->file);
+    handle->pid = (int)getpid();
+    handle->physical = ph_device_physical(event->device);
+    return CUDA_OK;
+}
+
+PH_API(int, cudaIpcOpenEventHandle, (struct ph_event * *event, struct name handle))
+{
+    int fd = open_file(&handle);
+    struct shared_event *shared = fd < 0 ? NULL : map_event(fd);
+    if (!event || !shared) return ph_set_error(CUDA_INVALID_HANDLE);
+    *event = ph_event_create(EVENT_INTERPROCESS | 2 /* without timing */);
+    (*event)->shared = shared;
+    (*event)->imported = true;
+    ph_ipc_look(*event);
+    return CUDA_OK;
+}

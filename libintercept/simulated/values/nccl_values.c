@@ -1,0 +1,63 @@
+/* nccl_values.c - the bytes of communicator operations in a simulated rank.
+ *
+ * Why it exists: small buffers have values that lie at their own addresses in this process; large
+ * ones have none. */
+#include "nccl/nccl.h"
+#include "simulated/values/defined.h"
+#include "simulated/values/dirty.h"
+#include <stdlib.h>
+#include <string.h>
+
+void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
+{
+    if (op->recv_bytes && !ph_nccl_carries(op) && ph_is_device(op->recv)) {
+        ph_forget(op->recv, op->recv_bytes);
+        ph_unknown(op->recv, op->recv_bytes);
+    }
+    if (!op->send || !op->send_bytes || !ph_nccl_carries(op)) {
+        ph_pack_nil(pack);
+        return;
+    }
+    ph_payload_settle(op->send, op->send_bytes);
+    if (ph_absent(op->send, op->send_bytes) || ph_all_zero(op->send, op->send_bytes))
+        ph_pack_nil(pack);
+    else if (ph_nccl_premultiplies(op)) {
+        void *copy = malloc(op->send_bytes);
+        if (!copy) ph_die("out of host memory");
+        memcpy(copy, op->send, op->send_bytes);
+        ph_nccl_premultiply(op, copy);
+        ph_pack_bin(pack, copy, op->send_bytes);
+        free(copy);
+    } else
+        ph_pack_bin(pack, op->send, op->send_bytes);
+}
+
+bool ph_nccl_unknown(const struct ph_operation *op)
+{
+    return op->send && op->send_bytes && ph_nccl_carries(op) &&
+           ph_any_unknown(op->send, op->send_bytes);
+}
+
+const char *ph_nccl_refused(const struct ph_operation *op)
+{
+    (void)op;
+    return NULL; /* what is captured is issued at each launch (nccl.c) */
+}
+
+void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)
+{
+    if (op->recv_bytes && ph_nccl_carries(op))
+        ph_payload_expect(op->recv, op->recv_bytes, node, index);
+}
+
+bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device)
+{
+    (void)on_device; /* device scalars are small: their value lives at their address */
+    if (ph_is_device(scalar)) ph_payload_settle(scalar, bytes);
+    memcpy(value, scalar, bytes);
+    return true;
+}
+
+void *ph_nccl_alloc(size_t bytes) { return ph_device_alloc(ph_device_current(), bytes); }
+
+bool ph_nccl_free(void *pointer) { return ph_device_free(pointer); }

@@ -1,0 +1,120 @@
+/* payload.c - values that small collectives bring, delivered when somebody looks.
+ *
+ * Why it exists: issuing a collective must not wait for its other members (NCCL does not), yet a
+ * small operator that runs on the CPU reads its result at once. So a result stays owed until a read
+ * or write touches its bytes, and only then waits. */
+#include "base/core.h"
+#include "simulated/values/defined.h"
+#include "simulated/values/dirty.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATIENCE_MS = 20000 };
+
+struct owed {
+    unsigned char *destination;
+    size_t bytes;
+    uint64_t node;
+    uint32_t index;
+    struct owed *next;
+};
+/* in issue order: a later result overwrites an earlier one */
+static struct owed *first, **last = &first;
+static _Atomic int owed_count;
+static pthread_mutex_t owed_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct owed *take_locked(struct owed **link)
+{
+    struct owed *item = *link;
+    *link = item->next;
+    if (last == &item->next) last = link;
+    atomic_fetch_sub(&owed_count, 1);
+    return item;
+}
+
+/* These bytes are written as a whole: what was owed to them and never looked at will not be missed.
+ * Without this, results that nobody reads (gradients beside large ones) would add up. */
+static void supersede_locked(const unsigned char *low, const unsigned char *high)
+{
+    for (struct owed **link = &first; *link;)
+        if ((*link)->destination >= low && (*link)->destination + (*link)->bytes <= high)
+            free(take_locked(link));
+        else
+            link = &(*link)->next;
+}
+
+void ph_payload_drop(const void *pointer, size_t bytes)
+{
+    if (atomic_load_explicit(&owed_count, memory_order_acquire) == 0) return;
+    pthread_mutex_lock(&owed_lock);
+    supersede_locked(pointer, (const unsigned char *)pointer + bytes);
+    pthread_mutex_unlock(&owed_lock);
+}
+
+void ph_payload_expect(void *destination, size_t bytes, uint64_t node, uint32_t index)
+{
+    struct owed *item = malloc(sizeof *item);
+    if (!item) ph_die("out of host memory");
+    *item = (struct owed){destination, bytes, node, index, NULL};
+    pthread_mutex_lock(&owed_lock);
+    supersede_locked(destination, item->destination + bytes);
+    *last = item;
+    last = &item->next;
+    atomic_fetch_add(&owed_count, 1);
+    pthread_mutex_unlock(&owed_lock);
+}
+
+static void deliver(const struct owed *item)
+{
+    struct ph_pack body = {0};
+    uint64_t req = ph_request_id();
+    ph_pack_uint(&body, req);
+    ph_pack_uint(&body, ph_now());
+    ph_pack_uint(&body, item->node);
+    ph_pack_uint(&body, item->index);
+    ph_host_pause();
+    ph_send(PH_FETCH, &body, 4);
+    ph_pack_free(&body);
+    struct ph_reply reply;
+    /* A wait without end could dead-lock a job that a GPU would not: there the host runs on while a
+     * stream waits. */
+    if (!ph_wait(req, &reply, PATIENCE_MS)) {
+        ph_warn("a small collective's result was needed on the host side before its other members "
+                "came within %d s; it reads as zero",
+                PATIENCE_MS / 1000);
+        ph_make_zero(item->destination, item->bytes);
+        ph_unknown(item->destination, item->bytes);
+    } else {
+        size_t n;
+        const unsigned char *bytes = ph_read_bytes(&reply, &n);
+        if (n > item->bytes) n = item->bytes;
+        ph_written(item->destination, n);
+        if (n) memcpy(item->destination, bytes, n);
+        ph_make_zero(item->destination + n, item->bytes - n);
+        if (ph_read_int(&reply))
+            ph_unknown(item->destination, item->bytes);
+        else
+            ph_known(item->destination, item->bytes);
+        ph_reply_free(&reply);
+    }
+    ph_host_resume();
+}
+
+void ph_payload_settle(const void *pointer, size_t bytes)
+{
+    if (atomic_load_explicit(&owed_count, memory_order_acquire) == 0) return;
+    const unsigned char *low = pointer, *high = low + bytes;
+    for (;;) {
+        struct owed *hit = NULL;
+        pthread_mutex_lock(&owed_lock);
+        for (struct owed **link = &first; *link; link = &(*link)->next)
+            if ((*link)->destination < high && low < (*link)->destination + (*link)->bytes) {
+                hit = take_locked(link);
+                break;
+            }
+        pthread_mutex_unlock(&owed_lock);
+        if (!hit) return;
+        deliver(hit);
+        free(hit);
+    }
+}

@@ -1,0 +1,340 @@
+/* time/host_clock.c - the rank's host time, and how a process joins the run.
+ *
+ * Why it exists: host time is a chain. Between two intercepted calls it advances by the calling
+ * thread's CPU time, or by what a record says of the place (time/host_model.c), times a scale; plus a
+ * modelled cost for the call. It is the last anchor (a time that the hub has answered) plus an
+ * offset. */
+#define _GNU_SOURCE /* gettid */
+#include "time/host_model.h"
+#include "time/timeline.h"
+#include "trace/trace_log.h"
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
+struct ph_host ph_host;
+static _Atomic bool touched;
+static enum { MEASURED, MODEL, NONE } mode;
+static double scale = 1.0;
+/* CPU time that two looks at the CPU clock, one after the other, seem to be apart */
+static uint64_t look_ns;
+static _Thread_local struct {
+    bool chain;
+    unsigned paused;  /* pauses may nest */
+    int tid;          /* set when it joins the chain */
+    uint64_t cpu;     /* when the job last got the thread back from us */
+    uint64_t pending; /* the job's CPU time since the last site, for the record */
+    uint64_t owed;    /* of that, or of what comes: what observing operators has added */
+} me;
+
+bool ph_in_chain(void) { return me.chain; }
+
+/* ---- the host's chain ---- */
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+uint64_t ph_clock(void) { return ph_host.time + (uint64_t)ph_host.offset + ph_host.ahead; }
+
+static _Atomic int64_t moved_ms; /* real time of the clock's last movement */
+static _Atomic int mover;        /* the thread that moved it, where that matters */
+
+static int64_t real_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+void ph_clock_publish(void)
+{
+    atomic_store_explicit(&ph_page()->clock_ns, ph_clock(), memory_order_release);
+    atomic_store_explicit(&moved_ms, real_ms(), memory_order_relaxed);
+    if (mode == MODEL && me.chain) atomic_store_explicit(&mover, me.tid, memory_order_relaxed);
+}
+
+bool ph_clock_repeats(void) { return mode == MODEL; }
+
+/* Where runs must repeat, a rank that waits in a socket for one that started later must not look
+ * different from one that does not. At its end PyTorch joins the watchdog, which ends once all
+ * communication is over: then the observer is what is waited for. */
+static bool waits_for_observers(int64_t still)
+{
+    enum { LONG_MS = 10000 };
+    int tid = atomic_load_explicit(&mover, memory_order_relaxed);
+    /* a busy one will go on */
+    return ph_thread_joins(tid, gettid()) || (still > LONG_MS && ph_thread_sleeps(tid));
+}
+
+bool ph_clock_stands_still(void)
+{
+    enum { STILL_MS = 500 };
+    int64_t still = real_ms() - atomic_load_explicit(&moved_ms, memory_order_relaxed);
+    if (atomic_load(&ph_page()->blocked) != 0 || still <= STILL_MS) return false;
+    return mode != MODEL || waits_for_observers(still);
+}
+
+/* A leader records host times whatever its own run charges. */
+static bool measuring(void) { return mode == MEASURED || (mode == NONE && ph_sites_recording()); }
+
+static void spend(uint64_t job_ns, uint64_t cost_ns)
+{
+    if (mode == NONE) return;
+    ph_host.offset += (int64_t)((double)job_ns * scale) + (int64_t)cost_ns;
+    ph_call_cost_ns = cost_ns;
+    atomic_fetch_add_explicit(&ph_page()->host_cpu_ns, job_ns, memory_order_relaxed);
+    if (mode != MODEL) return;
+    atomic_fetch_add_explicit(&ph_page()->host_calls[PH_HOST_CALL], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_page()->host_ns[PH_HOST_CALL], cost_ns, memory_order_relaxed);
+}
+
+/* The calling thread's CPU time since we left it to the job. */
+static uint64_t job_cpu_ns(void)
+{
+    uint64_t cpu = thread_cpu_ns(), spent = cpu > me.cpu + look_ns ? cpu - me.cpu - look_ns : 0;
+    me.cpu = cpu;
+    return spent;
+}
+
+/* The first call of a thread only marks where its CPU time starts. A thread that has only ever
+ * asked (NCCL's watchdog polls events) is not part of the chain: its time is not the job's. */
+static void advance_measured(enum ph_call call)
+{
+    uint64_t spent = job_cpu_ns();
+    if (!me.chain) {
+        ph_site_enter(call);
+        return;
+    }
+    spend(spent, ph_spec()->call_cost[call]);
+    me.pending += spent;
+    if (!ph_sites_recording() || !ph_site_counts(call)) return;
+    uint64_t ours = me.owed < me.pending ? me.owed : me.pending;
+    ph_site_passed(call, me.pending - ours);
+    me.pending = 0;
+    me.owed -= ours;
+}
+
+/* With a model the order of calls must be the same in every run. Threads that never compute or
+ * communicate (they pin memory, prefetch, watch, log) run beside the job at their own pace: they
+ * pass no time, and leave the history alone. */
+static bool advance_modelled(enum ph_call call)
+{
+    if (!me.chain && call > PH_CALL_COMM) return false;
+    if (!me.tid) me.tid = gettid();
+    spend(ph_site_time(call), ph_spec()->call_cost[call]);
+    return true;
+}
+
+void ph_clock_advance(enum ph_call call)
+{
+    if (me.paused) return;
+    if (mode == MODEL && !advance_modelled(call)) return;
+    if (measuring()) advance_measured(call);
+    me.chain = true;
+    atomic_fetch_add_explicit(&ph_page()->calls, 1, memory_order_relaxed);
+    ph_clock_publish();
+}
+
+/* Where host time is not counted, a host that polls until its GPU is ready would ask for ever at
+ * one instant: from the second time on, asking costs what the call does. */
+void ph_clock_poll_failed(void)
+{
+    static uint64_t asked_at = UINT64_MAX;
+    if (mode != NONE) return;
+    pthread_mutex_lock(&ph_lock);
+    if (ph_clock() == asked_at) ph_host.offset += (int64_t)ph_spec()->call_cost[PH_CALL_QUERY];
+    asked_at = ph_clock();
+    ph_clock_publish();
+    pthread_mutex_unlock(&ph_lock);
+}
+
+/* What the interceptor itself spent is not the job's: called on the way out. */
+void ph_leave(void)
+{
+    if (!me.paused && measuring()) me.cpu = thread_cpu_ns();
+}
+
+void ph_host_pause(void)
+{
+    if (!ph_touched() || me.paused++) return;
+    if (me.chain && measuring()) { /* a part of the time before the next call */
+        pthread_mutex_lock(&ph_lock);
+        uint64_t spent = job_cpu_ns();
+        spend(spent, 0);
+        me.pending += spent;
+        ph_clock_publish();
+        pthread_mutex_unlock(&ph_lock);
+    }
+}
+
+void ph_host_resume(void)
+{
+    if (me.paused && --me.paused == 0) ph_leave();
+}
+
+/* ---- what observing operators costs the job (values/observation_cost.cpp) ---- */
+PH_API(int, phantora_values_recording, (void))
+{
+    return ph_touched() && me.chain && measuring() && ph_sites_recording();
+}
+PH_API(int64_t, phantora_values_job_ns, (void))
+{
+    ph_host_pause(); /* adds up what has passed */
+    ph_host_resume();
+    return (int64_t)me.pending - (int64_t)me.owed;
+}
+PH_API(void, phantora_values_weighed, (int64_t job_ns))
+{
+    me.pending = job_ns > 0 ? (uint64_t)job_ns : 0;
+    me.owed = job_ns < 0 ? (uint64_t)-job_ns : 0;
+    ph_leave();
+}
+PH_API(void, phantora_values_observed, (uint64_t ns)) { me.owed += ns; }
+
+uint64_t ph_now(void)
+{
+    pthread_mutex_lock(&ph_lock);
+    if (me.chain) ph_clock_advance(PH_CALL_CLOCK);
+    uint64_t time = ph_clock();
+    pthread_mutex_unlock(&ph_lock);
+    return time;
+}
+
+void ph_host_cost(uint64_t cost_ns)
+{
+    pthread_mutex_lock(&ph_lock);
+    if (!me.paused && mode != NONE) ph_host.offset += (int64_t)cost_ns, ph_call_cost_ns += cost_ns;
+    ph_clock_publish();
+    pthread_mutex_unlock(&ph_lock);
+    ph_leave();
+}
+
+void ph_host_call(enum ph_call call)
+{
+    ph_touch();
+    pthread_mutex_lock(&ph_lock);
+    ph_clock_advance(call);
+    pthread_mutex_unlock(&ph_lock);
+    ph_leave();
+}
+
+/* The trace names moments between calls without a call of its own, so that a traced run has the
+ * times of one that is not. */
+uint64_t ph_clock_peek(uint64_t *node, int64_t *offset)
+{
+    if (me.paused || !ph_touched()) return 0;
+    uint64_t cpu = thread_cpu_ns();
+    pthread_mutex_lock(&ph_lock);
+    ph_host_moment(node, offset);
+    pthread_mutex_unlock(&ph_lock);
+    if (mode == MEASURED && me.chain && cpu > me.cpu + look_ns)
+        *offset += (int64_t)((double)(cpu - me.cpu - look_ns) * scale);
+    return cpu;
+}
+
+void ph_clock_excuse(uint64_t cpu_ns)
+{
+    if (!me.paused && measuring()) me.cpu += thread_cpu_ns() - cpu_ns + look_ns;
+}
+
+/* ---- joining the run ---- */
+static struct timespec touch_real, touch_mono;
+
+static void forget_in_child(void)
+{
+    pthread_mutex_init(&ph_lock, NULL);
+    if (!ph_touched()) return;
+    atomic_store(&touched, false);
+    memset(&ph_host, 0, sizeof ph_host);
+    memset(&me, 0, sizeof me);
+    ph_heads_reset();
+    ph_streams_reset();
+    ph_sites_reset();
+    ph_hub_forget();
+}
+
+/* linked into the leader's library only */
+extern int ph_lead_device(void) __attribute__((weak, visibility("hidden")));
+
+static void read_mode(void)
+{
+    enum { LOOKS = 64 };
+    const char *name = ph_env("PHANTORA_HOST_TIME"), *factor = ph_env("PHANTORA_HOST_SCALE");
+    mode = !name || strcmp(name, "measured") == 0 ? MEASURED
+           : strcmp(name, "model") == 0           ? MODEL
+                                                  : NONE;
+    if (factor) scale = strtod(factor, NULL);
+    /* it records: a table may not know its places yet */
+    if (mode == MODEL && ph_lead_device) mode = MEASURED;
+    if (mode == MODEL) ph_sites_map();
+    /* a leader has its own ways (leader/measure/measure.c) */
+    if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_lead_device) {
+        ph_sites_record();
+        ph_sites_send_at_exit();
+    }
+    look_ns = UINT64_MAX;
+    for (int i = 0; i < LOOKS && mode != MODEL; i++) {
+        uint64_t before = thread_cpu_ns(), apart = thread_cpu_ns() - before;
+        if (apart < look_ns) look_ns = apart;
+    }
+}
+
+bool ph_touched(void) { return atomic_load_explicit(&touched, memory_order_acquire); }
+
+void ph_touch(void)
+{
+    static bool fork_handler;
+    if (ph_touched()) return;
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&once);
+    if (!ph_touched()) {
+        if (!fork_handler) pthread_atfork(NULL, NULL, forget_in_child);
+        fork_handler = true;
+        read_mode();
+        ph_stragglers_read();
+        ph_hub_connect();
+        ph_node_known(0, 0);
+        clock_gettime(CLOCK_REALTIME, &touch_real);
+        clock_gettime(CLOCK_MONOTONIC, &touch_mono);
+        atomic_store_explicit(&touched, true, memory_order_release);
+        ph_values_load();
+        me.chain = true;
+        me.cpu = thread_cpu_ns();
+    }
+    pthread_mutex_unlock(&once);
+}
+
+/* For the start-up hook that shows simulated time through Python's clocks: 0 before CUDA is
+ * touched, else 1 + elapsed. */
+PH_API(uint64_t, phantora_elapsed_ns, (void))
+{
+    if (!ph_touched()) return 0;
+    ph_now();
+    pthread_mutex_lock(&ph_lock);
+    if (me.chain && ph_host.open) ph_host_settle_locked();
+    uint64_t elapsed = 1 + ph_clock();
+    pthread_mutex_unlock(&ph_lock);
+    ph_leave();
+    return elapsed;
+}
+
+PH_API(int64_t, phantora_touch_clock, (int clock))
+{
+    const struct timespec *t = clock == CLOCK_REALTIME ? &touch_real : &touch_mono;
+    /* A whole second: differences of Python's floating-point seconds then round alike in every run.
+     */
+    if (mode == MODEL) return (t->tv_sec + 1) * 1000000000ll;
+    return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
+}
+
+PH_API(void, phantora_report_peaks, (uint64_t allocated, uint64_t reserved))
+{
+    if (!ph_touched()) return;
+    ph_page()->torch_peak_allocated = allocated;
+    ph_page()->torch_peak_reserved = reserved;
+}

@@ -1,0 +1,367 @@
+/* time/host_model.c - the job's own host time, by the place in the program where it passes.
+ *
+ * Why it exists: measured CPU time differs from run to run and from machine to machine; what the
+ * framework does between two calls of CUDA hardly does. So the time before each call is recorded
+ * once, by *site*, and charged ever after: then runs repeat to the byte, and tell of the machine
+ * that the record is of (docs/host-time.md).
+ *
+ * A site is the call's class, the framework operator around it and the call's place in that. Sites
+ * repeat in patterns (a layer, a bucket, a step), and the time before one depends on what came
+ * before; so times are kept for the last 4, 3, 2 and 1 sites, and for the class alone (depth 0),
+ * and the deepest that the record knows is charged. The history is the process's, not the thread's:
+ * the backward pass goes on in another thread where the forward pass stopped.
+ *
+ * How a mean is made robust: the first sample of a key is left out once there are WARM others, or
+ * if it is FAR above the few that there are (it pays for loading what later ones find loaded: of
+ * that no other site is charged a share, either). A sample FAR octaves above the key's median
+ * octave, and at least INTERRUPTION_NS long, is an interruption (garbage collection, a page of
+ * memory, a signal): it happens to any site, so it is taken out of its key's mean, and the sum of
+ * all of them is spread evenly over all sites, as one number. Nothing is lost from the sum, and no
+ * site is charged another's. */
+#include "time/host_model.h"
+#include "base/fnv1a.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    DEPTH = 4,
+    OCTAVES = 24,
+    SHORTEST = 7,
+    WARM = 3,
+    FAR = 4,
+    PLACES = 31,
+    KEY_INTERRUPTION = 64
+};
+#define INTERRUPTION_NS 50000u
+
+static const char *const names[PH_CALLS] = {
+    [PH_CALL_LAUNCH] = "launch", [PH_CALL_GEMM] = "gemm",      [PH_CALL_DNN] = "dnn",
+    [PH_CALL_COMM] = "comm",     [PH_CALL_COPY] = "copy",      [PH_CALL_MEMSET] = "memset",
+    [PH_CALL_RECORD] = "record", [PH_CALL_WAIT] = "wait",      [PH_CALL_SYNC] = "sync",
+    [PH_CALL_QUERY] = "query",   [PH_CALL_MALLOC] = "malloc",  [PH_CALL_FREE] = "free",
+    [PH_CALL_CLOCK] = "clock",   [PH_CALL_MEET] = "comm_init",
+};
+
+const char *ph_call_name(enum ph_call call) { return names[call]; }
+
+enum ph_call ph_call_of(const struct ph_pack *signature)
+{
+    enum { KERNEL, GEMM, DNN, MEMORY };
+    switch (signature->data[1]) {
+    case KERNEL: return PH_CALL_LAUNCH;
+    case GEMM: return PH_CALL_GEMM;
+    case MEMORY: return signature->data[3] == 0 ? PH_CALL_COPY : PH_CALL_MEMSET;
+    default: return PH_CALL_DNN;
+    }
+}
+
+/* ---- sites and their keys ---- */
+/* Calls whose number or place depends on simulated times (queries, reads of a clock) or that not
+ * every kind of rank sees (allocations) are no part of the history: they would make equal places
+ * look different. */
+static bool in_history(enum ph_call call) { return call <= PH_CALL_SYNC; }
+bool ph_site_counts(enum ph_call call) { return call != PH_CALL_MALLOC && call != PH_CALL_FREE; }
+
+static uint64_t history[DEPTH]; /* the last sites, the latest first */
+
+static uint64_t mix(uint64_t hash)
+{
+    hash = (hash ^ hash >> 31) * 0x7fb5d329728ea185ull;
+    hash = (hash ^ hash >> 27) * 0x81dadef4bc2dd44dull;
+    return hash ^ hash >> 33;
+}
+
+/* Keys are below 2^63, for SQLite's integers are signed; small ones are the classes'. */
+static uint64_t key_of(uint64_t hash, int depth)
+{
+    return (mix(hash + (uint64_t)depth) >> 1) | 1024;
+}
+
+struct place {
+    enum ph_call call;
+    const char *name;
+    unsigned place;
+    int depth; /* of the longest history there is for it */
+    uint64_t key[DEPTH + 1];
+};
+
+/* Where the caller is, and the keys of all depths. Moves the history on. */
+static struct place arrive(enum ph_call call)
+{
+    struct place here = {.call = call, .key = {call + 1}};
+    here.place = ph_operator_place(&here.name, in_history(call));
+    if (here.place > PLACES) here.place = PLACES;
+    uint64_t site = ph_fnv1a_text(PH_FNV1A ^ call, here.name ? here.name : "");
+    if (in_history(call)) site = (site ^ here.place) * 0x100000001b3ull;
+    site = mix(site);
+    here.key[1] = key_of(site, 1);
+    here.depth = 1;
+    if (!in_history(call)) return here;
+    uint64_t hash = site;
+    for (int back = 0; back < DEPTH - 1 && history[back]; back++) {
+        hash = mix(hash * 3 + history[back]);
+        here.depth++;
+        here.key[here.depth] = key_of(hash, here.depth);
+    }
+    memmove(history + 1, history, sizeof history - sizeof *history);
+    history[0] = site;
+    return here;
+}
+
+void ph_site_enter(enum ph_call call) { arrive(call); }
+
+/* ---- replaying ---- */
+static const struct ph_host_header *header;
+static const struct ph_host_slot *slots;
+
+void ph_sites_map(void)
+{
+    char path[512];
+    struct stat status;
+    if (header) return;
+    snprintf(path, sizeof path, "%s/host.tbl", ph_env("PHANTORA_RUN_DIR"));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &status) != 0)
+        ph_die("cannot open %s: %s; --host-time model needs it", path, strerror(errno));
+    const struct ph_host_header *map =
+        mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map || map->magic != PH_HOST_MAGIC ||
+        map->version != 1 || map->capacity == 0 || (map->capacity & (map->capacity - 1)) ||
+        (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
+        ph_die("%s is not a table of host times of this version", path);
+    slots = (const struct ph_host_slot *)(map + 1);
+    header = map;
+}
+
+static bool find(uint64_t key, uint64_t *mean_ns)
+{
+    uint64_t mask = header->capacity - 1;
+    for (uint64_t at = key & mask, seen = 0; seen <= mask && slots[at].key;
+         at = (at + 1) & mask, seen++)
+        if (slots[at].key == key) return *mean_ns = slots[at].mean_ns, true;
+    return false;
+}
+
+uint64_t ph_site_time(enum ph_call call)
+{
+    if (!ph_site_counts(call)) return 0;
+    struct place here = arrive(call);
+    uint64_t time = header->unknown_ns;
+    int depth = here.depth;
+    while (depth >= 0 && !find(here.key[depth], &time)) depth--;
+    if (in_history(call)) time += header->interruption_ns;
+    unsigned level = depth < 0             ? PH_HOST_UNKNOWN
+                     : depth == 0          ? PH_HOST_CLASS
+                     : depth == here.depth ? PH_HOST_EXACT
+                                           : PH_HOST_BACKED_OFF;
+    atomic_fetch_add_explicit(&ph_page()->host_calls[level], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_page()->host_ns[level], time, memory_order_relaxed);
+    return time;
+}
+
+/* ---- recording ---- */
+struct record {
+    uint64_t key;
+    const char *text;
+    int depth;
+    uint64_t first; /* sample, kept apart */
+    uint32_t count[OCTAVES];
+    uint64_t sum[OCTAVES];
+};
+static bool recording;
+static struct record **records; /* open addressing by key */
+static size_t capacity, used;
+
+/* The parent reports what it has recorded; the child begins anew. */
+void ph_sites_reset(void)
+{
+    memset(history, 0, sizeof history);
+    records = NULL;
+    capacity = used = 0;
+}
+
+void ph_sites_record(void) { recording = true; }
+bool ph_sites_recording(void) { return recording; }
+
+static struct record **place_for(struct record **table, size_t size, uint64_t key)
+{
+    size_t at = mix(key) & (size - 1);
+    while (table[at] && table[at]->key != key) at = (at + 1) & (size - 1);
+    return &table[at];
+}
+
+static void grow(void)
+{
+    size_t size = capacity ? capacity * 2 : 4096;
+    struct record **larger = calloc(size, sizeof *larger);
+    if (!larger) ph_die("out of host memory for the record of host times");
+    for (size_t i = 0; i < capacity; i++)
+        if (records[i]) *place_for(larger, size, records[i]->key) = records[i];
+    free(records);
+    records = larger;
+    capacity = size;
+}
+
+static const char *text_of(const struct place *here)
+{
+    char text[160];
+    if (in_history(here->call))
+        snprintf(text, sizeof text, "%s %s %u", names[here->call], here->name ? here->name : "-",
+                 here->place);
+    else
+        snprintf(text, sizeof text, "%s %s", names[here->call], here->name ? here->name : "-");
+    const char *kept = strdup(text);
+    if (!kept) ph_die("out of host memory for the record of host times");
+    return kept;
+}
+
+static int octave_of(uint64_t ns)
+{
+    int octave = 63 - __builtin_clzll(ns | 1) - SHORTEST;
+    return octave < 0 ? 0 : octave >= OCTAVES ? OCTAVES - 1 : octave;
+}
+
+static void add(struct record *record, uint64_t ns)
+{
+    record->count[octave_of(ns)]++;
+    record->sum[octave_of(ns)] += ns;
+}
+
+static uint64_t samples(const struct record *record)
+{
+    uint64_t count = 0;
+    for (int i = 0; i < OCTAVES; i++) count += record->count[i];
+    return count;
+}
+
+void ph_site_passed(enum ph_call call, uint64_t spent_ns)
+{
+    struct place here = arrive(call);
+    const char *text = NULL;
+    if (!recording) return;
+    for (int depth = 0; depth <= here.depth; depth++) {
+        if (used * 2 >= capacity) grow();
+        struct record **slot = place_for(records, capacity, here.key[depth]), *record = *slot;
+        if (!record) {
+            record = calloc(1, sizeof *record);
+            if (!record) ph_die("out of host memory for the record of host times");
+            if (depth == 1) text = text_of(&here);
+            *record = (struct record){.key = here.key[depth],
+                                      .depth = depth,
+                                      .text = depth == 0 ? names[call] : text,
+                                      .first = spent_ns};
+            *slot = record;
+            used++;
+        } else {
+            add(record, spent_ns);
+        }
+        if (depth == 1) text = record->text;
+    }
+}
+
+static int median_octave(const struct record *record)
+{
+    uint64_t half = (samples(record) + 1) / 2, passed = 0;
+    int middle = 0;
+    while (passed + record->count[middle] < half) passed += record->count[middle++];
+    return middle;
+}
+
+/* What a key's samples come to: the first one counts where there are few others and it is like
+ * them; interruptions are told apart. */
+struct summary {
+    uint64_t count, sum, median, interrupted, interrupted_sum;
+};
+
+static struct summary summarise(const struct record *record)
+{
+    struct record all = *record;
+    struct summary result = {0};
+    uint64_t others = samples(&all);
+    if (others == 0 || (others < WARM && octave_of(all.first) < median_octave(&all) + FAR))
+        add(&all, all.first);
+    int middle = median_octave(&all);
+    result.median = all.sum[middle] / all.count[middle];
+    for (int i = 0; i < OCTAVES; i++) {
+        bool apart = i >= middle + FAR && (1ull << (i + SHORTEST)) >= INTERRUPTION_NS;
+        if (apart)
+            result.interrupted += all.count[i], result.interrupted_sum += all.sum[i];
+        else
+            result.count += all.count[i], result.sum += all.sum[i];
+    }
+    return result;
+}
+
+static void pack_site(struct ph_pack *pack, uint64_t key, int depth, const char *text,
+                      const struct summary *summary)
+{
+    ph_pack_array(pack, 6);
+    ph_pack_uint(pack, key);
+    ph_pack_int(pack, depth);
+    ph_pack_str(pack, text);
+    ph_pack_uint(pack, summary->count);
+    ph_pack_uint(pack, summary->count ? summary->sum / summary->count : 0);
+    ph_pack_uint(pack, summary->median);
+}
+
+/* Takes ph_lock. */
+void ph_sites_pack(struct ph_pack *pack)
+{
+    struct summary interruptions = {0};
+    pthread_mutex_lock(&ph_lock);
+    ph_pack_array(pack, (uint32_t)used + 1);
+    for (size_t i = 0; i < capacity; i++) {
+        if (!records[i]) continue;
+        struct summary summary = summarise(records[i]);
+        pack_site(pack, records[i]->key, records[i]->depth, records[i]->text, &summary);
+        if (records[i]->depth != DEPTH) continue;
+        interruptions.count += summary.count + summary.interrupted;
+        interruptions.sum += summary.interrupted_sum;
+    }
+    interruptions.median = 0;
+    pack_site(pack, KEY_INTERRUPTION, 0, "interruption", &interruptions);
+    pthread_mutex_unlock(&ph_lock);
+}
+
+/* ---- telling the hub ---- */
+static void send_at_exit(void)
+{
+    struct ph_pack body = {0};
+    if (!ph_touched() || !used) return;
+    uint64_t req = ph_request_id(), clock = ph_page()->clock_ns;
+    ph_pack_uint(&body, clock);
+    /* measured by the launcher while the machine was idle */
+    const char *score = ph_env("PHANTORA_HOST_SCORE");
+    ph_pack_map(&body, score ? 2 : 1);
+    if (score) ph_pack_str(&body, "score"), ph_pack_double(&body, strtod(score, NULL));
+    ph_pack_str(&body, "sites"), ph_sites_pack(&body);
+    ph_send(PH_HOST, &body, 2);
+    /* Whoever ends takes unsent messages along; an answer to the next one says that this one has
+     * come. */
+    body.length = 0;
+    ph_pack_uint(&body, req);
+    ph_pack_uint(&body, clock);
+    ph_pack_map(&body, 0);
+    ph_pack_array(&body, 0);
+    ph_send(PH_TIMES, &body, 4);
+    ph_pack_free(&body);
+    struct ph_reply reply;
+    enum { PATIENCE_MS = 10000 };
+    if (ph_wait(req, &reply, PATIENCE_MS)) ph_reply_free(&reply);
+}
+
+static void register_at_exit(void) { atexit(send_at_exit); }
+
+/* For simulated ranks; a leader sends its own HOST message. */
+void ph_sites_send_at_exit(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_at_exit);
+}

@@ -1,0 +1,276 @@
+/* time/launch_queue.c - how far the host may run ahead of a stream: the driver's launch queue, and a host
+ * clock that waits in it.
+ *
+ * Why it exists: a launch returns once all but N of the works issued to its stream have ended,
+ * itself included: the host waits inside of it, which decides what a step's issue takes and what
+ * the caching allocator finds finished. What counts is kernels, fills and copies on the device, of
+ * one stream alone; not copies to and from the host, records and waits (docs/host-time.md has the
+ * evidence).
+ *
+ * When a work ends may hang on other ranks. Asking for it at every launch would be thousands of
+ * messages a step, so the wait is not made but noted: from then on the host's clock is an
+ * expression, `held`, and ph_clock a lower bound of it (`open`). Whoever must know asks as for any
+ * host wait; what follows in the same stream rarely need be told, by `mark`. Rule: ph_lock is held.
+ */
+#include "time/timeline.h"
+#include <stdlib.h>
+#include <string.h>
+
+struct work { /* of one call */
+    /* of its works' numbers in the stream; of the nodes that its head names */
+    uint64_t first, lowest;
+    uint32_t count, ahead;
+    int64_t duration, drag;
+    int64_t position;    /* the stream's after it */
+    struct ph_head head; /* where it ends */
+};
+
+struct ph_queue {
+    uint64_t issued;         /* works */
+    uint64_t oldest, newest; /* calls: those from `oldest` to before `newest` are kept */
+    uint64_t room;
+    struct work work[];
+};
+
+static struct work *at(struct ph_queue *queue, uint64_t call)
+{
+    return &queue->work[call % queue->room];
+}
+
+/* ---- the host's expression ---- */
+static int64_t passed_since(int64_t then) { return ph_host.offset - then; }
+
+void ph_host_anchor(uint64_t node, uint64_t time)
+{
+    ph_host = (struct ph_host){.node = node, .time = time, .known_node = node, .known_time = time};
+}
+
+void ph_host_reach(uint64_t time)
+{
+    if (ph_host.open) {
+        ph_host_anchor(ph_host.known_node, ph_host.known_time);
+        ph_host.offset = (int64_t)(time - ph_host.time);
+    } else if (time > ph_clock()) {
+        ph_host.offset += (int64_t)(time - ph_clock());
+    }
+}
+
+/* What the host's clock is now, as entries of `head`. */
+static void add_expression(struct ph_head *head, int64_t latency)
+{
+    int64_t passed = passed_since(ph_host.held_at);
+    if (!ph_host.held.count)
+        ph_head_add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0, 0});
+    for (int i = 0; i < ph_host.held.count; i++) {
+        struct ph_entry entry = ph_host.held.entry[i];
+        entry.lag += passed + latency;
+        ph_head_add(head, entry);
+    }
+}
+
+static void name_host(void)
+{
+    struct ph_head now = {0};
+    uint64_t clock = ph_clock();
+    add_expression(&now, 0);
+    int64_t mark = ph_host.mark + passed_since(ph_host.mark_at);
+    ph_host.time = ph_head_lower(&now);
+    ph_host.node = ph_head_name(&now);
+    ph_host.offset = ph_host.mark_at = ph_host.held_at = 0;
+    ph_host.held.count = 0;
+    ph_host.shown = 0;
+    ph_host.mark = mark;
+    ph_host.ahead = clock > ph_host.time ? clock - ph_host.time : 0;
+}
+
+void ph_head_add_host(struct ph_head *head, int64_t latency)
+{
+    /* one entry instead of many in every head that follows */
+    if (ph_host.held.count > 1) name_host();
+    add_expression(head, latency);
+}
+
+/* A trace needs one node for every moment, and must not change what the host is. */
+void ph_host_moment(uint64_t *node, int64_t *offset)
+{
+    *node = ph_host.node;
+    *offset = ph_host.offset;
+    if (!ph_host.held.count) return;
+    if (!ph_host.shown) {
+        struct ph_head copy = ph_host.held;
+        ph_host.shown = ph_head_name(&copy);
+    }
+    *node = ph_host.shown;
+    *offset = passed_since(ph_host.held_at);
+}
+
+uint64_t ph_host_oldest(uint64_t otherwise)
+{
+    uint64_t oldest = ph_head_oldest(&ph_host.held, otherwise);
+    if (ph_host.known_node < oldest) oldest = ph_host.known_node;
+    return ph_host.node < oldest ? ph_host.node : oldest;
+}
+
+/* Whether a stream that has come to `position` ends no earlier than `latency` after the host is
+ * now. `mark`: the position from which on a stream ends no earlier than the host was when `offset`
+ * was `mark_at`; positions grow by what lies between ends at least. */
+static bool beyond_host(uint64_t stream, int64_t position, int64_t latency)
+{
+    return ph_host.open && stream == ph_host.mark_stream &&
+           position > ph_host.mark + passed_since(ph_host.mark_at) + latency;
+}
+
+int ph_host_compare(const struct ph_place *place)
+{
+    if (!ph_host.open || place->stream != ph_host.mark_stream) return -1;
+    if (place->works < ph_host.reached) return 1; /* a work that was issued later has ended */
+    return beyond_host(place->stream, place->position, 0) ? 0 : -1;
+}
+
+/* The host goes on where it is, or once `head` is reached: the end of the work that is the
+ * `number`th of its stream. */
+static void hold(const struct ph_stream *stream, const struct ph_head *head, int64_t position,
+                 uint64_t number)
+{
+    uint64_t now = ph_clock(), known;
+    if (ph_head_upper(head) <= now) return;
+    known = ph_host.open ? PH_UNKNOWN : ph_head_exact(head, now);
+    if (known != PH_UNKNOWN) {
+        ph_host_reach(known);
+        ph_clock_publish();
+        return;
+    }
+    int64_t mark = ph_host.mark + passed_since(ph_host.mark_at);
+    bool same = ph_host.open && stream->id == ph_host.mark_stream;
+    struct ph_head later = *head;
+    /* it may have been reached already */
+    if (same ? position < mark : ph_host.open || ph_head_lower(head) < now) {
+        add_expression(&later, 0);
+        /* the launch itself will bound it */
+        position = !same ? INT64_MAX / 2 : mark > position ? mark : position;
+    }
+    ph_host.held = later;
+    ph_host.open = true;
+    ph_host.shown = 0;
+    ph_host.held_at = ph_host.mark_at = ph_host.offset;
+    ph_host.mark_stream = stream->id;
+    ph_host.mark = position;
+    ph_host.reached = number;
+    uint64_t lower = ph_head_lower(&later);
+    if (lower > now) ph_host.ahead += lower - now;
+    ph_clock_publish();
+}
+
+/* ---- the queue of a stream ---- */
+static uint32_t count_of(uint32_t works)
+{
+    uint32_t count = works & 0xff;
+    return count < ph_spec()->launch_queue ? count : (uint32_t)ph_spec()->launch_queue;
+}
+
+void ph_queue_wait_locked(struct ph_stream *stream, uint32_t works)
+{
+    struct ph_queue *queue = stream->queue;
+    uint32_t count = count_of(works);
+    if (!queue || !count || queue->issued + count <= ph_spec()->launch_queue) return;
+    /* from 1: the work that must have ended */
+    uint64_t number = queue->issued + count - ph_spec()->launch_queue;
+    while (queue->oldest < queue->newest &&
+           at(queue, queue->oldest)->first + at(queue, queue->oldest)->count < number)
+        queue->oldest++;
+    const struct work *work = at(queue, queue->oldest);
+    if (queue->oldest == queue->newest || work->first >= number) return; /* known to have ended */
+    struct ph_head head = work->head;
+    int64_t position = work->position;
+    if (number <= work->first + work->ahead) {
+        for (int i = 0; i < head.count; i++)
+            head.entry[i].work -= work->duration, head.entry[i].drag -= work->drag;
+        position -= work->duration;
+    }
+    hold(stream, &head, position, number);
+}
+
+void ph_queue_free(struct ph_stream *stream)
+{
+    free(stream->queue);
+    stream->queue = NULL;
+}
+
+void ph_queue_push_locked(struct ph_stream *stream, uint32_t works, uint64_t duration_ns,
+                          uint64_t drag_ns)
+{
+    uint64_t limit = ph_spec()->launch_queue;
+    uint32_t count = count_of(works), ahead = works >> 8 & 0xff;
+    if (!count) return;
+    if (!stream->queue) {
+        stream->queue =
+            calloc(1, sizeof *stream->queue + (limit + 1) * sizeof *stream->queue->work);
+        if (!stream->queue) ph_die("out of host memory");
+        stream->queue->room = limit + 1;
+    }
+    struct ph_queue *queue = stream->queue;
+    if (queue->newest - queue->oldest == queue->room) queue->oldest++;
+    struct work *work = at(queue, queue->newest++);
+    work->first = queue->issued;
+    work->count = count;
+    work->ahead = ahead < count ? ahead : count - 1;
+    work->duration = (int64_t)duration_ns;
+    work->drag = (int64_t)drag_ns;
+    work->position = stream->position;
+    work->head.count = stream->head.count;
+    memcpy(work->head.entry, stream->head.entry,
+           (size_t)stream->head.count * sizeof *stream->head.entry);
+    work->lowest = UINT64_MAX;
+    for (int i = 0; i < work->head.count; i++) /* the origin is never forgotten */
+        if (work->head.entry[i].node && work->head.entry[i].node < work->lowest)
+            work->lowest = work->head.entry[i].node;
+    queue->issued += count;
+}
+
+void ph_queue_add_host(struct ph_stream *stream, int64_t latency)
+{
+    if (beyond_host(stream->id, stream->position, latency)) return;
+    /* mostly the same nodes */
+    if (ph_host.open && stream->id == ph_host.mark_stream)
+        add_expression(&stream->head, latency);
+    else
+        ph_head_add_host(&stream->head, latency);
+}
+
+void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns, uint64_t gap_ns)
+{
+    int64_t gap = (int64_t)gap_ns,
+            mark = stream->position + gap - (int64_t)ph_spec()->launch_latency_ns;
+    stream->position += gap + (int64_t)duration_ns;
+    if (!ph_host.open || stream->id != ph_host.mark_stream ||
+        mark >= ph_host.mark + passed_since(ph_host.mark_at))
+        return;
+    ph_host.mark = mark; /* it started no earlier than this launch of the host */
+    ph_host.mark_at = ph_host.offset;
+}
+
+struct ph_place ph_queue_place(const struct ph_stream *stream)
+{
+    if (stream->queue && stream->position)
+        return (struct ph_place){stream->id, stream->position, stream->queue->issued};
+    return stream->after;
+}
+
+void ph_queue_after(struct ph_stream *stream, const struct ph_place *place)
+{
+    if (!place->stream || place->stream == stream->id) return;
+    if (stream->after.stream == place->stream && stream->after.position >= place->position) return;
+    stream->after = *place;
+    stream->after.works = UINT64_MAX; /* it ends after that place, who knows by how much */
+}
+
+uint64_t ph_queue_oldest(struct ph_stream *stream, uint64_t now, uint64_t oldest)
+{
+    struct ph_queue *queue = stream->queue;
+    if (!queue) return oldest;
+    while (queue->oldest < queue->newest && ph_head_upper(&at(queue, queue->oldest)->head) <= now)
+        queue->oldest++;
+    for (uint64_t call = queue->oldest; call < queue->newest; call++)
+        if (at(queue, call)->lowest < oldest) oldest = at(queue, call)->lowest;
+    return oldest;
+}

@@ -1,0 +1,189 @@
+/* queries.c - what the job asks of its GPU without waiting: events and streams that may be over,
+ * and times between events.
+ *
+ * Why it exists: the caching allocator acts on the answers, so they are decided in simulated time,
+ * at the asking host's clock: here where bounds and the order of works decide, else by the hub
+ * (docs/wire-protocol.md, QUERY). */
+#include "work/cudart.h"
+#include "simulated/memory/ipc.h"
+#include "time/timeline.h"
+#include "trace/trace_log.h"
+
+/* Has `head`, which has that place among works, been reached at the caller's host clock? Decided
+ * here if possible, else by the hub. */
+static bool ask(const struct ph_head *head, const struct ph_place *place)
+{
+    pthread_mutex_lock(&ph_lock);
+    ph_clock_advance(PH_CALL_QUERY);
+    uint64_t now = ph_clock();
+    int decided = ph_head_upper(head) <= now  ? 1
+                  : ph_host.open              ? ph_host_compare(place)
+                  : ph_head_floor(head) > now ? 0
+                                              : -1;
+    if (decided >= 0) {
+        pthread_mutex_unlock(&ph_lock);
+        ph_leave();
+        return decided;
+    }
+    struct ph_pack body = {0};
+    uint64_t req = ph_request_id();
+    struct ph_head own = {0};
+    ph_head_add_host(&own, 0);
+    ph_pack_uint(&body, req);
+    ph_pack_uint(&body, now);
+    ph_extra_pack(&body, false);
+    ph_head_pack(&body, head);
+    ph_head_pack(&body, &own);
+    atomic_store(&ph_page()->blocked, 1);
+    ph_send(PH_QUERY, &body, 5);
+    pthread_mutex_unlock(&ph_lock);
+    ph_pack_free(&body);
+    struct ph_reply reply;
+    ph_wait(req, &reply, -1);
+    bool ready = ph_read_int(&reply) != 0;
+    uint64_t floor = (uint64_t)ph_read_int(&reply);
+    ph_reply_free(&reply);
+    pthread_mutex_lock(&ph_lock);
+    if (!ready) ph_head_not_before(head, now, floor);
+    if (ready && !ph_host.open) ph_head_reached(head, now);
+    /* else the chain stands still for us */
+    if (ph_in_chain()) atomic_store(&ph_page()->blocked, 0);
+    pthread_mutex_unlock(&ph_lock);
+    ph_leave();
+    return ready;
+}
+
+/* The same for a thread that only ever polls (NCCL's watchdog). It bounds nothing, and must not
+ * wait: what the hub knows so far will do. Where the host stands still, in a socket or a join, its
+ * clock says nothing: then what is known has happened. */
+static bool observe(const struct ph_head *head, const struct ph_place *place)
+{
+    struct ph_pack body = {0};
+    uint64_t req = ph_request_id();
+    enum ph_look look = ph_observer_looks(head);
+    if (look != PH_LOOK_AT_ONCE) {
+        bool over = look == PH_LOOK_EXACTLY && ask(head, place);
+        ph_observer_looked(over);
+        return over;
+    }
+    pthread_mutex_lock(&ph_lock);
+    uint64_t upper = ph_head_upper(head), now = ph_clock();
+    bool known = upper != PH_UNKNOWN;
+    if (!known) {
+        ph_pack_uint(&body, req);
+        ph_pack_uint(&body, now);
+        ph_extra_pack(&body, false);
+        ph_head_pack(&body, head);
+        ph_pack_array(&body, 0);
+        ph_send(PH_QUERY, &body, 5);
+    }
+    pthread_mutex_unlock(&ph_lock);
+    if (!known) {
+        struct ph_reply reply;
+        ph_pack_free(&body);
+        ph_wait(req, &reply, -1);
+        upper = (uint64_t)ph_read_int(&reply);
+        known = upper-- != 0;
+        ph_reply_free(&reply);
+    }
+    bool over = known && (upper <= now || ph_clock_stands_still());
+    ph_observer_looked(over);
+    return over;
+}
+
+static bool reached(const struct ph_head *head, const struct ph_place *place, const char *call)
+{
+    if (!ph_in_chain()) return observe(head, place);
+    bool ready = ask(head, place);
+    PH_TRACE(ph_trace_call(call));
+    if (!ready) ph_clock_poll_failed();
+    return ready;
+}
+
+bool ph_event_ready(const struct ph_event *event)
+{
+    return !event->recorded || reached(&event->head, &event->place, "cudaEventQuery");
+}
+
+bool ph_stream_ready(struct ph_stream *stream)
+{
+    pthread_mutex_lock(&ph_lock);
+    ph_stream_order_locked(stream);
+    struct ph_head head = stream->head;
+    struct ph_place place = ph_queue_place(stream);
+    pthread_mutex_unlock(&ph_lock);
+    return reached(&head, &place, "cudaStreamQuery");
+}
+
+uint64_t ph_event_moment(const struct ph_event *event)
+{
+    enum { PATIENCE_MS = 20000 };
+    pthread_mutex_lock(&ph_lock);
+    uint64_t time = ph_head_exact(&event->head, 0), lower = ph_head_lower(&event->head);
+    if (time != PH_UNKNOWN) {
+        pthread_mutex_unlock(&ph_lock);
+        return time;
+    }
+    struct ph_pack body = {0};
+    uint64_t req = ph_request_id();
+    ph_pack_uint(&body, req);
+    ph_pack_uint(&body, ph_clock());
+    ph_extra_pack(&body, false);
+    ph_pack_array(&body, 1);
+    ph_head_pack(&body, &event->head);
+    atomic_store(&ph_page()->blocked, 1);
+    ph_send(PH_TIMES, &body, 4);
+    pthread_mutex_unlock(&ph_lock);
+    ph_pack_free(&body);
+    struct ph_reply reply;
+    if (ph_wait(req, &reply, PATIENCE_MS)) {
+        ph_read_array(&reply);
+        time = (uint64_t)ph_read_int(&reply);
+        ph_reply_free(&reply);
+    } else { /* whoever decides it may be waiting for us */
+        ph_warn("an event that another process has opened waits for communication that did not "
+                "come within %d s; that process sees it as early "
+                "as it could have been",
+                PATIENCE_MS / 1000);
+        time = lower;
+    }
+    pthread_mutex_lock(&ph_lock);
+    atomic_store(&ph_page()->blocked, 0);
+    pthread_mutex_unlock(&ph_lock);
+    ph_leave();
+    return time;
+}
+
+bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, float *milliseconds)
+{
+    pthread_mutex_lock(&ph_lock);
+    uint64_t from = ph_head_exact(&start->head, 0), to = ph_head_exact(&end->head, 0);
+    if (from == PH_UNKNOWN || to == PH_UNKNOWN) {
+        struct ph_pack body = {0};
+        uint64_t req = ph_request_id();
+        ph_pack_uint(&body, req);
+        ph_pack_uint(&body, ph_clock());
+        ph_extra_pack(&body, false);
+        ph_pack_array(&body, 2);
+        ph_head_pack(&body, &start->head);
+        ph_head_pack(&body, &end->head);
+        atomic_store(&ph_page()->blocked, 1);
+        ph_send(PH_TIMES, &body, 4);
+        pthread_mutex_unlock(&ph_lock);
+        ph_pack_free(&body);
+        struct ph_reply reply;
+        ph_wait(req, &reply, -1);
+        ph_read_array(&reply);
+        from = (uint64_t)ph_read_int(&reply);
+        to = (uint64_t)ph_read_int(&reply);
+        ph_reply_free(&reply);
+        pthread_mutex_lock(&ph_lock);
+        atomic_store(&ph_page()->blocked, 0);
+    }
+    if (ph_host.open && (from > ph_clock() || to > ph_clock())) ph_host_settle_locked();
+    bool complete = from <= ph_clock() && to <= ph_clock();
+    pthread_mutex_unlock(&ph_lock);
+    ph_leave();
+    *milliseconds = (float)((double)(int64_t)(to - from) / 1e6);
+    return complete;
+}

@@ -1,0 +1,222 @@
+/* time/watchdog.c - threads that only ever look, such as NCCL's watchdog.
+ *
+ * Why it exists: the watchdog looks at its work every 100 ms of real time and then lets go of the
+ * tensors (DDP's first bucket). A host that waits 300 ms for its GPU gives it three looks; here the
+ * same wait may last a millisecond, and memory that is free there would still be held when the next
+ * step allocates. So a wait that is long in virtual time lets the observers look.
+ *
+ * Where runs must repeat to the byte, when a look falls in real time must not matter: the memory
+ * that it frees decides where later tensors lie. There the observers are told "not yet" but for
+ * windows, which open every PERIOD_MS of virtual time at the next wait or collective; the job
+ * stands still until every watchdog has done a whole round of looks in it. */
+#define _GNU_SOURCE /* gettid */
+#include "time/timeline.h"
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    PERIOD_MS = 100 /* kWatchdogThreadSleepMillis in PyTorch's ProcessGroupNCCL */,
+    QUIET_MS = 10,
+    PATIENCE_MS = 300,
+    OBSERVERS = 64
+};
+/* A real job's first steps take half a second each (libraries load, kernels are tuned) however
+ * short the later ones are, so there the watchdog has let go of what they used. Here any wait that
+ * could be a step's end counts as long at first. */
+enum { FIRST_WAITS = 6, FIRST_WAIT_MS = 20 };
+
+static struct observer {     /* one thread */
+    _Atomic uint64_t rounds; /* of looks, begun */
+    _Atomic bool waits;      /* in its last round something was not over: it will look again */
+    _Atomic int looking, tid;
+} observers[OBSERVERS];
+static _Atomic unsigned observer_count;
+static _Atomic uint64_t looks, rounds;
+static _Atomic int looking;
+static _Thread_local struct {
+    struct observer *slot;
+    uint64_t last_ns;
+    const void *first;
+} me;
+/* For runs that repeat. */
+static _Atomic bool window;
+static _Atomic uint64_t window_real_ns; /* real time when the last one closed */
+
+static uint64_t real_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static void millisecond(void) { nanosleep(&(struct timespec){0, 1000000}, NULL); }
+
+/* At its end PyTorch tells the watchdog to finish, which from then on looks at its work without a
+ * pause until all is over. That may wait for another rank, which the hub answers once this one is
+ * found idle: so it has to sleep between its rounds. */
+static void pause_before_round(const void *work)
+{
+    if (me.first != work || real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull) return;
+    for (int i = 0; i <= PERIOD_MS / 2; i++) millisecond();
+}
+
+/* A round began when the pause before this look was of the watchdog's kind. */
+enum ph_look ph_observer_looks(const void *work)
+{
+    pause_before_round(work);
+    uint64_t now = real_ns();
+    if (!me.slot) {
+        me.slot = &observers[atomic_fetch_add(&observer_count, 1) % OBSERVERS];
+        atomic_store(&me.slot->tid, gettid());
+    }
+    if (now - me.last_ns > PERIOD_MS / 2 * 1000000ull) {
+        atomic_store(&me.slot->waits, false);
+        atomic_fetch_add(&me.slot->rounds, 1);
+        atomic_fetch_add(&rounds, 1);
+        me.first = NULL;
+    }
+    if (!me.first) me.first = work;
+    atomic_store(&me.slot->looking, 1);
+    atomic_fetch_add(&looking, 1);
+    atomic_fetch_add(&looks, 1);
+    /* The watchdog ends a job whose communication it has not seen end for ten minutes of real time.
+     */
+    enum { TOO_LONG_S = 120 };
+    if (!ph_clock_repeats()) return PH_LOOK_AT_ONCE;
+    if (atomic_load(&window)) return PH_LOOK_EXACTLY;
+    uint64_t closed = 0;
+    /* there has been none yet */
+    if (atomic_compare_exchange_strong(&window_real_ns, &closed, now)) closed = now;
+    bool late = now > closed && now - closed > TOO_LONG_S * 1000000000ull;
+    return late || ph_clock_stands_still() ? PH_LOOK_AT_ONCE : PH_LOOK_LATER;
+}
+
+void ph_observer_looked(bool over)
+{
+    me.last_ns = real_ns();
+    if (over)
+        me.first = NULL; /* the work is done with; another is the first of the next round */
+    else
+        atomic_store(&me.slot->waits, true);
+    atomic_fetch_sub(&looking, 1);
+    atomic_store(&me.slot->looking, 0);
+}
+
+/* ---- windows ---- */
+struct watched { /* a watchdog during a window */
+    struct ph_watcher thread;
+    uint64_t rounds, switches;
+    int quiet; /* polls for which it has been asleep and has neither looked nor woken */
+    bool over;
+};
+
+static struct observer *slot_of(int tid)
+{
+    unsigned count =
+        atomic_load(&observer_count) < OBSERVERS ? atomic_load(&observer_count) : OBSERVERS;
+    for (unsigned i = 0; i < count; i++)
+        if (atomic_load(&observers[i].tid) == tid) return &observers[i];
+    return NULL;
+}
+
+/* Has it done all that it can in this window? Either it has begun a round of looks in it, and gone
+ * back to sleep; or it has slept twice without a look, so it has nothing to look at. */
+static bool has_seen(struct watched *watched)
+{
+    enum { LOOPS = 2 };
+    const struct observer *slot = slot_of(watched->thread.tid);
+    uint64_t switches = ph_thread_switches(watched->thread.tid),
+             begun = slot ? atomic_load(&slot->rounds) : 0;
+    bool still = switches == watched->switches && !(slot && atomic_load(&slot->looking)) &&
+                 ph_thread_sleeps(watched->thread.tid);
+    watched->switches = switches;
+    watched->quiet = still ? watched->quiet + 1 : 0;
+    if (switches == 0) return true; /* it has ended */
+    return watched->quiet >= QUIET_MS &&
+           (begun != watched->rounds || switches >= watched->thread.switches + LOOPS);
+}
+
+static void hold_window(void)
+{
+    enum { LONGEST_MS = 5000 };
+    struct ph_watcher threads[OBSERVERS];
+    struct watched watched[OBSERVERS];
+    int count = ph_watchers(threads, OBSERVERS), open = count;
+    for (int i = 0; i < count; i++) {
+        struct observer *slot = slot_of(threads[i].tid);
+        watched[i] = (struct watched){threads[i], slot ? atomic_load(&slot->rounds) : 0,
+                                      threads[i].switches, 0, false};
+    }
+    atomic_store(&window, true);
+    /* a look may wait for other ranks */
+    for (int passed = 0; passed < LONGEST_MS && open; passed += !atomic_load(&looking)) {
+        millisecond();
+        for (int i = 0; i < count; i++)
+            if (!watched[i].over && has_seen(&watched[i])) watched[i].over = true, open--;
+    }
+    atomic_store(&window, false);
+    atomic_store(&window_real_ns, real_ns());
+    if (open)
+        ph_warn("NCCL's watchdog did not look for %d s: memory that it frees may be free at "
+                "another time in the next run",
+                LONGEST_MS / 1000);
+}
+
+static void window_if_due(uint64_t waited_ns)
+{
+    static uint64_t communicated, opened_at; /* one thread of the chain runs at a time */
+    static int times;
+    uint64_t launched = atomic_load(&ph_page()->comm_launches),
+             now = atomic_load(&ph_page()->clock_ns);
+    bool due = now - opened_at >= PERIOD_MS * 1000000ull ||
+               (times < FIRST_WAITS && waited_ns >= FIRST_WAIT_MS * 1000000ull);
+    if (!due || launched == communicated || !ph_in_chain()) return;
+    communicated = launched;
+    opened_at = now;
+    times++;
+    atomic_store(&ph_page()->blocked, 1); /* about to act: not to be taken for idle */
+    hold_window();
+    atomic_store(&ph_page()->blocked, 0);
+}
+
+void ph_observers_due(void)
+{
+    if (ph_clock_repeats()) window_if_due(0);
+}
+
+/* ---- without windows ---- */
+/* Whole rounds count: one that was under way when the clock moved has looked at a part of the work
+ * too early. */
+void ph_observers_catch_up(uint64_t waited_ns)
+{
+    /* launches at the last catching up: without new ones there is nothing to see */
+    static uint64_t communicated;
+    static int times;
+    uint64_t before[OBSERVERS], any = atomic_load(&rounds),
+                                launched = atomic_load(&ph_page()->comm_launches);
+    unsigned count =
+        atomic_load(&observer_count) < OBSERVERS ? atomic_load(&observer_count) : OBSERVERS;
+    if (ph_clock_repeats()) {
+        window_if_due(waited_ns);
+        return;
+    }
+    if (waited_ns < (times < FIRST_WAITS ? FIRST_WAIT_MS : PERIOD_MS) * 1000000ull || any == 0 ||
+        launched == communicated)
+        return;
+    communicated = launched;
+    times++;
+    for (unsigned i = 0; i < count; i++)
+        before[i] = atomic_load(&observers[i].waits) ? atomic_load(&observers[i].rounds) : 0;
+    atomic_store(&ph_page()->blocked, 1); /* about to act: not to be taken for idle */
+    uint64_t seen = 0;
+    for (int i = 0, quiet = 0; i < PATIENCE_MS && quiet < QUIET_MS; i++) {
+        millisecond();
+        uint64_t now = atomic_load(&looks);
+        bool whole = atomic_load(&rounds) != any && atomic_load(&looking) == 0 && now == seen;
+        for (unsigned j = 0; j < count; j++)
+            if (before[j] && atomic_load(&observers[j].rounds) == before[j]) whole = false;
+        quiet = whole ? quiet + 1 : 0;
+        seen = now;
+    }
+    atomic_store(&ph_page()->blocked, 0);
+}

@@ -1,0 +1,474 @@
+/* trace/trace_log.c - this process's part of the traces: what ran, said before it is known when.
+ *
+ * Why it exists: `--trace` writes one Kineto trace per rank (docs/traces.md), but the times of work
+ * are only known once those of the nodes that it hangs on are final, and the hub carries no
+ * kernels. So the process logs its work with the max-plus heads that place it, into
+ * RUN_DIR/trace/<page>.log; the hub logs the nodes' final times beside it; report/trace_log.py
+ * reads both.
+ *
+ * Form: records of 8-byte multiples, each { u16 type, u16 thread, u32 bytes } and its structure
+ * below, little-endian, in chunks of CHUNK bytes. A zero header means that the next record is in
+ * the next chunk. A header is stored last, so that whatever is found in the file is whole, however
+ * the process ended. Texts and signatures are logged once and then meant by number. */
+#define _GNU_SOURCE /* gettid */
+#include "trace/trace_log.h"
+#include "base/fnv1a.h"
+#include "time/timeline.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+    CHUNK = 1 << 20,
+    VERSION = 1,
+    KNOWN = 1 << 16,
+    NESTED = 256,
+    LEGACY_STREAM = 7 /* CUPTI's number of it */
+};
+enum { START = 1, THREAD, TEXT, SIGNATURE, CALL, WORK, COMM, OPERATOR, STEP };
+enum { FUNCTION, BACKWARD, USER }; /* kinds of operators: values/trace.cpp */
+
+struct record {
+    uint16_t type, thread;
+    uint32_t bytes;
+};
+struct moment {
+    uint64_t node;
+    int64_t offset;
+}; /* of the host clock */
+struct start {
+    uint32_t version;
+    int32_t rank, world_size, node, pid, reserved;
+};
+struct thread {
+    int32_t tid;
+    uint32_t reserved;
+    char name[16];
+};
+struct text {
+    uint32_t id, length;
+};
+struct signature {
+    uint32_t id, length, registers, static_shared;
+};
+struct call {
+    uint32_t name, correlation;
+    uint64_t external;
+    struct moment begin, end;
+};
+struct work {
+    uint32_t signature, correlation, stream;
+    uint16_t device, source;
+    uint64_t external, duration, drag;
+};
+struct comm {
+    uint32_t description, correlation, stream, device;
+    uint64_t external, node;
+    struct ph_trace_comm first;
+};
+struct operator {
+    uint32_t name, kind;
+    uint64_t external;
+    struct moment begin, end;
+};
+/* of the step; said again when another optimizer's end moves it */
+struct step {
+    uint64_t number;
+    struct moment begin;
+};
+_Static_assert(sizeof(struct record) == 8 && sizeof(struct call) == 48 &&
+                   sizeof(struct work) == 40 && sizeof(struct ph_entry) == 32,
+               "trace_log.py");
+_Static_assert(sizeof(struct comm) == 80 && sizeof(struct operator) == 48 &&
+                   sizeof(struct start) == 24,
+               "trace_log.py");
+
+bool ph_tracing;
+_Thread_local int ph_trace_depth;
+_Thread_local uint64_t ph_call_cost_ns;
+
+static bool chosen; /* this process is traced, in whatever steps */
+static uint64_t from_step, to_step = UINT64_MAX, step_now;
+static bool backward_seen, ever_backward;
+/* all below; taken with ph_lock held, never the other way round */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static int log_fd = -1;
+static unsigned char *chunk;
+static uint64_t chunk_offset, used;
+static struct {
+    uint64_t hash;
+    uint32_t id;
+} known[KNOWN];
+static uint32_t texts;
+static uint16_t threads;
+static _Atomic uint32_t correlations;
+static _Atomic uint64_t externals;
+
+static _Thread_local struct {
+    uint16_t index; /* 0: not logged yet */
+    bool launched;  /* the next ph_run is `signature` */
+    uint32_t signature, correlation, registers, static_shared, description, queued;
+    const char *hint, *call;
+    struct moment begin;
+    int depth;
+    struct {
+        struct operator op;
+        uint32_t description;
+        bool logged;
+    } nested[NESTED];
+} me;
+
+/* ---- the file ---- */
+static void give_up_locked(const char *why)
+{
+    chosen = ph_tracing = false;
+    ph_warn("the trace of this rank ends here: %s; in the run directory", why);
+}
+
+static bool next_chunk_locked(void)
+{
+    uint64_t at = chunk ? chunk_offset + CHUNK : 0;
+    /* Real blocks, or a full disk would kill the job with SIGBUS. */
+    int failed = posix_fallocate(log_fd, (off_t)at, CHUNK);
+    void *fresh = failed ? MAP_FAILED
+                         : mmap(NULL, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED, log_fd, (off_t)at);
+    if (fresh == MAP_FAILED) {
+        give_up_locked(strerror(failed ? failed : errno));
+        return false;
+    }
+    if (chunk) munmap(chunk, CHUNK);
+    chunk = fresh;
+    chunk_offset = at;
+    used = 0;
+    return true;
+}
+
+/* Two parts, so that nothing is put together only to be copied. */
+static void append_locked(uint16_t type, const void *first, size_t first_bytes, const void *second,
+                          size_t second_bytes)
+{
+    size_t bytes = (sizeof(struct record) + first_bytes + second_bytes + 7) & ~(size_t)7;
+    if (!chosen || bytes > CHUNK || ((!chunk || used + bytes > CHUNK) && !next_chunk_locked()))
+        return;
+    unsigned char *at = chunk + used;
+    struct record head = {type, me.index, (uint32_t)bytes};
+    uint64_t word;
+    memcpy(at + sizeof head, first, first_bytes);
+    if (second_bytes) memcpy(at + sizeof head + first_bytes, second, second_bytes);
+    memcpy(&word, &head, sizeof word);
+    __atomic_store_n((uint64_t *)(void *)at, word, __ATOMIC_RELEASE);
+    used += bytes;
+}
+
+static void know_thread_locked(void)
+{
+    struct thread thread = {.tid = (int32_t)gettid()};
+    if (me.index) return;
+    me.index = ++threads;
+    pthread_getname_np(pthread_self(), thread.name, sizeof thread.name);
+    append_locked(THREAD, &thread, sizeof thread, NULL, 0);
+}
+
+/* The number of some bytes, and whether they are new. Numbers go by a 64-bit hash, as signatures do
+ * elsewhere. When the table is full what is new is logged each time. */
+static uint32_t number_locked(const void *bytes, size_t length, uint64_t seed, bool *fresh)
+{
+    uint64_t hash = ph_fnv1a(seed, bytes, length);
+    hash = hash ? hash : 1;
+    uint64_t slot = hash % KNOWN;
+    for (int tried = 0; tried < 64; tried++, slot = (slot + 1) % KNOWN) {
+        if (known[slot].hash == hash) return *fresh = false, known[slot].id;
+        if (known[slot].hash) continue;
+        known[slot].hash = hash;
+        known[slot].id = ++texts;
+        return *fresh = true, texts;
+    }
+    return *fresh = true, ++texts;
+}
+
+static uint32_t text_locked(const char *text)
+{
+    bool fresh;
+    struct text entry = {.length = (uint32_t)strlen(text)};
+    entry.id = number_locked(text, entry.length, PH_FNV1A, &fresh);
+    if (fresh) append_locked(TEXT, &entry, sizeof entry, text, entry.length);
+    return entry.id;
+}
+
+/* ---- start and end ---- */
+static bool named(const char *list, long rank) /* "0,8-15": checked by the launcher */
+{
+    while (list && *list) {
+        char *end;
+        long first = strtol(list, &end, 10), last = first;
+        if (*end == '-') last = strtol(end + 1, &end, 10);
+        if (first <= rank && rank <= last) return true;
+        list = *end == ',' ? end + 1 : NULL;
+    }
+    return false;
+}
+
+static long number_of(const char *name)
+{
+    const char *text = ph_env(name);
+    return text ? strtol(text, NULL, 10) : -1;
+}
+
+static bool asked_for(void)
+{
+    const char *ranks = ph_env("PHANTORA_TRACE_RANKS");
+    return ph_env("PHANTORA_TRACE") && (!ranks || named(ranks, number_of("RANK")));
+}
+
+void ph_trace_start(const char *page_name)
+{
+    const char *steps = ph_env("PHANTORA_TRACE_STEPS");
+    struct start start = {.version = VERSION,
+                          .rank = (int32_t)number_of("RANK"),
+                          .world_size = (int32_t)number_of("WORLD_SIZE"),
+                          .node = (int32_t)number_of("PHANTORA_NODE"),
+                          .pid = (int32_t)getpid()};
+    if (!asked_for()) return;
+    char path[512], *end;
+    snprintf(path, sizeof path, "%s/trace/%s.log", ph_env("PHANTORA_RUN_DIR"), page_name);
+    pthread_mutex_lock(&log_lock);
+    if (steps) { /* "3:5", "3:" */
+        from_step = strtoull(steps, &end, 10);
+        if (*end == ':' && end[1]) to_step = strtoull(end + 1, NULL, 10);
+    }
+    log_fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    chosen = true;
+    if (log_fd < 0) give_up_locked(strerror(errno));
+    append_locked(START, &start, sizeof start, NULL, 0);
+    ph_tracing = chosen && from_step == 0;
+    pthread_mutex_unlock(&log_lock);
+}
+
+void ph_trace_forget(void)
+{
+    pthread_mutex_init(&log_lock, NULL);
+    chosen = ph_tracing = false;
+    if (chunk) munmap(chunk, CHUNK);
+    if (log_fd >= 0) close(log_fd);
+    chunk = NULL;
+    log_fd = -1;
+    memset(known, 0, sizeof known);
+    memset(&me, 0, sizeof me);
+    ph_trace_depth = 0;
+    texts = threads = 0;
+    step_now = from_step = 0;
+    to_step = UINT64_MAX;
+    backward_seen = ever_backward = false;
+}
+
+/* ---- host calls ---- */
+static struct moment host_now(void)
+{
+    pthread_mutex_lock(&ph_lock);
+    struct moment now;
+    ph_host_moment(&now.node, &now.offset);
+    pthread_mutex_unlock(&ph_lock);
+    return now;
+}
+
+static uint64_t enclosing(void)
+{
+    return me.depth && me.depth <= NESTED ? me.nested[me.depth - 1].op.external : 0;
+}
+
+static void log_call(const char *name, struct moment begin, struct moment end)
+{
+    struct call call = {
+        .correlation = me.correlation, .external = enclosing(), .begin = begin, .end = end};
+    pthread_mutex_lock(&log_lock);
+    know_thread_locked();
+    call.name = text_locked(name);
+    append_locked(CALL, &call, sizeof call, NULL, 0);
+    pthread_mutex_unlock(&log_lock);
+}
+
+void ph_trace_api(const char *name) { me.hint = name; }
+
+static const char *name_of_call(const char *usual)
+{
+    const char *name = me.hint ? me.hint : usual;
+    me.hint = NULL;
+    me.correlation = atomic_fetch_add_explicit(&correlations, 1, memory_order_relaxed) + 1;
+    return name;
+}
+
+void ph_trace_call(const char *name)
+{
+    if (ph_trace_depth) return;
+    name = name_of_call(name);
+    struct moment end = host_now(), begin = {end.node, end.offset - (int64_t)ph_call_cost_ns};
+    log_call(name, begin, end);
+}
+
+void ph_trace_call_begin(const char *name)
+{
+    if (ph_trace_depth++) return;
+    me.call = name_of_call(name);
+    me.begin = host_now();
+    me.begin.offset -= (int64_t)ph_call_cost_ns;
+}
+
+void ph_trace_call_end(void)
+{
+    if (--ph_trace_depth == 0) log_call(me.call, me.begin, host_now());
+    me.launched = false;
+}
+
+/* ---- GPU work ---- */
+void ph_trace_code(uint32_t registers, uint32_t static_shared)
+{
+    me.registers = registers;
+    me.static_shared = static_shared;
+}
+
+void ph_trace_replayed(const struct ph_pack *signature, uint32_t registers, uint32_t static_shared)
+{
+    bool fresh;
+    struct signature entry = {.length = (uint32_t)signature->length,
+                              .registers = registers,
+                              .static_shared = static_shared};
+    pthread_mutex_lock(&log_lock);
+    know_thread_locked();
+    entry.id = number_locked(signature->data, signature->length, 0x9e3779b97f4a7c15ull, &fresh);
+    if (fresh) append_locked(SIGNATURE, &entry, sizeof entry, signature->data, signature->length);
+    pthread_mutex_unlock(&log_lock);
+    me.signature = entry.id;
+    me.launched = true;
+}
+
+/* docs/wire-protocol.md, "Signatures"; the numbers of kinds fill one byte each */
+const char *ph_trace_call_of(const struct ph_pack *signature)
+{
+    enum { KERNEL, GEMM, CUDNN, MEMORY };
+    int kind = signature->data[1];
+    bool set = kind == MEMORY && signature->data[3] == 1;
+    return kind == KERNEL   ? "cudaLaunchKernel"
+           : kind != MEMORY ? "cuLaunchKernelEx"
+           : set            ? "cudaMemsetAsync"
+                            : "cudaMemcpyAsync";
+}
+
+void ph_trace_launch(const struct ph_pack *signature)
+{
+    ph_trace_call_begin(ph_trace_call_of(signature));
+    ph_trace_replayed(signature, me.registers, me.static_shared);
+    me.registers = me.static_shared = 0;
+}
+
+void ph_trace_run_locked(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns,
+                         uint32_t source)
+{
+    struct work work = {.stream =
+                            ph_stream_is_legacy(stream) ? LEGACY_STREAM : (uint32_t)stream->id,
+                        .device = (uint16_t)stream->device,
+                        .source = (uint16_t)source,
+                        .external = enclosing(),
+                        .duration = duration_ns,
+                        .drag = drag_ns};
+    if (me.launched) work.signature = me.signature, work.correlation = me.correlation;
+    me.launched = false;
+    pthread_mutex_lock(&log_lock);
+    know_thread_locked();
+    append_locked(WORK, &work, sizeof work, stream->head.entry,
+                  (size_t)stream->head.count * sizeof *stream->head.entry);
+    pthread_mutex_unlock(&log_lock);
+}
+
+void ph_trace_queued(void)
+{
+    if (me.description) me.queued = me.description;
+}
+
+void ph_trace_communicated(const struct ph_stream *stream, uint64_t node,
+                           const struct ph_trace_comm *first)
+{
+    struct comm comm = {.description = me.description ? me.description : me.queued,
+                        .correlation = me.correlation,
+                        .stream = (uint32_t)stream->id,
+                        .device = (uint32_t)stream->device,
+                        .external = enclosing(),
+                        .node = node,
+                        .first = *first};
+    me.queued = 0;
+    pthread_mutex_lock(&ph_lock);
+    if (ph_stream_is_legacy(stream)) comm.stream = LEGACY_STREAM;
+    pthread_mutex_unlock(&ph_lock);
+    pthread_mutex_lock(&log_lock);
+    know_thread_locked();
+    append_locked(COMM, &comm, sizeof comm, NULL, 0);
+    pthread_mutex_unlock(&log_lock);
+}
+
+/* ---- framework operators and steps (values/trace.cpp) ---- */
+/* asked before the process touches CUDA */
+PH_API(int, phantora_trace_wanted, (void)) { return asked_for(); }
+
+/* A step ends with an optimizer's step. Several optimizers that follow one backward pass end one
+ * step: the last of them does. */
+static void optimizer_ended_locked(struct moment now)
+{
+    if (backward_seen || !ever_backward || step_now == 0) step_now++;
+    backward_seen = false;
+    struct step step = {step_now, now};
+    /* nothing else of it need be traced yet: --trace-steps may begin with this step */
+    know_thread_locked();
+    append_locked(STEP, &step, sizeof step, NULL, 0);
+    ph_tracing = chosen && from_step <= step_now && step_now <= to_step;
+}
+
+static void backward_locked(void)
+{
+    backward_seen = ever_backward = true;
+    if (step_now >= to_step) ph_tracing = false; /* the last step's end will not move any more */
+}
+
+/* `description`: of a collective, as JSON members; else NULL. */
+PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const char *description))
+{
+    int depth = me.depth++;
+    if (depth >= NESTED) return;
+    struct moment now;
+    uint64_t cpu = ph_clock_peek(&now.node, &now.offset);
+    me.nested[depth].description = me.description;
+    me.nested[depth].logged = chosen && cpu != 0;
+    if (!me.nested[depth].logged) return;
+    uint64_t external = atomic_fetch_add_explicit(&externals, 1, memory_order_relaxed) + 1;
+    me.nested[depth].op =
+        (struct operator){.kind = (uint32_t)kind, .external = external, .begin = now};
+    pthread_mutex_lock(&log_lock);
+    if (kind == BACKWARD) backward_locked();
+    if (ph_tracing) {
+        know_thread_locked();
+        me.nested[depth].op.name = text_locked(name);
+        if (description) me.description = text_locked(description);
+    }
+    pthread_mutex_unlock(&log_lock);
+    ph_clock_excuse(cpu);
+}
+
+PH_API(void, phantora_trace_operator_end, (int ends_step))
+{
+    struct moment now;
+    if (me.depth == 0) return; /* it began on another thread */
+    int depth = --me.depth;
+    if (depth >= NESTED) return;
+    me.description = me.nested[depth].description;
+    uint64_t cpu = me.nested[depth].logged ? ph_clock_peek(&now.node, &now.offset) : 0;
+    if (cpu == 0) return;
+    struct operator *op = &me.nested[depth].op;
+    op->end = now;
+    pthread_mutex_lock(&log_lock);
+    if (ph_tracing && op->name) append_locked(OPERATOR, op, sizeof *op, NULL, 0);
+    if (ends_step) optimizer_ended_locked(now);
+    pthread_mutex_unlock(&log_lock);
+    ph_clock_excuse(cpu);
+}
