@@ -8,7 +8,9 @@
  * its own parts. Rule: everything else must see both behave as if we were not there, RTLD_NEXT
  * included, which goes by the return address: the real ones are reached by tail calls. */
 #define _GNU_SOURCE /* dladdr, RTLD_NEXT */
-#include "base/shim.h"
+#include "base/lookup.h"
+#include "base/api.h"
+#include "base/log.h"
 
 #include <dlfcn.h>
 #include <gnu/lib-names.h>

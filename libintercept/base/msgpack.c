@@ -2,7 +2,8 @@
  *
  * Why it exists: signatures are hashed over these bytes here and in Python, so both must encode
  * alike. */
-#include "base/core.h"
+#include "base/msgpack.h"
+#include "base/log.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * Why it exists: runs that repeat to the byte must wait until NCCL's watchdogs have done a round
  * (time/watchdog.c), and must tell a host that sleeps from one that is only slow. /proc/self/task says
  * both. */
-#include "time/timeline.h"
+#include "base/threads.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>

@@ -6,7 +6,11 @@
  * the real function exactly once between ph_lead_begin and ph_lead_end. */
 #ifndef PH_LEADER_H
 #define PH_LEADER_H
-#include "base/core.h"
+#include "base/memory.h"
+#include "time/timeline.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* ---- real.c: the libraries below ---- */
 /* The next definition of `name` after this library, looked up once per call site. ph_real dies with
@@ -87,7 +91,7 @@ bool ph_lead_keeps_values(void);
  * `there` already. */
 void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there);
 
-/* ---- seams.c ---- */
+/* ---- backend.c ---- */
 /* where the real library says it points to */
 enum ph_memory_kind ph_lead_place(const void *pointer);
 

@@ -19,9 +19,16 @@
  * all of them is spread evenly over all sites, as one number. Nothing is lost from the sum, and no
  * site is charged another's. */
 #include "time/host_model.h"
+#include "base/environment.h"
 #include "base/fnv1a.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/host_clock.h"
+#include "time/operators.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,27 +46,6 @@ enum {
     KEY_INTERRUPTION = 64
 };
 #define INTERRUPTION_NS 50000u
-
-static const char *const names[PH_CALLS] = {
-    [PH_CALL_LAUNCH] = "launch", [PH_CALL_GEMM] = "gemm",      [PH_CALL_DNN] = "dnn",
-    [PH_CALL_COMM] = "comm",     [PH_CALL_COPY] = "copy",      [PH_CALL_MEMSET] = "memset",
-    [PH_CALL_RECORD] = "record", [PH_CALL_WAIT] = "wait",      [PH_CALL_SYNC] = "sync",
-    [PH_CALL_QUERY] = "query",   [PH_CALL_MALLOC] = "malloc",  [PH_CALL_FREE] = "free",
-    [PH_CALL_CLOCK] = "clock",   [PH_CALL_MEET] = "comm_init",
-};
-
-const char *ph_call_name(enum ph_call call) { return names[call]; }
-
-enum ph_call ph_call_of(const struct ph_pack *signature)
-{
-    enum { KERNEL, GEMM, DNN, MEMORY };
-    switch (signature->data[1]) {
-    case KERNEL: return PH_CALL_LAUNCH;
-    case GEMM: return PH_CALL_GEMM;
-    case MEMORY: return signature->data[3] == 0 ? PH_CALL_COPY : PH_CALL_MEMSET;
-    default: return PH_CALL_DNN;
-    }
-}
 
 /* ---- sites and their keys ---- */
 /* Calls whose number or place depends on simulated times (queries, reads of a clock) or that not
@@ -116,6 +102,8 @@ static struct place arrive(enum ph_call call)
 
 void ph_site_enter(enum ph_call call) { arrive(call); }
 
+static void forget(void);
+
 /* ---- replaying ---- */
 static const struct ph_host_header *header;
 static const struct ph_host_slot *slots;
@@ -138,6 +126,7 @@ void ph_sites_map(void)
         ph_die("%s is not a table of host times of this version", path);
     slots = (const struct ph_host_slot *)(map + 1);
     header = map;
+    ph_forget_in_child(forget);
 }
 
 static bool find(uint64_t key, uint64_t *mean_ns)
@@ -179,16 +168,20 @@ static bool recording;
 static struct record **records; /* open addressing by key */
 static size_t capacity, used;
 
+void ph_sites_record(void)
+{
+    recording = true;
+    ph_forget_in_child(forget);
+}
+bool ph_sites_recording(void) { return recording; }
+
 /* The parent reports what it has recorded; the child begins anew. */
-void ph_sites_reset(void)
+static void forget(void)
 {
     memset(history, 0, sizeof history);
     records = NULL;
     capacity = used = 0;
 }
-
-void ph_sites_record(void) { recording = true; }
-bool ph_sites_recording(void) { return recording; }
 
 static struct record **place_for(struct record **table, size_t size, uint64_t key)
 {
@@ -213,10 +206,10 @@ static const char *text_of(const struct place *here)
 {
     char text[160];
     if (in_history(here->call))
-        snprintf(text, sizeof text, "%s %s %u", names[here->call], here->name ? here->name : "-",
+        snprintf(text, sizeof text, "%s %s %u", ph_call_name(here->call), here->name ? here->name : "-",
                  here->place);
     else
-        snprintf(text, sizeof text, "%s %s", names[here->call], here->name ? here->name : "-");
+        snprintf(text, sizeof text, "%s %s", ph_call_name(here->call), here->name ? here->name : "-");
     const char *kept = strdup(text);
     if (!kept) ph_die("out of host memory for the record of host times");
     return kept;
@@ -255,7 +248,7 @@ void ph_site_passed(enum ph_call call, uint64_t spent_ns)
             if (depth == 1) text = text_of(&here);
             *record = (struct record){.key = here.key[depth],
                                       .depth = depth,
-                                      .text = depth == 0 ? names[call] : text,
+                                      .text = depth == 0 ? ph_call_name(call) : text,
                                       .first = spent_ns};
             *slot = record;
             used++;

@@ -12,6 +12,10 @@
  * expression, `held`, and ph_clock a lower bound of it (`open`). Whoever must know asks as for any
  * host wait; what follows in the same stream rarely need be told, by `mark`. Rule: ph_lock is held.
  */
+#include "time/launch_queue.h"
+#include "base/device.h"
+#include "base/log.h"
+#include "time/host_clock.h"
 #include "time/timeline.h"
 #include <stdlib.h>
 #include <string.h>

@@ -12,10 +12,15 @@
  * the process ended. Texts and signatures are logged once and then meant by number. */
 #define _GNU_SOURCE /* gettid */
 #include "trace/trace_log.h"
+#include "base/api.h"
+#include "base/environment.h"
 #include "base/fnv1a.h"
-#include "time/timeline.h"
+#include "base/fork.h"
+#include "base/log.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +31,7 @@ enum {
     CHUNK = 1 << 20,
     VERSION = 1,
     KNOWN = 1 << 16,
-    NESTED = 256,
-    LEGACY_STREAM = 7 /* CUPTI's number of it */
+    NESTED = 256
 };
 enum { START = 1, THREAD, TEXT, SIGNATURE, CALL, WORK, COMM, OPERATOR, STEP };
 enum { FUNCTION, BACKWARD, USER }; /* kinds of operators: values/trace.cpp */
@@ -36,10 +40,6 @@ struct record {
     uint16_t type, thread;
     uint32_t bytes;
 };
-struct moment {
-    uint64_t node;
-    int64_t offset;
-}; /* of the host clock */
 struct start {
     uint32_t version;
     int32_t rank, world_size, node, pid, reserved;
@@ -58,7 +58,7 @@ struct signature {
 struct call {
     uint32_t name, correlation;
     uint64_t external;
-    struct moment begin, end;
+    struct ph_moment begin, end;
 };
 struct work {
     uint32_t signature, correlation, stream;
@@ -73,15 +73,15 @@ struct comm {
 struct operator {
     uint32_t name, kind;
     uint64_t external;
-    struct moment begin, end;
+    struct ph_moment begin, end;
 };
 /* of the step; said again when another optimizer's end moves it */
 struct step {
     uint64_t number;
-    struct moment begin;
+    struct ph_moment begin;
 };
 _Static_assert(sizeof(struct record) == 8 && sizeof(struct call) == 48 &&
-                   sizeof(struct work) == 40 && sizeof(struct ph_entry) == 32,
+                   sizeof(struct work) == 40,
                "trace_log.py");
 _Static_assert(sizeof(struct comm) == 80 && sizeof(struct operator) == 48 &&
                    sizeof(struct start) == 24,
@@ -91,6 +91,7 @@ bool ph_tracing;
 _Thread_local int ph_trace_depth;
 _Thread_local uint64_t ph_call_cost_ns;
 
+static const struct ph_trace_clock *host_clock; /* NULL: none yet */
 static bool chosen; /* this process is traced, in whatever steps */
 static uint64_t from_step, to_step = UINT64_MAX, step_now;
 static bool backward_seen, ever_backward;
@@ -113,7 +114,7 @@ static _Thread_local struct {
     bool launched;  /* the next ph_run is `signature` */
     uint32_t signature, correlation, registers, static_shared, description, queued;
     const char *hint, *call;
-    struct moment begin;
+    struct ph_moment begin;
     int depth;
     struct {
         struct operator op;
@@ -224,7 +225,9 @@ static bool asked_for(void)
     return ph_env("PHANTORA_TRACE") && (!ranks || named(ranks, number_of("RANK")));
 }
 
-void ph_trace_start(const char *page_name)
+static void forget(void);
+
+void ph_trace_start(const char *page_name, const struct ph_trace_clock *clock)
 {
     const char *steps = ph_env("PHANTORA_TRACE_STEPS");
     struct start start = {.version = VERSION,
@@ -232,7 +235,9 @@ void ph_trace_start(const char *page_name)
                           .world_size = (int32_t)number_of("WORLD_SIZE"),
                           .node = (int32_t)number_of("PHANTORA_NODE"),
                           .pid = (int32_t)getpid()};
+    host_clock = clock;
     if (!asked_for()) return;
+    ph_forget_in_child(forget);
     char path[512], *end;
     snprintf(path, sizeof path, "%s/trace/%s.log", ph_env("PHANTORA_RUN_DIR"), page_name);
     pthread_mutex_lock(&log_lock);
@@ -248,7 +253,7 @@ void ph_trace_start(const char *page_name)
     pthread_mutex_unlock(&log_lock);
 }
 
-void ph_trace_forget(void)
+static void forget(void)
 {
     pthread_mutex_init(&log_lock, NULL);
     chosen = ph_tracing = false;
@@ -266,21 +271,12 @@ void ph_trace_forget(void)
 }
 
 /* ---- host calls ---- */
-static struct moment host_now(void)
-{
-    pthread_mutex_lock(&ph_lock);
-    struct moment now;
-    ph_host_moment(&now.node, &now.offset);
-    pthread_mutex_unlock(&ph_lock);
-    return now;
-}
-
 static uint64_t enclosing(void)
 {
     return me.depth && me.depth <= NESTED ? me.nested[me.depth - 1].op.external : 0;
 }
 
-static void log_call(const char *name, struct moment begin, struct moment end)
+static void log_call(const char *name, struct ph_moment begin, struct ph_moment end)
 {
     struct call call = {
         .correlation = me.correlation, .external = enclosing(), .begin = begin, .end = end};
@@ -305,7 +301,7 @@ void ph_trace_call(const char *name)
 {
     if (ph_trace_depth) return;
     name = name_of_call(name);
-    struct moment end = host_now(), begin = {end.node, end.offset - (int64_t)ph_call_cost_ns};
+    struct ph_moment end = host_clock->now(), begin = {end.node, end.offset - (int64_t)ph_call_cost_ns};
     log_call(name, begin, end);
 }
 
@@ -313,13 +309,13 @@ void ph_trace_call_begin(const char *name)
 {
     if (ph_trace_depth++) return;
     me.call = name_of_call(name);
-    me.begin = host_now();
+    me.begin = host_clock->now();
     me.begin.offset -= (int64_t)ph_call_cost_ns;
 }
 
 void ph_trace_call_end(void)
 {
-    if (--ph_trace_depth == 0) log_call(me.call, me.begin, host_now());
+    if (--ph_trace_depth == 0) log_call(me.call, me.begin, host_clock->now());
     me.launched = false;
 }
 
@@ -364,22 +360,19 @@ void ph_trace_launch(const struct ph_pack *signature)
     me.registers = me.static_shared = 0;
 }
 
-void ph_trace_run_locked(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns,
-                         uint32_t source)
+void ph_trace_work_locked(const struct ph_trace_work *what, const void *head, size_t head_bytes)
 {
-    struct work work = {.stream =
-                            ph_stream_is_legacy(stream) ? LEGACY_STREAM : (uint32_t)stream->id,
-                        .device = (uint16_t)stream->device,
-                        .source = (uint16_t)source,
+    struct work work = {.stream = what->stream,
+                        .device = (uint16_t)what->device,
+                        .source = (uint16_t)what->source,
                         .external = enclosing(),
-                        .duration = duration_ns,
-                        .drag = drag_ns};
+                        .duration = what->duration_ns,
+                        .drag = what->drag_ns};
     if (me.launched) work.signature = me.signature, work.correlation = me.correlation;
     me.launched = false;
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
-    append_locked(WORK, &work, sizeof work, stream->head.entry,
-                  (size_t)stream->head.count * sizeof *stream->head.entry);
+    append_locked(WORK, &work, sizeof work, head, head_bytes);
     pthread_mutex_unlock(&log_lock);
 }
 
@@ -388,20 +381,17 @@ void ph_trace_queued(void)
     if (me.description) me.queued = me.description;
 }
 
-void ph_trace_communicated(const struct ph_stream *stream, uint64_t node,
+void ph_trace_communicated(uint32_t stream, int device, uint64_t node,
                            const struct ph_trace_comm *first)
 {
     struct comm comm = {.description = me.description ? me.description : me.queued,
                         .correlation = me.correlation,
-                        .stream = (uint32_t)stream->id,
-                        .device = (uint32_t)stream->device,
+                        .stream = stream,
+                        .device = (uint32_t)device,
                         .external = enclosing(),
                         .node = node,
                         .first = *first};
     me.queued = 0;
-    pthread_mutex_lock(&ph_lock);
-    if (ph_stream_is_legacy(stream)) comm.stream = LEGACY_STREAM;
-    pthread_mutex_unlock(&ph_lock);
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
     append_locked(COMM, &comm, sizeof comm, NULL, 0);
@@ -414,7 +404,7 @@ PH_API(int, phantora_trace_wanted, (void)) { return asked_for(); }
 
 /* A step ends with an optimizer's step. Several optimizers that follow one backward pass end one
  * step: the last of them does. */
-static void optimizer_ended_locked(struct moment now)
+static void optimizer_ended_locked(struct ph_moment now)
 {
     if (backward_seen || !ever_backward || step_now == 0) step_now++;
     backward_seen = false;
@@ -436,8 +426,8 @@ PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const c
 {
     int depth = me.depth++;
     if (depth >= NESTED) return;
-    struct moment now;
-    uint64_t cpu = ph_clock_peek(&now.node, &now.offset);
+    struct ph_moment now;
+    uint64_t cpu = host_clock ? host_clock->peek(&now) : 0;
     me.nested[depth].description = me.description;
     me.nested[depth].logged = chosen && cpu != 0;
     if (!me.nested[depth].logged) return;
@@ -452,17 +442,17 @@ PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const c
         if (description) me.description = text_locked(description);
     }
     pthread_mutex_unlock(&log_lock);
-    ph_clock_excuse(cpu);
+    host_clock->excuse(cpu);
 }
 
 PH_API(void, phantora_trace_operator_end, (int ends_step))
 {
-    struct moment now;
+    struct ph_moment now;
     if (me.depth == 0) return; /* it began on another thread */
     int depth = --me.depth;
     if (depth >= NESTED) return;
     me.description = me.nested[depth].description;
-    uint64_t cpu = me.nested[depth].logged ? ph_clock_peek(&now.node, &now.offset) : 0;
+    uint64_t cpu = me.nested[depth].logged ? host_clock->peek(&now) : 0;
     if (cpu == 0) return;
     struct operator *op = &me.nested[depth].op;
     op->end = now;
@@ -470,5 +460,5 @@ PH_API(void, phantora_trace_operator_end, (int ends_step))
     if (ph_tracing && op->name) append_locked(OPERATOR, op, sizeof *op, NULL, 0);
     if (ends_step) optimizer_ended_locked(now);
     pthread_mutex_unlock(&log_lock);
-    ph_clock_excuse(cpu);
+    host_clock->excuse(cpu);
 }

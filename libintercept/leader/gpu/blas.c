@@ -5,6 +5,7 @@
  * serves many), so the call is what is timed. Rule: exactly the functions that a simulated rank
  * answers with GPU work (blas_calls.h, and cublasLtMatmul), their signatures by the same code
  * (blas_signature.c), with everything that a simulated handle knows read from the real one. */
+#include "base/log.h"
 #include "work/blas.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"

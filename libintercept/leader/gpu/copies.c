@@ -5,10 +5,10 @@
  * asked; whether the host waits is decided by the simulated rank's own rule (ph_copy_waits), so
  * that both wait at the same points of simulated time. Memory itself is the real library's:
  * allocating is passed on with the host cost and the waiting that a simulated rank has. */
-#include "work/cudart.h"
-#include "time/timeline.h"
-#include "leader/measure/gpu_load.h"
+#include "base/api.h"
+#include "work/signature.h"
 #include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
 #include "leader/measure/measure.h"
 
 enum { OUT_OF_MEMORY = 2 };

@@ -8,9 +8,11 @@
  * library does with its descriptors inside itself passes here as well and is noted alike. Exactly
  * the calls that a simulated rank answers with GPU work (cudnn_backend.c, cudnn_legacy.c) are
  * timed. */
+#include "base/log.h"
 #include "work/cudnn.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,9 +29,6 @@ struct note {
 };
 static struct note *bucket[BUCKETS];
 static pthread_mutex_t notes_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* A note has no twin in a library: it stands beside one. */
-void ph_cudnn_real_destroy(void *real) { (void)real; }
 
 /* ---- notes ---- */
 static struct note **place_locked(const void *real)

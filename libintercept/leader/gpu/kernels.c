@@ -4,11 +4,13 @@
  * it (signature.c), so the kernel's mangled name and its parameters' layout must be found for every
  * kind of handle: the host functions that static initialisers register, the runtime's kernel
  * handles, the driver's functions. */
-#include "work/cudart.h"
-#include "work/kernel_info.h"
-#include "leader/leader.h"
+#include "base/log.h"
+#include "work/signature.h"
 #include "leader/gpu/map.h"
+#include "leader/leader.h"
 #include "leader/measure/measure.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

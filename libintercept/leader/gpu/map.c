@@ -3,7 +3,8 @@
  * Why it exists: a key that is taken leaves its place occupied (value NULL), so probing needs no
  * moving of entries; growing drops such places. */
 #include "leader/gpu/map.h"
-#include "base/shim.h"
+#include "base/log.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,11 +9,13 @@
  * our own part, and what only another rank could send is random (random.c), never zeros: those make
  * matrix products faster. Rule: all GPU work here is the simulator's own (ph_lead_copying), and no
  * call of CUDA's is made in a host function. */
-#include "nccl/nccl.h"
-#include "leader/measure/gpu_load.h"
-#include "leader/leader.h"
+#include "leader/gpu/nccl_data.h"
+#include "base/log.h"
 #include "leader/gpu/random.h"
-#include "time/timeline.h"
+#include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,9 @@
  * Why it exists: what the leader sends to the GPU or reads back on its own behalf must not make the
  * host wait, which needs pinned memory, and pinning may itself wait for the GPU. So blocks are kept
  * by size; they are given back by host functions, in which no call of CUDA's may be made. */
+#include "base/log.h"
 #include "leader/leader.h"
+#include <pthread.h>
 #include <stdlib.h>
 
 enum { CLASSES = 16, SMALLEST = 4096 }; /* SMALLEST << class bytes */

@@ -3,6 +3,8 @@
  * Why it exists: each call that we wrap ends in the real one, wherever the job has loaded it from.
  */
 #define _GNU_SOURCE /* RTLD_NEXT */
+#include "base/log.h"
+#include "base/lookup.h"
 #include "leader/leader.h"
 #include <dlfcn.h>
 #include <string.h>

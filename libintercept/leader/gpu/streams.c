@@ -7,12 +7,14 @@
  * the simulated wait comes first. The hub sees it, and by its end every rank has sent what the real
  * GPU may be waiting for. What the real call takes is not the job's time: ph_leave comes after it.
  */
-#include "leader/leader.h"
+#include "base/log.h"
 #include "work/cudart.h"
-#include "time/timeline.h"
-#include "leader/measure/gpu_load.h"
 #include "leader/gpu/map.h"
+#include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
 #include "leader/measure/measure.h"
+#include <pthread.h>
+#include <stdatomic.h>
 
 int cudaStreamSynchronize(void *), cuStreamSynchronize(void *), cudaEventSynchronize(void *),
     cuEventSynchronize(void *);
@@ -24,7 +26,7 @@ static _Atomic int captures; /* under way */
 /* ---- streams ---- */
 struct ph_stream *ph_shadow_stream(void *handle)
 {
-    /* 0, cudaStreamLegacy, cudaStreamPerThread: as in resolve.c */
+    /* 0, cudaStreamLegacy, cudaStreamPerThread: as in simulated/backend.c */
     if ((uintptr_t)handle <= 2) return ph_stream_default();
     struct ph_stream *shadow = ph_map_get(&streams, handle);
     if (shadow) return shadow;
@@ -34,8 +36,6 @@ struct ph_stream *ph_shadow_stream(void *handle)
     if (other) ph_stream_destroy(fresh);
     return other ? other : fresh;
 }
-
-struct ph_stream *ph_stream_resolve(void *handle) { return ph_shadow_stream(handle); }
 
 static void stream_made(int error, void *handle, unsigned flags, int priority)
 {

@@ -7,9 +7,13 @@
  * does not do. Layouts and numbers are facts of cupti_activity.h, cupti_*_cbid.h and cupti_result.h
  * of CUDA 13 (CUpti_ActivityKernel10, Memcpy6, Memset4, ExternalCorrelation). Rule: records come on
  * any thread, CUPTI's own included: one lock, and no CUDA call under it. */
+#include "base/environment.h"
+#include "base/log.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

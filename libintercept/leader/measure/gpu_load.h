@@ -2,7 +2,9 @@
  * heat.c. */
 #ifndef PH_HEAT_H
 #define PH_HEAT_H
-#include "base/core.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* the leader has measured something: from here on there may be heating (kernels are recorded) */
 void ph_heat_allow(void);

@@ -6,6 +6,8 @@
  * on or off, a launch costs twice as much and the record of an event five times (measured on an
  * H200's host). */
 #include "leader/measure/measure.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 

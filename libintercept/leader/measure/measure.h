@@ -5,7 +5,11 @@
  * measure.c, samples.c, hostcosts.c and the library wrappers (blas.c, dnn.c) need these as well. */
 #ifndef PH_MEASURE_H
 #define PH_MEASURE_H
-#include "base/core.h"
+#include "base/host_calls.h"
+#include "base/msgpack.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* ---- cupti.c: one reader of NVIDIA's activity records ---- */
 /* a kernel, copy or fill that the GPU has done; times of CUPTI's clock, nanoseconds */

@@ -8,10 +8,13 @@
  * nothing. Integers are kept in the narrowest type that holds them: routes are most of the bytes.
  * Rule: nothing here waits for the GPU, which may be waiting for other ranks, and no call of CUDA's
  * is made in a host function. */
+#include "base/environment.h"
+#include "base/log.h"
+#include "work/occurrence.h"
 #include "leader/leader.h"
-#include "leader/measure/measure.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,11 @@
  * work. Of a signature: its first sample is sent at once if somebody waits for it, as one MEASURED
  * entry of one duration; later ones go in batches, and a first one that nobody waited for goes only
  * when none followed. Rule: the caller (measure.c) holds its lock. */
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/operators.h"
 #include "leader/measure/measure.h"
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * private tables of the driver missing and fails with "unknown error"; here the job is told what it
  * gets instead. Kineto goes on with CPU activity alone. */
 #define PH_CLASS PH_REFUSED
-#include "base/shim.h"
+#include "base/log.h"
 
 PH_API(int, cuptiSubscribe, (void **subscriber, void *callback, void *data))
 {

@@ -5,10 +5,15 @@
  * runtime's (they are one numbering and one pointer in CUDA too), so most calls are the runtime's
  * under another name. */
 #define PH_CLASS PH_SIMULATED
+#include "base/log.h"
+#include "base/lookup.h"
+#include "time/timeline.h"
 #include "work/cudart.h"
+#include "simulated/cuda/runtime.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
-#include "base/device.h"
+#include <stdatomic.h>
 #include <string.h>
 
 /* by the linker, of the section PH_REFUSED */

@@ -5,10 +5,12 @@
  * alone: functions that build or change them node by node are refused (unsupported_*.gen.c), and so
  * is what a capture cannot hold here (memory nodes, other graphs). */
 #define PH_CLASS PH_SIMULATED
+#include "base/log.h"
+#include "trace/trace_log.h"
 #include "work/cudart.h"
 #include "cudagraph/graph.h"
-#include "time/timeline.h"
-#include "trace/trace_log.h"
+#include "simulated/cuda/runtime.h"
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -7,6 +7,8 @@
  * breaks a condition that cuda.h (CUDA 13) states is refused with the driver's
  * CUDA_ERROR_INVALID_VALUE. The other two encoders (im2col) stay refused as not supported. */
 #define PH_CLASS PH_SIMULATED
+#include "base/api.h"
+#include "base/device.h"
 #include "work/cudart.h"
 #include <string.h>
 

@@ -5,7 +5,11 @@
  * handle. Result codes are written as success; where they are the host's, only the caller's
  * arguments could be wrong. */
 #define PH_CLASS PH_ACCOUNTED
+#include "base/api.h"
+#include "time/host_clock.h"
 #include "work/blas.h"
+#include "cudagraph/submit.h"
+#include "simulated/memory/memory.h"
 
 enum { S = R_32F, D = R_64F, C = C_32F, Z = C_64F };
 int cublasGetStream_v2(void *handle, void **stream);

@@ -4,7 +4,8 @@
  * Why it exists: PyTorch's linear layers with a bias or an epilogue, and fp8, come this way. The
  * heuristic must find an algorithm, or PyTorch warns and takes another path than on a real GPU. */
 #define PH_CLASS PH_SIMULATED
-#include "work/blas.h"
+#include "base/api.h"
+#include "simulated/math/cublas.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * handle is no more than the stream that it was given. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE
-#include "work/cudnn.h"
+#include "simulated/math/cudnn.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>

@@ -6,7 +6,9 @@
  * signature of its integers (docs/wire-protocol.md, kind 4); what is not here (recurrent networks,
  * CTC, the convolutions of the old API) fails by name in the generated stubs. */
 #define PH_CLASS PH_SIMULATED
-#include "work/cudnn.h"
+#include "base/log.h"
+#include "cudagraph/submit.h"
+#include "simulated/math/cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>

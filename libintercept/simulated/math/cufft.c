@@ -5,7 +5,12 @@
  * (docs/wire-protocol.md, kind 4). Small transforms get their values from the CPU
  * (libintercept/values). */
 #define PH_CLASS PH_SIMULATED
-#include "base/core.h"
+#include "base/device.h"
+#include "base/log.h"
+#include "time/host_clock.h"
+#include "cudagraph/submit.h"
+#include "simulated/memory/memory.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,7 +7,11 @@
  */
 #define PH_CLASS PH_SIMULATED
 #include "simulated/math/cusolver.h"
+#include "base/log.h"
+#include "time/host_clock.h"
 #include "work/blas.h"
+#include "cudagraph/submit.h"
+#include "simulated/memory/memory.h"
 #include <stdlib.h>
 
 enum { SOLVER_MAGIC = 0x50485356 };

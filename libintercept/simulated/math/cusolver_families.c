@@ -3,7 +3,9 @@
  * Why it exists: the older API, which PyTorch still uses for most solvers; one macro for each.
  * Workspaces are in elements, as LAPACK gives them with blocks of 64 columns. */
 #define PH_CLASS PH_SIMULATED
+#include "base/api.h"
 #include "simulated/math/cusolver.h"
+#include "simulated/memory/memory.h"
 
 enum { BLOCK = 64, S = 0, D = 1, C = 4, Z = 5 }; /* cudaDataType */
 #define RUN(type, m, n, k, batch) \

@@ -4,7 +4,7 @@
  * never computes with it. Every function that does is refused (unsupported_cusparse.gen.c), and
  * PyTorch puts these texts into its exception. */
 #define PH_CLASS PH_SIMULATED
-#include "base/shim.h"
+#include "base/api.h"
 #include <stdlib.h>
 
 static const struct {

@@ -1,7 +1,9 @@
 /* ipc.h - what the core and the runtime API ask of simulated/memory/ipc.c. */
 #ifndef PH_IPC_H
 #define PH_IPC_H
-#include "base/core.h"
+#include "time/timeline.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 /* how many ranges of device memory are shared with other processes */
 extern _Atomic int ph_ipc_ranges;
@@ -13,6 +15,4 @@ void ph_ipc_recorded(const struct ph_event *event); /* a shared event: others ma
 /* a shared event is about to be used: what does its owner say? */
 void ph_ipc_look(struct ph_event *event);
 void ph_ipc_gone(struct ph_event *event);
-/* queries.c: its simulated time; asks the hub where others decide it */
-uint64_t ph_event_moment(const struct ph_event *event);
 #endif

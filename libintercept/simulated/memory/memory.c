@@ -4,12 +4,17 @@
  * Why it exists: the job's allocator must see what a real GPU would answer, out-of-memory included,
  * while the host holds almost nothing. A device's slice of the window is one reserve-only mapping:
  * pages appear only where values are written. */
+#include "simulated/memory/memory.h"
+#include "base/log.h"
+#include "simulated/cuda/runtime.h"
 #include "simulated/memory/addresses.h"
-#include "work/cudart.h"
 #include "simulated/memory/ipc.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
+#include "simulated/values/payload.h"
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -377,12 +382,6 @@ int ph_pointer_device(const void *pointer)
 }
 
 /* ---- bytes ---- */
-bool ph_all_zero(const void *pointer, size_t bytes)
-{
-    const unsigned char *at = pointer;
-    return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
-}
-
 /* What a large tensor brings to the host is zero. A page that is zero already is only read: one
  * that nothing was ever written to costs no memory then, and gigabytes that are offloaded stay a
  * reservation. */

@@ -8,10 +8,17 @@
  * A pair of bits per 64 KiB says all, nothing or something of it is unknown; only where it is
  * something, a bit per byte does. Marking a tensor of gigabytes writes some hundred words. */
 #include "simulated/values/defined.h"
-#include "base/core.h"
+#include "base/environment.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/host_clock.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/dirty.h"
+#include "simulated/values/payload.h"
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -174,8 +181,13 @@ PH_API(int, phantora_values_any_unknown, (const void *pointer, size_t bytes))
 {
     return ph_any_unknown(pointer, bytes);
 }
-const char *const ph_without_values =
-    "small operators do not run on the CPU, so what the GPU would compute reads as zero";
+PH_API(int, phantora_is_device, (const void *pointer)) { return ph_is_device(pointer); }
+PH_API(void, phantora_values_pause, (void)) { ph_host_pause(); }
+PH_API(void, phantora_values_resume, (void)) { ph_host_resume(); }
+PH_API(void, phantora_values_before_read, (const void *pointer, size_t bytes))
+{
+    ph_payload_settle(pointer, bytes);
+}
 /* The policy has chosen what only a GPU could know. */
 PH_API(void, phantora_values_chosen, (void))
 {

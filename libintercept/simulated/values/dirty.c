@@ -6,10 +6,14 @@
  * bit per 64 KiB says where anything was ever written. Rule: a bit that is clear means zero; one
  * that is set may mean anything. */
 #include "simulated/values/dirty.h"
-#include "base/core.h"
+#include "base/log.h"
 #include "simulated/memory/ipc.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
+#include "simulated/values/payload.h"
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 

@@ -6,10 +6,18 @@
  * and occasion. A rank is told its own values, or where it has not led those of the lowest rank
  * that was asked the same; who asks more often than was recorded is told them from the beginning
  * again. Both are counted. */
-#include "base/core.h"
+#include "simulated/values/replay.h"
+#include "base/environment.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "work/occurrence.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
+#include "simulated/values/payload.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,9 @@
  * the CPU when such an operator starts and plants it: the thread's device-to-host copies of that
  * many bytes yield it until the operator ends. Copies of 4 bytes also yield the low half of a
  * number of 8: Thrust counts in either width, by the size of the problem. */
-#include "base/core.h"
+#include "simulated/values/scalar_readback.h"
+#include "base/log.h"
+#include <stdatomic.h>
 #include <string.h>
 
 static _Thread_local struct {

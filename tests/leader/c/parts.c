@@ -1,8 +1,9 @@
 /* parts.c - the little of the interceptor that map.c and random.c need, so that they can be tested
  * by themselves. */
-#include "../../../libintercept/leader/measure/gpu_load.h"
-#include "../../../libintercept/leader/leader.h"
-#include "../../../libintercept/nccl/nccl.h"
+#include "base/log.h"
+#include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
+#include "nccl/nccl.h"
 #include <stdlib.h>
 
 const size_t ph_nccl_type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};

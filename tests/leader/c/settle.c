@@ -4,7 +4,10 @@
  * Why it exists: which sample a set of activity records gives is pure arithmetic;
  * tests/leader/test_samples.py compares it with an obviously right version over random records.
  * Messages are kept instead of sent. */
-#include "../../../libintercept/leader/measure/measure.h"
+#include "base/log.h"
+#include "leader/measure/measure.h"
+#include "link/connection.h"
+#include "time/operators.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* start.h - what phantora_values_start answers. For C and C++.
+/* work/values_start.h - what phantora_values_start answers. For C and C++.
  *
  * Why it exists: a values library of another build must be told apart from this one's, so the
  * numbers stay what they are. */
