@@ -2,7 +2,8 @@
  *
  * Why it exists: two libraries are made of one core. In libphantora.so the GPU is simulated; in
  * libphantora-leader.so it is real (docs/leading.md). What differs between them is this table. Each
- * library fills in one, constant and known when it is loaded: simulated/backend.c, leader/backend.c.
+ * library fills in one, constant and known when it is loaded: simulated/backend.c,
+ * leader/backend.c.
  *
  * Rule: this header includes no other of the project, so that every layer may use it. A function
  * that a backend may leave out says so: it is NULL then. */

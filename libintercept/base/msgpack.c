@@ -1,4 +1,5 @@
-/* base/msgpack.c - msgpack, the part of it that the wire protocol uses, in its shortest (canonical) form.
+/* base/msgpack.c - msgpack, the part of it that the wire protocol uses, in its shortest (canonical)
+ * form.
  *
  * Why it exists: signatures are hashed over these bytes here and in Python, so both must encode
  * alike. */

@@ -1,5 +1,5 @@
-/* cudagraph/capture.c - streams that are captured: which they are, what may be done beside them, what a
- * capture records.
+/* cudagraph/capture.c - streams that are captured: which they are, what may be done beside them,
+ * what a capture records.
  *
  * Why it exists: PyTorch finds out by the driver's error codes what a job does wrong in a capture,
  * and a job that works here must work there. The rules are those of the CUDA programming guide

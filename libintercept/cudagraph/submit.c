@@ -1,8 +1,8 @@
 /* cudagraph/submit.c - a piece of GPU work on its way: to the timeline, or into a graph.
  *
  * Why it exists: the libraries' calls and kernel launches differ in their signatures only. Here is
- * the one place where a signature gets its duration and is put on a stream, or becomes a step of the
- * graph that the stream is captured into. */
+ * the one place where a signature gets its duration and is put on a stream, or becomes a step of
+ * the graph that the stream is captured into. */
 #include "cudagraph/submit.h"
 #include "backend.h"
 #include "base/log.h"

@@ -1,5 +1,5 @@
-/* nccl/nccl.c - NCCL: communicators met through the hub, collectives as OPS messages, groups, and values
- * of small buffers.
+/* nccl/nccl.c - NCCL: communicators met through the hub, collectives as OPS messages, groups, and
+ * values of small buffers.
  *
  * Why it exists: communication is what the simulation is about, so no NCCL runs here. A call
  * becomes an operation; the operations of a group on one communicator and one stream are one
@@ -314,7 +314,8 @@ PH_API(int, ncclRedOpCreatePreMulSum, (int *op, void *scalar, int type, int resi
     double factor;
     _Alignas(8) unsigned char value[8];
     if (!valid(comm) || type < 0 || type >= TYPES) return INVALID_ARGUMENT;
-    if (!ph_backend.nccl.scalar(value, scalar, type_bytes[type], residence == 0)) return INTERNAL_ERROR;
+    if (!ph_backend.nccl.scalar(value, scalar, type_bytes[type], residence == 0))
+        return INTERNAL_ERROR;
     switch (type) {
     case FP16: factor = (double)(float)*(_Float16 *)value; break;
     case FP32: factor = (double)*(float *)value; break;

@@ -1,5 +1,5 @@
-/* time/expression.c - the algebra of heads: max-plus expressions over nodes, and what this process knows of
- * the nodes.
+/* time/expression.c - the algebra of heads: max-plus expressions over nodes, and what this process
+ * knows of the nodes.
  *
  * Why it exists: a head says max over entries of t(node) + lag + work. Nodes of this process: 0
  * (its origin), anchors (times that the hub has answered, known here), collective ends and

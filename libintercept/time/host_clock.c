@@ -1,8 +1,8 @@
 /* time/host_clock.c - the rank's host time, and how a process joins the run.
  *
  * Why it exists: host time is a chain. Between two intercepted calls it advances by the calling
- * thread's CPU time, or by what a record says of the place (time/host_model.c), times a scale; plus a
- * modelled cost for the call. It is the last anchor (a time that the hub has answered) plus an
+ * thread's CPU time, or by what a record says of the place (time/host_model.c), times a scale; plus
+ * a modelled cost for the call. It is the last anchor (a time that the hub has answered) plus an
  * offset. */
 #define _GNU_SOURCE /* gettid */
 #include "time/host_clock.h"

@@ -32,8 +32,9 @@ extern struct ph_host {
     int64_t offset;                  /* what passed since */
     uint64_t ahead;                  /* how far the clock is known to be beyond that */
     uint64_t known_node, known_time; /* the last anchor that the hub has told */
-    /* time/launch_queue.c: the host waits in a launch for what the hub alone knows. It is where `held` is
-     * reached, and what passed since offset was held_at; with no entries in it, at the anchor. */
+    /* time/launch_queue.c: the host waits in a launch for what the hub alone knows. It is where
+     * `held` is reached, and what passed since offset was held_at; with no entries in it, at the
+     * anchor. */
     bool open;
     struct ph_head held;
     int64_t held_at, mark_at, mark;

@@ -206,10 +206,11 @@ static const char *text_of(const struct place *here)
 {
     char text[160];
     if (in_history(here->call))
-        snprintf(text, sizeof text, "%s %s %u", ph_call_name(here->call), here->name ? here->name : "-",
-                 here->place);
+        snprintf(text, sizeof text, "%s %s %u", ph_call_name(here->call),
+                 here->name ? here->name : "-", here->place);
     else
-        snprintf(text, sizeof text, "%s %s", ph_call_name(here->call), here->name ? here->name : "-");
+        snprintf(text, sizeof text, "%s %s", ph_call_name(here->call),
+                 here->name ? here->name : "-");
     const char *kept = strdup(text);
     if (!kept) ph_die("out of host memory for the record of host times");
     return kept;

@@ -22,6 +22,6 @@ uint64_t ph_site_time(enum ph_call call);
 void ph_site_enter(enum ph_call call);
 /* false: the time before such a call belongs to the next one that counts */
 bool ph_site_counts(enum ph_call call);
-void ph_sites_send_at_exit(void); /* takes no lock */
+void ph_sites_send_at_exit(void);         /* takes no lock */
 void ph_sites_pack(struct ph_pack *pack); /* the array "sites" of a HOST message; takes ph_lock */
 #endif

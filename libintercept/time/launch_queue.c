@@ -1,5 +1,5 @@
-/* time/launch_queue.c - how far the host may run ahead of a stream: the driver's launch queue, and a host
- * clock that waits in it.
+/* time/launch_queue.c - how far the host may run ahead of a stream: the driver's launch queue, and
+ * a host clock that waits in it.
  *
  * Why it exists: a launch returns once all but N of the works issued to its stream have ended,
  * itself included: the host waits inside of it, which decides what a step's issue takes and what

@@ -1,8 +1,8 @@
 /* timeline.c - the rank's part of the event graph: streams and events, and the messages about them.
  *
  * Why it exists: a run of kernels between two points that another rank can observe is an affine
- * max-plus map, so it is folded into the stream's head (time/expression.c), exactly and on the spot; only
- * collectives and host synchronisations become messages. */
+ * max-plus map, so it is folded into the stream's head (time/expression.c), exactly and on the
+ * spot; only collectives and host synchronisations become messages. */
 #include "time/timeline.h"
 #include "backend.h"
 #include "base/fork.h"

@@ -56,7 +56,8 @@ struct ph_time { /* of a piece of GPU work */
     uint32_t source;        /* enum ph_source */
     uint32_t drag_permille; /* how much longer beside communication */
     enum ph_class class;
-    uint32_t works; /* as in link/shared_pages.h: places of the launch queue that the call takes; 0: none */
+    uint32_t works; /* as in link/shared_pages.h: places of the launch queue that the call takes; 0:
+                       none */
 };
 
 void ph_timeline_start(void); /* the process joins the run */

@@ -27,12 +27,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum {
-    CHUNK = 1 << 20,
-    VERSION = 1,
-    KNOWN = 1 << 16,
-    NESTED = 256
-};
+enum { CHUNK = 1 << 20, VERSION = 1, KNOWN = 1 << 16, NESTED = 256 };
 enum { START = 1, THREAD, TEXT, SIGNATURE, CALL, WORK, COMM, OPERATOR, STEP };
 enum { FUNCTION, BACKWARD, USER }; /* kinds of operators: values/trace.cpp */
 
@@ -80,8 +75,7 @@ struct step {
     uint64_t number;
     struct ph_moment begin;
 };
-_Static_assert(sizeof(struct record) == 8 && sizeof(struct call) == 48 &&
-                   sizeof(struct work) == 40,
+_Static_assert(sizeof(struct record) == 8 && sizeof(struct call) == 48 && sizeof(struct work) == 40,
                "trace_log.py");
 _Static_assert(sizeof(struct comm) == 80 && sizeof(struct operator) == 48 &&
                    sizeof(struct start) == 24,
@@ -92,7 +86,7 @@ _Thread_local int ph_trace_depth;
 _Thread_local uint64_t ph_call_cost_ns;
 
 static const struct ph_trace_clock *host_clock; /* NULL: none yet */
-static bool chosen; /* this process is traced, in whatever steps */
+static bool chosen;                             /* this process is traced, in whatever steps */
 static uint64_t from_step, to_step = UINT64_MAX, step_now;
 static bool backward_seen, ever_backward;
 /* all below; taken with ph_lock held, never the other way round */
@@ -301,7 +295,8 @@ void ph_trace_call(const char *name)
 {
     if (ph_trace_depth) return;
     name = name_of_call(name);
-    struct ph_moment end = host_clock->now(), begin = {end.node, end.offset - (int64_t)ph_call_cost_ns};
+    struct ph_moment end = host_clock->now(),
+                     begin = {end.node, end.offset - (int64_t)ph_call_cost_ns};
     log_call(name, begin, end);
 }
 

@@ -12,7 +12,7 @@ namespace phantora
 {
 
 /* Tensors that span more than this have no values. Equals PH_SMALL_BYTES in
- * core.h. */
+ * base/memory.h. */
 constexpr size_t kSmallBytes = 65536;
 
 /* Rows of bytes are pickled objects on their way to other ranks: up to this size they have values.

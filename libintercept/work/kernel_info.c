@@ -1,7 +1,7 @@
 /* work/kernel_info.c - maps the kernel info file and finds kernels in it by mangled name.
  *
- * Why it exists: see work/kernel_info.h. Rule: no byte of the file is trusted; every offset is checked
- * before it is followed, so that a damaged cache cannot crash the job. Layout:
+ * Why it exists: see work/kernel_info.h. Rule: no byte of the file is trusted; every offset is
+ * checked before it is followed, so that a damaged cache cannot crash the job. Layout:
  * phantora_ns/kernels/fatbin.py and docs/kernel-times.md. */
 #include "work/kernel_info.h"
 #include "base/environment.h"

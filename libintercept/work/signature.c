@@ -1,5 +1,5 @@
-/* work/signature.c - what a launch and a copy are to the kernel table, and what is remembered of them
- * for the estimators.
+/* work/signature.c - what a launch and a copy are to the kernel table, and what is remembered of
+ * them for the estimators.
  *
  * Why it exists: a leader measures by signature and a simulated rank asks by it, so both make it
  * here. Nothing in it may depend on the process: addresses and uninitialised bytes stay out. */

@@ -1,4 +1,5 @@
-/* work/values_library.c - loads the values library into a PyTorch process, and says why it could not.
+/* work/values_library.c - loads the values library into a PyTorch process, and says why it could
+ * not.
  *
  * Why it exists: without it a job runs and reads zeros, so whoever reads the warning must learn
  * what is really wrong: a library that was never built, one that this torch or this interceptor

@@ -76,7 +76,10 @@ def test_includes_go_down():
         ("values/run.h", '#include "time/timeline.h"'),
         ("backend.h", '#include "base/log.h"'),
         ("work/duration.c", '#include "duration.h"'),
-        ("link/connection.c", 'extern int there(void) __attribute__((weak, visibility("hidden")));'),
+        (
+            "link/connection.c",
+            'extern int there(void) __attribute__((weak, visibility("hidden")));',
+        ),
     ],
 )
 def test_a_planted_violation_is_found(tmp_path, source, line):

@@ -8,7 +8,8 @@
 
 /* the leader has measured something: from here on there may be heating (kernels are recorded) */
 void ph_heat_allow(void);
-void ph_heat_held(bool held); /* link/connection.c: a thread begins, or ends, to wait for an answer */
+void ph_heat_held(
+    bool held); /* link/connection.c: a thread begins, or ends, to wait for an answer */
 /* The job goes on: no filler runs when this returns, unless the GPU has not let go of it for
  * milliseconds. Cheap when there is none. */
 void ph_heat_stop(void);

@@ -1,10 +1,10 @@
 /* hostcosts.c - what calls of the real libraries cost the host, by class.
  *
- * Why it exists: simulated ranks charge each call's cost on their virtual clock (time/host_clock.c);
- * these are the figures, recorded where a real driver pays them. Rule: thread CPU time, less what
- * reading that clock costs, and only in a process without CUPTI: while it is loaded, its activities
- * on or off, a launch costs twice as much and the record of an event five times (measured on an
- * H200's host). */
+ * Why it exists: simulated ranks charge each call's cost on their virtual clock
+ * (time/host_clock.c); these are the figures, recorded where a real driver pays them. Rule: thread
+ * CPU time, less what reading that clock costs, and only in a process without CUPTI: while it is
+ * loaded, its activities on or off, a launch costs twice as much and the record of an event five
+ * times (measured on an H200's host). */
 #include "leader/measure/measure.h"
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,10 +4,10 @@
  * Why it exists: a simulated rank can be told the routes, losses and flags that a GPU computed only
  * if somebody kept them. Kept are the results of operators that choose by values
  * (libintercept/values/replay.cpp says which) and small reads by the host, by question and occasion
- * (work/occurrence.c), appended to RUN_DIR/values.rec as they come, so that whatever ends the job costs
- * nothing. Integers are kept in the narrowest type that holds them: routes are most of the bytes.
- * Rule: nothing here waits for the GPU, which may be waiting for other ranks, and no call of CUDA's
- * is made in a host function. */
+ * (work/occurrence.c), appended to RUN_DIR/values.rec as they come, so that whatever ends the job
+ * costs nothing. Integers are kept in the narrowest type that holds them: routes are most of the
+ * bytes. Rule: nothing here waits for the GPU, which may be waiting for other ranks, and no call of
+ * CUDA's is made in a host function. */
 #include "base/environment.h"
 #include "base/log.h"
 #include "work/occurrence.h"

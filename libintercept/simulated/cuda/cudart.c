@@ -3,7 +3,7 @@
  * Why it exists: a translation of the runtime's ABI onto timeline.c. Calls that only ask
  * (cudaGetDevice) cost nanoseconds: no lock, no clock, no message. */
 #define PH_CLASS PH_SIMULATED
-#include "base/api.h"
+#include "base/log.h"
 #include "work/cudart.h"
 #include "work/values_library.h"
 #include "cudagraph/graph.h"

@@ -10,7 +10,6 @@
 #include "simulated/cuda/runtime.h"
 #include <stdatomic.h>
 
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

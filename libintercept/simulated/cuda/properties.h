@@ -106,12 +106,11 @@ struct ph_device_properties {
 /* Which CUdevice_attribute fills which field: X(field, attribute). */
 #define PH_PROPERTY_FIELDS(X)                                                                                               \
     X(sharedMemPerBlock, 8)                                                                                                 \
-    X(regsPerBlock, 12) X(warpSize, 10) X(memPitch, 11) X(maxThreadsPerBlock, 1) X(                                         \
-        maxThreadsDim[0], 2) X(maxThreadsDim[1], 3) X(maxThreadsDim[2],                                                     \
-                                                      4) X(maxGridSize[0],                                                  \
-                                                           5) X(maxGridSize[1],                                             \
-                                                                6) X(maxGridSize[2],                                        \
-                                                                     7) X(totalConstMem, 9)                                 \
+    X(regsPerBlock, 12)                                                                                                     \
+    X(warpSize, 10) X(memPitch, 11) X(maxThreadsPerBlock, 1) X(maxThreadsDim[0], 2) X(                                      \
+        maxThreadsDim[1],                                                                                                   \
+        3) X(maxThreadsDim[2],                                                                                              \
+             4) X(maxGridSize[0], 5) X(maxGridSize[1], 6) X(maxGridSize[2], 7) X(totalConstMem, 9)                          \
         X(major, 75) X(minor, 76) X(textureAlignment, 14) X(texturePitchAlignment, 51) X(                                   \
             multiProcessorCount, 16) X(integrated,                                                                          \
                                        18) X(canMapHostMemory,                                                              \

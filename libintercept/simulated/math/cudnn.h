@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- simulated/math/cudnn_real.c: NVIDIA's own library, asked about a GPU that is described to it ----
+/* ---- simulated/math/cudnn_real.c: NVIDIA's own library, asked about a GPU that is described to it
+ * ----
  */
 bool ph_cudnn_real_available(void);
 /* Makes the descriptor's twin with all it refers to; returns a cudnnStatus_t. */

@@ -110,8 +110,8 @@ EACH(SIZES)
                work(handle, 2ll * n * n * batch, count);                                           \
     }
 NAMED_SIZES(S, orgqr, ormqr, syev)
-NAMED_SIZES(D, orgqr, ormqr, syev) NAMED_SIZES(C, ungqr, unmqr, heev)
-    NAMED_SIZES(Z, ungqr, unmqr, heev)
+NAMED_SIZES(D, orgqr, ormqr, syev)
+NAMED_SIZES(C, ungqr, unmqr, heev) NAMED_SIZES(Z, ungqr, unmqr, heev)
 
 /* ---- solvers ---- */
 #undef PH_CLASS
@@ -194,7 +194,7 @@ NAMED_SIZES(D, orgqr, ormqr, syev) NAMED_SIZES(C, ungqr, unmqr, heev)
         for (int i = 0; residuals && i < batch; i++) residuals[i] = 0;                             \
         return RUN(T, m, n, 2 * vectors, batch);                                                   \
     }
-        EACH(SOLVERS)
+    EACH(SOLVERS)
 
 #define NAMED_SOLVERS(T, gqr, mqr, ev)                                                        \
     PH_EXPORT int cusolverDn##T##gqr(void *handle, int m, int n, int k, MATRIX(a),            \
@@ -226,5 +226,5 @@ NAMED_SIZES(D, orgqr, ormqr, syev) NAMED_SIZES(C, ungqr, unmqr, heev)
         return (void)uplo, UNUSED(a), (void)w, NO_ROOM, (void)parameters,                     \
                RUN(T, n, n, vectors, batch);                                                  \
     }
-            NAMED_SOLVERS(S, orgqr, ormqr, syev) NAMED_SOLVERS(D, orgqr, ormqr, syev)
-                NAMED_SOLVERS(C, ungqr, unmqr, heev) NAMED_SOLVERS(Z, ungqr, unmqr, heev)
+        NAMED_SOLVERS(S, orgqr, ormqr, syev) NAMED_SOLVERS(D, orgqr, ormqr, syev)
+            NAMED_SOLVERS(C, ungqr, unmqr, heev) NAMED_SOLVERS(Z, ungqr, unmqr, heev)

@@ -1,4 +1,5 @@
-/* simulated/memory/memory.h - device and pinned memory of a simulated GPU (simulated/memory/memory.c).
+/* simulated/memory/memory.h - device and pinned memory of a simulated GPU
+ * (simulated/memory/memory.c).
  */
 #ifndef PH_SIMULATED_MEMORY_H
 #define PH_SIMULATED_MEMORY_H
