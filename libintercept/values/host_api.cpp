@@ -28,7 +28,7 @@ bool find_face()
                find(face.job_ns, "phantora_values_job_ns") &&
                find(face.weighed, "phantora_values_weighed") &&
                find(face.observed, "phantora_values_observed");
-    find(face.plant, "phantora_values_plant");
+    find(face.plant, "phantora_values_scalar_readback");
     const char *(*policy)() = nullptr;
     find(policy, "phantora_values_policy");
     std::string named = policy && policy() ? policy() : "";
@@ -43,14 +43,14 @@ bool find_face()
            find(face.pause, "phantora_values_pause") &&
            find(face.resume, "phantora_values_resume") &&
            find(face.before_read, "phantora_values_before_read") &&
-           find(face.written, "phantora_values_written") &&
+           find(face.written, "phantora_values_mark_dirty") &&
            find(face.copy_begins, "phantora_values_copy_begins") &&
-           find(face.absent, "phantora_values_absent") &&
-           find(face.unknown, "phantora_values_unknown") &&
-           find(face.known, "phantora_values_known") &&
-           find(face.any_unknown, "phantora_values_any_unknown") &&
+           find(face.absent, "phantora_values_is_clean") &&
+           find(face.unknown, "phantora_values_mark_undefined") &&
+           find(face.known, "phantora_values_mark_defined") &&
+           find(face.any_unknown, "phantora_values_any_undefined") &&
            find(face.chosen, "phantora_values_chosen") &&
-           find(face.forget, "phantora_values_forget") &&
+           find(face.forget, "phantora_values_discard") &&
            find(face.operator_begin, "phantora_operator_begin") &&
            find(face.operator_end, "phantora_operator_end");
 }

@@ -227,9 +227,9 @@ PH_API(int, cuMemsetD32Async, (uint32_t *destination, unsigned value, size_t cou
 {
     int error = cudaMemsetAsync(destination, 0, count * 4, stream);
     if (!error && value && count * 4 <= PH_COPY_BYTES)
-        ph_written(destination, count * 4);
+        ph_mark_dirty(destination, count * 4);
     else if (!error && value)
-        ph_unknown(destination, count * 4);
+        ph_mark_undefined(destination, count * 4);
     for (size_t i = 0; !error && value && i < count && count * 4 <= PH_COPY_BYTES; i++)
         destination[i] = value;
     return error;

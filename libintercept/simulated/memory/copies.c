@@ -32,7 +32,7 @@ static void move_rows(void *data, struct ph_stream *stream)
                       unknown;
         else
             ph_fill(rows->destination + row * rows->to_pitch, rows->value, rows->width);
-    if (unknown) ph_unknown_read();
+    if (unknown) ph_count_undefined_read();
 }
 
 /* The same, put into the graph that the stream is captured into. */
@@ -85,9 +85,9 @@ int ph_copy(void *destination, const void *source, size_t bytes, void *handle, b
     if (ph_copy_waits(bytes, from, to, blocking)) ph_stream_synchronize(stream);
     ph_host_pause();
     bool read = from == PH_DEVICE && to != PH_DEVICE,
-         told = read && ph_replay_read(source, bytes, !ph_planted_exactly(bytes));
-    bool planted = read && !told && ph_planted(destination, bytes);
-    if (!planted && ph_move(destination, source, bytes)) ph_unknown_read();
+         told = read && ph_replay_read(source, bytes, !ph_scalar_readback_exact(bytes));
+    bool planted = read && !told && ph_scalar_readback(destination, bytes);
+    if (!planted && ph_move(destination, source, bytes)) ph_count_undefined_read();
     PH_TRACE_END();
     ph_host_resume();
     return CUDA_OK;

@@ -73,7 +73,7 @@ static bool move_to(int fd, uintptr_t low, uintptr_t high)
 {
     for (uintptr_t at = low; at < high; at += GRANULE) {
         size_t bytes = high - at < GRANULE ? high - at : GRANULE;
-        if (!ph_absent((void *)at, bytes) &&
+        if (!ph_is_clean((void *)at, bytes) &&
             pwrite(fd, (void *)at, bytes, (off_t)(at - low)) != (ssize_t)bytes)
             return false;
     }
@@ -94,7 +94,8 @@ bool ph_ipc_shared(uintptr_t low, uintptr_t high)
 static void add_locked(struct range range)
 {
     ranges[range_count++] = range;
-    ph_written((void *)range.low, range.high - range.low); /* from now on others may write there */
+    ph_mark_dirty((void *)range.low,
+                  range.high - range.low); /* from now on others may write there */
     atomic_store(&ph_ipc_ranges, range_count);
 }
 

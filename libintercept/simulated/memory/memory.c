@@ -232,7 +232,7 @@ void *ph_device_alloc(int device, size_t bytes)
             devices[device].used -= size;
     }
     pthread_mutex_unlock(&memory_lock);
-    if (at) ph_unknown((void *)at, bytes);
+    if (at) ph_mark_undefined((void *)at, bytes);
     return (void *)at;
 }
 
@@ -400,15 +400,15 @@ static void make_host_zero(char *at, size_t bytes)
 static void make_zero(void *pointer, size_t bytes)
 {
     if (ph_is_device(pointer))
-        ph_make_zero(pointer, bytes);
+        ph_zero(pointer, bytes);
     else
         make_host_zero(pointer, bytes);
 }
 
 static void values_follow(void *destination, size_t bytes)
 {
-    ph_written(destination, bytes);
-    if (bytes > PH_SMALL_BYTES) ph_carried(destination);
+    ph_mark_dirty(destination, bytes);
+    if (bytes > PH_SMALL_BYTES) ph_keep_copied(destination);
 }
 
 /* The host reads a large tensor all of which is known: mostly zeros that were never written, and
@@ -419,7 +419,7 @@ static void bring_known(char *to, const char *from, size_t bytes)
     while (bytes) {
         size_t piece = PIECE - (uintptr_t)from % PIECE;
         if (piece > bytes) piece = bytes;
-        if (ph_absent(from, piece))
+        if (ph_is_clean(from, piece))
             make_host_zero(to, piece);
         else
             memcpy(to, from, piece);
@@ -432,13 +432,13 @@ bool ph_move(void *destination, const void *source, size_t bytes)
     ph_payload_settle(source, bytes);
     ph_payload_settle(destination, bytes);
     bool from_device = ph_is_device(source), to_device = ph_is_device(destination),
-         unknown = ph_any_unknown(source, bytes);
+         unknown = ph_any_undefined(source, bytes);
     bool large = bytes > PH_COPY_BYTES && (from_device || to_device);
     if (large && !to_device && !unknown) return bring_known(destination, source, bytes), false;
-    if (to_device && (unknown || (large && !(from_device && ph_absent(source, bytes)))))
-        ph_unknown(destination, bytes);
+    if (to_device && (unknown || (large && !(from_device && ph_is_clean(source, bytes)))))
+        ph_mark_undefined(destination, bytes);
     else if (to_device)
-        ph_known(destination, bytes);
+        ph_mark_defined(destination, bytes);
     if (large || (to_device && bytes >= 4096 && ph_all_zero(source, bytes)))
         make_zero(destination, bytes);
     else
@@ -450,9 +450,9 @@ void ph_fill(void *destination, int value, size_t bytes)
 {
     ph_payload_settle(destination, bytes);
     if (value == 0 || bytes <= PH_COPY_BYTES)
-        ph_known(destination, bytes);
+        ph_mark_defined(destination, bytes);
     else
-        ph_unknown(destination, bytes);
+        ph_mark_undefined(destination, bytes);
     if (value == 0 || bytes > PH_COPY_BYTES)
         make_zero(destination, bytes);
     else

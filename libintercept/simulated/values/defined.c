@@ -133,10 +133,10 @@ static void set(const void *pointer, size_t bytes, bool unknown)
     pthread_mutex_unlock(&lock);
 }
 
-void ph_unknown(const void *pointer, size_t bytes) { set(pointer, bytes, true); }
-void ph_known(const void *pointer, size_t bytes) { set(pointer, bytes, false); }
+void ph_mark_undefined(const void *pointer, size_t bytes) { set(pointer, bytes, true); }
+void ph_mark_defined(const void *pointer, size_t bytes) { set(pointer, bytes, false); }
 
-bool ph_any_unknown(const void *pointer, size_t bytes)
+bool ph_any_undefined(const void *pointer, size_t bytes)
 {
     if (bytes == 0 || !ph_is_device(pointer)) return false;
     pthread_once(&once, map);
@@ -156,23 +156,23 @@ bool ph_any_unknown(const void *pointer, size_t bytes)
     return false;
 }
 
-void ph_unknown_read(void)
+void ph_count_undefined_read(void)
 {
     atomic_fetch_add_explicit(&ph_page()->unknown_reads, 1, memory_order_relaxed);
 }
 
 /* ---- for the values library ---- */
-PH_API(void, phantora_values_unknown, (const void *pointer, size_t bytes))
+PH_API(void, phantora_values_mark_undefined, (const void *pointer, size_t bytes))
 {
-    ph_unknown(pointer, bytes);
+    ph_mark_undefined(pointer, bytes);
 }
-PH_API(void, phantora_values_known, (const void *pointer, size_t bytes))
+PH_API(void, phantora_values_mark_defined, (const void *pointer, size_t bytes))
 {
-    ph_known(pointer, bytes);
+    ph_mark_defined(pointer, bytes);
 }
-PH_API(int, phantora_values_any_unknown, (const void *pointer, size_t bytes))
+PH_API(int, phantora_values_any_undefined, (const void *pointer, size_t bytes))
 {
-    return ph_any_unknown(pointer, bytes);
+    return ph_any_undefined(pointer, bytes);
 }
 const char *const ph_without_values =
     "small operators do not run on the CPU, so what the GPU would compute reads as zero";
@@ -210,10 +210,10 @@ PH_API(void, _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE,
     enum { QUICK = 16384 }; /* up to here looking at the clock takes longer than the work */
     if (bytes > 0 && ph_is_device(pointer)) {
         size_t size = (size_t)bytes;
-        bool slow = size > QUICK && !ph_absent(pointer, size);
+        bool slow = size > QUICK && !ph_is_clean(pointer, size);
         if (slow) ph_host_pause();
-        ph_forget(pointer, size);
-        ph_unknown(pointer, size);
+        ph_discard(pointer, size);
+        ph_mark_undefined(pointer, size);
         if (slow) ph_host_resume();
     }
     pthread_once(&find_once, find_report);

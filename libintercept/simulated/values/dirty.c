@@ -41,7 +41,7 @@ static size_t granule_of(uintptr_t address)
                : WINDOW_GRANULES + ((address - PH_VIRTUAL_BASE) >> GRANULE_SHIFT);
 }
 
-void ph_written(const void *pointer, size_t bytes)
+void ph_mark_dirty(const void *pointer, size_t bytes)
 {
     if (bytes == 0 || !ph_is_device(pointer)) return;
     pthread_once(&once, map_bits);
@@ -67,7 +67,7 @@ static bool any_written(uintptr_t low, uintptr_t high)
     return false;
 }
 
-bool ph_absent(const void *pointer, size_t bytes)
+bool ph_is_clean(const void *pointer, size_t bytes)
 {
     if (bytes == 0 || !ph_is_device(pointer)) return false;
     pthread_once(&once, map_bits);
@@ -100,7 +100,7 @@ static void make_zero(uintptr_t from, uintptr_t to, size_t whole)
     memset((void *)last, 0, to - last);
 }
 
-void ph_make_zero(void *pointer, size_t bytes)
+void ph_zero(void *pointer, size_t bytes)
 {
     uintptr_t low = (uintptr_t)pointer, high = low + bytes, run = 0;
     if (bytes == 0) return;
@@ -126,25 +126,25 @@ void ph_make_zero(void *pointer, size_t bytes)
     if (run) make_zero(run, high, bytes);
 }
 
-void ph_forget(void *pointer, size_t bytes)
+void ph_discard(void *pointer, size_t bytes)
 {
     ph_payload_drop(pointer, bytes);
-    ph_make_zero(pointer, bytes);
+    ph_zero(pointer, bytes);
 }
 
-void ph_carried(const void *pointer) { carried = pointer; }
+void ph_keep_copied(const void *pointer) { carried = pointer; }
 
 /* ---- for the values library ---- */
-PH_API(void, phantora_values_written, (const void *pointer, size_t bytes))
+PH_API(void, phantora_values_mark_dirty, (const void *pointer, size_t bytes))
 {
-    ph_written(pointer, bytes);
+    ph_mark_dirty(pointer, bytes);
 }
 
 /* Whether bytes hold nothing, a result that is owed to them included. */
-PH_API(int, phantora_values_absent, (const void *pointer, size_t bytes))
+PH_API(int, phantora_values_is_clean, (const void *pointer, size_t bytes))
 {
     ph_payload_settle(pointer, bytes);
-    return ph_absent(pointer, bytes);
+    return ph_is_clean(pointer, bytes);
 }
 
 /* A copy begins: what it carries itself is to stay. */
@@ -152,16 +152,16 @@ PH_API(void, phantora_values_copy_begins, (void)) { carried = NULL; }
 
 /* The result of an operator that was not run is too large for values. False: a copy has just
  * brought it some, which stay. */
-PH_API(int, phantora_values_forget, (void *pointer, size_t bytes))
+PH_API(int, phantora_values_discard, (void *pointer, size_t bytes))
 {
     if (pointer == carried) return carried = NULL, 0;
     ph_payload_drop(pointer, bytes);
-    ph_unknown(pointer, bytes);
+    ph_mark_undefined(pointer, bytes);
     pthread_once(&once, map_bits);
     /* nearly always: no look at the clock */
     if (bytes == 0 || !any_written((uintptr_t)pointer, (uintptr_t)pointer + bytes)) return 1;
     ph_host_pause();
-    ph_make_zero(pointer, bytes);
+    ph_zero(pointer, bytes);
     ph_host_resume();
     return 1;
 }

@@ -11,15 +11,15 @@
 void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
 {
     if (op->recv_bytes && !ph_nccl_carries(op) && ph_is_device(op->recv)) {
-        ph_forget(op->recv, op->recv_bytes);
-        ph_unknown(op->recv, op->recv_bytes);
+        ph_discard(op->recv, op->recv_bytes);
+        ph_mark_undefined(op->recv, op->recv_bytes);
     }
     if (!op->send || !op->send_bytes || !ph_nccl_carries(op)) {
         ph_pack_nil(pack);
         return;
     }
     ph_payload_settle(op->send, op->send_bytes);
-    if (ph_absent(op->send, op->send_bytes) || ph_all_zero(op->send, op->send_bytes))
+    if (ph_is_clean(op->send, op->send_bytes) || ph_all_zero(op->send, op->send_bytes))
         ph_pack_nil(pack);
     else if (ph_nccl_premultiplies(op)) {
         void *copy = malloc(op->send_bytes);
@@ -35,7 +35,7 @@ void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
 bool ph_nccl_unknown(const struct ph_operation *op)
 {
     return op->send && op->send_bytes && ph_nccl_carries(op) &&
-           ph_any_unknown(op->send, op->send_bytes);
+           ph_any_undefined(op->send, op->send_bytes);
 }
 
 const char *ph_nccl_refused(const struct ph_operation *op)

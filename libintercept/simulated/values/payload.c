@@ -82,19 +82,19 @@ static void deliver(const struct owed *item)
         ph_warn("a small collective's result was needed on the host side before its other members "
                 "came within %d s; it reads as zero",
                 PATIENCE_MS / 1000);
-        ph_make_zero(item->destination, item->bytes);
-        ph_unknown(item->destination, item->bytes);
+        ph_zero(item->destination, item->bytes);
+        ph_mark_undefined(item->destination, item->bytes);
     } else {
         size_t n;
         const unsigned char *bytes = ph_read_bytes(&reply, &n);
         if (n > item->bytes) n = item->bytes;
-        ph_written(item->destination, n);
+        ph_mark_dirty(item->destination, n);
         if (n) memcpy(item->destination, bytes, n);
-        ph_make_zero(item->destination + n, item->bytes - n);
+        ph_zero(item->destination + n, item->bytes - n);
         if (ph_read_int(&reply))
-            ph_unknown(item->destination, item->bytes);
+            ph_mark_undefined(item->destination, item->bytes);
         else
-            ph_known(item->destination, item->bytes);
+            ph_mark_defined(item->destination, item->bytes);
         ph_reply_free(&reply);
     }
     ph_host_resume();

@@ -118,7 +118,8 @@ bool ph_replay_read(const void *source, size_t bytes, bool wanted)
     if (!file || bytes > PH_SMALL_BYTES) return false;
     ph_payload_settle(source, bytes);
     ph_read_question(question, bytes);
-    if (!ph_replay(question, wanted && ph_any_unknown(source, bytes), &told) || told.bytes != bytes)
+    if (!ph_replay(question, wanted && ph_any_undefined(source, bytes), &told) ||
+        told.bytes != bytes)
         return false;
     ph_move((void *)source, told.value, bytes);
     return true;

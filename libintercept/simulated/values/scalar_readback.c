@@ -14,7 +14,7 @@ static _Thread_local struct {
     bool exact; /* computed of operands that are known, all of them */
 } planted;
 
-PH_API(void, phantora_values_plant, (const void *value, size_t bytes, int exact))
+PH_API(void, phantora_values_scalar_readback, (const void *value, size_t bytes, int exact))
 {
     planted.bytes = value && bytes <= sizeof planted.value ? bytes : 0;
     planted.exact = planted.bytes && exact;
@@ -26,9 +26,9 @@ static bool answers(size_t bytes)
     return planted.bytes && (bytes == planted.bytes || (bytes == 4 && planted.bytes == 8));
 }
 
-bool ph_planted_exactly(size_t bytes) { return planted.exact && answers(bytes); }
+bool ph_scalar_readback_exact(size_t bytes) { return planted.exact && answers(bytes); }
 
-bool ph_planted(void *destination, size_t bytes)
+bool ph_scalar_readback(void *destination, size_t bytes)
 {
     if (!answers(bytes)) return false;
     memcpy(destination, planted.value, bytes);
