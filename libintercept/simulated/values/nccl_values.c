@@ -1,7 +1,7 @@
 /* nccl_values.c - the bytes of communicator operations in a simulated rank.
  *
- * Why it exists: small buffers have values that lie at their own addresses in this process; large
- * ones have none. */
+ * Why it exists: small buffers hold values, at their own addresses in this process. Large buffers
+ * hold none. */
 #include "nccl/nccl.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
@@ -41,7 +41,7 @@ bool ph_nccl_unknown(const struct ph_operation *op)
 const char *ph_nccl_refused(const struct ph_operation *op)
 {
     (void)op;
-    return NULL; /* what is captured is issued at each launch (nccl.c) */
+    return NULL; /* a captured operation is issued at each launch (nccl.c) */
 }
 
 void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)
@@ -52,7 +52,7 @@ void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index
 
 bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device)
 {
-    (void)on_device; /* device scalars are small: their value lives at their address */
+    (void)on_device; /* device scalars are small: their value is at their address */
     if (ph_is_device(scalar)) ph_payload_settle(scalar, bytes);
     memcpy(value, scalar, bytes);
     return true;
