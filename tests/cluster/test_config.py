@@ -372,7 +372,7 @@ def test_device_conf_has_exactly_the_fields_of_the_interceptor(root, tmp_path, m
     assert plain == fields - {"attributes", "call_cost", "power"}
     named = re.search(
         r"names\[PH_CALLS\] = \{(.*?)\n\};",
-        (root / "libintercept" / "hostsite.c").read_text(),
+        (root / "libintercept/time/host_model.c").read_text(),
         re.S,
     )[1]
     costs = {key.partition(".")[2] for key in keys if key.startswith("cost.")}
