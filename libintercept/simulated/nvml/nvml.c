@@ -22,7 +22,7 @@ enum nvml_return {
     NVML_VERSION_MISMATCH = 25,
 };
 
-/* The driver of the machine where truth/h200_props.json was recorded. */
+/* The driver of the machine on which the data of the H200 was recorded. */
 #define DRIVER_VERSION "580.159.04"
 enum { CUDA_VERSION = 13000 };
 
