@@ -18,7 +18,7 @@ struct pointer_attributes {
 int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *pointer),
     cudaPeekAtLastError(void), cudaGetLastError(void);
 
-enum ph_memory_kind ph_lead_place(const void *pointer)
+enum ph_memory_kind ph_lead_memory_kind(const void *pointer)
 {
     enum { UNREGISTERED, HOST };
     struct pointer_attributes attributes = {0};
@@ -36,7 +36,7 @@ enum ph_memory_kind ph_lead_place(const void *pointer)
  * an address of the GPU's. */
 static bool find(const void *pointer, struct ph_allocation *found)
 {
-    enum ph_memory_kind kind = ph_lead_place(pointer);
+    enum ph_memory_kind kind = ph_lead_memory_kind(pointer);
     if (kind == PH_PAGEABLE) return false;
     *found = (struct ph_allocation){
         .base = (uintptr_t)pointer, .bytes = 1, .device = ph_lead_device(), .kind = kind};
@@ -48,7 +48,7 @@ const struct ph_backend ph_backend = {
     .leads = true,
     .measures = ph_lead_measures,
     .joined = ph_values_load,
-    .hub_wait = ph_heat_held,
+    .hub_wait = ph_gpu_load_held,
     .without_values =
         "kernels are measured without the names of their operators, which simulated ranks ask for",
     .stream = ph_shadow_stream,

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* a copy to the host was answered by a planted number */
-bool ph_planted(void *destination, size_t bytes);
+/* a copy to the host was answered by the number that the values library computed */
+bool ph_scalar_readback(void *destination, size_t bytes);
 /* whether a copy of so many bytes would get a GPU's number, not a policy's */
-bool ph_planted_exactly(size_t bytes);
+bool ph_scalar_readback_exact(size_t bytes);
 #endif
