@@ -98,6 +98,7 @@ pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
 static void (*forget)(void);
 void ph_forget_in_child(void (*function)(void)) {{ forget = function; }}
 void ph_die(const char *format, ...) {{ (void)format, abort(); }}
+void ph_warn(const char *format, ...) {{ (void)format; }}
 const char *ph_env(const char *name) {{ return (void)name, NULL; }}
 struct ph_rank_page *ph_page(void) {{ return &page; }}
 bool ph_touched(void) {{ return false; }}
