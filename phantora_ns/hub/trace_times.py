@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from phantora_ns.report.trace_options import wanted
 from phantora_ns.sim.graph import EventGraph, Head, Node, Transfer
+from phantora_ns.trace.options import wanted
 
 FLUSH_LINES = 4096
 """Lines kept per client before they are written: files are not kept open, of which a run may have

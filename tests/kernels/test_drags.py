@@ -5,7 +5,7 @@ import pytest
 
 from phantora_ns.config import load_gpu
 from phantora_ns.kernels import signature
-from phantora_ns.kernels.drags import Drags
+from phantora_ns.kernels.contention import Drags
 from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
 
 BF16, FP32, COMPUTE_32F = 14, 0, 68

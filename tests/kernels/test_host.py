@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantora_ns.config import HostCosts, load_gpu
-from phantora_ns.kernels.database import Database
-from phantora_ns.kernels.databases import merge
-from phantora_ns.kernels.host import INTERRUPTION_KEY, HostRecord, joined, read_hosts, write_table
-from phantora_ns.kernels.schema import DatabaseError
+from phantora_ns.kernels.database.database import Database
+from phantora_ns.kernels.database.databases import merge
+from phantora_ns.kernels.database.host_table import (
+    INTERRUPTION_KEY,
+    HostRecord,
+    joined,
+    read_hosts,
+    write_table,
+)
+from phantora_ns.kernels.database.schema import DatabaseError
 from tests.kernels.recorded import record
 
 KEYS = st.integers(1, 2**63 - 1)

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from phantora_ns.kernels import signature, traces
-from phantora_ns.kernels.estimators import errors
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.evaluation import estimator_errors, trace_launches
 
 
 def operator(identity, name, **arguments):
@@ -58,7 +58,7 @@ def test_a_product_becomes_the_call_that_cublas_sees(tmp_path):
         kernel(1, "nvjet", 10, 3),
         kernel(1, "splitk_reduce", 14, 2),
     )
-    (found,) = traces.launches(path)
+    (found,) = trace_launches.launches(path)
     assert found.kind == signature.GEMM
     assert signature.Gemm(*found.fields) == signature.Gemm(
         0, 1, 0, 16, 8, 32, 1, 14, 14, 14, 14, 68, 1, 32, 32, 16
@@ -74,13 +74,13 @@ def test_overlap_with_other_streams_is_measured(tmp_path):
         kernel(3, "b", 10, 10),
         kernel(4, "c", 30, 10),
     )
-    found = {o.fields[0]: o.overlapped for o in traces.launches(path)}
+    found = {o.fields[0]: o.overlapped for o in trace_launches.launches(path)}
     assert found == {"a": 0.5, "b": 1.0, "c": 0.0}
-    assert {c.fields[0] for c in errors.cases(traces.launches(path))} == {"c"}
+    assert {c.fields[0] for c in estimator_errors.cases(trace_launches.launches(path))} == {"c"}
 
 
 def test_model_sizes_name_the_products_of_a_trace_without_shapes(tmp_path):
-    llama = traces.LlamaShapes(64, 16, 256, 1000, 2, 128, 4)
+    llama = trace_launches.LlamaShapes(64, 16, 256, 1000, 2, 128, 4)
     products = llama.products()
     assert len(products) == (2 * 7 + 1) * 3
     assert sum(m * n * k for _, _, m, n, k in products) == 3 * 128 * (
@@ -90,8 +90,8 @@ def test_model_sizes_name_the_products_of_a_trace_without_shapes(tmp_path):
         kernel(i, "nvjet", 10 * i, 5) for i in range(3)
     ]
     path = write(tmp_path / "t.json.gz", *events)
-    assert traces.launches(path) == []
-    assert [tuple(o.fields[3:6]) for o in traces.launches(path, llama)] == [
+    assert trace_launches.launches(path) == []
+    assert [tuple(o.fields[3:6]) for o in trace_launches.launches(path, llama)] == [
         (64, 128, 64),
         (16, 128, 64),
         (16, 128, 64),
@@ -108,7 +108,7 @@ def test_copies_and_sets(tmp_path):
         memory("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy"),
         memory("Memset (Device)", "gpu_memset"),
     )
-    assert [(o.kind, o.fields) for o in traces.launches(path)] == [
+    assert [(o.kind, o.fields) for o in trace_launches.launches(path)] == [
         (3, [0, 64, 1, 2]),
         (3, [1, 64, 2, 2]),
     ]
@@ -119,7 +119,7 @@ def test_report_tells_families_and_sides_apart(tmp_path, capsys):
         tmp_path / "t.json.gz",
         *(kernel(i, f"unknown{i}", 10 * i, 5, grid=(i + 1, 1, 1)) for i in range(20)),
     )
-    assert errors.main([str(path), "--worst", "2"]) == 0
+    assert estimator_errors.main([str(path), "--worst", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(int(line.split()[2]) for line in lines if line.startswith("guess")) == 20
     assert any("held-out" in line for line in lines) and any(
@@ -134,5 +134,5 @@ def test_what_is_no_trace_is_one_clear_error(tmp_path, capsys, content):
     for name in ("t.json", "t.json.gz"):
         path = tmp_path / name
         path.write_bytes(content)
-        assert errors.main([str(path)]) == 1
+        assert estimator_errors.main([str(path)]) == 1
         assert str(path) in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phantora_ns.kernels.works import Works, works_of
+from phantora_ns.kernels.queue_slots import Works, works_of
 
 TRACES = Path(__file__).resolve().parents[2] / "bench" / "accuracy" / "data" / "traces"
 MULTIPROCESSORS = 132

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from phantora_ns.launch import rundir
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.outcome import Outcome
-from phantora_ns.launch.progress import format_duration, format_line
-from phantora_ns.launch.sandbox import Message, parse_message, write_spec
+from phantora_ns.launch.machine.sandbox import Message, parse_message, write_spec
+from phantora_ns.launch.run import rundir
+from phantora_ns.launch.run.outcome import Outcome
+from phantora_ns.launch.run.progress import format_duration, format_line
 
 
 def test_the_first_failure_decides():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from phantora_ns.config import load_gpu
-from phantora_ns.launch.environment import free_port
+from phantora_ns.launch.machine.environment import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

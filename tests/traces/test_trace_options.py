@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from phantora_ns.report.trace_options import (
+from phantora_ns.trace.options import (
     TraceOptionError,
     TraceOptions,
     check_options,
