@@ -1,8 +1,6 @@
 """Outcome, spec and messages, progress line, run directories: the parts that need no process."""
 
-import fcntl
 import os
-import time
 
 import pytest
 
@@ -118,26 +116,6 @@ def test_a_run_directory_is_private_short_and_gone_afterwards(monkeypatch, tmp_p
     assert len(os.fsencode(run_dir.path / "hub.sock")) <= 107
     run_dir.remove()
     assert not run_dir.path.exists()
-
-
-def test_forgotten_directories_are_swept_and_others_are_not(monkeypatch, tmp_path):
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    in_use, forgotten, being_made, old = (
-        tmp_path / f"phantora-ns-{name}" for name in ("used", "forgotten", "young", "old")
-    )
-    for path in (in_use, forgotten, being_made, old):
-        path.mkdir()
-    kept = tmp_path / "kept-phantora-ns-x"
-    kept.mkdir()
-    for path in (in_use, forgotten):
-        (path / "owner.lock").touch()
-    os.utime(old, (time.time() - 3600,) * 2)
-    with open(in_use / "owner.lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        rundir.RunDir().remove()
-        assert in_use.exists() and being_made.exists() and kept.exists()
-        assert not forgotten.exists() and not old.exists()
 
 
 def test_a_kept_directory_survives_the_next_run(monkeypatch, tmp_path):

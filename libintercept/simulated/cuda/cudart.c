@@ -232,11 +232,11 @@ static void repeat_host_call(void *data, struct ph_stream *stream) /* of a graph
 static int start_host_call(struct host_call call)
 {
     struct ph_stream *stream = ph_stream_resolve(call.stream);
-    struct host_call *copy = malloc(sizeof *copy);
     pthread_t thread;
     int captured = stream ? PH_CAPTURING(stream) : 0;
-    if (!stream || !copy || captured > 0)
-        return free(copy), ph_set_error(stream ? captured : CUDA_INVALID_HANDLE);
+    if (!stream || captured > 0) return ph_set_error(stream ? captured : CUDA_INVALID_HANDLE);
+    struct host_call *copy = malloc(sizeof *copy);
+    if (!copy) ph_die("out of host memory");
     *copy = call;
     ph_host_call(PH_CALL_LAUNCH);
     /* "not supported with cudaStreamBeginCapture", says its page */
@@ -251,7 +251,7 @@ static int start_host_call(struct host_call call)
         return CUDA_OK;
     }
     if (pthread_create(&thread, NULL, host_call, copy) != 0)
-        return ph_set_error(CUDA_OUT_OF_MEMORY);
+        return free(copy), ph_set_error(CUDA_OUT_OF_MEMORY);
     pthread_detach(thread);
     return CUDA_OK;
 }

@@ -2,13 +2,17 @@
 ended.
 
 Its owner holds a lock (flock) on RUN_DIR/owner.lock for its life, so that a later run can tell a
-forgotten directory from one in use, whatever process numbers say.
+forgotten directory from one in use, whatever process numbers say. The content of that file marks
+the directory as ours. Rule: a name never proves that a folder may be deleted. A sweep deletes only
+what has the marker, the owner, the mode and the name of a run directory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -18,7 +22,9 @@ from pathlib import Path
 from phantora_ns.launch.errors import LaunchError
 
 _PREFIX = "phantora-ns-"
+_NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")  # what tempfile.mkdtemp makes of the prefix
 _LOCK = "owner.lock"
+_MARKER = b"phantora-ns run directory: deleted by a later run once its owner has died\n"
 _SOCKET_PATH_MAX = 107  # sizeof sockaddr_un.sun_path less the final zero (unix(7))
 _UNLOCKED_GRACE_S = (
     60  # a directory without a lock file is being made by another run, for less than this
@@ -89,8 +95,16 @@ class RunDir:
         """One attempt; False when another run's sweep took the new directory for a forgotten one
         before it was locked."""
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
-        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            return False
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            os.write(self._lock, _MARKER)
+        except OSError:  # the disk is full; without the marker no sweep would take it
+            self.remove()
+            raise
         if (self.path / _LOCK).exists():
             return True
         os.close(self._lock)
@@ -111,24 +125,32 @@ class RunDir:
 
 
 def sweep(folder: Path) -> None:
-    """Deletes this user's run directories whose owner has died."""
+    """Deletes this user's run directories whose owner has died, and nothing else."""
     for path in folder.glob(f"{_PREFIX}*"):
         try:
             status = path.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            if (
+                not _NAME.fullmatch(path.name)
+                or not stat.S_ISDIR(status.st_mode)
+                or status.st_uid != os.geteuid()
+                or status.st_mode & 0o777 != 0o700
+            ):
                 continue
-            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
+            # Its owner may have died before it wrote the marker: then the directory is empty.
+            # Without the marker nothing but an empty directory is deleted.
             if time.time() - status.st_mtime > _UNLOCKED_GRACE_S:
-                shutil.rmtree(path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    path.rmdir()
             continue
         except OSError:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.pread(lock, len(_MARKER) + 1, 0) == _MARKER:
+                shutil.rmtree(path, ignore_errors=True)
         except OSError:
-            continue  # its owner lives
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+            continue  # its owner lives, or this is no file of ours
         finally:
             os.close(lock)
