@@ -226,7 +226,9 @@ def test_endpoints(endpoint, parts):
 
 def test_a_values_library_that_is_not_there_is_named_all_the_same(tmp_path, monkeypatch):
     """The interceptor warns of it by its path."""
-    monkeypatch.setattr("phantora_ns.launch.machine.environment.VALUES_LIBRARY", tmp_path / "absent.so")
+    monkeypatch.setattr(
+        "phantora_ns.launch.machine.environment.VALUES_LIBRARY", tmp_path / "absent.so"
+    )
     assert job_environment({}, tmp_path, Shape(1, 1, True), None)["PHANTORA_VALUES_LIB"] == str(
         tmp_path / "absent.so"
     )
