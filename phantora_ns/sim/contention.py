@@ -1,7 +1,7 @@
 """Compute slowed by communication on the same GPU: how long work takes, given when communication
 ran beside it.
 
-Why it exists: DESIGN section 7. While a communication kernel is active it holds multiprocessors and
+Why it exists: while a communication kernel is active it holds multiprocessors and
 memory bandwidth, so compute on that GPU proceeds at a lower rate. A piece of work is `work` ns long
 alone and `work + drag` ns when communication runs beside all of it; `drag` is a sum over its
 kernels, since each class of kernel suffers differently. Between the two the work is a fluid: it
