@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from phantora_ns.config import GpuModel
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators import gemm
 from phantora_ns.kernels.estimators.launch import COMPUTE_BOUND
-from phantora_ns.sim.contention import Contention, tiles_of
+from phantora_ns.model.contention import tiles_of
+from phantora_ns.model.gpu import GpuModel
 
 MOST_PERMILLE = (1 << 32) - 1  # what the kernel table holds
 
@@ -25,8 +25,8 @@ class Drags:
     is wrong."""
 
     def __init__(self, gpu: GpuModel) -> None:
-        self._contention = Contention.of(gpu)
-        self._by_class = self._contention.drags_permille()
+        self._contention = gpu.contention
+        self._by_class = self._contention.permille()
         self._multiprocessors = gpu.multiprocessors
         self._peaks = gpu.peak_flop_per_ns
 

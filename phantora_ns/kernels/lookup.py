@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phantora_ns.config import GpuModel
 from phantora_ns.kernels import rates, signature
 from phantora_ns.kernels.database.database import Database, DatabaseError
 from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
@@ -31,6 +30,7 @@ from phantora_ns.kernels.signature import (
     Memory,
     SignatureError,
 )
+from phantora_ns.model.gpu import GpuModel
 
 if TYPE_CHECKING:
     from phantora_ns.kernels.fitted.model import Prediction

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators import copies, cudnn_graphs
-from phantora_ns.sim.contention import tiles_of
+from phantora_ns.model.contention import tiles_of
 
 COUNTER_WAVES = 3
 """A product of more waves of tiles than this hands them out by a counter in memory, which a fill

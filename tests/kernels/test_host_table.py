@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.config import HostCosts, load_gpu
+from phantora_ns.config import load_gpu
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.databases import merge
 from phantora_ns.kernels.database.host_table import (
@@ -19,6 +19,7 @@ from phantora_ns.kernels.database.host_table import (
     write_table,
 )
 from phantora_ns.kernels.database.schema import DatabaseError
+from phantora_ns.model.gpu import HostCosts
 from tests.kernels.recorded import record
 
 KEYS = st.integers(1, 2**63 - 1)

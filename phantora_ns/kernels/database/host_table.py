@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from phantora_ns.config import HOST_CALLS, HostCosts
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import Host, HostTime, Site
+from phantora_ns.model.gpu import HOST_CALLS, HostCosts
 
 MAGIC = 0x50484E53484F5354
 VERSION = 1

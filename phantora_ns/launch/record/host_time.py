@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from phantora_ns.config import GpuModel
-from phantora_ns.devices import write_device_conf
+from phantora_ns.config.device_conf import write_device_conf
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import DatabaseError
 from phantora_ns.kernels.database.host_table import HostRecord, read_hosts, write_table
 from phantora_ns.launch.errors import LaunchError, UsageError, say
 from phantora_ns.launch.machine.environment import INTERCEPTOR
+from phantora_ns.model.gpu import GpuModel
 
 MODES = ("measured", "model", "none")
 AUTO = "auto"
