@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "report": {"model", "config", "kernels"},
     "launch": {"model", "config", "kernels", "hub", "trace", "report"},
     "cli": {"model", "config", "kernels", "hub", "trace", "report", "launch"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "launch"},
 }
 """Each part, and the parts that it may import besides itself."""
 SIM_FOR_HUB = {"sim.graph"}
