@@ -17,19 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PH_VALUES_MAGIC 0x5345554c41564850ull /* "PHVALUES" */
-struct header {
-    uint64_t magic, version, entries, meta_offset, meta_bytes, reserved[3];
-};
-struct entry {
-    uint64_t hash, offset; /* of the question, which the value follows */
-    uint32_t rank, occasion, bytes;
-    uint16_t question_bytes;
-    uint8_t dtype, reserved;
-};
-_Static_assert(sizeof(struct header) == 64 && sizeof(struct entry) == 32, "wire-protocol.md");
-
-static const struct header *file; /* NULL: another policy */
+static const struct ph_value_table_header *file; /* NULL: another policy */
 static size_t file_bytes;
 static uint32_t own_rank;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -40,30 +28,32 @@ static void open_table(void)
     struct stat status;
     const char *policy = ph_env("PHANTORA_VALUES"), *rank = ph_env("RANK");
     if (!policy || strcmp(policy, "replay") != 0) return;
-    snprintf(path, sizeof path, "%s/values.tbl", ph_env("PHANTORA_RUN_DIR"));
+    snprintf(path, sizeof path, "%s/" PH_VALUE_TABLE_FILE, ph_env("PHANTORA_RUN_DIR"));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &status) != 0) ph_die("cannot open %s: %s", path, strerror(errno));
-    const struct header *map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    const struct ph_value_table_header *map =
+        mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
     if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map ||
-        map->magic != PH_VALUES_MAGIC || map->version != 1 ||
-        map->entries > ((size_t)status.st_size - sizeof *map) / sizeof(struct entry))
+        map->magic != PH_VALUE_TABLE_MAGIC || map->version != PH_VALUE_TABLE_VERSION ||
+        map->entries > ((size_t)status.st_size - sizeof *map) / sizeof(struct ph_value_table_entry))
         ph_die("%s is no file of recorded values: record them anew", path);
     own_rank = rank ? (uint32_t)strtoul(rank, NULL, 10) : 0;
     file_bytes = (size_t)status.st_size;
     file = map;
 }
 
-static int before(const struct entry *entry, uint64_t hash, uint32_t rank, uint32_t occasion)
+static int before(const struct ph_value_table_entry *entry, uint64_t hash, uint32_t rank,
+                  uint32_t occasion)
 {
     if (entry->hash != hash) return entry->hash < hash;
-    return entry->rank != rank ? entry->rank < rank : entry->occasion < occasion;
+    return entry->rank != rank ? entry->rank < rank : entry->occurrence < occasion;
 }
 
 /* The first entry that does not come before (hash, rank, occasion). */
-static const struct entry *search(uint64_t hash, uint32_t rank, uint32_t occasion)
+static const struct ph_value_table_entry *search(uint64_t hash, uint32_t rank, uint32_t occasion)
 {
-    const struct entry *entries = (const struct entry *)(file + 1);
+    const struct ph_value_table_entry *entries = (const struct ph_value_table_entry *)(file + 1);
     size_t low = 0, high = file->entries;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -76,17 +66,18 @@ static const struct entry *search(uint64_t hash, uint32_t rank, uint32_t occasio
 }
 
 /* The answer to a question that is asked for the n-th time; NULL: nobody was asked. */
-static const struct entry *answer(uint64_t hash, uint32_t occasion, bool *again)
+static const struct ph_value_table_entry *answer(uint64_t hash, uint32_t occasion, bool *again)
 {
-    const struct entry *end = (const struct entry *)(file + 1) + file->entries,
-                       *first = search(hash, own_rank, 0);
+    const struct ph_value_table_entry *end = (const struct ph_value_table_entry *)(file + 1) +
+                                             file->entries,
+                                      *first = search(hash, own_rank, 0);
     if (first == end || first->hash != hash || first->rank != own_rank) first = search(hash, 0, 0);
     if (first == end || first->hash != hash) return NULL;
-    const struct entry *last = search(hash, first->rank, UINT32_MAX) - 1;
-    uint32_t recorded = last->occasion + 1;
+    const struct ph_value_table_entry *last = search(hash, first->rank, UINT32_MAX) - 1;
+    uint32_t recorded = last->occurrence + 1;
     *again = occasion >= recorded;
-    const struct entry *found = search(hash, first->rank, occasion % recorded);
-    return found <= last && found->occasion == occasion % recorded ? found : NULL;
+    const struct ph_value_table_entry *found = search(hash, first->rank, occasion % recorded);
+    return found <= last && found->occurrence == occasion % recorded ? found : NULL;
 }
 
 bool ph_replay(const char *question, bool wanted, struct ph_replayed *told)
@@ -96,17 +87,16 @@ bool ph_replay(const char *question, bool wanted, struct ph_replayed *told)
     if (!file || strlen(question) >= PH_QUESTION) return false;
     uint64_t hash = ph_question_hash(question);
     uint32_t occasion = ph_occasion(hash);
-    const struct entry *entry = wanted ? answer(hash, occasion, &again) : NULL;
+    const struct ph_value_table_entry *entry = wanted ? answer(hash, occasion, &again) : NULL;
     if (!entry || entry->offset > file_bytes ||
-        file_bytes - entry->offset < (uint64_t)entry->question_bytes + entry->bytes)
+        file_bytes - entry->offset < (uint64_t)entry->key_bytes + entry->bytes)
         return false;
     const char *text = (const char *)file + entry->offset;
-    if (strlen(question) != entry->question_bytes ||
-        memcmp(text, question, entry->question_bytes) != 0)
+    if (strlen(question) != entry->key_bytes || memcmp(text, question, entry->key_bytes) != 0)
         return false;
-    *told = (struct ph_replayed){text + entry->question_bytes, entry->bytes, entry->dtype};
-    atomic_fetch_add_explicit(&ph_page()->replayed_values, 1, memory_order_relaxed);
-    if (again) atomic_fetch_add_explicit(&ph_page()->repeated_values, 1, memory_order_relaxed);
+    *told = (struct ph_replayed){text + entry->key_bytes, entry->bytes, entry->dtype};
+    atomic_fetch_add_explicit(&ph_stats()->replayed_values, 1, memory_order_relaxed);
+    if (again) atomic_fetch_add_explicit(&ph_stats()->repeated_values, 1, memory_order_relaxed);
     return true;
 }
 
