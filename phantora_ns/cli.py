@@ -174,8 +174,9 @@ def cli(ctx, **options) -> None:
     """Runs an unmodified distributed PyTorch job as if on a cluster of GPU servers, on this
     machine.
 
-    \b phantora-ns torchrun --nnodes 2 --nproc-per-node 8 train.py phantora-ns --nnodes 2
-    --gpus-per-node 8 -- python train.py
+    \b
+    phantora-ns torchrun --nnodes 2 --nproc-per-node 8 train.py
+    phantora-ns --nnodes 2 --gpus-per-node 8 -- python train.py
     """
     ctx.obj = options
 

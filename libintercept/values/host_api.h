@@ -11,7 +11,7 @@
 namespace phantora
 {
 
-/* Tensors that span more than this have no values: DESIGN section 3. Equals PH_SMALL_BYTES in
+/* Tensors that span more than this have no values. Equals PH_SMALL_BYTES in
  * core.h. */
 constexpr size_t kSmallBytes = 65536;
 

@@ -2,7 +2,7 @@
 any, else from models.
 
 `KernelTimes(gpu, databases).lookup(kind, fields, context)` is the only face that the hub needs. The
-order (DESIGN section 8): the exact signature, the same launch whatever its identity when its
+order: the exact signature, the same launch whatever its identity when its
 recorded variants agree, models fitted to what the databases hold, then the estimators. The answer
 always says where it came from, so that the report can count it.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phantora_ns.config import GpuModel
+from phantora_ns.model.gpu import GpuModel
 
 from . import rates, signature
 from .database import Database, DatabaseError
