@@ -88,8 +88,9 @@ struct ph_time { /* of a piece of GPU work */
     uint64_t duration_ns;
     uint32_t source;        /* enum ph_source */
     uint32_t drag_permille; /* how much longer beside communication */
-    enum ph_bound_by bound_by;
-    uint32_t works; /* slots of the launch queue, as in ph_kernel_table_slot; 0: none */
+    enum ph_bound_by class;
+    uint32_t works; /* as in link/shared_pages.h: places of the launch queue that the call takes; 0:
+                       none */
 };
 
 /* ---- timeline.c: every function takes ph_lock itself unless its name ends in _locked ---- */
@@ -211,9 +212,9 @@ extern const char *const ph_without_values; /* what a job lacks without that lib
  * operator */
 void ph_values_load(void);
 /* simulated/values/scalar_readback.c: a copy to the host was answered by a planted number */
-bool ph_planted(void *destination, size_t bytes);
+bool ph_scalar_readback(void *destination, size_t bytes);
 /* whether a copy of so many bytes would get a GPU's number, not a policy's */
-bool ph_planted_exactly(size_t bytes);
+bool ph_scalar_readback_exact(size_t bytes);
 bool ph_all_zero(const void *pointer, size_t bytes);
 
 /* ---- work/occurrence.c, simulated/values/replay.c: values that a leader's GPU computed ---- */
