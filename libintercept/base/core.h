@@ -88,9 +88,8 @@ struct ph_time { /* of a piece of GPU work */
     uint64_t duration_ns;
     uint32_t source;        /* enum ph_source */
     uint32_t drag_permille; /* how much longer beside communication */
-    enum ph_bound_by class;
-    uint32_t works; /* as in link/shared_pages.h: places of the launch queue that the call takes; 0:
-                       none */
+    enum ph_bound_by bound_by;
+    uint32_t works; /* slots of the launch queue, as in ph_kernel_table_slot; 0: none */
 };
 
 /* ---- timeline.c: every function takes ph_lock itself unless its name ends in _locked ---- */
