@@ -2,8 +2,8 @@
  * memory.
  *
  * Why it exists: a launch hands over raw parameter bytes, and which of them are pointers is only
- * written in the GPU code. phantora_ns/kernels/fatbin.py reads it once per installation into the
- * file that PHANTORA_KERNEL_INFO names; here it is mapped and searched as it is. */
+ * written in the GPU code. phantora_ns/kernels/binary/fatbin.py reads it once per installation into
+ * the file that PHANTORA_KERNEL_INFO names; here it is mapped and searched as it is. */
 #ifndef PH_KERNELINFO_H
 #define PH_KERNELINFO_H
 #include "base/protocol.gen.h"
