@@ -13,6 +13,7 @@ and 8b-fsdp_tp-4x2-8k-ac judge matrix products only in part.
 """
 
 import argparse
+import dataclasses
 import json
 import statistics
 import sys
@@ -22,9 +23,9 @@ from pathlib import Path
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
+from phantora_ns.model.contention import tiles_of
 from phantora_ns.sim._graph_comm import course_of
 from phantora_ns.sim.collectives import CollectiveModel
-from phantora_ns.sim.contention import Contention, tiles_of
 from phantora_ns.sim.topology import Topology
 
 BENCH = Path(__file__).resolve().parent.parent
@@ -130,7 +131,7 @@ def fit(found, gpu, shares):
     best = []
     for rate in range(76, 100):
         for start in range(0, 401, 50):
-            model = shares._replace(tile_rate=rate / 100, tile_start=start)
+            model = dataclasses.replace(shares, tile_rate=rate / 100, tile_start=start)
             wrong_ns = 0.0
             for judged in products:
                 m, n, k, batch = judged.product[3:7]
@@ -201,7 +202,7 @@ def main():
     parser.add_argument("--also", type=Path)
     options = parser.parse_args()
     gpu, topology = load_gpu("h200"), Topology.build(load_cluster("h200-1x8"))
-    shares, permille = Contention.of(gpu), steps.shares(gpu)
+    shares, permille = gpu.contention, steps.shares(gpu)
     model = CollectiveModel(topology, gpu)
 
     def alone_ns(one):

@@ -71,6 +71,9 @@ int ph_lead_captures(void); /* under way, or just beginning */
 int ph_lead_awaited(void);      /* results of small collectives that the GPU may be waiting for */
 bool ph_lead_keeps_order(void); /* host functions run in the order of their stream */
 
+/* ---- measure.c ---- */
+bool ph_lead_ending(void); /* the process is on its way out */
+
 /* ---- pinned.c ---- */
 struct ph_lead_pinned {
     struct ph_lead_pinned *next;

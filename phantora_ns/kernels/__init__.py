@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phantora_ns.config import GpuModel
+from phantora_ns.model.gpu import GpuModel
 
 from . import rates, signature
 from .database import Database, DatabaseError

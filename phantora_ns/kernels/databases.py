@@ -61,7 +61,7 @@ def alike(gpu: str) -> str | None:
     """The GPU model whose times stand for those of `gpu`, by data sheet ratio, where nobody has
     measured `gpu` itself: the one whose shares of peak its data file takes over. Raises ConfigError
     for a model that there is none of."""
-    return load_gpu(gpu).tables.get("efficiency", {}).get("like")
+    return load_gpu(gpu).efficiency.get("like")
 
 
 def _readable(path: Path) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from phantora_ns.config import GpuModel
-from phantora_ns.sim.contention import Contention, tiles_of
+from phantora_ns.model.contention import tiles_of
+from phantora_ns.model.gpu import GpuModel
 
 from . import signature
 from .estimators import gemm
@@ -26,8 +26,8 @@ class Drags:
     is wrong."""
 
     def __init__(self, gpu: GpuModel) -> None:
-        self._contention = Contention.of(gpu)
-        self._by_class = self._contention.drags_permille()
+        self._contention = gpu.contention
+        self._by_class = self._contention.permille()
         self._multiprocessors = gpu.multiprocessors
         self._peaks = gpu.peak_flop_per_ns
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from phantora_ns.config import HOST_CALLS, HostCosts
+from phantora_ns.model.gpu import HOST_CALLS, HostCosts
 
 from .content import Host, HostTime, Site
 from .database import Database

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from phantora_ns.sim.contention import tiles_of
+from phantora_ns.model.contention import tiles_of
 
 from . import signature
 from .estimators import copies, graphs

@@ -153,6 +153,7 @@ def _try_nodes(report: _Report, run_dir: Path) -> bool:
 
 def _try_hub(run_dir: Path) -> str:
     from phantora_ns.config import load_cluster
+    from phantora_ns.config.description import write_cluster
 
     cluster = load_cluster(None, 1, 1)
     (run_dir / "run.json").write_text(
@@ -169,6 +170,7 @@ def _try_hub(run_dir: Path) -> str:
             }
         )
     )
+    write_cluster(cluster, run_dir)
     hub = HubProcess(run_dir)
     try:
         if hub.stdout.readline() != b"ready\n":

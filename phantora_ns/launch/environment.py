@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from phantora_ns.config import Fault
 from phantora_ns.launch.command import (
     C10D_PORT,
     STATIC_PORT,
@@ -25,6 +24,7 @@ from phantora_ns.launch.command import (
     node_name,
 )
 from phantora_ns.launch.errors import LaunchError
+from phantora_ns.model.cluster import Fault
 
 PACKAGE = Path(__file__).resolve().parent.parent
 LIBRARIES = PACKAGE / "lib"

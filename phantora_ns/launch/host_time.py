@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from phantora_ns.config import GpuModel
-from phantora_ns.devices import write_device_conf
+from phantora_ns.config.device_conf import write_device_conf
 from phantora_ns.kernels import databases as files
 from phantora_ns.kernels.database import DatabaseError
 from phantora_ns.kernels.host import HostRecord, read_hosts, write_table
 from phantora_ns.launch.environment import INTERCEPTOR
 from phantora_ns.launch.errors import LaunchError, UsageError, say
+from phantora_ns.model.gpu import GpuModel
 
 MODES = ("measured", "model", "none")
 AUTO = "auto"

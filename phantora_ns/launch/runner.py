@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.config.description import write_cluster
 from phantora_ns.launch import environment, gpus, host_time, leaders, values
 from phantora_ns.launch.command import JobCommand
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
@@ -187,6 +188,7 @@ class Runner:
             run["trace"] = request.trace.describe()
             (path / "trace").mkdir()
         (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+        write_cluster(request.cluster, path)
         if request.values.file is not None:
             shutil.copyfile(request.values.file, path / values.TABLE)
         environment.link_cuda_names(path / "lib")

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from phantora_ns.config import ConfigError, GpuModel, load_cluster, load_gpu
+from phantora_ns.config.description import read_cluster
+from phantora_ns.model.gpu import GpuModel
 from phantora_ns.report.trace_log import Log
 from phantora_ns.report.trace_options import FILE_NAME
 from phantora_ns.report.trace_times import Times
@@ -53,12 +54,12 @@ def gpu_of(model: GpuModel, count: int) -> Gpu:
 def write_share(run_dir: Path, share: int, shares: int) -> Iterator[dict]:
     """Writes every `shares`-th trace from the `share`-th on; yields one entry per log.
 
-    Raises OSError, KeyError, ValueError, ConfigError when the run directory cannot be read; what is
+    Raises OSError, KeyError, ValueError when the run directory cannot be read; what is
     wrong with one log is in its entry.
     """
     run = json.loads((run_dir / "run.json").read_text())
-    cluster = load_cluster(run["cluster"], nodes=run["nodes"], gpus_per_node=run["gpus_per_node"])
-    gpu = gpu_of(load_gpu(cluster.gpu), run["gpus_per_node"])
+    cluster = read_cluster(run_dir)
+    gpu = gpu_of(cluster.gpu_model, cluster.gpus_per_node)
     steps = run["trace"]["steps"]
     names = _file_names(run_dir / "trace")
     for path, name in list(names.items())[share::shares]:
@@ -108,7 +109,7 @@ def main(arguments: list[str]) -> int:
         run_dir, share, shares = Path(arguments[0]), int(arguments[1]), int(arguments[2])
         for entry in write_share(run_dir, share, shares):
             print(json.dumps(entry), flush=True)
-    except (OSError, KeyError, ValueError, IndexError, ConfigError) as error:
+    except (OSError, KeyError, ValueError, IndexError) as error:
         print(
             f"phantora-ns: the traces cannot be written: {type(error).__name__}: {error}",
             file=sys.stderr,

@@ -46,12 +46,6 @@ class TraceOptions:
         return {"folder": str(self.folder), "steps": self.steps, "ranks": self.ranks}
 
 
-def wanted(ranks: list | tuple | None, rank: int) -> bool:
-    """Whether a process of this rank (-1: none) is traced, by `ranks` as in TraceOptions or
-    run.json."""
-    return ranks is None or any(first <= rank <= last for first, last in ranks)
-
-
 def parse_steps(text: str) -> tuple[int, int | None]:
     """`3:5` is steps 3 and 4, as a Python slice; `3:` all from 3 on, `:5` the first five, `3` that
     one."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phantora_ns.config import load_gpu
-from phantora_ns.devices import write_device_conf
+from phantora_ns.config.device_conf import write_device_conf
 
 HERE = Path(__file__).resolve().parent
 CONDITIONS = ["plain", "constructor", "fork", "dlsym"]

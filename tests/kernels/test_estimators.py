@@ -553,14 +553,14 @@ def test_every_gpu_has_rates_and_a_faster_one_is_faster():
 def test_a_gpu_file_without_efficiencies_is_refused():
     gpu = load_gpu("h200")
     with pytest.raises(ConfigError, match="efficiency"):
-        rates.of(dataclasses.replace(gpu, tables={}))
-    broken = {key: dict(value) for key, value in gpu.tables["efficiency"].items()}
+        rates.of(dataclasses.replace(gpu, efficiency={}))
+    broken = {key: dict(value) for key, value in gpu.efficiency.items()}
     with pytest.raises(ConfigError, match="efficiency.gemm.base"):
         del broken["gemm"]["base"]
-        rates.of(dataclasses.replace(gpu, tables={"efficiency": broken}))
+        rates.of(dataclasses.replace(gpu, efficiency=broken))
     with pytest.raises(ConfigError, match="no number"):
         broken["gemm"]["base"] = "fast"
-        rates.of(dataclasses.replace(gpu, tables={"efficiency": broken}))
+        rates.of(dataclasses.replace(gpu, efficiency=broken))
 
 
 # ---- what TorchInductor wrote ----

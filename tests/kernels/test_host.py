@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.config import HostCosts, load_gpu
+from phantora_ns.config import load_gpu
+from phantora_ns.model.gpu import HostCosts
 from phantora_ns.kernels.database import Database
 from phantora_ns.kernels.databases import merge
 from phantora_ns.kernels.host import INTERRUPTION_KEY, HostRecord, joined, read_hosts, write_table

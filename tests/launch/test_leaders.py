@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from phantora_ns.config import load_gpu
-from phantora_ns.devices import write_device_conf
+from phantora_ns.config.device_conf import write_device_conf
 from phantora_ns.launch import gpus
 from phantora_ns.launch.errors import UsageError
 from phantora_ns.launch.leaders import parse_leaders

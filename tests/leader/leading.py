@@ -95,7 +95,7 @@ def build_fake(folder):
 
 def run_dir(path, gpu):
     """A run directory with `gpu`'s device.conf."""
-    from phantora_ns.devices import write_device_conf
+    from phantora_ns.config.device_conf import write_device_conf
 
     path.mkdir(mode=0o700)
     (path / "ranks").mkdir()

@@ -1,12 +1,10 @@
 """Trains a GPT on random tokens with DeepSpeed: an ordinary script, to be started with DeepSpeed's
-launcher or with torchrun.
+launcher or with torchrun. In examples/frameworks/deepspeed:
 
-    deepspeed --num_gpus 8 examples/frameworks/deepspeed/train.py --deepspeed_config
-    examples/frameworks/deepspeed/zero3.json
-    torchrun --nproc-per-node 8 examples/frameworks/deepspeed/train.py --deepspeed_config
-    examples/frameworks/deepspeed/zero1.json
+    deepspeed --num_gpus 8 train.py --deepspeed_config zero3.json
+    torchrun --nproc-per-node 8 train.py --deepspeed_config zero1.json
 
-What DeepSpeed does is in the JSON file. The lines of the log are DeepSpeed's own
+The JSON file decides what DeepSpeed does. The log has DeepSpeed's own lines
 (`wall_clock_breakdown`), and one line of rank 0 for each step.
 """
 

@@ -1,14 +1,12 @@
 """Trains a GPT with Megatron-Core on its mock data set: an ordinary training script over
 Megatron-Core's public API.
 
-    torchrun --nproc-per-node 8 examples/frameworks/megatron/train_gpt.py
-    --tensor-model-parallel-size 2 --sequence-parallel \
-        --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2
-        --use-distributed-optimizer
+    torchrun --nproc-per-node 8 examples/frameworks/megatron/train_gpt.py \
+        --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 \
+        --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer
 
-Why it exists: the megatron-core package holds the library without Megatron-LM's pretrain_gpt.py, so
-this stands where a user's own script would. Flags are named as Megatron-LM names them; nothing here
-knows on what it runs.
+Why it exists: the megatron-core package has no pretrain_gpt.py. This script stands in for a user's
+own. Flags have Megatron-LM's names. Nothing in it knows about the simulator.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """ResNet-50 on synthetic images with DistributedDataParallel: ordinary torchvision, started with
 torchrun.
 
-phantora-ns torchrun --nproc-per-node 8 train_resnet.py --precision bf16 --channels-last
+    phantora-ns torchrun --nproc-per-node 8 train_resnet.py --precision bf16 --channels-last
 """
 
 import argparse

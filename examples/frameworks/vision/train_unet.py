@@ -1,8 +1,8 @@
 """A diffusion U-Net learns to predict noise (DDPM) with DistributedDataParallel: ordinary
 diffusers, started with torchrun.
 
-phantora-ns torchrun --nproc-per-node 8 train_unet.py --precision bf16 --channels-last phantora-ns
-torchrun --nproc-per-node 8 train_unet.py --conditional --precision fp16
+    phantora-ns torchrun --nproc-per-node 8 train_unet.py --precision bf16 --channels-last
+    phantora-ns torchrun --nproc-per-node 8 train_unet.py --conditional --precision fp16
 """
 
 import argparse

@@ -213,8 +213,12 @@ static void settle_all_locked(uint64_t patience)
     ph_samples_send(true);
 }
 
+static _Atomic bool ending;
+bool ph_lead_ending(void) { return atomic_load(&ending); }
+
 static void at_exit(void)
 {
+    atomic_store(&ending, true);
     if (!ph_hub_connected()) return;
     ph_heat_end();
     pthread_mutex_lock(&lock);

@@ -1,22 +1,21 @@
-"""Why it exists: the C interceptor has no TOML reader; it is told what GPU to imitate in `key
-value` lines.
+"""device.conf: which GPU the C interceptor imitates, as lines of `key value`.
 
-Rule: every name equals a field of `struct ph_device_spec` in libintercept/base/shim.h; the reader there
-and the test here fail when one side has a key that the other lacks.
+Why it exists: the interceptor has no TOML reader. Rule: every name equals a field of `struct
+ph_device_spec` in libintercept/base/shim.h; the reader there and the test here fail when one side
+has a key that the other lacks.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from phantora_ns.config import GpuModel
-from phantora_ns.power import Power
+from phantora_ns.model.gpu import GpuModel
 
 
 def device_lines(gpu: GpuModel) -> list[str]:
-    """The lines of device.conf: `key value`, one per field, then `cost.CLASS value` in ns for each
-    class of calls, then `power.NAME value` (power.py), then `attribute.N value` for each
-    CUdevice_attribute. Raises ConfigError."""
+    """The lines of device.conf: `key value`, one per field; then `cost.CLASS value` in ns for each
+    class of calls, `power.NAME value` (model/power.py) and `attribute.N value` for each
+    CUdevice_attribute."""
     host = gpu.host
     fields = {
         "name": gpu.name,
@@ -37,7 +36,7 @@ def device_lines(gpu: GpuModel) -> list[str]:
     return (
         [f"{key} {value}" for key, value in fields.items()]
         + [f"cost.{name} {value}" for name, value in host.call_ns.items()]
-        + [f"power.{name} {value}" for name, value in Power.of(gpu).fields()]
+        + [f"power.{name} {value}" for name, value in gpu.power.fields()]
         + [f"attribute.{number} {value}" for number, value in sorted(gpu.attributes.items())]
     )
 

@@ -1,9 +1,9 @@
-"""Why it exists: every mistake in a file that a person wrote is answered with file, key, and what
-to write instead.
+"""One TOML table, read by kind, with a clear message for every mistake.
 
-A `Table` hands out the values of one TOML table by kind and remembers which keys were asked for;
-`done()` then calls every other key a mistake and names the nearest one that exists. Rule: nothing
-in here knows what a cluster is.
+Why it exists: every mistake in a file that a person wrote is answered with the file, the key, and
+what to write instead. A `Table` hands out the values of one TOML table and remembers which keys
+were asked for; `done()` then calls every other key a mistake and names the nearest one that exists.
+Rule: nothing in here knows what a cluster is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from phantora_ns import units
+from phantora_ns.config import units
 
 
 class ConfigError(Exception):
@@ -52,11 +52,12 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """One TOML table being read. `at` is its dotted place in the file, for messages."""
+    """One TOML table being read. `at` is its dotted key in the file, for messages."""
 
     def __init__(self, file: Path, data: dict[str, Any], at: str = ""):
         self.file, self.at = file, at
-        self._data, self._asked = data, set()
+        self._data = data
+        self._asked: set[str] = set()
 
     def error(self, key: str, problem: str) -> ConfigError:
         """The error to raise for `key` of this table."""
@@ -81,7 +82,7 @@ class Table:
         except units.UnitError as error:
             raise self.error(key, str(error)) from None
 
-    def _typed(self, key: str, default: Any, kind: type, words: str) -> Any:
+    def _typed(self, key: str, default: Any, kind: type | tuple[type, ...], words: str) -> Any:
         def convert(value: Any) -> Any:
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
                 raise self.error(key, f"{value!r} is not {words}")
@@ -110,7 +111,7 @@ class Table:
 
     def number(self, key: str, default: Any = _REQUIRED, low: float = 0.0) -> Any:
         """A plain number, at least `low`."""
-        value = self._typed(key, default, (int, float), "a number")  # type: ignore[arg-type]
+        value = self._typed(key, default, (int, float), "a number")
         if value is not default and not value >= low:
             raise self.error(key, f"{value} is out of range; it must be at least {low:g}")
         return value if value is default else float(value)
@@ -171,7 +172,10 @@ class Table:
 
     def raw(self, key: str) -> dict[str, Any]:
         """A sub-table as it stands, for a part that validates it itself; empty when absent."""
-        return self._typed(key, {}, dict, f"a table; write [{key}] on a line of its own")
+        value: dict[str, Any] = self._typed(
+            key, {}, dict, f"a table; write [{key}] on a line of its own"
+        )
+        return value
 
     def keys(self) -> list[str]:
         """All keys that the file gives, in its order; none of them counts as asked for."""
