@@ -92,7 +92,7 @@ void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there)
 
 /* ---- seams.c ---- */
 /* where the real library says it points to */
-enum ph_memory_kind ph_lead_place(const void *pointer);
+enum ph_memory_kind ph_lead_memory_kind(const void *pointer);
 
 /* ---- devices.c ---- */
 #define PH_REAL_DEVICE 0  /* every logical ordinal is this real one */

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from phantora_ns.launch.command import (
@@ -24,6 +24,7 @@ from phantora_ns.launch.command import (
     node_name,
 )
 from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.own_python import own_path
 from phantora_ns.model.cluster import Fault
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -48,7 +49,7 @@ class Shape:
 
 def find_libzmq() -> Path:
     """The libzmq that the pyzmq wheel carries. Raises LaunchError when there is none."""
-    found = find_spec("zmq")  # not imported: only where it lies matters
+    found = PathFinder.find_spec("zmq", own_path())  # not imported: only where it lies matters
     if found is None or found.origin is None:
         raise LaunchError(f"pyzmq is not installed; for {sys.executable}; pip install pyzmq")
     folder = Path(found.origin).resolve().parent
@@ -67,7 +68,8 @@ def find_torch(program: str | None) -> Path | None:
     if program is not None:
         for found in sorted(Path(program).parent.parent.glob("lib*/python3*/site-packages/torch")):
             return found
-    found = find_spec("torch")
+    theirs = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    found = PathFinder.find_spec("torch", [*filter(None, theirs), *sys.path])
     return None if found is None or found.origin is None else Path(found.origin).parent
 
 

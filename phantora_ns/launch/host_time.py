@@ -68,7 +68,7 @@ def host_score() -> float:
     Raises LaunchError."""
     try:  # preloaded: its thread-local data has no room in a process that is up already
         done = subprocess.run(
-            [sys.executable, "-S", "-c", _SCORE],
+            [sys.executable, "-I", "-S", "-c", _SCORE],
             env={**os.environ, "LD_PRELOAD": str(INTERCEPTOR)},
             check=True,
             capture_output=True,

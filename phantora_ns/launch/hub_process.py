@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-from phantora_ns.launch.environment import PACKAGE, SANDBOX
+from phantora_ns.launch.environment import SANDBOX
 from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.own_python import own_command
 
 
 def hub_command(run_dir: Path) -> list[str]:
     """What a hub on `run_dir` is started with."""
-    return [sys.executable, "-m", "phantora_ns.hub", str(run_dir)]
+    return own_command("phantora_ns.hub", str(run_dir))
 
 
 class HubProcess:
@@ -30,9 +30,6 @@ class HubProcess:
         env["OPENBLAS_NUM_THREADS"] = (
             # its matrices are small: more threads only wait for one another, and round otherwise
             "1"
-        )
-        env["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(PACKAGE.parent), env.get("PYTHONPATH")])
         )
         try:
             self.process = subprocess.Popen(

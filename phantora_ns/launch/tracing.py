@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-from phantora_ns.launch.environment import PACKAGE, SANDBOX
+from phantora_ns.launch.environment import SANDBOX
 from phantora_ns.launch.errors import LaunchError, say
+from phantora_ns.launch.own_python import own_command
 
 LOOK_S = 0.05  # between looks at the processes
 
@@ -30,10 +30,6 @@ class TraceWriters:
         self._folder.mkdir(exist_ok=True)
         logs = len(list((run_dir / "trace").glob("*.log")))
         shares = min(len(os.sched_getaffinity(0)), max(1, logs))
-        env = dict(os.environ)
-        env["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(PACKAGE.parent), env.get("PYTHONPATH")])
-        )
         self._processes: list[subprocess.Popen] = []
         self._logs = logs
         try:
@@ -44,16 +40,15 @@ class TraceWriters:
                             SANDBOX,
                             "guard",
                             str(os.getpid()),
-                            sys.executable,
-                            "-m",
-                            "phantora_ns.report.trace_job",
-                            str(run_dir),
-                            str(share),
-                            str(shares),
+                            *own_command(
+                                "phantora_ns.report.trace_job",
+                                str(run_dir),
+                                str(share),
+                                str(shares),
+                            ),
                         ],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
-                        env=env,
                         start_new_session=True,
                     )
                 )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parent / "cudnn_script.py"
-SITE = next((Path(sys.prefix) / "lib").glob("python3*/site-packages"))
+SITE = Path(pytest.__file__).parents[1]
 REAL = SITE / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
 
 

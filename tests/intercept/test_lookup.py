@@ -2,12 +2,11 @@
 for NVIDIA's own libraries, and untouched for everyone else; and a thread that only ever looks must
 leave its process in peace."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-SITE = next((Path(sys.prefix) / "lib").glob("python3*/site-packages"))
+SITE = Path(pytest.__file__).parents[1]
 
 PRELUDE = """
 import ctypes, os, sys

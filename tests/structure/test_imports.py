@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "report": {"model", "sim", "config", "kernels"},
     "launch": {"model", "sim", "config", "kernels", "hub", "report"},
     "cli": {"model", "sim", "config", "kernels", "hub", "report", "launch"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "launch"},
 }
 """Each part, and the parts that it may import besides itself."""
 SIM_FOR_HUB = {"sim.graph"}

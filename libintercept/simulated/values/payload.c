@@ -80,13 +80,13 @@ static void deliver(const struct owed *item)
     ph_wait(req, &reply, -1);
     const unsigned char *bytes = ph_read_bytes(&reply, &n);
     if (n > item->bytes) n = item->bytes;
-    ph_written(item->destination, n);
+    ph_mark_dirty(item->destination, n);
     if (n) memcpy(item->destination, bytes, n);
-    ph_make_zero(item->destination + n, item->bytes - n);
+    ph_zero(item->destination + n, item->bytes - n);
     if (ph_read_int(&reply))
-        ph_unknown(item->destination, item->bytes);
+        ph_mark_undefined(item->destination, item->bytes);
     else
-        ph_known(item->destination, item->bytes);
+        ph_mark_defined(item->destination, item->bytes);
     ph_reply_free(&reply);
     ph_host_resume();
 }
