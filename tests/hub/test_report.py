@@ -6,7 +6,7 @@ import struct
 import pytest
 from client import Client, form
 
-from phantora_ns.report.pages import read_page
+from phantora_ns.report.rank_stats import read_page
 from phantora_ns.report.run_report import build_report, summary_lines
 
 

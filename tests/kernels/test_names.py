@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.kernels import fatbin, names
+from phantora_ns.kernels.binary import fatbin, names
 
 MANGLED = (
     "_ZN2at6native29vectorized_elementwise_kernelILi8E"

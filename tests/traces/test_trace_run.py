@@ -238,7 +238,7 @@ def test_importers_rules(traced):
 
 
 def test_our_own_reader_agrees(traced):
-    from phantora_ns.report.kineto import read_trace
+    from phantora_ns.trace.kineto import read_trace
 
     trace = read_trace(traced.folder / "rank-1.json.gz")
     assert trace.rank == 1
