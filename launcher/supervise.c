@@ -1,11 +1,18 @@
 /* supervise.c - the policy: builds the cluster, lets all nodes start together, obeys the launcher,
- * ends with nothing left.
+ * and ends with nothing left.
  *
- * Why it exists: see DESIGN, "Failure". Our own network namespace is the switch. The channel
- * (SOCK_SEQPACKET) carries to the launcher:   step NAME | failed NODE|- TEXT | up | noexec NODE
- * TEXT | exit NODE CODE | signal NODE NUMBER | gone NODE to us:             signal NODE|all NUMBER
- * | kill NODE|all A closed channel means that the launcher has died: then everything goes, the run
- * directory included. */
+ * Why it exists: whoever is killed, no process, namespace, mount or folder of a run may stay
+ * behind. Our own network namespace is the switch. The channel to the launcher is a SOCK_SEQPACKET
+ * socket.
+ *
+ * To the launcher:
+ *   step NAME | failed NODE|- TEXT | up | noexec NODE TEXT
+ *   exit NODE CODE | signal NODE NUMBER | gone NODE
+ * From the launcher:
+ *   signal NODE|all NUMBER | kill NODE|all
+ *
+ * A closed channel means that the launcher has died. Then every node is ended, and the run
+ * directory is deleted. */
 #include "sandbox.h"
 
 #include <errno.h>

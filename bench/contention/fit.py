@@ -13,6 +13,7 @@ and 8b-fsdp_tp-4x2-8k-ac judge matrix products only in part.
 """
 
 import argparse
+import dataclasses
 import json
 import statistics
 import sys
@@ -22,9 +23,9 @@ from pathlib import Path
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
+from phantora_ns.model.contention import tiles_of
 from phantora_ns.sim._graph_comm import course_of
 from phantora_ns.sim.collectives import CollectiveModel
-from phantora_ns.sim.contention import Contention, tiles_of
 from phantora_ns.sim.topology import Topology
 
 BENCH = Path(__file__).resolve().parent.parent
@@ -105,7 +106,8 @@ def sweep(permille):
             guess = predicted_us(line["compute"], alone[line["world"], line["compute"]], permille)
             errors.append(guess / line["compute_us"] - 1)
             print(
-                f"  {line['world']} GPUs, {line['compute']:10} beside {line['comm']:20} measured {line['compute_us']:7.1f} us, "
+                f"  {line['world']} GPUs, {line['compute']:10} beside {line['comm']:20} measured "
+                f"{line['compute_us']:7.1f} us, "
                 f"model {guess:7.1f}  {errors[-1]:+6.1%}"
             )
     print(
@@ -129,7 +131,7 @@ def fit(found, gpu, shares):
     best = []
     for rate in range(76, 100):
         for start in range(0, 401, 50):
-            model = shares._replace(tile_rate=rate / 100, tile_start=start)
+            model = dataclasses.replace(shares, tile_rate=rate / 100, tile_start=start)
             wrong_ns = 0.0
             for judged in products:
                 m, n, k, batch = judged.product[3:7]
@@ -161,7 +163,8 @@ def replay(name, step, gpu):
         return
     judged_ns = sum(one.measured_ns for one in tiled)
     print(
-        f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of them have equal launches alone"
+        f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of "
+        "them have equal launches alone"
     )
     for klass in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
         rows = [(a, b) for a, b in zip(tiled, flat) if klass is None or a.klass == klass]
@@ -177,7 +180,8 @@ def replay(name, step, gpu):
         wrong_flat = sum(abs(b.model_ns - b.measured_ns) for _, b in rows) / measured
         print(
             f"    {steps.NAMES.get(klass, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
-            f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} ({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
+            f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} "
+            f"({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
             f"one share for products {plain / 1e6:7.2f} ({plain / measured - 1:+6.1%}, {wrong_flat:5.1%})"
         )
 
@@ -198,7 +202,7 @@ def main():
     parser.add_argument("--also", type=Path)
     options = parser.parse_args()
     gpu, topology = load_gpu("h200"), Topology.build(load_cluster("h200-1x8"))
-    shares, permille = Contention.of(gpu), steps.shares(gpu)
+    shares, permille = gpu.contention, steps.shares(gpu)
     model = CollectiveModel(topology, gpu)
 
     def alone_ns(one):
@@ -221,7 +225,8 @@ def main():
         for name, step in each.items():
             replay(name, step, gpu)
         print(
-            f"{which}: large collectives beside compute, over the model's time alone (it contains the wait for other ranks)"
+            f"{which}: large collectives beside compute, over the model's time alone (it contains "
+            "the wait for other ranks)"
         )
         for name, step in each.items():
             collectives(name, step, alone_ns)

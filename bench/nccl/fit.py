@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy
 
-from phantora_ns.config import GpuModel, load_cluster
-from phantora_ns.sim._nccl_constants import NcclTimes, PairTimes, ProtocolTimes
+from phantora_ns.config import load_cluster
+from phantora_ns.model.gpu import GpuModel
+from phantora_ns.model.nccl import NcclTimes, PairTimes, ProtocolTimes
 from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, Tuner
 from phantora_ns.sim.collectives import KINDS, CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator

@@ -141,7 +141,7 @@ static int launch(struct ph_operation *first)
         struct ph_comm *comm = first->comm;
         void *handle = first->stream;
         struct ph_stream *stream = ph_stream_resolve(handle);
-        if (!stream) return INVALID_ARGUMENT;
+        if (!stream) return release(first), INVALID_ARGUMENT;
         const char *refused = ph_nccl_refused(first);
         if (refused) {
             last_error = refused;

@@ -2,7 +2,7 @@
  *
  * Why it exists: a run of kernels between two points that another rank can observe is an affine
  * max-plus map, so it is folded into the stream's head (time/expression.c), exactly and on the spot; only
- * collectives and host synchronisations become messages (DESIGN section 4). */
+ * collectives and host synchronisations become messages. */
 #include "work/cudart.h"
 #include "cudagraph/graph.h"
 #include "time/timeline.h"

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import zmq
 
-from phantora_ns.config import ConfigError, load_cluster, load_gpu
+from phantora_ns.config import ConfigError
+from phantora_ns.config.description import read_cluster
 from phantora_ns.hub.loop import serve
 from phantora_ns.hub.recording import FILE, Recorder
 from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub
 from phantora_ns.hub.trace_times import TraceTimes
-from phantora_ns.kernels import KernelTimes
-from phantora_ns.kernels.drags import Drags
-from phantora_ns.kernels.works import works_of
+from phantora_ns.kernels.contention import Drags
+from phantora_ns.kernels.lookup import KernelTimes
+from phantora_ns.kernels.queue_slots import works_of
 from phantora_ns.sim.collectives import CollectiveModel
-from phantora_ns.sim.contention import Contention
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph
 from phantora_ns.sim.topology import Topology
@@ -42,16 +42,15 @@ def build_hub(run_dir: Path) -> Hub:
     sync = run.get("sync", "conservative")
     if sync not in ("conservative", "optimistic"):
         raise ValueError(f'run.json: sync: {sync!r} is neither "conservative" nor "optimistic"')
-    cluster = load_cluster(run["cluster"], nodes=run["nodes"], gpus_per_node=run["gpus_per_node"])
-    gpu = load_gpu(cluster.gpu)
+    cluster = read_cluster(run_dir)
+    gpu = cluster.gpu_model
     topology = Topology.build(cluster)
     capacities = topology.capacities
     flows = FlowSimulator(capacities)
     for at_ns, link, bytes_per_ns in topology.capacity_changes():
         flows.set_capacity(at_ns, link, bytes_per_ns)
-    contention = Contention.of(gpu)
     graph = EventGraph(
-        flows, CollectiveModel(topology, gpu), capacities, beside=contention.collective
+        flows, CollectiveModel(topology, gpu), capacities, beside=gpu.contention.collective
     )
     kernel_times = KernelTimes(gpu, run.get("databases") or [])
     recording = run.get(
@@ -62,8 +61,8 @@ def build_hub(run_dir: Path) -> Hub:
         run_dir,
         graph,
         kernel_times,
-        nodes=run["nodes"],
-        gpus_per_node=run["gpus_per_node"],
+        nodes=cluster.nodes,
+        gpus_per_node=cluster.gpus_per_node,
         drag_permille=Drags(gpu).permille,
         works=lambda kind, fields: works_of(kind, fields, gpu.multiprocessors).packed(),
         optimistic=sync == "optimistic",

@@ -1,7 +1,7 @@
 """How far virtual time is known: the lower bound on time stamps (LBTS) over all clients, and who is
 idle.
 
-Why it exists: DESIGN section 5. An answer may be released once nothing that any client still does
+Why it exists: an answer may be released once nothing that any client still does
 can change it. Each client is in one of three states:
 
 - running: bounded by its host clock, read from its page (or, with a message under way, by its last

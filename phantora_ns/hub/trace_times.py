@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from phantora_ns.report.trace_options import wanted
 from phantora_ns.sim.graph import EventGraph, Head, Node, Transfer
 
 FLUSH_LINES = 4096
 """Lines kept per client before they are written: files are not kept open, of which a run may have
 thousands."""
+
+
+def traced(ranks: Sequence[Sequence[int]] | None, rank: int) -> bool:
+    """Whether a process of this rank (-1: none) is traced; `ranks` are inclusive ranges as in
+    run.json, None: all."""
+    return ranks is None or any(first <= rank <= last for first, last in ranks)
 
 
 class _Client:
@@ -73,7 +78,7 @@ class TraceTimes:
 
     def join(self, number: int, rank: int, page: str) -> None:
         """A client has come: `page` names its files."""
-        if wanted(self._ranks, rank):
+        if traced(self._ranks, rank):
             client = _Client(self._folder / f"{page}.times")
             self._clients.append(client)
             self._graph.follow(number, lambda *told: self._guard(client.tell, *told))

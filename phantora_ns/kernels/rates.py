@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from phantora_ns import units
-from phantora_ns.config import ConfigError, GpuModel, load_gpu
+from phantora_ns.config import ConfigError, load_gpu, units
+from phantora_ns.model.gpu import GpuModel
 
 CLOCK_ATTRIBUTE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
 CACHE_ATTRIBUTE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, bytes
@@ -107,7 +107,7 @@ def _value(value: Any, where: str, file: str) -> float:
 
 
 def _efficiency(gpu: GpuModel) -> Mapping[str, Any]:
-    table = dict(gpu.tables.get("efficiency", {}))
+    table = dict(gpu.efficiency)
     file = f"{gpu.model}.toml"
     if not table:
         raise ConfigError(
@@ -211,5 +211,5 @@ def of(gpu: GpuModel) -> Rates:
         gpu.peak_flop_per_ns,
         numbers,
         families,
-        gpu.tables["efficiency"].get("like"),
+        gpu.efficiency.get("like"),
     )

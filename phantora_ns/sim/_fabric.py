@@ -1,29 +1,31 @@
-"""Why it exists: the part of a topology between the NICs: generated tiers of switches, or a graph
-that a person drew.
+"""The part of a topology between the NICs: generated tiers of switches, or a graph from the file.
 
-Rule: a fabric only adds links to the topology and answers paths from NIC to NIC; it knows nothing
-of GPUs' routes.
+Why it exists: networks differ, and what is inside a server does not. Rule: a fabric only adds links
+and answers paths from NIC to NIC; it knows nothing of GPUs' routes.
 """
 
 from __future__ import annotations
 
 import difflib
 import heapq
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from phantora_ns.config import Cluster
-    from phantora_ns.sim.topology import Topology
+from phantora_ns.model.cluster import Cluster, Network
+from phantora_ns.sim._links import Links, TopologyError
 
 Nic = tuple[int, int]  # node, NIC of the node
 
 
-class TopologyError(ValueError):
-    """A cluster describes no usable graph; `key` is the place in the cluster file."""
+def nic_name(node: int, nic: int) -> str:
+    """`node-N/nic-K`."""
+    return f"node-{node}/nic-{nic}"
 
-    def __init__(self, key: str, problem: str):
-        super().__init__(f"{key}: {problem}")
-        self.key, self.problem = key, problem
+
+def nics_per_node(cluster: Cluster) -> int:
+    """How many NICs each server has; none where there is no network."""
+    if cluster.network.kind == "none":
+        return 0
+    return -(-cluster.gpus_per_node // cluster.server.gpus_per_nic)
 
 
 def mix(*values: int) -> int:
@@ -41,7 +43,15 @@ class Fabric(Protocol):
     """Adds its links when made; `path` gives the links from one NIC to another of a different
     node."""
 
-    def path(self, src: Nic, dst: Nic, flow: int) -> list[int]: ...
+    def path(self, src: Nic, dst: Nic, flow: int) -> list[int]:
+        """The links, in order; the same ones for the same `flow`."""
+
+
+def make_fabric(links: Links, cluster: Cluster) -> Fabric:
+    """Adds the cluster's network to `links`. Raises TopologyError."""
+    if cluster.network.kind == "graph":
+        return SearchedFabric(links, cluster)
+    return TieredFabric(links, cluster)
 
 
 class TieredFabric:
@@ -53,58 +63,58 @@ class TieredFabric:
     together the bandwidth of its links down divided by `oversubscription`.
     """
 
-    def __init__(self, topology: Topology, cluster: Cluster):
+    def __init__(self, links: Links, cluster: Cluster) -> None:
         network = cluster.network
-        self._topology, self._network, self._seed = topology, network, network.seed
+        self._links, self._network, self._seed = links, network, network.seed
+        self._nodes = cluster.nodes
         self._group = network.nodes_per_leaf or max(cluster.nodes, 1)
-        self._ports: dict[
-            Nic, tuple[str, int, int]
-        ] = {}  # NIC -> its leaf, link to it, link from it
+        self._ports: dict[Nic, tuple[str, int, int]] = {}  # NIC -> its leaf, link to and from it
         if network.kind == "none":
             return
-        downlinks: dict[str, int] = {}
-        for node in range(cluster.nodes):
-            for nic in range(topology.nics_per_node):
-                leaf = self._leaf(node, nic, cluster.nodes)
-                links = topology._cable(
-                    topology.nic_name(node, nic),
-                    leaf,
-                    network.nic_bytes_per_ns * network.efficiency,
-                    network.nic_latency_ns,
-                )
-                self._ports[node, nic] = (leaf, *links)
-                downlinks[leaf] = downlinks.get(leaf, 0) + 1
-        if len(downlinks) == 1 or cluster.nodes == 1:
+        leaves = self._join_nics(nics_per_node(cluster))
+        if len(leaves) == 1 or cluster.nodes == 1:
             return
         if network.spines == 0 and cluster.nccl.pxn and self._group >= cluster.nodes:
             return  # rails need not be joined: NVLink changes rails inside the servers
         if network.spines == 0:
             raise TopologyError(
                 "network.spines",
-                f"{len(downlinks)} leaf switches and no spine joins them; add spines = 4, say",
+                f"{len(leaves)} leaf switches and no spine joins them; add spines = 4, say",
             )
-        for (
-            leaf,
-            ports,
-        ) in downlinks.items():  # a leaf that is not full has its uplinks all the same
-            full = self._group * (1 if network.kind == "rail" else topology.nics_per_node)
-            uplink = (
-                max(full, ports)
-                * network.nic_bytes_per_ns
-                / network.oversubscription
-                / network.spines
-            )
-            for spine in range(network.spines):
-                topology._cable(
-                    leaf, f"spine-{spine}", uplink * network.efficiency, network.switch_latency_ns
-                )
+        full = self._group * (1 if network.kind == "rail" else nics_per_node(cluster))
+        for leaf, ports in leaves.items():
+            self._join_spines(network, leaf, max(full, ports))
 
-    def _leaf(self, node: int, nic: int, nodes: int) -> str:
+    def _join_nics(self, nics: int) -> dict[str, int]:
+        """Cables from every NIC to its leaf; returns the ports of each leaf."""
+        network, leaves = self._network, dict[str, int]()
+        for node in range(self._nodes):
+            for nic in range(nics):
+                leaf = self._leaf(node, nic)
+                cable = self._links.add_cable(
+                    nic_name(node, nic),
+                    leaf,
+                    network.nic_bytes_per_ns * network.efficiency,
+                    network.nic_latency_ns,
+                )
+                self._ports[node, nic] = (leaf, *cable)
+                leaves[leaf] = leaves.get(leaf, 0) + 1
+        return leaves
+
+    def _join_spines(self, network: Network, leaf: str, ports: int) -> None:
+        """Cables from a leaf to every spine. A leaf that is not full has all uplinks as well."""
+        uplink = ports * network.nic_bytes_per_ns / network.oversubscription / network.spines
+        for spine in range(network.spines):
+            self._links.add_cable(
+                leaf, f"spine-{spine}", uplink * network.efficiency, network.switch_latency_ns
+            )
+
+    def _leaf(self, node: int, nic: int) -> str:
         group = node // self._group
         if self._network.kind == "switch":
             return "switch"
         if self._network.kind == "rail":
-            return f"rail-{nic}" if self._group >= nodes else f"group-{group}/rail-{nic}"
+            return f"rail-{nic}" if self._group >= self._nodes else f"group-{group}/rail-{nic}"
         return f"leaf-{group}"
 
     def path(self, src: Nic, dst: Nic, flow: int) -> list[int]:
@@ -118,60 +128,56 @@ class TieredFabric:
                 f"{leaf} and {other} are not joined; add spines, or nccl.pxn = true",
             )
         spine = f"spine-{mix(self._seed, flow) % self._network.spines}"
-        return [
-            out,
-            self._topology.link_id(leaf, spine),
-            self._topology.link_id(spine, other),
-            into,
-        ]
+        return [out, self._links.between(leaf, spine), self._links.between(spine, other), into]
 
 
 class SearchedFabric:
     """A graph from the file: shortest path by latency, then by number of links; among equals, ECMP
     at every branch."""
 
-    def __init__(self, topology: Topology, cluster: Cluster):
+    def __init__(self, links: Links, cluster: Cluster) -> None:
         network = cluster.network
-        self._topology, self._seed = topology, network.seed
-        inside = topology.vertices()
+        self._links, self._seed = links, network.seed
         nics = [
-            topology.nic_name(node, nic)
+            nic_name(node, nic)
             for node in range(cluster.nodes)
-            for nic in range(topology.nics_per_node)
+            for nic in range(nics_per_node(cluster))
         ]
-        known = set(network.switches) | set(nics) | inside
-        declared = set(network.switches)
         self._next: dict[str, list[tuple[str, int]]] = {}
-        for number, link in enumerate(network.links, 1):
-            for side, name in (("a", link.a), ("b", link.b)):
-                if name not in declared and name not in nics:
-                    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-                    hint = f"; did you mean {close[0]!r}?" if close else ""
-                    raise TopologyError(
-                        f"network.link[{number}].{side}",
-                        f"no cable can join {name!r}: no such thing{hint}",
-                    )
-            if link.a == link.b:
-                raise TopologyError(f"network.link[{number}].b", f"{link.a!r} is joined to itself")
-            try:
-                there, back = topology._cable(
-                    link.a, link.b, link.bytes_per_ns * network.efficiency, link.latency_ns
-                )
-            except TopologyError as error:
-                raise TopologyError(f"network.link[{number}]", error.problem) from None
-            self._next.setdefault(link.a, []).append((link.b, there))
-            self._next.setdefault(link.b, []).append((link.a, back))
-        self._toward: dict[
-            str, dict[str, tuple[int, int]]
-        ] = {}  # destination -> vertex -> (latency, links) still to go
-        if nics:
+        self._add_links(network, nics)
+        # destination -> vertex -> (latency, links) still to go
+        self._toward: dict[str, dict[str, tuple[int, int]]] = {}
+        if nics and cluster.nodes > 1:
             reached = self._distances(nics[0])
-            for name in [*nics, *network.switches]:
-                if name not in reached and cluster.nodes > 1:
+            for name in (*nics, *network.switches):
+                if name not in reached:
                     raise TopologyError(
                         "network.link",
                         f"{name!r} and {nics[0]!r} are not connected; join their parts by a link",
                     )
+
+    def _add_links(self, network: Network, nics: list[str]) -> None:
+        joinable = {*network.switches, *nics}
+        known = sorted(joinable | self._links.vertices())
+        for number, link in enumerate(network.links, 1):
+            key = f"network.link[{number}]"
+            for side, name in (("a", link.a), ("b", link.b)):
+                if name not in joinable:
+                    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                    hint = f"; did you mean {close[0]!r}?" if close else ""
+                    raise TopologyError(
+                        f"{key}.{side}", f"no cable can join {name!r}: no such thing{hint}"
+                    )
+            if link.a == link.b:
+                raise TopologyError(f"{key}.b", f"{link.a!r} is joined to itself")
+            try:
+                there, back = self._links.add_cable(
+                    link.a, link.b, link.bytes_per_ns * network.efficiency, link.latency_ns
+                )
+            except TopologyError as error:
+                raise TopologyError(key, error.problem) from None
+            self._next.setdefault(link.a, []).append((link.b, there))
+            self._next.setdefault(link.b, []).append((link.a, back))
 
     def _distances(self, destination: str) -> dict[str, tuple[int, int]]:
         """(latency, number of links) to `destination` from everywhere; Dijkstra, O(links log
@@ -181,33 +187,31 @@ class SearchedFabric:
             return known
         done: dict[str, tuple[int, int]] = {}
         queue = [(0, 0, destination)]
+        latencies = self._links.latency_ns
         while queue:
             latency, hops, name = heapq.heappop(queue)
             if name in done:
                 continue
             done[name] = (latency, hops)
-            for other, link in self._next.get(
-                name, ()
-            ):  # a cable has one latency, so the reverse graph is this one
+            # a cable has one latency, so the reverse graph is this one
+            for other, link in self._next.get(name, ()):
                 if other not in done:
-                    heapq.heappush(
-                        queue, (latency + self._topology.link_latency_ns[link], hops + 1, other)
-                    )
+                    heapq.heappush(queue, (latency + latencies[link], hops + 1, other))
         self._toward[destination] = done
         return done
 
     def path(self, src: Nic, dst: Nic, flow: int) -> list[int]:
         """One of the shortest paths, the same one for the same `flow`."""
-        place, end = self._topology.nic_name(*src), self._topology.nic_name(*dst)
+        vertex, end = nic_name(*src), nic_name(*dst)
         left = self._distances(end)
         links: list[int] = []
-        while place != end:
-            latency, hops = left[place]
+        while vertex != end:
+            latency, hops = left[vertex]
             equal = [
                 (other, link)
-                for other, link in self._next[place]
-                if left[other] == (latency - self._topology.link_latency_ns[link], hops - 1)
+                for other, link in self._next[vertex]
+                if left[other] == (latency - self._links.latency_ns[link], hops - 1)
             ]
-            place, link = equal[mix(self._seed, flow, len(links)) % len(equal)]
+            vertex, link = equal[mix(self._seed, flow, len(links)) % len(equal)]
             links.append(link)
         return links

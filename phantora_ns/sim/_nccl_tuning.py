@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from phantora_ns.sim._nccl_constants import ALGORITHMS, NcclConstants
+from phantora_ns.model.nccl import ALGORITHMS, NcclConstants
 
 PROTOCOL_NAMES = ("LL", "LL128", "Simple")
 SIMPLE = 2

@@ -16,14 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from phantora_ns.model.gpu import GpuModel
 from phantora_ns.sim._nccl_layout import Layout
 from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, SIMPLE, Choice, PairChoice, Tuner
 from phantora_ns.sim.topology import Topology
-
-if TYPE_CHECKING:
-    from phantora_ns.config import GpuModel
 
 KINDS = (
     "all_reduce",

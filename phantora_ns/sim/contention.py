@@ -1,7 +1,7 @@
 """Compute slowed by communication on the same GPU: how long work takes, given when communication
 ran beside it.
 
-Why it exists: DESIGN section 7. While a communication kernel is active it holds multiprocessors and
+Why it exists: while a communication kernel is active it holds multiprocessors and
 memory bandwidth, so compute on that GPU proceeds at a lower rate. A piece of work is `work` ns long
 alone and `work + drag` ns when communication runs beside all of it; `drag` is a sum over its
 kernels, since each class of kernel suffers differently. Between the two the work is a fluid: it
@@ -23,14 +23,10 @@ What is left out, and what it comes to in the calibration steps:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
-from typing import NamedTuple
 
 from sortedcontainers import SortedList
-
-from phantora_ns.config import ConfigError, GpuModel
-
 
 FOREVER_NS = 1 << 62
 
@@ -148,109 +144,3 @@ def stretched_ns(
         left -= beside
         now = end
     return now + -(-left // slow)
-
-
-class Contention(NamedTuple):
-    """How much longer things take beside each other on one GPU model: shares of their time alone
-    (0.3: 30 % longer), and what decides it for a matrix product, whose tiles no longer fit the
-    multiprocessors that communication leaves."""
-
-    memory: float  # memory-bound kernels, beside communication
-    gemm: float  # products of unknown tiles (convolutions)
-    attention: float
-    collective: float  # communication, beside compute
-    held: int  # multiprocessors that a collective holds: one a channel
-    tile_rate: (
-        float  # share of a multiprocessor's peak that a product's tiles reach in a training step
-    )
-    tile_start: int  # what starting a tile costs, in steps of k
-    throttle: float  # share of the full clock that is left under the power limit
-
-    @classmethod
-    def of(cls, gpu: GpuModel) -> Contention:
-        """From the `[contention]` table of the GPU model's file. Raises ConfigError when a value is
-        missing, of another form, or cannot be."""
-        file, table = f"{gpu.model}.toml", gpu.tables.get("contention")
-        if table is None:
-            raise ConfigError(file, "contention", f"is missing; give {', '.join(cls._fields)}")
-        values = {
-            name: _whole(file, table, name) if name in _WHOLE else _share(file, table, name)
-            for name in cls._fields
-        }
-        if values["held"] >= gpu.multiprocessors:
-            raise ConfigError(
-                file, "contention.held", f"leaves none of the {gpu.multiprocessors} multiprocessors"
-            )
-        for name in ("tile_rate", "throttle"):
-            if not 0 < values[name] <= 1:
-                raise ConfigError(
-                    file, f"contention.{name}", "is a share of a peak: above 0%, at most 100%"
-                )
-        return cls(**values)
-
-    def product_ns(
-        self, alone_ns: float, tiles: int, k: int, flop_per_ns: float, multiprocessors: int
-    ) -> float:
-        """How long a product of `tiles` output tiles takes beside communication throughout;
-        `alone_ns` without, at least 1.
-
-        `flop_per_ns`: the peak of one multiprocessor for its type. What a product takes alone
-        beyond its tiles' time is, up to the throttle, the power limit's doing: it stretches
-        nothing, since fewer multiprocessors draw less power. O(1).
-        """
-        alone, beside = waves(tiles, multiprocessors, multiprocessors - self.held)
-        own_ns = alone * 2 * TILE_AREA * (k + self.tile_start) / (flop_per_ns * self.tile_rate)
-        return max(alone_ns, max(min(alone_ns, own_ns), alone_ns * self.throttle) * beside / alone)
-
-    def drags_permille(self) -> tuple[int, int, int]:
-        """By the class of a kernel (kernels/estimators/launch.py): memory-bound, compute-bound,
-        attention."""
-        return round(self.memory * 1000), round(self.gemm * 1000), round(self.attention * 1000)
-
-
-TILES = ((256, 128), (128, 256))
-"""Rows and columns of an output tile in the kernels that cuBLAS 13 picks for large products on
-Hopper: half of those in real steps, and the others' areas lie within a quarter of theirs (kernel
-names in bench/accuracy/data/traces)."""
-TILE_AREA = 256 * 128
-_WHOLE = frozenset(("held", "tile_start"))
-
-
-def tiles_of(m: int, n: int, batch: int = 1) -> int:
-    """Output tiles of a product, laid whichever way needs fewer."""
-    return max(1, batch * min(-(-m // rows) * -(-n // columns) for rows, columns in TILES))
-
-
-def waves(tiles: int, multiprocessors: int, left: int) -> tuple[int, int]:
-    """(alone, beside): how many tiles one multiprocessor works through, on all of them, and where
-    only `left` are free.
-
-    The kernels are persistent. A block per multiprocessor begins with a tile of its own and goes on
-    with whatever tile is next. Beside communication the blocks that found no room come after the
-    others have left, each with its first tile: one more wave. That is what calibration traces show
-    for 128, 512, 1440 and 1792 tiles on 132 multiprocessors, 24 of them held: 1 and 2 waves, 4 and
-    6, 11 and 15, 14 and 18. Calibration alone would as well allow waves on 98 multiprocessors and
-    none more; that the late blocks are right was seen in evaluation steps (256 tiles, 2 and 4),
-    which so judge this form no longer.
-
-    >>> [waves(tiles, 132, 108) for tiles in (100, 128, 512, 1440, 1792)]
-    [(1, 1), (1, 2), (4, 6), (11, 15), (14, 18)]
-    """
-    alone = -(-tiles // multiprocessors)
-    late = min(tiles, multiprocessors) - left
-    return (alone, alone) if late <= 0 else (alone, -(-(tiles - late) // left) + 1)
-
-
-def _share(file: str, table: Mapping, name: str) -> float:
-    text = str(table.get(name, ""))
-    share = text.removesuffix("%")
-    if share == text or not share.replace(".", "", 1).isdigit():
-        raise ConfigError(file, f"contention.{name}", 'is not of the form "30%"')
-    return float(share) / 100
-
-
-def _whole(file: str, table: Mapping, name: str) -> int:
-    value = table.get(name)
-    if type(value) is not int or value < 0:
-        raise ConfigError(file, f"contention.{name}", "is a whole number, not negative")
-    return value

@@ -34,7 +34,6 @@ from phantora_ns.sim._flow_engine import PythonEngine
 from phantora_ns.sim._flow_native import NativeEngine
 from phantora_ns.sim._flow_time import alone_ns
 
-
 _MOST = 2**31  # equal flows in one class: counts times routes must stay exact as floats
 
 

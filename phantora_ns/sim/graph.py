@@ -1,7 +1,7 @@
 """The timeline of a run: one graph of max-plus nodes over all clients, with flows where they share
 links.
 
-Why it exists: DESIGN section 4. Every time in the run is a node (client, number); a node's time is
+Why it exists: every time in the run is a node (client, number); a node's time is
 a maximum over earlier nodes plus constants, except the end of communication, which the flow
 simulator decides. The graph is told of nodes in whatever order messages come and must end with the
 same times: a time is never adjusted, always evaluated again from its terms, and when the flow
@@ -26,7 +26,7 @@ LBTS: communication lasts at least until its own settling, and ancestors end bef
 Communication over no shared link (one GPU talking to itself) adds nothing to `settled_ns`: it is
 final at once.
 
-Contention (DESIGN section 7). Work with a drag is stretched by communication on its own client's
+Contention. Work with a drag is stretched by communication on its own client's
 GPU (sim/contention.py). A node that depends on such work is final only when LBTS has reached its
 time, since communication may begin beside it until then; what begins or moves beside it re-times it
 like any other change, and reaches only later times.

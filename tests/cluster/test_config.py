@@ -6,7 +6,6 @@ import textwrap
 
 import pytest
 
-from phantora_ns import units
 from phantora_ns.config import (
     ConfigError,
     default_cluster,
@@ -14,8 +13,9 @@ from phantora_ns.config import (
     list_gpus,
     load_cluster,
     load_gpu,
+    units,
 )
-from phantora_ns.devices import device_lines, write_device_conf
+from phantora_ns.config.device_conf import device_lines, write_device_conf
 from phantora_ns.sim.topology import Topology
 
 GOOD = """

@@ -11,6 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from phantora_ns.config import load_cluster
+from phantora_ns.config.description import write_cluster
+
 HERE = Path(__file__).parent
 
 
@@ -37,15 +40,17 @@ class RunningHub:
             stream.close()
 
 
-def start_hub(run_dir: Path, main=("-m", "hub_main"), **options) -> RunningHub:
+def start_hub(
+    run_dir: Path, main=("-m", "hub_main"), cluster="h200-rail", nodes=2, gpus_per_node=4, **options
+) -> RunningHub:
     """A hub for `nodes` servers of `gpus_per_node` GPUs, ready for clients."""
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     run_dir.mkdir(mode=0o700, exist_ok=True)
     (run_dir / "ranks").mkdir(exist_ok=True)
     run = {
-        "cluster": "h200-rail",
-        "nodes": 2,
-        "gpus_per_node": 4,
+        "cluster": cluster,
+        "nodes": nodes,
+        "gpus_per_node": gpus_per_node,
         "host_time": "none",
         "sync": "conservative",
         "values": "auto",
@@ -53,6 +58,7 @@ def start_hub(run_dir: Path, main=("-m", "hub_main"), **options) -> RunningHub:
         **options,
     }
     (run_dir / "run.json").write_text(json.dumps(run))
+    write_cluster(load_cluster(cluster, nodes, gpus_per_node), run_dir)
     process = subprocess.Popen(
         [sys.executable, *main, str(run_dir)],
         stdout=subprocess.PIPE,

@@ -10,6 +10,9 @@ import pytest
 from client import Client
 from running import start_hub
 
+from phantora_ns.config import load_cluster
+from phantora_ns.config.description import write_cluster
+
 
 def test_the_shipped_hub_starts_answers_and_ends(short_dir):
     hub = start_hub(short_dir / "run", main=("-m", "phantora_ns.hub"))
@@ -46,16 +49,28 @@ def hub_on(path) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize(
     "run,said",
-    [(None, "run.json"), ("{", "Expecting"), ({"nodes": 1}, "cluster"), ({"cluster": "nowhere"}, "nowhere"),
-     ({"sync": "guess"}, "guess"), ({"databases": ["/nowhere.db"]}, "nowhere.db")],
+    [(None, "run.json"), ("{", "Expecting"), ({"sync": "guess"}, "guess"),
+     ({"databases": ["/nowhere.db"]}, "nowhere.db")],
 )  # fmt: skip
 def test_what_it_cannot_start_from_is_one_line(short_dir, run, said):
     if isinstance(run, dict):
-        whole = {"cluster": "h200-rail", "nodes": 1, "gpus_per_node": 1, "databases": []}
-        run = json.dumps(run if "nodes" in run else {**whole, **run})
+        run = json.dumps({"databases": [], **run})
     if run is not None:
         (short_dir / "run.json").write_text(run)
-    ended = hub_on([short_dir])
+    write_cluster(load_cluster("h200-rail", 1, 1), short_dir)
+    refuses(short_dir, said)
+
+
+@pytest.mark.parametrize("description, said", [(None, "cluster.json"), ("{}", "cluster.json.name")])
+def test_it_needs_a_whole_description_of_the_cluster(short_dir, description, said):
+    (short_dir / "run.json").write_text("{}")
+    if description is not None:
+        (short_dir / "cluster.json").write_text(description)
+    refuses(short_dir, said)
+
+
+def refuses(run_dir, said):
+    ended = hub_on([run_dir])
     assert ended.returncode == 1 and ended.stdout == ""
     assert said in ended.stderr and len(ended.stderr.splitlines()) == 1
 

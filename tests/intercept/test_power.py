@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantora_ns.config import load_gpu
-from phantora_ns.power import LOTS, Power
+from phantora_ns.model.power import VARIATIONS, Power
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = """
@@ -28,7 +27,10 @@ void set(int64_t *numbers)
 {
     struct ph_power *power = &spec.power;
     power->low_permille = numbers[0], power->full_permille = numbers[1], power->window_ns = numbers[2];
-    for (int i = 0; i < PH_CLASSES; i++) power->weight_permille[i] = numbers[3 + i], power->gain_permille[i] = numbers[6 + i];
+    for (int i = 0; i < PH_CLASSES; i++) {
+        power->weight_permille[i] = numbers[3 + i];
+        power->gain_permille[i] = numbers[6 + i];
+    }
     for (int i = 0; i < PH_LOTS; i++) power->lot_permille[i] = numbers[9 + i];
     ph_power_reset();
 }
@@ -75,7 +77,14 @@ def power(tmp_path_factory):
 
 
 def start(power, model=MODEL):
-    numbers = [model.low, model.full, model.window_ns, *model.weights, *model.gains, *model.lots()]
+    numbers = [
+        model.low,
+        model.full,
+        model.window_ns,
+        *model.weights,
+        *model.gains,
+        *model.variation(),
+    ]
     power.set((ctypes.c_int64 * len(numbers))(*numbers))
 
 
@@ -136,37 +145,16 @@ def test_what_is_queued_counts_when_it_runs(power):
 
 def test_gpus_at_their_limits_differ_and_free_ones_do_not(power):
     start(power)
-    free = {power.ph_power_run_locked(device, 1_000_000, COMPUTE) for device in range(LOTS)}
+    free = {power.ph_power_run_locked(device, 1_000_000, COMPUTE) for device in range(VARIATIONS)}
     assert free == {800_000}
-    for device in range(LOTS):
+    for device in range(VARIATIONS):
         power.ph_power_run_locked(device, 1_000_000_000, COMPUTE)
     power.ph_power_waited_locked(500_000_000)
-    held = [power.ph_power_run_locked(device, 1_000_000, COMPUTE) for device in range(LOTS)]
-    assert held == [1_000_000 + 1000 * lot for lot in MODEL.lots()]
-    assert len(set(held)) == LOTS and held[0] == 1_000_000
+    held = [power.ph_power_run_locked(device, 1_000_000, COMPUTE) for device in range(VARIATIONS)]
+    assert held == [1_000_000 + 1000 * lot for lot in MODEL.variation()]
+    assert len(set(held)) == VARIATIONS and held[0] == 1_000_000
 
 
 def test_a_model_that_says_nothing_changes_nothing(power):
-    start(power, Power(0, 0, 1, (0, 0, 0), (0, 0, 0), 0, 0))
+    start(power, Power.unlimited())
     assert power.ph_power_run_locked(3, 12_345, COMPUTE) == 12_345
-
-
-@pytest.mark.parametrize(
-    "key, value",
-    [
-        ("low", "90%"),
-        ("gain_compute", "150%"),
-        ("window", "3"),
-        ("weight_memory", None),
-        ("more", 1),
-    ],
-)
-def test_a_wrong_table_is_refused(key, value):
-    import dataclasses
-
-    from phantora_ns.config import ConfigError
-
-    gpu = load_gpu("h200")
-    table = {**gpu.tables["power"], key: value}
-    with pytest.raises(ConfigError, match="power"):
-        Power.of(dataclasses.replace(gpu, tables={**gpu.tables, "power": table}))

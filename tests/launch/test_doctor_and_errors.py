@@ -93,8 +93,8 @@ def test_a_run_on_a_machine_without_namespaces_says_the_same(launch):
     code, out, err = run.finish()
     assert code == 70 and out == "" and "'failed_by': 'launcher'" in err
     assert (
-        "cannot build the cluster: creating a user namespace: No space left on device; user namespaces are switched off: sudo"
-        in err
+        "cannot build the cluster: creating a user namespace: No space left on device; user "
+        "namespaces are switched off: sudo" in err
     )
 
 
@@ -214,6 +214,7 @@ def test_a_hub_that_does_not_start_is_named(launch):
 
 def test_help_and_version(launch):
     code, out, _ = launch("--help").finish()
+    assert "\n  phantora-ns torchrun --nnodes 2 --nproc-per-node 8 train.py\n" in out
     assert (
         code == 0
         and "phantora-ns torchrun --nnodes 2" in out

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from phantora_ns.config import load_gpu
-from phantora_ns.launch.environment import free_port
+from phantora_ns.config import load_cluster, load_gpu
+from phantora_ns.config.description import write_cluster
+from phantora_ns.launch.machine.environment import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -30,9 +31,6 @@ def hub(tmp_path):
     def start(rank):
         run_dir = leading.run_dir(tmp_path / "above", load_gpu("h200"))
         run = {
-            "cluster": "h200-rail",
-            "nodes": 1,
-            "gpus_per_node": 2,
             "host_time": "none",
             "sync": "conservative",
             "values": "auto",
@@ -41,6 +39,7 @@ def hub(tmp_path):
             "recording": {"gpu": "h200"},
         }
         (run_dir / "run.json").write_text(json.dumps(run))
+        write_cluster(load_cluster("h200-rail", 1, 2), run_dir)
         (run_dir / "leader.lock").touch()
         command = [sys.executable, "-m", "phantora_ns.hub", str(run_dir)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)

@@ -5,13 +5,13 @@ import os
 
 import pytest
 
-from phantora_ns.report.trace_options import (
+from phantora_ns.hub.trace_times import traced
+from phantora_ns.trace.options import (
     TraceOptionError,
     TraceOptions,
     check_options,
     parse_ranks,
     parse_steps,
-    wanted,
 )
 
 
@@ -45,7 +45,7 @@ def test_other_steps_are_refused(text):
 )
 def test_ranks_are_numbers_and_ranges(text, ranks):
     assert parse_ranks(text, 16) == ranks
-    assert [rank for rank in range(-1, 17) if wanted(ranks, rank)] == [
+    assert [rank for rank in range(-1, 17) if traced(ranks, rank)] == [
         r for first, last in ranks for r in range(first, last + 1)
     ]
 
@@ -56,8 +56,8 @@ def test_other_ranks_are_refused(text):
         parse_ranks(text, 16)
 
 
-def test_every_rank_is_wanted_when_none_is_named():
-    assert wanted(None, 5) and wanted(None, -1) and not wanted(((0, 3),), -1)
+def test_every_rank_is_traced_when_none_is_named():
+    assert traced(None, 5) and traced(None, -1) and not traced(((0, 3),), -1)
 
 
 def test_the_folder_is_checked_and_not_made(tmp_path):

@@ -1,0 +1,236 @@
+"""Cluster files: parsed and validated into a `model.cluster.Cluster`, or one clear message.
+
+Why it exists: a mistake in a cluster file is answered with the file, the key, what is wrong and
+what to do. Rule: nothing in here looks at the machine that it runs on. Every key is described in
+docs/clusters.md. Building the topology once is the last step of validation, so that an unconnected
+graph or a fault on a link that does not exist is found before anything starts.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from phantora_ns.config.gpus import list_gpus, load_gpu
+from phantora_ns.config.toml_table import ConfigError, Table, nearest, read_toml
+from phantora_ns.model.cluster import Cluster, Fault, GraphLink, NcclSettings, Network, Server
+from phantora_ns.model.gpu import GpuModel
+from phantora_ns.sim.topology import Topology, TopologyError
+
+_PACKAGE = Path(str(resources.files("phantora_ns")))
+_DEFAULT_CLUSTER = "h200-rail"
+
+
+def topologies_dir() -> Path:
+    """The folder of shipped cluster files: beside the package in a checkout, inside it when
+    installed by pip.
+
+    Raises ConfigError when neither is there.
+    """
+    for folder in (_PACKAGE.parent / "topologies", _PACKAGE / "topologies"):
+        if any(folder.glob("*.toml")):
+            return folder
+    raise ConfigError(
+        _PACKAGE / "topologies",
+        "",
+        "the shipped cluster files are missing; install phantora-ns again",
+    )
+
+
+def list_clusters() -> list[str]:
+    """Names that `load_cluster` knows, sorted."""
+    return sorted(path.stem for path in topologies_dir().glob("*.toml"))
+
+
+def default_cluster() -> str:
+    """The cluster of a user who names none: H200 servers on a rail-optimised 400 Gbit/s network."""
+    return _DEFAULT_CLUSTER
+
+
+def _find(name_or_path: str | Path) -> Path:
+    text = str(name_or_path)
+    if "/" in text or text.endswith(".toml"):
+        return Path(text)
+    known = list_clusters()
+    if text not in known:
+        raise ConfigError(
+            text,
+            "",
+            f"no such cluster{nearest(text, known)} (shipped: {', '.join(known)}); "
+            "for a file of your own give its path, such as ./mine.toml",
+        )
+    return topologies_dir() / f"{text}.toml"
+
+
+def load_cluster(
+    name_or_path: str | Path | None = None,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+) -> Cluster:
+    """Reads a cluster by shipped name or path (None: the default cluster) and decides its size.
+
+    A size that the file leaves open follows the argument (1 node, and as many GPUs as a server
+    holds, when there is none); an argument that contradicts the file is an error. Raises
+    ConfigError for anything wrong in the file, an unconnected graph included.
+    """
+    path = _find(default_cluster() if name_or_path is None else name_or_path)
+    top = Table(path, read_toml(path))
+    description = top.text("description", "")
+    gpu = load_gpu(top.text("gpu", among=list_gpus()))
+    nodes = _settle(top, "nodes", nodes, 1, 1_000_000)
+    most = top.integer("max_gpus_per_node", 8, low=1, high=1024)
+    gpus_per_node = _settle(top, "gpus_per_node", gpus_per_node, most, most)
+    server, network = _server(top.table("server")), _network(top.table("network"), gpu)
+    if network.kind == "none" and nodes > 1:
+        raise top.error(
+            "network.kind",
+            f'"none" joins nothing, and {nodes} nodes were asked for; use a cluster with a network'
+            " (rail, switch, fat-tree or graph), or one node",
+        )
+    settings = top.table("nccl")
+    nccl = NcclSettings(
+        nvls=settings.flag("nvls", False),
+        pxn=settings.flag("pxn", server.interconnect == "nvswitch"),
+        amd_host=settings.flag("amd_host", False),
+    )
+    settings.done()
+    if nccl.pxn and server.interconnect != "nvswitch":
+        raise settings.error(
+            "pxn",
+            'needs NVLink between a server\'s GPUs; remove it or set server.interconnect = "nvswitch"',
+        )
+    faults = tuple(_fault(table) for table in top.tables("fault"))
+    top.done()
+    cluster = Cluster(
+        name=path.stem,
+        file=str(path),
+        description=description,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        gpu_model=gpu,
+        server=server,
+        network=network,
+        nccl=nccl,
+        faults=faults,
+    )
+    try:
+        Topology.build(cluster)
+    except TopologyError as error:
+        raise ConfigError(path, error.key, error.problem) from None
+    return cluster
+
+
+def _settle(top: Table, key: str, asked: int | None, default: int, most: int) -> int:
+    fixed = top.integer(key, None, low=1, high=most)
+    if asked is not None and asked < 1:
+        raise top.error(key, f"{asked} was asked for; ask for at least 1")
+    if fixed is not None and asked is not None and fixed != asked:
+        raise top.error(
+            key,
+            f"the file says {fixed} and the command asks for {asked}; change one of them, "
+            f"or remove the line so that the command decides",
+        )
+    value = fixed if fixed is not None else asked if asked is not None else default
+    if value > most:
+        raise top.error(
+            key,
+            f"{value} was asked for, and this cluster has at most {most}; raise max_{key} in a file of your own"
+            if key == "gpus_per_node"
+            else f"{value} is too many; at most {most}",
+        )
+    return value
+
+
+def _server(table: Table) -> Server:
+    server = Server(
+        interconnect=table.text("interconnect", "nvswitch", among=("nvswitch", "pcie")),
+        nvlink_bytes_per_ns=table.bytes_per_ns("nvlink_bandwidth", None),
+        nvlink_latency_ns=table.time_ns("nvlink_latency", 350),
+        pcie_bytes_per_ns=table.bytes_per_ns("pcie_bandwidth", None),
+        pcie_latency_ns=table.time_ns("pcie_latency", 400),
+        gpus_per_nic=table.integer("gpus_per_nic", 1, low=1, high=1024),
+    )
+    table.done()
+    return server
+
+
+def _network(table: Table, gpu: GpuModel) -> Network:
+    kind = table.text("kind", among=("none", "switch", "rail", "fat-tree", "graph"))
+    if kind == "none":
+        table.done()
+        return Network("none", gpu.pcie_bytes_per_ns, 0, 0, 1.0, None, 0, 1.0, 0)
+    tiered, rail = kind == "fat-tree", kind == "rail"
+    network = Network(
+        kind=kind,
+        nic_bytes_per_ns=table.bytes_per_ns("nic_bandwidth") if kind != "graph" else 1.0,
+        nic_latency_ns=table.time_ns("nic_latency", 700) if kind != "graph" else 0,
+        switch_latency_ns=table.time_ns("switch_latency", 300) if kind != "graph" else 0,
+        efficiency=_share(table, "efficiency", 0.97),
+        nodes_per_leaf=table.integer("nodes_per_leaf", low=1)
+        if tiered
+        else table.integer("nodes_per_leaf", None, low=1)
+        if rail
+        else None,
+        spines=table.integer("spines", low=1)
+        if tiered
+        else table.integer("spines", 0)
+        if rail
+        else 0,
+        oversubscription=table.number("oversubscription", 1.0, low=0.01) if tiered or rail else 1.0,
+        seed=table.integer("seed", 0),
+        switches=_switches(table) if kind == "graph" else (),
+        links=tuple(_graph_link(link) for link in table.tables("link")) if kind == "graph" else (),
+    )
+    table.done()
+    return network
+
+
+def _share(table: Table, key: str, default: float) -> float:
+    value = table.fraction(key, default)
+    if not 0 < value <= 1:
+        raise table.error(key, "must be more than 0% and at most 100%")
+    return value
+
+
+def _switches(table: Table) -> tuple[str, ...]:
+    names = []
+    for switch in table.tables("switch"):
+        names.append(switch.text("name"))
+        switch.done()
+        if names.count(names[-1]) > 1:
+            raise switch.error("name", f"{names[-1]!r} is given twice; names of switches differ")
+        if names[-1].startswith("node-"):
+            raise switch.error(
+                "name",
+                f'{names[-1]!r}: names that start with "node-" belong to servers; choose another',
+            )
+    return tuple(names)
+
+
+def _graph_link(table: Table) -> GraphLink:
+    link = GraphLink(
+        table.text("a"), table.text("b"), table.bytes_per_ns("bandwidth"), table.time_ns("latency")
+    )
+    table.done()
+    return link
+
+
+def _fault(table: Table) -> Fault:
+    link, gpu = table.text("link", None), table.text("gpu", None)
+    if (link is None) == (gpu is None):
+        raise table.error(
+            "",
+            "names either a link (with bandwidth) or a gpu (with speed); give exactly one of them",
+        )
+    key = "bandwidth" if link is not None else "speed"
+    factor = table.fraction(key)
+    if not 0 < factor <= 1:
+        raise table.error(
+            key,
+            "must be more than 0% and at most 100%; a link that carries nothing would stop the job for good",
+        )
+    fault = Fault(link, gpu, factor, table.time_ns("from", 0), table.time_ns("to", None), table.at)
+    table.done()
+    if fault.to_ns is not None and fault.to_ns <= fault.from_ns:
+        raise table.error("to", "is not after `from`")
+    return fault

@@ -1,0 +1,75 @@
+"""One GPU model: sizes, rates, what its calls cost the host, and how its collectives behave.
+
+Why it exists: it is what phantora_ns/data/gpus/MODEL.toml means once it has been validated
+(`config/gpus.py`). Bandwidths are in bytes per nanosecond, per direction; peaks are in
+floating-point operations per nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from phantora_ns.model.contention import Contention
+from phantora_ns.model.nccl import NcclTimes
+from phantora_ns.model.power import Power
+
+HOST_CALLS = (
+    "launch",
+    "gemm",
+    "dnn",
+    "comm",
+    "copy",
+    "memset",
+    "record",
+    "wait",
+    "sync",
+    "query",
+    "malloc",
+    "free",
+)
+"""Classes of calls that cost the host time: enum ph_call of libintercept/base/shim.h."""
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """What the host pays for calls of the driver, and the GPU's own latencies, in nanoseconds."""
+
+    call_ns: Mapping[str, int]  # by class of call: HOST_CALLS
+    launch_latency_ns: int  # from the end of the launch's call to the first cycle on an idle stream
+    kernel_gap_ns: int  # between back-to-back kernels
+    unknown_ns: int  # the job's own time before a call of which no record says anything
+    launch_queue: int
+    """Queue slots of one stream: a launch waits while all of them hold unfinished work. 0: no
+    limit."""
+    graph_gap_ns: int = 0  # between back-to-back kernels of a CUDA graph
+    graph_launch_ns: int = 0  # what cudaGraphLaunch costs the host
+    graph_node_ns: int = 0  # what each op of the graph adds to that
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """One GPU model. `efficiency` is the file's table of that name as it stands: the kernel
+    estimators define and check what is in it (`kernels/rates.py`)."""
+
+    model: str
+    name: str
+    memory_bytes: int
+    context_bytes: int
+    comm_bytes: int
+    compute_major: int
+    compute_minor: int
+    multiprocessors: int
+    nvlinks: int
+    nvlink_bytes_per_ns: float
+    nvlink_efficiency: float
+    pcie_bytes_per_ns: float
+    memory_bytes_per_ns: float
+    peak_flop_per_ns: Mapping[str, float]
+    attributes: Mapping[int, int]
+    host: HostCosts
+    nccl: NcclTimes
+    contention: Contention
+    power: Power
+    efficiency: Mapping[str, Any] = field(repr=False)

@@ -1,0 +1,101 @@
+"""The numbers that the model of NCCL runs on, as types.
+
+Why it exists: `NcclConstants` decides *which* algorithm NCCL picks (data/nccl.toml, facts of NCCL's
+own tuning code); `NcclTimes` says how long it then takes (data/gpus/MODEL.toml [nccl], measured).
+Rule: no number of NCCL's is written in code; each is in a data file with its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PROTOCOLS = ("ll", "ll128", "simple")
+ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree", "pat")
+
+
+@dataclass(frozen=True)
+class ProtocolTimes:
+    """Measured times of one protocol (LL, LL128, Simple) on one GPU model, inside a server.
+
+    A ring of R ranks takes start + steps * step + wire / bandwidth + own / copy_bandwidth, with
+    `wire` the bytes that each rank sends and `own` a rank's own share, which the same threads move.
+    A chain (broadcast, reduce) takes chain_start + (R - 1) * chain_step + bytes / bandwidth: what
+    each of several such launches in a row takes, which overlap. A tree takes tree_start + 2 * (R -
+    1) * tree_step + bytes / tree_bandwidth.
+    """
+
+    start_ns: int
+    step_ns: int
+    chain_start_ns: int
+    chain_step_ns: int
+    tree_start_ns: int
+    tree_step_ns: int
+    bytes_per_ns: float
+    copy_bytes_per_ns: float
+    tree_bytes_per_ns: float
+
+
+@dataclass(frozen=True)
+class PairTimes:
+    """Measured times of grouped send and receive on one GPU model.
+
+    A launch takes start + doubling * log2(GPUs) + bytes / rate + chunk / fill_bandwidth. The rate
+    is that of the message's channels, of a GPU with one peer (bandwidth) or of a GPU with several
+    (spread_bandwidth), whichever is least; the chunk, a channel's part but at most NCCL's chunk,
+    fills the way before bytes flow (Simple only).
+    """
+
+    start_ns: int
+    doubling_ns: int
+    ll_start_ns: int
+    ll_doubling_ns: int
+    ll_channel_bytes_per_ns: float
+    channel_bytes_per_ns: float
+    bytes_per_ns: float
+    spread_bytes_per_ns: float
+    fill_bytes_per_ns: float
+
+
+@dataclass(frozen=True)
+class NcclConstants:
+    """Facts of NCCL's tuning code for one GPU generation; latencies in microseconds, bandwidths in
+    GB/s, as NCCL has them.
+
+    Triples are (LL, LL128, Simple); triples named `*_per_nodes` are for 1, 2 and 4 or more nodes.
+    """
+
+    base_latency: Mapping[str, tuple[float, ...]]
+    nvlink_latency: Mapping[str, tuple[float, ...]]
+    pcie_latency: Mapping[str, tuple[float, ...]]
+    network_latency: Mapping[str, tuple[float, ...]]
+    tree_correction: tuple[tuple[float, ...], ...]
+    ll_single_node: float
+    ll_intel: tuple[float, ...]
+    ll_amd: tuple[float, ...]
+    ring_ll128_per_nodes: tuple[float, ...]
+    tree_ll128_per_nodes: tuple[float, ...]
+    tree_per_nodes: tuple[float, ...]
+    network_reference_ns: int
+    nvls_efficiency: float
+    intra_speeds: tuple[float, ...]
+    inter_speeds: tuple[float, ...]
+    nvls_channels: int
+    max_channels: int
+    pair_channels: int
+    pair_ll_bytes: int
+    pair_ll_chunk_bytes: int
+    pair_chunk_bytes: int
+    pair_network_chunk_bytes: int
+    thread_thresholds: tuple[float, ...]
+    threads: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class NcclTimes:
+    """All that `CollectiveModel` knows of NCCL on one GPU model; `protocols` in the order LL,
+    LL128, Simple."""
+
+    protocols: tuple[ProtocolTimes, ...]
+    pairs: PairTimes
+    constants: NcclConstants
