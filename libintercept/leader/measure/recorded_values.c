@@ -18,7 +18,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { BYTE, CHAR, SHORT, INT, LONG }; /* c10::ScalarType */
 enum { COPY_DEFAULT = 4 };
 #define MOST_BYTES (1ull << 30) /* the size limit of one run's file */
 
@@ -41,18 +40,18 @@ static int narrowest(const int64_t *values, size_t count)
     int64_t low = 0, high = 0;
     for (size_t i = 0; i < count; i++)
         low = values[i] < low ? values[i] : low, high = values[i] > high ? values[i] : high;
-    if (low >= 0 && high <= UINT8_MAX) return BYTE;
-    if (low >= INT16_MIN && high <= INT16_MAX) return SHORT;
-    return low >= INT32_MIN && high <= INT32_MAX ? INT : LONG;
+    if (low >= 0 && high <= UINT8_MAX) return PH_SCALAR_UINT8;
+    if (low >= INT16_MIN && high <= INT16_MAX) return PH_SCALAR_INT16;
+    return low >= INT32_MIN && high <= INT32_MAX ? PH_SCALAR_INT32 : PH_SCALAR_INT64;
 }
 
 static void *narrowed(const int64_t *values, size_t count, int dtype)
 {
     void *to = malloc(count * 4 + 1);
     for (size_t i = 0; to && i < count; i++) {
-        if (dtype == BYTE)
+        if (dtype == PH_SCALAR_UINT8)
             ((uint8_t *)to)[i] = (uint8_t)values[i];
-        else if (dtype == SHORT)
+        else if (dtype == PH_SCALAR_INT16)
             ((int16_t *)to)[i] = (int16_t)values[i];
         else
             ((int32_t *)to)[i] = (int32_t)values[i];
@@ -66,7 +65,7 @@ static bool append(const struct iovec *parts, int count, size_t bytes)
     static uint64_t written;
     if (file < 0) {
         char path[512];
-        snprintf(path, sizeof path, "%s/values.rec", ph_env("PHANTORA_RUN_DIR"));
+        snprintf(path, sizeof path, "%s/" PH_VALUE_RECORD_FILE, ph_env("PHANTORA_RUN_DIR"));
         file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     }
     if ((written += bytes) > MOST_BYTES) return errno = EFBIG, false;
@@ -77,22 +76,21 @@ static void write_down(const struct recording *recording)
 {
     static const uint8_t width[] = {1, 1, 2, 4, 8};
     static bool full;
-    int dtype = recording->dtype == LONG ? narrowest(recording->from, recording->bytes / 8)
-                                         : recording->dtype;
+    int dtype = recording->dtype == PH_SCALAR_INT64
+                    ? narrowest(recording->from, recording->bytes / 8)
+                    : recording->dtype;
     void *narrow =
         dtype == recording->dtype ? NULL : narrowed(recording->from, recording->bytes / 8, dtype);
-    struct {
-        uint32_t bytes, occurrence;
-        uint16_t key;
-        uint8_t dtype, reserved;
-    } head = {(uint32_t)(narrow ? recording->bytes / 8 * width[dtype] : recording->bytes),
-              recording->occurrence, (uint16_t)strlen(recording->key),
-              (uint8_t)(narrow ? dtype : recording->dtype), 0};
+    struct ph_value_record head = {
+        .bytes = (uint32_t)(narrow ? recording->bytes / 8 * width[dtype] : recording->bytes),
+        .occurrence = recording->occurrence,
+        .key_bytes = (uint16_t)strlen(recording->key),
+        .dtype = (uint8_t)(narrow ? dtype : recording->dtype)};
     struct iovec parts[] = {{&head, sizeof head},
-                            {(void *)recording->key, head.key},
+                            {(void *)recording->key, head.key_bytes},
                             {narrow ? narrow : (void *)recording->from, head.bytes}};
     pthread_mutex_lock(&file_lock);
-    if (!full && !append(parts, 3, sizeof head + head.key + head.bytes)) {
+    if (!full && !append(parts, 3, sizeof head + head.key_bytes + head.bytes)) {
         full = true; /* a gap would give later values wrong occurrences */
         ph_warn("no further values are recorded: %s",
                 errno == EFBIG ? "the file has grown to 1 GiB" : strerror(errno));
@@ -138,7 +136,7 @@ void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there)
     char key[PH_QUESTION];
     ph_read_question(key, bytes);
     struct recording *recording =
-        new_recording(key, ph_occasion(ph_question_hash(key)), host, bytes, BYTE);
+        new_recording(key, ph_occasion(ph_question_hash(key)), host, bytes, PH_SCALAR_UINT8);
     if (there)
         arrived(recording);
     else

@@ -110,7 +110,7 @@ static void add_activity(struct ph_call_slot *slot, const struct ph_activity *ac
 
 static bool is_kernel(const struct ph_call_slot *slot)
 {
-    return slot->what->signature.data[1] == 0 && slot->activities == 1;
+    return slot->what->signature.data[1] == PH_SIGNATURE_KERNEL && slot->activities == 1;
 }
 
 /* Latency is from a launch on a long idle stream to the kernel's start. The gap is between a kernel
@@ -279,10 +279,10 @@ static void flush_message(struct ph_pack *entries, uint32_t *used)
 {
     struct ph_pack body = {0};
     if (*used) {
-        ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+        ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
         ph_pack_array(&body, *used);
         ph_pack_raw(&body, entries->data, entries->length);
-        ph_send(PH_MEASURED, &body, 2);
+        ph_send(PH_MESSAGE_MEASURED, &body, 2);
         count.messages++;
     }
     ph_pack_free(&body);
