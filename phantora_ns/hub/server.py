@@ -28,8 +28,9 @@ from phantora_ns.hub.recording import FLUSH_MS, Recorder
 from phantora_ns.hub.registry import Client, Page, PageError
 from phantora_ns.hub.requests import Arrival, Query, Request, Times
 from phantora_ns.hub.trace_times import TraceTimes
-from phantora_ns.kernels import EXACT, signature
-from phantora_ns.kernels.schema import DatabaseError
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.database.schema import DatabaseError
+from phantora_ns.kernels.lookup import EXACT
 from phantora_ns.kernels.signature import SignatureError
 from phantora_ns.sim.graph import BadHead, BadOp, EventGraph
 
@@ -41,12 +42,12 @@ MAX_NOTES = 1000
 
 
 def no_drag(kind: int, fields: list, duration_ns: int, klass: int) -> int:
-    """As kernels/drags.py, of a GPU on which nothing slows anything."""
+    """As kernels/contention.py, of a GPU on which nothing slows anything."""
     return 0
 
 
 def one_work(kind: int, fields: list) -> int:
-    """As kernels/works.py, where every call is one work."""
+    """As kernels/queue_slots.py, where every call is one work."""
     return 1
 
 

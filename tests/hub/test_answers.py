@@ -4,8 +4,8 @@ release, errors of the job."""
 import pytest
 import zmq
 from client import (
-    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BF16, BROADCAST, FP32, GATHER, RECV, REDUCE_SCATTER, SCATTER, SEND, SUM, Client, HubError,
-    form,
+    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BF16, BROADCAST, FP32, GATHER, RECV, REDUCE_SCATTER,
+    SCATTER, SEND, SUM, Client, HubError, form,
 )  # fmt: skip
 
 

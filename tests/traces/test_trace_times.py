@@ -6,11 +6,11 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.report.trace_times import Times
 from phantora_ns.sim.collectives import FlowSpec, Plan
 from phantora_ns.sim.contention import Activity
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph, Op
+from phantora_ns.trace.times import Times
 
 spans = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), max_size=12)
 
