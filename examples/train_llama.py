@@ -1,5 +1,5 @@
-"""Trains a Llama on random tokens: ordinary PyTorch, to be started with torchrun on real GPUs or on
-emulated ones.
+"""Trains a Llama on random tokens: ordinary PyTorch, to be started with torchrun on real or
+emulated GPUs.
 
     torchrun --nnodes 2 --nproc-per-node 4 examples/train_llama.py --size 1b --mode fsdp
 
@@ -35,11 +35,8 @@ SIZES = {  # vocabulary, width, layers, heads, key/value heads, feed-forward wid
     "8b": (128256, 4096, 32, 32, 8, 14336),
     "13b": (32000, 5120, 40, 40, 40, 13824),
 }
-PEAK_FLOPS = {
-    "H200": 989e12,
-    "H100": 989e12,
-    "A100": 312e12,
-}  # dense bf16, from the vendor's data sheets
+# dense bf16, from the vendor's data sheets
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
 
 
 class Attention(nn.Module):
@@ -52,9 +49,8 @@ class Attention(nn.Module):
         self.output = nn.Linear(heads * self.head_width, width, bias=False)
 
     def forward(self, x, rotation):
-        def heads(
-            projection,
-        ):  # tensor parallelism leaves each rank a part of the heads: count them, do not assume
+        # tensor parallelism leaves each rank a part of the heads: count them, do not assume
+        def heads(projection):
             return projection(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
         query, key, value = (
@@ -170,7 +166,7 @@ def tensor_parallel(model, mesh):
 
 
 def build(options, mesh):
-    """The model, spread over the mesh as --mode says, its parameters born on the GPU."""
+    """The model, spread over the mesh as --mode says. Its parameters are created on the GPU."""
     shape = list(SIZES[options.size])
     shape[2] = options.layers or shape[2]
     with torch.device("meta"):
@@ -245,7 +241,8 @@ def main():
         rate = options.mbs * options.seq / seconds / split  # tokens per second and GPU
         if rank == 0:
             print(
-                f"step {step:3d}  {seconds * 1e3:9.1f} ms  {rate:9.0f} tokens/s/GPU  MFU {rate * flops_per_token / peak:6.1%}"
+                f"step {step:3d}  {seconds * 1e3:9.1f} ms  {rate:9.0f} tokens/s/GPU  MFU "
+                f"{rate * flops_per_token / peak:6.1%}"
                 f"  peak {torch.cuda.max_memory_allocated() / 2**30:6.2f} GiB  loss {shown:.4f}",
                 flush=True,
             )

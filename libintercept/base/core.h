@@ -90,7 +90,8 @@ struct ph_time { /* of a piece of GPU work */
     uint32_t source;        /* enum ph_source */
     uint32_t drag_permille; /* how much longer beside communication */
     enum ph_class class;
-    uint32_t works; /* as in link/shared_pages.h: places of the launch queue that the call takes; 0: none */
+    uint32_t works; /* as in link/shared_pages.h: places of the launch queue that the call takes; 0:
+                       none */
 };
 
 /* ---- timeline.c: every function takes ph_lock itself unless its name ends in _locked ---- */
@@ -224,12 +225,13 @@ void ph_payload_expect(void *destination, size_t bytes, uint64_t node, uint32_t 
 /* call before reading or writing device memory on the CPU */
 void ph_payload_settle(const void *pointer, size_t bytes);
 extern const char *const ph_without_values; /* what a job lacks without that library */
-/* work/values_library.c: starts the values library if torch is there; once; before torch's first operator */
+/* work/values_library.c: starts the values library if torch is there; once; before torch's first
+ * operator */
 void ph_values_load(void);
 /* simulated/values/scalar_readback.c: a copy to the host was answered by a planted number */
-bool ph_planted(void *destination, size_t bytes);
+bool ph_scalar_readback(void *destination, size_t bytes);
 /* whether a copy of so many bytes would get a GPU's number, not a policy's */
-bool ph_planted_exactly(size_t bytes);
+bool ph_scalar_readback_exact(size_t bytes);
 bool ph_all_zero(const void *pointer, size_t bytes);
 
 /* ---- work/occurrence.c, simulated/values/replay.c: values that a leader's GPU computed ---- */

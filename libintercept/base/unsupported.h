@@ -32,6 +32,7 @@ enum {
 
 /* A function that returns a status. */
 #define PH_UNSUPPORTED(code, name) \
+    PH_STUB int name(void);        \
     PH_STUB int name(void)         \
     {                              \
         ph_unsupported(#name);     \
@@ -39,6 +40,7 @@ enum {
     }
 /* A function that returns a number, a pointer or nothing: 0 is all that can be said. */
 #define PH_UNSUPPORTED_VALUE(name) \
+    PH_STUB void *name(void);      \
     PH_STUB void *name(void)       \
     {                              \
         ph_unsupported(#name);     \

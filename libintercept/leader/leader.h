@@ -71,6 +71,9 @@ int ph_lead_captures(void); /* under way, or just beginning */
 int ph_lead_awaited(void);      /* results of small collectives that the GPU may be waiting for */
 bool ph_lead_keeps_order(void); /* host functions run in the order of their stream */
 
+/* ---- measure.c ---- */
+bool ph_lead_ending(void); /* the process is on its way out */
+
 /* ---- pinned.c ---- */
 struct ph_lead_pinned {
     struct ph_lead_pinned *next;
@@ -89,7 +92,7 @@ void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there)
 
 /* ---- seams.c ---- */
 /* where the real library says it points to */
-enum ph_memory_kind ph_lead_place(const void *pointer);
+enum ph_memory_kind ph_lead_memory_kind(const void *pointer);
 
 /* ---- devices.c ---- */
 #define PH_REAL_DEVICE 0  /* every logical ordinal is this real one */

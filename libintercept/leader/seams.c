@@ -35,7 +35,7 @@ struct pointer_attributes {
 int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *pointer),
     cudaPeekAtLastError(void), cudaGetLastError(void);
 
-enum ph_memory_kind ph_lead_place(const void *pointer)
+enum ph_memory_kind ph_lead_memory_kind(const void *pointer)
 {
     enum { UNREGISTERED, HOST };
     struct pointer_attributes attributes = {0};
@@ -53,7 +53,7 @@ enum ph_memory_kind ph_lead_place(const void *pointer)
  * an address of the GPU's. */
 bool ph_find(const void *pointer, struct ph_allocation *found)
 {
-    enum ph_memory_kind kind = ph_lead_place(pointer);
+    enum ph_memory_kind kind = ph_lead_memory_kind(pointer);
     if (kind == PH_PAGEABLE) return false;
     *found = (struct ph_allocation){
         .base = (uintptr_t)pointer, .bytes = 1, .device = ph_lead_device(), .kind = kind};

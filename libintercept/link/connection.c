@@ -122,12 +122,12 @@ static int64_t env_int(const char *name)
     return text ? strtoll(text, NULL, 10) : -1;
 }
 
-/* Linked into the leader's library only (leader/gpu/devices.c): whether it is there tells the hub who
- * leads. */
+/* Linked into the leader's library only (leader/gpu/devices.c): whether it is there tells the hub
+ * who leads. */
 extern int ph_lead_device(void) __attribute__((weak, visibility("hidden")));
 extern bool ph_lead_measures(void) __attribute__((weak, visibility("hidden")));
 /* around each wait for the hub */
-extern void ph_heat_held(bool held) __attribute__((weak, visibility("hidden")));
+extern void ph_gpu_load_held(bool held) __attribute__((weak, visibility("hidden")));
 
 static void say_hello(const char *name)
 {
@@ -258,7 +258,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
 {
     int64_t deadline = milliseconds() + timeout_ms;
     struct arrival *mine;
-    if (ph_heat_held) ph_heat_held(true);
+    if (ph_gpu_load_held) ph_gpu_load_held(true);
     pthread_mutex_lock(&socket_lock);
     drain_locked();
     while (!(mine = claim_locked(req)) && (timeout_ms < 0 || milliseconds() < deadline)) {
@@ -283,7 +283,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
         pthread_cond_broadcast(&socket_news);
     }
     pthread_mutex_unlock(&socket_lock);
-    if (ph_heat_held) ph_heat_held(false);
+    if (ph_gpu_load_held) ph_gpu_load_held(false);
     if (!mine) return false;
     *reply = (struct ph_reply){mine->data, mine->length, 0, false, mine};
     ph_read_array(reply);

@@ -188,13 +188,13 @@ PH_API(int64_t, phantora_values_job_ns, (void))
     ph_host_resume();
     return (int64_t)me.pending - (int64_t)me.owed;
 }
-PH_API(void, phantora_values_weighed, (int64_t job_ns))
+PH_API(void, phantora_values_set_job_ns, (int64_t job_ns))
 {
     me.pending = job_ns > 0 ? (uint64_t)job_ns : 0;
     me.owed = job_ns < 0 ? (uint64_t)-job_ns : 0;
     ph_leave();
 }
-PH_API(void, phantora_values_observed, (uint64_t ns)) { me.owed += ns; }
+PH_API(void, phantora_values_exclude, (uint64_t ns)) { me.owed += ns; }
 
 uint64_t ph_now(void)
 {

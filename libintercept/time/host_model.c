@@ -354,7 +354,10 @@ static void send_at_exit(void)
     ph_pack_free(&body);
     struct ph_reply reply;
     enum { PATIENCE_MS = 10000 };
-    if (ph_wait(req, &reply, PATIENCE_MS)) ph_reply_free(&reply);
+    if (ph_wait(req, &reply, PATIENCE_MS))
+        ph_reply_free(&reply);
+    else
+        ph_warn("the hub does not answer at the end: recorded host times may be missing");
 }
 
 static void register_at_exit(void) { atexit(send_at_exit); }

@@ -3,7 +3,7 @@
  * Why it exists: `--trace` writes one Kineto trace per rank (docs/traces.md), but the times of work
  * are only known once those of the nodes that it hangs on are final, and the hub carries no
  * kernels. So the process logs its work with the max-plus heads that place it, into
- * RUN_DIR/trace/<page>.log; the hub logs the nodes' final times beside it; report/trace_log.py
+ * RUN_DIR/trace/<page>.log; the hub logs the nodes' final times beside it; trace/log.py
  * reads both.
  *
  * Form: records of 8-byte multiples, each { u16 type, u16 thread, u32 bytes } and its structure

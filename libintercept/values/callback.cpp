@@ -1,16 +1,16 @@
-/* callback.cpp - PyTorch tells of every operator; the small ones are run for real.
+/* callback.cpp - observes every PyTorch operator and runs the small ones on the CPU.
  *
- * Why it exists: device kernels do nothing here, yet jobs steer by small device values: sizes that
- * ranks exchange, norms, index tensors, routing counts. A RecordFunction callback sees each
- * operator when it starts and when it ends. At the end the outputs exist, and if everything is
- * small, the same operator is run on CPU tensors over the same bytes.
+ * Why it exists: device kernels compute nothing here, yet jobs steer by small device values: sizes
+ * that ranks exchange, norms, index tensors, routing counts. A RecordFunction callback sees each
+ * operator when it starts and when it ends. At the end the outputs exist. If everything is small,
+ * the same operator is run on CPU tensors over the same bytes.
  *
- * Operators nest. An inner one runs at its own end, so that what the outer one reads back in
- * between (a count, a maximum) is right; what an in-place outer one changes is saved at its start
- * and restored before it runs, so that nothing is applied twice. An operator that is not run has
- * its small outputs zeroed, unless an inner one has filled them.
+ * Operators nest. An inner operator runs at its own end, so that the outer one can read its result
+ * back (a count, a maximum). What an in-place outer operator changes is saved at its start and
+ * restored before it runs, so that nothing is applied twice. If an operator is not run, its small
+ * outputs are zeroed unless an inner operator has filled them.
  *
- * Rule: for an operator on large tensors this costs under a microsecond; nothing here throws into
+ * Rule: for an operator on large tensors this costs under a microsecond. Nothing here throws into
  * the job. */
 #include <ATen/record_function.h>
 #include <torch/headeronly/version.h>
@@ -39,7 +39,7 @@ namespace
 {
 
 struct Stack {
-    std::deque<Frame> frames; /* a deque: frames keep their buffers and their addresses */
+    std::deque<Frame> frames; /* a deque, because frames keep their buffers and their addresses */
     size_t depth = 0;
 
     Frame &push()
@@ -52,27 +52,28 @@ struct Stack {
 };
 thread_local Stack stack;
 
-/* The host will read back what the operator's own kernel would have computed: make it read that. If
- * the operands have no values, what zeros give, rather than what happens to lie in memory. */
-void plant_number(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inputs)
+/* The operator's own kernel would compute a number that the host reads back. This makes the host
+ * read that number. If the operands have no values, it is what zeros give, not whatever lies in
+ * memory. */
+void prepare_read_back(const Operator &op, bool small, c10::ArrayRef<c10::IValue> inputs)
 {
-    if (!face.plant) return;
-    int64_t number = op.name == "aten::equal" && face.balanced &&
+    if (!host.scalar_readback) return;
+    int64_t number = op.name == "aten::equal" && host.balanced &&
                      inputs[0].toTensor().sizes() == inputs[1].toTensor().sizes();
     bool exact = false;
     if (small) {
         for (const auto &input : inputs) settle(input);
         Paused paused;
         number = number_read_back(op, inputs);
-        exact = !reads_unknown(op, inputs);
+        exact = !reads_undefined(op, inputs);
     }
-    /* little-endian: the first bytes are the narrower integer */
-    face.plant(&number, op.read_back, exact);
-    counts.planted++;
+    /* little-endian: the first bytes are also the narrower integer */
+    host.scalar_readback(&number, op.read_back, exact);
+    counts.read_back++;
 }
 
-/* Notes what an operator writes to that is not run. */
-void leave(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
+/* Collects what an operator that is not run writes to. */
+void collect_written(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
     const Operator &op = *frame.op;
     if (!op.any_written) return;
@@ -84,19 +85,19 @@ void leave(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     }
 }
 
-/* The small members of the lists are run, the others are not. Single tensors go with the small
- * ones. Paused throughout: lists are long. */
+/* The small members of the lists are run, the others are not. Single tensors belong to the small
+ * members. The clock is paused throughout because lists are long. */
 void prepare_members(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
     Paused paused;
     prepare(frame, take_small(inputs, frame.members));
-    leave(frame, take_others(inputs, frame.members));
+    collect_written(frame, take_others(inputs, frame.members));
 }
 
 void started(const at::RecordFunction &function)
 {
-    std::optional<Watched> ours;
-    if (face.observe_only && face.recording()) ours.emplace(weight_ns());
+    std::optional<ExcludedTime> ours;
+    if (host.observe_only && host.recording()) ours.emplace(observation_cost_ns());
     const Operator *op = find_operator(function);
     if (!op || op->treatment == Treatment::kIgnore) return;
     Frame &frame = stack.push();
@@ -106,14 +107,14 @@ void started(const at::RecordFunction &function)
     if (op->treatment == Treatment::kAllocate) return;
     auto all = function.inputs(); /* a boxed caller passes its whole stack */
     auto inputs = all.slice(all.size() - std::min(all.size(), op->arguments));
-    frame.captured = !face.observe_only && capturing();
+    frame.captured = !host.observe_only && capturing();
     Scan seen = inputs.size() == op->arguments ? scan(frame, inputs) : Scan{};
     if (!seen.device) {
         stack.depth--;
         return;
     }
-    if (face.record || (face.replay && !frame.captured)) frame.question = question(*op, inputs);
-    if (face.observe_only) return frame.announce();
+    if (host.record || (host.replay && !frame.captured)) frame.replay_key = replay_key(*op, inputs);
+    if (host.observe_only) return frame.announce();
     if (op->choice != Choice::kNone && !frame.captured) {
         for (const auto &input : inputs) settle(input);
         frame.chosen = to_be_chosen(*op, inputs);
@@ -124,19 +125,20 @@ void started(const at::RecordFunction &function)
     bool mixed = frame.members.mixed();
     frame.runnable =
         can_run && (seen.small || mixed) && !(frame.chosen && op->choice == Choice::kDraw);
-    frame.countable = can_run && !seen.small && seen.countable && face.balanced && !frame.captured;
+    frame.countable = can_run && !seen.small && seen.countable && host.balanced && !frame.captured;
     if (mixed)
         prepare_members(frame, inputs);
     else if (frame.runnable || frame.countable)
         prepare(frame, inputs);
     else if (frame.chosen)
         frame.inputs.assign(inputs.begin(), inputs.end());
-    if (!frame.runnable) leave(frame, inputs);
-    if (op->read_back && !frame.captured) plant_number(*op, seen.small || frame.countable, inputs);
+    if (!frame.runnable) collect_written(frame, inputs);
+    if (op->read_back && !frame.captured)
+        prepare_read_back(*op, seen.small || frame.countable, inputs);
     if (op->copies && frame.captured)
-        at_launch([] { face.copy_begins(); });
+        at_launch([] { host.copy_begins(); });
     else if (op->copies)
-        face.copy_begins();
+        host.copy_begins();
     frame.announce();
 }
 
@@ -144,25 +146,25 @@ void ended(const at::RecordFunction &function)
 {
     Frame *frame = stack.top();
     if (!frame || frame->function != &function) return;
-    std::optional<Watched> ours;
-    if (face.observe_only && face.recording()) ours.emplace(0);
+    std::optional<ExcludedTime> ours;
+    if (host.observe_only && host.recording()) ours.emplace(0);
     Frame *outer = stack.depth > 1 ? &stack.frames[stack.depth - 2] : nullptr;
     const Operator &op = *frame->op;
     auto all = c10::ArrayRef<c10::IValue>(function.outputs());
     auto outputs = all.slice(all.size() - std::min(all.size(), op.returns));
     bool threw = std::uncaught_exceptions() > frame->exceptions || outputs.size() != op.returns;
-    if (op.read_back && face.plant) face.plant(nullptr, 0, false);
-    if (face.record && !threw && !frame->question.empty())
-        record_choice(frame->question, op, outputs);
-    if (!face.observe_only && !threw && op.treatment != Treatment::kEnclose)
+    if (op.read_back && host.scalar_readback) host.scalar_readback(nullptr, 0, false);
+    if (host.record && !threw && !frame->replay_key.empty())
+        record_choice(frame->replay_key, op, outputs);
+    if (!host.observe_only && !threw && op.treatment != Treatment::kEnclose)
         give_values(*frame, outer, outputs);
     if (outer)
         outer->filled.insert(outer->filled.end(), frame->filled.begin(), frame->filled.end());
     if (op.treatment != Treatment::kAllocate) {
-        face.operator_end();
+        host.operator_end();
         if (outer && outer->op->treatment != Treatment::kAllocate) outer->announce();
     }
-    /* the job's tensors must not live longer than it wants */
+    /* the job's tensors must not live longer than the job wants */
     frame->inputs.clear(), frame->outs.clear(), frame->changed.clear();
     frame->generator.reset();
     frame->at_launch.reset();
@@ -194,29 +196,29 @@ void on_end(const at::RecordFunction &function, at::ObserverContext *)
 
 #define VALUES_EXPORT extern "C" __attribute__((visibility("default")))
 
-/* The version of the torch of this process; absent from old ones. */
+/* The version of the torch in this process. Old releases do not have the function. */
 extern "C" __attribute__((weak)) uint64_t aoti_torch_abi_version();
 
-/* Starts running small operators, in all threads, for the life of the process; an answer of
+/* Starts running small operators in all threads, for the life of the process. Returns a value of
  * start.h. */
 VALUES_EXPORT int phantora_values_start(void)
 {
     if (aoti_torch_abi_version && aoti_torch_abi_version() != TORCH_ABI_VERSION)
         return VALUES_OTHER_TORCH;
-    if (!phantora::find_face()) return VALUES_OTHER_INTERCEPTOR;
+    if (!phantora::find_host_api()) return VALUES_OTHER_INTERCEPTOR;
     static auto handle = at::addGlobalCallback(
         at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
             .needsInputs(true)
-            .needsOutputs(!phantora::face.observe_only ||
-                          phantora::face.record) /* packing them costs the job host time */
+            .needsOutputs(!phantora::host.observe_only ||
+                          phantora::host.record) /* packing outputs costs the job host time */
             .scopes({at::RecordScope::FUNCTION}));
     return handle == at::INVALID_CALLBACK_HANDLE || !phantora::start_trace() ? VALUES_NO_CALLBACK
                                                                              : VALUES_STARTED;
 }
 
-/* Operators run, small outputs zeroed, failures, counts planted: for tests and measurements. */
+/* Operators run, small outputs zeroed, failures, counts read back. For tests and measurements. */
 VALUES_EXPORT void phantora_values_counts(uint64_t into[4])
 {
     into[0] = phantora::counts.ran, into[1] = phantora::counts.zeroed;
-    into[2] = phantora::counts.failed, into[3] = phantora::counts.planted;
+    into[2] = phantora::counts.failed, into[3] = phantora::counts.read_back;
 }

@@ -35,12 +35,12 @@ void release_kept(void *data) { delete static_cast<std::function<void()> *>(data
 
 bool capturing()
 {
-    return face.captures && face.captures() && face.capture_check(current_stream());
+    return host.captures && host.captures() && host.capture_check(current_stream());
 }
 
 void at_launch(std::function<void()> what)
 {
-    face.capture_append(current_stream(), run_kept, release_kept,
+    host.capture_append(current_stream(), run_kept, release_kept,
                         new std::function<void()>(std::move(what)));
 }
 

@@ -1,13 +1,13 @@
-/* choose.cpp - what --values balanced decides where only a GPU could know, and where a recorded
- * decision goes.
+/* choose.cpp - what --values balanced decides when only a GPU could know a result, and where a
+ * recorded decision is written.
  *
- * Why it exists: a router's scores have no values here, and the first k experts for every token is
- * what no job does. An order among values that nothing computed is ours to choose: ties may be
- * broken as we like. So rows take turns: row r chooses the places r k, r k + 1, ... r k + k - 1,
- * modulo their number, and every place is chosen equally often, to within one. The results are
- * integers, and integers have values: whatever the job derives from them (counts, permutations,
- * masks, sizes of exchanges) is computed, and so fits together, on one rank and across ranks.
- * docs/values.md is the contract. */
+ * Why it exists: a router's scores have no values here, and no real job sends every token to the
+ * first k experts. An order among values that nothing computed is free: ties may be broken in any
+ * way. So choices go round-robin: row r chooses the indices r k, r k + 1, ... r k + k - 1, modulo
+ * their number, and every index is chosen equally often, to within one. The results are integers,
+ * and integers have values. What the job derives from them (counts, permutations, masks, exchange
+ * sizes) is computed from them, and so is consistent on one rank and across ranks. docs/values.md
+ * is the contract. */
 #include "values/choose.h"
 
 #include <ATen/ATen.h>
@@ -28,14 +28,14 @@ using at::Tensor;
 
 constexpr auto kLong = at::kLong;
 
-/* Row r, column j: what is chosen. Rows are the other dimensions, in order. */
-Tensor turns(int64_t rows, int64_t places, int64_t count)
+/* Element (r, j) is the j-th choice of row r. Rows are the other dimensions, in order. */
+Tensor round_robin(int64_t rows, int64_t size, int64_t count)
 {
     return (at::arange(rows, kLong).mul_(count).unsqueeze(1) + at::arange(count, kLong))
-        .remainder_(places);
+        .remainder_(size);
 }
 
-/* The dimension that is chosen along, wrapped; -1 when there is none. */
+/* The dimension along which the operator chooses, wrapped; -1 when there is none. */
 int64_t dimension(const Operator &op, c10::ArrayRef<c10::IValue> inputs, const Tensor &self)
 {
     const auto &arguments = op.handle.schema().arguments();
@@ -61,10 +61,10 @@ Tensor shaped(const Tensor &rows, const Tensor &self, int64_t dim, c10::IntArray
 void write(const Tensor &output, const Tensor &value)
 {
     size_t bytes = span_bytes(output);
-    face.before_read(address(output), bytes);
-    face.written(address(output), bytes);
+    host.before_read(address(output), bytes);
+    host.mark_dirty(address(output), bytes);
     phantora::alias(output).copy_(value);
-    mark(output, true); /* a choice is no computation */
+    mark(output, true); /* a choice is not a computed value */
 }
 
 bool writable(const Tensor &output)
@@ -72,20 +72,20 @@ bool writable(const Tensor &output)
     return on_device(output) && size_of(output) == Size::kSmall && output.numel() > 0;
 }
 
-/* The k-th candidates of each row, counted from the row's turn. Rows whose candidates are fewer
- * stay as they were. */
+/* For each row, `count` of its candidates, round-robin by row. Rows with fewer candidates keep
+ * `otherwise`. */
 Tensor among(const Tensor &candidates, const Tensor &otherwise, int64_t count)
 {
-    int64_t rows = candidates.size(0), places = candidates.size(1);
+    int64_t rows = candidates.size(0), size = candidates.size(1);
     Tensor number = candidates.sum(1, true), rank = candidates.cumsum(1) - 1,
            safe = number.clamp_min(1);
-    /* Where masks leave a share of the places, as many rows in a row begin at the same of theirs:
-     * they have different masks. */
+    /* Masks may leave each row only a share of the indices. Then that many consecutive rows start
+     * at the same candidate: their masks differ. */
     Tensor turn = at::arange(rows, kLong)
                       .unsqueeze(1)
-                      .floor_divide(at::full_like(safe, places).floor_divide(safe).clamp_min(1));
+                      .floor_divide(at::full_like(safe, size).floor_divide(safe).clamp_min(1));
     Tensor order =
-        (rank - turn.mul(count)).remainder(safe).masked_fill(candidates.logical_not(), places);
+        (rank - turn.mul(count)).remainder(safe).masked_fill(candidates.logical_not(), size);
     Tensor chosen = std::get<1>(order.topk(count, 1, /*largest=*/false, /*sorted=*/true));
     return at::where(number >= count, chosen, otherwise);
 }
@@ -101,9 +101,9 @@ bool choose_top(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
     const Tensor &self = inputs[0].toTensor(), &indices = outputs[1].toTensor();
     int64_t dim = dimension(op, inputs, self), count = inputs[1].toInt();
     if (dim < 0 || !writable(indices) || count == 0) return false;
-    int64_t places = self.size(dim), rows = self.numel() / places;
+    int64_t size = self.size(dim), rows = self.numel() / size;
     if (!ran) {
-        write(indices, shaped(turns(rows, places, count), self, dim, indices.sizes()));
+        write(indices, shaped(round_robin(rows, size, count), self, dim, indices.sizes()));
         return true;
     }
     Tensor scores = rows_of(phantora::alias(self), dim),
@@ -121,12 +121,12 @@ bool choose_extreme(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
     const Tensor &self = inputs[0].toTensor(), &indices = outputs[outputs.size() - 1].toTensor();
     int64_t dim = dimension(op, inputs, self);
     if (dim < 0 || !writable(indices)) return false;
-    int64_t places = self.size(dim), rows = self.numel() / places;
+    int64_t size = self.size(dim), rows = self.numel() / size;
     if (!ran) {
-        write(indices, shaped(turns(rows, places, 1), self, dim, indices.sizes()));
+        write(indices, shaped(round_robin(rows, size, 1), self, dim, indices.sizes()));
         return true;
     }
-    /* The value is what it is; its place is one of the equal ones. */
+    /* The value stays. Its index becomes one of those that hold an equal value. */
     Tensor values = rows_of(phantora::alias(self), dim);
     bool kept = indices.dim() == self.dim();
     Tensor before =
@@ -152,12 +152,12 @@ bool choose_draw(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> o
 {
     const Tensor &self = inputs[0].toTensor(), &drawn = outputs[0].toTensor();
     if (!writable(drawn)) return false;
-    int64_t places = self.size(-1);
-    write(drawn, turns(self.numel() / places, places, inputs[1].toInt()).reshape(drawn.sizes()));
+    int64_t size = self.size(-1);
+    write(drawn, round_robin(self.numel() / size, size, inputs[1].toInt()).reshape(drawn.sizes()));
     return true;
 }
 
-/* Nobody knows the elements: they fall evenly into the bins. */
+/* The elements have no values, so they are spread evenly over the bins. */
 bool choose_counts(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs)
 {
     const Tensor &counts_ = outputs[0].toTensor();
@@ -181,7 +181,7 @@ static bool any_exponent_full(const void *bytes, size_t count, Bits exponent)
     return false;
 }
 
-/* Looks at the gaps between elements as well: at worst a value is left as it is. */
+/* Also looks at the gaps between elements. At worst a value then stays as it is. */
 bool non_finite(const Tensor &tensor, const void *bytes)
 {
     size_t count = span_bytes(tensor) / tensor.element_size();
@@ -202,13 +202,13 @@ void make_finite(const Tensor &tensor)
 
 bool to_be_chosen(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
 {
-    if (!face.balanced || op.choice == Choice::kNone || !inputs[0].isTensor()) return false;
+    if (!host.balanced || op.choice == Choice::kNone || !inputs[0].isTensor()) return false;
     const Tensor &self = inputs[0].toTensor();
     if (!on_device(self) || self.numel() == 0 || size_of(self) == Size::kOpaque) return false;
-    /* Integers that have values are exact, or chosen already. */
+    /* Integers that have values are exact, or were chosen earlier. */
     if (op.choice == Choice::kAll) return self.scalar_type() == at::kBool;
     return op.choice == Choice::kCount ||
-           (self.is_floating_point() && (size_of(self) == Size::kLarge || any_unknown(self)));
+           (self.is_floating_point() && (size_of(self) == Size::kLarge || any_undefined(self)));
 }
 
 bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
@@ -217,18 +217,18 @@ bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
     PlainCpu plain;
     bool first = outputs.size() == 1 || op.choice == Choice::kCount;
     const Tensor &choice = outputs[first ? 0 : outputs.size() - 1].toTensor();
-    /* what has been sorted stays so */
+    /* a small tensor that was sorted keeps its order */
     if (!writable(choice) || (op.choice == Choice::kSort && ran)) return false;
     write(choice, given);
     mark(choice, false); /* a GPU computed it */
     if (!ran || (op.choice != Choice::kTopk && op.choice != Choice::kExtreme) || first) return true;
-    /* The values are those at the places. */
+    /* The values are those at the chosen indices. */
     const Tensor &self = inputs[0].toTensor(), &values = outputs[0].toTensor();
     int64_t dim = dimension(op, inputs, self);
     if (dim < 0 || !writable(values)) return true;
     bool kept = choice.dim() == self.dim();
-    Tensor places = kept ? given.to(kLong) : given.to(kLong).unsqueeze(dim),
-           found = phantora::alias(self).gather(dim, places);
+    Tensor index = kept ? given.to(kLong) : given.to(kLong).unsqueeze(dim),
+           found = phantora::alias(self).gather(dim, index);
     write(values, kept ? found : found.squeeze(dim));
     return true;
 }

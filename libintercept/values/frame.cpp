@@ -1,4 +1,4 @@
-/* frame.cpp - looks at an operator's arguments when it starts. See frame.h. */
+/* frame.cpp - examines an operator's arguments when it starts. See frame.h. */
 #include "values/frame.h"
 
 #include <cstring>
@@ -13,24 +13,23 @@ namespace phantora
 namespace
 {
 
-constexpr size_t kShapes = 16; /* as many tensors as are described to the estimators */
+constexpr size_t kShapes = 16; /* how many tensors are described to the estimators */
 
-/* Rows of bytes longer than other small tensors only count as small if they hold something: buffers
- * of large models that are looked at as bytes do not. Nor do large integers that nothing has
- * computed. */
+/* Long rows of bytes count as small only if they hold something: byte views of large models'
+ * buffers do not. The same holds for large integers that nothing has computed. */
 bool worth_running(const at::Tensor &tensor, bool written, bool captured)
 {
     Size size = size_of(tensor);
     if (size != Size::kSmall || written || !on_device(tensor)) return size == Size::kSmall;
     size_t bytes = span_bytes(tensor);
-    if (captured) return bytes <= kSmallBytes; /* what it will hold is not known */
-    if (bytes <= kSmallBytes || !face.absent(address(tensor), bytes)) return true;
+    if (captured) return bytes <= kSmallBytes; /* its contents at launch are not known yet */
+    if (bytes <= kSmallBytes || !host.is_clean(address(tensor), bytes)) return true;
     return (tensor.dim() != 1 || tensor.scalar_type() != at::kByte) &&
-           !face.any_unknown(address(tensor), bytes);
+           !host.any_undefined(address(tensor), bytes);
 }
 
-/* Calls visit(address, bytes) for every device tensor that `op` changes; out= arguments hold
- * nothing that matters. */
+/* Calls visit(address, bytes) for every device tensor that `op` changes. The old contents of out=
+ * arguments do not matter. */
 template <class Visit>
 void each_changed(const Operator &op, c10::ArrayRef<c10::IValue> inputs, Visit visit)
 {
@@ -49,14 +48,14 @@ void prepare_now(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     for (size_t i = 0; i < inputs.size(); i++) settle(inputs[i], op.written[i], true);
     Paused paused;
     frame.inputs.assign(inputs.begin(), inputs.end());
-    frame.unknown = reads_unknown(op, inputs);
+    frame.undefined = reads_undefined(op, inputs);
     if (op.random) frame.generator = stand_in_generator(op, inputs);
     each_changed(op, inputs, [&](char *where, size_t bytes) {
         frame.saved.push_back({where, std::vector<char>(where, where + bytes)});
     });
 }
 
-/* What a captured operator changes is saved when the graph has come so far. */
+/* A captured operator's arguments are saved at each launch, when the graph reaches it. */
 void prepare_captured(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
     const Operator &op = *frame.op;
@@ -69,7 +68,7 @@ void prepare_captured(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     at_launch([kept = frame.at_launch] {
         for (auto &saved : *kept) {
             if (saved.bytes.empty()) continue;
-            face.before_read(saved.address, saved.bytes.size());
+            host.before_read(saved.address, saved.bytes.size());
             std::memcpy(saved.bytes.data(), saved.address, saved.bytes.size());
         }
     });
@@ -79,10 +78,10 @@ void prepare_captured(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 
 void Frame::reset()
 {
-    runnable = countable = chosen = unknown = captured = inner_wrote = false;
+    runnable = countable = chosen = undefined = captured = inner_wrote = false;
     members.clear();
     at_launch.reset();
-    question.clear();
+    replay_key.clear();
     inputs.clear(), changed.clear(), outs.clear(), saved.clear(), filled.clear(), dims.clear(),
         ranks.clear();
     generator.reset();
@@ -91,7 +90,7 @@ void Frame::reset()
 
 void Frame::announce() const
 {
-    face.operator_begin(op->name.c_str(), input_bytes, static_cast<uint32_t>(ranks.size()),
+    host.operator_begin(op->name.c_str(), input_bytes, static_cast<uint32_t>(ranks.size()),
                         dims.data(), ranks.data());
 }
 
@@ -102,7 +101,7 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
         const auto &input = inputs[i];
         if (input.isDevice() && input.toDevice().is_cuda()) result.device = true;
         each_tensor(input, [&](const at::Tensor &tensor) {
-            if ((result.small || result.countable) && !face.observe_only &&
+            if ((result.small || result.countable) && !host.observe_only &&
                 !worth_running(tensor, frame.op->written[i], frame.captured)) {
                 result.small = false;
                 result.countable &=
@@ -122,10 +121,11 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     return result;
 }
 
-bool reads_unknown(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
+bool reads_undefined(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
 {
     for (size_t i = 0; i < inputs.size(); i++)
-        if (!op.out[i] && !(op.written[i] && op.overwrites) && any_unknown(inputs[i])) return true;
+        if (!op.out[i] && !(op.written[i] && op.overwrites) && any_undefined(inputs[i]))
+            return true;
     return false;
 }
 

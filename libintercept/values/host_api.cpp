@@ -1,4 +1,4 @@
-/* face.cpp - finds the interceptor's functions. See face.h. */
+/* host_api.cpp - finds the interceptor's functions. See host_api.h. */
 #include "values/host_api.h"
 
 #include <dlfcn.h>
@@ -9,50 +9,50 @@
 namespace phantora
 {
 
-Face face;
+HostApi host;
 
-bool find_face()
+bool find_host_api()
 {
     auto find = [](auto &function, const char *name) {
         function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(RTLD_DEFAULT, name));
         return function != nullptr;
     };
-    face.observe_only = dlsym(RTLD_DEFAULT, "phantora_values_observe_only") != nullptr;
+    host.observe_only = dlsym(RTLD_DEFAULT, "phantora_values_observe_only") != nullptr;
     int (*records)() = nullptr;
-    if (face.observe_only && find(records, "phantora_values_records") && records())
-        find(face.record, "phantora_values_record");
-    if (face.observe_only)
-        return find(face.operator_begin, "phantora_operator_begin") &&
-               find(face.operator_end, "phantora_operator_end") &&
-               find(face.recording, "phantora_values_recording") &&
-               find(face.job_ns, "phantora_values_job_ns") &&
-               find(face.weighed, "phantora_values_weighed") &&
-               find(face.observed, "phantora_values_observed");
-    find(face.plant, "phantora_values_plant");
+    if (host.observe_only && find(records, "phantora_values_records") && records())
+        find(host.record, "phantora_values_record");
+    if (host.observe_only)
+        return find(host.operator_begin, "phantora_operator_begin") &&
+               find(host.operator_end, "phantora_operator_end") &&
+               find(host.recording, "phantora_values_recording") &&
+               find(host.job_ns, "phantora_values_job_ns") &&
+               find(host.set_job_ns, "phantora_values_set_job_ns") &&
+               find(host.exclude, "phantora_values_exclude");
+    find(host.scalar_readback, "phantora_values_scalar_readback");
     const char *(*policy)() = nullptr;
     find(policy, "phantora_values_policy");
     std::string named = policy && policy() ? policy() : "";
-    face.balanced = named == "balanced" || named == "replay";
-    if (named == "replay") find(face.replay, "phantora_values_replay");
-    find(face.failed, "phantora_values_failed");
-    if (!find(face.capture_append, "phantora_capture_append") ||
-        !find(face.capture_check, "phantora_capture_check") ||
-        !find(face.captures, "phantora_captures"))
-        face.captures = nullptr;
-    return find(face.is_device, "phantora_is_device") &&
-           find(face.pause, "phantora_values_pause") &&
-           find(face.resume, "phantora_values_resume") &&
-           find(face.before_read, "phantora_values_before_read") &&
-           find(face.written, "phantora_values_written") &&
-           find(face.copy_begins, "phantora_values_copy_begins") &&
-           find(face.absent, "phantora_values_absent") &&
-           find(face.unknown, "phantora_values_unknown") &&
-           find(face.known, "phantora_values_known") &&
-           find(face.any_unknown, "phantora_values_any_unknown") &&
-           find(face.chosen, "phantora_values_chosen") &&
-           find(face.forget, "phantora_values_forget") &&
-           find(face.operator_begin, "phantora_operator_begin") &&
-           find(face.operator_end, "phantora_operator_end");
+    host.balanced = named == "balanced" || named == "replay";
+    if (named == "replay") find(host.replay, "phantora_values_replay");
+    find(host.failed, "phantora_values_failed");
+    if (!find(host.capture_append, "phantora_capture_append") ||
+        !find(host.capture_check, "phantora_capture_check") ||
+        !find(host.captures, "phantora_captures"))
+        host.captures = nullptr;
+    return find(host.is_device, "phantora_is_device") &&
+           find(host.pause, "phantora_values_pause") &&
+           find(host.resume, "phantora_values_resume") &&
+           find(host.before_read, "phantora_values_before_read") &&
+           find(host.mark_dirty, "phantora_values_mark_dirty") &&
+           find(host.copy_begins, "phantora_values_copy_begins") &&
+           find(host.is_clean, "phantora_values_is_clean") &&
+           find(host.mark_undefined, "phantora_values_mark_undefined") &&
+           find(host.mark_defined, "phantora_values_mark_defined") &&
+           find(host.any_undefined, "phantora_values_any_undefined") &&
+           find(host.chosen, "phantora_values_chosen") &&
+           find(host.discard, "phantora_values_discard") &&
+           find(host.operator_begin, "phantora_operator_begin") &&
+           find(host.operator_end, "phantora_operator_end");
 }
 
 } // namespace phantora

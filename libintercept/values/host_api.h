@@ -1,88 +1,91 @@
-/* face.h - what the values library needs of the interceptor, and nothing else of it.
+/* host_api.h - the functions of the interceptor that the values library calls, and no others.
  *
- * Why it exists: the interceptor is preloaded C without dependencies, this library is C++ against
- * one torch; they meet in a handful of C functions found by name at start, so that either can be
- * built and tested without the other. */
-#ifndef PHANTORA_VALUES_FACE_H
-#define PHANTORA_VALUES_FACE_H
+ * Why it exists: the interceptor is preloaded C without dependencies; this library is C++ built
+ * against one version of torch. They meet in a few C functions that are found by name at start, so
+ * that either can be built and tested without the other. */
+#ifndef PHANTORA_VALUES_HOST_API_H
+#define PHANTORA_VALUES_HOST_API_H
 #include <cstddef>
 #include <cstdint>
 
 namespace phantora
 {
 
-/* Tensors that span more than this have no values. Equals PH_SMALL_BYTES in
- * core.h. */
+/* Tensors that span more than this have no values. Equals PH_SMALL_BYTES in base/core.h. */
 constexpr size_t kSmallBytes = 65536;
 
-/* Rows of bytes are pickled objects on their way to other ranks: up to this size they have values.
- * Equals PH_OBJECT_BYTES. */
+/* Rows of bytes are pickled objects for other ranks. They have values up to this size. Equals
+ * PH_OBJECT_BYTES. */
 constexpr size_t kObjectBytes = 16 << 20;
 
-/* Integers and booleans steer jobs (routes of tokens, masks, labels): up to this size they have
- * values, unless the policy is zeros. The map of 8,192 tokens to 256 experts as int32. Equals
+/* Integers and booleans steer jobs (routes of tokens, masks, labels). Unless the policy is zeros,
+ * they have values up to this size: the map of 8,192 tokens to 256 experts as int32. Equals
  * PH_INDEX_BYTES. */
 constexpr size_t kIndexBytes = 8 << 20;
 
-struct Face {
+struct HostApi {
     int (*is_device)(const void *pointer);
     void (*pause)(); /* from here on this thread's CPU time is the simulator's, not the job's */
     void (*resume)();
-    /* Must be called before device memory is read or written here: a small collective may still owe
-     * its result to these bytes. Within a pause, asking for it passes none of the job's time. */
+    /* Must be called before device memory is read or written here: a small collective's result for
+     * these bytes may be pending. Within a pause, waiting for it does not advance the job's time.
+     */
     void (*before_read)(const void *pointer, size_t bytes);
-    void (*written)(const void *pointer, size_t bytes); /* device memory that is written here */
-    /* nothing was ever written there; may wait as before_read does */
-    int (*absent)(const void *pointer, size_t bytes);
-    void (*unknown)(const void *pointer, size_t bytes); /* nothing computed these bytes */
-    void (*known)(const void *pointer, size_t bytes);   /* they are what a GPU's would be */
-    int (*any_unknown)(const void *pointer, size_t bytes);
+    void (*mark_dirty)(const void *pointer, size_t bytes); /* device memory that is written here */
+    /* whether nothing was ever written there; may wait as before_read does */
+    int (*is_clean)(const void *pointer, size_t bytes);
+    void (*mark_undefined)(const void *pointer, size_t bytes); /* nothing computed these bytes */
+    void (*mark_defined)(const void *pointer, size_t bytes);   /* they hold what a GPU would hold */
+    int (*any_undefined)(const void *pointer, size_t bytes);
     void (*chosen)(); /* the policy chose a result */
     bool balanced;    /* the policy is --values balanced or replay, not zeros */
-    /* Only with --values replay: whether there is an answer to a question that is asked now
-     * (replay.h), and its bytes. */
-    int (*replay)(const char *question, int wanted, const void **value, size_t *bytes, int *dtype);
+    /* Only with --values replay: whether this occurrence of a replay key (replay.h) has a recorded
+     * value, and its bytes. */
+    int (*replay)(const char *replay_key, int wanted, const void **value, size_t *bytes,
+                  int *dtype);
     void (*copy_begins)();
-    /* Makes a large result zero; 0 when a copy since copy_begins has brought it values, which stay.
-     */
-    int (*forget)(void *pointer, size_t bytes);
+    /* Makes a large result zero. Returns 0 when a copy since copy_begins has given it values, which
+     * stay. */
+    int (*discard)(void *pointer, size_t bytes);
     void (*operator_begin)(const char *name, uint64_t input_bytes, uint32_t shapes,
                            const int64_t *dims, const uint32_t *ranks);
     void (*operator_end)();
-    /* Optional. Device-to-host copies of `bytes` bytes by this thread yield these bytes instead of
-     * what device memory holds, until plant(nullptr, 0). A planted number of 8 bytes also answers
-     * copies of 4. */
-    /* exact: computed of operands that are known */
-    void (*plant)(const void *value, size_t bytes, int exact);
+    /* Optional. Device-to-host copies of `bytes` bytes by this thread read this value instead of
+     * device memory, until scalar_readback(nullptr, 0). A value of 8 bytes also serves copies of 4.
+     */
+    /* exact: computed from defined operands */
+    void (*scalar_readback)(const void *value, size_t bytes, int exact);
     /* optional: an operator could not be run */
     void (*failed)(const char *operator_name, const char *reason);
-    /* Optional, all three or none: CUDA graphs. How many captures are under way; whether a stream
-     * is captured; what is to be called, in order, at every launch of its graph, and `release` once
-     * the graph is gone. */
+    /* CUDA graphs; optional, all three or none. How many captures are under way; whether a stream
+     * is being captured; and what to call, in order, at every launch of its graph, with `release`
+     * for when the graph is gone. */
     int (*captures)();
     int (*capture_check)(void *stream);
     void (*capture_append)(void *stream, void (*run)(void *data, void *stream),
                            void (*release)(void *data), void *data);
-    /* a leader: its GPU computes, so operators are named and nothing else of this is there, but: */
+    /* A leader: its GPU computes, so operators are only named. Of the functions here it has these:
+     */
     bool observe_only;
-    /* Only in a leader that records values: keeps a result of its GPU's. Without bytes it is only
+    /* Only in a leader that records values: keeps a result of its GPU. Without bytes it is only
      * counted. */
-    void (*record)(const char *question, const void *device, size_t bytes, int dtype, void *stream);
-    int (*recording)();  /* whether this thread's own time is being recorded */
-    int64_t (*job_ns)(); /* how much of it has passed so far and belongs to no call yet */
-    void (*weighed)(int64_t job_ns); /* what it is to be again, after what was only tried */
-    void (*observed)(uint64_t ns);   /* that much of it is ours */
+    void (*record)(const char *replay_key, const void *device, size_t bytes, int dtype,
+                   void *stream);
+    int (*recording)();                 /* whether this thread's own time is being recorded */
+    int64_t (*job_ns)();                /* the time of the job so far that belongs to no call yet */
+    void (*set_job_ns)(int64_t job_ns); /* sets that time back after a trial */
+    void (*exclude)(uint64_t ns);       /* takes so much off the job's time */
 };
 
-extern Face face;
+extern HostApi host;
 
-/* Fills `face`; false when a function that is not optional is missing. */
-bool find_face();
+/* Fills `host`. False when a function that is not optional is missing. */
+bool find_host_api();
 
-/* Simulator's time, not the job's. */
+/* While it lives, time is the simulator's, not the job's. */
 struct Paused {
-    Paused() { face.pause(); }
-    ~Paused() { face.resume(); }
+    Paused() { host.pause(); }
+    ~Paused() { host.resume(); }
 };
 
 } // namespace phantora

@@ -1,4 +1,4 @@
-/* members.cpp - takes the lists of an operator apart. See members.h. */
+/* members.cpp - splits the lists of an operator by member. See members.h. */
 #include "values/members.h"
 
 #include <ATen/ops/index_select.h>
@@ -24,16 +24,16 @@ bool is_list_of(const Members &members, const c10::IValue &value)
     return value.isList() && value.toListRef().size() == members.count;
 }
 
-c10::IValue take(const c10::IValue &value, const std::vector<size_t> &places)
+c10::IValue take(const c10::IValue &value, const std::vector<size_t> &indices)
 {
     auto items = value.toListRef();
     auto taken = c10::impl::GenericList(value.toList().elementType());
-    taken.reserve(places.size());
-    for (size_t place : places) taken.push_back(items[place]);
+    taken.reserve(indices.size());
+    for (size_t index : indices) taken.push_back(items[index]);
     return taken;
 }
 
-/* A number for each member may come as one CPU tensor (`scalars` of _foreach_addcmul). */
+/* One number per member may come as one CPU tensor (`scalars` of _foreach_addcmul). */
 bool holds_numbers(const c10::IValue &value, size_t count)
 {
     if (!value.isTensor() || count < 2) return false;
@@ -42,10 +42,10 @@ bool holds_numbers(const c10::IValue &value, size_t count)
            static_cast<size_t>(tensor.size(0)) == count;
 }
 
-at::Tensor take_numbers(const at::Tensor &numbers, const std::vector<size_t> &places)
+at::Tensor take_numbers(const at::Tensor &numbers, const std::vector<size_t> &indices)
 {
     PlainCpu plain;
-    std::vector<int64_t> index(places.begin(), places.end());
+    std::vector<int64_t> index(indices.begin(), indices.end());
     return at::index_select(numbers, 0, at::tensor(index));
 }
 
@@ -60,7 +60,7 @@ void find_members(Members &members, c10::ArrayRef<c10::IValue> inputs)
         if (input.isTensor() && !is_small(input.toTensor())) return;
         if (!input.isList()) continue;
         auto items = input.toListRef();
-        if (items.empty()) continue; /* of a kind of state that this optimizer does not keep */
+        if (items.empty()) continue; /* an optional state that this optimizer does not keep */
         if (small.empty()) small.assign(items.size(), true);
         if (small.size() != items.size()) return;
         for (size_t i = 0; i < items.size(); i++)

@@ -1,24 +1,24 @@
-/* weigh.h - what observing operators costs the job. See weigh.cpp. */
-#ifndef PH_VALUES_WEIGH_H
-#define PH_VALUES_WEIGH_H
+/* observation_cost.h - what observing operators costs the job. See observation_cost.cpp. */
+#ifndef PHANTORA_VALUES_OBSERVATION_COST_H
+#define PHANTORA_VALUES_OBSERVATION_COST_H
 
 #include <cstdint>
 
 namespace phantora
 {
 
-/* What an observed operator costs the job before and after we are called, nanoseconds; weighed by
- * the first call, which must come while the thread's time is being recorded (face.recording). */
-uint64_t weight_ns();
+/* What observing an operator costs the job outside our callback, in nanoseconds. The first call
+ * measures it, and must come while the thread's time is being recorded (host.recording). */
+uint64_t observation_cost_ns();
 
-/* From here to its end this thread's time is ours, and so are `before_ns` that have passed already.
- * Unlike a pause it asks the kernel nothing: two system calls for each operator would slow the
- * job's own code by what they drive out of the caches. */
-class Watched
+/* While it lives, this thread's time is not the job's, and neither are `before_ns` that have passed
+ * already. Unlike a pause it makes no system call: two of them per operator would slow the job's
+ * own code through the caches. */
+class ExcludedTime
 {
 public:
-    explicit Watched(uint64_t before_ns);
-    ~Watched();
+    explicit ExcludedTime(uint64_t before_ns);
+    ~ExcludedTime();
 
 private:
     uint64_t before_ns_, start_ns_;

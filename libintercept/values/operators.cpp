@@ -29,9 +29,9 @@ const std::unordered_set<std::string> kNeverRun = {
     "aten::_cudnn_rnn_flatten_weight",
 };
 
-/* Operators whose result, or its size, is a number that their own kernels compute unseen, with the
- * width in which it comes back (ATen's native/cuda/Nonzero.cu, UniqueCub.cu and Equal.cpp, 2.11).
- * Others (bincount, repeat_interleave, boolean masks) go through operators that come by themselves.
+/* Operators whose kernels compute a number that the host reads back: the result, or its size. The
+ * width is that of the copy (ATen's native/cuda/Nonzero.cu, UniqueCub.cu and Equal.cpp, 2.11).
+ * Others (bincount, repeat_interleave, boolean masks) call operators that are observed themselves.
  */
 const std::unordered_map<std::string, size_t> kReadBack = {
     {"aten::nonzero", sizeof(int)},
@@ -78,7 +78,7 @@ const std::unordered_map<std::string, Choice> kChoices = {
     {"aten::bincount", Choice::kCount},
 };
 
-/* Operators that can make integers or booleans of floats. */
+/* Operators that can turn floats into integers or booleans. */
 const std::unordered_set<std::string> kCounting = {
     "aten::eq",          "aten::ne",           "aten::lt",
     "aten::le",          "aten::gt",           "aten::ge",
@@ -89,12 +89,13 @@ const std::unordered_set<std::string> kCounting = {
     "aten::bucketize",   "aten::searchsorted", "aten::_to_copy",
 };
 
-/* Beside random ones in place. */
+/* In addition to random in-place operators. */
 const std::unordered_set<std::string> kOverwriting = {
     "aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_"};
 
-/* Operators on lists (ATen's native/ForeachUtils.h, native/AmpKernels.h, native/FusedAdam.h and its
- * like, 2.11). All that members share are single tensors and numbers. */
+/* Operators on lists that treat each member independently (ATen's native/ForeachUtils.h,
+ * native/AmpKernels.h, native/FusedAdam.h and similar, 2.11). What the members share are single
+ * tensors and numbers. */
 bool treats_members_alone(const std::string &name)
 {
     for (const char *prefix : {"aten::_foreach_", "aten::_amp_foreach_", "aten::_fused_adam",
@@ -106,7 +107,7 @@ bool treats_members_alone(const std::string &name)
 Treatment classify(const c10::OperatorHandle &handle, const std::string &name, bool substituted)
 {
     const auto &schema = handle.schema();
-    /* copy_ is the one composite operator that launches by itself. */
+    /* copy_ is the only composite operator that launches a kernel itself */
     bool own_kernel =
         name == "aten::copy_" || handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
     if (!own_kernel) return Treatment::kIgnore;
@@ -160,7 +161,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
     return op;
 }
 
-/* The registry of the process; entries are never removed, so that threads may keep pointers. */
+/* The registry of the process. Entries are never removed, so threads may keep pointers. */
 const Operator *lookup(const c10::OperatorName &name)
 {
     static std::mutex lock;
@@ -184,8 +185,8 @@ thread_local std::array<Slot, kSlots> slots{};
 
 const Operator *find_operator(const at::RecordFunction &function)
 {
-    /* A schema's name stays at one address while it is registered; a name that is compared as well
-     * cannot be mistaken for another that was given the same address later. */
+    /* A schema's name keeps its address while it is registered. The text is compared too, because
+     * another name may get the same address later. */
     const char *name = function.name();
     Slot &slot = slots[(reinterpret_cast<uintptr_t>(name) >> 4) % kSlots];
     if (slot.key == name && slot.op->name == name && slot.op->overload == function.overload_name())

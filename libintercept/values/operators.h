@@ -1,7 +1,7 @@
-/* operators.h - what can be known of an operator without looking at its arguments.
+/* operators.h - what is known of an operator without its arguments.
  *
- * Why it exists: the callback runs for every operator of the job, large ones above all; everything
- * that depends on the operator alone is worked out once and found again by the address of its name.
+ * Why it exists: the callback runs for every operator of the job, most of them on large tensors.
+ * What depends on the operator alone is worked out once and found again by the address of its name.
  */
 #ifndef PHANTORA_VALUES_OPERATORS_H
 #define PHANTORA_VALUES_OPERATORS_H
@@ -17,11 +17,11 @@ namespace phantora
 {
 
 enum class Treatment {
-    kIgnore,   /* no kernel of its own (its inner operators come by themselves), or a view */
+    kIgnore,   /* no kernel of its own (its inner operators are observed themselves), or a view */
     kEnclose,  /* not of aten: launches kernels of which nothing more is known */
     kAllocate, /* makes uninitialised memory: small outputs are zeroed, so that runs repeat */
-    kLaunch,   /* launches kernels but is never run here: no CPU kernel, or an effect that the CPU
-                  must not repeat */
+    kLaunch, /* launches kernels but is never run here: it has no CPU kernel, or an effect that must
+                not be repeated */
     kRun,
 };
 
@@ -29,7 +29,7 @@ enum class Treatment {
 enum class Choice {
     kNone,
     kTopk,
-    kExtreme, /* one of many, by its place: argmax, max, median, ... */
+    kExtreme, /* the index of one element: argmax, max, median, ... */
     kSort,
     kDraw, /* multinomial */
     kAll,
@@ -40,22 +40,21 @@ struct Operator {
     c10::OperatorHandle handle;
     std::string name, overload; /* "aten::add", "Tensor" */
     Treatment treatment = Treatment::kIgnore;
-    Substitute substitute = nullptr; /* what is run in its stead */
+    Substitute substitute = nullptr; /* run instead of the operator */
     bool random = false;             /* draws from a generator */
     int generator = -1;              /* index of the Generator argument, -1: none */
-    bool keeps = false;      /* its results hold what they held: it changes what a tensor is */
-    bool zeroes = false;     /* makes zeros of its arguments, of any size */
-    bool overwrites = false; /* what its arguments held does not matter to what they will */
-    /* makes integers or booleans of floats, element by element or by counting */
+    bool keeps = false;      /* its results keep their contents: it changes what a tensor is */
+    bool zeroes = false;     /* zeroes its arguments, of any size */
+    bool overwrites = false; /* the old contents of its arguments do not affect the new */
+    /* turns floats into integers or booleans, element by element or by counting */
     bool counts = false;
     Choice choice = Choice::kNone;
-    bool memberwise = false; /* takes lists, and treats each of their members by itself */
-    /* copy_, which may carry values of more than small tensors by itself */
+    bool memberwise = false; /* takes lists, and treats each member independently */
+    /* copy_, which can also carry the values of large tensors */
     bool copies = false;
     /* has a "half to float" flag that CPU kernels refuse (_softmax, _log_softmax) */
     bool softmax = false;
-    /* bytes of a number that its own kernel computes and the host reads, to size or be its result
-     */
+    /* bytes of a number that its kernel computes and the host reads: the result or its size */
     size_t read_back = 0;
     std::vector<bool> written{}; /* per argument: written to */
     std::vector<bool> out{};     /* per argument: written to and never read */
@@ -65,8 +64,8 @@ struct Operator {
 };
 
 /* The operator that `function` records, or nullptr when it is not one (a user's range, an autograd
- * node). Operators live for ever. Thread-safe; a hit costs one probe of a table of this thread and
- * two string comparisons. */
+ * function). Operators are never freed. Thread-safe. A hit costs one probe of a thread-local table
+ * and two string comparisons. */
 const Operator *find_operator(const at::RecordFunction &function);
 
 } // namespace phantora

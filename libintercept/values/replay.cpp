@@ -1,9 +1,10 @@
-/* replay.cpp - choices that a leader's GPU made, recorded and told again (--values replay).
+/* replay.cpp - choices of a leader's GPU, recorded and later given to a simulated rank (--values
+ * replay).
  *
- * Why it exists: what an operator chose by values (Operator::choice) is what jobs steer by, and it
- * is integers: small enough to keep, and all that follows from them is computed. The host's own
- * reads are kept beside them (libintercept/leader/values.c). Rule: whether there is a question
- * hangs on the operator and the shapes alone, so that both sides count the same occasions. */
+ * Why it exists: jobs steer by what operators choose by value (Operator::choice). These choices are
+ * integers: small enough to record, and everything derived from them is computed.
+ * leader/measure/recorded_values.c records the host's own reads. Rule: the replay key depends on
+ * the operator and the shapes alone, so that both sides count the same occurrences. */
 #include "values/replay.h"
 
 #include <ATen/ops/from_blob.h>
@@ -24,7 +25,7 @@ void append_shape(std::string &text, const at::Tensor &tensor)
     text += ']';
 }
 
-/* The result that tells all of it: places, or what was drawn or counted. */
+/* The result that determines the others: the indices, or what was drawn or counted. */
 const at::Tensor &choice_of(const Operator &op, c10::ArrayRef<c10::IValue> outputs)
 {
     bool first =
@@ -34,7 +35,7 @@ const at::Tensor &choice_of(const Operator &op, c10::ArrayRef<c10::IValue> outpu
 
 } // namespace
 
-std::string question(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
+std::string replay_key(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
 {
     if (op.choice == Choice::kNone || !inputs[0].isTensor()) return {};
     const at::Tensor &self = inputs[0].toTensor();
@@ -53,20 +54,20 @@ std::string question(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
     return text;
 }
 
-void record_choice(const std::string &question, const Operator &op,
+void record_choice(const std::string &replay_key, const Operator &op,
                    c10::ArrayRef<c10::IValue> outputs)
 {
     const at::Tensor &choice = choice_of(op, outputs);
     if (!on_device(choice) || !is_plain(choice) || choice.numel() == 0 ||
         choice.nbytes() > kIndexBytes)
         return;
-    /* A choice in another order of memory cannot be copied as it stands; it is asked, and has no
-     * answer. */
-    face.record(question.c_str(), address(choice), choice.is_contiguous() ? choice.nbytes() : 0,
+    /* A choice with another memory order cannot be copied as it stands. Its occurrence counts, but
+     * it has no value. */
+    host.record(replay_key.c_str(), address(choice), choice.is_contiguous() ? choice.nbytes() : 0,
                 static_cast<int>(choice.scalar_type()), current_stream());
 }
 
-at::Tensor recorded_choice(const std::string &question, const Operator &op,
+at::Tensor recorded_choice(const std::string &replay_key, const Operator &op,
                            c10::ArrayRef<c10::IValue> outputs, bool wanted)
 {
     const at::Tensor &choice = choice_of(op, outputs);
@@ -76,7 +77,7 @@ at::Tensor recorded_choice(const std::string &question, const Operator &op,
     if (!on_device(choice) || !is_plain(choice) || choice.numel() == 0 ||
         choice.nbytes() > kIndexBytes)
         return {};
-    if (!face.replay(question.c_str(), wanted, &value, &bytes, &dtype)) return {};
+    if (!host.replay(replay_key.c_str(), wanted, &value, &bytes, &dtype)) return {};
     auto type = static_cast<at::ScalarType>(dtype);
     if (bytes != static_cast<size_t>(choice.numel()) * c10::elementSize(type)) return {};
     return at::from_blob(const_cast<void *>(value), choice.sizes(), at::TensorOptions(type))

@@ -1,5 +1,5 @@
-/* replay.h - choices that a leader's GPU made, recorded and told again (--values replay). See
- * replay.cpp. */
+/* replay.h - choices of a leader's GPU, recorded and later given to a simulated rank (--values
+ * replay). See replay.cpp. */
 #ifndef PHANTORA_VALUES_REPLAY_H
 #define PHANTORA_VALUES_REPLAY_H
 #include <ATen/core/Tensor.h>
@@ -11,18 +11,17 @@
 namespace phantora
 {
 
-/* What is asked where `op` chooses by values, in words that are the same in a leader and in a
- * simulated rank; empty where it does not. Looks at the arguments' shapes and numbers, never at
- * device memory. */
-std::string question(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
+/* The replay key of `op` if it chooses by value; otherwise empty. A leader and a simulated rank
+ * make the same text. Looks at the arguments' shapes and numbers, never at device memory. */
+std::string replay_key(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
 
-/* A leader: keeps what its GPU chose. */
-void record_choice(const std::string &question, const Operator &op,
+/* In a leader: keeps what its GPU chose. */
+void record_choice(const std::string &replay_key, const Operator &op,
                    c10::ArrayRef<c10::IValue> outputs);
 
-/* A simulated rank: what was recorded for this occasion as a tensor of the choice's shape,
- * undefined where there is nothing. Asking counts, also where the answer is not `wanted`. */
-at::Tensor recorded_choice(const std::string &question, const Operator &op,
+/* In a simulated rank: the choice recorded for this occurrence, as a tensor of the choice's shape;
+ * undefined when there is none. The occurrence counts even if the value is not `wanted`. */
+at::Tensor recorded_choice(const std::string &replay_key, const Operator &op,
                            c10::ArrayRef<c10::IValue> outputs, bool wanted);
 
 } // namespace phantora

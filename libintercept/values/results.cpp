@@ -1,4 +1,4 @@
-/* results.cpp - what an operator leaves behind when it has ended. See results.h. */
+/* results.cpp - gives values to an operator's results when it has ended. See results.h. */
 #include "values/results.h"
 
 #include <algorithm>
@@ -39,8 +39,8 @@ bool all_indices(c10::ArrayRef<c10::IValue> values)
     return indices;
 }
 
-/* What an inner operator has given values, the outer one must leave alone. */
-void tell_outer(Frame *outer, const c10::IValue &value)
+/* The outer operator must not touch what an inner operator has filled. */
+void report_filled(Frame *outer, const c10::IValue &value)
 {
     if (!outer) return;
     outer->inner_wrote = true;
@@ -54,8 +54,8 @@ bool is_filled(const Frame &frame, const void *where)
     return std::find(frame.filled.begin(), frame.filled.end(), where) != frame.filled.end();
 }
 
-/* Whether an argument of an operator that has run was an infinity or a NaN already, or asks for one
- * (a mask of -inf). */
+/* Whether an argument of an operator that has run was already an infinity or a NaN, or asks for one
+ * (a mask of -inf). `before` holds the arguments that it changed. */
 bool had_non_finite(c10::ArrayRef<c10::IValue> inputs, const std::vector<Saved> &before)
 {
     bool found = false;
@@ -75,12 +75,13 @@ bool had_non_finite(c10::ArrayRef<c10::IValue> inputs, const std::vector<Saved> 
     return found;
 }
 
-/* Runs an operator, whose arguments before it changed them are in `before`, and notes whether its
- * results are a GPU's. `unknown`: an argument holds what nothing computed. The logarithm of such a
- * sum is finite on a GPU: jobs stop when a loss is not. */
+/* Runs an operator and marks whether its results are what a GPU would compute. `before` holds the
+ * arguments that it changes; `undefined`: an argument has undefined bytes. Results of undefined
+ * arguments are kept finite, because on a GPU they would be (the logarithm of a sum), and jobs stop
+ * when a loss is not. */
 void run_and_mark(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
                   c10::ArrayRef<c10::IValue> outputs, const std::vector<Saved> &before,
-                  bool unknown, const std::optional<at::Generator> &generator)
+                  bool undefined, const std::optional<at::Generator> &generator)
 {
     bool computed = run(op, inputs, outputs, generator);
     auto keep_finite = [&](const c10::IValue &value) {
@@ -92,17 +93,17 @@ void run_and_mark(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
         });
     };
     for (size_t i = 0; i < outputs.size(); i++) {
-        if (unknown && face.balanced && op.fresh[i]) keep_finite(outputs[i]);
-        mark(outputs[i], unknown || !computed);
+        if (undefined && host.balanced && op.fresh[i]) keep_finite(outputs[i]);
+        mark(outputs[i], undefined || !computed);
     }
     for (size_t i = 0; i < op.arguments; i++) {
         if (!op.written[i]) continue;
-        if (unknown && face.balanced) keep_finite(inputs[i]);
-        mark(inputs[i], unknown || !computed);
+        if (undefined && host.balanced) keep_finite(inputs[i]);
+        mark(inputs[i], undefined || !computed);
     }
 }
 
-/* What members share (found_inf) hangs on those that were not run as well. */
+/* What the members share (found_inf) also depends on those that were not run. */
 void mark_shared(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
 {
     for (size_t i = 0; i < op.arguments; i++)
@@ -114,23 +115,23 @@ void restore(const std::vector<Saved> &saved)
     for (const auto &one : saved) std::memcpy(one.address, one.bytes.data(), one.bytes.size());
 }
 
-/* As run_frame, at every launch of the graph. Random numbers then depend on the generator's state,
- * which a launch moves on, and on the operator's place among those of the capture. */
+/* As run_frame, but at every launch of the graph. Random numbers depend on the generator's state,
+ * which each launch advances, and on the operator's index among the captured ones. */
 void run_at_launch(const Frame &frame, c10::ArrayRef<c10::IValue> outputs)
 {
-    static std::atomic<uint64_t> place{0};
+    static std::atomic<uint64_t> captured_operators{0};
     std::vector<c10::IValue> arguments, results;
     for (const auto &input : frame.inputs) arguments.push_back(captured_view(input));
     for (const auto &output : outputs) results.push_back(captured_view(output));
     auto kept = frame.at_launch ? frame.at_launch : std::make_shared<std::vector<Saved>>();
     at_launch([op = frame.op, arguments, results, again = frame.inner_wrote,
-               mixed = frame.members.mixed(), kept, number = ++place] {
+               mixed = frame.members.mixed(), kept, salt = ++captured_operators] {
         for (const auto &input : arguments) settle(input, true);
         for (const auto &output : results) settle(output, true);
         Paused paused;
         if (again) restore(*kept);
-        auto generator = op->random ? stand_in_generator(*op, arguments, number) : std::nullopt;
-        run_and_mark(*op, arguments, results, *kept, reads_unknown(*op, arguments), generator);
+        auto generator = op->random ? stand_in_generator(*op, arguments, salt) : std::nullopt;
+        run_and_mark(*op, arguments, results, *kept, reads_undefined(*op, arguments), generator);
         if (mixed) mark_shared(*op, arguments);
     });
 }
@@ -143,69 +144,70 @@ void run_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
         for (const auto &output : outputs) settle(output, true);
         Paused paused;
         if (frame.inner_wrote) restore(frame.saved);
-        run_and_mark(*frame.op, frame.inputs, outputs, frame.saved, frame.unknown, frame.generator);
+        run_and_mark(*frame.op, frame.inputs, outputs, frame.saved, frame.undefined,
+                     frame.generator);
         if (frame.members.mixed()) mark_shared(*frame.op, frame.inputs);
     }
-    for (const auto &output : outputs) tell_outer(outer, output);
+    for (const auto &output : outputs) report_filled(outer, output);
     for (size_t i = 0; i < frame.op->arguments; i++)
-        if (frame.op->written[i]) tell_outer(outer, frame.inputs[i]);
+        if (frame.op->written[i]) report_filled(outer, frame.inputs[i]);
 }
 
 void choose_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs, bool ran)
 {
     Paused paused;
     at::Tensor recorded;
-    /* what was computed of known arguments is a GPU's */
-    bool wanted = frame.chosen && (!ran || frame.unknown);
-    if (!frame.question.empty())
-        recorded = recorded_choice(frame.question, *frame.op, outputs, wanted);
+    /* a result of defined arguments is what a GPU computes */
+    bool wanted = frame.chosen && (!ran || frame.undefined);
+    if (!frame.replay_key.empty())
+        recorded = recorded_choice(frame.replay_key, *frame.op, outputs, wanted);
     if (!frame.chosen) return;
     if (recorded.defined()) {
         if (!choose(*frame.op, frame.inputs, outputs, ran, recorded)) return;
     } else {
         if (!choose(*frame.op, frame.inputs, outputs, ran)) return;
-        face.chosen();
+        host.chosen();
     }
-    for (const auto &output : outputs) tell_outer(outer, output);
+    for (const auto &output : outputs) report_filled(outer, output);
 }
 
-/* Large results lose what small tensors have left in their memory, or what they held before: half
- * of a value is none. */
-void forget_large(Frame &frame, const c10::IValue &value)
+/* A large result loses the bytes that small tensors left in its memory, and its own old ones: a
+ * partly defined value is no value. */
+void discard_large(Frame &frame, const c10::IValue &value)
 {
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (!on_device(tensor) || size_of(tensor) != Size::kLarge ||
-            !face.is_device(address(tensor)))
+            !host.is_device(address(tensor)))
             return;
-        /* what lies in its gaps is not its own */
+        /* the gaps belong to other tensors */
         if (!tensor.is_non_overlapping_and_dense()) return;
         if (is_filled(frame, address(tensor))) return;
         if (frame.captured) {
             at_launch(
                 [where = address(tensor), bytes = tensor.nbytes(), zeroes = frame.op->zeroes] {
-                    if (face.forget(where, bytes) && zeroes) face.known(where, bytes);
+                    if (host.discard(where, bytes) && zeroes) host.mark_defined(where, bytes);
                 });
-            /* only the launch will know whether it brought values */
+            /* whether the copy brings values is known only at launch */
             if (frame.op->copies) frame.filled.push_back(address(tensor));
             return;
         }
-        if (!face.forget(address(tensor), tensor.nbytes()))
+        if (!host.discard(address(tensor), tensor.nbytes()))
             frame.filled.push_back(address(tensor));
         else if (frame.op->zeroes)
-            face.known(address(tensor), tensor.nbytes());
+            host.mark_defined(address(tensor), tensor.nbytes());
     });
 }
 
-/* What an operator that was not run has changed in place keeps its bytes, but they are not what a
- * GPU's would be. */
+/* A result that an operator changed in place without being run keeps its bytes, but they are not a
+ * GPU's. */
 void mark_changed(Frame &frame, const c10::IValue &value)
 {
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (!on_device(tensor) || size_of(tensor) == Size::kOpaque) return;
         if (is_filled(frame, address(tensor))) return;
         if (frame.captured)
-            at_launch([view = captured_view(tensor), unknown = !frame.op->zeroes] {
-                mark(view, unknown);
+            at_launch([view = captured_view(tensor), undefined = !frame.op->zeroes] {
+                mark(view, undefined);
             });
         else
             mark(tensor, !frame.op->zeroes);
@@ -235,18 +237,18 @@ void zero_frame(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
             if (outer) outer->inner_wrote = true;
         });
     };
-    for (const auto &out : frame.outs) zero_unless_filled(out), forget_large(frame, out);
+    for (const auto &out : frame.outs) zero_unless_filled(out), discard_large(frame, out);
     for (const auto &value : frame.changed) mark_changed(frame, value);
     for (size_t i = 0; i < outputs.size(); i++) {
         if (frame.op->fresh[i])
             zero_unless_filled(outputs[i]);
         else if (!frame.op->keeps && !frame.op->copies)
             mark_changed(frame, outputs[i]);
-        if (!frame.op->keeps) forget_large(frame, outputs[i]);
+        if (!frame.op->keeps) discard_large(frame, outputs[i]);
     }
 }
 
-/* Of a list operator on small tensors beside large ones. */
+/* For a list operator with both small and large members. */
 void give_members_values(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
 {
     Paused paused;
@@ -255,7 +257,7 @@ void give_members_values(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> 
     if (!all_small(small)) return zero_frame(frame, outer, outputs);
     run_frame(frame, outer, small);
     zero_frame(frame, outer, take_others(outputs, frame.members));
-    /* here, not in the job's time */
+    /* freed here, within the pause, not in the job's time */
     frame.inputs.clear(), frame.changed.clear(), frame.saved.clear();
 }
 
@@ -269,7 +271,7 @@ void give_values(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs)
         run_frame(frame, outer, outputs);
     else
         zero_frame(frame, outer, outputs);
-    if (frame.chosen || !frame.question.empty()) choose_frame(frame, outer, outputs, ran);
+    if (frame.chosen || !frame.replay_key.empty()) choose_frame(frame, outer, outputs, ran);
 }
 
 } // namespace phantora

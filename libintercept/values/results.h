@@ -1,8 +1,8 @@
-/* results.h - what an operator leaves behind when it has ended.
+/* results.h - gives values to an operator's results when it has ended.
  *
- * Why it exists: its outputs are there by then, and nothing is in them: they get what the CPU
- * computes, or a choice, or zeros. What large tensors and operators that are not run make unknown
- * is said here as well. */
+ * Why it exists: the outputs exist by then but hold nothing. They get what the CPU computes, a
+ * choice, or zeros. This is also where results of large tensors, and of operators that are not run,
+ * are marked as undefined. */
 #ifndef PHANTORA_VALUES_RESULTS_H
 #define PHANTORA_VALUES_RESULTS_H
 #include "values/frame.h"
@@ -10,8 +10,8 @@
 namespace phantora
 {
 
-/* Gives `outputs`, and what the operator has changed, their values. `outer`: the operator within
- * which it ran, or nullptr. */
+/* Gives `outputs`, and whatever the operator has changed, their values. `outer`: the enclosing
+ * operator, or nullptr. */
 void give_values(Frame &frame, Frame *outer, c10::ArrayRef<c10::IValue> outputs);
 
 } // namespace phantora

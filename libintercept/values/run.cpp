@@ -20,12 +20,12 @@ Counts counts;
 namespace
 {
 
-/* OpenMP's, of whichever library torch brings along; a setting of the calling thread. */
-struct Helpers {
+/* The OpenMP library that torch brings. Its thread count is a setting of the calling thread. */
+struct OpenMp {
     int (*most)() = nullptr;
     void (*set)(int) = nullptr;
 
-    Helpers()
+    OpenMp()
     {
         void *torch = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
         if (!torch) return;
@@ -35,37 +35,37 @@ struct Helpers {
     }
 };
 
-const Helpers &helpers()
+const OpenMp &openmp()
 {
-    static Helpers found;
+    static OpenMp found;
     return found;
 }
 
 } // namespace
 
-OneThread::OneThread() : before_(helpers().most && helpers().set ? helpers().most() : 1)
+OneThread::OneThread() : before_(openmp().most && openmp().set ? openmp().most() : 1)
 {
-    if (before_ > 1) helpers().set(1);
+    if (before_ > 1) openmp().set(1);
 }
 
 OneThread::~OneThread()
 {
-    if (before_ > 1) helpers().set(before_);
+    if (before_ > 1) openmp().set(before_);
 }
 
 namespace
 {
 
-/* Arguments as the CPU kernel gets them. With `widen`, tensors of 16-bit floats become float
- * copies, for kernels that exist in no narrower type on the CPU; what those write is brought back
- * afterwards. */
+/* The arguments for the CPU kernel. With `widen`, tensors of 16-bit floats become float copies, for
+ * CPU kernels that have no narrower type; what the kernel writes to them is copied back. */
 class Arguments
 {
 public:
     Arguments(const Operator &op, c10::ArrayRef<c10::IValue> inputs, bool widen) : widen_(widen)
     {
         for (const auto &input : inputs) stack.push_back(convert(input));
-        /* CUDA's softmax may read 16-bit floats and give float; the CPU's takes floats for that. */
+        /* CUDA's softmax can read 16-bit floats and return float. The CPU's needs floats for that.
+         */
         if (op.softmax && stack[2].toBool()) {
             stack[0] = stack[0].toTensor().to(at::kFloat);
             stack[2] = false;
@@ -123,7 +123,7 @@ std::vector<c10::IValue> call_as_wide_as_needed(const Operator &op,
     try {
         return call(op, inputs, generator, false);
     } catch (const c10::Error &error) {
-        /* AT_DISPATCH's words when a kernel lacks a type; they come before anything is written. */
+        /* AT_DISPATCH's words when a kernel lacks a type. It throws before anything is written. */
         if (!std::strstr(error.what_without_backtrace(), "not implemented for")) throw;
     }
     return call(op, inputs, generator, true);
@@ -131,7 +131,8 @@ std::vector<c10::IValue> call_as_wide_as_needed(const Operator &op,
 
 void copy_result(const c10::IValue &output, const c10::IValue &result)
 {
-    if (result.isNone()) { /* a substitute does not know what only its GPU twin keeps */
+    if (result.isNone()) { /* only the GPU operator keeps this result; the substitute cannot know it
+                            */
         zero(output);
         return;
     }
@@ -141,7 +142,7 @@ void copy_result(const c10::IValue &output, const c10::IValue &result)
     each_tensor(output, [&](const at::Tensor &tensor) {
         TORCH_CHECK(i < from.size(), "the CPU gave ", from.size(), " tensors");
         const at::Tensor &value = from[i++];
-        /* Results that were not asked for are empty on one of the two, or on both. */
+        /* Results that were not asked for are empty on one side or on both. */
         if (!on_device(tensor) || tensor.numel() == 0 || !value.defined() || value.numel() == 0)
             return;
         if (value.dim() == tensor.dim() && value.dim() > 0 && value.size(-1) < tensor.size(-1) &&
@@ -156,10 +157,10 @@ void copy_result(const c10::IValue &output, const c10::IValue &result)
     });
 }
 
-void note_failure(const Operator &op, const char *reason)
+void count_failure(const Operator &op, const char *reason)
 {
     counts.failed++;
-    if (face.failed) face.failed(op.name.c_str(), reason);
+    if (host.failed) host.failed(op.name.c_str(), reason);
 }
 
 uint64_t mix(uint64_t x)
@@ -174,7 +175,7 @@ uint64_t mix(uint64_t x)
 } // namespace
 
 std::optional<at::Generator> stand_in_generator(const Operator &op,
-                                                c10::ArrayRef<c10::IValue> inputs, uint64_t place)
+                                                c10::ArrayRef<c10::IValue> inputs, uint64_t salt)
 {
     try {
         at::Generator source;
@@ -190,9 +191,9 @@ std::optional<at::Generator> stand_in_generator(const Operator &op,
         }
         std::lock_guard<std::mutex> guard(source.mutex());
         return at::detail::createCPUGenerator(
-            mix(source.current_seed() + mix(source.get_offset() + 1) + place));
-    } catch (const std::exception &) { /* a generator that a graph capture has taken over keeps its
-                                          state to itself */
+            mix(source.current_seed() + mix(source.get_offset() + 1) + salt));
+    } catch (const std::exception
+                 &) { /* a generator that a graph capture has taken over does not show its state */
         return std::nullopt;
     }
 }
@@ -209,9 +210,9 @@ bool run(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c1
         counts.ran++;
         return true;
     } catch (const c10::Error &error) {
-        note_failure(op, error.what_without_backtrace());
+        count_failure(op, error.what_without_backtrace());
     } catch (const std::exception &error) {
-        note_failure(op, error.what());
+        count_failure(op, error.what());
     }
     for (size_t i = 0; i < outputs.size(); i++)
         if (op.fresh[i]) zero(outputs[i]);
@@ -225,7 +226,7 @@ int64_t number_read_back(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
         c10::IValue result = call_as_wide_as_needed(op, inputs, std::nullopt)[0];
         return result.isBool() ? result.toBool() : result.toTensor().size(0);
     } catch (const std::exception &error) {
-        note_failure(op, error.what());
+        count_failure(op, error.what());
         return 0;
     }
 }
@@ -244,7 +245,7 @@ void zero(const c10::IValue &value)
     each_tensor(value, [](const at::Tensor &tensor) {
         if (!on_device(tensor) || size_of(tensor) != Size::kSmall || tensor.numel() == 0) return;
         if (tensor.is_non_overlapping_and_dense() && tensor.nbytes() > kSmallBytes) {
-            face.forget(address(tensor), tensor.nbytes());
+            host.discard(address(tensor), tensor.nbytes());
         } else if (tensor.is_non_overlapping_and_dense()) {
             std::memset(address(tensor), 0, tensor.nbytes());
         } else {

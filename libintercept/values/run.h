@@ -1,7 +1,7 @@
 /* run.h - runs one small operator on the CPU, over the bytes of the device tensors.
  *
- * Why it exists: what has to be set up around an operator so that the job cannot notice: no
- * autograd, no modes, no warnings, no draw from the job's own generators, and no exception.  */
+ * Why it exists: the job must not notice that an operator runs here: no autograd, no modes, no
+ * warnings, no draw from the job's own generators, and no exception. */
 #ifndef PHANTORA_VALUES_RUN_H
 #define PHANTORA_VALUES_RUN_H
 #include <ATen/core/Generator.h>
@@ -18,13 +18,13 @@
 namespace phantora
 {
 
-/* The job's warnings come from its own operator; the same operator on the CPU would repeat them. */
+/* The job gets warnings from its own operator. The same operator on the CPU would repeat them. */
 struct Silence : c10::WarningHandler {
     void process(const c10::Warning &) override {}
 };
 
-/* No helpers: they are the job's, ranks are many and processors few, and waiting for one that is
- * busy costs more than the work. */
+/* One OpenMP thread only. The other threads are the job's; there are many ranks and few processors,
+ * and waiting for a busy thread costs more than the work. */
 class OneThread
 {
 public:
@@ -35,8 +35,8 @@ private:
     int before_;
 };
 
-/* Whatever modes, autograd or transforms surround the job's operator, here only plain CPU kernels
- * are called. */
+/* Only plain CPU kernels are called, whatever modes, autograd or transforms surround the job's
+ * operator. */
 struct PlainCpu {
     OneThread alone;
     at::DisableRecordFunctionGuard unrecorded;
@@ -49,20 +49,20 @@ struct PlainCpu {
 };
 
 struct Counts {
-    std::atomic<uint64_t> ran{0}, zeroed{0}, failed{0}, planted{0};
+    std::atomic<uint64_t> ran{0}, zeroed{0}, failed{0}, read_back{0};
 };
 extern Counts counts;
 
-/* A generator that gives the same numbers whenever the device generator that the operator would
- * draw from is in the same state; nullopt when that cannot be read. Call before the operator draws.
- * `place` tells operators apart that find it in one state. */
+/* A generator that gives the same numbers whenever the device generator that the operator would use
+ * is in the same state; nullopt when that state cannot be read. Call before the operator draws.
+ * `salt` tells apart operators that see the same state. */
 std::optional<at::Generator> stand_in_generator(const Operator &op,
                                                 c10::ArrayRef<c10::IValue> inputs,
-                                                uint64_t place = 0);
+                                                uint64_t salt = 0);
 
-/* Runs `op` on the aliases of `inputs` and writes what it gives into `outputs`. False when it
- * cannot be done: fresh outputs are then zero. Device memory involved must have been settled
- * (Face::before_read). */
+/* Runs `op` on the aliases of `inputs` and writes its results into `outputs`. False when it cannot
+ * be run; fresh outputs are then zero. The device memory involved must have been settled
+ * (HostApi::before_read). */
 bool run(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c10::IValue> outputs,
          const std::optional<at::Generator> &generator);
 
@@ -70,10 +70,10 @@ bool run(const Operator &op, c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<c1
  * computed. */
 int64_t number_read_back(const Operator &op, c10::ArrayRef<c10::IValue> inputs);
 
-/* A copy of a CPU tensor, as far as operators can tell. */
+/* A copy of a CPU tensor that operators cannot tell from it. */
 at::Tensor kept_copy(const at::Tensor &tensor);
 
-/* Makes every small device tensor in `value` zero. */
+/* Zeroes every small device tensor in `value`. */
 void zero(const c10::IValue &value);
 
 } // namespace phantora

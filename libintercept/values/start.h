@@ -1,7 +1,7 @@
-/* start.h - what phantora_values_start answers. For C and C++.
+/* start.h - the results of phantora_values_start, for C and C++.
  *
- * Why it exists: a values library of another build must be told apart from this one's, so the
- * numbers stay what they are. */
+ * Why it exists: the interceptor must recognise a values library of another build. So the numbers
+ * never change. */
 #ifndef PHANTORA_VALUES_START_H
 #define PHANTORA_VALUES_START_H
 

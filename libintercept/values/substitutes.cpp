@@ -1,6 +1,6 @@
-/* substitutes.cpp - see substitutes.h. Each follows the operator's definition in ATen's
- * native_functions.yaml and derivatives (2.11), computed plainly in float: small tensors need no
- * clever kernels. */
+/* substitutes.cpp - see substitutes.h. Each function follows the operator's definition in ATen's
+ * native_functions.yaml and derivatives (2.11) and computes plainly in float: small tensors need no
+ * fast kernels. */
 #include "values/substitutes.h"
 
 #include <ATen/ATen.h>
@@ -50,7 +50,7 @@ Tensor convolve(const Call &call, bool transposed = false)
         if (argument.name() == "bias") bias = call.optional("bias");
         if (argument.name() == "groups") groups = call["groups"].toInt();
     }
-    if (!groups) groups = input.size(1); /* depthwise: a filter for every channel */
+    if (!groups) groups = input.size(1); /* depthwise: one filter per channel */
     if (bias) bias = wide(*bias);
     return at::convolution(wide(input), wide(call.tensor("weight")), bias, stride,
                            call["padding"].toIntVector(), call["dilation"].toIntVector(),
@@ -87,8 +87,8 @@ Results batch_norm_backward(const Call &call)
     return {std::get<0>(results), std::get<1>(results), std::get<2>(results)};
 }
 
-/* The synchronised batch norm comes in pieces: statistics of one rank's part, of all parts, and
- * their use. */
+/* Synchronised batch norm comes in steps: statistics of one rank's part, statistics of all parts,
+ * and their use. */
 std::vector<int64_t> all_but_channels(const Tensor &tensor)
 {
     std::vector<int64_t> axes;
@@ -252,8 +252,8 @@ Results dropout(const Call &call)
             kept};
 }
 
-/* The CPU's exists for floats alone. In integers as the GPU's is: ATen's native/cuda/SummaryOps.cu,
- * getBin. */
+/* The CPU's histc takes floats only. Integers are binned as on the GPU: ATen's
+ * native/cuda/SummaryOps.cu, getBin. */
 Results histogram(const Call &call)
 {
     Tensor self = call.tensor("self");

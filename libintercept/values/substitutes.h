@@ -1,8 +1,7 @@
-/* substitutes.h - operators that exist on CUDA alone, said with operators that the CPU has.
+/* substitutes.h - operators that only CUDA has, expressed with operators that the CPU has.
  *
- * Why it exists: on a GPU PyTorch goes through cuDNN's convolutions and norms and fused attention,
- * which have no CPU kernel by that name; without these a small model that uses them would compute
- * zeros. */
+ * Why it exists: on a GPU PyTorch uses cuDNN's convolutions and norms and fused attention, which
+ * have no CPU kernels. Without these functions a small model that uses them would compute zeros. */
 #ifndef PHANTORA_VALUES_SUBSTITUTES_H
 #define PHANTORA_VALUES_SUBSTITUTES_H
 #include <ATen/core/Generator.h>
@@ -16,7 +15,7 @@
 namespace phantora
 {
 
-/* One call: the arguments, already CPU tensors, by their names in the schema. */
+/* One call. The arguments are already CPU tensors, and are found by their names in the schema. */
 struct Call {
     const c10::FunctionSchema &schema;
     c10::ArrayRef<c10::IValue> arguments;
@@ -28,8 +27,8 @@ struct Call {
     std::optional<at::Tensor> optional(const char *name) const;
 };
 
-/* Gives the operator's results in order; what is not a tensor, or has no value, may be None. Throws
- * what ATen throws. */
+/* Returns the operator's results in order. A result that is not a tensor, or has no value, may be
+ * None. Throws what ATen throws. */
 using Substitute = std::vector<c10::IValue> (*)(const Call &call);
 
 /* By the operator's name and overload ("aten::mm", "dtype"); nullptr when there is none. */

@@ -25,14 +25,14 @@ size_t span_bytes(const at::Tensor &tensor)
 
 void *address(const at::Tensor &tensor)
 {
-    /* Not data_ptr(): that would materialise copy-on-write storage, and throws for tensors without
-     * any. */
+    /* Not data_ptr(): it would materialise copy-on-write storage, and it throws for tensors without
+     * storage. */
     const auto &storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
     auto *base = static_cast<char *>(const_cast<void *>(storage.data()));
     return base ? base + tensor.storage_offset() * tensor.element_size() : nullptr;
 }
 
-/* Tensors with any of these are wrappers, or have no bytes. */
+/* Tensors with any of these keys are wrappers, or have no bytes. */
 static constexpr c10::DispatchKeySet kWrapped = c10::DispatchKeySet({
     c10::DispatchKey::Python,
     c10::DispatchKey::Functionalize,
@@ -55,11 +55,11 @@ Size size_of(const at::Tensor &tensor)
     if (!tensor.is_cuda()) return tensor.is_cpu() ? Size::kSmall : Size::kOpaque;
     auto *impl = tensor.unsafeGetTensorImpl();
     size_t limit = tensor.dim() == 1 && tensor.scalar_type() == at::kByte ? kObjectBytes
-                   : face.balanced && is_index(tensor)                    ? kIndexBytes
+                   : host.balanced && is_index(tensor)                    ? kIndexBytes
                                                                           : kSmallBytes;
     if (static_cast<size_t>(impl->numel()) * impl->itemsize() > limit || span_bytes(tensor) > limit)
         return Size::kLarge;
-    return impl->numel() == 0 || face.is_device(address(tensor)) ? Size::kSmall : Size::kOpaque;
+    return impl->numel() == 0 || host.is_device(address(tensor)) ? Size::kSmall : Size::kOpaque;
 }
 
 bool is_index(const at::Tensor &tensor)
@@ -71,7 +71,7 @@ bool readable_zeros(const at::Tensor &tensor)
 {
     return on_device(tensor) && size_of(tensor) == Size::kLarge && tensor.is_floating_point() &&
            tensor.nbytes() <= kIndexBytes && span_bytes(tensor) <= kIndexBytes &&
-           face.is_device(address(tensor));
+           host.is_device(address(tensor));
 }
 
 void settle(const c10::IValue &value, bool written, bool touched)
@@ -80,22 +80,22 @@ void settle(const c10::IValue &value, bool written, bool touched)
         if (!on_device(tensor) || size_of(tensor) != Size::kSmall) return;
         size_t bytes = span_bytes(tensor);
         if (!bytes) return;
-        face.before_read(address(tensor), bytes);
-        if (written || (touched && bytes <= kSmallBytes)) face.written(address(tensor), bytes);
+        host.before_read(address(tensor), bytes);
+        if (written || (touched && bytes <= kSmallBytes)) host.mark_dirty(address(tensor), bytes);
     });
 }
 
-/* ---- which bytes are known ---- */
+/* ---- which bytes are defined ---- */
 template <class Visit>
 static void each_run(const at::Tensor &tensor, Visit visit)
 {
-    constexpr int64_t kMostRuns = 65536; /* beyond these what lies between counts as well */
+    constexpr int64_t kMostRuns = 65536; /* with more runs, the gaps between them count as well */
     if (!on_device(tensor) || !tensor.has_storage() || tensor.numel() == 0) return;
     auto *base = static_cast<char *>(address(tensor));
     size_t run = tensor.element_size();
     if (tensor.is_non_overlapping_and_dense())
         return visit(base, run * static_cast<size_t>(tensor.numel()));
-    /* stride in bytes, size; the inner ones become part of the run */
+    /* (stride in bytes, size); the innermost ones become part of the run */
     std::vector<std::pair<int64_t, int64_t>> dims;
     for (int64_t i = 0; i < tensor.dim(); i++)
         if (tensor.size(i) > 1 && tensor.stride(i) > 0)
@@ -117,24 +117,24 @@ static void each_run(const at::Tensor &tensor, Visit visit)
 
 static bool wrapped(const at::Tensor &tensor) { return size_of(tensor) == Size::kOpaque; }
 
-bool any_unknown(const c10::IValue &value)
+bool any_undefined(const c10::IValue &value)
 {
     bool found = false;
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (found || !on_device(tensor) || wrapped(tensor)) return;
         each_run(tensor, [&](const char *at, size_t bytes) {
-            found = found || face.any_unknown(at, bytes);
+            found = found || host.any_undefined(at, bytes);
         });
     });
     return found;
 }
 
-void mark(const c10::IValue &value, bool unknown)
+void mark(const c10::IValue &value, bool undefined)
 {
     each_tensor(value, [&](const at::Tensor &tensor) {
         if (!on_device(tensor) || wrapped(tensor)) return;
         each_run(tensor, [&](const char *at, size_t bytes) {
-            (unknown ? face.unknown : face.known)(at, bytes);
+            (undefined ? host.mark_undefined : host.mark_defined)(at, bytes);
         });
     });
 }
@@ -143,11 +143,11 @@ at::Tensor alias(const at::Tensor &tensor)
 {
     if (!on_device(tensor)) return tensor;
     auto options = at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU);
-    /* An empty one may grow: what the GPU's algorithm leaves out (ranks of a least squares
-     * solution) the CPU's may compute. */
+    /* An empty tensor may grow: the CPU may compute what the GPU's algorithm leaves out (the ranks
+     * of a least squares solution). */
     if (!tensor.numel()) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
     at::Tensor same = at::from_blob(address(tensor), tensor.sizes(), tensor.strides(), options);
-    /* bytes that stand for their conjugates or negatives still do */
+    /* the alias has the same conjugate and negative bits */
     if (tensor.is_conj()) same._set_conj(true);
     if (tensor.is_neg()) same._set_neg(true);
     return same;

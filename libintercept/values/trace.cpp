@@ -1,11 +1,10 @@
-/* trace.cpp - tells the trace's log of framework operators, of the collective they stand for, and
- * of steps.
+/* trace.cpp - reports framework operators, collectives and steps to the trace log.
  *
- * Why it exists: a trace without operators shows kernels that nobody asked for. They come from a
- * callback of its own, registered only when the process is traced, so that other runs do not pay
- * for it; PyTorch's own profiler is told of the same scopes. What describes a collective is what
- * that profiler writes into its traces: PyTorch hands it down in thread-local debug information
- * while a process group works. */
+ * Why it exists: a trace without operators shows kernels without their cause. The operators come
+ * from a callback of its own, registered only when the process is traced, so that other runs do not
+ * pay for it. It covers the same scopes as PyTorch's own profiler, and describes a collective as
+ * that profiler does: from thread-local debug information that PyTorch provides while a process
+ * group works. */
 #include <ATen/record_function.h>
 #include <dlfcn.h>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
@@ -27,7 +26,7 @@ void (*end)(int ends_step);
 enum Kind { kFunction, kBackward, kUser }; /* trace/trace_log.c */
 /* torch/optim/optimizer.py, profile_hook_step */
 constexpr const char *kStepEnds = "Optimizer.step#";
-/* lists longer than this are cut short: kTruncatLength of torch/csrc/profiler/util.cpp */
+/* longer lists are cut: kTruncatLength of torch/csrc/profiler/util.cpp */
 constexpr size_t kMostRanks = 30;
 
 template <typename T>
@@ -54,7 +53,7 @@ std::string quoted(const std::string &text)
     return result + "\"";
 }
 
-/* JSON members as Kineto's traces have them. */
+/* JSON members as in Kineto's traces. */
 std::string describe(const torch::ParamCommsDebugInfo &info)
 {
     return "\"Collective name\": " + quoted(info.getCollectiveName()) +
@@ -88,7 +87,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function
         }
         begin(kind_of(function.scope()), name, description.empty() ? nullptr : description.c_str());
     } catch (
-        const std::exception &) { /* out of memory: the job's own next allocation will say so */
+        const std::exception &) { /* out of memory: the job's own next allocation will report it */
         begin(kFunction, "", nullptr);
     }
     return nullptr;

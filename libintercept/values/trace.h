@@ -5,8 +5,7 @@
 namespace phantora
 {
 
-/* Starts telling the interceptor of operators and steps if it wants them. False when torch refuses.
- */
+/* Starts reporting operators and steps if the interceptor wants them. False when torch refuses. */
 bool start_trace();
 
 } // namespace phantora

@@ -2,7 +2,7 @@
  *
  * Why it exists: see work/kernel_info.h. Rule: no byte of the file is trusted; every offset is checked
  * before it is followed, so that a damaged cache cannot crash the job. Layout:
- * phantora_ns/kernels/fatbin.py and docs/kernel-times.md. */
+ * phantora_ns/kernels/binary/fatbin.py and docs/kernel-times.md. */
 #include "work/kernel_info.h"
 #include "base/core.h"
 #include "base/fnv1a.h"
@@ -25,7 +25,7 @@ struct info_header {
     uint64_t file_bytes, slots_at, records_at, params_at, names_at;
     uint32_t params, checksum;
 };
-_Static_assert(sizeof(struct info_header) == 72, "phantora_ns/kernels/fatbin.py");
+_Static_assert(sizeof(struct info_header) == 72, "phantora_ns/kernels/binary/fatbin.py");
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const unsigned char *file; /* NULL: no usable file */

@@ -2,7 +2,7 @@
  * memory.
  *
  * Why it exists: a launch hands over raw parameter bytes, and which of them are pointers is only
- * written in the GPU code. phantora_ns/kernels/fatbin.py reads it once per installation into the
+ * written in the GPU code. phantora_ns/kernels/binary/fatbin.py reads it once per installation into the
  * file that PHANTORA_KERNEL_INFO names; here it is mapped and searched as it is. The structures are
  * the file's own. */
 #ifndef PH_KERNELINFO_H
@@ -24,8 +24,8 @@ struct ph_kernel_info {
     uint16_t registers;   /* per thread */
     uint32_t reserved;
 };
-_Static_assert(sizeof(struct ph_kernel_info) == 40, "phantora_ns/kernels/fatbin.py");
-_Static_assert(offsetof(struct ph_kernel_info, registers) == 34, "phantora_ns/kernels/fatbin.py");
+_Static_assert(sizeof(struct ph_kernel_info) == 40, "phantora_ns/kernels/binary/fatbin.py");
+_Static_assert(offsetof(struct ph_kernel_info, registers) == 34, "phantora_ns/kernels/binary/fatbin.py");
 
 /* Both return pointers into the mapped file, valid for the life of the process; NULL when the
  * kernel is unknown (or no file is named). Thread-safe, no lock after the first call; about 1 us

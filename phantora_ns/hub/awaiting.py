@@ -181,7 +181,7 @@ class Awaiting:
         for client in clients:
             if client.pending or client.fetching is not None:
                 continue
-            if client.fetches and still_s >= STILL_S:
+            if client.leads and client.fetches and still_s >= STILL_S:
                 continue  # a leader that waits for its GPU, which waits for values of others
             if not client.idle or client.stirs():
                 return False

@@ -9,6 +9,7 @@ whose matching the graph decides. Both meet here.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from phantora_ns.hub import protocol
@@ -53,6 +54,15 @@ class Waiter(NamedTuple):
     def unknown(self) -> bool:
         """Whether nothing has computed what it holds."""
         return self.exchange.result_unknown()
+
+    def absent(self) -> list[int]:
+        """The clients whose part is still missing."""
+        return self.exchange.absent()
+
+    @property
+    def what(self) -> str:
+        """The operation, for a person."""
+        return self.exchange.what
 
 
 class Communicators:
@@ -198,6 +208,8 @@ class Communicators:
             if payload is not None or flags & (WANTED | UNKNOWN):
                 if exchange is None:
                     exchange = transfer.values = _exchange(op, len(comm.clients))
+                    exchange.absent = partial(comm.absent, transfer)
+                    exchange.what = op.describe()
                 if payload is not None:
                     exchange.payloads[rank] = payload
                 if flags & UNKNOWN:

@@ -11,6 +11,8 @@ guess.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 (
@@ -84,7 +86,8 @@ class Exchange:
     already waits for it.
 
     `complete`: every member has issued its part. `expired`: the values were dropped before everyone
-    had fetched them. `unknown`: the ranks whose part nothing has computed.
+    had fetched them. `unknown`: the ranks whose part nothing has computed. `absent()`: the clients
+    that have not issued their part. `what`: the operation, for a person.
     """
 
     __slots__ = (
@@ -100,6 +103,8 @@ class Exchange:
         "complete",
         "expired",
         "unknown",
+        "absent",
+        "what",
         "_reduced",
     )
 
@@ -118,6 +123,8 @@ class Exchange:
         self.complete = False
         self.expired = False
         self.unknown: set[int] = set()
+        self.absent: Callable[[], list[int]] = list
+        self.what = ""
         self._reduced: bytes | None = None
 
     def held_bytes(self) -> int:

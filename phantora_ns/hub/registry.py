@@ -103,10 +103,10 @@ class Client:
         self.messages = 1
         self.pending: dict[int, object] = {}
         self.fetching: int | None = None
-        """The FETCH that was its last message, unanswered. A client that sends on has stopped
-        waiting for it."""
+        """The FETCH that was its last message, unanswered. A client that sends on has other threads
+        that run. None for a leader, whose host goes on."""
         self.fetches: set[int] = set()
-        """A leader's open FETCHes: its GPU waits for them, and its host goes on."""
+        """Its open FETCHes. For those of a leader only its GPU waits."""
         self.results: dict[tuple[int, int], tuple] = {}
         self.results_dropped_to = 0
         """The node whose result, the oldest then, was last dropped to make room."""

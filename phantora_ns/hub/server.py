@@ -21,14 +21,16 @@ from pathlib import Path
 from phantora_ns.hub import horizon, protocol
 from phantora_ns.hub.awaiting import POLL_MS, Awaiting, Held
 from phantora_ns.hub.communicators import Communicators, JobError, Waiter
+from phantora_ns.hub.fetches import LOOK_S, Fetches
 from phantora_ns.hub.kernel_table import KernelTable
 from phantora_ns.hub.protocol import BadMessage
 from phantora_ns.hub.recording import FLUSH_MS, Recorder
 from phantora_ns.hub.registry import Client, Page, PageError
 from phantora_ns.hub.requests import Arrival, Query, Request, Times
 from phantora_ns.hub.trace_times import TraceTimes
-from phantora_ns.kernels import EXACT, signature
-from phantora_ns.kernels.schema import DatabaseError
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.database.schema import DatabaseError
+from phantora_ns.kernels.lookup import EXACT
 from phantora_ns.kernels.signature import SignatureError
 from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph
 
@@ -40,12 +42,12 @@ MAX_NOTES = 1000
 
 
 def no_drag(kind: int, fields: list, duration_ns: int, klass: int) -> int:
-    """As kernels/drags.py, of a GPU on which nothing slows anything."""
+    """As kernels/contention.py, of a GPU on which nothing slows anything."""
     return 0
 
 
 def one_work(kind: int, fields: list) -> int:
-    """As kernels/works.py, where every call is one work."""
+    """As kernels/queue_slots.py, where every call is one work."""
     return 1
 
 
@@ -83,6 +85,7 @@ class Hub:
         self.communicators = Communicators(graph, nodes, gpus_per_node)
         self.waiting: list[Request] = []
         self.awaiting = Awaiting(run_dir, leader)
+        self.fetches = Fetches()
         self.recorder = recorder
         self.outbox: list[tuple[bytes, list]] = []
         self.messages = 0
@@ -305,9 +308,9 @@ class Hub:
         waiter = self.communicators.fetch(client, number, node, index)
         if waiter.exchange.complete:
             self._deliver(waiter)
-        elif client.leads:
-            client.fetches.add(number)
-        else:
+            return
+        self.fetches.open(waiter)
+        if not client.leads:
             client.fetching = number
 
     def _lookup(self, client: Client, message: list) -> None:
@@ -404,6 +407,9 @@ class Hub:
                 self._release()
             while self.awaiting and self._unblock():
                 pass
+            if self.fetches:
+                for client, text in self.fetches.hopeless(self.everyone):
+                    self._fail(text, [client.number])
         except Exception:  # ours: no message is to blame any more
             self._internal_error()
         if self.messages >= self._next_commit:
@@ -427,7 +433,11 @@ class Hub:
         else until samples must be written, if there are any, else for ever."""
         if self._held or self.awaiting:
             return horizon.HELD_POLL_MS if self._held else POLL_MS
-        return FLUSH_MS if self.recorder is not None and self.recorder.open else None
+        flush_ms = FLUSH_MS if self.recorder is not None and self.recorder.open else None
+        if self.fetches:
+            look_ms = round(1000 * LOOK_S)
+            return look_ms if flush_ms is None else min(look_ms, flush_ms)
+        return flush_ms
 
     def _release(self) -> None:
         kept = []
@@ -479,7 +489,7 @@ class Hub:
         client.still = 0
         if client.fetching == number:
             client.fetching = None
-        client.fetches.discard(number)
+        self.fetches.close(waiter)
         if not client.gone and client.failure is None:
             self._send(
                 client.identity, [protocol.FETCH, number, waiter.result(), int(waiter.unknown())]
@@ -519,11 +529,7 @@ class Hub:
             if client.gone or client.failure is not None:
                 continue
             client.failure = text
-            for request in [
-                *client.pending,
-                *client.fetches,
-                *([] if client.fetching is None else [client.fetching]),
-            ]:
+            for request in [*client.pending, *client.fetches]:
                 self._refuse(client.identity, request, text)
 
     def _leave(self, client: Client) -> None:

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from phantora_ns.launch import environment
-from phantora_ns.launch.command import node_address
+from phantora_ns.launch.command.command import node_address
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.hub_process import HubProcess
-from phantora_ns.launch.rundir import RunDir
-from phantora_ns.launch.sandbox import Sandbox, write_spec
+from phantora_ns.launch.machine import environment
+from phantora_ns.launch.machine.sandbox import Sandbox, write_spec
+from phantora_ns.launch.run.hub_process import HubProcess
+from phantora_ns.launch.run.rundir import RunDir
 
 _TESTED_TORCH = "2.11"
 # on both nodes: bind one port everywhere, meet over it by name

@@ -113,6 +113,15 @@ class Communicator:
             del self._open[ordinal]
         return transfer
 
+    def absent(self, transfer: Transfer) -> list[int]:
+        """The clients that have not issued their part of `transfer`, in rank order."""
+        if transfer.matched:
+            return []
+        if transfer.op.kind >= SEND:
+            return [self.clients[transfer.op.peer]]
+        _, joined = self._open[transfer.ordinal]
+        return [client for rank, client in enumerate(self.clients) if rank not in joined]
+
     def course(self, transfer: Transfer, courses: Courses) -> Course:
         """What `transfer` does; remembered, since a job repeats its operations."""
         op = transfer.op

@@ -53,7 +53,8 @@ def environment(run_dir, built_library, tmp_path):
     names.mkdir()
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         (names / name).symlink_to(built_library)
-    zmq = next((Path(sys.prefix) / "lib").glob("python3*/site-packages/pyzmq.libs/libzmq-*.so*"))
+    packages = Path(importlib.util.find_spec("zmq").origin).parents[1]
+    zmq = next((packages / "pyzmq.libs").glob("libzmq-*.so*"))
     outer = {k: v for k, v in os.environ.items() if not k.startswith(("PHANTORA_", "CUDA_", "LD_"))}
     return {
         **outer,

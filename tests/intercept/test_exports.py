@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SITE = next((Path(sys.prefix) / "lib").glob("python3*/site-packages"))
+SITE = Path(pytest.__file__).parents[1]
 OURS = re.compile(r"(__cuda|cuda|cublas|cudnn|nccl|nvml|cufft|cusolver|cusparse|cu)[A-Z]\w*")
 # Stubs among what PyTorch imports: reached only by features that we refuse by name. The list may
 # shrink, not grow.

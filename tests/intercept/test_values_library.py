@@ -11,6 +11,10 @@ import ctypes, sys
 ctypes.CDLL(sys.argv[1])  # "torch": by this library's name the interceptor knows a PyTorch process
 assert ctypes.CDLL(None).cudaSetDevice(0) == 0
 assert ctypes.CDLL(None).cudaDeviceSynchronize() == 0
+pointer = ctypes.c_void_p()
+assert ctypes.CDLL(None).cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(64)) == 0
+# the hub answers a LOOKUP, so it has read every message before it
+assert ctypes.CDLL(None).cudaMemset(pointer, 0, ctypes.c_size_t(64)) == 0
 """
 CURE = "`make values` builds it"
 LIBRARIES = {  # what the library holds -> what the warning says of it

@@ -12,10 +12,10 @@ import pytest
 
 from phantora_ns.config import load_gpu
 from phantora_ns.config.device_conf import write_device_conf
-from phantora_ns.launch import gpus
 from phantora_ns.launch.errors import UsageError
-from phantora_ns.launch.leaders import parse_leaders
+from phantora_ns.launch.machine import gpus
 from phantora_ns.launch.profiling import next_leader
+from phantora_ns.launch.record.leaders import parse_leaders
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "phantora_ns" / "lib" / "libphantora.so"

@@ -8,7 +8,6 @@ was MEASURED, else a guess.
 import importlib.util
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import msgpack
@@ -105,7 +104,8 @@ def run_dir(path, gpu):
 
 def base_environment():
     """The environment of a job, without what the test's own process has of ours."""
-    zmq = next((Path(sys.prefix) / "lib").glob("python3*/site-packages/pyzmq.libs/libzmq-*.so*"))
+    packages = Path(importlib.util.find_spec("zmq").origin).parents[1]
+    zmq = next((packages / "pyzmq.libs").glob("libzmq-*.so*"))
     outer = {k: v for k, v in os.environ.items() if not k.startswith(("PHANTORA_", "CUDA_", "LD_"))}
     return {
         **outer,

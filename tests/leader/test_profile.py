@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phantora_ns.kernels.database import Database
+from phantora_ns.kernels.database.database import Database
 
 HERE = Path(__file__).resolve().parent
 _spec = importlib.util.spec_from_file_location("leading", HERE / "leading.py")

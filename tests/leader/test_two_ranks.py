@@ -13,7 +13,7 @@ import pytest
 
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.config.description import write_cluster
-from phantora_ns.launch.environment import free_port
+from phantora_ns.launch.machine.environment import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

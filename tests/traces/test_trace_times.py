@@ -6,11 +6,11 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.report.trace_times import Times
 from phantora_ns.sim.collectives import FlowSpec, Plan
 from phantora_ns.sim.contention import Activity
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph, Op
+from phantora_ns.trace.times import Times
 
 spans = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), max_size=12)
 
@@ -94,7 +94,7 @@ def test_work_lies_where_events_around_it_would(run, lateness, sizes):
         probes.append((after, duration, drag, number - 2, number - 1))
     graph.run()
     known = {number: node.time_ns for number, node in graph.vertices(0)}
-    graph.tell_rest()
+    graph.finish_following()
     times = Times(json.loads(json.dumps(lines)))
     end_before = 0
     for after, duration, drag, begins, ends in probes:

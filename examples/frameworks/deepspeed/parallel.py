@@ -1,8 +1,9 @@
 """DeepSpeed's other parallelisms on a small GPT, with ZeRO-1: pipeline stages, experts over the
 ranks, Ulysses' split sequence.
 
-deepspeed --num_gpus 8 examples/frameworks/deepspeed/parallel.py --mode pipeline --deepspeed_config
-.../pipeline.json
+In examples/frameworks/deepspeed:
+
+    deepspeed --num_gpus 8 parallel.py --mode pipeline --deepspeed_config pipeline.json
 """
 
 import argparse
@@ -28,7 +29,7 @@ class Embedding(nn.Embedding):
 
 
 class Core(nn.Module):
-    """Attention itself; (batch, sequence, heads, head width), as Ulysses wants it."""
+    """Attention alone, on (batch, sequence, heads, head width), the layout that Ulysses needs."""
 
     def forward(self, q, k, v):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))

@@ -1,12 +1,10 @@
 """Trains a GPT on random tokens with DeepSpeed: an ordinary script, to be started with DeepSpeed's
-launcher or with torchrun.
+launcher or with torchrun. In examples/frameworks/deepspeed:
 
-    deepspeed --num_gpus 8 examples/frameworks/deepspeed/train.py --deepspeed_config
-    examples/frameworks/deepspeed/zero3.json
-    torchrun --nproc-per-node 8 examples/frameworks/deepspeed/train.py --deepspeed_config
-    examples/frameworks/deepspeed/zero1.json
+    deepspeed --num_gpus 8 train.py --deepspeed_config zero3.json
+    torchrun --nproc-per-node 8 train.py --deepspeed_config zero1.json
 
-What DeepSpeed does is in the JSON file. The lines of the log are DeepSpeed's own
+The JSON file decides what DeepSpeed does. The log has DeepSpeed's own lines
 (`wall_clock_breakdown`), and one line of rank 0 for each step.
 """
 
@@ -94,7 +92,8 @@ def main():
     if rank == 0:
         print(
             f"{torch.distributed.get_world_size()} x {torch.cuda.get_device_name()}, GPT {options.size}, "
-            f"ZeRO-{engine.zero_optimization_stage()}, {type(optimizer).__name__}, {engine.gradient_accumulation_steps()} x "
+            f"ZeRO-{engine.zero_optimization_stage()}, {type(optimizer).__name__}, "
+            f"{engine.gradient_accumulation_steps()} x "
             f"{batch} x {options.seq} tokens",
             flush=True,
         )
@@ -110,7 +109,8 @@ def main():
         if rank == 0:
             norm = engine.get_global_grad_norm()
             print(
-                f"step {step}: {seconds * 1e3:.1f} ms, peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB, grad norm "
+                f"step {step}: {seconds * 1e3:.1f} ms, peak "
+                f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB, grad norm "
                 f"{norm if norm is None else float(norm):.4g}, skipped {engine.skipped_steps}, loss scale "
                 f"{getattr(optimizer, 'cur_scale', None) or getattr(optimizer, 'loss_scale', None)}",
                 flush=True,

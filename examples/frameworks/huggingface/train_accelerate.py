@@ -1,10 +1,10 @@
-"""A training loop of one's own over accelerate.Accelerator, on a model made from a config object
+"""A hand-written training loop over accelerate.Accelerator, on a model made from a config object
 and random tokens.
 
-The back end comes from `accelerate launch` or its config file, and DDP is what torchrun gives:
+The back end comes from `accelerate launch` or its config file. torchrun gives DDP:
 
-    phantora-ns --gpus-per-node 8 accelerate launch --config_file configs/accelerate_fsdp2.yaml
-    train_accelerate.py
+    phantora-ns --gpus-per-node 8 accelerate launch \
+        --config_file configs/accelerate_fsdp2.yaml train_accelerate.py
     phantora-ns torchrun --nproc-per-node 8 train_accelerate.py --mixed-precision fp16
 """
 
@@ -65,7 +65,7 @@ def main():
         mixed_precision=options.mixed_precision, gradient_accumulation_steps=options.accumulate
     )
     set_seed(1)
-    with accelerator.device:  # born on the GPU: no copy in the memory of every rank's host
+    with accelerator.device:  # created on the GPU: the host of each rank holds no copy
         model = make_model(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     count = options.steps * options.accumulate * options.batch * accelerator.num_processes

@@ -1,15 +1,15 @@
 """An ordinary transformers.Trainer script: a causal language model made from a config object, on
 random tokens, no download.
 
-All that shapes the training is TrainingArguments on the command line, so that each back end is a
-matter of options:
+TrainingArguments on the command line decide everything, so each back end is a matter of options
+(ARGS: --output_dir out --bf16 --max_steps 5):
 
-    phantora-ns torchrun --nproc-per-node 8 train_trainer.py --output_dir out --bf16 --max_steps 5
-    phantora-ns torchrun --nproc-per-node 8 train_trainer.py ... --fsdp --fsdp_config
-    configs/fsdp2.json
-    phantora-ns torchrun --nproc-per-node 8 train_trainer.py ... --deepspeed configs/zero3.json
-    phantora-ns --gpus-per-node 8 accelerate launch --config_file configs/accelerate_fsdp2.yaml
-    train_trainer.py ...
+    phantora-ns torchrun --nproc-per-node 8 train_trainer.py ARGS
+    phantora-ns torchrun --nproc-per-node 8 train_trainer.py ARGS \
+        --fsdp --fsdp_config configs/fsdp2.json
+    phantora-ns torchrun --nproc-per-node 8 train_trainer.py ARGS --deepspeed configs/zero3.json
+    phantora-ns --gpus-per-node 8 accelerate launch \
+        --config_file configs/accelerate_fsdp2.yaml train_trainer.py ARGS
 """
 
 from dataclasses import dataclass, field
@@ -92,7 +92,7 @@ def main():
         (ModelArguments, TrainingArguments)
     ).parse_args_into_dataclasses()
     set_seed(training.seed)
-    with training.device:  # born on the GPU: no copy in the memory of every rank's host
+    with training.device:  # created on the GPU: the host of each rank holds no copy
         model = AutoModelForCausalLM.from_config(make_config(arguments), dtype=torch.float32)
     examples = (
         training.max_steps

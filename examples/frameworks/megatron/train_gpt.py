@@ -1,14 +1,12 @@
 """Trains a GPT with Megatron-Core on its mock data set: an ordinary training script over
 Megatron-Core's public API.
 
-    torchrun --nproc-per-node 8 examples/frameworks/megatron/train_gpt.py
-    --tensor-model-parallel-size 2 --sequence-parallel \
-        --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2
-        --use-distributed-optimizer
+    torchrun --nproc-per-node 8 examples/frameworks/megatron/train_gpt.py \
+        --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 \
+        --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer
 
-Why it exists: the megatron-core package holds the library without Megatron-LM's pretrain_gpt.py, so
-this stands where a user's own script would. Flags are named as Megatron-LM names them; nothing here
-knows on what it runs.
+Why it exists: the megatron-core package has no pretrain_gpt.py. This script stands in for a user's
+own. Flags have Megatron-LM's names. Nothing in it knows about the simulator.
 """
 
 import argparse
@@ -439,10 +437,13 @@ def train(args):
         if rank == world - 1:  # in the last pipeline stage, where the losses are
             loss = sum(micro["lm loss"].item() for micro in losses) / len(losses)
             print(
-                f" iteration {iteration:4d}/{args.train_iters:4d} | elapsed time per iteration (ms): {seconds * 1e3:.1f} | "
-                f"tokens/s: {args.global_batch_size * args.seq_length / seconds:.0f} | throughput per GPU (TFLOP/s/GPU): "
+                f" iteration {iteration:4d}/{args.train_iters:4d} | elapsed time per iteration "
+                f"(ms): {seconds * 1e3:.1f} | "
+                f"tokens/s: {args.global_batch_size * args.seq_length / seconds:.0f} | throughput "
+                "per GPU (TFLOP/s/GPU): "
                 f"{model_flops(args, config) / seconds / world / 1e12:.1f} | "
-                f"lm loss: {loss:.6E} | loss scale: {optimizer.get_loss_scale().item():.1f} | grad norm: {grad_norm:.3f} | "
+                f"lm loss: {loss:.6E} | loss scale: {optimizer.get_loss_scale().item():.1f} | grad "
+                f"norm: {grad_norm:.3f} | "
                 f"skipped: {int(not updated)} | peak memory (MiB): {peak.item() / 2**20:.0f}",
                 flush=True,
             )

@@ -1,5 +1,5 @@
-"""Why it exists: TorchTitan wants a tokenizer folder and a dataset, both usually downloaded; this
-makes small ones on the spot.
+"""Why it exists: TorchTitan needs a tokenizer folder and a dataset, which are usually downloaded.
+This script makes small ones.
 
     python examples/frameworks/torchtitan/make_assets.py assets
 

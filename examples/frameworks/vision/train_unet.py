@@ -1,8 +1,8 @@
 """A diffusion U-Net learns to predict noise (DDPM) with DistributedDataParallel: ordinary
 diffusers, started with torchrun.
 
-phantora-ns torchrun --nproc-per-node 8 train_unet.py --precision bf16 --channels-last phantora-ns
-torchrun --nproc-per-node 8 train_unet.py --conditional --precision fp16
+    phantora-ns torchrun --nproc-per-node 8 train_unet.py --precision bf16 --channels-last
+    phantora-ns torchrun --nproc-per-node 8 train_unet.py --conditional --precision fp16
 """
 
 import argparse
@@ -99,7 +99,8 @@ def main():
         now = time.time()
         if dist.get_rank() == 0:
             print(
-                f"{text} {1e3 * (now - last):.1f} ms {options.batch * dist.get_world_size() / (now - last):.0f} images/s "
+                f"{text} {1e3 * (now - last):.1f} ms "
+                f"{options.batch * dist.get_world_size() / (now - last):.0f} images/s "
                 f"peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB",
                 flush=True,
             )

@@ -54,7 +54,7 @@ static struct observed copy(void *destination, const void *source, uint64_t byte
 {
     if (passes(bytes, stream)) return (struct observed){0};
     ph_host_pause();
-    int to = (int)ph_lead_place(destination), from = (int)ph_lead_place(source);
+    int to = (int)ph_lead_memory_kind(destination), from = (int)ph_lead_memory_kind(source);
     ph_host_resume();
     struct observed call =
         before(PH_MEMORY_COPY, bytes, from, to, stream, ph_copy_waits(bytes, from, to, blocking));
@@ -67,7 +67,7 @@ static struct observed fill(void *destination, uint64_t bytes, void *stream, boo
 {
     if (passes(bytes, stream)) return (struct observed){0};
     ph_host_pause();
-    int to = (int)ph_lead_place(destination);
+    int to = (int)ph_lead_memory_kind(destination);
     ph_host_resume();
     return before(PH_MEMORY_SET, bytes, 0, to, stream, blocking && to != PH_DEVICE);
 }
@@ -113,7 +113,7 @@ static struct observed copy_rows(void *to, const void *from, size_t width, size_
 {
     if (passes(width * height, stream)) return (struct observed){0};
     ph_host_pause();
-    int there = (int)ph_lead_place(to), here = (int)ph_lead_place(from);
+    int there = (int)ph_lead_memory_kind(to), here = (int)ph_lead_memory_kind(from);
     ph_host_resume();
     return before(PH_MEMORY_COPY, width * height, here, there, stream,
                   blocking || there == PH_PAGEABLE || here == PH_PAGEABLE);
@@ -142,7 +142,7 @@ PH_API(int, cudaMemcpyToSymbol,
 {
     struct observed call = {0};
     if (!passes(bytes, NULL)) {
-        int here = (int)ph_lead_place(from);
+        int here = (int)ph_lead_memory_kind(from);
         call = before(PH_MEMORY_COPY, bytes, here, PH_DEVICE, NULL,
                       ph_copy_waits(bytes, here, PH_DEVICE, true));
     }
@@ -206,10 +206,10 @@ PH_API(int, cuMemsetD32Async, (void *to, unsigned value, size_t count, void *str
     }))
 /* Once more where the heat's own memory was what lacked (CUDA's error 2, of the runtime and of the
  * driver). */
-#define WITH_ROOM(call)                                                \
-    (__extension__({                                                   \
-        int first_ = (call);                                           \
-        first_ == OUT_OF_MEMORY &&ph_heat_release() ? (call) : first_; \
+#define WITH_ROOM(call)                                                    \
+    (__extension__({                                                       \
+        int first_ = (call);                                               \
+        first_ == OUT_OF_MEMORY &&ph_gpu_load_release() ? (call) : first_; \
     }))
 /* Freeing waits for the device, here as there; the simulated wait first (streams.c). */
 #define FREED(pointer, call)                                     \

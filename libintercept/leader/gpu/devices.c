@@ -216,7 +216,7 @@ PH_API(int, cuMemCreate,
     ph_host_call(PH_CALL_MALLOC);
     int error = PH_REAL_TIMED(PH_CALL_MALLOC, PH_REAL(cuMemCreate)(handle, bytes, &own, flags));
     enum { OUT_OF_MEMORY = 2 };
-    if (error == OUT_OF_MEMORY && ph_heat_release())
+    if (error == OUT_OF_MEMORY && ph_gpu_load_release())
         error = PH_REAL(cuMemCreate)(handle, bytes, &own, flags);
     return ph_leave(), error;
 }

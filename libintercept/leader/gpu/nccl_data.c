@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY_DEFAULT = 4, PATIENCE_MS = 120000 };
+enum { COPY_DEFAULT = 4, LOOK_MS = 500 };
 
 int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaStreamSynchronize(void *);
 int cudaLaunchHostFunc(void *, void (*)(void *), void *), cudaMalloc(void **, size_t),
@@ -37,7 +37,7 @@ static void copy(void *to, const void *from, size_t bytes, void *stream)
     if (to == from || !bytes) return;
     must(PH_REAL(cudaMemcpyAsync)(to, from, bytes, COPY_DEFAULT, stream),
          "copy within the GPU's memory");
-    ph_heat_copied(stream, bytes);
+    ph_gpu_load_copied(stream, bytes);
 }
 
 /* ---- small operations ---- */
@@ -45,7 +45,7 @@ struct result {
     struct ph_lead_pinned *pinned;
     size_t bytes;
     uint64_t request; /* the FETCH */
-    uint64_t issued;  /* ph_heat_issued when it was sent */
+    uint64_t issued;  /* ph_gpu_load_issued when it was sent */
 };
 static _Atomic int awaited;
 
@@ -57,20 +57,19 @@ static void receive(void *data)
     struct result *result = data;
     struct ph_reply reply;
     size_t got = 0;
-    ph_heat_receiving();
-    if (ph_wait(result->request, &reply, PATIENCE_MS)) {
+    ph_gpu_load_receiving();
+    /* As long as the run lives, as NCCL's kernel would. In a process that ends nobody reads it. */
+    bool came = false;
+    while (!came && !ph_lead_ending()) came = ph_wait(result->request, &reply, LOOK_MS);
+    if (came) {
         const unsigned char *bytes = ph_read_bytes(&reply, &got);
         if (got > result->bytes) got = result->bytes;
         if (got) memcpy(result->pinned->bytes, bytes, got);
         ph_reply_free(&reply);
-    } else {
-        ph_warn("a small collective's result did not come within %d s although the GPU waits for "
-                "it; it reads as zero",
-                PATIENCE_MS / 1000);
     }
     /* members that sent nothing count as zeros */
     memset(result->pinned->bytes + got, 0, result->bytes - got);
-    ph_heat_received(result->issued);
+    ph_gpu_load_received(result->issued);
     atomic_fetch_sub(&awaited, 1);
 }
 
@@ -108,8 +107,8 @@ static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
     ph_pack_uint(&body, index);
     atomic_fetch_add(&awaited, 1);
     /* while a stream waits for others nothing may wait for the GPU that the job does not know of */
-    ph_heat_stop();
-    result->issued = ph_heat_issued();
+    ph_gpu_load_stop();
+    result->issued = ph_gpu_load_issued();
     ph_send(PH_FETCH, &body, 4);
     ph_pack_free(&body);
     if (ph_lead_keeps_order())

@@ -113,6 +113,6 @@ void ph_random_fill(void *pointer, size_t bytes, int dtype, void *stream)
         if (error)
             ph_die("the leader's simulated NCCL could not fill a receive buffer (CUDA error %d)",
                    error);
-        ph_heat_copied(stream, part);
+        ph_gpu_load_copied(stream, part);
     }
 }

@@ -387,7 +387,7 @@ int ph_lead_captures(void) { return atomic_load(&captures); }
 static void capture_begins(void)
 {
     atomic_fetch_add(&captures, 1);
-    ph_heat_stop();
+    ph_gpu_load_stop();
 }
 
 static void capture_begun(int error)

@@ -81,7 +81,8 @@ static _Atomic bool over, running;
 static pthread_mutex_t state_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t state_news = PTHREAD_COND_INITIALIZER;
 static _Atomic uint64_t heated_ns;
-static bool ready; /* by the filler's thread, or under ph_heat_release while it rests for good */
+static bool
+    ready; /* by the filler's thread, or under ph_gpu_load_release while it rests for good */
 static void *stream, *event[PIECES], *cublas, *matrix[3], *from, *to;
 
 static uint64_t now_ns(void)
@@ -91,8 +92,8 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-uint64_t ph_heat_ns(void) { return heated_ns; }
-uint64_t ph_heat_issued(void) { return atomic_load(&issued); }
+uint64_t ph_gpu_load_ns(void) { return heated_ns; }
+uint64_t ph_gpu_load_issued(void) { return atomic_load(&issued); }
 
 /* ---- the job's side ---- */
 static void rest(void)
@@ -120,7 +121,7 @@ static bool wait_for_rest(uint64_t patience)
     return rests;
 }
 
-void ph_heat_stop(void)
+void ph_gpu_load_stop(void)
 {
     if (!atomic_load_explicit(&running, memory_order_relaxed)) return;
     atomic_store_explicit(&active_at, now_ns(), memory_order_relaxed);
@@ -129,17 +130,17 @@ void ph_heat_stop(void)
     if (atomic_load(&state) != AT_REST) wait_for_rest(DRAIN_NS);
 }
 
-void ph_heat_held(bool begins)
+void ph_gpu_load_held(bool begins)
 {
     if (begins) {
         if (atomic_fetch_add(&held, 1) == 0) atomic_store(&held_since, now_ns());
     } else {
         atomic_fetch_sub(&held, 1);
-        ph_heat_stop();
+        ph_gpu_load_stop();
     }
 }
 
-void ph_heat_forbid(bool on) { atomic_fetch_add(&forbidden, on ? 1 : -1); }
+void ph_gpu_load_forbid(bool on) { atomic_fetch_add(&forbidden, on ? 1 : -1); }
 
 static void busy_for(uint64_t work_ns)
 {
@@ -148,7 +149,7 @@ static void busy_for(uint64_t work_ns)
         continue;
 }
 
-void ph_heat_saw(void *handle, uint64_t work_ns)
+void ph_gpu_load_saw(void *handle, uint64_t work_ns)
 {
     static _Thread_local void *last;
     static _Thread_local uint64_t seen;
@@ -168,16 +169,16 @@ void ph_heat_saw(void *handle, uint64_t work_ns)
     pthread_mutex_unlock(&streams_lock);
 }
 
-void ph_heat_copied(void *handle, size_t bytes)
+void ph_gpu_load_copied(void *handle, size_t bytes)
 {
     /* H200's memory does over four times as much: what is too long only delays the heat */
     enum { LAUNCH_NS = 2000, BYTES_PER_NS = 1000 };
-    ph_heat_saw(handle, LAUNCH_NS + bytes / BYTES_PER_NS);
+    ph_gpu_load_saw(handle, LAUNCH_NS + bytes / BYTES_PER_NS);
 }
 
-void ph_heat_gone(void *handle)
+void ph_gpu_load_gone(void *handle)
 {
-    ph_heat_stop();
+    ph_gpu_load_stop();
     pthread_mutex_lock(&streams_lock);
     for (int i = 0; i < stream_count; i++)
         if (streams[i] == handle) streams[i] = streams[--stream_count];
@@ -185,10 +186,10 @@ void ph_heat_gone(void *handle)
     pthread_mutex_unlock(&streams_lock);
 }
 
-void ph_heat_receiving(void) { atomic_fetch_add(&receiving, 1); }
+void ph_gpu_load_receiving(void) { atomic_fetch_add(&receiving, 1); }
 
 /* What was issued behind the result can only begin now. */
-void ph_heat_received(uint64_t before)
+void ph_gpu_load_received(uint64_t before)
 {
     busy_for(atomic_load(&issued) - before);
     atomic_fetch_sub(&receiving, 1);
@@ -349,7 +350,7 @@ static void *attend(void *unused)
 }
 
 /* ---- its beginning and end ---- */
-void ph_heat_allow(void)
+void ph_gpu_load_allow(void)
 {
     static _Atomic bool asked;
     const char *choice = ph_env("PHANTORA_LEAD_HEAT");
@@ -365,19 +366,19 @@ void ph_heat_allow(void)
     }
 }
 
-void ph_heat_end(void)
+void ph_gpu_load_end(void)
 {
     atomic_store(&over, true);
-    ph_heat_stop();
+    ph_gpu_load_stop();
     if (!wait_for_rest(END_NS)) ph_warn("the GPU does not let go of the work that kept it warm");
 }
 
-bool ph_heat_release(void)
+bool ph_gpu_load_release(void)
 {
     /* to free would wait for the GPU, which waits for others */
     if (ph_lead_awaited()) return false;
     atomic_store(&over, true);
-    ph_heat_stop();
+    ph_gpu_load_stop();
     pthread_mutex_lock(&state_lock);
     bool ours = ready && state == AT_REST;
     ready = false;
@@ -389,7 +390,7 @@ bool ph_heat_release(void)
     return true;
 }
 
-void ph_heat_reset(void)
+void ph_gpu_load_reset(void)
 {
     pthread_mutex_init(&streams_lock, NULL);
     pthread_mutex_init(&state_lock, NULL);

@@ -213,10 +213,14 @@ static void settle_all_locked(uint64_t patience)
     ph_samples_send(true);
 }
 
+static _Atomic bool ending;
+bool ph_lead_ending(void) { return atomic_load(&ending); }
+
 static void at_exit(void)
 {
+    atomic_store(&ending, true);
     if (!ph_hub_connected()) return;
-    ph_heat_end();
+    ph_gpu_load_end();
     pthread_mutex_lock(&lock);
     settle_all_locked(EXIT_PATIENCE_NS);
     if (ph_env("PHANTORA_LEAD_DEBUG")) {
@@ -226,7 +230,7 @@ static void at_exit(void)
                 "times in %llu ms; GPU kept warm for %.6f s\n",
                 (unsigned long long)(next_token - FIRST_TOKEN), (unsigned long long)waits,
                 (unsigned long long)settles, (unsigned long long)settling_ns / 1000000,
-                (double)ph_heat_ns() / 1e9);
+                (double)ph_gpu_load_ns() / 1e9);
     }
     pthread_mutex_unlock(&lock);
     send_host();
@@ -235,7 +239,7 @@ static void at_exit(void)
 
 static void before_fork(void)
 {
-    ph_heat_stop();
+    ph_gpu_load_stop();
     pthread_mutex_lock(&lock);
     if (observing && !me.settling)
         settle_locked(idle_locked(NULL, PATIENCE_NS), false), ph_samples_send(false);
@@ -251,7 +255,7 @@ static void in_child(void)
     memset(&records, 0, sizeof records);
     memset(&me, 0, sizeof me);
     ph_samples_reset();
-    ph_heat_reset();
+    ph_gpu_load_reset();
     started = observing = false;
     busy_count = 0;
 }
@@ -287,7 +291,7 @@ uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature)
     ph_host_call(ph_call_of(signature));
     PH_TRACE(ph_trace_launch(signature));
     ph_host_pause(); /* what the real library calls on its way is part of this call */
-    ph_heat_stop();
+    ph_gpu_load_stop();
     pthread_mutex_lock(&lock);
     if (!started) start_locked();
     me.settling = true;
@@ -296,7 +300,7 @@ uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature)
     if (observing && next_token - settled_at >= BATCH) settle_locked(wait_all_locked(), true);
     bool wanted = observing && !known(me.what) && !me.copying && !ph_lead_capturing(stream);
     if (wanted) {
-        ph_heat_forbid(true);
+        ph_gpu_load_forbid(true);
         wait_own_locked(stream); /* what runs beside it would slow it */
     }
     me.wanted = wanted;
@@ -325,7 +329,7 @@ static void learn_locked(uint64_t token, struct ph_measured *what)
 {
     me.settling = true;
     bool missing = settle_locked(wait_own_locked(me.stream), true);
-    if (what->first_ns) ph_heat_allow();
+    if (what->first_ns) ph_gpu_load_allow();
     if (what->first_ns && !what->sent) ph_samples_send_first(what);
     /* the next call of it may be seen */
     else if (missing && ph_cupti_escalate())
@@ -358,7 +362,7 @@ static void end(uint64_t token, bool failed)
     what->timed |= !failed && !what->again;
     what->again = false;
     pthread_mutex_unlock(&lock);
-    if (me.wanted) ph_heat_forbid(false);
+    if (me.wanted) ph_gpu_load_forbid(false);
     /* no lock: the hub may let us wait. What others see of the table, with what it has learned
      * since, goes for us too */
     if (!failed) {
@@ -367,7 +371,7 @@ static void end(uint64_t token, bool failed)
             time = ph_duration_ask(what->key, &signature);
         if (time.source >= PH_SOURCES) time.source = PH_GUESS;
         ph_run(ph_shadow_stream(me.stream), time);
-        ph_heat_saw(me.stream, time.duration_ns);
+        ph_gpu_load_saw(me.stream, time.duration_ns);
         if (signature.data[1] != 3)
             atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
     }
@@ -387,7 +391,7 @@ void ph_lead_copying(bool on)
     if (!started) start_locked();
     bool observed = observing;
     pthread_mutex_unlock(&lock);
-    if (on) ph_heat_stop();
+    if (on) ph_gpu_load_stop();
     if (observed && on)
         ph_cupti_push(COPYING_ID);
     else if (observed)
@@ -396,7 +400,7 @@ void ph_lead_copying(bool on)
 
 void ph_lead_stream_gone(void *real_stream)
 {
-    ph_heat_gone(real_stream);
+    ph_gpu_load_gone(real_stream);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < busy_count; i++)
         if (busy[i] == real_stream) {

@@ -1,6 +1,6 @@
 /* cudart.c - the CUDA runtime's devices, streams, events and errors.
  *
- * Why it exists: a translation of the runtime's ABI onto timeline.c. Calls that only ask
+ * Why it exists: it translates the runtime's ABI into calls of the timeline. Calls that only ask
  * (cudaGetDevice) cost nanoseconds: no lock, no clock, no message. */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudart.h"
@@ -87,7 +87,7 @@ PH_API(int, cudaPeekAtLastError, (void)) { return last_error; }
 PH_API(int, cudaGetDeviceCount, (int *count))
 {
     *count = ph_device_count();
-    /* torch's initialisation comes this way, before its first operator on a device is dispatched */
+    /* torch calls this when it initialises, before its first operator on a device */
     ph_values_load();
     return ph_set_error(*count ? CUDA_OK : 100);
 }
@@ -115,7 +115,7 @@ PH_API(int, cudaDriverGetVersion, (int *version)) { return *version = 13000, CUD
 PH_API(int, cudaRuntimeGetVersion, (int *version)) { return *version = 13000, CUDA_OK; }
 PH_API(int, cudaDeviceEnablePeerAccess, (int peer, unsigned flags))
 {
-    /* every access is allowed already: devices share one address space here as they do there */
+    /* access is always allowed: all devices share one address space, as on a real node */
     (void)flags;
     return ph_set_error(peer >= 0 && peer < ph_device_count() ? CUDA_OK : CUDA_INVALID_DEVICE);
 }
@@ -204,9 +204,9 @@ PH_API(int, cudaStreamWaitEvent, (void *handle, void *event, unsigned flags))
     return CUDA_OK;
 }
 
-/* Host functions run in stream order there; here a stream's values are computed as they are issued,
- * so now is in order. They run on a thread of their own, as CUDA's do: they may take locks that the
- * caller holds. */
+/* A GPU runs host functions in stream order. Here a stream's values are computed when its work is
+ * issued, so running the function now keeps the order. It runs on its own thread, as CUDA's do,
+ * because it may take locks that the caller holds. */
 struct host_call {
     void (*plain)(void *);
     void (*callback)(void *, int, void *);
@@ -223,7 +223,7 @@ static void *host_call(void *argument)
     return NULL;
 }
 static int start_host_call(struct host_call call);
-static void repeat_host_call(void *data, struct ph_stream *stream) /* of a graph that is launched */
+static void repeat_host_call(void *data, struct ph_stream *stream) /* at a launch of a graph */
 {
     struct host_call call = *(struct host_call *)data;
     call.stream = stream;
@@ -239,7 +239,7 @@ static int start_host_call(struct host_call call)
     if (!copy) ph_die("out of host memory");
     *copy = call;
     ph_host_call(PH_CALL_LAUNCH);
-    /* "not supported with cudaStreamBeginCapture", says its page */
+    /* CUDA's documentation: "not supported with cudaStreamBeginCapture" */
     if (captured && call.callback) {
         free(copy);
         ph_capture_forbids_stream(stream);
@@ -287,7 +287,7 @@ PH_API(int, cudaEventRecordWithFlags, (void *event, void *handle, unsigned flags
                        ? ph_capture_record(event, stream, flags & EXTERNAL)
                        : 0;
     if (captured) return ph_capture_called(PH_CALL_RECORD, "cudaEventRecord", captured);
-    /* its owner's alone to record */
+    /* only the owner may record it */
     if (((struct ph_event *)event)->imported) return ph_set_error(CUDA_INVALID_HANDLE);
     ph_event_record(event, stream);
     if (((struct ph_event *)event)->shared) ph_ipc_recorded(event);

@@ -1,8 +1,8 @@
 /* cupti.c - CUPTI is not simulated, and says so.
  *
- * Why it exists: PyTorch's profiler asks NVIDIA's CUPTI for GPU activity. The real library finds
- * private tables of the driver missing and fails with "unknown error"; here the job is told what it
- * gets instead. Kineto goes on with CPU activity alone. */
+ * Why it exists: PyTorch's profiler asks NVIDIA's CUPTI for GPU activity. The real library misses
+ * private tables of the driver and fails with "unknown error". This function tells the job what it
+ * can do instead. Kineto continues with CPU activity only. */
 #define PH_CLASS PH_REFUSED
 #include "base/shim.h"
 

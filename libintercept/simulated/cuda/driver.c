@@ -1,9 +1,8 @@
-/* driver.c - the CUDA driver calls that PyTorch, Triton and Inductor make: contexts, memory,
- * streams, errors.
+/* driver.c - the CUDA driver calls of PyTorch, Triton and Inductor: contexts, memory, streams,
+ * errors.
  *
- * Why it exists: Triton and parts of PyTorch go past the runtime. Error codes and handles are the
- * runtime's (they are one numbering and one pointer in CUDA too), so most calls are the runtime's
- * under another name. */
+ * Why it exists: Triton and parts of PyTorch do not use the runtime. Error codes and handles are
+ * the same in both APIs, as in CUDA, so most calls are the runtime's under another name. */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudart.h"
 #include "simulated/values/defined.h"
@@ -11,7 +10,7 @@
 #include "base/device.h"
 #include <string.h>
 
-/* by the linker, of the section PH_REFUSED */
+/* set by the linker: the bounds of the section PH_REFUSED */
 extern const char __start_ph_refused[], __stop_ph_refused[];
 
 void *ph_driver_symbol(const char *name)
@@ -55,8 +54,8 @@ PH_API(int, cuGetErrorName, (int error, const char **text))
     return *text = cudaGetErrorName(error), CUDA_OK;
 }
 
-/* Private tables of the driver. NVRTC does without when there are none; the static CUDA runtime
- * inside cuFFT, cuSPARSE and cuSOLVER does not, and reports an error of its own. */
+/* Private tables of the driver. NVRTC works without them. The static CUDA runtime inside cuFFT,
+ * cuSPARSE and cuSOLVER does not, and reports an error of its own. */
 PH_API(int, cuGetExportTable, (const void **table, const void *id))
 {
     (void)id;
@@ -77,7 +76,7 @@ PH_API(int, cuGetProcAddress, (const char *name, void **function, int version, u
     return cuGetProcAddress_v2(name, function, version, flags, NULL);
 }
 
-/* ---- devices and contexts: one primary context per device, which is its address in this array
+/* ---- devices and contexts: each device has one primary context, whose address is its element here
  * ---- */
 enum { DEVICES = 8 };
 static struct {
@@ -164,8 +163,8 @@ PH_API(int, cuCtxPopCurrent_v2, (void **context))
 PH_API(int, cuCtxGetDevice, (int *device)) { return *device = ph_device_current(), CUDA_OK; }
 PH_API(int, cuCtxSynchronize, (void)) { return cudaDeviceSynchronize(); }
 
-/* Limits that Triton sets and reads back: stack size (0), printf buffer (1), malloc heap (2).
- * Defaults as on an H200. */
+/* Limits that Triton sets and reads back: stack size (0), printf buffer (1), malloc heap (2). The
+ * defaults are an H200's. */
 static size_t limits[8] = {1024, 7340032, 8388608};
 PH_API(int, cuCtxGetLimit, (size_t *value, int limit))
 {
@@ -227,9 +226,9 @@ PH_API(int, cuMemsetD32Async, (uint32_t *destination, unsigned value, size_t cou
 {
     int error = cudaMemsetAsync(destination, 0, count * 4, stream);
     if (!error && value && count * 4 <= PH_COPY_BYTES)
-        ph_written(destination, count * 4);
+        ph_mark_dirty(destination, count * 4);
     else if (!error && value)
-        ph_unknown(destination, count * 4);
+        ph_mark_undefined(destination, count * 4);
     for (size_t i = 0; !error && value && i < count && count * 4 <= PH_COPY_BYTES; i++)
         destination[i] = value;
     return error;

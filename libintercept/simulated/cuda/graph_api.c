@@ -1,9 +1,9 @@
-/* graph_api.c - stream capture and graphs, of the runtime and of the driver: one numbering and one
- * set of handles.
+/* graph_api.c - stream capture and graphs in the runtime and the driver API, which share numbers
+ * and handles.
  *
- * Why it exists: a translation of the ABI onto capture.c and graph.c. Graphs come from captures
- * alone: functions that build or change them node by node are refused (unsupported_*.gen.c), and so
- * is what a capture cannot hold here (memory nodes, other graphs). */
+ * Why it exists: it translates the ABI into calls of cudagraph/. Graphs come from captures only.
+ * Functions that build or change them op by op are refused (unsupported_*.gen.c), and so is what a
+ * captured graph cannot hold here (memory allocation, other graphs). */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudart.h"
 #include "cudagraph/graph.h"
@@ -73,7 +73,7 @@ PH_API(int, cudaStreamGetCaptureInfo,
         struct ph_node ***dependencies, const void **edges, size_t *count))
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
-    /* what the job may look at until the capture ends */
+    /* the job may look at this graph until the capture ends */
     static _Thread_local struct graph building;
     struct ph_graph *built = NULL;
     const struct ph_nodes *tails = NULL;
@@ -114,7 +114,7 @@ PH_API(int, cudaGraphCreate, (struct graph * *graph, unsigned flags))
 PH_API(int, cudaGraphClone, (struct graph * *clone, struct graph *graph))
 {
     if (!clone || !graph_of(graph)) return ph_set_error(CUDA_INVALID_VALUE);
-    ph_graph_keep(graph_of(graph)); /* it does not change any more */
+    ph_graph_keep(graph_of(graph)); /* it no longer changes */
     *clone = make(graph_of(graph));
     return CUDA_OK;
 }
@@ -127,7 +127,8 @@ PH_API(int, cudaGraphDestroy, (struct graph * graph))
     return CUDA_OK;
 }
 
-/* As in CUDA: with no room only the number is told; room beyond what there is becomes NULL. */
+/* As in CUDA: without an array only the count is returned; unused elements of the array become
+ * NULL. */
 static int list_nodes(struct ph_node *const *nodes, size_t there, struct ph_node **into,
                       size_t *count)
 {
@@ -161,7 +162,7 @@ PH_API(int, cudaGraphGetEdges,
     struct ph_graph *of = graph_of(graph);
     struct ph_nodes first = {0}, second = {0};
     if (!of || !count || !from != !to) return ph_set_error(CUDA_INVALID_VALUE);
-    (void)edges; /* edge data is for programmatic launches, which captures here do not record */
+    (void)edges; /* edge data belongs to programmatic launches, which captures here do not record */
     for (uint32_t i = 0; i < of->nodes.count; i++)
         for (uint32_t j = 0; j < of->nodes.node[i]->before.count; j++) {
             ph_nodes_push(&first, of->nodes.node[i]->before.node[j]);
@@ -194,7 +195,7 @@ PH_API(int, cudaGraphDebugDotPrint, (struct graph * graph, const char *path, uns
                                         "GRAPH",  "EMPTY",  "EVENT_WAIT", "EVENT_RECORD"};
     struct ph_graph *of = graph_of(graph);
     FILE *file = of && path ? fopen(path, "w") : NULL;
-    (void)flags; /* which details to show: there are none */
+    (void)flags; /* selects details to print; there are none */
     if (!file) return ph_set_error(CUDA_INVALID_VALUE);
     fprintf(file, "digraph dot {\n");
     for (uint32_t i = 0; i < of->nodes.count; i++) {
@@ -217,7 +218,7 @@ PH_API(int, cudaGraphInstantiateWithFlags,
         ph_unsupported("cudaGraphInstantiate (for launches by the device)");
         return ph_set_error(CUDA_NOT_SUPPORTED);
     }
-    /* it takes memory for the graph on the device: of the order of an allocation */
+    /* it allocates device memory for the graph, so it costs about as much as an allocation */
     ph_host_call(PH_CALL_MALLOC);
     struct exec *handle = malloc(sizeof *handle);
     if (!handle) ph_die("out of host memory");
@@ -294,8 +295,7 @@ PH_API(void, phantora_capture_append,
 
 /* ---- the driver's names ---- */
 #define DRIVER(name, runtime, parameters, arguments) \
-    PH_EXPORT int name parameters;                   \
-    PH_EXPORT int name parameters { return runtime arguments; }
+    PH_API(int, name, parameters) { return runtime arguments; }
 DRIVER(cuStreamBeginCapture_v2, cudaStreamBeginCapture, (void *stream, int mode), (stream, mode))
 DRIVER(cuStreamEndCapture, cudaStreamEndCapture, (void *stream, struct graph **graph),
        (stream, graph))

@@ -1,9 +1,8 @@
-/* kernels.c - registered and loaded kernels, and what a launch of one becomes: a signature on a
- * stream.
+/* kernels.c - registered and loaded kernels, and their launches as signatures on a stream.
  *
  * Why it exists: stock PyTorch registers about 21,500 kernels at import and launches them through
- * __cudaLaunchKernel or cudaLaunchKernelExC; Triton and NVRTC code comes through cuLaunchKernel.
- * All end in ph_launch. */
+ * __cudaLaunchKernel or cudaLaunchKernelExC. Code of Triton and NVRTC uses cuLaunchKernel. All of
+ * them end in ph_launch. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE /* dladdr */
 #include "work/cudart.h"
@@ -68,12 +67,12 @@ struct ph_kernel *ph_kernel_resolve(const void *handle)
     if (!handle) return NULL;
     struct ph_kernel *kernel = lookup(handle);
     if (kernel) return kernel;
-    /* Not a host function: a handle that we gave out. Those are heap pointers, aligned. */
+    /* Not a host function, so a handle that we returned. Those are aligned heap pointers. */
     kernel = (struct ph_kernel *)handle;
     return ((uintptr_t)handle & 15) == 0 && kernel->magic == KERNEL_MAGIC ? kernel : NULL;
 }
 
-/* ---- registration: what the static initialisers of CUDA code call ---- */
+/* ---- registration: called by the static initialisers of CUDA code ---- */
 PH_API(void **, __cudaRegisterFatBinary, (void *image))
 {
     void **handle = malloc(sizeof *handle);
@@ -94,7 +93,7 @@ PH_API(void, __cudaRegisterFunction,
     if (!kernel) ph_die("out of host memory");
     kernel->magic = KERNEL_MAGIC;
     kernel->host_function = host_function;
-    kernel->name = device_name; /* lives in the library's read-only data */
+    kernel->name = device_name; /* in the library's read-only data */
     pthread_rwlock_wrlock(&kernels_lock);
     if (kernels * 2 >= slots) {
         size_t size = slots ? slots * 2 : 1 << 16;
@@ -134,8 +133,8 @@ PH_API(void, __cudaRegisterVar,
     pthread_rwlock_unlock(&kernels_lock);
 }
 
-/* A device variable gets its address when somebody asks: thousands are registered, few are ever
- * used by name. */
+/* A device variable gets its address on demand: thousands are registered, few are ever used by
+ * name. */
 static void *variable_address(const void *host, size_t *bytes)
 {
     pthread_rwlock_rdlock(&kernels_lock);
@@ -175,7 +174,7 @@ PH_API(int, cudaMemcpyToSymbol,
     return ph_set_error(ph_copy(address + offset, source, bytes, NULL, true));
 }
 
-/* ---- what is known of a kernel's code ---- */
+/* ---- facts about a kernel's code ---- */
 const char *ph_kernel_name(const struct ph_kernel *kernel) { return kernel->name; }
 
 const struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel)
@@ -235,9 +234,9 @@ PH_API(int, cudaFuncSetAttribute, (const void *function, int attribute, int valu
     return ph_set_error(ph_kernel_resolve(function) ? CUDA_OK : CUDA_INVALID_FUNCTION);
 }
 
-/* Blocks of a kernel that one multiprocessor holds: the occupancy rules of the CUDA programming
- * guide, compute capability 8 and 9 (registers in units of 256 per warp, warps in fours, 1 KiB of
- * shared memory reserved per block, 128-byte units). */
+/* How many blocks of a kernel fit on one multiprocessor: the occupancy rules of the CUDA
+ * programming guide for compute capability 8 and 9 (registers in units of 256 per warp, warps in
+ * fours, 1 KiB of shared memory reserved per block, units of 128 bytes). */
 int ph_occupancy(struct ph_kernel *kernel, int block_threads, size_t dynamic_shared)
 {
     enum { MAX_THREADS = 39, MAX_BLOCKS = 106, REGISTERS = 82, SHARED = 81, RESERVED = 111 };
@@ -348,8 +347,8 @@ PH_API(int, cudaLaunchKernelExC,
     return ph_set_error(ph_launch(kernel, &launch, arguments));
 }
 
-/* <<<...>>> pushes its configuration, the kernel's stub pops it: nested launches of one thread are
- * rare, 16 deep is plenty. */
+/* <<<...>>> pushes its configuration and the kernel's stub pops it. Nested launches of one thread
+ * are rare; a depth of 16 is enough. */
 static _Thread_local struct {
     struct ph_dim3 grid, block;
     size_t shared;

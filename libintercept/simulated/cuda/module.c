@@ -1,9 +1,9 @@
-/* module.c - code loaded at run time: Triton's and NVRTC's cubins, and the driver's launch calls.
+/* module.c - code loaded at run time: cubins of Triton and NVRTC, and the driver's launch calls.
  *
- * Why it exists: these kernels are in no library that could be read beforehand; a cubin is an ELF
- * file, and what its .nv.info sections say of parameters and registers is read when it is loaded
- * (FACTS of the format: attribute 0x17 is a parameter, 0x19 their total size, 0x05 the most
- * threads, 0x2f the registers of a symbol). */
+ * Why it exists: these kernels are in no library that could be read beforehand. A cubin is an ELF
+ * file; its .nv.info sections describe parameters and registers, and are read when it is loaded. In
+ * them, attribute 0x17 is a parameter, 0x19 the parameters' total size, 0x05 the maximum number of
+ * threads, and 0x2f the registers of a symbol. */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudart.h"
 #include "base/device.h"
@@ -30,7 +30,7 @@ struct function {
 struct module {
     uint32_t magic;
     struct function *functions;
-    bool opaque; /* not a cubin: its functions are taken by name, with nothing known of them */
+    bool opaque; /* not a cubin: its functions are known by name only */
 };
 
 struct image { /* a cubin, bounds-checked */
@@ -93,7 +93,7 @@ static void read_info(const struct image *image, const Elf64_Shdr *section,
             function->facts.max_threads = u32(at) * u32(at + 4) * u32(at + 8);
         at += value;
     }
-    /* Arguments come in the order of the parameters, which is the order of their offsets. */
+    /* Arguments come in the order of the parameters, which is that of their offsets. */
     qsort(function->params, function->facts.param_count, sizeof *function->params, by_offset);
     function->facts.params = function->params;
     function->facts.known = true;
@@ -173,7 +173,7 @@ static struct module *load(const void *data, size_t bytes)
 
 PH_API(int, cuModuleLoadData, (void **module, const void *image))
 {
-    /* The size of an image in memory is not told; an ELF header says where its tables end. */
+    /* The caller does not give the image's size. The ELF header tells where its tables end. */
     const Elf64_Ehdr *header = image;
     if (!image) return CUDA_INVALID_VALUE;
     bool elf = memcmp(image, ELFMAG, SELFMAG) == 0;
@@ -221,7 +221,7 @@ PH_API(int, cuModuleUnload, (void *handle))
 {
     struct module *module = handle;
     if (!module || module->magic != MODULE_MAGIC) return CUDA_INVALID_HANDLE;
-    module->magic = 0; /* its kernels stay: a launch may still be described by their names */
+    module->magic = 0; /* its kernels stay: a launch may still refer to their names */
     free(module);
     return CUDA_OK;
 }
@@ -316,8 +316,8 @@ PH_API(int, cuOccupancyMaxActiveBlocksPerMultiprocessor,
 
 #undef PH_CLASS
 #define PH_CLASS PH_ACCOUNTED
-/* ---- launches: `extra` (a packed parameter buffer) carries no layout, so such a launch goes by
- * its dimensions ---- */
+/* ---- launches; `extra` (a packed parameter buffer) has no layout, so such a launch is described
+ * by its dimensions ---- */
 PH_API(int, cuLaunchKernel,
        (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
         unsigned bz, unsigned shared, void *stream, void **arguments, void **extra))

@@ -1,8 +1,8 @@
-/* nvshmem.c - NVSHMEM's start, refused.
+/* nvshmem.c - the start of NVSHMEM, refused.
  *
- * Why it exists: its kernels communicate by themselves, which is not simulated, and its own
- * start-up ends the process when it finds no GPU that it can drive. PyTorch asks for an identity
- * first, and turns an error code from there into an exception. */
+ * Why it exists: NVSHMEM's kernels communicate by themselves, which is not simulated, and its
+ * start-up ends the process when it finds no GPU that it can drive. PyTorch first asks for an
+ * identity, and turns an error code from that call into an exception. */
 #define PH_CLASS PH_REFUSED
 #include "base/shim.h"
 

@@ -1,8 +1,8 @@
-/* properties.c - what a GPU says of itself through the runtime and the driver API.
+/* properties.c - what a GPU reports about itself through the runtime and the driver API.
  *
- * Why it exists: both APIs answer the same questions from the same facts, so they are answered side
- * by side here, from device.conf and the ordinals of device.c. Rule: a value that the GPU's data
- * file does not give is an error or a warning, never a quiet zero. */
+ * Why it exists: both APIs answer the same questions from the same facts (device.conf and the
+ * ordinals of base/device.c), so they are implemented together. Rule: a value that the GPU's data
+ * file does not give is an error or a warning, never a silent zero. */
 #define PH_CLASS PH_SIMULATED
 #include "simulated/cuda/properties.h"
 
@@ -18,7 +18,7 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101 };
 
 static bool visible(int device) { return device >= 0 && device < ph_device_count(); }
 
-/* ---- one implementation behind both APIs: each returns an error number ---- */
+/* ---- the implementation behind both APIs; every function returns an error number ---- */
 
 static int get_attribute(int *value, int attribute, int device)
 {
@@ -44,7 +44,7 @@ static int find_pci_id(int *device, const char *text)
 {
     if (device == NULL || text == NULL) return INVALID_VALUE;
     unsigned domain = 0, bus, slot;
-    /* The forms the driver documents: domain:bus:device.function, domain:bus:device,
+    /* The forms that the driver documents: domain:bus:device.function, domain:bus:device,
      * bus:device.function. */
     if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) {
         domain = 0;
@@ -66,12 +66,12 @@ static int can_access_peer(int *possible, int device, int peer)
     if (possible == NULL) return INVALID_VALUE;
     if (!visible(device) || !visible(peer)) return INVALID_DEVICE;
     *possible =
-        device != peer; /* a device is not its own peer; all GPUs of a node reach each other */
+        device != peer; /* a device is not its own peer; all GPUs of a node can reach each other */
     return SUCCESS;
 }
 
-/* CUdevice_P2PAttribute; between GPUs of one node, over NVLink where the model has it and over PCIe
- * otherwise. */
+/* CUdevice_P2PAttribute between GPUs of one node, which are joined by NVLink if the model has it,
+ * otherwise by PCIe. */
 static int get_peer_attribute(int *value, int attribute, int device, int peer)
 {
     if (value == NULL) return INVALID_VALUE;
@@ -87,8 +87,8 @@ static int get_peer_attribute(int *value, int attribute, int device, int peer)
     }
 }
 
-/* An attribute for a field of a struct, which cannot say "unknown": warns once per process about
- * the first that is missing. */
+/* An attribute for a field of a struct, which cannot say "unknown". Warns once per process about
+ * the first missing one. */
 static int attribute_or_warn(int device, int attribute)
 {
     static atomic_bool warned;
@@ -125,49 +125,49 @@ static int get_priorities(int *least, int *greatest)
 
 /* ---- CUDA runtime ---- */
 
-PH_EXPORT int cudaGetDeviceProperties(struct ph_device_properties *properties, int device)
+PH_API(int, cudaGetDeviceProperties, (struct ph_device_properties * properties, int device))
 {
     return ph_set_error(get_properties(properties, device));
 }
 
-PH_EXPORT int cudaDeviceGetAttribute(int *value, int attribute, int device)
+PH_API(int, cudaDeviceGetAttribute, (int *value, int attribute, int device))
 {
     return ph_set_error(get_attribute(value, attribute, device));
 }
 
-PH_EXPORT int cudaDeviceGetPCIBusId(char *text, int length, int device)
+PH_API(int, cudaDeviceGetPCIBusId, (char *text, int length, int device))
 {
     return ph_set_error(get_pci_id(text, length, device));
 }
 
-PH_EXPORT int cudaDeviceGetByPCIBusId(int *device, const char *text)
+PH_API(int, cudaDeviceGetByPCIBusId, (int *device, const char *text))
 {
     return ph_set_error(find_pci_id(device, text));
 }
 
-PH_EXPORT int cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+PH_API(int, cudaDeviceGetStreamPriorityRange, (int *least, int *greatest))
 {
     return ph_set_error(get_priorities(least, greatest));
 }
 
-PH_EXPORT int cudaDeviceCanAccessPeer(int *possible, int device, int peer)
+PH_API(int, cudaDeviceCanAccessPeer, (int *possible, int device, int peer))
 {
     return ph_set_error(can_access_peer(possible, device, peer));
 }
 
-PH_EXPORT int cudaDeviceGetP2PAttribute(int *value, int attribute, int device, int peer)
+PH_API(int, cudaDeviceGetP2PAttribute, (int *value, int attribute, int device, int peer))
 {
     return ph_set_error(get_peer_attribute(value, attribute, device, peer));
 }
 
 /* ---- CUDA driver ---- */
 
-PH_EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
+PH_API(int, cuDeviceGetAttribute, (int *value, int attribute, int device))
 {
     return get_attribute(value, attribute, device);
 }
 
-PH_EXPORT int cuDeviceGetName(char *name, int length, int device)
+PH_API(int, cuDeviceGetName, (char *name, int length, int device))
 {
     if (name == NULL || length <= 0) return INVALID_VALUE;
     if (!visible(device)) return INVALID_DEVICE;
@@ -175,7 +175,7 @@ PH_EXPORT int cuDeviceGetName(char *name, int length, int device)
     return SUCCESS;
 }
 
-PH_EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
+PH_API(int, cuDeviceGetUuid_v2, (unsigned char *uuid, int device))
 {
     if (uuid == NULL) return INVALID_VALUE;
     if (!visible(device)) return INVALID_DEVICE;
@@ -183,12 +183,12 @@ PH_EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
     return SUCCESS;
 }
 
-PH_EXPORT int cuDeviceGetUuid(unsigned char *uuid, int device)
+PH_API(int, cuDeviceGetUuid, (unsigned char *uuid, int device))
 {
     return cuDeviceGetUuid_v2(uuid, device);
 }
 
-PH_EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device)
+PH_API(int, cuDeviceTotalMem_v2, (size_t *bytes, int device))
 {
     if (bytes == NULL) return INVALID_VALUE;
     if (!visible(device)) return INVALID_DEVICE;
@@ -196,17 +196,17 @@ PH_EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device)
     return SUCCESS;
 }
 
-PH_EXPORT int cuDeviceGetPCIBusId(char *text, int length, int device)
+PH_API(int, cuDeviceGetPCIBusId, (char *text, int length, int device))
 {
     return get_pci_id(text, length, device);
 }
 
-PH_EXPORT int cuDeviceGetByPCIBusId(int *device, const char *text)
+PH_API(int, cuDeviceGetByPCIBusId, (int *device, const char *text))
 {
     return find_pci_id(device, text);
 }
 
-PH_EXPORT int cuDeviceComputeCapability(int *major, int *minor, int device)
+PH_API(int, cuDeviceComputeCapability, (int *major, int *minor, int device))
 {
     if (major == NULL || minor == NULL) return INVALID_VALUE;
     if (!visible(device)) return INVALID_DEVICE;
@@ -215,17 +215,17 @@ PH_EXPORT int cuDeviceComputeCapability(int *major, int *minor, int device)
     return SUCCESS;
 }
 
-PH_EXPORT int cuDeviceCanAccessPeer(int *possible, int device, int peer)
+PH_API(int, cuDeviceCanAccessPeer, (int *possible, int device, int peer))
 {
     return can_access_peer(possible, device, peer);
 }
 
-PH_EXPORT int cuDeviceGetP2PAttribute(int *value, int attribute, int device, int peer)
+PH_API(int, cuDeviceGetP2PAttribute, (int *value, int attribute, int device, int peer))
 {
     return get_peer_attribute(value, attribute, device, peer);
 }
 
-PH_EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest)
+PH_API(int, cuCtxGetStreamPriorityRange, (int *least, int *greatest))
 {
     return get_priorities(least, greatest);
 }

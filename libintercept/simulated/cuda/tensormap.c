@@ -1,11 +1,11 @@
-/* tensormap.c - descriptors of tensors for Hopper's copy engine (TMA): cuTensorMapEncodeTiled,
+/* tensormap.c - tensor descriptors for Hopper's copy engine (TMA): cuTensorMapEncodeTiled,
  * cuTensorMapReplaceAddress.
  *
- * Why it exists: grouped matrix products (mixture of experts), block-scaled ones and Triton make
- * one before they launch, and launch nothing when that fails. A descriptor is opaque: only kernels
- * read it, and here none runs. So ours holds what was asked for in a layout of its own. Rule: what
- * breaks a condition that cuda.h (CUDA 13) states is refused with the driver's
- * CUDA_ERROR_INVALID_VALUE. The other two encoders (im2col) stay refused as not supported. */
+ * Why it exists: grouped matrix products (mixture of experts), block-scaled ones and Triton make a
+ * descriptor before they launch, and do not launch when that fails. A descriptor is opaque: only
+ * kernels read it, and none runs here. So ours holds the request in its own layout. Rule: a request
+ * that breaks a condition stated in cuda.h (CUDA 13) is refused with CUDA_ERROR_INVALID_VALUE, as
+ * by the driver. The other two encoders (im2col) are refused as not supported. */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudart.h"
 #include <string.h>
@@ -27,7 +27,7 @@ enum {
 };
 enum {
     L2_PROMOTIONS = 4,
-    TYPES = 13 /* the packed 4 and 6 bit types after these are Blackwell's */
+    TYPES = 13 /* the packed 4 and 6 bit types that follow need Blackwell */
 };
 
 struct descriptor {
@@ -54,7 +54,7 @@ static int geometry_fits(int type, unsigned rank, uint64_t address, const uint64
         return 0;
     for (unsigned i = 0; i < rank; i++) {
         if (!sizes[i] || sizes[i] > 1ull << 32 || !box[i] || box[i] > 256) return 0;
-        /* elsewhere the first is not looked at */
+        /* with interleaving the first step is ignored */
         if ((i || interleave != INTERLEAVE_NONE) && (!steps[i] || steps[i] > 8)) return 0;
         if (i + 1 < rank && (strides[i] % alignment || strides[i] >= 1ull << 40)) return 0;
     }

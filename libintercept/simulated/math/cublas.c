@@ -1,8 +1,8 @@
 /* cublas.c - cuBLAS: handles, matrix products, and the vector operations that PyTorch uses.
  *
  * Why it exists: cuBLAS links the CUDA runtime statically and cannot run over an emulated driver,
- * and its kernels' names say nothing of their shapes; so each call is answered here and its
- * descriptor is the signature. */
+ * and the names of its kernels do not tell their shapes. So each call is answered here, and its
+ * arguments make the signature. */
 #define PH_CLASS PH_SIMULATED
 #include "work/blas.h"
 #include <stdlib.h>
@@ -48,8 +48,7 @@ PH_API(int, cublasDestroy_v2, (void *handle))
 }
 
 #define SETTER(function, type, field)                 \
-    PH_EXPORT int function(void *handle, type value); \
-    PH_EXPORT int function(void *handle, type value)  \
+    PH_API(int, function, (void *handle, type value)) \
     {                                                 \
         struct handle *blas = valid(handle);          \
         if (!blas) return BLAS_NOT_INITIALIZED;       \
@@ -57,8 +56,7 @@ PH_API(int, cublasDestroy_v2, (void *handle))
         return BLAS_OK;                               \
     }
 #define GETTER(function, type, field)                  \
-    PH_EXPORT int function(void *handle, type *value); \
-    PH_EXPORT int function(void *handle, type *value)  \
+    PH_API(int, function, (void *handle, type *value)) \
     {                                                  \
         struct handle *blas = valid(handle);           \
         if (!blas) return BLAS_NOT_INITIALIZED;        \
@@ -87,7 +85,7 @@ PH_API(int, cublasSetWorkspace_v2, (void *handle, void *workspace, size_t bytes)
 PH_API(int, cublasGetVersion_v2, (void *handle, int *version))
 {
     (void)handle;
-    *version = 130100; /* cuBLAS of CUDA 13, as the wheels of torch 2.11 carry it */
+    *version = 130100; /* cuBLAS of CUDA 13, the version in torch 2.11's wheels */
     return BLAS_OK;
 }
 static const char *status_name(int status)
@@ -118,8 +116,7 @@ PH_API(const char *, cublasGetStatusString, (int status)) { return status_name(s
 
 #undef PH_CLASS
 #define PH_CLASS PH_ACCOUNTED
-/* ---- work: values come from the CPU when they are small (libintercept/values), the time from the
- * call ---- */
+/* ---- work: the call gives the time; the values library computes small results on the CPU ---- */
 static int product(void *handle, struct ph_product fields)
 {
     struct handle *blas = valid(handle);
@@ -140,15 +137,13 @@ static int vectors(void *handle, const char *name, const int64_t *numbers, uint3
 }
 
 #define PRODUCT(function, parameters, arguments, ...) \
-    PH_EXPORT int function parameters;                \
-    PH_EXPORT int function parameters { return product(h, (struct ph_product){__VA_ARGS__}); }
+    PH_API(int, function, parameters) { return product(h, (struct ph_product){__VA_ARGS__}); }
 #define VECTORS(function, parameters, arguments, ...)                      \
-    PH_EXPORT int function parameters;                                     \
-    PH_EXPORT int function parameters                                      \
+    PH_API(int, function, parameters)                                      \
     {                                                                      \
         return vectors(h, __func__, (const int64_t[]){__VA_ARGS__},        \
                        sizeof (int64_t[]){__VA_ARGS__} / sizeof(int64_t)); \
     }
-/* most arguments are operands and factors: values */
+/* most arguments are operands and factors, which affect values only */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #include "work/blas_calls.h"

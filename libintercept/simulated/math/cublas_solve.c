@@ -1,63 +1,62 @@
 /* cublas_solve.c - cuBLAS' batched solvers, which PyTorch's linear algebra uses for many small
  * matrices.
  *
- * Why it exists: they belong to the solvers of cusolver.c by what they do, and to cuBLAS by their
- * handle. Result codes are written as success; where they are the host's, only the caller's
- * arguments could be wrong. */
+ * Why it exists: they do the work of the solvers in cusolver.c, but take cuBLAS' handle. Every
+ * result code is written as success: here a code on the host could only report bad arguments. */
 #define PH_CLASS PH_ACCOUNTED
 #include "work/blas.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 
 enum { S = R_32F, D = R_64F, C = C_32F, Z = C_64F };
 int cublasGetStream_v2(void *handle, void **stream);
 
-static int run(void *handle, const char *name, int type, int64_t m, int64_t n, int64_t k, int batch,
-               int *host_info, int *device_info)
+static int run(void *handle, const char *name, const int64_t numbers[5], int *host_info,
+               int *device_info)
 {
     struct ph_pack signature = {0};
     void *stream;
     int status = cublasGetStream_v2(handle, &stream);
     if (status) return status;
-    if (m < 0 || n < 0 || k < 0 || batch < 0) return BLAS_INVALID_VALUE;
-    ph_blas_call_pack(&signature, name, (const int64_t[]){type, m, n, k, batch}, 5);
+    for (int i = 1; i < 5; i++)
+        if (numbers[i] < 0) return BLAS_INVALID_VALUE;
+    ph_blas_call_pack(&signature, name, numbers, 5);
     ph_submit(stream, &signature);
     ph_pack_free(&signature);
     if (host_info) *host_info = 0;
     ph_host_pause();
-    if (device_info) ph_fill(device_info, 0, (size_t)batch * sizeof *device_info);
+    if (device_info) ph_fill(device_info, 0, (size_t)numbers[4] * sizeof *device_info);
     ph_host_resume();
     return BLAS_OK;
 }
 
-#define SOLVERS(T)                                                                                \
-    PH_EXPORT int cublas##T##getrfBatched(void *h, int n, void *const *a, int lda, int *pivots,   \
-                                          int *info, int batch)                                   \
-    {                                                                                             \
-        return (void)a, (void)lda, (void)pivots, run(h, __func__, T, n, n, 0, batch, NULL, info); \
-    }                                                                                             \
-    PH_EXPORT int cublas##T##getrsBatched(void *h, int trans, int n, int columns,                 \
-                                          const void *const *a, int lda, const int *pivots,       \
-                                          void *const *b, int ldb, int *info, int batch)          \
-    {                                                                                             \
-        return (void)trans, (void)a, (void)lda, (void)pivots, (void)b, (void)ldb,                 \
-               run(h, __func__, T, n, n, columns, batch, info, NULL);                             \
-    }                                                                                             \
-    PH_EXPORT int cublas##T##geqrfBatched(void *h, int m, int n, void *const *a, int lda,         \
-                                          void *const *tau, int *info, int batch)                 \
-    {                                                                                             \
-        return (void)a, (void)lda, (void)tau, run(h, __func__, T, m, n, 0, batch, info, NULL);    \
-    }                                                                                             \
-    PH_EXPORT int cublas##T##gelsBatched(void *h, int trans, int m, int n, int columns,           \
-                                         void *const *a, int lda, void *const *c, int ldc,        \
-                                         int *info, int *device_info, int batch)                  \
-    {                                                                                             \
-        return (void)trans, (void)a, (void)lda, (void)c, (void)ldc,                               \
-               run(h, __func__, T, m, n, columns, batch, info, device_info);                      \
-    }                                                                                             \
-    PH_EXPORT int cublas##T##trsmBatched(void *h, int side, int uplo, int trans, int diag, int m, \
-                                         int n, const void *alpha, const void *const *a, int lda, \
-                                         void *const *b, int ldb, int batch)                      \
-    {                                                                                             \
-        (void)uplo, (void)trans, (void)diag, (void)alpha, (void)a, (void)lda, (void)b, (void)ldb; \
-        return run(h, __func__, T, side ? n : m, side ? n : m, side ? m : n, batch, NULL, NULL);  \
+/* One function for each of the types S, D, C, Z; its numbers are rows, columns, right-hand sides
+ * and matrices. */
+#define SOLVER_OF(T, name, parameters, host_info, device_info, ...)                         \
+    PH_API(int, cublas##T##name, parameters)                                                \
+    {                                                                                       \
+        return run(h, __func__, (const int64_t[]){T, __VA_ARGS__}, host_info, device_info); \
     }
-SOLVERS(S) SOLVERS(D) SOLVERS(C) SOLVERS(Z)
+#define SOLVERS(...)          \
+    SOLVER_OF(S, __VA_ARGS__) \
+    SOLVER_OF(D, __VA_ARGS__) \
+    SOLVER_OF(C, __VA_ARGS__) \
+    SOLVER_OF(Z, __VA_ARGS__)
+
+SOLVERS(getrfBatched, (void *h, int n, void *const *a, int lda, int *pivots, int *info, int batch),
+        NULL, info, n, n, 0, batch)
+SOLVERS(getrsBatched,
+        (void *h, int trans, int n, int columns, const void *const *a, int lda, const int *pivots,
+         void *const *b, int ldb, int *info, int batch),
+        info, NULL, n, n, columns, batch)
+SOLVERS(geqrfBatched,
+        (void *h, int m, int n, void *const *a, int lda, void *const *tau, int *info, int batch),
+        info, NULL, m, n, 0, batch)
+SOLVERS(gelsBatched,
+        (void *h, int trans, int m, int n, int columns, void *const *a, int lda, void *const *c,
+         int ldc, int *info, int *device_info, int batch),
+        info, device_info, m, n, columns, batch)
+SOLVERS(trsmBatched,
+        (void *h, int side, int uplo, int trans, int diag, int m, int n, const void *alpha,
+         const void *const *a, int lda, void *const *b, int ldb, int batch),
+        NULL, NULL, side ? n : m, side ? n : m, side ? m : n, batch)

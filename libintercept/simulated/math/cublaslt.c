@@ -1,8 +1,9 @@
 /* cublaslt.c - cuBLASLt: descriptors as attribute bags, one heuristic result, and the product
  * itself.
  *
- * Why it exists: PyTorch's linear layers with a bias or an epilogue, and fp8, come this way. The
- * heuristic must find an algorithm, or PyTorch warns and takes another path than on a real GPU. */
+ * Why it exists: PyTorch uses it for fp8 and for linear layers with a bias or an epilogue. The
+ * heuristic must find an algorithm; otherwise PyTorch warns and takes another path than on a real
+ * GPU. */
 #define PH_CLASS PH_SIMULATED
 #include "work/blas.h"
 #include <stdlib.h>
@@ -68,15 +69,16 @@ static int bag_destroy(void *handle, uint32_t magic)
 }
 
 PH_API(size_t, cublasLtGetVersion, (void)) { return 130100; }
-PH_EXPORT int cublasCreate_v2(void **handle);
-PH_EXPORT int cublasDestroy_v2(void *handle);
+int cublasCreate_v2(void **handle);
+int cublasDestroy_v2(void *handle);
 PH_API(int, cublasLtCreate, (void **handle)) { return cublasCreate_v2(handle); }
 PH_API(int, cublasLtDestroy, (void *handle)) { return cublasDestroy_v2(handle); }
 
 PH_API(int, cublasLtMatmulDescCreate, (void **descriptor, int compute, int scale))
 {
     if (!(*descriptor = bag_create(DESCRIPTOR))) return 3;
-    int none = 0, plain = 1; /* CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT: defaults can be read */
+    int none = 0,
+        plain = 1; /* CUBLAS_OP_N and CUBLASLT_EPILOGUE_DEFAULT: a job can read the defaults */
     bag_set(*descriptor, DESCRIPTOR, DESC_TRANSA, &none, 4);
     bag_set(*descriptor, DESCRIPTOR, DESC_TRANSB, &none, 4);
     bag_set(*descriptor, DESCRIPTOR, DESC_EPILOGUE, &plain, 4);
@@ -135,6 +137,7 @@ PH_API(int, cublasLtMatmulPreferenceSetAttribute,
     return bag_set(preference, PREFERENCE, attribute, value, bytes);
 }
 
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 struct heuristic { /* cublasLtMatmulHeuristicResult_t */
     uint64_t algorithm[8];
     size_t workspace_bytes;
@@ -147,7 +150,6 @@ PH_API(int, cublasLtMatmulAlgoGetHeuristic,
        (void *handle, void *descriptor, void *a, void *b, void *c, void *d, void *preference,
         int wanted, struct heuristic results[], int *count))
 {
-    (void)handle, (void)descriptor, (void)a, (void)b, (void)c, (void)d, (void)preference;
     if (wanted < 1 || !results || !count) return BLAS_INVALID_VALUE;
     memset(results, 0, sizeof *results);
     results->algorithm[0] = 1;
@@ -170,8 +172,6 @@ PH_API(int, cublasLtMatmul,
         const void *b, void *b_layout, const void *beta, const void *c, void *c_layout, void *d,
         void *d_layout, const void *algorithm, void *workspace, size_t bytes, void *stream))
 {
-    (void)handle, (void)alpha, (void)a, (void)b, (void)beta, (void)c, (void)d, (void)algorithm,
-        (void)workspace, (void)bytes;
     const struct bag *desc = descriptor, *la = a_layout, *lb = b_layout, *lc = c_layout,
                      *ld = d_layout;
     if (!desc || !la || !lb || !lc || !ld || desc->magic != DESCRIPTOR || la->magic != LAYOUT ||

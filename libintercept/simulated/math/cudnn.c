@@ -1,9 +1,10 @@
 /* cudnn.c - cuDNN's handles, versions and error texts.
  *
  * Why it exists: the graph API (cudnn_backend.c) and the older one (cudnn_legacy.c) share them. A
- * handle is no more than the stream that it was given. */
+ * handle only holds its stream. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE
+#include "simulated/math/library_handle.h"
 #include "work/cudnn.h"
 
 #include <dlfcn.h>
@@ -12,13 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct handle {
-    uint32_t magic;
-    void *stream;
-};
 enum { MAGIC = 0x63646e68 };
 
-/* The release in torch 2.11's wheels; used only when the job has no cuDNN library loaded. */
+/* The release in torch 2.11's wheels. Used only when the job has not loaded a cuDNN library. */
 enum { RELEASE = 91900, CUDART_RELEASE = 13010, LATEST_DEVICE = 1210 };
 
 static _Thread_local char last_error[512];
@@ -34,31 +31,37 @@ int ph_cudnn_fail(int status, const char *format, ...)
 
 #undef PH_CLASS
 #define PH_CLASS PH_PASSED
-/* ---- versions and texts: facts of NVIDIA's library that need no GPU, so it is asked where it is
- * loaded ---- */
+/* ---- versions and texts: NVIDIA's library answers if it is loaded; it needs no GPU for this ----
+ */
+
+/* A function of NVIDIA's library; NULL when the job has not loaded it. The library stays loaded. */
+static void *loaded_function(const char *name)
+{
+    void *library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_NOLOAD);
+    void *function = library ? dlsym(library, name) : NULL;
+    if (library) dlclose(library);
+    return function;
+}
 
 static size_t ask_number(const char *name, size_t otherwise)
 {
-    void *library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_NOLOAD);
-    size_t (*function)(void) = library != NULL ? (size_t (*)(void))dlsym(library, name) : NULL;
-    size_t number = function != NULL ? function() : otherwise;
-    if (library != NULL) dlclose(library);
-    return number;
+    size_t (*function)(void) = (size_t (*)(void))loaded_function(name);
+    return function ? function() : otherwise;
 }
 
-PH_EXPORT size_t cudnnGetVersion(void) { return ask_number("cudnnGetVersion", RELEASE); }
+PH_API(size_t, cudnnGetVersion, (void)) { return ask_number("cudnnGetVersion", RELEASE); }
 
-PH_EXPORT size_t cudnnGetCudartVersion(void)
+PH_API(size_t, cudnnGetCudartVersion, (void))
 {
     return ask_number("cudnnGetCudartVersion", CUDART_RELEASE);
 }
 
-PH_EXPORT size_t cudnnGetMaxDeviceVersion(void)
+PH_API(size_t, cudnnGetMaxDeviceVersion, (void))
 {
     return ask_number("cudnnGetMaxDeviceVersion", LATEST_DEVICE);
 }
 
-PH_EXPORT int cudnnGetProperty(int type, int *value)
+PH_API(int, cudnnGetProperty, (int type, int *value))
 {
     size_t release = cudnnGetVersion();
     if (value == NULL)
@@ -72,14 +75,10 @@ PH_EXPORT int cudnnGetProperty(int type, int *value)
     }
 }
 
-PH_EXPORT const char *cudnnGetErrorString(int status)
+PH_API(const char *, cudnnGetErrorString, (int status))
 {
-    /* it stays loaded: so does the text */
-    void *library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_NOLOAD);
-    const char *(*function)(int) =
-        library != NULL ? (const char *(*)(int))dlsym(library, "cudnnGetErrorString") : NULL;
-    const char *text = function != NULL ? function(status) : NULL;
-    if (library != NULL) dlclose(library);
+    const char *(*function)(int) = (const char *(*)(int))loaded_function("cudnnGetErrorString");
+    const char *text = function ? function(status) : NULL;
     if (text != NULL) return text;
     switch (status) {
     case CUDNN_SUCCESS: return "CUDNN_STATUS_SUCCESS";
@@ -94,7 +93,7 @@ PH_EXPORT const char *cudnnGetErrorString(int status)
     }
 }
 
-PH_EXPORT void cudnnGetLastErrorString(char *message, size_t size)
+PH_API(void, cudnnGetLastErrorString, (char *message, size_t size))
 {
     if (message == NULL || size == 0) return;
     snprintf(message, size, "%s", last_error);
@@ -105,37 +104,33 @@ PH_EXPORT void cudnnGetLastErrorString(char *message, size_t size)
 #define PH_CLASS PH_SIMULATED
 /* ---- handles ---- */
 
-PH_EXPORT int cudnnCreate(struct handle **handle)
+PH_API(int, cudnnCreate, (struct ph_library_handle * *handle))
 {
     if (handle == NULL)
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnCreate: no place for the handle");
-    struct handle *made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDNN_HOST_ALLOCATION_FAILED;
-    made->magic = MAGIC;
-    *handle = made;
-    return CUDNN_SUCCESS;
+    *handle = ph_library_handle_new(MAGIC);
+    return *handle ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
 }
 
-PH_EXPORT int cudnnDestroy(struct handle *handle)
+PH_API(int, cudnnDestroy, (struct ph_library_handle * handle))
 {
-    if (handle == NULL || handle->magic != MAGIC)
+    if (!ph_library_handle(handle, MAGIC))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnDestroy: not a handle");
-    handle->magic = 0;
-    free(handle);
+    ph_library_handle_free(handle);
     return CUDNN_SUCCESS;
 }
 
-PH_EXPORT int cudnnSetStream(struct handle *handle, void *stream)
+PH_API(int, cudnnSetStream, (struct ph_library_handle * handle, void *stream))
 {
-    if (handle == NULL || handle->magic != MAGIC)
+    if (!ph_library_handle(handle, MAGIC))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnSetStream: not a handle");
     handle->stream = stream;
     return CUDNN_SUCCESS;
 }
 
-PH_EXPORT int cudnnGetStream(struct handle *handle, void **stream)
+PH_API(int, cudnnGetStream, (struct ph_library_handle * handle, void **stream))
 {
-    if (handle == NULL || handle->magic != MAGIC || stream == NULL)
+    if (!ph_library_handle(handle, MAGIC) || stream == NULL)
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnGetStream: not a handle");
     *stream = handle->stream;
     return CUDNN_SUCCESS;
@@ -143,7 +138,7 @@ PH_EXPORT int cudnnGetStream(struct handle *handle, void **stream)
 
 void *ph_cudnn_stream(const void *pointer, bool *valid)
 {
-    const struct handle *handle = pointer;
-    *valid = handle != NULL && handle->magic == MAGIC;
-    return *valid ? handle->stream : NULL;
+    const struct ph_library_handle *handle = ph_library_handle(pointer, MAGIC);
+    *valid = handle != NULL;
+    return handle ? handle->stream : NULL;
 }

@@ -1,9 +1,9 @@
 /* cudnn_backend.c - cuDNN's graph API: descriptors, engine heuristics, plans, execution.
  *
- * Why it exists: PyTorch drives attention, convolutions and more through these nine functions (by
- * cudnn-frontend, which is compiled into it). Descriptors are bags of attributes. What only cuDNN
- * can decide - which engines fit a graph, in which order, with how much workspace - NVIDIA's
- * library decides, from a description of the GPU (cudnn_real.c); nothing of it runs on a GPU.
+ * Why it exists: PyTorch uses these nine functions for attention, convolutions and more, through
+ * cudnn-frontend, which is compiled into it. Descriptors are bags of attributes. Only cuDNN itself
+ * can decide which engines fit a graph, in which order, and with how much workspace. NVIDIA's
+ * library decides that from a description of the GPU (cudnn_real.c); nothing of it runs on a GPU.
  * Execution puts the graph's signature on the handle's stream. */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudnn.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which attribute names belong to a descriptor type: the numbering goes by descriptor. */
+/* Whether a descriptor type has an attribute: each type has its range of numbers. */
 static bool belongs(int type, int name)
 {
     static const short ranges[CUDNN_DESCRIPTOR_TYPES][2] = {
@@ -37,19 +37,19 @@ static bool valid(const struct ph_cudnn_descriptor *descriptor)
 
 /* ---- descriptors ---- */
 
-PH_EXPORT int cudnnBackendCreateDescriptor(int type, struct ph_cudnn_descriptor **descriptor)
+PH_API(int, cudnnBackendCreateDescriptor, (int type, struct ph_cudnn_descriptor **descriptor))
 {
     if (descriptor == NULL)
         return ph_cudnn_fail(CUDNN_NULL_POINTER,
                              "cudnnBackendCreateDescriptor: no place for the descriptor");
     *descriptor = NULL;
-    if (type < 0 || type >= CUDNN_DESCRIPTOR_TYPES) /* the code that release 9.19 returns */
+    if (type < 0 || type >= CUDNN_DESCRIPTOR_TYPES) /* release 9.19 returns this code */
         return ph_cudnn_fail(CUDNN_HOST_ALLOCATION_FAILED, "there is no descriptor type %d", type);
     *descriptor = ph_cudnn_bag(type);
     return *descriptor != NULL ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
 }
 
-PH_EXPORT int cudnnBackendDestroyDescriptor(struct ph_cudnn_descriptor *descriptor)
+PH_API(int, cudnnBackendDestroyDescriptor, (struct ph_cudnn_descriptor * descriptor))
 {
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendDestroyDescriptor: not a descriptor");
@@ -57,14 +57,15 @@ PH_EXPORT int cudnnBackendDestroyDescriptor(struct ph_cudnn_descriptor *descript
     return CUDNN_SUCCESS;
 }
 
-PH_EXPORT int cudnnBackendInitialize(struct ph_cudnn_descriptor *descriptor)
+PH_API(int, cudnnBackendInitialize, (struct ph_cudnn_descriptor * descriptor))
 {
     return valid(descriptor) ? CUDNN_SUCCESS
                              : ph_cudnn_fail(CUDNN_NULL_POINTER, "not a descriptor");
 }
 
-PH_EXPORT int cudnnBackendSetAttribute(struct ph_cudnn_descriptor *descriptor, int name, int type,
-                                       int64_t count, const void *values)
+PH_API(int, cudnnBackendSetAttribute,
+       (struct ph_cudnn_descriptor * descriptor, int name, int type, int64_t count,
+        const void *values))
 {
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendSetAttribute: not a descriptor");
@@ -112,14 +113,14 @@ static bool complete_tensor(const struct ph_cudnn_descriptor *tensor)
            strides->type == CUDNN_TYPE_INT64;
 }
 
-/* A plan gets no twin: NVIDIA's library would compile kernels for it (near a second of CPU for
- * attention), and all that is asked of a plan is its workspace, which its engine configuration
+/* A plan gets no twin. NVIDIA's library would compile kernels for it (almost a second of CPU time
+ * for attention), and the job only asks a plan for its workspace, which its engine configuration
  * knows. */
 static int finalize_plan(struct ph_cudnn_descriptor *plan)
 {
     struct ph_cudnn_descriptor *configuration = ph_cudnn_child(plan, CUDNN_PLAN_ENGINE_CONFIG, 0);
     if (configuration == NULL && has(plan, CUDNN_PLAN_JSON)) {
-        /* its operations would be unknown to us */
+        /* we would not know its operations */
         ph_unsupported("cudnnBackendFinalize of a plan loaded from JSON");
         return CUDNN_NOT_SUPPORTED;
     }
@@ -130,7 +131,7 @@ static int finalize_plan(struct ph_cudnn_descriptor *plan)
     return CUDNN_SUCCESS;
 }
 
-PH_EXPORT int cudnnBackendFinalize(struct ph_cudnn_descriptor *descriptor)
+PH_API(int, cudnnBackendFinalize, (struct ph_cudnn_descriptor * descriptor))
 {
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendFinalize: not a descriptor");
@@ -179,7 +180,7 @@ PH_EXPORT int cudnnBackendFinalize(struct ph_cudnn_descriptor *descriptor)
         if (real) status = ph_cudnn_real_make(descriptor);
         break;
     default:
-        break; /* variant packs, and what NVIDIA's library checks with the graph that holds them */
+        break; /* variant packs, and descriptors that NVIDIA's library checks as part of a graph */
     }
     descriptor->finalized = status == CUDNN_SUCCESS;
     return status;
@@ -187,8 +188,8 @@ PH_EXPORT int cudnnBackendFinalize(struct ph_cudnn_descriptor *descriptor)
 
 /* ---- reading ---- */
 
-/* What NVIDIA's library fills into the job's descriptors belongs to the graph of the descriptor
- * that was asked. */
+/* Descriptors of the job that NVIDIA's library fills belong to the graph of the queried descriptor.
+ */
 static int get_from_real(struct ph_cudnn_descriptor *descriptor, int name, int type,
                          int64_t requested, int64_t *count, void *values)
 {
@@ -205,8 +206,8 @@ static int get_from_real(struct ph_cudnn_descriptor *descriptor, int name, int t
     return CUDNN_SUCCESS;
 }
 
-/* Without NVIDIA's library: one engine, no knobs, no notes, no workspace; ph_cudnn_real_available
- * has warned of it. */
+/* Without NVIDIA's library: one engine, no knobs, no numerical notes, no workspace.
+ * ph_cudnn_real_available has warned. */
 static int get_without_real(struct ph_cudnn_descriptor *descriptor, int name, int type,
                             int64_t requested, int64_t *count, void *values)
 {
@@ -231,8 +232,9 @@ static int get_without_real(struct ph_cudnn_descriptor *descriptor, int name, in
     return CUDNN_SUCCESS;
 }
 
-PH_EXPORT int cudnnBackendGetAttribute(struct ph_cudnn_descriptor *descriptor, int name, int type,
-                                       int64_t requested, int64_t *count, void *values)
+PH_API(int, cudnnBackendGetAttribute,
+       (struct ph_cudnn_descriptor * descriptor, int name, int type, int64_t requested,
+        int64_t *count, void *values))
 {
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendGetAttribute: not a descriptor");
@@ -269,12 +271,12 @@ PH_EXPORT int cudnnBackendGetAttribute(struct ph_cudnn_descriptor *descriptor, i
 #define PH_CLASS PH_ACCOUNTED
 /* ---- execution ---- */
 
-PH_EXPORT int cudnnBackendExecute(void *handle, struct ph_cudnn_descriptor *plan,
-                                  struct ph_cudnn_descriptor *pack)
+PH_API(int, cudnnBackendExecute,
+       (void *handle, struct ph_cudnn_descriptor *plan, struct ph_cudnn_descriptor *pack))
 {
-    bool known;
-    void *stream = ph_cudnn_stream(handle, &known);
-    if (!known || !valid(plan) || !valid(pack))
+    bool valid_handle;
+    void *stream = ph_cudnn_stream(handle, &valid_handle);
+    if (!valid_handle || !valid(plan) || !valid(pack))
         return ph_cudnn_fail(CUDNN_NULL_POINTER,
                              "cudnnBackendExecute: no handle, plan or variant pack");
     if (plan->type != CUDNN_PLAN || pack->type != CUDNN_VARIANT_PACK || !plan->finalized ||

@@ -1,10 +1,10 @@
-/* cudnn_legacy.c - cuDNN's older API, as far as PyTorch trains convolutional networks with it:
- * batch normalisation.
+/* cudnn_legacy.c - the batch normalisation functions of cuDNN's older API, which PyTorch uses to
+ * train convolutional networks.
  *
- * Why it exists: PyTorch drives attention and convolutions through the graph API, but fp32 batch
- * normalisation through these functions. Rule: descriptors keep what was set; a run is a `call`
- * signature of its integers (docs/wire-protocol.md, kind 4); what is not here (recurrent networks,
- * CTC, the convolutions of the old API) fails by name in the generated stubs. */
+ * Why it exists: PyTorch uses the graph API for attention and convolutions, but these functions for
+ * fp32 batch normalisation. Rule: descriptors keep what was set; a call becomes a `call` signature
+ * of its integers (docs/wire-protocol.md, kind 4). The rest of the older API (recurrent networks,
+ * CTC, convolutions) is refused by the generated stubs. */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudnn.h"
 
@@ -57,7 +57,7 @@ static int set(struct tensor *descriptor, int data_type, int format, int dimensi
     return CUDNN_SUCCESS;
 }
 
-/* Copies as many entries as there are and were asked for; any target may be absent. */
+/* Copies the entries that exist and were asked for. Any target may be NULL. */
 static int get(const struct tensor *descriptor, int requested, int *data_type, int *dimensions,
                int *dims, int *strides)
 {
@@ -75,41 +75,50 @@ static int get(const struct tensor *descriptor, int requested, int *data_type, i
     return CUDNN_SUCCESS;
 }
 
-PH_EXPORT int cudnnCreateTensorDescriptor(struct tensor **descriptor) { return create(descriptor); }
+PH_API(int, cudnnCreateTensorDescriptor, (struct tensor * *descriptor))
+{
+    return create(descriptor);
+}
 
-PH_EXPORT int cudnnDestroyTensorDescriptor(struct tensor *descriptor)
+PH_API(int, cudnnDestroyTensorDescriptor, (struct tensor * descriptor))
 {
     return destroy(descriptor);
 }
 
-PH_EXPORT int cudnnSetTensorNdDescriptor(struct tensor *descriptor, int data_type, int dimensions,
-                                         const int *dims, const int *strides)
+PH_API(int, cudnnSetTensorNdDescriptor,
+       (struct tensor * descriptor, int data_type, int dimensions, const int *dims,
+        const int *strides))
 {
     if (strides == NULL) return ph_cudnn_fail(CUDNN_NULL_POINTER, "no strides");
     return set(descriptor, data_type, 0, dimensions, dims, strides);
 }
 
-PH_EXPORT int cudnnGetTensorNdDescriptor(const struct tensor *descriptor, int requested,
-                                         int *data_type, int *dimensions, int *dims, int *strides)
+PH_API(int, cudnnGetTensorNdDescriptor,
+       (const struct tensor *descriptor, int requested, int *data_type, int *dimensions, int *dims,
+        int *strides))
 {
     return get(descriptor, requested, data_type, dimensions, dims, strides);
 }
 
-PH_EXPORT int cudnnCreateFilterDescriptor(struct tensor **descriptor) { return create(descriptor); }
+PH_API(int, cudnnCreateFilterDescriptor, (struct tensor * *descriptor))
+{
+    return create(descriptor);
+}
 
-PH_EXPORT int cudnnDestroyFilterDescriptor(struct tensor *descriptor)
+PH_API(int, cudnnDestroyFilterDescriptor, (struct tensor * descriptor))
 {
     return destroy(descriptor);
 }
 
-PH_EXPORT int cudnnSetFilterNdDescriptor(struct tensor *descriptor, int data_type, int format,
-                                         int dimensions, const int *dims)
+PH_API(int, cudnnSetFilterNdDescriptor,
+       (struct tensor * descriptor, int data_type, int format, int dimensions, const int *dims))
 {
     return set(descriptor, data_type, format, dimensions, dims, NULL);
 }
 
-PH_EXPORT int cudnnGetFilterNdDescriptor(const struct tensor *descriptor, int requested,
-                                         int *data_type, int *format, int *dimensions, int *dims)
+PH_API(int, cudnnGetFilterNdDescriptor,
+       (const struct tensor *descriptor, int requested, int *data_type, int *format,
+        int *dimensions, int *dims))
 {
     int status = get(descriptor, requested, data_type, dimensions, dims, NULL);
     if (status == CUDNN_SUCCESS && format != NULL) *format = descriptor->format;
@@ -117,13 +126,14 @@ PH_EXPORT int cudnnGetFilterNdDescriptor(const struct tensor *descriptor, int re
 }
 
 /* ---- batch normalisation ---- */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 
 static int run(const void *handle, const char *name, int mode, int operations,
                const struct tensor *x, const struct tensor *parameters)
 {
-    bool known;
-    void *stream = ph_cudnn_stream(handle, &known);
-    if (!known || !valid(x) || !valid(parameters))
+    bool valid_handle;
+    void *stream = ph_cudnn_stream(handle, &valid_handle);
+    if (!valid_handle || !valid(x) || !valid(parameters))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "%s: no handle, or not a tensor descriptor", name);
     struct ph_pack signature = {0};
     ph_cudnn_norm_signature(&signature, name, mode, operations, x->data_type, parameters->data_type,
@@ -133,7 +143,7 @@ static int run(const void *handle, const char *name, int mode, int operations,
     return CUDNN_SUCCESS;
 }
 
-/* NVIDIA's library answers this only to a handle on a GPU, so its figure is not known here. */
+/* NVIDIA's library answers this only for a handle on a GPU, so the size is not known here. */
 static int unknown_size(const struct tensor *x, size_t *bytes)
 {
     if (!valid(x) || bytes == NULL)
@@ -145,80 +155,60 @@ static int unknown_size(const struct tensor *x, size_t *bytes)
     return CUDNN_SUCCESS;
 }
 
-PH_EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-    void *handle, int mode, int operations, const struct tensor *x, const struct tensor *z,
-    const struct tensor *y, const struct tensor *parameters, const void *activation, size_t *bytes)
+PH_API(int, cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize,
+       (void *handle, int mode, int operations, const struct tensor *x, const struct tensor *z,
+        const struct tensor *y, const struct tensor *parameters, const void *activation,
+        size_t *bytes))
 {
-    (void)handle, (void)mode, (void)operations, (void)z, (void)y, (void)parameters,
-        (void)activation;
     return unknown_size(x, bytes);
 }
 
-PH_EXPORT int cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-    void *handle, int mode, int operations, const struct tensor *x, const struct tensor *y,
-    const struct tensor *dy, const struct tensor *dz, const struct tensor *dx,
-    const struct tensor *parameters, const void *activation, size_t *bytes)
+PH_API(int, cudnnGetBatchNormalizationBackwardExWorkspaceSize,
+       (void *handle, int mode, int operations, const struct tensor *x, const struct tensor *y,
+        const struct tensor *dy, const struct tensor *dz, const struct tensor *dx,
+        const struct tensor *parameters, const void *activation, size_t *bytes))
 {
-    (void)handle, (void)mode, (void)operations, (void)y, (void)dy, (void)dz, (void)dx,
-        (void)parameters, (void)activation;
     return unknown_size(x, bytes);
 }
 
-PH_EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode,
-                                                                   int operations,
-                                                                   const void *activation,
-                                                                   const struct tensor *x,
-                                                                   size_t *bytes)
+PH_API(int, cudnnGetBatchNormalizationTrainingExReserveSpaceSize,
+       (void *handle, int mode, int operations, const void *activation, const struct tensor *x,
+        size_t *bytes))
 {
-    (void)handle, (void)mode, (void)operations, (void)activation;
     return unknown_size(x, bytes);
 }
 
 #undef PH_CLASS
 #define PH_CLASS PH_ACCOUNTED
-PH_EXPORT int cudnnBatchNormalizationForwardTrainingEx(
-    void *handle, int mode, int operations, const void *alpha, const void *beta,
-    const struct tensor *x, const void *x_data, const struct tensor *z, const void *z_data,
-    const struct tensor *y, void *y_data, const struct tensor *parameters, const void *scale,
-    const void *bias, double factor, void *running_mean, void *running_variance, double epsilon,
-    void *saved_mean, void *saved_variance, const void *activation, void *workspace,
-    size_t workspace_bytes, void *reserve, size_t reserve_bytes)
+PH_API(int, cudnnBatchNormalizationForwardTrainingEx,
+       (void *handle, int mode, int operations, const void *alpha, const void *beta,
+        const struct tensor *x, const void *x_data, const struct tensor *z, const void *z_data,
+        const struct tensor *y, void *y_data, const struct tensor *parameters, const void *scale,
+        const void *bias, double factor, void *running_mean, void *running_variance, double epsilon,
+        void *saved_mean, void *saved_variance, const void *activation, void *workspace,
+        size_t workspace_bytes, void *reserve, size_t reserve_bytes))
 {
-    (void)alpha, (void)beta, (void)x_data, (void)z, (void)z_data, (void)y, (void)y_data,
-        (void)scale, (void)bias;
-    (void)factor, (void)running_mean, (void)running_variance, (void)epsilon, (void)saved_mean,
-        (void)saved_variance;
-    (void)activation, (void)workspace, (void)workspace_bytes, (void)reserve, (void)reserve_bytes;
     return run(handle, "cudnnBatchNormalizationForwardTraining", mode, operations, x, parameters);
 }
 
-PH_EXPORT int cudnnBatchNormalizationForwardInference(
-    void *handle, int mode, const void *alpha, const void *beta, const struct tensor *x,
-    const void *x_data, const struct tensor *y, void *y_data, const struct tensor *parameters,
-    const void *scale, const void *bias, const void *mean, const void *variance, double epsilon)
+PH_API(int, cudnnBatchNormalizationForwardInference,
+       (void *handle, int mode, const void *alpha, const void *beta, const struct tensor *x,
+        const void *x_data, const struct tensor *y, void *y_data, const struct tensor *parameters,
+        const void *scale, const void *bias, const void *mean, const void *variance,
+        double epsilon))
 {
-    (void)alpha, (void)beta, (void)x_data, (void)y, (void)y_data, (void)scale, (void)bias,
-        (void)mean, (void)variance;
-    (void)epsilon;
     return run(handle, "cudnnBatchNormalizationForwardInference", mode, 0, x, parameters);
 }
 
-PH_EXPORT int cudnnBatchNormalizationBackwardEx(
-    void *handle, int mode, int operations, const void *alpha_data, const void *beta_data,
-    const void *alpha_parameters, const void *beta_parameters, const struct tensor *x,
-    const void *x_data, const struct tensor *y, const void *y_data, const struct tensor *dy,
-    const void *dy_data, const struct tensor *dz, void *dz_data, const struct tensor *dx,
-    void *dx_data, const struct tensor *parameters, const void *scale, const void *bias,
-    void *scale_gradient, void *bias_gradient, double epsilon, const void *saved_mean,
-    const void *saved_variance, const void *activation, void *workspace, size_t workspace_bytes,
-    void *reserve, size_t reserve_bytes)
+PH_API(int, cudnnBatchNormalizationBackwardEx,
+       (void *handle, int mode, int operations, const void *alpha_data, const void *beta_data,
+        const void *alpha_parameters, const void *beta_parameters, const struct tensor *x,
+        const void *x_data, const struct tensor *y, const void *y_data, const struct tensor *dy,
+        const void *dy_data, const struct tensor *dz, void *dz_data, const struct tensor *dx,
+        void *dx_data, const struct tensor *parameters, const void *scale, const void *bias,
+        void *scale_gradient, void *bias_gradient, double epsilon, const void *saved_mean,
+        const void *saved_variance, const void *activation, void *workspace, size_t workspace_bytes,
+        void *reserve, size_t reserve_bytes))
 {
-    (void)alpha_data, (void)beta_data, (void)alpha_parameters, (void)beta_parameters, (void)x_data,
-        (void)y, (void)y_data;
-    (void)dy, (void)dy_data, (void)dz, (void)dz_data, (void)dx, (void)dx_data, (void)scale,
-        (void)bias;
-    (void)scale_gradient, (void)bias_gradient, (void)epsilon, (void)saved_mean,
-        (void)saved_variance, (void)activation;
-    (void)workspace, (void)workspace_bytes, (void)reserve, (void)reserve_bytes;
     return run(handle, "cudnnBatchNormalizationBackward", mode, operations, x, parameters);
 }

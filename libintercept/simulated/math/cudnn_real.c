@@ -1,12 +1,12 @@
-/* cudnn_real.c - NVIDIA's cuDNN, asked what it would do on the GPU that we imitate.
+/* cudnn_real.c - asks NVIDIA's cuDNN what it would do on the simulated GPU.
  *
- * Why it exists: which engines fit a graph, their order, their numerical notes and above all their
- * workspace in bytes are cuDNN's own decisions, published nowhere, and PyTorch allocates what they
- * say. Since release 9.8 the library answers for a GPU that is only described to it
- * (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, meant for compiling ahead of time): no driver, no GPU, no
- * copy of its tables here. The job has the library loaded already; descriptors of ours get a twin
- * there when needed. Rule: nothing here executes anything, and handles never reach NVIDIA's
- * library. */
+ * Why it exists: the engines that fit a graph, their order, their numerical notes and above all
+ * their workspace in bytes are cuDNN's own unpublished decisions, and PyTorch allocates that
+ * workspace. Since release 9.8 the library answers for a GPU that is only described to it
+ * (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, meant for ahead-of-time compilation), so neither a driver
+ * nor a GPU nor a copy of its tables is needed. The job has loaded the library already. Our
+ * descriptors get a twin in it when needed. Rule: nothing here executes anything, and handles never
+ * reach NVIDIA's library. */
 #define _GNU_SOURCE
 #include "work/cudnn.h"
 #include "base/device.h"
@@ -44,7 +44,7 @@ static int attribute(int name)
 }
 
 /* The JSON that NVIDIA's library writes for a GPU (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
- * release 9.19), made of CUdevice_attributes. */
+ * release 9.19), from CUdevice_attributes. */
 static int describe_device(char *text, size_t size)
 {
     const struct ph_device_spec *gpu = ph_spec();
@@ -72,7 +72,7 @@ static int describe_device(char *text, size_t size)
 static bool load(void)
 {
     void *library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_NOLOAD);
-    if (library == NULL) /* a job that got our symbols by name alone */
+    if (library == NULL) /* a job that found our symbols by name */
         library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_LOCAL);
     if (library == NULL) return false;
     real.version = dlsym(library, "cudnnGetVersion");
@@ -155,7 +155,7 @@ int ph_cudnn_real_make(struct ph_cudnn_descriptor *descriptor)
     for (int i = 0; i < descriptor->attribute_count && status == CUDNN_SUCCESS; i++) {
         const struct ph_cudnn_attribute *from = &descriptor->attributes[i];
         if (from->type == CUDNN_TYPE_HANDLE)
-            continue; /* ours mean nothing there; the device is described instead */
+            continue; /* our handles mean nothing to it; the device is described instead */
         if (from->type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
             status = set_children(twin, from);
         } else {
@@ -182,7 +182,7 @@ int ph_cudnn_real_make(struct ph_cudnn_descriptor *descriptor)
     return status;
 }
 
-/* The job's empty descriptors get empty twins for NVIDIA's library to fill. */
+/* Gives the job's empty descriptors empty twins, which NVIDIA's library fills. */
 static int make_empty(void **values, int64_t requested, void **twins)
 {
     for (int64_t i = 0; i < requested; i++) {

@@ -1,9 +1,8 @@
-/* cufft.c - cuFFT, as PyTorch uses it: plans of many transforms, and their execution.
+/* cufft.c - cuFFT as PyTorch uses it: plans of many transforms, and their execution.
  *
  * Why it exists: cuFFT links the CUDA runtime statically and cannot run over an emulated driver. A
- * plan keeps what it was made of; an execution is a `call` signature of that
- * (docs/wire-protocol.md, kind 4). Small transforms get their values from the CPU
- * (libintercept/values). */
+ * plan keeps its parameters, and an execution is a `call` signature of them (docs/wire-protocol.md,
+ * kind 4). The values library computes small transforms on the CPU. */
 #define PH_CLASS PH_SIMULATED
 #include "base/core.h"
 #include <stdlib.h>
@@ -24,9 +23,9 @@ struct plan {
     void *stream;
     int rank, in_type, out_type, device;
     long long size[MOST_DIMENSIONS], batch;
-    uint64_t charged; /* the workspace, where cuFFT allocates it itself */
+    uint64_t charged; /* the workspace, if cuFFT allocates it */
 };
-static struct plan **plans; /* a handle is its place here, from 1 on: cufftHandle is an int */
+static struct plan **plans; /* a handle is an index + 1, because cufftHandle is an int */
 static int plan_count;
 static pthread_mutex_t plan_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -103,15 +102,15 @@ PH_API(int, cufftSetAutoAllocation, (int handle, int allocate))
 PH_API(int, cufftSetWorkArea, (int handle, void *area))
 {
     struct plan *plan = plan_of(handle);
-    (void)area; /* nothing is computed, so nothing is kept there */
+    (void)area; /* nothing is computed, so the area is not used */
     if (!plan) return FFT_INVALID_PLAN;
     if (plan->charged) ph_discharge(plan->device, plan->charged);
     plan->charged = 0;
     return FFT_OK;
 }
 
-/* The workspace is the library's secret, 1 to 8 times the data (cuFFT's documentation): the least
- * of it is taken. */
+/* The workspace's size is not published. It is 1 to 8 times the data (cuFFT's documentation); the
+ * minimum is taken. */
 PH_API(int, cufftXtMakePlanMany,
        (int handle, int rank, long long *n, long long *in_embed, long long in_stride,
         long long in_distance, int in_type, long long *out_embed, long long out_stride,

@@ -1,23 +1,20 @@
-/* cusolver.c - cuSOLVER's dense solvers, as PyTorch's linear algebra uses them; cusolver_families.c
- * has those of one form in four types.
+/* cusolver.c - cuSOLVER's dense solvers as PyTorch's linear algebra uses them. cusolver_families.c
+ * has the functions that exist once per type.
  *
  * Why it exists: cuSOLVER links the CUDA runtime statically and cannot run over an emulated driver.
  * Rule: a call is a `call` signature of its type and sizes (docs/wire-protocol.md, kind 4), and
- * reports success to the job; small matrices get their values from the CPU (libintercept/values).
- */
+ * reports success to the job. The values library solves small problems on the CPU. */
 #define PH_CLASS PH_SIMULATED
 #include "simulated/math/cusolver.h"
+#include "simulated/math/library_handle.h"
 #include "work/blas.h"
 #include <stdlib.h>
 
 enum { SOLVER_MAGIC = 0x50485356 };
-struct handle {
-    uint32_t magic;
-    void *stream;
-};
-static struct handle *valid(void *handle)
+
+static struct ph_library_handle *valid(const void *handle)
 {
-    return handle && ((struct handle *)handle)->magic == SOLVER_MAGIC ? handle : NULL;
+    return ph_library_handle(handle, SOLVER_MAGIC);
 }
 
 int ph_solver_run(void *handle, const char *name, const int64_t numbers[5], int *info)
@@ -47,9 +44,8 @@ int64_t ph_solver_work(void *handle, int64_t elements)
 /* ---- handles and parameters ---- */
 PH_API(int, cusolverDnCreate, (void **handle))
 {
-    struct handle *fresh = calloc(1, sizeof *fresh);
+    struct ph_library_handle *fresh = ph_library_handle_new(SOLVER_MAGIC);
     if (!fresh) return SOLVER_ALLOC_FAILED;
-    fresh->magic = SOLVER_MAGIC;
     ph_host_call(PH_CALL_MALLOC);
     *handle = fresh;
     return SOLVER_OK;
@@ -57,8 +53,7 @@ PH_API(int, cusolverDnCreate, (void **handle))
 PH_API(int, cusolverDnDestroy, (void *handle))
 {
     if (!valid(handle)) return SOLVER_NOT_INITIALIZED;
-    valid(handle)->magic = 0;
-    free(handle);
+    ph_library_handle_free(handle);
     return SOLVER_OK;
 }
 PH_API(int, cusolverDnSetStream, (void *handle, void *stream))
@@ -68,16 +63,14 @@ PH_API(int, cusolverDnSetStream, (void *handle, void *stream))
     return SOLVER_OK;
 }
 
-/* Tolerances and sweeps of the iterative solvers decide how exact a result is that nobody computes
- * here. */
+/* Tolerances and sweeps of the iterative solvers only affect the accuracy of results that are not
+ * computed here. */
 #define PARAMETERS(name)                                                       \
-    PH_EXPORT int cusolverDnCreate##name(void **parameters);                   \
-    PH_EXPORT int cusolverDnCreate##name(void **parameters)                    \
+    PH_API(int, cusolverDnCreate##name, (void **parameters))                   \
     {                                                                          \
         return (*parameters = calloc(1, 8)) ? SOLVER_OK : SOLVER_ALLOC_FAILED; \
     }                                                                          \
-    PH_EXPORT int cusolverDnDestroy##name(void *parameters);                   \
-    PH_EXPORT int cusolverDnDestroy##name(void *parameters) { return free(parameters), SOLVER_OK; }
+    PH_API(int, cusolverDnDestroy##name, (void *parameters)) { return free(parameters), SOLVER_OK; }
 PARAMETERS(Params)
 PARAMETERS(GesvdjInfo)
 PARAMETERS(SyevjInfo)
@@ -96,8 +89,9 @@ PH_API(int, cusolverDnXgesvdjSetSortEig, (void *parameters, int sort))
     return (void)sort, parameters ? SOLVER_OK : SOLVER_INVALID_VALUE;
 }
 
-/* ---- the 64-bit API: types are arguments, workspaces are bytes on the device and on the host ----
- */
+/* ---- the 64-bit API: types are arguments; workspaces are counted in bytes, on the device and on
+ * the host ---- */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 static int bytes_of(int type)
 {
     return type == C_64F ? 16 : type == C_32F || type == R_64F ? 8 : 4;
@@ -114,114 +108,90 @@ static int sizes(void *handle, int64_t elements, int type, size_t *device, size_
 #define RUN(type, m, n, k, batch) \
     ph_solver_run(handle, __func__, (const int64_t[]){type, m, n, k, batch}, info)
 #define ROOM void *device, size_t device_bytes, void *host, size_t host_bytes
-#define UNUSED_ROOM (void)device, (void)device_bytes, (void)host, (void)host_bytes
 
 #undef PH_CLASS
 #define PH_CLASS PH_SIMULATED
-PH_EXPORT int cusolverDnXpotrf_bufferSize(void *handle, void *parameters, int uplo, int64_t n,
-                                          int type, const void *a, int64_t lda, int compute,
-                                          size_t *device, size_t *host)
+PH_API(int, cusolverDnXpotrf_bufferSize,
+       (void *handle, void *parameters, int uplo, int64_t n, int type, const void *a, int64_t lda,
+        int compute, size_t *device, size_t *host))
 {
-    (void)parameters, (void)uplo, (void)a, (void)lda, (void)compute;
     return sizes(handle, n * 64, type, device, host);
 }
-PH_EXPORT int cusolverDnXgeqrf_bufferSize(void *handle, void *parameters, int64_t m, int64_t n,
-                                          int type, const void *a, int64_t lda, int tau_type,
-                                          const void *tau, int compute, size_t *device,
-                                          size_t *host)
+PH_API(int, cusolverDnXgeqrf_bufferSize,
+       (void *handle, void *parameters, int64_t m, int64_t n, int type, const void *a, int64_t lda,
+        int tau_type, const void *tau, int compute, size_t *device, size_t *host))
 {
-    (void)parameters, (void)m, (void)a, (void)lda, (void)tau_type, (void)tau, (void)compute;
     return sizes(handle, n * 64, type, device, host);
 }
-PH_EXPORT int cusolverDnXsyevd_bufferSize(void *handle, void *parameters, int vectors, int uplo,
-                                          int64_t n, int type, const void *a, int64_t lda,
-                                          int value_type, const void *w, int compute,
-                                          size_t *device, size_t *host)
+PH_API(int, cusolverDnXsyevd_bufferSize,
+       (void *handle, void *parameters, int vectors, int uplo, int64_t n, int type, const void *a,
+        int64_t lda, int value_type, const void *w, int compute, size_t *device, size_t *host))
 {
-    (void)parameters, (void)uplo, (void)a, (void)lda, (void)value_type, (void)w, (void)compute;
     return sizes(handle, vectors ? 1 + 6 * n + 2 * n * n : 2 * n + 1, type, device, host);
 }
-PH_EXPORT int cusolverDnXsyevBatched_bufferSize(void *handle, void *parameters, int vectors,
-                                                int uplo, int64_t n, int type, const void *a,
-                                                int64_t lda, int value_type, const void *w,
-                                                int compute, size_t *device, size_t *host,
-                                                int64_t batch)
+PH_API(int, cusolverDnXsyevBatched_bufferSize,
+       (void *handle, void *parameters, int vectors, int uplo, int64_t n, int type, const void *a,
+        int64_t lda, int value_type, const void *w, int compute, size_t *device, size_t *host,
+        int64_t batch))
 {
-    (void)parameters, (void)uplo, (void)a, (void)lda, (void)value_type, (void)w, (void)compute;
     return sizes(handle, (vectors ? 1 + 6 * n + 2 * n * n : 2 * n + 1) * batch, type, device, host);
 }
-PH_EXPORT int cusolverDnXgeev_bufferSize(void *handle, void *parameters, int left, int right,
-                                         int64_t n, int type, const void *a, int64_t lda,
-                                         int value_type, const void *w, int left_type,
-                                         const void *vl, int64_t ldvl, int right_type,
-                                         const void *vr, int64_t ldvr, int compute, size_t *device,
-                                         size_t *host)
+PH_API(int, cusolverDnXgeev_bufferSize,
+       (void *handle, void *parameters, int left, int right, int64_t n, int type, const void *a,
+        int64_t lda, int value_type, const void *w, int left_type, const void *vl, int64_t ldvl,
+        int right_type, const void *vr, int64_t ldvr, int compute, size_t *device, size_t *host))
 {
-    (void)parameters, (void)left, (void)right, (void)a, (void)lda, (void)value_type, (void)w,
-        (void)left_type, (void)vl, (void)ldvl, (void)right_type, (void)vr, (void)ldvr,
-        (void)compute;
     return sizes(handle, n * n + 4 * n, type, device, host);
 }
-PH_EXPORT int cusolverDnXsytrs_bufferSize(void *handle, int uplo, int64_t n, int64_t columns,
-                                          int type, const void *a, int64_t lda,
-                                          const int64_t *pivots, int b_type, void *b, int64_t ldb,
-                                          size_t *device, size_t *host)
+PH_API(int, cusolverDnXsytrs_bufferSize,
+       (void *handle, int uplo, int64_t n, int64_t columns, int type, const void *a, int64_t lda,
+        const int64_t *pivots, int b_type, void *b, int64_t ldb, size_t *device, size_t *host))
 {
-    (void)uplo, (void)n, (void)a, (void)lda, (void)pivots, (void)b_type, (void)b, (void)ldb;
     return sizes(handle, n + columns, type, device, host);
 }
 
 #undef PH_CLASS
 #define PH_CLASS PH_ACCOUNTED
-PH_EXPORT int cusolverDnXpotrf(void *handle, void *parameters, int uplo, int64_t n, int type,
-                               void *a, int64_t lda, int compute, ROOM, int *info)
+PH_API(int, cusolverDnXpotrf,
+       (void *handle, void *parameters, int uplo, int64_t n, int type, void *a, int64_t lda,
+        int compute, ROOM, int *info))
 {
-    (void)parameters, (void)uplo, (void)a, (void)lda, (void)compute, UNUSED_ROOM;
     return RUN(type, n, n, 0, 1);
 }
-PH_EXPORT int cusolverDnXpotrs(void *handle, void *parameters, int uplo, int64_t n, int64_t columns,
-                               int type, const void *a, int64_t lda, int b_type, void *b,
-                               int64_t ldb, int *info)
+PH_API(int, cusolverDnXpotrs,
+       (void *handle, void *parameters, int uplo, int64_t n, int64_t columns, int type,
+        const void *a, int64_t lda, int b_type, void *b, int64_t ldb, int *info))
 {
-    (void)parameters, (void)uplo, (void)a, (void)lda, (void)b_type, (void)b, (void)ldb;
     return RUN(type, n, n, columns, 1);
 }
-PH_EXPORT int cusolverDnXgeqrf(void *handle, void *parameters, int64_t m, int64_t n, int type,
-                               void *a, int64_t lda, int tau_type, void *tau, int compute, ROOM,
-                               int *info)
+PH_API(int, cusolverDnXgeqrf,
+       (void *handle, void *parameters, int64_t m, int64_t n, int type, void *a, int64_t lda,
+        int tau_type, void *tau, int compute, ROOM, int *info))
 {
-    (void)parameters, (void)a, (void)lda, (void)tau_type, (void)tau, (void)compute, UNUSED_ROOM;
     return RUN(type, m, n, 0, 1);
 }
-PH_EXPORT int cusolverDnXsyevd(void *handle, void *parameters, int vectors, int uplo, int64_t n,
-                               int type, void *a, int64_t lda, int value_type, void *w, int compute,
-                               ROOM, int *info)
+PH_API(int, cusolverDnXsyevd,
+       (void *handle, void *parameters, int vectors, int uplo, int64_t n, int type, void *a,
+        int64_t lda, int value_type, void *w, int compute, ROOM, int *info))
 {
-    (void)parameters, (void)uplo, (void)a, (void)lda, (void)value_type, (void)w, (void)compute,
-        UNUSED_ROOM;
     return RUN(type, n, n, vectors, 1);
 }
-PH_EXPORT int cusolverDnXsyevBatched(void *handle, void *parameters, int vectors, int uplo,
-                                     int64_t n, int type, void *a, int64_t lda, int value_type,
-                                     void *w, int compute, ROOM, int *info, int64_t batch)
+PH_API(int, cusolverDnXsyevBatched,
+       (void *handle, void *parameters, int vectors, int uplo, int64_t n, int type, void *a,
+        int64_t lda, int value_type, void *w, int compute, ROOM, int *info, int64_t batch))
 {
-    (void)parameters, (void)uplo, (void)a, (void)lda, (void)value_type, (void)w, (void)compute,
-        UNUSED_ROOM;
     return RUN(type, n, n, vectors, batch);
 }
-PH_EXPORT int cusolverDnXgeev(void *handle, void *parameters, int left, int right, int64_t n,
-                              int type, void *a, int64_t lda, int value_type, void *w,
-                              int left_type, void *vl, int64_t ldvl, int right_type, void *vr,
-                              int64_t ldvr, int compute, ROOM, int *info)
+PH_API(int, cusolverDnXgeev,
+       (void *handle, void *parameters, int left, int right, int64_t n, int type, void *a,
+        int64_t lda, int value_type, void *w, int left_type, void *vl, int64_t ldvl, int right_type,
+        void *vr, int64_t ldvr, int compute, ROOM, int *info))
 {
-    (void)parameters, (void)a, (void)lda, (void)value_type, (void)w, (void)left_type, (void)vl,
-        (void)ldvl, (void)right_type, (void)vr, (void)ldvr, (void)compute, UNUSED_ROOM;
     return RUN(type, n, n, left + right, 1);
 }
-PH_EXPORT int cusolverDnXsytrs(void *handle, int uplo, int64_t n, int64_t columns, int type,
-                               const void *a, int64_t lda, const int64_t *pivots, int b_type,
-                               void *b, int64_t ldb, ROOM, int *info)
+PH_API(int, cusolverDnXsytrs,
+       (void *handle, int uplo, int64_t n, int64_t columns, int type, const void *a, int64_t lda,
+        const int64_t *pivots, int b_type, void *b, int64_t ldb, ROOM, int *info))
 {
-    (void)uplo, (void)a, (void)lda, (void)pivots, (void)b_type, (void)b, (void)ldb, UNUSED_ROOM;
     return RUN(type, n, n, columns, 1);
 }

@@ -1,11 +1,11 @@
-/* cusparse.c - handles of cuSPARSE, and what it says of its errors.
+/* cusparse.c - cuSPARSE's handles and error texts.
  *
- * Why it exists: MAGMA, which PyTorch takes for batches of dense factorisations, wants a handle and
- * never computes with it. Every function that does is refused (unsupported_cusparse.gen.c), and
- * PyTorch puts these texts into its exception. */
+ * Why it exists: MAGMA, which PyTorch uses for batches of dense factorisations, creates a handle
+ * and never computes with it. Every function that computes is refused (unsupported_cusparse.gen.c),
+ * and PyTorch puts these texts into its exception. */
 #define PH_CLASS PH_SIMULATED
 #include "base/shim.h"
-#include <stdlib.h>
+#include "simulated/math/library_handle.h"
 
 static const struct {
     const char *name, *text;
@@ -47,29 +47,22 @@ enum {
     SPARSE_INVALID_VALUE,
     SPARSE_MAGIC = 0x50485359
 };
-struct handle {
-    uint32_t magic;
-    void *stream;
-};
-static struct handle *valid(void *handle)
+
+static struct ph_library_handle *valid(const void *handle)
 {
-    return handle && ((struct handle *)handle)->magic == SPARSE_MAGIC ? handle : NULL;
+    return ph_library_handle(handle, SPARSE_MAGIC);
 }
 
 PH_API(int, cusparseCreate, (void **handle))
 {
     if (!handle) return SPARSE_INVALID_VALUE;
-    struct handle *fresh = calloc(1, sizeof *fresh);
-    if (!fresh) return SPARSE_ALLOC_FAILED;
-    fresh->magic = SPARSE_MAGIC;
-    *handle = fresh;
-    return SPARSE_OK;
+    *handle = ph_library_handle_new(SPARSE_MAGIC);
+    return *handle ? SPARSE_OK : SPARSE_ALLOC_FAILED;
 }
 PH_API(int, cusparseDestroy, (void *handle))
 {
     if (!valid(handle)) return SPARSE_NOT_INITIALIZED;
-    valid(handle)->magic = 0;
-    free(handle);
+    ph_library_handle_free(handle);
     return SPARSE_OK;
 }
 PH_API(int, cusparseSetStream, (void *handle, void *stream))

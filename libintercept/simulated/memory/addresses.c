@@ -1,18 +1,21 @@
-/* addresses.c - where the driver puts an allocation.
+/* addresses.c - the driver's choice of addresses.
  *
- * Why it exists: PyTorch's caching allocator breaks ties between equal free blocks by address, so
+ * Why it exists: PyTorch's caching allocator breaks ties between equal free blocks by address. So
  * its fragmentation, and with it the peaks that we promise to the byte, depends on the order of
- * addresses. What cudaMalloc does was read off an H200 (driver 580; the segment addresses of two
- * training runs and of a list of plain cudaMallocs): space is taken in chunks of a multiple of 32
- * MiB, each below the one before; an allocation goes to the lowest hole that holds it inside the
- * chunks, else to the start of a new chunk; a chunk whose last allocation is freed is gone and its
- * addresses do not come back soon. The context leaves a hole of 24 MiB above all chunks. The first
- * kernel makes the driver take a chunk of 512 MiB, of which the first 502 MiB are left to
- * allocations once the process has a communicator (in four training runs they went to its first 494
- * to 502 MiB, and never beyond; 160m-none-1k, which has no communicator, never got any of it).
- * Until then two gaps of 32 MiB below the context's chunk are used, the upper one first
- * (160m-none-1k: the two segments after its first kernel; resnet50-ddp-256: the only one between
- * its first kernel and its communicator). */
+ * addresses. The policy of cudaMalloc was observed on an H200 (driver 580): the segment addresses
+ * of two training runs and of a series of plain cudaMallocs.
+ *
+ * Space is taken in chunks of a multiple of 32 MiB, each below the previous one. An allocation goes
+ * to the lowest hole inside the chunks that holds it, otherwise to the start of a new chunk. A
+ * chunk whose last allocation is freed is released, and its addresses are not reused soon. The
+ * context leaves a hole of 24 MiB above all chunks.
+ *
+ * The first kernel makes the driver take a chunk of 512 MiB. Its first 502 MiB are available to
+ * allocations once the process has a communicator: in four training runs they went to its first 494
+ * to 502 MiB and never beyond; 160m-none-1k, which has no communicator, never used it. Until there
+ * is a communicator, two gaps of 32 MiB below the context's chunk are used, the upper one first
+ * (160m-none-1k: the two segments after its first kernel; resnet50-ddp-256: the only segment
+ * between its first kernel and its communicator). */
 #include "simulated/memory/addresses.h"
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +37,8 @@ static void *grown(void *array, size_t count, size_t *capacity, size_t item)
     return array;
 }
 
-/* First index whose base is above `address`. Chunks and holes are both sorted by base and start
- * with it. */
+/* First index whose base is above `address`. Chunks and holes are both sorted by base, the first
+ * field. */
 static size_t above(const struct ph_range *range, size_t count, uintptr_t address)
 {
     size_t low = 0, high = count;
@@ -74,8 +77,8 @@ void ph_addresses_init(struct ph_addresses *space, uintptr_t low, uintptr_t high
            (struct ph_range){high - CONTEXT_HOLE, CONTEXT_HOLE});
 }
 
-/* When the space below is used up: the highest gap between chunks, which cost nobody a tie so far.
- */
+/* When the space below is used up: the highest gap between chunks. No tie has depended on it so
+ * far. */
 static uintptr_t highest_gap(const struct ph_addresses *space, size_t bytes)
 {
     for (size_t i = space->chunks; i-- > 0;) {

@@ -1,8 +1,8 @@
 /* copies.c - the runtime API's memory calls: allocation, copies, fills, pinned memory, pointer
  * queries.
  *
- * Why it exists: every copy has three sides that must agree: the bytes (memory.c), the time on a
- * stream, and whether the host waits (ph_copy_waits). */
+ * Why it exists: three aspects of a copy must agree: the bytes (memory.c), the time on a stream,
+ * and whether the host waits (ph_copy_waits). */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudart.h"
 #include "cudagraph/graph.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the values of copies and fills that a graph repeats ---- */
+/* ---- the values of copies and fills, now or at the launch of a graph ---- */
 struct rows {
     char *destination;
     const char *source; /* NULL: a fill */
@@ -23,19 +23,19 @@ struct rows {
 static void move_rows(void *data, struct ph_stream *stream)
 {
     const struct rows *rows = data;
-    bool unknown = false;
+    bool undefined = false;
     (void)stream;
     for (size_t row = 0; row < rows->height; row++)
         if (rows->source)
-            unknown = ph_move(rows->destination + row * rows->to_pitch,
-                              rows->source + row * rows->from_pitch, rows->width) ||
-                      unknown;
+            undefined = ph_move(rows->destination + row * rows->to_pitch,
+                                rows->source + row * rows->from_pitch, rows->width) ||
+                        undefined;
         else
             ph_fill(rows->destination + row * rows->to_pitch, rows->value, rows->width);
-    if (unknown) ph_unknown_read();
+    if (undefined) ph_count_undefined_read();
 }
 
-/* The same, put into the graph that the stream is captured into. */
+/* The same as an op of the graph that the stream is captured into. */
 static int capture_rows(struct ph_stream *stream, int op, int from, int to, struct rows rows)
 {
     struct ph_pack signature = {0};
@@ -56,12 +56,12 @@ static void memory_work(int op, uint64_t bytes, int from, int to, struct ph_stre
 {
     struct ph_pack signature = {0};
     ph_memory_signature(&signature, op, bytes, from, to);
-    PH_TRACE(ph_trace_launch(&signature)); /* the caller ends the call, when it has waited */
+    PH_TRACE(ph_trace_launch(&signature)); /* the caller ends the call after it has waited */
     ph_run(stream, ph_duration(&signature));
     ph_pack_free(&signature);
 }
 
-static int place_of(const void *pointer, int *device)
+static int kind_of(const void *pointer, int *device)
 {
     enum ph_memory_kind kind = ph_kind(pointer);
     *device = kind == PH_DEVICE ? ph_pointer_device(pointer) : -1;
@@ -71,7 +71,7 @@ static int place_of(const void *pointer, int *device)
 int ph_copy(void *destination, const void *source, size_t bytes, void *handle, bool blocking)
 {
     int to_device, from_device;
-    int to = place_of(destination, &to_device), from = place_of(source, &from_device);
+    int to = kind_of(destination, &to_device), from = kind_of(source, &from_device);
     struct ph_stream *stream = ph_stream_resolve(handle);
     int captured = PH_CAPTURING(stream);
     if (captured > 0) return captured;
@@ -85,9 +85,9 @@ int ph_copy(void *destination, const void *source, size_t bytes, void *handle, b
     if (ph_copy_waits(bytes, from, to, blocking)) ph_stream_synchronize(stream);
     ph_host_pause();
     bool read = from == PH_DEVICE && to != PH_DEVICE,
-         told = read && ph_replay_read(source, bytes, !ph_planted_exactly(bytes));
-    bool planted = read && !told && ph_planted(destination, bytes);
-    if (!planted && ph_move(destination, source, bytes)) ph_unknown_read();
+         recorded = read && ph_replay_read(source, bytes, !ph_scalar_readback_exact(bytes));
+    bool number = read && !recorded && ph_scalar_readback(destination, bytes);
+    if (!number && ph_move(destination, source, bytes)) ph_count_undefined_read();
     PH_TRACE_END();
     ph_host_resume();
     return CUDA_OK;
@@ -101,7 +101,7 @@ static int set(void *destination, int value, size_t bytes, void *handle, bool bl
     if (captured > 0) return captured;
     ph_host_call(PH_CALL_MEMSET);
     if (bytes == 0) return CUDA_OK;
-    int to = place_of(destination, &device);
+    int to = kind_of(destination, &device);
     if (captured)
         return capture_rows(stream, PH_MEMORY_SET, 0, to,
                             (struct rows){destination, NULL, bytes, bytes, bytes, 1, value});
@@ -223,7 +223,7 @@ static int checked_copy(void *destination, const void *source, size_t bytes, voi
 
 PH_API(int, cudaMemcpy, (void *destination, const void *source, size_t bytes, int kind))
 {
-    (void)kind; /* addresses are unified: they tell by themselves */
+    (void)kind; /* addresses are unified, so they tell the direction */
     return checked_copy(destination, source, bytes, NULL, true);
 }
 PH_API(int, cudaMemcpyAsync,
@@ -256,7 +256,7 @@ static int copy_rows(char *destination, size_t to_pitch, const char *source, siz
     if (!width || !height) return CUDA_OK;
     int captured = PH_CAPTURING(resolved), refused = blocking ? PH_UNSAFE() : 0;
     if (captured > 0 || refused) return ph_set_error(refused ? refused : captured);
-    int to = place_of(destination, &to_device), from = place_of(source, &from_device);
+    int to = kind_of(destination, &to_device), from = kind_of(source, &from_device);
     ph_host_call(PH_CALL_COPY);
     struct rows rows = {destination, source, to_pitch, from_pitch, width, height, 0};
     if (captured) return capture_rows(resolved, PH_MEMORY_COPY, from, to, rows);

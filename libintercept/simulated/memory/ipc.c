@@ -1,10 +1,10 @@
-/* ipc.c - memory and events that other processes of the node open (cudaIpc*), on which
- * torch.multiprocessing hands over CUDA tensors.
+/* ipc.c - memory and events that are shared with other processes of the node (cudaIpc*), through
+ * which torch.multiprocessing hands over CUDA tensors.
  *
- * Why it exists: values lie at their addresses in each process, so memory that is exported is moved
- * into a file of the run directory that both map. An event's head means nothing in another process,
- * so its simulated time is what is exported: all clocks of a run are one. Rule: memory is charged
- * where it was allocated, never where it was opened. */
+ * Why it exists: values lie at their addresses in each process, so exported memory is moved into a
+ * file of the run directory that both processes map. An event's time expression means nothing in
+ * another process, so its simulated time is exported: all clocks of a run are the same. Rule:
+ * memory is charged where it was allocated, never where it was opened. */
 #define PH_CLASS PH_SIMULATED
 #include "simulated/memory/ipc.h"
 #include "work/cudart.h"
@@ -20,7 +20,7 @@
 
 enum { RANGES = 512, CHUNK = 2 << 20, GRANULE = 1 << 16, EVENT_INTERPROCESS = 4 };
 
-struct name { /* in place of cudaIpcMemHandle_t and cudaIpcEventHandle_t: 64 bytes */
+struct ipc_handle { /* stands for cudaIpcMemHandle_t and cudaIpcEventHandle_t: 64 bytes */
     char file[32];
     int pid, physical;
     uint64_t bytes, offset;
@@ -34,7 +34,7 @@ static struct range {
 static int range_count;
 static pthread_mutex_t range_lock = PTHREAD_MUTEX_INITIALIZER;
 
-struct shared_event { /* a page of the file */
+struct shared_event { /* one page of the file */
     _Atomic uint64_t records, time_ns;
 };
 
@@ -58,7 +58,7 @@ static int make_file(char file[32], size_t bytes)
     return -1;
 }
 
-static int open_file(const struct name *name)
+static int open_file(const struct ipc_handle *name)
 {
     char path[512];
     if (memchr(name->file, 0, sizeof name->file) == NULL || strncmp(name->file, "ipc-", 4) ||
@@ -68,12 +68,12 @@ static int open_file(const struct name *name)
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* What the range holds goes to the file, and the file into the range's place. */
+/* Moves the contents of a range into the file, and maps the file over the range. */
 static bool move_to(int fd, uintptr_t low, uintptr_t high)
 {
     for (uintptr_t at = low; at < high; at += GRANULE) {
         size_t bytes = high - at < GRANULE ? high - at : GRANULE;
-        if (!ph_absent((void *)at, bytes) &&
+        if (!ph_is_clean((void *)at, bytes) &&
             pwrite(fd, (void *)at, bytes, (off_t)(at - low)) != (ssize_t)bytes)
             return false;
     }
@@ -94,7 +94,8 @@ bool ph_ipc_shared(uintptr_t low, uintptr_t high)
 static void add_locked(struct range range)
 {
     ranges[range_count++] = range;
-    ph_written((void *)range.low, range.high - range.low); /* from now on others may write there */
+    ph_mark_dirty((void *)range.low,
+                  range.high - range.low); /* from now on other processes may write there */
     atomic_store(&ph_ipc_ranges, range_count);
 }
 
@@ -120,7 +121,7 @@ static int export_range(uintptr_t low, uintptr_t high, struct range *found)
     return status;
 }
 
-static bool forget(uintptr_t low, uintptr_t high, struct range *removed)
+static bool remove_range(uintptr_t low, uintptr_t high, struct range *removed)
 {
     bool found = false;
     pthread_mutex_lock(&range_lock);
@@ -139,8 +140,8 @@ void ph_ipc_freed(uintptr_t low, uintptr_t high)
 {
     struct range range;
     char path[512];
-    /* part of what is shared: stays so, as the driver's own chunks do */
-    if (!forget(low, high, &range)) return;
+    /* part of a shared range stays shared, as the driver's own chunks do */
+    if (!remove_range(low, high, &range)) return;
     path_of(range.file, path);
     unlink(path);
     if (mmap((void *)low, high - low, PROT_READ | PROT_WRITE,
@@ -149,7 +150,7 @@ void ph_ipc_freed(uintptr_t low, uintptr_t high)
 }
 
 /* ---- memory ---- */
-PH_API(int, cudaIpcGetMemHandle, (struct name * handle, void *pointer))
+PH_API(int, cudaIpcGetMemHandle, (struct ipc_handle * handle, void *pointer))
 {
     struct ph_allocation found;
     struct range range;
@@ -157,7 +158,7 @@ PH_API(int, cudaIpcGetMemHandle, (struct name * handle, void *pointer))
         found.base < PH_WINDOW_BASE)
         return ph_set_error(CUDA_INVALID_VALUE);
     ph_host_call(PH_CALL_MALLOC);
-    /* the driver exports whole chunks, too */
+    /* the driver also exports whole chunks */
     uintptr_t low = found.base & ~(uintptr_t)(CHUNK - 1),
               high = (found.base + found.bytes + CHUNK - 1) & ~(uintptr_t)(CHUNK - 1);
     ph_host_pause();
@@ -174,9 +175,9 @@ PH_API(int, cudaIpcGetMemHandle, (struct name * handle, void *pointer))
     return CUDA_OK;
 }
 
-PH_API(int, cudaIpcOpenMemHandle, (void **pointer, struct name handle, unsigned flags))
+PH_API(int, cudaIpcOpenMemHandle, (void **pointer, struct ipc_handle handle, unsigned flags))
 {
-    (void)flags; /* cudaIpcMemLazyEnablePeerAccess: peers reach each other always */
+    (void)flags; /* cudaIpcMemLazyEnablePeerAccess: peers can always reach each other */
     ph_touch();
     if (handle.pid == (int)getpid()) return ph_set_error(CUDA_INVALID_CONTEXT);
     int fd = open_file(&handle), device = ph_physical_visible(handle.physical);
@@ -206,7 +207,7 @@ PH_API(int, cudaIpcCloseMemHandle, (void *pointer))
     struct ph_allocation found;
     struct range range;
     ph_host_call(PH_CALL_FREE);
-    if (!ph_find(pointer, &found) || !forget(found.base, found.base + found.bytes, &range))
+    if (!ph_find(pointer, &found) || !remove_range(found.base, found.base + found.bytes, &range))
         return ph_set_error(CUDA_INVALID_VALUE);
     ph_device_synchronize(found.device);
     ph_virtual_free((void *)found.base, found.bytes);
@@ -232,7 +233,7 @@ void ph_ipc_recorded(const struct ph_event *event)
 void ph_ipc_look(struct ph_event *event)
 {
     struct shared_event *shared = event->shared;
-    /* who records it knows more */
+    /* only the recording process knows more */
     if (!event->imported || atomic_load(&shared->records) == 0) return;
     uint64_t time = atomic_load(&shared->time_ns);
     pthread_mutex_lock(&ph_lock);
@@ -247,7 +248,7 @@ void ph_ipc_look(struct ph_event *event)
 
 void ph_ipc_gone(struct ph_event *event) { munmap(event->shared, 4096); }
 
-PH_API(int, cudaIpcGetEventHandle, (struct name * handle, struct ph_event *event))
+PH_API(int, cudaIpcGetEventHandle, (struct ipc_handle * handle, struct ph_event *event))
 {
     if (!ph_event_valid(event) || event->imported) return ph_set_error(CUDA_INVALID_HANDLE);
     if (!(event->flags & EVENT_INTERPROCESS) || !handle) return ph_set_error(CUDA_INVALID_VALUE);
@@ -264,7 +265,7 @@ PH_API(int, cudaIpcGetEventHandle, (struct name * handle, struct ph_event *event
     return CUDA_OK;
 }
 
-PH_API(int, cudaIpcOpenEventHandle, (struct ph_event * *event, struct name handle))
+PH_API(int, cudaIpcOpenEventHandle, (struct ph_event * *event, struct ipc_handle handle))
 {
     int fd = open_file(&handle);
     struct shared_event *shared = fd < 0 ? NULL : map_event(fd);

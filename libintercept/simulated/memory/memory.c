@@ -1,9 +1,9 @@
-/* memory.c - device and pinned memory: addresses, accounting to the byte, and the bytes of small
- * data.
+/* memory.c - device and pinned memory: addresses, accounting to the byte, and the contents of small
+ * tensors.
  *
- * Why it exists: the job's allocator must see what a real GPU would answer, out-of-memory included,
- * while the host holds almost nothing. A device's slice of the window is one reserve-only mapping:
- * pages appear only where values are written. */
+ * Why it exists: the job's allocator must see a real GPU's answers, including out-of-memory, while
+ * the host holds almost nothing. A device's slice of the window is one reserved mapping: pages
+ * appear only where values are written. */
 #include "simulated/memory/addresses.h"
 #include "work/cudart.h"
 #include "simulated/memory/ipc.h"
@@ -16,7 +16,8 @@
 
 enum { CHUNK = 2 << 20, GRAIN = 512, DEVICES = 8 };
 
-/* Allocations sorted by address. Thousands at most: a shift by memmove is cheaper than a tree. */
+/* Allocations sorted by address. There are a few thousand at most, so memmove is cheaper than a
+ * tree. */
 static struct {
     struct ph_allocation *item;
     size_t count, capacity;
@@ -129,10 +130,10 @@ void ph_device_memory(int device, uint64_t *free_bytes, uint64_t *total_bytes)
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* The addresses of all devices, taken before the host gets any of them: ph_is_device goes by the
- * address alone, and terabytes that are reserved (pinned by a job; known.c's) push whatever the
- * kernel maps next down into the window. */
-/* false: something lies there already, beside which a slice may still have room */
+/* The addresses of all devices are reserved before the host can use any of them. ph_is_device looks
+ * at the address alone, and terabytes of reserved memory (pinned by a job; defined.c's) push the
+ * kernel's next mappings down into the window. */
+/* false: something is mapped in the window already; a slice may still be free */
 static bool window_kept;
 static pthread_once_t window_once = PTHREAD_ONCE_INIT;
 static void keep_window(void)
@@ -140,14 +141,14 @@ static void keep_window(void)
     void *at = mmap((void *)PH_WINDOW_BASE, PH_WINDOW_END - PH_WINDOW_BASE, PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     window_kept = at == (void *)PH_WINDOW_BASE;
-    /* a kernel that does not know NOREPLACE */
+    /* a kernel without MAP_FIXED_NOREPLACE */
     if (at != MAP_FAILED && !window_kept) munmap(at, PH_WINDOW_END - PH_WINDOW_BASE);
     if (window_kept) madvise(at, PH_WINDOW_END - PH_WINDOW_BASE, MADV_DONTDUMP);
 }
 
 static void map_window(uintptr_t base, size_t bytes, bool kept)
 {
-    /* Huge pages would make one written byte cost 2 MiB; core dumps and forks have no use for the
+    /* With huge pages one written byte would cost 2 MiB. Core dumps and forks do not need the
      * window. */
     void *at =
         mmap((void *)base, bytes, PROT_READ | PROT_WRITE,
@@ -174,7 +175,8 @@ static uintptr_t first_fit_locked(uintptr_t from, uintptr_t end, size_t bytes, s
     return at + bytes <= end ? at : 0;
 }
 
-/* The driver maps 2 MiB chunks; a request under 1 MiB shares one, a larger one has its own. */
+/* The driver maps chunks of 2 MiB. A request under 1 MiB shares one; a larger request has its own.
+ */
 static bool is_small(size_t bytes) { return bytes < CHUNK / 2; }
 
 static size_t rounded(size_t bytes)
@@ -232,7 +234,7 @@ void *ph_device_alloc(int device, size_t bytes)
             devices[device].used -= size;
     }
     pthread_mutex_unlock(&memory_lock);
-    if (at) ph_unknown((void *)at, bytes);
+    if (at) ph_mark_undefined((void *)at, bytes);
     return (void *)at;
 }
 
@@ -278,8 +280,7 @@ static void insert_pinned(void *pointer, size_t bytes)
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* The size of the pinned block that begins here, which is then no longer one; 0 when there is none.
- */
+/* Removes the pinned block that begins here and returns its size; 0 when there is none. */
 static size_t remove_pinned(void *pointer)
 {
     pthread_mutex_lock(&memory_lock);
@@ -291,7 +292,7 @@ static size_t remove_pinned(void *pointer)
     return bytes;
 }
 
-/* Only reserved: a job that offloads a model pins the memory of a server, and most of it is never
+/* Only reserved: a job that offloads a model pins most of a server's memory, and little of it is
  * written here. */
 void *ph_pinned_alloc(size_t bytes)
 {
@@ -315,8 +316,8 @@ void ph_pinned_register(void *pointer, size_t bytes) { insert_pinned(pointer, by
 
 bool ph_pinned_unregister(void *pointer) { return remove_pinned(pointer) > 0; }
 
-/* ---- virtual addresses (cuMem*): reserved ranges are entries of the table whose device is -1
- * until something is mapped -- */
+/* ---- virtual addresses (cuMem*): reserved ranges are entries of the table; their device is -1
+ * until something is mapped ---- */
 void *ph_virtual_reserve(size_t bytes, size_t alignment)
 {
     if (alignment < CHUNK) alignment = CHUNK;
@@ -383,9 +384,8 @@ bool ph_all_zero(const void *pointer, size_t bytes)
     return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
 }
 
-/* What a large tensor brings to the host is zero. A page that is zero already is only read: one
- * that nothing was ever written to costs no memory then, and gigabytes that are offloaded stay a
- * reservation. */
+/* A large tensor reads as zero on the host. A page that is zero already is only read: if it was
+ * never written it then costs no memory, so gigabytes of offloaded tensors stay a reservation. */
 static void make_host_zero(char *at, size_t bytes)
 {
     enum { PAGE = 4096 };
@@ -400,26 +400,26 @@ static void make_host_zero(char *at, size_t bytes)
 static void make_zero(void *pointer, size_t bytes)
 {
     if (ph_is_device(pointer))
-        ph_make_zero(pointer, bytes);
+        ph_zero(pointer, bytes);
     else
         make_host_zero(pointer, bytes);
 }
 
-static void values_follow(void *destination, size_t bytes)
+static void mark_copied(void *destination, size_t bytes)
 {
-    ph_written(destination, bytes);
-    if (bytes > PH_SMALL_BYTES) ph_carried(destination);
+    ph_mark_dirty(destination, bytes);
+    if (bytes > PH_SMALL_BYTES) ph_keep_copied(destination);
 }
 
-/* The host reads a large tensor all of which is known: mostly zeros that were never written, and
- * what the job put among them. */
-static void bring_known(char *to, const char *from, size_t bytes)
+/* The host reads a large tensor that is wholly defined: mostly zeros that were never written, and a
+ * few written parts. */
+static void copy_defined(char *to, const char *from, size_t bytes)
 {
-    enum { PIECE = 65536 }; /* as finely as stale.c knows what was written */
+    enum { PIECE = 65536 }; /* the granularity of the dirty bitmap */
     while (bytes) {
         size_t piece = PIECE - (uintptr_t)from % PIECE;
         if (piece > bytes) piece = bytes;
-        if (ph_absent(from, piece))
+        if (ph_is_clean(from, piece))
             make_host_zero(to, piece);
         else
             memcpy(to, from, piece);
@@ -432,29 +432,29 @@ bool ph_move(void *destination, const void *source, size_t bytes)
     ph_payload_settle(source, bytes);
     ph_payload_settle(destination, bytes);
     bool from_device = ph_is_device(source), to_device = ph_is_device(destination),
-         unknown = ph_any_unknown(source, bytes);
+         undefined = ph_any_undefined(source, bytes);
     bool large = bytes > PH_COPY_BYTES && (from_device || to_device);
-    if (large && !to_device && !unknown) return bring_known(destination, source, bytes), false;
-    if (to_device && (unknown || (large && !(from_device && ph_absent(source, bytes)))))
-        ph_unknown(destination, bytes);
+    if (large && !to_device && !undefined) return copy_defined(destination, source, bytes), false;
+    if (to_device && (undefined || (large && !(from_device && ph_is_clean(source, bytes)))))
+        ph_mark_undefined(destination, bytes);
     else if (to_device)
-        ph_known(destination, bytes);
+        ph_mark_defined(destination, bytes);
     if (large || (to_device && bytes >= 4096 && ph_all_zero(source, bytes)))
         make_zero(destination, bytes);
     else
-        values_follow(destination, bytes), memmove(destination, source, bytes);
-    return unknown && !to_device;
+        mark_copied(destination, bytes), memmove(destination, source, bytes);
+    return undefined && !to_device;
 }
 
 void ph_fill(void *destination, int value, size_t bytes)
 {
     ph_payload_settle(destination, bytes);
     if (value == 0 || bytes <= PH_COPY_BYTES)
-        ph_known(destination, bytes);
+        ph_mark_defined(destination, bytes);
     else
-        ph_unknown(destination, bytes);
+        ph_mark_undefined(destination, bytes);
     if (value == 0 || bytes > PH_COPY_BYTES)
         make_zero(destination, bytes);
     else
-        values_follow(destination, bytes), memset(destination, value, bytes);
+        mark_copied(destination, bytes), memset(destination, value, bytes);
 }

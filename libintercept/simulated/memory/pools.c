@@ -1,10 +1,10 @@
-/* pools.c - stream-ordered allocation: each device's default memory pool, from which
- * cudaMallocAsync takes.
+/* pools.c - stream-ordered allocation: each device's default memory pool, which serves
+ * cudaMallocAsync.
  *
- * Why it exists: PyTorch's backend:cudaMallocAsync asks the pool for its figures and sets how much
- * of what is freed it keeps. What a pool keeps stays charged to the device. Memory is given back in
- * the order of the calls, which is the order in which values are computed here; that a pool's
- * memory comes from the driver in pieces of 32 MiB, and may be fragmented, is not imitated. */
+ * Why it exists: PyTorch's backend:cudaMallocAsync reads the pool's statistics and sets how much
+ * freed memory it keeps. Memory that a pool keeps stays charged to the device. Memory is freed in
+ * the order of the calls, which is also the order in which values are computed here. The driver's
+ * pool grows in pieces of 32 MiB and may fragment; that is not modelled. */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudart.h"
 #include "base/device.h"
@@ -15,7 +15,7 @@ enum { DEVICES = 8, GRAIN = 512 };
 enum { RELEASE_THRESHOLD = 4, RESERVED_NOW, RESERVED_MOST, USED_NOW, USED_MOST };
 static struct pool {
     uint64_t used, kept, used_most, reserved_most, threshold;
-    /* attributes 1 to 3: whether memory may be used again in certain orders; here it always is */
+    /* attributes 1 to 3: whether memory may be reused under certain orders; here it always is */
     int reuse[3];
 } pools[DEVICES] = {[0 ... DEVICES - 1] = {.reuse = {1, 1, 1}}};
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -35,7 +35,7 @@ static void release_locked(struct pool *pool, uint64_t down_to)
 
 static uint64_t rounded(uint64_t bytes) { return (bytes + GRAIN - 1) / GRAIN * GRAIN; }
 
-/* Memory nodes are not simulated: the job is told, and its capture does not end well. */
+/* Allocations inside graphs are not simulated. The job is told, and its capture fails. */
 static int refuse_captured(const char *call, struct ph_stream *stream)
 {
     int error = ph_capture_check(stream);
@@ -55,7 +55,8 @@ static int allocate(struct pool *pool, void **pointer, size_t bytes, void *strea
     uint64_t size = rounded(bytes);
     ph_host_call(PH_CALL_WAIT);
     pthread_mutex_lock(&pool_lock);
-    release_locked(pool, pool->kept > size ? pool->kept - size : 0); /* it serves this */
+    release_locked(pool,
+                   pool->kept > size ? pool->kept - size : 0); /* this memory serves the request */
     *pointer = ph_device_alloc((int)(pool - pools), bytes);
     if (!*pointer && bytes) {
         release_locked(pool, 0);
@@ -93,7 +94,7 @@ PH_API(int, cudaFreeAsync, (void *pointer, void *stream))
     struct pool *pool = &pools[found.device];
     uint64_t size = rounded(found.bytes);
     pthread_mutex_lock(&pool_lock);
-    /* cudaMalloc's memory may be freed this way too: it was never the pool's */
+    /* memory of cudaMalloc may be freed this way too; it was never the pool's */
     pool->used -= size < pool->used ? size : pool->used;
     if (pool->kept + size <= pool->threshold && ph_charge(found.device, size)) pool->kept += size;
     pthread_mutex_unlock(&pool_lock);
@@ -106,7 +107,7 @@ PH_API(int, cudaDeviceGetDefaultMemPool, (void **pool, int device))
     *pool = &pools[device];
     return CUDA_OK;
 }
-/* none can be set */
+/* the current pool cannot be changed, so it is the default one */
 PH_API(int, cudaDeviceGetMemPool, (void **pool, int device))
 {
     return cudaDeviceGetDefaultMemPool(pool, device);
@@ -125,7 +126,7 @@ PH_API(int, cudaMemPoolSetAttribute, (void *handle, int attribute, void *value))
         pool->threshold = *(uint64_t *)value;
         release_locked(pool, pool->threshold);
     } else if (*(uint64_t *)value != 0 || attribute == RESERVED_NOW || attribute == USED_NOW)
-        error = CUDA_INVALID_VALUE; /* peaks can be reset, nothing else */
+        error = CUDA_INVALID_VALUE; /* only peaks can be reset */
     else if (attribute == RESERVED_MOST)
         pool->reserved_most = pool->used + pool->kept;
     else

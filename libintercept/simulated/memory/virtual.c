@@ -1,7 +1,7 @@
-/* virtual.c - the driver's virtual memory management (cuMem*), on which expandable segments stand.
+/* virtual.c - the driver's virtual memory management (cuMem*), which expandable segments use.
  *
  * Why it exists: PyTorch reserves a large range of addresses and maps physical memory into it piece
- * by piece; memory is charged when it is created and given back when its last mapping and its
+ * by piece. Memory is charged when it is created, and given back when its last mapping and its
  * handle are gone. */
 #define PH_CLASS PH_SIMULATED
 #include "work/cudart.h"
@@ -24,7 +24,7 @@ struct properties { /* CUmemAllocationProp */
 };
 struct physical {
     uint32_t magic;
-    int references; /* the handle's owner, and one for each mapping */
+    int references; /* one for the owner of the handle, and one for each mapping */
     size_t bytes;
     struct properties properties;
 };

@@ -1,10 +1,10 @@
-/* nvml.c - NVML (libnvidia-ml.so.1) over the GPUs that we imitate.
+/* nvml.c - NVML (libnvidia-ml.so.1) for the simulated GPUs.
  *
- * Why it exists: PyTorch asks NVML for device counts, UUIDs, NVLink topology and the processes
- * named in out-of-memory messages, and monitoring tools ask for memory. Rules: NVML numbers GPUs by
- * their place on the node and knows nothing of CUDA_VISIBLE_DEVICES; what an imitated GPU does not
- * have (temperature, power, utilisation counters) is NVML_ERROR_NOT_SUPPORTED by the generated
- * stubs, not an invented number. Values and layouts are facts of nvml.h (CUDA 13). */
+ * Why it exists: PyTorch asks NVML for device counts, UUIDs, NVLink topology and the processes that
+ * an out-of-memory message names; monitoring tools ask for memory. Rules: NVML numbers GPUs by
+ * their position on the node and ignores CUDA_VISIBLE_DEVICES. What a simulated GPU does not have
+ * (temperature, power, utilisation counters) is NVML_ERROR_NOT_SUPPORTED from the generated stubs,
+ * not an invented number. Values and layouts are facts of nvml.h (CUDA 13). */
 #define PH_CLASS PH_SIMULATED
 #include "base/device.h"
 
@@ -22,7 +22,7 @@ enum nvml_return {
     NVML_VERSION_MISMATCH = 25,
 };
 
-/* The driver whose answers truth/h200_props.json records. */
+/* The driver of the machine on which the data of the H200 was recorded. */
 #define DRIVER_VERSION "580.159.04"
 enum { CUDA_VERSION = 13000 };
 
@@ -84,20 +84,20 @@ static int put_unsigned(const nvml_device *device, unsigned *target, unsigned va
 
 /* ---- library ---- */
 
-PH_EXPORT int nvmlInitWithFlags(unsigned flags)
+PH_API(int, nvmlInitWithFlags, (unsigned flags))
 {
     (void)flags;
-    ph_spec(); /* dies with one line when there is no GPU model to imitate */
+    ph_spec(); /* exits with one line when no GPU model is configured */
     return NVML_SUCCESS;
 }
 
-PH_EXPORT int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+PH_API(int, nvmlInit_v2, (void)) { return nvmlInitWithFlags(0); }
 
-PH_EXPORT int nvmlInit(void) { return nvmlInitWithFlags(0); }
+PH_API(int, nvmlInit, (void)) { return nvmlInitWithFlags(0); }
 
-PH_EXPORT int nvmlShutdown(void) { return NVML_SUCCESS; }
+PH_API(int, nvmlShutdown, (void)) { return NVML_SUCCESS; }
 
-PH_EXPORT const char *nvmlErrorString(int result)
+PH_API(const char *, nvmlErrorString, (int result))
 {
     static const char *const names[] = {"Success",
                                         "Uninitialized",
@@ -133,29 +133,29 @@ PH_EXPORT const char *nvmlErrorString(int result)
                                                                          : "Unknown Error";
 }
 
-PH_EXPORT int nvmlSystemGetDriverVersion(char *version, unsigned length)
+PH_API(int, nvmlSystemGetDriverVersion, (char *version, unsigned length))
 {
     return put_text(version, length, DRIVER_VERSION);
 }
 
-PH_EXPORT int nvmlSystemGetNVMLVersion(char *version, unsigned length)
+PH_API(int, nvmlSystemGetNVMLVersion, (char *version, unsigned length))
 {
     return put_text(version, length, "13." DRIVER_VERSION);
 }
 
-PH_EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version)
+PH_API(int, nvmlSystemGetCudaDriverVersion_v2, (int *version))
 {
     if (version == NULL) return NVML_INVALID_ARGUMENT;
     *version = CUDA_VERSION;
     return NVML_SUCCESS;
 }
 
-PH_EXPORT int nvmlSystemGetCudaDriverVersion(int *version)
+PH_API(int, nvmlSystemGetCudaDriverVersion, (int *version))
 {
     return nvmlSystemGetCudaDriverVersion_v2(version);
 }
 
-PH_EXPORT int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
+PH_API(int, nvmlSystemGetProcessName, (unsigned pid, char *name, unsigned length))
 {
     char path[64], text[1024];
     if (name == NULL || length == 0) return NVML_INVALID_ARGUMENT;
@@ -171,28 +171,28 @@ PH_EXPORT int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length
 
 /* ---- finding GPUs ---- */
 
-PH_EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
+PH_API(int, nvmlDeviceGetCount_v2, (unsigned *count))
 {
     if (count == NULL) return NVML_INVALID_ARGUMENT;
     *count = (unsigned)ph_physical_count();
     return NVML_SUCCESS;
 }
 
-PH_EXPORT int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+PH_API(int, nvmlDeviceGetCount, (unsigned *count)) { return nvmlDeviceGetCount_v2(count); }
 
-PH_EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_device **device)
+PH_API(int, nvmlDeviceGetHandleByIndex_v2, (unsigned index, nvml_device **device))
 {
     if (device == NULL || index >= (unsigned)ph_physical_count()) return NVML_INVALID_ARGUMENT;
     *device = &handles[index];
     return NVML_SUCCESS;
 }
 
-PH_EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, nvml_device **device)
+PH_API(int, nvmlDeviceGetHandleByIndex, (unsigned index, nvml_device **device))
 {
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-PH_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, nvml_device **device)
+PH_API(int, nvmlDeviceGetHandleByUUID, (const char *uuid, nvml_device **device))
 {
     if (uuid == NULL || device == NULL) return NVML_INVALID_ARGUMENT;
     for (int i = 0; i < ph_physical_count(); i++) {
@@ -208,7 +208,7 @@ PH_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, nvml_device **device)
     return NVML_NOT_FOUND;
 }
 
-PH_EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvml_device **device)
+PH_API(int, nvmlDeviceGetHandleByPciBusId_v2, (const char *text, nvml_device **device))
 {
     unsigned domain, bus, slot;
     if (text == NULL || device == NULL) return NVML_INVALID_ARGUMENT;
@@ -227,19 +227,19 @@ PH_EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvml_device **d
     return NVML_NOT_FOUND;
 }
 
-PH_EXPORT int nvmlDeviceGetHandleByPciBusId(const char *text, nvml_device **device)
+PH_API(int, nvmlDeviceGetHandleByPciBusId, (const char *text, nvml_device **device))
 {
     return nvmlDeviceGetHandleByPciBusId_v2(text, device);
 }
 
 /* ---- what a GPU is ---- */
 
-PH_EXPORT int nvmlDeviceGetName(nvml_device *device, char *name, unsigned length)
+PH_API(int, nvmlDeviceGetName, (nvml_device * device, char *name, unsigned length))
 {
     return ordinal_of(device) < 0 ? NVML_INVALID_ARGUMENT : put_text(name, length, ph_spec()->name);
 }
 
-PH_EXPORT int nvmlDeviceGetUUID(nvml_device *device, char *uuid, unsigned length)
+PH_API(int, nvmlDeviceGetUUID, (nvml_device * device, char *uuid, unsigned length))
 {
     int ordinal = ordinal_of(device);
     if (ordinal < 0) return NVML_INVALID_ARGUMENT;
@@ -250,17 +250,17 @@ PH_EXPORT int nvmlDeviceGetUUID(nvml_device *device, char *uuid, unsigned length
     return put_text(uuid, length, text);
 }
 
-PH_EXPORT int nvmlDeviceGetIndex(nvml_device *device, unsigned *index)
+PH_API(int, nvmlDeviceGetIndex, (nvml_device * device, unsigned *index))
 {
     return put_unsigned(device, index, (unsigned)ordinal_of(device));
 }
 
-PH_EXPORT int nvmlDeviceGetMinorNumber(nvml_device *device, unsigned *minor)
+PH_API(int, nvmlDeviceGetMinorNumber, (nvml_device * device, unsigned *minor))
 {
     return put_unsigned(device, minor, (unsigned)ordinal_of(device));
 }
 
-PH_EXPORT int nvmlDeviceGetCudaComputeCapability(nvml_device *device, int *major, int *minor)
+PH_API(int, nvmlDeviceGetCudaComputeCapability, (nvml_device * device, int *major, int *minor))
 {
     if (ordinal_of(device) < 0 || major == NULL || minor == NULL) return NVML_INVALID_ARGUMENT;
     *major = ph_spec()->compute_major;
@@ -268,7 +268,7 @@ PH_EXPORT int nvmlDeviceGetCudaComputeCapability(nvml_device *device, int *major
     return NVML_SUCCESS;
 }
 
-PH_EXPORT int nvmlDeviceGetPciInfo_v3(nvml_device *device, struct nvml_pci_info *pci)
+PH_API(int, nvmlDeviceGetPciInfo_v3, (nvml_device * device, struct nvml_pci_info *pci))
 {
     int ordinal = ordinal_of(device);
     if (ordinal < 0 || pci == NULL) return NVML_INVALID_ARGUMENT;
@@ -289,7 +289,7 @@ PH_EXPORT int nvmlDeviceGetPciInfo_v3(nvml_device *device, struct nvml_pci_info 
     return NVML_SUCCESS;
 }
 
-PH_EXPORT int nvmlDeviceGetMaxClockInfo(nvml_device *device, unsigned kind, unsigned *megahertz)
+PH_API(int, nvmlDeviceGetMaxClockInfo, (nvml_device * device, unsigned kind, unsigned *megahertz))
 {
     enum { GRAPHICS, SM, MEMORY };
     int kilohertz;
@@ -301,13 +301,13 @@ PH_EXPORT int nvmlDeviceGetMaxClockInfo(nvml_device *device, unsigned kind, unsi
     return NVML_SUCCESS;
 }
 
-PH_EXPORT int nvmlDeviceGetMigMode(nvml_device *device, unsigned *current, unsigned *pending)
+PH_API(int, nvmlDeviceGetMigMode, (nvml_device * device, unsigned *current, unsigned *pending))
 {
     int result = put_unsigned(device, current, 0); /* NVML_DEVICE_MIG_DISABLE */
     return result == NVML_SUCCESS ? put_unsigned(device, pending, 0) : result;
 }
 
-PH_EXPORT int nvmlDeviceGetComputeMode(nvml_device *device, unsigned *mode)
+PH_API(int, nvmlDeviceGetComputeMode, (nvml_device * device, unsigned *mode))
 {
     int value;
     if (ordinal_of(device) < 0 || mode == NULL) return NVML_INVALID_ARGUMENT;
@@ -319,8 +319,7 @@ PH_EXPORT int nvmlDeviceGetComputeMode(nvml_device *device, unsigned *mode)
 
 /* ---- memory ---- */
 
-/* Memory of a GPU that CUDA_VISIBLE_DEVICES hides from this process is known to other processes
- * only. */
+/* Only other processes know the memory of a GPU that CUDA_VISIBLE_DEVICES hides from this one. */
 static int memory_of(nvml_device *device, struct nvml_memory *memory)
 {
     int ordinal = ordinal_of(device);
@@ -335,12 +334,12 @@ static int memory_of(nvml_device *device, struct nvml_memory *memory)
     return NVML_SUCCESS;
 }
 
-PH_EXPORT int nvmlDeviceGetMemoryInfo(nvml_device *device, struct nvml_memory *memory)
+PH_API(int, nvmlDeviceGetMemoryInfo, (nvml_device * device, struct nvml_memory *memory))
 {
     return memory_of(device, memory);
 }
 
-PH_EXPORT int nvmlDeviceGetMemoryInfo_v2(nvml_device *device, struct nvml_memory_v2 *memory)
+PH_API(int, nvmlDeviceGetMemoryInfo_v2, (nvml_device * device, struct nvml_memory_v2 *memory))
 {
     struct nvml_memory plain;
     if (memory == NULL) return NVML_INVALID_ARGUMENT;
@@ -348,14 +347,14 @@ PH_EXPORT int nvmlDeviceGetMemoryInfo_v2(nvml_device *device, struct nvml_memory
     int result = memory_of(device, &plain);
     if (result != NVML_SUCCESS) return result;
     memory->total = plain.total;
-    /* what the firmware keeps is outside the total that CUDA reports, and of unknown size */
+    /* the firmware's share is not part of CUDA's total, and its size is unknown */
     memory->reserved = 0;
     memory->free = plain.free;
     memory->used = plain.used;
     return NVML_SUCCESS;
 }
 
-/* The processes on a GPU, as far as this process knows: itself, when it holds memory there. */
+/* The processes on a GPU that this process knows of: itself, if it holds memory there. */
 static int processes_of(nvml_device *device, unsigned *count, void *infos, size_t size)
 {
     if (count == NULL || ordinal_of(device) < 0) return NVML_INVALID_ARGUMENT;
@@ -376,20 +375,20 @@ static int processes_of(nvml_device *device, unsigned *count, void *infos, size_
     return NVML_SUCCESS;
 }
 
-PH_EXPORT int nvmlDeviceGetComputeRunningProcesses(nvml_device *device, unsigned *count,
-                                                   struct nvml_process_v1 *infos)
+PH_API(int, nvmlDeviceGetComputeRunningProcesses,
+       (nvml_device * device, unsigned *count, struct nvml_process_v1 *infos))
 {
     return processes_of(device, count, infos, sizeof *infos);
 }
 
-PH_EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(nvml_device *device, unsigned *count,
-                                                      struct nvml_process_v2 *infos)
+PH_API(int, nvmlDeviceGetComputeRunningProcesses_v2,
+       (nvml_device * device, unsigned *count, struct nvml_process_v2 *infos))
 {
     return processes_of(device, count, infos, sizeof *infos);
 }
 
-PH_EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(nvml_device *device, unsigned *count,
-                                                      struct nvml_process_v2 *infos)
+PH_API(int, nvmlDeviceGetComputeRunningProcesses_v3,
+       (nvml_device * device, unsigned *count, struct nvml_process_v2 *infos))
 {
     return processes_of(device, count, infos, sizeof *infos);
 }
@@ -401,23 +400,23 @@ static bool has_link(nvml_device *device, unsigned link)
     return ordinal_of(device) >= 0 && link < (unsigned)ph_spec()->nvlinks;
 }
 
-PH_EXPORT int nvmlDeviceGetNvLinkState(nvml_device *device, unsigned link, unsigned *active)
+PH_API(int, nvmlDeviceGetNvLinkState, (nvml_device * device, unsigned link, unsigned *active))
 {
     return has_link(device, link) ? put_unsigned(device, active, 1) : NVML_INVALID_ARGUMENT;
 }
 
-/* Every NVLink of our servers ends at an NVSwitch; the topology files know no other wiring. PyTorch
- * takes the first link that fails as the end of the list. */
-PH_EXPORT int nvmlDeviceGetNvLinkRemoteDeviceType(nvml_device *device, unsigned link,
-                                                  unsigned *type)
+/* Every NVLink of our servers ends at an NVSwitch; topology files know no other wiring. PyTorch
+ * takes the first failing link as the end of the list. */
+PH_API(int, nvmlDeviceGetNvLinkRemoteDeviceType,
+       (nvml_device * device, unsigned link, unsigned *type))
 {
     enum { NVML_NVLINK_DEVICE_TYPE_SWITCH = 2 };
     return has_link(device, link) ? put_unsigned(device, type, NVML_NVLINK_DEVICE_TYPE_SWITCH)
                                   : NVML_INVALID_ARGUMENT;
 }
 
-PH_EXPORT int nvmlDeviceGetP2PStatus(nvml_device *device, nvml_device *peer, unsigned index,
-                                     unsigned *status)
+PH_API(int, nvmlDeviceGetP2PStatus,
+       (nvml_device * device, nvml_device *peer, unsigned index, unsigned *status))
 {
     enum { READ, WRITE, NVLINK, ATOMICS, PCI, OK = 0, CHIPSET_NOT_SUPPORTED = 1 };
     int first = ordinal_of(device), second = ordinal_of(peer);
@@ -429,7 +428,7 @@ PH_EXPORT int nvmlDeviceGetP2PStatus(nvml_device *device, nvml_device *peer, uns
 }
 
 /* No fabric handles: memory is shared within a node only. */
-PH_EXPORT int nvmlDeviceGetGpuFabricInfoV(nvml_device *device, struct nvml_fabric_info *info)
+PH_API(int, nvmlDeviceGetGpuFabricInfoV, (nvml_device * device, struct nvml_fabric_info *info))
 {
     if (ordinal_of(device) < 0 || info == NULL) return NVML_INVALID_ARGUMENT;
     unsigned given = info->version;

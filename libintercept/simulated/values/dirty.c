@@ -1,47 +1,38 @@
-/* stale.c - which device memory holds values, and how tensors that are too large for values lose
- * them.
+/* dirty.c - a bitmap of the device memory that was ever written, and how large tensors lose old
+ * values.
  *
- * Why it exists: a large tensor is to read as zero, but the caching allocator gives it memory in
- * which small tensors have left their bytes. Zeroing every large result would touch gigabytes, so a
- * bit per 64 KiB says where anything was ever written. Rule: a bit that is clear means zero; one
- * that is set may mean anything. */
+ * Why it exists: a large tensor must read as zero, but the caching allocator gives it memory in
+ * which small tensors have left their bytes. Zeroing every large result would touch gigabytes, so
+ * one bit per 64 KiB says whether anything was written there. Rule: a clear bit means zero; a set
+ * bit may mean anything. */
 #include "simulated/values/dirty.h"
 #include "base/core.h"
 #include "simulated/memory/ipc.h"
 #include "simulated/values/defined.h"
+#include "simulated/values/granules.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096, GRANULE_SHIFT = 16, WORD = 64 };
-#define GRANULE ((uintptr_t)1 << GRANULE_SHIFT)
-/* The two ranges of ph_is_device, one behind the other. */
-#define WINDOW_GRANULES ((PH_WINDOW_END - PH_WINDOW_BASE) >> GRANULE_SHIFT)
-#define VIRTUAL_GRANULES ((PH_VIRTUAL_END - PH_VIRTUAL_BASE) >> GRANULE_SHIFT)
+enum { PAGE = 4096 };
 
-/* 40 MiB of addresses; a page of memory for every 2 GiB of the window that is in use */
+/* 40 MiB of addresses; one page of memory for every 2 GiB of the window in use */
 static _Atomic uint64_t *bits;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static _Thread_local const void *carried;
+static _Thread_local const void *copied;
 
-static void map_bits(void)
+void *ph_reserve(size_t bytes)
 {
-    size_t bytes = (WINDOW_GRANULES + VIRTUAL_GRANULES) / 8;
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         ph_die("cannot reserve %zu MiB of addresses: %s", bytes >> 20, strerror(errno));
-    bits = at;
+    return at;
 }
 
-static size_t granule_of(uintptr_t address)
-{
-    return address >= PH_WINDOW_BASE
-               ? (address - PH_WINDOW_BASE) >> GRANULE_SHIFT
-               : WINDOW_GRANULES + ((address - PH_VIRTUAL_BASE) >> GRANULE_SHIFT);
-}
+static void map_bits(void) { bits = ph_reserve(BITMAP_BYTES); }
 
-void ph_written(const void *pointer, size_t bytes)
+void ph_mark_dirty(const void *pointer, size_t bytes)
 {
     if (bytes == 0 || !ph_is_device(pointer)) return;
     pthread_once(&once, map_bits);
@@ -53,25 +44,23 @@ void ph_written(const void *pointer, size_t bytes)
     }
 }
 
-/* Most large results lie where nothing was ever written: that is to be found out at a glance, a
- * word for every 4 MiB. */
-static bool any_written(uintptr_t low, uintptr_t high)
+/* Most large results lie where nothing was ever written. One word per 4 MiB is enough to see that.
+ */
+static bool any_dirty(uintptr_t low, uintptr_t high)
 {
     size_t first = granule_of(low), last = granule_of(high - 1);
     for (size_t word = first / WORD; word <= last / WORD; word++) {
-        uint64_t mask = ~0ull;
-        if (word == first / WORD) mask &= ~0ull << first % WORD;
-        if (word == last / WORD) mask &= ~0ull >> (WORD - 1 - last % WORD);
-        if (atomic_load_explicit(&bits[word], memory_order_relaxed) & mask) return true;
+        if (atomic_load_explicit(&bits[word], memory_order_relaxed) & word_mask(word, first, last))
+            return true;
     }
     return false;
 }
 
-bool ph_absent(const void *pointer, size_t bytes)
+bool ph_is_clean(const void *pointer, size_t bytes)
 {
     if (bytes == 0 || !ph_is_device(pointer)) return false;
     pthread_once(&once, map_bits);
-    return !any_written((uintptr_t)pointer, (uintptr_t)pointer + bytes);
+    return !any_dirty((uintptr_t)pointer, (uintptr_t)pointer + bytes);
 }
 
 static bool shared_now(uintptr_t low, uintptr_t high)
@@ -79,10 +68,10 @@ static bool shared_now(uintptr_t low, uintptr_t high)
     return atomic_load_explicit(&ph_ipc_ranges, memory_order_relaxed) && ph_ipc_shared(low, high);
 }
 
-/* `whole`: the size of the tensor that loses its values. What is small enough for an index is
- * likely to be written again, for which the kernel would have to bring every page back; memory of
- * larger ones is given back. */
-static void make_zero(uintptr_t from, uintptr_t to, size_t whole)
+/* `whole`: the size of the tensor that loses its values. Memory of a tensor small enough for an
+ * index will probably be written again, and bringing its pages back costs time, so it is kept.
+ * Memory of larger tensors goes back to the kernel. */
+static void zero_run(uintptr_t from, uintptr_t to, size_t whole)
 {
     uintptr_t first = (from + PAGE - 1) & ~(uintptr_t)(PAGE - 1),
               last = to & ~(uintptr_t)(PAGE - 1);
@@ -90,9 +79,10 @@ static void make_zero(uintptr_t from, uintptr_t to, size_t whole)
         memset((void *)from, 0, to - from);
         return;
     }
-    /* Whole pages of the window go back to the kernel and read as zero again. */
+    /* whole pages of the window go back to the kernel and read as zero again */
     memset((void *)from, 0, first - from);
-    bool shared = shared_now(from, to); /* the pages are a file's, in which a hole reads as zero */
+    bool shared =
+        shared_now(from, to); /* the pages belong to a file, in which a hole reads as zero */
     if (!shared)
         madvise((void *)first, last - first, MADV_DONTNEED);
     else if (madvise((void *)first, last - first, MADV_REMOVE))
@@ -100,13 +90,13 @@ static void make_zero(uintptr_t from, uintptr_t to, size_t whole)
     memset((void *)last, 0, to - last);
 }
 
-void ph_make_zero(void *pointer, size_t bytes)
+void ph_zero(void *pointer, size_t bytes)
 {
     uintptr_t low = (uintptr_t)pointer, high = low + bytes, run = 0;
     if (bytes == 0) return;
     pthread_once(&once, map_bits);
-    if (!any_written(low, high)) return;
-    bool shared = shared_now(low, high); /* then its bits stay: others write there, too */
+    if (!any_dirty(low, high)) return;
+    bool shared = shared_now(low, high); /* other processes write there too, so its bits stay set */
     size_t first = granule_of(low), last = granule_of(high - 1);
     for (size_t at = first; at <= last; at++) {
         uint64_t word = atomic_load_explicit(&bits[at / WORD], memory_order_relaxed),
@@ -114,54 +104,54 @@ void ph_make_zero(void *pointer, size_t bytes)
         uintptr_t start = (low & ~(GRANULE - 1)) + (at - first) * GRANULE;
         if (word & bit) {
             if (!run) run = start < low ? low : start;
-            /* no other tensor lies in it */
+            /* no other tensor lies in this granule */
             if (!shared && start >= low && start + GRANULE <= high)
                 atomic_fetch_and(&bits[at / WORD], ~bit);
             continue;
         }
-        if (run) make_zero(run, start, bytes);
+        if (run) zero_run(run, start, bytes);
         run = 0;
         if (word == 0 && at % WORD == 0 && at + WORD <= last) at += WORD - 1;
     }
-    if (run) make_zero(run, high, bytes);
+    if (run) zero_run(run, high, bytes);
 }
 
-void ph_forget(void *pointer, size_t bytes)
+void ph_discard(void *pointer, size_t bytes)
 {
     ph_payload_drop(pointer, bytes);
-    ph_make_zero(pointer, bytes);
+    ph_zero(pointer, bytes);
 }
 
-void ph_carried(const void *pointer) { carried = pointer; }
+void ph_keep_copied(const void *pointer) { copied = pointer; }
 
 /* ---- for the values library ---- */
-PH_API(void, phantora_values_written, (const void *pointer, size_t bytes))
+PH_API(void, phantora_values_mark_dirty, (const void *pointer, size_t bytes))
 {
-    ph_written(pointer, bytes);
+    ph_mark_dirty(pointer, bytes);
 }
 
-/* Whether bytes hold nothing, a result that is owed to them included. */
-PH_API(int, phantora_values_absent, (const void *pointer, size_t bytes))
+/* Whether bytes were never written. Pending results are delivered first. */
+PH_API(int, phantora_values_is_clean, (const void *pointer, size_t bytes))
 {
     ph_payload_settle(pointer, bytes);
-    return ph_absent(pointer, bytes);
+    return ph_is_clean(pointer, bytes);
 }
 
-/* A copy begins: what it carries itself is to stay. */
-PH_API(void, phantora_values_copy_begins, (void)) { carried = NULL; }
+/* A copy begins: the values that it brings must stay. */
+PH_API(void, phantora_values_copy_begins, (void)) { copied = NULL; }
 
-/* The result of an operator that was not run is too large for values. False: a copy has just
- * brought it some, which stay. */
-PH_API(int, phantora_values_forget, (void *pointer, size_t bytes))
+/* An operator was not run, and its result is too large for values. Returns 0 when a copy has just
+ * brought values, which stay. */
+PH_API(int, phantora_values_discard, (void *pointer, size_t bytes))
 {
-    if (pointer == carried) return carried = NULL, 0;
+    if (pointer == copied) return copied = NULL, 0;
     ph_payload_drop(pointer, bytes);
-    ph_unknown(pointer, bytes);
+    ph_mark_undefined(pointer, bytes);
     pthread_once(&once, map_bits);
-    /* nearly always: no look at the clock */
-    if (bytes == 0 || !any_written((uintptr_t)pointer, (uintptr_t)pointer + bytes)) return 1;
+    /* nearly always true; avoids reading the clock */
+    if (bytes == 0 || !any_dirty((uintptr_t)pointer, (uintptr_t)pointer + bytes)) return 1;
     ph_host_pause();
-    ph_make_zero(pointer, bytes);
+    ph_zero(pointer, bytes);
     ph_host_resume();
     return 1;
 }

@@ -1,7 +1,7 @@
 /* nccl_values.c - the bytes of communicator operations in a simulated rank.
  *
- * Why it exists: small buffers have values that lie at their own addresses in this process; large
- * ones have none. */
+ * Why it exists: small buffers hold values, at their own addresses in this process. Large buffers
+ * hold none. */
 #include "nccl/nccl.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
@@ -11,15 +11,15 @@
 void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
 {
     if (op->recv_bytes && !ph_nccl_carries(op) && ph_is_device(op->recv)) {
-        ph_forget(op->recv, op->recv_bytes);
-        ph_unknown(op->recv, op->recv_bytes);
+        ph_discard(op->recv, op->recv_bytes);
+        ph_mark_undefined(op->recv, op->recv_bytes);
     }
     if (!op->send || !op->send_bytes || !ph_nccl_carries(op)) {
         ph_pack_nil(pack);
         return;
     }
     ph_payload_settle(op->send, op->send_bytes);
-    if (ph_absent(op->send, op->send_bytes) || ph_all_zero(op->send, op->send_bytes))
+    if (ph_is_clean(op->send, op->send_bytes) || ph_all_zero(op->send, op->send_bytes))
         ph_pack_nil(pack);
     else if (ph_nccl_premultiplies(op)) {
         void *copy = malloc(op->send_bytes);
@@ -35,13 +35,13 @@ void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
 bool ph_nccl_unknown(const struct ph_operation *op)
 {
     return op->send && op->send_bytes && ph_nccl_carries(op) &&
-           ph_any_unknown(op->send, op->send_bytes);
+           ph_any_undefined(op->send, op->send_bytes);
 }
 
 const char *ph_nccl_refused(const struct ph_operation *op)
 {
     (void)op;
-    return NULL; /* what is captured is issued at each launch (nccl.c) */
+    return NULL; /* a captured operation is issued at each launch (nccl.c) */
 }
 
 void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)
@@ -52,7 +52,7 @@ void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index
 
 bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device)
 {
-    (void)on_device; /* device scalars are small: their value lives at their address */
+    (void)on_device; /* device scalars are small: their value is at their address */
     if (ph_is_device(scalar)) ph_payload_settle(scalar, bytes);
     memcpy(value, scalar, bytes);
     return true;

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATIENCE_MS = 20000 };
-
 struct owed {
     unsigned char *destination;
     size_t bytes;
@@ -76,27 +74,20 @@ static void deliver(const struct owed *item)
     ph_send(PH_FETCH, &body, 4);
     ph_pack_free(&body);
     struct ph_reply reply;
-    /* A wait without end could dead-lock a job that a GPU would not: there the host runs on while a
-     * stream waits. */
-    if (!ph_wait(req, &reply, PATIENCE_MS)) {
-        ph_warn("a small collective's result was needed on the host side before its other members "
-                "came within %d s; it reads as zero",
-                PATIENCE_MS / 1000);
-        ph_make_zero(item->destination, item->bytes);
-        ph_unknown(item->destination, item->bytes);
-    } else {
-        size_t n;
-        const unsigned char *bytes = ph_read_bytes(&reply, &n);
-        if (n > item->bytes) n = item->bytes;
-        ph_written(item->destination, n);
-        if (n) memcpy(item->destination, bytes, n);
-        ph_make_zero(item->destination + n, item->bytes - n);
-        if (ph_read_int(&reply))
-            ph_unknown(item->destination, item->bytes);
-        else
-            ph_known(item->destination, item->bytes);
-        ph_reply_free(&reply);
-    }
+    size_t n;
+    /* Without a time-out: a wrong value would be worse than a wait. What can never come the hub
+     * answers with an error, of which ph_wait dies. */
+    ph_wait(req, &reply, -1);
+    const unsigned char *bytes = ph_read_bytes(&reply, &n);
+    if (n > item->bytes) n = item->bytes;
+    ph_mark_dirty(item->destination, n);
+    if (n) memcpy(item->destination, bytes, n);
+    ph_zero(item->destination + n, item->bytes - n);
+    if (ph_read_int(&reply))
+        ph_mark_undefined(item->destination, item->bytes);
+    else
+        ph_mark_defined(item->destination, item->bytes);
+    ph_reply_free(&reply);
     ph_host_resume();
 }
 

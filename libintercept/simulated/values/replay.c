@@ -1,11 +1,10 @@
-/* replay.c - what a leader's GPU computed, told again to a simulated rank (--values replay).
+/* replay.c - gives a simulated rank the values that a leader's GPU computed (--values replay).
  *
  * Why it exists: jobs that steer by values which only a GPU knows (routes of tokens, losses, found
- * infinities) then steer as they did where they were recorded. RUN_DIR/values.tbl
- * (docs/wire-protocol.md) is mapped and searched where it lies: entries in order of question, rank
- * and occasion. A rank is told its own values, or where it has not led those of the lowest rank
- * that was asked the same; who asks more often than was recorded is told them from the beginning
- * again. Both are counted. */
+ * infinities) then take the recorded path. RUN_DIR/values.tbl (docs/wire-protocol.md) is mapped and
+ * searched in place; its entries are sorted by key, rank and occurrence. A rank gets its own
+ * values, or if it did not lead, those of the lowest rank that has the key. Beyond the last
+ * recorded occurrence the values repeat from the first. Both cases are counted. */
 #include "base/core.h"
 #include "simulated/values/defined.h"
 #include <errno.h>
@@ -22,9 +21,9 @@ struct header {
     uint64_t magic, version, entries, meta_offset, meta_bytes, reserved[3];
 };
 struct entry {
-    uint64_t hash, offset; /* of the question, which the value follows */
-    uint32_t rank, occasion, bytes;
-    uint16_t question_bytes;
+    uint64_t hash, offset; /* of the key; the value follows it */
+    uint32_t rank, occurrence, bytes;
+    uint16_t key_bytes;
     uint8_t dtype, reserved;
 };
 _Static_assert(sizeof(struct header) == 64 && sizeof(struct entry) == 32, "wire-protocol.md");
@@ -54,20 +53,20 @@ static void open_table(void)
     file = map;
 }
 
-static int before(const struct entry *entry, uint64_t hash, uint32_t rank, uint32_t occasion)
+static int before(const struct entry *entry, uint64_t hash, uint32_t rank, uint32_t occurrence)
 {
     if (entry->hash != hash) return entry->hash < hash;
-    return entry->rank != rank ? entry->rank < rank : entry->occasion < occasion;
+    return entry->rank != rank ? entry->rank < rank : entry->occurrence < occurrence;
 }
 
-/* The first entry that does not come before (hash, rank, occasion). */
-static const struct entry *search(uint64_t hash, uint32_t rank, uint32_t occasion)
+/* The first entry that is not before (hash, rank, occurrence). */
+static const struct entry *search(uint64_t hash, uint32_t rank, uint32_t occurrence)
 {
     const struct entry *entries = (const struct entry *)(file + 1);
     size_t low = 0, high = file->entries;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (before(&entries[middle], hash, rank, occasion))
+        if (before(&entries[middle], hash, rank, occurrence))
             low = middle + 1;
         else
             high = middle;
@@ -75,60 +74,59 @@ static const struct entry *search(uint64_t hash, uint32_t rank, uint32_t occasio
     return entries + low;
 }
 
-/* The answer to a question that is asked for the n-th time; NULL: nobody was asked. */
-static const struct entry *answer(uint64_t hash, uint32_t occasion, bool *again)
+/* The value of an occurrence of a key; NULL when none was recorded. */
+static const struct entry *find(uint64_t hash, uint32_t occurrence, bool *repeated)
 {
     const struct entry *end = (const struct entry *)(file + 1) + file->entries,
                        *first = search(hash, own_rank, 0);
     if (first == end || first->hash != hash || first->rank != own_rank) first = search(hash, 0, 0);
     if (first == end || first->hash != hash) return NULL;
     const struct entry *last = search(hash, first->rank, UINT32_MAX) - 1;
-    uint32_t recorded = last->occasion + 1;
-    *again = occasion >= recorded;
-    const struct entry *found = search(hash, first->rank, occasion % recorded);
-    return found <= last && found->occasion == occasion % recorded ? found : NULL;
+    uint32_t count = last->occurrence + 1;
+    *repeated = occurrence >= count;
+    const struct entry *found = search(hash, first->rank, occurrence % count);
+    return found <= last && found->occurrence == occurrence % count ? found : NULL;
 }
 
-bool ph_replay(const char *question, bool wanted, struct ph_replayed *told)
+bool ph_replay(const char *key, bool wanted, struct ph_replayed *recorded)
 {
-    bool again;
+    bool repeated;
     pthread_once(&once, open_table);
-    if (!file || strlen(question) >= PH_QUESTION) return false;
-    uint64_t hash = ph_question_hash(question);
-    uint32_t occasion = ph_occasion(hash);
-    const struct entry *entry = wanted ? answer(hash, occasion, &again) : NULL;
+    if (!file || strlen(key) >= PH_QUESTION) return false;
+    uint64_t hash = ph_question_hash(key);
+    uint32_t occurrence = ph_occasion(hash);
+    const struct entry *entry = wanted ? find(hash, occurrence, &repeated) : NULL;
     if (!entry || entry->offset > file_bytes ||
-        file_bytes - entry->offset < (uint64_t)entry->question_bytes + entry->bytes)
+        file_bytes - entry->offset < (uint64_t)entry->key_bytes + entry->bytes)
         return false;
     const char *text = (const char *)file + entry->offset;
-    if (strlen(question) != entry->question_bytes ||
-        memcmp(text, question, entry->question_bytes) != 0)
-        return false;
-    *told = (struct ph_replayed){text + entry->question_bytes, entry->bytes, entry->dtype};
+    if (strlen(key) != entry->key_bytes || memcmp(text, key, entry->key_bytes) != 0) return false;
+    *recorded = (struct ph_replayed){text + entry->key_bytes, entry->bytes, entry->dtype};
     atomic_fetch_add_explicit(&ph_page()->replayed_values, 1, memory_order_relaxed);
-    if (again) atomic_fetch_add_explicit(&ph_page()->repeated_values, 1, memory_order_relaxed);
+    if (repeated) atomic_fetch_add_explicit(&ph_page()->repeated_values, 1, memory_order_relaxed);
     return true;
 }
 
 bool ph_replay_read(const void *source, size_t bytes, bool wanted)
 {
-    char question[PH_QUESTION];
-    struct ph_replayed told;
+    char key[PH_QUESTION];
+    struct ph_replayed recorded;
     pthread_once(&once, open_table);
     if (!file || bytes > PH_SMALL_BYTES) return false;
     ph_payload_settle(source, bytes);
-    ph_read_question(question, bytes);
-    if (!ph_replay(question, wanted && ph_any_unknown(source, bytes), &told) || told.bytes != bytes)
+    ph_read_question(key, bytes);
+    if (!ph_replay(key, wanted && ph_any_undefined(source, bytes), &recorded) ||
+        recorded.bytes != bytes)
         return false;
-    ph_move((void *)source, told.value, bytes);
+    ph_move((void *)source, recorded.value, bytes);
     return true;
 }
 
 PH_API(int, phantora_values_replay,
-       (const char *question, int wanted, const void **value, size_t *bytes, int *dtype))
+       (const char *key, int wanted, const void **value, size_t *bytes, int *dtype))
 {
-    struct ph_replayed told;
-    if (!ph_replay(question, wanted, &told)) return 0;
-    *value = told.value, *bytes = told.bytes, *dtype = told.dtype;
+    struct ph_replayed recorded;
+    if (!ph_replay(key, wanted, &recorded)) return 0;
+    *value = recorded.value, *bytes = recorded.bytes, *dtype = recorded.dtype;
     return 1;
 }

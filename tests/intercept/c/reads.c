@@ -17,7 +17,7 @@ int cudaStreamEndCapture(void *, void **),
     cudaGraphInstantiateWithFlags(void **, void *, unsigned long long),
     cudaGraphLaunch(void *, void *);
 int cuMemcpyDtoHAsync_v2(void *, uintptr_t, size_t, void *);
-void phantora_values_unknown(const void *, size_t);
+void phantora_values_mark_undefined(const void *, size_t);
 
 enum {
     TO_DEVICE = 1,
@@ -67,7 +67,7 @@ static void run(void)
     CALL(cudaMemcpy, a, host, SMALL, TO_DEVICE);
     CALL(cudaMemcpy, host, a, SMALL, TO_HOST);
     say("written_by_the_host");
-    phantora_values_unknown(a, SMALL); /* as PyTorch's allocator hands a block out */
+    phantora_values_mark_undefined(a, SMALL); /* as PyTorch's allocator hands a block out */
     CALL(cudaMemcpy, host, a, 1, TO_HOST);
     say("nothing_known");
     CALL(cudaMemcpyAsync, host, a, SMALL, TO_HOST, s);
@@ -99,7 +99,7 @@ static void run(void)
     size_t sum = 0;
     for (size_t i = 0; i < LARGE; i++) sum += (size_t)far[i];
     printf("large_values %zu %d\n", sum, far[5000002]);
-    phantora_values_unknown(large + 9000000, 4);
+    phantora_values_mark_undefined(large + 9000000, 4);
     CALL(cudaMemcpy, far, large, LARGE, TO_HOST);
     say("large_but_for_a_number");
     CALL(cudaMemcpy, wide, far, LARGE, TO_DEVICE);

@@ -9,4 +9,4 @@ const size_t ph_nccl_type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 void ph_die(const char *format, ...) { (void)format, abort(); }
 void *ph_real(const char *name) { return (void)name, NULL; }
 void ph_lead_settle(void *stream) { (void)stream; }
-void ph_heat_copied(void *stream, size_t bytes) { (void)stream, (void)bytes; }
+void ph_gpu_load_copied(void *stream, size_t bytes) { (void)stream, (void)bytes; }

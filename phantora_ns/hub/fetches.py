@@ -1,0 +1,124 @@
+"""The FETCHes that are not answered yet, and which of them never will be.
+
+Why it exists: a rank that reads the result of a small collective waits for the other members, for
+as long as the run lives. Some results can never come: a member has ended without its part, or all
+those who could still contribute wait for one another. Real hosts do not wait for such results
+(their GPUs do), so the second case can be our own doing. Either way the rank that waits must fail
+in words: no time-out, and no value that nobody computed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from phantora_ns.hub import horizon
+from phantora_ns.hub.communicators import Waiter
+from phantora_ns.hub.registry import Client
+
+LOOK_S = 0.5
+"""Between looks at the members that have not come."""
+STUCK_S = 60.0
+"""Ranks that wait for one another, and from which nothing was heard for this long, are stuck. Only
+a thread that neither computes nor talks to us could still help them."""
+
+
+class Hopeless(NamedTuple):
+    """A FETCH that cannot be answered: who waits for it, and why it fails, for a person."""
+
+    client: Client
+    text: str
+
+
+class Fetches:
+    """All open FETCHes of a run."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, int], Waiter] = {}
+        self._looked = 0.0
+        self._suspects: set[tuple[int, int]] = set()
+        self._seen: tuple = ()
+        self._since = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, waiter: Waiter) -> None:
+        """One more."""
+        self._open[waiter.client.number, waiter.number] = waiter
+        waiter.client.fetches.add(waiter.number)
+
+    def close(self, waiter: Waiter) -> None:
+        """It is answered, or was answered at once."""
+        self._open.pop((waiter.client.number, waiter.number), None)
+        waiter.client.fetches.discard(waiter.number)
+
+    def hopeless(self, everyone: Sequence[Client]) -> list[Hopeless]:
+        """Those that fail now; they are open no more. `everyone`: clients by number, also those
+        who have gone. O(clients) every LOOK_S, else O(1)."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return []
+        self._looked = now
+        found: dict[tuple[int, int], Hopeless] = {}
+        for key, waiter in self._open.items():
+            if waiter.client.gone:
+                continue
+            for number in waiter.absent():
+                if everyone[number].gone or everyone[number].page.owner() is None:
+                    found[key] = Hopeless(
+                        waiter.client,
+                        f"{waiter.client.name} waits for the result of {waiter.what}, and "
+                        f"{everyone[number].name} has ended without its part; in the job; see why "
+                        "that process ended",
+                    )
+        # what a member sent before it ended may be on its way to us: the next look decides
+        suspects, self._suspects = self._suspects, set(found)
+        found = {key: hopeless for key, hopeless in found.items() if key in suspects}
+        if not self._suspects and self._still(everyone, now):
+            for key, waiter in self._open.items():
+                if self._stuck(waiter.client, everyone):
+                    names = ", ".join(everyone[number].name for number in waiter.absent())
+                    found[key] = Hopeless(
+                        waiter.client,
+                        f"{waiter.client.name} reads the result of {waiter.what} on the host, and "
+                        f"{names} cannot come to it before {waiter.client.name} goes on; in the "
+                        "job; read small results later than what the other ranks wait for",
+                    )
+        for key in found:
+            del self._open[key]
+        for key in [key for key, waiter in self._open.items() if waiter.client.gone]:
+            del self._open[key]
+        return list(found.values())
+
+    def _still(self, everyone: Sequence[Client], now: float) -> bool:
+        """Whether nothing was heard of anybody for STUCK_S."""
+        seen = tuple((client.seq, client.gone) for client in everyone)
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        return now - self._since >= STUCK_S
+
+    def _stuck(self, client: Client, everyone: Sequence[Client]) -> bool:
+        """Whether everybody that `client` waits for, directly or not, waits as well. O(clients),
+        and a look at their processes."""
+        living = {client.number for client in everyone if not client.gone}
+        world = max((everyone[number].world_size for number in living), default=-1)
+        ranks = {client.rank for client in everyone if client.rank >= 0}
+        seen, todo = {client.number}, [client]
+        while todo:
+            one = todo.pop()
+            if one.pending:  # for a time, which may depend on anybody
+                others = living
+                if len(ranks) < world:
+                    return False
+            elif one.fetching is not None and (one.number, one.fetching) in self._open:
+                others = set(self._open[one.number, one.fetching].absent())
+            else:
+                return False
+            pid = one.page.owner()
+            if pid is None or (pid and not horizon.tree_sleeps(pid)):
+                return False
+            todo += [everyone[number] for number in others - seen]
+            seen |= others
+        return True
