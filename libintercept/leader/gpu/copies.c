@@ -100,9 +100,9 @@ PH_API(int, cudaMemcpyPeerAsync,
 {
     struct observed call = {0};
     if (!passes(bytes, stream))
-        call = before(PH_MEMORY_COPY, bytes,
-                      to_device == from_device ? (int)PH_DEVICE : (int)PH_PEER_DEVICE, PH_DEVICE,
-                      stream, false);
+        call =
+            before(PH_MEMORY_COPY, bytes, to_device == from_device ? (int)PH_DEVICE : (int)PH_PEER,
+                   PH_DEVICE, stream, false);
     return after(call, PH_REAL_TIMED(PH_CALL_COPY,
                                      PH_REAL(cudaMemcpyPeerAsync)(to, PH_REAL_DEVICE, from,
                                                                   PH_REAL_DEVICE, bytes, stream)));

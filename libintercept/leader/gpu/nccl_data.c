@@ -102,14 +102,14 @@ static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
     result->bytes = op->recv_bytes;
     result->request = ph_request_id();
     ph_pack_uint(&body, result->request);
-    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
     ph_pack_uint(&body, node);
     ph_pack_uint(&body, index);
     atomic_fetch_add(&awaited, 1);
     /* while a stream waits for others nothing may wait for the GPU that the job does not know of */
     ph_gpu_load_stop();
     result->issued = ph_gpu_load_issued();
-    ph_send(PH_FETCH, &body, 4);
+    ph_send(PH_MESSAGE_FETCH, &body, 4);
     ph_pack_free(&body);
     if (ph_lead_keeps_order())
         must(PH_REAL(cudaLaunchHostFunc)(op->stream, receive, result), "queue a host function");
@@ -162,29 +162,29 @@ static void move_locally(const struct ph_operation *op)
     unsigned char *to = op->recv;
     const unsigned char *from = op->send;
     switch (op->kind) {
-    case ALL_REDUCE:
-    case REDUCE: /* at its root */
-    case ALL_TO_ALL: copy(to, from, op->recv_bytes, op->stream); break;
-    case ALL_GATHER:
-    case GATHER: /* at its root. In place, the shard is one of the places. */
+    case PH_COLLECTIVE_ALL_REDUCE:
+    case PH_COLLECTIVE_REDUCE: /* at its root */
+    case PH_COLLECTIVE_ALL_TO_ALL: copy(to, from, op->recv_bytes, op->stream); break;
+    case PH_COLLECTIVE_ALL_GATHER:
+    case PH_COLLECTIVE_GATHER: /* at its root. In place, the shard is one of the places. */
         repeat(to, from, op->bytes, op->comm->size, op->stream);
         break;
-    case REDUCE_SCATTER:
+    case PH_COLLECTIVE_REDUCE_SCATTER:
         copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream);
         break;
-    case SCATTER:
+    case PH_COLLECTIVE_SCATTER:
         if (from)
             copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream);
         else
             unknown(op);
         break;
-    case BROADCAST:
+    case PH_COLLECTIVE_BROADCAST:
         if (from)
             copy(to, from, op->bytes, op->stream);
         else
             unknown(op);
         break;
-    case RECV: unknown(op); break;
+    case PH_COLLECTIVE_RECV: unknown(op); break;
     default: break; /* a send brings nothing */
     }
 }

@@ -57,33 +57,33 @@ void ph_random_numbers(void *into, size_t bytes, int dtype)
     uint64_t state = 0x7068616e746f7261ull; /* any constant: runs repeat */
     size_t count = bytes / ph_nccl_type_bytes[dtype];
     for (size_t i = 0; i < count; i++) switch (dtype) {
-        case FP16: ((_Float16 *)into)[i] = (_Float16)normal(&state); break;
-        case FP32: ((float *)into)[i] = (float)normal(&state); break;
-        case FP64: ((double *)into)[i] = normal(&state); break;
-        case BF16: {
+        case PH_TYPE_FP16: ((_Float16 *)into)[i] = (_Float16)normal(&state); break;
+        case PH_TYPE_FP32: ((float *)into)[i] = (float)normal(&state); break;
+        case PH_TYPE_FP64: ((double *)into)[i] = normal(&state); break;
+        case PH_TYPE_BF16: {
             float value = (float)normal(&state);
             uint32_t wide;
             memcpy(&wide, &value, 4);
             ((uint16_t *)into)[i] = (uint16_t)(wide >> 16);
             break;
         }
-        case FP8_E4M3:
+        case PH_TYPE_FP8_E4M3:
             ((uint8_t *)into)[i] = small_float(normal(&state), 4, 3, E4M3_LARGEST);
             break;
-        case FP8_E5M2:
+        case PH_TYPE_FP8_E5M2:
             ((uint8_t *)into)[i] = small_float(normal(&state), 5, 2, E5M2_LARGEST);
             break;
-        case INT32:
-        case UINT32: ((uint32_t *)into)[i] = next(&state) >> 63; break;
-        case INT64:
-        case UINT64: ((uint64_t *)into)[i] = next(&state) >> 63; break;
+        case PH_TYPE_INT32:
+        case PH_TYPE_UINT32: ((uint32_t *)into)[i] = next(&state) >> 63; break;
+        case PH_TYPE_INT64:
+        case PH_TYPE_UINT64: ((uint64_t *)into)[i] = next(&state) >> 63; break;
         default: ((uint8_t *)into)[i] = next(&state) >> 63; break;
         }
 }
 
 static void *table_of(int dtype, void *stream)
 {
-    static void *tables[TYPES];
+    static void *tables[PH_TYPES];
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
     if (!tables[dtype]) {

@@ -112,8 +112,8 @@ static void await_head(struct ph_head head)
     ph_extra_pack(&body, false);
     ph_pack_array(&body, 1);
     ph_head_pack(&body, &head);
-    atomic_store(&ph_page()->blocked, 1);
-    ph_send(PH_TIMES, &body, 4);
+    atomic_store(&ph_stats()->blocked, 1);
+    ph_send(PH_MESSAGE_TIMES, &body, 4);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
     struct ph_reply reply;
@@ -123,7 +123,7 @@ static void await_head(struct ph_head head)
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
     ph_head_reached(&head, time);
-    atomic_store(&ph_page()->blocked, 0);
+    atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
 }
 

@@ -171,7 +171,7 @@ static bool settle_locked(bool idle, bool all)
 static void send_host(void)
 {
     struct ph_pack body = {0};
-    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
     ph_pack_map(&body, 3);
     ph_pack_str(&body, "score"), ph_pack_uint(&body, phantora_host_score());
     if (ph_lead_measures()) {
@@ -180,7 +180,7 @@ static void send_host(void)
         ph_pack_str(&body, "calls"), ph_cost_pack(&body);
         ph_pack_str(&body, "sites"), ph_sites_pack(&body);
     }
-    ph_send(PH_HOST, &body, 2);
+    ph_send(PH_MESSAGE_HOST, &body, 2);
     ph_pack_free(&body);
 }
 
@@ -193,10 +193,10 @@ static void wait_for_hub(void)
     struct ph_reply reply;
     uint64_t req = ph_request_id();
     ph_pack_uint(&body, req);
-    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
     ph_pack_map(&body, 0);
     ph_pack_array(&body, 0);
-    ph_send(PH_TIMES, &body, 4);
+    ph_send(PH_MESSAGE_TIMES, &body, 4);
     ph_pack_free(&body);
     if (ph_wait(req, &reply, PATIENCE_MS))
         ph_reply_free(&reply);
@@ -280,7 +280,8 @@ static void start_locked(void)
 static bool known(struct ph_measured *what)
 {
     struct ph_time time;
-    if (!what->timed) what->timed = ph_duration_known(what->key, &time) && time.source == PH_EXACT;
+    if (!what->timed)
+        what->timed = ph_duration_known(what->key, &time) && time.source == PH_SOURCE_EXACT;
     return what->timed;
 }
 
@@ -369,11 +370,11 @@ static void end(uint64_t token, bool failed)
         struct ph_time time;
         if (!asked || !ph_duration_known(what->key, &time))
             time = ph_duration_ask(what->key, &signature);
-        if (time.source >= PH_SOURCES) time.source = PH_GUESS;
+        if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
         ph_run(ph_shadow_stream(me.stream), time);
         ph_gpu_load_saw(me.stream, time.duration_ns);
-        if (signature.data[1] != 3)
-            atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
+        if (signature.data[1] != PH_SIGNATURE_MEMORY)
+            atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
     }
     me.depth--;
     PH_TRACE_END();

@@ -4,10 +4,10 @@
  * Why it exists: a simulated rank can be told the routes, losses and flags that a GPU computed only
  * if somebody kept them. Kept are the results of operators that choose by values
  * (libintercept/values/replay.cpp says which) and small reads by the host, by question and occasion
- * (work/occurrence.c), appended to RUN_DIR/values.rec as they come, so that whatever ends the job costs
- * nothing. Integers are kept in the narrowest type that holds them: routes are most of the bytes.
- * Rule: nothing here waits for the GPU, which may be waiting for other ranks, and no call of CUDA's
- * is made in a host function. */
+ * (work/occurrence.c), appended to RUN_DIR/values.rec as they come, so that whatever ends the job
+ * costs nothing. Integers are kept in the narrowest type that holds them: routes are most of the
+ * bytes. Rule: nothing here waits for the GPU, which may be waiting for other ranks, and no call of
+ * CUDA's is made in a host function. */
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
 #include <errno.h>
@@ -18,7 +18,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { BYTE, CHAR, SHORT, INT, LONG }; /* c10::ScalarType */
 enum { COPY_DEFAULT = 4 };
 #define MOST_BYTES (1ull << 30) /* of one run's file */
 
@@ -41,18 +40,18 @@ static int narrowest(const int64_t *values, size_t count)
     int64_t low = 0, high = 0;
     for (size_t i = 0; i < count; i++)
         low = values[i] < low ? values[i] : low, high = values[i] > high ? values[i] : high;
-    if (low >= 0 && high <= UINT8_MAX) return BYTE;
-    if (low >= INT16_MIN && high <= INT16_MAX) return SHORT;
-    return low >= INT32_MIN && high <= INT32_MAX ? INT : LONG;
+    if (low >= 0 && high <= UINT8_MAX) return PH_SCALAR_UINT8;
+    if (low >= INT16_MIN && high <= INT16_MAX) return PH_SCALAR_INT16;
+    return low >= INT32_MIN && high <= INT32_MAX ? PH_SCALAR_INT32 : PH_SCALAR_INT64;
 }
 
 static void *narrowed(const int64_t *values, size_t count, int dtype)
 {
     void *to = malloc(count * 4 + 1);
     for (size_t i = 0; to && i < count; i++) {
-        if (dtype == BYTE)
+        if (dtype == PH_SCALAR_UINT8)
             ((uint8_t *)to)[i] = (uint8_t)values[i];
-        else if (dtype == SHORT)
+        else if (dtype == PH_SCALAR_INT16)
             ((int16_t *)to)[i] = (int16_t)values[i];
         else
             ((int32_t *)to)[i] = (int32_t)values[i];
@@ -66,7 +65,7 @@ static bool append(const struct iovec *parts, int count, size_t bytes)
     static uint64_t written;
     if (file < 0) {
         char path[512];
-        snprintf(path, sizeof path, "%s/values.rec", ph_env("PHANTORA_RUN_DIR"));
+        snprintf(path, sizeof path, "%s/" PH_VALUE_RECORD_FILE, ph_env("PHANTORA_RUN_DIR"));
         file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     }
     if ((written += bytes) > MOST_BYTES) return errno = EFBIG, false;
@@ -77,19 +76,19 @@ static void write_down(const struct kept *kept)
 {
     static const uint8_t width[] = {1, 1, 2, 4, 8};
     static bool full;
-    int dtype = kept->dtype == LONG ? narrowest(kept->from, kept->bytes / 8) : kept->dtype;
+    int dtype =
+        kept->dtype == PH_SCALAR_INT64 ? narrowest(kept->from, kept->bytes / 8) : kept->dtype;
     void *narrow = dtype == kept->dtype ? NULL : narrowed(kept->from, kept->bytes / 8, dtype);
-    struct {
-        uint32_t bytes, occasion;
-        uint16_t question;
-        uint8_t dtype, reserved;
-    } head = {(uint32_t)(narrow ? kept->bytes / 8 * width[dtype] : kept->bytes), kept->occasion,
-              (uint16_t)strlen(kept->question), (uint8_t)(narrow ? dtype : kept->dtype), 0};
+    struct ph_value_record head = {
+        .bytes = (uint32_t)(narrow ? kept->bytes / 8 * width[dtype] : kept->bytes),
+        .occurrence = kept->occasion,
+        .key_bytes = (uint16_t)strlen(kept->question),
+        .dtype = (uint8_t)(narrow ? dtype : kept->dtype)};
     struct iovec parts[] = {{&head, sizeof head},
-                            {(void *)kept->question, head.question},
+                            {(void *)kept->question, head.key_bytes},
                             {narrow ? narrow : (void *)kept->from, head.bytes}};
     pthread_mutex_lock(&file_lock);
-    if (!full && !append(parts, 3, sizeof head + head.question + head.bytes)) {
+    if (!full && !append(parts, 3, sizeof head + head.key_bytes + head.bytes)) {
         full = true; /* a hole would put later values in the wrong place of those who ask again */
         ph_warn("values are recorded no further: %s",
                 errno == EFBIG ? "the file has grown to 1 GiB" : strerror(errno));
@@ -134,7 +133,7 @@ void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there)
     char question[PH_QUESTION];
     ph_read_question(question, bytes);
     struct kept *kept =
-        new_kept(question, ph_occasion(ph_question_hash(question)), host, bytes, BYTE);
+        new_kept(question, ph_occasion(ph_question_hash(question)), host, bytes, PH_SCALAR_UINT8);
     if (there)
         arrived(kept);
     else

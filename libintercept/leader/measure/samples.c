@@ -108,7 +108,7 @@ static void add_work(struct ph_call_slot *slot, const struct ph_work *work)
 
 static bool is_kernel(const struct ph_call_slot *slot)
 {
-    return slot->what->signature.data[1] == 0 && slot->works == 1;
+    return slot->what->signature.data[1] == PH_SIGNATURE_KERNEL && slot->works == 1;
 }
 
 /* Latency: of a launch on a stream that had long been idle, from the call to its first cycle. Gap:
@@ -275,10 +275,10 @@ static void flush_message(struct ph_pack *entries, uint32_t *used)
 {
     struct ph_pack body = {0};
     if (*used) {
-        ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+        ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
         ph_pack_array(&body, *used);
         ph_pack_raw(&body, entries->data, entries->length);
-        ph_send(PH_MEASURED, &body, 2);
+        ph_send(PH_MESSAGE_MEASURED, &body, 2);
         count.messages++;
     }
     ph_pack_free(&body);
