@@ -1,11 +1,11 @@
 """`python -m phantora_ns` is `phantora-ns`.
 
-Modules of the current folder and of PYTHONPATH are the job's, not ours (launch/own_python.py).
+Modules of the current folder and of PYTHONPATH are the job's, not ours (launch/machine/own_python.py).
 """
 
 import sys
 
-from phantora_ns.launch.own_python import own_path
+from phantora_ns.launch.machine.own_python import own_path
 
 
 def main() -> int:

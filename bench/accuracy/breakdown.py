@@ -5,7 +5,7 @@ time.
 
 Why it exists: an error in step time says nothing until it is known which part of the step it comes
 from. Works alike on traces of real GPUs and on simulated ones. Times in ms per step; compute +
-exposed + host + queued (+ unknown) = step (phantora_ns/report/breakdown.py says what each part is).
+exposed + host + queued (+ unknown) = step (phantora_ns/trace/breakdown.py says what each part is).
 `phantora-ns trace diff` goes on from here to the single kernel.
 """
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from phantora_ns.report.breakdown import Breakdown, own
-from phantora_ns.report.kineto import Trace, TraceError, read_trace
+from phantora_ns.trace.breakdown import Breakdown, own
+from phantora_ns.trace.kineto import Trace, TraceError, read_trace
 
 COLUMNS = (
     ("step", "step_ns"),

@@ -32,8 +32,8 @@ from measured import TRUTH, Measured, own_results, truth_results
 from rows import row_of
 from tables import HEADER, LEGEND, markdown, replace_section, row_text, summary
 
-from phantora_ns.report.kineto import Trace, TraceError, read_trace
-from phantora_ns.report.tracediff import diff
+from phantora_ns.trace.diff import diff
+from phantora_ns.trace.kineto import Trace, TraceError, read_trace
 
 TIMEOUT_SECONDS = 1800
 DOCS = HERE.parents[1] / "docs" / "accuracy.md"
@@ -85,7 +85,7 @@ def simulate(
         out, log, report = Path(scratch, "result"), Path(scratch, "log"), Path(scratch, "report")
         if traces is not None:
             # the last but one: where its work outlasts its launches, the next step says where it
-            # ends (report/kineto.py)
+            # ends (trace/kineto.py)
             first = max(0, min(steps or real.steps, real.steps) - 2)
             ours = [
                 *ours,

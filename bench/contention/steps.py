@@ -14,9 +14,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from phantora_ns.kernels import signature
-from phantora_ns.kernels.drags import Drags
+from phantora_ns.kernels.contention import Drags
 from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
-from phantora_ns.kernels.traces import GEMM_OPERATORS, gemm_fields, join_shapes, read_events
+from phantora_ns.kernels.evaluation.trace_launches import (
+    GEMM_OPERATORS,
+    gemm_fields,
+    join_shapes,
+    read_events,
+)
 from phantora_ns.sim.contention import Activity
 
 NAMES = {MEMORY_BOUND: "memory", COMPUTE_BOUND: "gemm", ATTENTION_BOUND: "attention"}

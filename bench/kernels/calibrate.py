@@ -90,7 +90,7 @@ def refuse_evaluation(runs: list[Run]) -> None:
 
 def recorded(out: Path) -> set[str]:
     """The names of the runs that the database holds."""
-    from phantora_ns.kernels.database import Database
+    from phantora_ns.kernels.database.database import Database
 
     if not out.exists():
         return set()

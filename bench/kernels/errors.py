@@ -14,7 +14,7 @@ import datetime
 import sys
 from pathlib import Path
 
-from phantora_ns.kernels import validation
+from phantora_ns.kernels.evaluation import validation
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "kernel-times.md"

@@ -2,7 +2,7 @@
 
 Why it exists: the numbers in phantora_ns/data/gpus/*.toml must be reproducible. Each group of
 numbers is fitted on its own by coordinate descent to the least mean absolute logarithm of estimate
-over measurement; only the signatures that phantora_ns/kernels/estimators/errors.py calls
+over measurement; only the signatures that phantora_ns/kernels/evaluation/estimator_errors.py calls
 calibration are used.
 
     python bench/kernels/fit.py [--gpu h200] [--llama ...] [--only GROUP,...] TRACE...
@@ -15,10 +15,12 @@ import dataclasses
 import math
 import sys
 
-from phantora_ns.kernels import KernelTimes, signature
-from phantora_ns.kernels.estimators import errors, gemm, memory
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.estimators import gemm, memory
+from phantora_ns.kernels.evaluation import estimator_errors
+from phantora_ns.kernels.evaluation.trace_launches import LlamaShapes, launches
+from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.rates import Family
-from phantora_ns.kernels.traces import LlamaShapes, launches
 
 ROUNDS = 40
 # Set by hand: what these traces cannot tell apart, or hold too little of.
@@ -47,7 +49,7 @@ THROTTLED_FLOP = 1.2e11
 STEP_WEIGHT = 4.0  # a signature from a real step counts as much as this many from single operators
 
 
-def weighted(found: list[errors.Case]) -> list[tuple[errors.Case, float]]:
+def weighted(found: list[estimator_errors.Case]) -> list[tuple[estimator_errors.Case, float]]:
     """The calibration cases with their weights."""
     result = []
     for case in found:
@@ -67,7 +69,9 @@ def weighted(found: list[errors.Case]) -> list[tuple[errors.Case, float]]:
     return result
 
 
-def loss(times: KernelTimes, cold: KernelTimes, found: list[tuple[errors.Case, float]]) -> float:
+def loss(
+    times: KernelTimes, cold: KernelTimes, found: list[tuple[estimator_errors.Case, float]]
+) -> float:
     """Mean absolute logarithm of estimate over measurement, weighted."""
     total = sum(weight for _, weight in found)
     return (
@@ -105,16 +109,19 @@ def descend(values: dict[str, float], score) -> dict[str, float]:
 
 
 def fit(
-    times: KernelTimes, group: str, names: list[str], found: list[tuple[errors.Case, float]]
+    times: KernelTimes,
+    group: str,
+    names: list[str],
+    found: list[tuple[estimator_errors.Case, float]],
 ) -> None:
     """Fits the numbers called `names` and installs them in `times`."""
 
     def install(values: dict[str, float]) -> KernelTimes:
         times.rates = dataclasses.replace(times.rates, numbers={**times.rates.numbers, **values})
-        return errors.cold_times(times)
+        return estimator_errors.cold_times(times)
 
     start = {name: times.rates.numbers[name] for name in names}
-    before = loss(times, errors.cold_times(times), found)
+    before = loss(times, estimator_errors.cold_times(times), found)
     best = descend(start, lambda values: loss(times, install(values), found))
     after = loss(times, install(best), found)
     print(
@@ -123,7 +130,9 @@ def fit(
     )
 
 
-def fit_family(times: KernelTimes, family: str, found: list[tuple[errors.Case, float]]) -> None:
+def fit_family(
+    times: KernelTimes, family: str, found: list[tuple[estimator_errors.Case, float]]
+) -> None:
     """Fits one family of memory-bound kernels: base, bandwidth, elements."""
     entry = times.rates.families[family]
     start = {"base": entry.base_ns, "bandwidth": entry.bandwidth}
@@ -142,9 +151,9 @@ def fit_family(times: KernelTimes, family: str, found: list[tuple[errors.Case, f
         times.rates = dataclasses.replace(
             times.rates, families={**times.rates.families, family: changed}
         )
-        return errors.cold_times(times)
+        return estimator_errors.cold_times(times)
 
-    before = loss(times, errors.cold_times(times), found)
+    before = loss(times, estimator_errors.cold_times(times), found)
     best = descend(start, lambda values: loss(times, install(values), found))
     after = loss(times, install(best), found)
     print(
@@ -162,7 +171,9 @@ def main() -> None:
     options = parser.parse_args()
     llama = LlamaShapes(*map(int, options.llama.split(","))) if options.llama else None
     times = KernelTimes(options.gpu)
-    found = weighted(errors.cases(o for trace in options.traces for o in launches(trace, llama)))
+    found = weighted(
+        estimator_errors.cases(o for trace in options.traces for o in launches(trace, llama))
+    )
     only = set(options.only.split(",")) - {""}
     for group, family in (
         ("gemm", "gemm"),

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from phantora_ns.kernels import signature
-from phantora_ns.kernels.content import Host
-from phantora_ns.kernels.database import Database
-from phantora_ns.kernels.writing import save
+from phantora_ns.kernels.database.database import Database
+from phantora_ns.kernels.database.records import Host
+from phantora_ns.kernels.database.writer import save
 
 
 def wanted(data: bytes, prefix: str) -> bool:

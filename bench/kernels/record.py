@@ -2,7 +2,7 @@
 estimators are calibrated on.
 
 Why it exists: every efficiency in phantora_ns/data/gpus/*.toml comes from such a trace, and `python
--m phantora_ns.kernels.estimators.errors TRACE` says how far the estimators are from it. Needs torch
+-m phantora_ns.kernels.evaluation.estimator_errors TRACE` says how far the estimators are from it. Needs torch
 with CUDA and one GPU.
 
     python bench/kernels/record.py OUT.json.gz [families...]

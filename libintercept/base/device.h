@@ -10,12 +10,10 @@
 #include <stdint.h>
 
 /* ---- the GPU that we imitate (base/device.c): read from RUN_DIR/device.conf ---- */
-/* of a kernel: kernels/estimators/launch.py */
-enum ph_class { PH_CLASS_MEMORY, PH_CLASS_COMPUTE, PH_CLASS_ATTENTION, PH_CLASSES };
 enum { PH_LOTS = 8 };
 struct ph_power { /* how the power limit decides clocks (power.c); full_permille 0: not at all */
     uint64_t low_permille, full_permille, window_ns;
-    uint64_t weight_permille[PH_CLASSES], gain_permille[PH_CLASSES];
+    uint64_t weight_permille[PH_BOUND_BY_COUNT], gain_permille[PH_BOUND_BY_COUNT];
     /* by physical GPU: slower than the median at the limit; below 0: faster */
     int64_t lot_permille[PH_LOTS];
 };

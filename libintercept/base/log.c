@@ -1,5 +1,6 @@
 /* base/log.c - diagnostics: one line each on stderr, once. See base/log.h. */
 #include "base/log.h"
+#include "base/protocol.gen.h"
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,7 +48,7 @@ void ph_unsupported(const char *function)
     snprintf(text, sizeof text,
              "%s is not supported: the job gets the API's \"not supported\" error", function);
     line("", text);
-    report("unsupported", function);
+    report(PH_DIAGNOSTIC_UNSUPPORTED, function);
 }
 
 void ph_warn(const char *format, ...)
@@ -59,7 +60,7 @@ void ph_warn(const char *format, ...)
     va_end(arguments);
     if (!first_time(text)) return;
     line("warning: ", text);
-    report("warning", text);
+    report(PH_DIAGNOSTIC_WARNING, text);
 }
 
 void ph_die(const char *format, ...)

@@ -2,12 +2,12 @@
  * carry values. */
 #ifndef PH_MEMORY_H
 #define PH_MEMORY_H
+#include "base/protocol.gen.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-enum ph_memory_kind { PH_PAGEABLE, PH_PINNED, PH_DEVICE };
 struct ph_allocation {
     uintptr_t base;
     size_t bytes;

@@ -27,7 +27,7 @@ void ph_submit(void *handle, const struct ph_pack *signature)
     }
     PH_TRACE(ph_trace_launch(signature));
     ph_run(stream, ph_duration(signature));
-    atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
     PH_TRACE_END();
     ph_leave();
 }

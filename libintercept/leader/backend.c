@@ -1,5 +1,6 @@
 /* leader/backend.c - what answers for the GPU in a leader: the real one. */
 #include "base/api.h"
+#include "base/memory.h"
 #include "work/cudart.h"
 #include "work/values_library.h"
 #include "leader/gpu/nccl_data.h"

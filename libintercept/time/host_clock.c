@@ -63,7 +63,7 @@ static int64_t real_ms(void)
 
 void ph_clock_publish(void)
 {
-    atomic_store_explicit(&ph_page()->clock_ns, ph_clock(), memory_order_release);
+    atomic_store_explicit(&ph_stats()->clock_ns, ph_clock(), memory_order_release);
     atomic_store_explicit(&moved_ms, real_ms(), memory_order_relaxed);
     if (mode == MODEL && me.chain) atomic_store_explicit(&mover, me.tid, memory_order_relaxed);
 }
@@ -85,7 +85,7 @@ bool ph_clock_stands_still(void)
 {
     enum { STILL_MS = 500 };
     int64_t still = real_ms() - atomic_load_explicit(&moved_ms, memory_order_relaxed);
-    if (atomic_load(&ph_page()->blocked) != 0 || still <= STILL_MS) return false;
+    if (atomic_load(&ph_stats()->blocked) != 0 || still <= STILL_MS) return false;
     return mode != MODEL || waits_for_observers(still);
 }
 
@@ -97,10 +97,11 @@ static void spend(uint64_t job_ns, uint64_t cost_ns)
     if (mode == NONE) return;
     ph_host.offset += (int64_t)((double)job_ns * scale) + (int64_t)cost_ns;
     ph_call_cost_ns = cost_ns;
-    atomic_fetch_add_explicit(&ph_page()->host_cpu_ns, job_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->host_cpu_ns, job_ns, memory_order_relaxed);
     if (mode != MODEL) return;
-    atomic_fetch_add_explicit(&ph_page()->host_calls[PH_HOST_CALL], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&ph_page()->host_ns[PH_HOST_CALL], cost_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->host_calls[PH_HOST_LEVEL_CALL], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->host_ns[PH_HOST_LEVEL_CALL], cost_ns,
+                              memory_order_relaxed);
 }
 
 /* The calling thread's CPU time since we left it to the job. */
@@ -146,7 +147,7 @@ void ph_clock_advance(enum ph_call call)
     if (mode == MODEL && !advance_modelled(call)) return;
     if (measuring()) advance_measured(call);
     me.chain = true;
-    atomic_fetch_add_explicit(&ph_page()->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->calls, 1, memory_order_relaxed);
     ph_clock_publish();
 }
 
@@ -238,7 +239,7 @@ static struct ph_moment moment_now(void)
 {
     struct ph_moment now;
     pthread_mutex_lock(&ph_lock);
-    ph_host_moment(&now.node, &now.offset);
+    ph_host_moment(&now.vertex, &now.offset);
     pthread_mutex_unlock(&ph_lock);
     return now;
 }
@@ -250,7 +251,7 @@ static uint64_t peek(struct ph_moment *moment)
     if (me.paused || !ph_touched()) return 0;
     uint64_t cpu = thread_cpu_ns();
     pthread_mutex_lock(&ph_lock);
-    ph_host_moment(&moment->node, &moment->offset);
+    ph_host_moment(&moment->vertex, &moment->offset);
     pthread_mutex_unlock(&ph_lock);
     if (mode == MEASURED && me.chain && cpu > me.cpu + look_ns)
         moment->offset += (int64_t)((double)(cpu - me.cpu - look_ns) * scale);
@@ -350,6 +351,6 @@ PH_API(int64_t, phantora_touch_clock, (int clock))
 PH_API(void, phantora_report_peaks, (uint64_t allocated, uint64_t reserved))
 {
     if (!ph_touched()) return;
-    ph_page()->torch_peak_allocated = allocated;
-    ph_page()->torch_peak_reserved = reserved;
+    ph_stats()->torch_peak_allocated = allocated;
+    ph_stats()->torch_peak_reserved = reserved;
 }

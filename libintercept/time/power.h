@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* how long a kernel takes as the GPU stands */
-uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_class class);
+uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by);
 /* the host has waited for its GPU until `now` */
 void ph_power_waited_locked(uint64_t now);
 #endif

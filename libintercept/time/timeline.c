@@ -148,7 +148,7 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
                                  .source = source,
                                  .device = stream->device,
                                  .duration_ns = duration_ns,
-                                 .drag_ns = drag_ns};
+                                 .contention_ns = drag_ns};
     ph_trace_work_locked(&work, stream->head.entry,
                          (size_t)stream->head.count * sizeof *stream->head.entry);
 }
@@ -156,9 +156,9 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
 void ph_run(struct ph_stream *stream, struct ph_time time)
 {
     pthread_mutex_lock(&ph_lock);
-    uint64_t duration_ns =
-        ph_straggle(stream->device,
-                    ph_power_run_locked(stream->device, time.duration_ns, time.class), ph_clock());
+    uint64_t duration_ns = ph_straggle(
+        stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.bound_by),
+        ph_clock());
     uint64_t drag_ns = duration_ns * time.drag_permille / 1000;
     if (!launches_graph) ph_queue_wait_locked(stream, time.works);
     run_locked(stream, duration_ns, drag_ns);
@@ -167,7 +167,7 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
     stream->busy_ns += duration_ns;
     if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns)
         busiest[stream->device] = stream;
-    struct ph_rank_page *page = ph_page();
+    struct ph_rank_stats *page = ph_stats();
     atomic_fetch_add_explicit(&page->busy_ns[time.source], duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
@@ -204,7 +204,8 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     ph_pack_raw(&body, ops->data, ops->length);
     ph_communicated(node, stream->last_launch);
     stream->last_launch = node;
-    ph_send(PH_OPS, &body, 6); /* under ph_lock: messages ph_leave in the order of their nodes */
+    ph_send(PH_MESSAGE_OPS, &body,
+            6); /* under ph_lock: messages ph_leave in the order of their nodes */
     struct ph_head before = stream->head;
     stream->head.count = 1;
     stream->head.entry[0] = (struct ph_entry){node, 0, 0, 0};
@@ -213,7 +214,7 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->head);
     if (!launches_graph) ph_queue_push_locked(stream, 1, 0, 0);
     stream->used = true;
-    atomic_fetch_add_explicit(&ph_page()->comm_launches, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->comm_launches, 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
     ph_leave();
@@ -226,13 +227,13 @@ static void anchor_locked(uint64_t node, uint64_t time)
     if (time >= ph_clock()) {
         ph_host_anchor(node, time);
     }
-    atomic_store(&ph_page()->blocked, 0);
+    atomic_store(&ph_stats()->blocked, 0);
     ph_clock_publish();
 }
 
 /* A host-blocking request whose answer is an anchor: [req, clock, extra, node, host_head, rest...].
  */
-void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32_t fields,
+void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
                    int64_t *answer, int answers)
 {
     struct ph_pack body = {0};
@@ -249,7 +250,7 @@ void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32
     ph_pack_uint(&body, node);
     ph_head_pack(&body, &head);
     ph_pack_raw(&body, rest->data, rest->length);
-    atomic_store(&ph_page()->blocked, 1);
+    atomic_store(&ph_stats()->blocked, 1);
     ph_send(type, &body, fields + 5);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
@@ -300,8 +301,8 @@ static void synchronize_locked(struct ph_head *head)
     ph_extra_pack(&body, false);
     ph_pack_uint(&body, node);
     ph_head_pack(&body, head);
-    atomic_store(&ph_page()->blocked, 1);
-    ph_send(PH_SYNC, &body, 5);
+    atomic_store(&ph_stats()->blocked, 1);
+    ph_send(PH_MESSAGE_SYNC, &body, 5);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
     struct ph_reply reply;

@@ -55,9 +55,8 @@ struct ph_time { /* of a piece of GPU work */
     uint64_t duration_ns;
     uint32_t source;        /* enum ph_source */
     uint32_t drag_permille; /* how much longer beside communication */
-    enum ph_class class;
-    uint32_t works; /* as in link/shared_pages.h: places of the launch queue that the call takes; 0:
-                       none */
+    enum ph_bound_by bound_by;
+    uint32_t works; /* slots of the launch queue, as in ph_kernel_table_slot; 0: none */
 };
 
 void ph_timeline_start(void); /* the process joins the run */
@@ -97,7 +96,7 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
                         uint32_t count);
 /* A host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT): `rest` holds `fields`
  * packed values; the reply's values before the time go to `answer`. */
-void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32_t fields,
+void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
                    int64_t *answer, int answers);
 /* CUPTI's number of the stream, for the trace */
 uint32_t ph_stream_trace_number(const struct ph_stream *stream);

@@ -9,6 +9,7 @@
 #ifndef PH_TRACELOG_H
 #define PH_TRACELOG_H
 #include "base/msgpack.h"
+#include "base/protocol.gen.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -21,10 +22,6 @@ extern _Thread_local uint64_t ph_call_cost_ns;
 #define PH_TRACE_END() ((void)(__builtin_expect(ph_trace_depth, 0) && (ph_trace_call_end(), 0)))
 
 /* ---- the host clock ---- */
-struct ph_moment { /* of the host clock: `offset` after a node */
-    uint64_t node;
-    int64_t offset;
-};
 struct ph_trace_clock {
     struct ph_moment (*now)(void);
     /* The clock as it would be now, without moving it. Returns the thread's CPU time, for
@@ -56,18 +53,15 @@ enum { PH_TRACE_LEGACY_STREAM = 7 }; /* CUPTI's number of it */
 struct ph_trace_work {
     uint32_t stream, source;
     int device;
-    uint64_t duration_ns, drag_ns;
+    uint64_t duration_ns, contention_ns;
 };
 /* Work has been put on a stream, which ends at `head` then: `head_bytes` of struct ph_entry. With
  * ph_lock held. */
 void ph_trace_work_locked(const struct ph_trace_work *work, const void *head, size_t head_bytes);
 
-struct ph_trace_comm {                       /* the first operation of a launch of communication */
-    uint32_t kind, dtype, rank, size, count; /* count: operations of the launch */
-    uint64_t send_bytes, recv_bytes, comm;   /* comm: the hub's number */
-};
 /* an operation joins a group: its launch is described by the operator around it */
 void ph_trace_queued(void);
-void ph_trace_communicated(uint32_t stream, int device, uint64_t node,
-                           const struct ph_trace_comm *comm);
+/* A launch of communication. `comm`: its stream, device and end, and of its first operation from
+ * `kind` on. */
+void ph_trace_communicated(struct ph_log_comm comm);
 #endif

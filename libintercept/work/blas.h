@@ -2,6 +2,7 @@
 #ifndef PH_CUBLAS_H
 #define PH_CUBLAS_H
 #include "base/msgpack.h"
+#include "base/protocol.gen.h"
 #include <stdbool.h>
 #include <stdint.h>
 

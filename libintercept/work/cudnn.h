@@ -6,6 +6,7 @@
 #ifndef PH_CUDNN_H
 #define PH_CUDNN_H
 #include "base/msgpack.h"
+#include "base/protocol.gen.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -20,11 +20,11 @@ uint64_t ph_signature_key(const struct ph_pack *signature)
 
 enum ph_call ph_call_of(const struct ph_pack *signature)
 {
-    enum { KERNEL, GEMM, DNN, MEMORY };
     switch (signature->data[1]) {
-    case KERNEL: return PH_CALL_LAUNCH;
-    case GEMM: return PH_CALL_GEMM;
-    case MEMORY: return signature->data[3] == 0 ? PH_CALL_COPY : PH_CALL_MEMSET;
+    case PH_SIGNATURE_KERNEL: return PH_CALL_LAUNCH;
+    case PH_SIGNATURE_GEMM: return PH_CALL_GEMM;
+    case PH_SIGNATURE_MEMORY:
+        return signature->data[3] == PH_MEMORY_COPY ? PH_CALL_COPY : PH_CALL_MEMSET;
     default: return PH_CALL_DNN;
     }
 }
@@ -96,7 +96,7 @@ void ph_launch_signature(struct ph_pack *signature, const char *name,
     const struct ph_dim3 *dims[3] = {&launch->grid, &launch->block, &launch->cluster};
     signature->length = 0;
     ph_pack_array(signature, 2);
-    ph_pack_uint(signature, 0);
+    ph_pack_uint(signature, PH_SIGNATURE_KERNEL);
     ph_pack_array(signature, 12);
     ph_pack_str(signature, ph_kernel_name_portable(name, portable, sizeof portable));
     for (int i = 0; i < 3; i++) {
@@ -130,7 +130,7 @@ void ph_memory_signature(struct ph_pack *signature, int op, uint64_t bytes, int 
 {
     signature->length = 0;
     ph_pack_array(signature, 2);
-    ph_pack_uint(signature, 3);
+    ph_pack_uint(signature, PH_SIGNATURE_MEMORY);
     ph_pack_array(signature, 4);
     ph_pack_int(signature, op);
     ph_pack_uint(signature, bytes);

@@ -22,9 +22,9 @@ from phantora_ns.hub.recording import FILE, Recorder
 from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub
 from phantora_ns.hub.trace_times import TraceTimes
-from phantora_ns.kernels import KernelTimes
-from phantora_ns.kernels.drags import Drags
-from phantora_ns.kernels.works import works_of
+from phantora_ns.kernels.contention import Drags
+from phantora_ns.kernels.lookup import KernelTimes
+from phantora_ns.kernels.queue_slots import works_of
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph
@@ -50,7 +50,7 @@ def build_hub(run_dir: Path) -> Hub:
     for at_ns, link, bytes_per_ns in topology.capacity_changes():
         flows.set_capacity(at_ns, link, bytes_per_ns)
     graph = EventGraph(
-        flows, CollectiveModel(topology, gpu), capacities, beside=gpu.contention.collective
+        flows, CollectiveModel(topology, gpu), capacities, contention=gpu.contention.collective
     )
     kernel_times = KernelTimes(gpu, run.get("databases") or [])
     recording = run.get(

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.kernels import signature
-from phantora_ns.kernels.host import joined
-from phantora_ns.kernels.recording import Recording
+from phantora_ns.kernels.database.host_table import joined
+from phantora_ns.kernels.database.recording import Recording
 
 FILE = "recording.sqlite"
 FLUSH_MS = 1000

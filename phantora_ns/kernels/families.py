@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import names, signature
-from .estimators import graphs, launch, memory
-from .signature import CALL, CUDNN, GEMM, KERNEL, MEMORY, SignatureError
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.binary import names
+from phantora_ns.kernels.estimators import cudnn_graphs, launch, memory
+from phantora_ns.kernels.signature import CALL, CUDNN, GEMM, KERNEL, MEMORY, SignatureError
 
 
 def family(kind: int, fields: Any, context: Any = None) -> str:
@@ -47,7 +48,9 @@ def _kernel(kernel: signature.Kernel, context: launch.Context | None) -> str:
 
 
 def _graph(fields: Any) -> str:
-    found = graphs.operations(fields[0])
-    if graphs.as_attention(found) is not None:
+    found = cudnn_graphs.operations(fields[0])
+    if cudnn_graphs.as_attention(found) is not None:
         return "attention"
-    return "convolution" if any(o.kind in graphs.CONVOLUTION_TENSORS for o in found) else "cudnn"
+    return (
+        "convolution" if any(o.kind in cudnn_graphs.CONVOLUTION_TENSORS for o in found) else "cudnn"
+    )

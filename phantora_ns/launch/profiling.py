@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.kernels import databases
+from phantora_ns.kernels.database import databases
 from phantora_ns.launch.errors import EXIT_OURS, UsageError, say
-from phantora_ns.launch.leaders import HOST, KERNELS, NONE, VALUES, parse_leaders
-from phantora_ns.launch.request import build_request
-from phantora_ns.launch.runner import Request, Runner
-from phantora_ns.launch.values import default_file, read
+from phantora_ns.launch.record.leaders import HOST, KERNELS, NONE, VALUES, parse_leaders
+from phantora_ns.launch.record.recorded_values import default_file, read
+from phantora_ns.launch.run.run_request import build_request
+from phantora_ns.launch.run.runner import Request, Runner
 
 ENOUGH = 0.001
 """Share of a rank's GPU time: a rank with less of it unmeasured need not lead."""
@@ -197,7 +197,7 @@ def _with(into: Path, others: Sequence[str]) -> tuple[str, ...]:
 
 
 def _open_database(path: Path) -> None:
-    from phantora_ns.kernels.database import Database
+    from phantora_ns.kernels.database.database import Database
 
     Database.open(path).close()
 

@@ -12,14 +12,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.report.host import host_lines, host_part
-from phantora_ns.report.pages import SOURCES, RankPage, read_page
+from phantora_ns.report.host_part import host_lines, host_part
+from phantora_ns.report.rank_stats import SOURCES, RankPage, read_page
 
 SCHEMA = 1
 MEASURED_SOURCES = 2
 """So many of the first sources are measurements (the signature's own, or those of the same launch);
 the others are models."""
-VALUES = "values"  # launch/leaders.py
+VALUES = "values"  # launch/record/leaders.py
 GUESS_WARNING_SHARE = 0.01
 """Above this share of GPU time, guessed kernel times are worth a line in the summary."""
 
@@ -79,7 +79,7 @@ def build_report(
             else _profile_command(run, leading["unmeasured_ranks"]),
         },
         "unsupported_calls": hub["unsupported_calls"] if hub else {},
-        "warnings": hub["warnings"] if hub else {},
+        "warnings": (hub["warnings"] if hub else {}) | dict.fromkeys(run.get("warnings", []), 1),
         "guesses": hub["guesses"] if hub else {},
         "errors": hub["errors"] if hub else [],
         "exit_code": exit_code,

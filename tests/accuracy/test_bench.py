@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phantora_ns.report.kineto import read_trace
+from phantora_ns.trace.kineto import read_trace
 
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "accuracy"
 MODULES = ("configs", "breakdown", "measured", "rows", "tables", "store", "compare")

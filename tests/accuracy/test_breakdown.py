@@ -4,8 +4,8 @@ owner."""
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.report.breakdown import Breakdown, own
-from phantora_ns.report.kineto import Activity, Collective, Step
+from phantora_ns.trace.breakdown import Breakdown, own
+from phantora_ns.trace.kineto import Activity, Collective, Step
 
 GATHER = Collective("all_gather", 64, 8)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from phantora_ns.report.kineto import read_trace
-from phantora_ns.report.tracediff import diff
+from phantora_ns.trace.diff import diff
+from phantora_ns.trace.kineto import read_trace
 
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "accuracy"
 pytestmark = pytest.mark.slow

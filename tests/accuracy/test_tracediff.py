@@ -10,15 +10,18 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantora_ns.cli import cli, main
-from phantora_ns.report.kineto import TraceError, read_trace
-from phantora_ns.report.tracediff import GROUPINGS, as_json, diff, pair_steps
-from phantora_ns.report.tracediff_text import text
+from phantora_ns.cli.app import cli, main
+from phantora_ns.trace.diff import GROUPINGS, as_json, diff, pair_steps
+from phantora_ns.trace.diff_text import text
+from phantora_ns.trace.kineto import TraceError, read_trace
 
 from .traces import Tracer
 
 REAL = Path(__file__).resolve().parents[2] / "bench" / "accuracy" / "data" / "traces"
-ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "std::array<char*, 3ul> >(int)"
+)
 
 
 def check_sums(result):

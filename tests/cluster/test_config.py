@@ -371,8 +371,8 @@ def test_device_conf_has_exactly_the_fields_of_the_interceptor(root, tmp_path, m
     plain = {key for key in keys if not key.startswith(("attribute.", "cost.", "power."))}
     assert plain == fields - {"attributes", "call_cost", "power"}
     named = re.search(
-        r"names\[PH_CALLS\] = \{(.*?)\n\};",
-        (root / "libintercept/base/host_calls.c").read_text(),
+        r"ph_call_labels\[\].*? = \{(.*?)\n\};",
+        (root / "libintercept/base/protocol.gen.h").read_text(),
         re.S,
     )[1]
     costs = {key.partition(".")[2] for key in keys if key.startswith("cost.")}

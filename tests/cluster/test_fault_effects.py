@@ -4,7 +4,7 @@ to their node's ranks."""
 import pytest
 
 from phantora_ns.config import load_cluster
-from phantora_ns.launch.environment import gpu_faults
+from phantora_ns.launch.machine.environment import gpu_faults
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
 

@@ -7,7 +7,7 @@ the project.
 
 import sys
 
-import phantora_ns.kernels
+import phantora_ns.kernels.lookup
 
 
 class ForeseeableTimes:
@@ -23,7 +23,7 @@ class ForeseeableTimes:
         return 1000 + len(fields) + (0 if context is None else 100), 2, int(kind == 1)
 
 
-phantora_ns.kernels.KernelTimes = ForeseeableTimes
+phantora_ns.kernels.lookup.KernelTimes = ForeseeableTimes
 
 from phantora_ns.hub.__main__ import main  # noqa: E402
 

@@ -19,7 +19,7 @@ from running import start_hub
 
 from phantora_ns.hub.kernel_table import HEADER_BYTES
 from phantora_ns.hub.recording import FILE, Recorder
-from phantora_ns.kernels.database import Database
+from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.signature import encode, key_of
 
 SIZE = 1 << 20

@@ -3,7 +3,7 @@ condition of c/conditions.h."""
 
 import pytest
 
-from phantora_ns.report.pages import read_page
+from phantora_ns.report.rank_stats import read_page
 
 DURATION_NS = 50_000  # long beside a launch on the host, so that the GPU is the bottleneck
 

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from phantora_ns.kernels.host import HostRecord, write_table
+from phantora_ns.kernels.database.host_table import HostRecord, write_table
 
 HOST = 14
 UNKNOWN_NS, LAUNCH, RECORD = (

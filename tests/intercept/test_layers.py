@@ -12,8 +12,8 @@ LAYERS = ["base", "link", "trace", "time", "work", "cudagraph", "nccl"]
 """From the bottom to the top. A trace's log lies below all that report to it."""
 BACKENDS = ["simulated", "leader"]
 """Above all layers; `simulated/` and `leader/` never include each other."""
-VALUES = {"work/values_start.h"}
-"""What the values library, which is C++ and loaded by name, may include of the core."""
+VALUES = {"base/protocol.gen.h", "work/values_start.h"}
+"""What the values library, which is C++ and loaded by name, may include of the core: numbers."""
 STUBS = {"base/unsupported.h"}
 """Where the one macro is that makes generated functions weak."""
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from phantora_ns.kernels.recording import Recording
+from phantora_ns.kernels.database.recording import Recording
 
 HOST = {
     "score": 1_000_000,

@@ -3,8 +3,9 @@ nothing else must change."""
 
 import pytest
 
-from phantora_ns.kernels import KernelTimes, rates
+from phantora_ns.kernels import rates
 from phantora_ns.kernels.estimators import calls
+from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.signature import CALL, MEMORY
 
 R_32F, R_64F, C_32F = 0, 1, 4

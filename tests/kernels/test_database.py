@@ -10,11 +10,13 @@ import sys
 import pytest
 from recorded import CONTEXT, GRAPH, HOST, gemm, kernel, record, varied
 
-from phantora_ns.kernels import KernelTimes, content, databases, schema, signature
-from phantora_ns.kernels.database import Database, DatabaseError
-from phantora_ns.kernels.durations import KEPT, Statistics
-from phantora_ns.kernels.recording import COMMIT_S, COMMIT_SAMPLES, Recording
-from phantora_ns.kernels.schema import APPLICATION_ID, RUN_FIELDS, SCHEMA_VERSION
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.database import databases, records, schema
+from phantora_ns.kernels.database.database import Database, DatabaseError
+from phantora_ns.kernels.database.durations import KEPT, Statistics
+from phantora_ns.kernels.database.recording import COMMIT_S, COMMIT_SAMPLES, Recording
+from phantora_ns.kernels.database.schema import APPLICATION_ID, RUN_FIELDS, SCHEMA_VERSION
+from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.signature import SignatureError
 
 META = {"gpu": "h200", "configuration": "test"}
@@ -50,7 +52,7 @@ def test_what_goes_in_comes_out(tmp_path):
             fields["configuration"],
         )
         assert (
-            content.Host.of_message(run.host.message()) == run.host == content.Host.of_message(HOST)
+            records.Host.of_message(run.host.message()) == run.host == records.Host.of_message(HOST)
         )
         assert database.summary() == {"runs": 1, "signatures": 5, "durations": 8, "total_ns": 44}
         assert sorted(database.observations()) == sorted(
@@ -218,7 +220,7 @@ def test_odd_host_messages_are_refused_and_change_nothing(tmp_path, message):
         with pytest.raises(DatabaseError, match="host"):
             recording.host(message)
     with Database.open(tmp_path / "a.sqlite") as database:
-        assert database.runs()[0].host == content.Host.of_message(HOST)
+        assert database.runs()[0].host == records.Host.of_message(HOST)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +302,7 @@ def test_a_reader_sees_what_the_writer_has_committed(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from phantora_ns.kernels.recording import Recording
+from phantora_ns.kernels.database.recording import Recording
 recording = Recording(sys.argv[1], {"gpu": "h200"})
 recording.add(0, ["k", 1, 1, 1, 32, 1, 1, 0, 0, 0, 0, b""], None, [100, 200, 300])
 recording.flush(now=True)
@@ -447,7 +449,7 @@ def test_a_locked_file_is_named_as_such(tmp_path, monkeypatch):
 
 UNWRITABLE = """
 import os, sys
-from phantora_ns.kernels.database import Database, DatabaseError
+from phantora_ns.kernels.database.database import Database, DatabaseError
 if os.getuid() == 0:  # only after the imports: Python itself may be in a folder that others may not enter
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import kernel, record, varied
 
-from phantora_ns.kernels import databases, interchange, signature
-from phantora_ns.kernels.content import Run, union
-from phantora_ns.kernels.database import Database, DatabaseError
-from phantora_ns.kernels.durations import Statistics
-from phantora_ns.kernels.recording import Recording
-from phantora_ns.kernels.writing import save
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.database import databases, interchange
+from phantora_ns.kernels.database.database import Database, DatabaseError
+from phantora_ns.kernels.database.durations import Statistics
+from phantora_ns.kernels.database.recording import Recording
+from phantora_ns.kernels.database.records import Run, union
+from phantora_ns.kernels.database.writer import save
 
 
 def dump(path) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.kernels.durations import (
+from phantora_ns.kernels.database.durations import (
     KEPT,
     LONGEST_NS,
     Accumulator,

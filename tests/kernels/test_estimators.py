@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantora_ns.config import ConfigError, load_gpu
-from phantora_ns.kernels import KernelTimes, names, rates, signature
-from phantora_ns.kernels.estimators import attention, gemm, graphs, grouped, memory, triton
+from phantora_ns.kernels import rates, signature
+from phantora_ns.kernels.binary import names
+from phantora_ns.kernels.estimators import attention, cudnn_graphs, gemm, grouped, memory, triton
+from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.signature import Gemm, Kernel
 
 H200 = rates.load("h200")
@@ -30,7 +32,10 @@ def launch(name, grid=(1, 1, 1), block=(128, 1, 1), identity=b"") -> list:
 
 
 NATIVE, HIDDEN = "at::native::", "at::native::(anonymous namespace)::"
-ADD = f"void {NATIVE}vectorized_elementwise_kernel<8, {NATIVE}CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int)"
+ADD = (
+    f"void {NATIVE}vectorized_elementwise_kernel<8, {NATIVE}CUDAFunctor_add<c10::BFloat16>, "
+    "std::array<char*, 3ul> >(int)"
+)
 
 
 # ---- products ----
@@ -233,7 +238,8 @@ def test_more_blocks_take_no_less(blocks, more):
         ("at::native::AUnaryFunctor<float, c10::BFloat16, c10::BFloat16, at::native::Mul>", 2, 4),
         ("at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}", 2, 6),
         (
-            "at::native::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(c10::BFloat16)#1}",
+            "at::native::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() "
+            "const::{lambda(c10::BFloat16)#1}",
             2,
             4,
         ),
@@ -404,9 +410,11 @@ def test_attention_is_recognised_in_a_graph():
         13,
         [[750, [[0, 501]]], [753, scores]],
     ]  # a nested pointwise descriptor: generate an index
-    forward = graphs.as_attention(graphs.operations([first, mask, second]))
+    forward = cudnn_graphs.as_attention(cudnn_graphs.operations([first, mask, second]))
     assert forward == attention.Attention(2, 32, 8, 512, 512, 128, True, False)
-    backward = graphs.as_attention(graphs.operations([first, second, second, second, second]))
+    backward = cudnn_graphs.as_attention(
+        cudnn_graphs.operations([first, second, second, second, second])
+    )
     assert (backward.causal, backward.backward) == (False, True)
     assert TIMES.lookup(2, [[first, mask, second]])[1:] == (4, 2)
 
@@ -422,7 +430,7 @@ def test_unified_attention_operation():
             ],
         ]
     ]
-    assert graphs.as_attention(graphs.operations(graph)) == attention.Attention(
+    assert cudnn_graphs.as_attention(cudnn_graphs.operations(graph)) == attention.Attention(
         1, 32, 4, 256, 1024, 64, False, False
     )
 
@@ -430,9 +438,9 @@ def test_unified_attention_operation():
 def test_a_convolution_does_the_same_arithmetic_in_every_direction():
     image, weight, out = tensor(32, 64, 56, 56), tensor(128, 64, 3, 3), tensor(32, 128, 28, 28)
     expected = 2 * 32 * 28 * 28 * 128 * 64 * 9
-    for kind, (x, w, y) in graphs.CONVOLUTION_TENSORS.items():
-        (operation,) = graphs.operations([[kind, [[x, image], [w, weight], [y, out]]]])
-        assert gemm.flop(graphs.as_gemm(operation)) == pytest.approx(expected, rel=0.01)
+    for kind, (x, w, y) in cudnn_graphs.CONVOLUTION_TENSORS.items():
+        (operation,) = cudnn_graphs.operations([[kind, [[x, image], [w, weight], [y, out]]]])
+        assert gemm.flop(cudnn_graphs.as_gemm(operation)) == pytest.approx(expected, rel=0.01)
         assert TIMES.lookup(2, [[[kind, [[x, image], [w, weight], [y, out]]]]])[1] == 3
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.kernels import fatbin
-from phantora_ns.kernels.cubin import CubinError, KernelInfo, read_kernels
+from phantora_ns.kernels.binary import fatbin
+from phantora_ns.kernels.binary.cubin import CubinError, KernelInfo, read_kernels
 from phantora_ns.kernels.signature import fnv1a64
 
 HERE = Path(__file__).parent

@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from recorded import record
 
 from phantora_ns import cli
-from phantora_ns.kernels import KernelTimes, rates, signature, traces, validation
-from phantora_ns.kernels.content import Observation
+from phantora_ns.kernels import rates, signature
+from phantora_ns.kernels.database.records import Observation
 from phantora_ns.kernels.estimators import attention, gemm
-from phantora_ns.kernels.fitted import FittedModels, heldout, law, observations
-from phantora_ns.kernels.unseen import Fitted
+from phantora_ns.kernels.evaluation import heldout, observations, trace_launches, validation
+from phantora_ns.kernels.fitted import law
+from phantora_ns.kernels.fitted.model import FittedModels
+from phantora_ns.kernels.fitted.predictor import Fitted
+from phantora_ns.kernels.lookup import KernelTimes
 
 H200 = rates.load("h200")
 TIMES = KernelTimes("h200")
@@ -43,7 +46,7 @@ def launch(name, blocks, threads=128, identity=b"") -> list:
 
 def graph(batch, heads, length, size, backward=False, causal=True) -> list:
     return [
-        traces.sdpa_graph(
+        trace_launches.sdpa_graph(
             [batch, heads, length, size],
             [batch, heads // 4, length, size],
             "c10::BFloat16",
@@ -473,8 +476,8 @@ def test_a_database_answers_for_sizes_that_it_does_not_hold(tmp_path):
 
 
 def test_overlapped_launches_are_not_observed():
-    alone = traces.Launch(3, [1, 64, 2, 2], None, 100.0, 0.0, "", False)
-    beside = traces.Launch(3, [1, 64, 2, 2], None, 900.0, 0.5, "", False)
+    alone = trace_launches.Launch(3, [1, 64, 2, 2], None, 100.0, 0.0, "", False)
+    beside = trace_launches.Launch(3, [1, 64, 2, 2], None, 900.0, 0.5, "", False)
     assert observations.of_launches("x", [alone, beside, alone]) == [
         Observation("x", 3, [1, 64, 2, 2], None, 100.0, 2)
     ]
@@ -490,8 +493,8 @@ def test_shapes_of_another_step_are_refused(tmp_path):
     record = tmp_path / "s.json.gz"
     with gzip.open(record, "wt") as file:
         json.dump([["aten::add", [], [], [], []]], file)
-    with pytest.raises(traces.TraceError, match="another step"):
-        traces.launches(trace, shapes=record)
+    with pytest.raises(trace_launches.TraceError, match="another step"):
+        trace_launches.launches(trace, shapes=record)
 
 
 def test_validation_wants_something_to_leave_out():

@@ -16,8 +16,8 @@ import pytest
 from recorded import CONTEXT, GRAPH, gemm, kernel, record, varied
 
 from phantora_ns import cli
-from phantora_ns.kernels import databases
-from phantora_ns.kernels.database import Database
+from phantora_ns.kernels.database import databases
+from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.families import family
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phantora_ns.kernels import fatbin, names
+from phantora_ns.kernels.binary import fatbin, names
 from phantora_ns.kernels.estimators import memory
 
 TORCH = importlib.util.find_spec("torch")

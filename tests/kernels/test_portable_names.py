@@ -87,7 +87,7 @@ def test_other_names_stay(portable):
 
 def test_every_kernel_of_torch(portable):
     torch = pytest.importorskip("torch")
-    from phantora_ns.kernels.fatbin import ensure_kernel_info
+    from phantora_ns.kernels.binary.fatbin import ensure_kernel_info
 
     data = Path(ensure_kernel_info(Path(torch.__file__).parent / "lib", 90)).read_bytes()
     names = sorted({name.decode() for name in re.findall(rb"_Z[\w$.]{5,}", data)})

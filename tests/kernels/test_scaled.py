@@ -4,8 +4,10 @@ and never called exact."""
 import pytest
 from recorded import record
 
-from phantora_ns.kernels import KernelTimes, databases, rates, signature
-from phantora_ns.kernels.database import DatabaseError
+from phantora_ns.kernels import rates, signature
+from phantora_ns.kernels.database import databases
+from phantora_ns.kernels.database.database import DatabaseError
+from phantora_ns.kernels.lookup import KernelTimes
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>, "

@@ -9,7 +9,7 @@ import sys
 import types
 from pathlib import Path
 
-from phantora_ns.launch import hub_process
+from phantora_ns.launch.run import hub_process
 
 HERE = Path(__file__).resolve().parent
 
@@ -23,13 +23,13 @@ report.build_report = lambda run_dir, **facts: {
     key: value for key, value in facts.items() if key != "wall_s"
 }
 report.summary_lines = lambda facts: [f"ended: {facts}"]
-pages = types.ModuleType("phantora_ns.report.pages")
+pages = types.ModuleType("phantora_ns.report.rank_stats")
 pages.read_page = lambda path: types.SimpleNamespace(clock_ns=int(path.read_text()))
 sys.modules["phantora_ns.report.run_report"] = report
-sys.modules["phantora_ns.report.pages"] = pages
+sys.modules["phantora_ns.report.rank_stats"] = pages
 hub_process.hub_command = _hub_command
 
 if __name__ == "__main__":
-    from phantora_ns.cli import main
+    from phantora_ns.cli.app import main
 
     sys.exit(main())

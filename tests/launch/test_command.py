@@ -5,21 +5,21 @@ import sys
 
 import pytest
 
-from phantora_ns.launch.command import (
+from phantora_ns.launch.command.command import (
     check_multi_node,
     foreign_names,
     node_address,
     parse_command,
     split_endpoint,
 )
-from phantora_ns.launch.environment import (
+from phantora_ns.launch.errors import UsageError
+from phantora_ns.launch.machine.environment import (
     Shape,
     hosts_file,
     job_environment,
     node_environments,
     replaced_notes,
 )
-from phantora_ns.launch.errors import UsageError
 
 BIN = {"PATH": f"{sys.exec_prefix}/bin:/usr/bin:/bin"}
 
@@ -226,7 +226,9 @@ def test_endpoints(endpoint, parts):
 
 def test_a_values_library_that_is_not_there_is_named_all_the_same(tmp_path, monkeypatch):
     """The interceptor warns of it by its path."""
-    monkeypatch.setattr("phantora_ns.launch.environment.VALUES_LIBRARY", tmp_path / "absent.so")
+    monkeypatch.setattr(
+        "phantora_ns.launch.machine.environment.VALUES_LIBRARY", tmp_path / "absent.so"
+    )
     assert job_environment({}, tmp_path, Shape(1, 1, True), None)["PHANTORA_VALUES_LIB"] == str(
         tmp_path / "absent.so"
     )
@@ -242,13 +244,10 @@ def test_the_environment_of_the_job(tmp_path):
     }
     env = job_environment(outer, tmp_path, Shape(2, 4, True), None)
     assert (
-        env["LD_PRELOAD"].endswith("libphantora.so:/x.so")
+        env["LD_PRELOAD"] == f"{tmp_path}/lib/libphantora.so:/x.so"
         and env["LD_LIBRARY_PATH"] == f"{tmp_path}/lib"
     )
-    assert (
-        env["PYTHONPATH"].endswith("/phantora_ns/startup:/mine")
-        and "CUDA_VISIBLE_DEVICES" not in env
-    )
+    assert env["PYTHONPATH"] == f"{tmp_path}/startup:/mine" and "CUDA_VISIBLE_DEVICES" not in env
     assert env["GLOO_SOCKET_IFNAME"] == "eth0" and env["PATH"] == "/bin"
     assert len(replaced_notes(outer)) == 1 and not replaced_notes({"CUDA_VISIBLE_DEVICES": ""})
     bare = job_environment({}, tmp_path, Shape(2, 4, False), None)

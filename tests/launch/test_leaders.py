@@ -12,10 +12,10 @@ import pytest
 
 from phantora_ns.config import load_gpu
 from phantora_ns.config.device_conf import write_device_conf
-from phantora_ns.launch import gpus
 from phantora_ns.launch.errors import UsageError
-from phantora_ns.launch.leaders import parse_leaders
+from phantora_ns.launch.machine import gpus
 from phantora_ns.launch.profiling import next_leader
+from phantora_ns.launch.record.leaders import parse_leaders
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "phantora_ns" / "lib" / "libphantora.so"
@@ -173,7 +173,8 @@ def test_what_the_leader_gets_back(launch, machine):
     assert "CUDA_VISIBLE_DEVICES" not in job and job["PHANTORA_MACHINE_VISIBLE_DEVICES"].startswith(
         "GPU-"
     )
-    assert Path(job["PHANTORA_LEAD_LIBRARY"]).is_file()
+    library = f"{job['PHANTORA_RUN_DIR']}/lib/libphantora-leader.so"
+    assert job["PHANTORA_LEAD_LIBRARY"] == library
 
 
 def test_torchruns_agent_is_no_rank(launch, machine, tmp_path):

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from phantora_ns.launch import environment, hub_process
-from phantora_ns.launch.own_python import own_path
+from phantora_ns.launch.machine import environment
+from phantora_ns.launch.machine.own_python import own_path
+from phantora_ns.launch.run import hub_process
 
 NAMES = ("msgpack", "zmq", "numpy", "zstandard", "sortedcontainers", "click", "phantora_ns")
 POISON = """

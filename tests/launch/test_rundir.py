@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from phantora_ns.launch import rundir
+from phantora_ns.launch.run import rundir
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def make_old(path):
 def forget(base):
     """A run directory whose owner was killed."""
     script = (
-        "import os; from phantora_ns.launch import rundir\n"
+        "import os; from phantora_ns.launch.run import rundir\n"
         "print(rundir.RunDir().path, flush=True); os.kill(os.getpid(), 9)"
     )
     environment = {**os.environ, "TMPDIR": str(base)}
@@ -112,3 +112,30 @@ def test_a_sweep_between_making_and_locking_costs_another_attempt_only(base, mon
     with open(run_dir.path / "owner.lock") as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     run_dir.remove()
+
+
+def test_a_run_directory_is_private_short_and_gone_afterwards(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run_dir = rundir.RunDir()
+    assert run_dir.path.parent == tmp_path and run_dir.path.stat().st_mode & 0o777 == 0o700
+    assert len(os.fsencode(run_dir.path / "hub.sock")) <= 107
+    run_dir.remove()
+    assert not run_dir.path.exists()
+
+
+def test_a_kept_directory_survives_the_next_run(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run_dir = rundir.RunDir()
+    run_dir.keep()
+    rundir.RunDir().remove()
+    assert (run_dir.path / "ranks").is_dir()
+
+
+def test_a_folder_too_deep_for_a_socket_is_not_used(monkeypatch, tmp_path):
+    deep = tmp_path / ("x" * 90)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert rundir.base_folders()[0] == tmp_path

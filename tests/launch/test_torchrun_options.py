@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from phantora_ns.launch import torchrun
+from phantora_ns.launch.command import torchrun
+from phantora_ns.launch.command.torchrun import node_count, parse_torchrun, processes_per_node
 from phantora_ns.launch.errors import UsageError
-from phantora_ns.launch.torchrun import node_count, parse_torchrun, processes_per_node
 
 COMMANDS = [
     "train.py",

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantora_ns.kernels.signature import fnv1a64
-from phantora_ns.launch import values
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.values import Value
+from phantora_ns.launch.record import recorded_values
+from phantora_ns.launch.record.recorded_values import Value
 
 QUESTIONS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60)
 RECORDS = st.lists(
@@ -35,11 +35,13 @@ def test_a_file_gives_back_what_was_recorded_as_far_as_it_was(tmp_path_factory, 
     folder = tmp_path_factory.mktemp("values")
     whole = b"".join(recorded(records))
     cut = data.draw(st.integers(0, len(whole)))
-    (folder / values.RECORDED).write_bytes(whole[:cut])
+    (folder / recorded_values.RECORDED).write_bytes(whole[:cut])
     complete = [record for record, end in zip(records, ends(records), strict=True) if end <= cut]
-    assert values.keep(folder, folder / "job.values", 3, {"command": ["x"]}) == len(complete)
+    assert recorded_values.keep(folder, folder / "job.values", 3, {"command": ["x"]}) == len(
+        complete
+    )
     if complete:
-        about, kept = values.read(folder / "job.values")
+        about, kept = recorded_values.read(folder / "job.values")
         assert about == {"command": ["x"]}
         assert sorted(kept) == sorted(
             Value(question, 3, occasion, dtype, data)
@@ -59,7 +61,9 @@ def ends(records):
 
 def test_entries_stand_in_the_order_in_which_ranks_search(tmp_path):
     path = tmp_path / "job.values"
-    values.write(path, [Value(f"question {n % 7}", n % 3, n, 0, bytes([n])) for n in range(60)], {})
+    recorded_values.write(
+        path, [Value(f"question {n % 7}", n % 3, n, 0, bytes([n])) for n in range(60)], {}
+    )
     raw = path.read_bytes()
     entries = [struct.unpack_from("<QQIIIHBx", raw, 64 + 32 * n) for n in range(60)]
     assert [entry[:1] + entry[2:4] for entry in entries] == sorted(
@@ -70,29 +74,31 @@ def test_entries_stand_in_the_order_in_which_ranks_search(tmp_path):
 
 
 def test_a_rank_that_leads_again_replaces_its_values_alone(tmp_path):
-    into, record = tmp_path / "job.values", tmp_path / values.RECORDED
+    into, record = tmp_path / "job.values", tmp_path / recorded_values.RECORDED
     for rank, data in ((0, b"old"), (1, b"one"), (0, b"new")):
         record.write_bytes(b"".join(recorded([("q", 0, 0, data)])))
-        assert values.keep(tmp_path, into, rank, {}) == 1
-    assert [(value.rank, value.data) for value in values.read(into)[1]] == [
+        assert recorded_values.keep(tmp_path, into, rank, {}) == 1
+    assert [(value.rank, value.data) for value in recorded_values.read(into)[1]] == [
         (0, b"new"),
         (1, b"one"),
     ]
     record.unlink()
-    assert values.keep(tmp_path, into, 0, {}) == 0 and len(values.read(into)[1]) == 2
+    assert (
+        recorded_values.keep(tmp_path, into, 0, {}) == 0 and len(recorded_values.read(into)[1]) == 2
+    )
 
 
 def test_a_damaged_file_is_no_file(tmp_path):
     path = tmp_path / "job.values"
-    values.write(path, [Value("q", 0, 0, 0, b"1234")], {})
+    recorded_values.write(path, [Value("q", 0, 0, 0, b"1234")], {})
     whole = path.read_bytes()
-    (tmp_path / values.RECORDED).write_bytes(b"".join(recorded([("q", 0, 0, b"1")])))
+    (tmp_path / recorded_values.RECORDED).write_bytes(b"".join(recorded([("q", 0, 0, b"1")])))
     for content in (b"", b"something else", whole[:70], whole[:8] + b"\x02" + whole[9:]):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="job.values"):
-            values.read(path)
+            recorded_values.read(path)
         with pytest.raises(LaunchError, match="job.values"):
-            values.keep(tmp_path, path, 0, {})
+            recorded_values.keep(tmp_path, path, 0, {})
         assert path.read_bytes() == content
 
 

@@ -1,15 +1,14 @@
-/* fake_cupti.c - a CUPTI for a GPU that is not there: records of the work that the emulator below
- * was given.
+/* fake_cupti.c - a CUPTI for an emulated GPU: records of the work that the emulator was given.
  *
- * Why it exists: a leader is tested over an emulated GPU. This library implements what
- * leader/cupti.c calls, with the records of CUDA 13. Which work a pushed external id stands for is
- * read from the emulator's own page (launches and busy time of this process in RUN_DIR/ranks),
- * before and after; or it is what a test has said with fake_cupti_next. It writes one line per
- * external id to FAKE_CUPTI_LOG: the id, how many works, the nanoseconds they took, so that nothing
- * has to be believed of the leader's own counts. FAKE_CUPTI_IDS says what external ids need:
- * "driver" or "all" records of calls; "late": those of the job's own calls, driver's. */
+ * Why it exists: a leader is tested over an emulated GPU. This library implements the functions
+ * that leader/measure/cupti.c calls, with the records of CUDA 13. The work of a pushed external id
+ * is read from the emulator's own rank statistics before and after (launches and busy time of this
+ * process in RUN_DIR/ranks), or set by a test with fake_cupti_next. It writes one line per external
+ * id to FAKE_CUPTI_LOG: the id, the number of activities, and their nanoseconds, so that a test
+ * need not trust the leader's own counts. FAKE_CUPTI_IDS says which records of calls external ids
+ * need: "driver" or "all"; "late": those of the job's own calls need the driver's. */
 #define _GNU_SOURCE
-#include "../../libintercept/link/shared_pages.h"
+#include "../../libintercept/base/protocol.gen.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -70,9 +69,9 @@ static uint64_t now(void)
 }
 
 /* The emulator's page of this process: NULL before it has joined its run. */
-static const struct ph_rank_page *emulator_page(void)
+static const struct ph_rank_stats *emulator_page(void)
 {
-    static const struct ph_rank_page *page;
+    static const struct ph_rank_stats *page;
     const char *run_dir = getenv("PHANTORA_RUN_DIR");
     char folder[512], middle[32], path[1024];
     if (page || !run_dir) return page;
@@ -93,7 +92,7 @@ static const struct ph_rank_page *emulator_page(void)
 
 static void totals(uint64_t *launches, uint64_t *busy)
 {
-    const struct ph_rank_page *page = emulator_page();
+    const struct ph_rank_stats *page = emulator_page();
     *launches = *busy = 0;
     for (int i = 0; page && i < PH_SOURCES; i++)
         *launches += page->launches[i], *busy += page->busy_ns[i];

@@ -1,6 +1,6 @@
-"""Why it exists: what a leader records of its host must be the job's, divided rightly into calls
-and the time between them: no real call's time in the gaps, nothing of the leader's own, nor what is
-paid once. Slow calls (c/slow.c) tell them apart."""
+"""Why it exists: the host times that a leader records must be the job's, split correctly into calls
+and the time between them. The time between calls must contain no real call, nothing of the leader's
+own work, and no cost that is paid only once. Slow calls (c/slow.c) tell them apart."""
 
 import ctypes
 import importlib.util
@@ -93,17 +93,17 @@ def sites(tmp_path_factory):
 #include "time/host_model.h"
 #include "time/operators.h"
 #include <stdlib.h>
-static struct ph_rank_page page;
+static struct ph_rank_stats page;
 pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
 static void (*forget)(void);
 void ph_forget_in_child(void (*function)(void)) {{ forget = function; }}
 void ph_die(const char *format, ...) {{ (void)format, abort(); }}
 void ph_warn(const char *format, ...) {{ (void)format; }}
 const char *ph_env(const char *name) {{ return (void)name, NULL; }}
-struct ph_rank_page *ph_page(void) {{ return &page; }}
+struct ph_rank_stats *ph_stats(void) {{ return &page; }}
 bool ph_touched(void) {{ return false; }}
 uint64_t ph_request_id(void) {{ return 0; }}
-void ph_send(enum ph_message_type type, const struct ph_pack *body, uint32_t fields) {{ (void)type, (void)body, (void)fields; }}
+void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields) {{ (void)type, (void)body, (void)fields; }}
 bool ph_wait(uint64_t req, struct ph_reply *reply, int ms) {{ return (void)req, (void)reply, (void)ms, false; }}
 void ph_reply_free(struct ph_reply *reply) {{ (void)reply; }}
 uint32_t ph_operator_place(const char **name, bool count) {{ return (void)count, *name = NULL, 0; }}
@@ -122,7 +122,6 @@ PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
     sources = [
         harness,
         ROOT / "libintercept/time/host_model.c",
-        ROOT / "libintercept/base/host_calls.c",
         ROOT / "libintercept/base/msgpack.c",
     ]
     subprocess.run(["cc", *FLAGS, "-o", target, *sources, "-lpthread"], check=True)
@@ -153,6 +152,6 @@ PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
         ((5000, 5_000_000), (1, 5000)),  # an interruption, if not the first
     ],
 )
-def test_what_is_only_paid_the_first_time_does_not_stand_for_the_site(sites, samples, expected):
+def test_a_cost_paid_only_once_does_not_count_for_its_call_site(sites, samples, expected):
     found = sites(*samples)
     assert found["query -"] == expected

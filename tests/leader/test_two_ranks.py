@@ -1,6 +1,6 @@
-"""Why it exists: a leader's communicators are simulated although its memory is a GPU's: values must
-travel between it and simulated ranks, in both directions, whichever rank leads, with a real hub
-between them."""
+"""Why it exists: a leader's communicators are simulated although its memory is a real GPU's. Values
+must travel between it and simulated ranks, in both directions, whichever rank leads, with a real
+hub in between."""
 
 import importlib.util
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.config.description import write_cluster
-from phantora_ns.launch.environment import free_port
+from phantora_ns.launch.machine.environment import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

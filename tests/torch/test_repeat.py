@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from phantora_ns.report.host import repeatable
+from phantora_ns.report.host_part import repeatable
 
 STEP = re.compile(r"step +\d+ +([\d.]+) ms")
 

@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from phantora_ns.report.trace_log import CALL, CHUNK, START, STEP, TEXT, Call, Log, Moment
-from phantora_ns.report.trace_sort import EventSorter
-from phantora_ns.report import trace_sort
+from phantora_ns.trace import sort as trace_sort
+from phantora_ns.trace.log import CALL, CHUNK, START, STEP, TEXT, Call, Log, Moment
+from phantora_ns.trace.sort import EventSorter
 
 
 def record(kind, payload, thread=1):

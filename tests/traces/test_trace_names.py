@@ -7,9 +7,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from phantora_ns.report.trace_log import Comm, Signature
-from phantora_ns.report.trace_names import communication, describe
-from phantora_ns.report.trace_times import Launch
+from phantora_ns.trace.describe import communication, describe
+from phantora_ns.trace.log import Comm, Signature
+from phantora_ns.trace.times import Launch
 
 REAL = Path(__file__).resolve().parents[2] / "bench" / "accuracy" / "data" / "traces"
 FILL = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_"

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from phantora_ns.hub.trace_times import traced
-from phantora_ns.report.trace_options import (
+from phantora_ns.trace.options import (
     TraceOptionError,
     TraceOptions,
     check_options,

@@ -24,7 +24,8 @@ from hta.trace_analysis import TraceAnalysis
 analysis = TraceAnalysis(trace_dir=sys.argv[1], include_last_profiler_step=True)
 overlap = analysis.get_comm_comp_overlap(visualize=False)
 kinds, kernels = analysis.get_gpu_kernel_breakdown(visualize=False, num_kernels=1000, duration_ratio=1.0)
-json.dump({"temporal": analysis.get_temporal_breakdown(visualize=False).to_dict("records"), "overlap": overlap.to_dict("records"),
+temporal = analysis.get_temporal_breakdown(visualize=False)
+json.dump({"temporal": temporal.to_dict("records"), "overlap": overlap.to_dict("records"),
            "kinds": kinds.to_dict("records"), "kernels": kernels.to_dict("records")}, open(sys.argv[2], "w"))
 """
 
@@ -237,7 +238,7 @@ def test_importers_rules(traced):
 
 
 def test_our_own_reader_agrees(traced):
-    from phantora_ns.report.kineto import read_trace
+    from phantora_ns.trace.kineto import read_trace
 
     trace = read_trace(traced.folder / "rank-1.json.gz")
     assert trace.rank == 1

@@ -1,7 +1,7 @@
 /* simulated/cuda/runtime.h - what the files of the runtime and the driver share. */
 #ifndef PH_SIMULATED_RUNTIME_H
 #define PH_SIMULATED_RUNTIME_H
-#include "base/host_calls.h"
+#include "base/protocol.gen.h"
 #include <stdbool.h>
 #include <stddef.h>
 

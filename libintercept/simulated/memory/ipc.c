@@ -9,7 +9,6 @@
 #include "simulated/memory/ipc.h"
 #include "base/environment.h"
 #include "base/log.h"
-#include "time/timeline.h"
 #include "work/cudart.h"
 #include "simulated/cuda/runtime.h"
 #include "simulated/memory/memory.h"

@@ -7,7 +7,6 @@
  * bit may mean anything. */
 #include "simulated/values/dirty.h"
 #include "base/log.h"
-#include "time/host_clock.h"
 #include "simulated/memory/ipc.h"
 #include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"

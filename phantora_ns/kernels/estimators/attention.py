@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ..rates import Rates
+from phantora_ns.kernels.rates import Rates
 
 BACKWARD_RATIO = 2.5
 QUERY_BLOCK = 128  # rows of queries that one block handles

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import re
 
-from ..rates import Rates
-from .gemm import data_type
+from phantora_ns.kernels.estimators.gemm import data_type
+from phantora_ns.kernels.rates import Rates
 
 # a transform of up to this many points is one pass through shared memory (cuFFT's documentation)
 POINTS_PER_PASS = 4096

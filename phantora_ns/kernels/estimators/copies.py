@@ -8,8 +8,8 @@ still inlines.
 
 from __future__ import annotations
 
-from ..rates import Rates
-from ..signature import Memory
+from phantora_ns.kernels.rates import Rates
+from phantora_ns.kernels.signature import Memory
 
 COPY, SET = 0, 1
 PAGEABLE, PINNED, DEVICE, PEER = range(4)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 
-from ..rates import Rates
-from ..signature import Gemm
+from phantora_ns.kernels.rates import Rates
+from phantora_ns.kernels.signature import Gemm
 
 # Output tiles of cuBLAS' Hopper and Ampere kernels, as their names give them
 # (nvjet_sm90_tst_256x128_64x4, ...).

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..rates import Rates
-from ..signature import Gemm
-from . import gemm
+from phantora_ns.kernels.estimators import gemm
+from phantora_ns.kernels.rates import Rates
+from phantora_ns.kernels.signature import Gemm
 
 OPERATORS = ("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
 # in cutlass::device_kernel<...>, mangled or not; the operator's other kernel prepares addresses

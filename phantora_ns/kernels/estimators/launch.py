@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import names, signature
-from ..rates import Rates
-from ..signature import Kernel
-from . import attention, grouped, memory, triton
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.binary import names
+from phantora_ns.kernels.estimators import attention, grouped, memory, triton
+from phantora_ns.kernels.rates import Rates
+from phantora_ns.kernels.signature import Kernel
 
 LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
 MEMORY_BOUND, COMPUTE_BOUND, ATTENTION_BOUND = 0, 1, 2

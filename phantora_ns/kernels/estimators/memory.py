@@ -15,8 +15,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..names import KernelName, lambda_arguments, split_arguments, template_arguments, type_bytes
-from ..signature import Kernel
+from phantora_ns.kernels.binary.names import (
+    KernelName,
+    lambda_arguments,
+    split_arguments,
+    template_arguments,
+    type_bytes,
+)
+from phantora_ns.kernels.signature import Kernel
 
 CHUNK = 65536  # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements per block
 MAX_BLOCKS = 320  # MultiTensorApply.cuh: depth_to_max_blocks

@@ -16,8 +16,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from ..rates import Rates
-from ..signature import Kernel
+from phantora_ns.kernels.rates import Rates
+from phantora_ns.kernels.signature import Kernel
 
 ADDRESS = 0xFFFFFFFF  # a parameter that is no small integer
 # of one tensor an element: between bf16 and fp32, less the tensors that are smaller than the work

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ..content import Observation
-from ..estimators import launch
-from ..rates import Rates
-from ..signature import SignatureError
-from . import law
-from .points import Point, point
-from .residual import CLOCKS, Inputs, Residual
-from .observations import usable
+from phantora_ns.kernels.database.records import Observation
+from phantora_ns.kernels.estimators import launch
+from phantora_ns.kernels.evaluation.observations import usable
+from phantora_ns.kernels.fitted import law
+from phantora_ns.kernels.fitted.points import Point, point
+from phantora_ns.kernels.fitted.residual import CLOCKS, Inputs, Residual
+from phantora_ns.kernels.rates import Rates
+from phantora_ns.kernels.signature import SignatureError
 
 LEAST_FOR_LAW = (
     4  # measured points before a group gets a law of its own; fewer leave the estimator's time

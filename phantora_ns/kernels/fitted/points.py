@@ -19,10 +19,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .. import names, signature
-from ..estimators import attention, copies, gemm, graphs, launch, memory, triton
-from ..rates import Rates
-from ..signature import CUDNN, GEMM, KERNEL, MEMORY, Gemm, Kernel, Memory
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.binary import names
+from phantora_ns.kernels.estimators import (
+    attention,
+    copies,
+    cudnn_graphs,
+    gemm,
+    launch,
+    memory,
+    triton,
+)
+from phantora_ns.kernels.rates import Rates
+from phantora_ns.kernels.signature import CUDNN, GEMM, KERNEL, MEMORY, Gemm, Kernel, Memory
 
 OCTAVES = 2.0  # sizes within a factor of 4 take alike times, relative to the law
 WAVE_OCTAVES = (
@@ -141,11 +150,11 @@ def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
 
 
 def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
-    found = graphs.operations(graph)
-    call = graphs.as_attention(found)
+    found = cudnn_graphs.operations(graph)
+    call = cudnn_graphs.as_attention(found)
     if call is not None:
         return attention_point(call, estimate, rates)
-    products = [(o, p) for o in found if (p := graphs.as_gemm(o)) is not None]
+    products = [(o, p) for o in found if (p := cudnn_graphs.as_gemm(o)) is not None]
     tensors = {t for o in found for t in o.tensors.values()}
     moved = sum(t.bytes for t in tensors)
     if not moved:
@@ -158,7 +167,9 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     operation, product = products[0]
     sums = [sum(values) for values in zip(*(_product_terms(p, rates)[0] for _, p in products))]
     dims = [t.dims for t in operation.tensors.values()]
-    filters = operation.tensors.get(graphs.CONVOLUTION_TENSORS.get(operation.kind, (0, 0, 0))[1])
+    filters = operation.tensors.get(
+        cudnn_graphs.CONVOLUTION_TENSORS.get(operation.kind, (0, 0, 0))[1]
+    )
     window = math.prod(filters.dims[2:]) if filters is not None else 1
     inner = all(t.strides[1] == 1 or t.dims[1] == 1 for t in tensors if len(t.strides) > 2)
     place = (

@@ -1,0 +1,1 @@
+"""What compiled GPU code says about its kernels: names, registers and shared memory."""

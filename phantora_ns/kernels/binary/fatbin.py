@@ -1,0 +1,434 @@
+"""Fat binaries of a shared library, and the kernel info file that the C interceptor maps.
+
+Why it exists: the interceptor must tell scalars from pointers in each launch and answer
+`cudaFuncGetAttributes`, without a dependency and within nanoseconds. So Python reads `.nv_fatbin`
+once per installation and leaves a file that C can search by mangled name as it is. `python -m
+phantora_ns.kernels.binary.fatbin LIBRARY...` prints what is in a library.
+
+The kernel info file, version 1, little-endian, every table 8-byte aligned (docs/kernel-times.md has
+the same page):
+
+    header, 72 bytes   u64 magic 0x50484e534b494e46 ("PHNSKINF"), u32 version, u32 architecture (90
+    = sm_90),
+                       u32 kernels, u32 slots (a power of two, at most half full), u64 file bytes,
+                       u64 offset of: slots, records, params, names; u32 params, u32 CRC-32 of all
+                       after the header
+    slots              u32 each: record index + 1, 0 when empty; linear probing from fnv1a64(name) &
+    (slots - 1)
+    records, 40 bytes  u64 fnv1a64(name), u32 name (offset in names), u32 name bytes without the
+    NUL,
+                       u32 first param, u32 static shared bytes, u32 stack bytes per thread,
+                       u16 param count, u16 param bytes, u16 max threads, u16 registers, u32
+                       reserved
+    params             {u16 offset, u16 size} each
+    names              NUL-terminated
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import struct
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy
+import zstandard
+
+from phantora_ns.kernels.binary.cubin import CubinError, KernelInfo, read_kernels
+from phantora_ns.kernels.signature import FNV_OFFSET, FNV_PRIME
+
+FATBIN_MAGIC = 0xBA55ED50
+ENTRY_ELF = 2
+FLAG_ZSTD = 0x8000
+FLAG_LZ4 = 0x2000
+FLAG_ARCH_SPECIFIC = 0x100000  # sm_90a and the like: runs on exactly this architecture
+
+INFO_MAGIC = 0x50484E534B494E46
+INFO_VERSION = 1
+HEADER = struct.Struct("<QIIIIQQQQQII")
+RECORD = struct.Struct("<QIIIIIHHHHI")
+_FATBIN_HEADER = struct.Struct("<IHHQ")
+_ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_U16_MAX = 0xFFFF
+HASH_BLOCK = 1024  # names hashed at once: bounds the padded table to a few megabytes
+
+
+class FatbinError(Exception):
+    """A library, fat binary or kernel info file that cannot be read; str() says which file and
+    why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One piece of GPU code in a fat binary; offset and stored bytes are those of the (compressed)
+    payload."""
+
+    kind: int
+    architecture: int
+    flags: int
+    offset: int
+    stored_bytes: int
+    code_bytes: int
+
+
+@dataclass
+class Survey:
+    """What reading a set of libraries found. `unreadable`: entries of our architecture in a form we
+    cannot unpack; `without_code`: fat binaries with nothing (or only PTX) for it; `conflicts`: a
+    name with two different layouts."""
+
+    kernels: dict[str, KernelInfo] = field(default_factory=dict)
+    fat_binaries: int = 0
+    without_code: int = 0
+    unreadable: int = 0
+    conflicts: int = 0
+
+
+def _fatbin_section(data: mmap.mmap, path: Path) -> tuple[int, int]:
+    if data[:4] != b"\x7fELF" or data[4] != 2:
+        raise FatbinError(f"{path}: not a 64-bit ELF library")
+    try:
+        (table,) = struct.unpack_from("<Q", data, 0x28)
+        entry_bytes, count, names_index = struct.unpack_from("<HHH", data, 0x3A)
+        raw = [_SECTION.unpack_from(data, table + i * entry_bytes) for i in range(count)]
+        names = raw[names_index][4]
+        for section in raw:
+            at = names + section[0]
+            if data[at : at + 11] == b".nv_fatbin\0":
+                return section[4], section[5]
+    except (struct.error, IndexError) as error:
+        raise FatbinError(f"{path}: damaged ELF section table: {error}") from error
+    return 0, 0
+
+
+def fat_binaries(data: mmap.mmap, path: Path) -> Iterator[list[Entry]]:
+    """The entries of each fat binary in the library's `.nv_fatbin` (none when there is no such
+    section)."""
+    at, size = _fatbin_section(data, path)
+    end = at + size
+    while at + _FATBIN_HEADER.size <= end:
+        magic, _, header_bytes, body_bytes = _FATBIN_HEADER.unpack_from(data, at)
+        if magic != FATBIN_MAGIC:
+            at += 8  # the linker pads fat binaries to 8 bytes
+            continue
+        entry_at, body_end = at + header_bytes, at + header_bytes + body_bytes
+        if body_end > end:
+            raise FatbinError(f"{path}: a fat binary at {at:#x} reaches past the end of .nv_fatbin")
+        entries = []
+        while entry_at + _ENTRY.size <= body_end:
+            kind, _, header, padded, packed, _, _, _, arch, _, _, flags, _, unpacked = (
+                _ENTRY.unpack_from(data, entry_at)
+            )
+            stored = packed if flags & (FLAG_ZSTD | FLAG_LZ4) else padded
+            entries.append(Entry(kind, arch, flags, entry_at + header, stored, unpacked or padded))
+            entry_at += header + padded
+        yield entries
+        at = body_end
+
+
+def choose_entries(entries: Iterable[Entry], architecture: int) -> list[Entry]:
+    """The code that the driver would load on `architecture` (90 = sm_90), general code before
+    architecture-specific.
+
+    A cubin runs on its own minor version and later ones of the same major, so the highest one not
+    above ours wins (CUDA C++ Programming Guide, "Binary Compatibility"); architecture-specific code
+    runs on exactly its own.
+    """
+    elf = [e for e in entries if e.kind == ENTRY_ELF]
+    specific = [e for e in elf if e.flags & FLAG_ARCH_SPECIFIC and e.architecture == architecture]
+    general = [
+        e
+        for e in elf
+        if not e.flags & FLAG_ARCH_SPECIFIC
+        and e.architecture // 10 == architecture // 10
+        and e.architecture <= architecture
+    ]
+    best = max((e.architecture for e in general), default=0)
+    return [e for e in general if e.architecture == best] + specific
+
+
+def survey(libraries: Iterable[Path | str], architecture: int) -> Survey:
+    """Reads every kernel for `architecture` in the libraries. Raises FatbinError (damaged file) or
+    OSError (unreadable).
+
+    Time: about one CPU second per 400 MB of unpacked code, nearly all in zstd.
+    """
+    found = Survey()
+    unpacker = zstandard.ZstdDecompressor()
+    for library in map(Path, libraries):
+        with (
+            open(library, "rb") as file,
+            contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as data,
+        ):
+            for entries in fat_binaries(data, library):
+                found.fat_binaries += 1
+                chosen = choose_entries(entries, architecture)
+                found.without_code += not chosen
+                for entry in chosen:
+                    _read_entry(data, entry, unpacker, found)
+    return found
+
+
+def _read_entry(
+    data: mmap.mmap, entry: Entry, unpacker: zstandard.ZstdDecompressor, found: Survey
+) -> None:
+    code = data[entry.offset : entry.offset + entry.stored_bytes]
+    try:
+        if entry.flags & FLAG_ZSTD:
+            code = unpacker.decompress(code, max_output_size=entry.code_bytes)
+        kernels = read_kernels(code)
+    except (zstandard.ZstdError, CubinError):
+        found.unreadable += 1
+        return
+    for kernel in kernels:
+        known = found.kernels.get(kernel.name)
+        found.conflicts += known is not None and known.params != kernel.params
+        found.kernels[kernel.name] = kernel
+
+
+def fnv1a64_many(names: list[bytes]) -> numpy.ndarray:
+    """FNV-1a 64 of every name, as uint64: one pass per byte position over a block of names of like
+    length."""
+    order = sorted(range(len(names)), key=lambda i: -len(names[i]))
+    result = numpy.empty(len(names), numpy.uint64)
+    for start in range(0, len(order), HASH_BLOCK):
+        block = order[start : start + HASH_BLOCK]
+        longest = len(names[block[0]])
+        padded = b"".join(names[i].ljust(longest, b"\0") for i in block)
+        columns = numpy.ascontiguousarray(
+            numpy.frombuffer(padded, numpy.uint8).reshape(len(block), longest).T
+        )
+        lengths = numpy.array([len(names[i]) for i in block])
+        hashes = numpy.full(len(block), FNV_OFFSET, numpy.uint64)
+        for position in range(longest):
+            live = int(numpy.count_nonzero(lengths > position))  # the longer names come first
+            head = hashes[:live]
+            head ^= columns[position, :live]
+            head *= numpy.uint64(FNV_PRIME)
+        result[block] = hashes
+    return result
+
+
+def pack_kernel_info(kernels: Iterable[KernelInfo], architecture: int) -> bytes:
+    """The kernel info file's bytes (layout above). Raises ValueError when a number does not fit its
+    field."""
+    kernels = list(kernels)
+    names = [k.name.encode("ascii") for k in kernels]
+    hashes = [int(h) for h in fnv1a64_many(names)]
+    slot_count = 16
+    while slot_count < 2 * len(kernels):
+        slot_count *= 2
+    slots = [0] * slot_count
+    records, params, text = bytearray(), bytearray(), bytearray()
+    first = 0
+    for index, (kernel, name, digest) in enumerate(zip(kernels, names, hashes, strict=True)):
+        if (
+            max(
+                kernel.param_bytes,
+                *(o for o, _ in kernel.params),
+                *(s for _, s in kernel.params),
+                0,
+            )
+            > _U16_MAX
+        ):
+            raise ValueError(f"parameters of {kernel.name} do not fit 64 KiB")
+        records += RECORD.pack(
+            digest,
+            len(text),
+            len(name),
+            first,
+            kernel.static_shared_bytes,
+            kernel.stack_bytes,
+            len(kernel.params),
+            kernel.param_bytes,
+            kernel.max_threads,
+            kernel.registers,
+            0,
+        )
+        for offset, size in kernel.params:
+            params += struct.pack("<HH", offset, size)
+        first += len(kernel.params)
+        text += name + b"\0"
+        slot = digest & (slot_count - 1)
+        while slots[slot]:
+            slot = (slot + 1) & (slot_count - 1)
+        slots[slot] = index + 1
+    text += b"\0"  # the last byte of the file is a NUL even when there is no kernel
+    tables, offsets, at = (
+        [struct.pack(f"<{slot_count}I", *slots), records, params, text],
+        [],
+        HEADER.size,
+    )
+    body = bytearray()
+    for table in tables:
+        offsets.append(at)
+        body += table + bytes(-len(table) % 8)
+        at = HEADER.size + len(body)
+    header = HEADER.pack(
+        INFO_MAGIC,
+        INFO_VERSION,
+        architecture,
+        len(kernels),
+        slot_count,
+        at,
+        *offsets,
+        first,
+        zlib.crc32(body),
+    )
+    return header + body
+
+
+def is_kernel_info(path: Path, architecture: int) -> bool:
+    """Whether the file is a complete, undamaged kernel info file of this version and
+    architecture."""
+    try:
+        data = path.read_bytes()
+        magic, version, arch, _, _, size, *_, checksum = HEADER.unpack_from(data)
+    except (OSError, struct.error):
+        return False
+    if (magic, version, arch, size) != (INFO_MAGIC, INFO_VERSION, architecture, len(data)):
+        return False
+    return zlib.crc32(memoryview(data)[HEADER.size :]) == checksum
+
+
+def read_kernel_info(path: Path | str) -> dict[str, KernelInfo]:
+    """All kernels of a kernel info file. Raises FatbinError when it is damaged or of another
+    version."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+        magic, version, arch, count, _, size, _, records, params, names, _, _ = HEADER.unpack_from(
+            data
+        )
+    except struct.error as error:
+        raise FatbinError(f"{path}: shorter than a kernel info header") from error
+    if (magic, version, size) != (INFO_MAGIC, INFO_VERSION, len(data)) or not is_kernel_info(
+        path, arch
+    ):
+        raise FatbinError(f"{path}: damaged, or not a kernel info file of version {INFO_VERSION}")
+    kernels = {}
+    for index in range(count):
+        (
+            _,
+            name_at,
+            name_bytes,
+            first,
+            shared,
+            stack,
+            param_count,
+            param_bytes,
+            threads,
+            registers,
+            _,
+        ) = RECORD.unpack_from(data, records + index * RECORD.size)
+        name = data[names + name_at : names + name_at + name_bytes].decode("ascii")
+        layout = tuple(
+            struct.unpack_from("<HH", data, params + 4 * (first + i)) for i in range(param_count)
+        )
+        kernels[name] = KernelInfo(name, layout, param_bytes, threads, registers, shared, stack)
+    return kernels
+
+
+def write_kernel_info(
+    library_paths: Iterable[Path | str], arch: int, out_path: Path | str
+) -> Survey:
+    """Writes the kernel info file of the libraries for `arch` (90 = sm_90), replacing `out_path`
+    atomically.
+
+    Raises FatbinError (damaged library), OSError (unreadable library, unwritable folder, full
+    disk).
+    """
+    found = survey(library_paths, arch)
+    data = pack_kernel_info(found.kernels.values(), arch)
+    out = Path(out_path)
+    handle, temporary = tempfile.mkstemp(prefix=out.name + ".", dir=out.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, out)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return found
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/phantora-ns`, by default `~/.cache/phantora-ns` (XDG Base Directory
+    Specification)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "phantora-ns"
+
+
+TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_nvshmem.so")
+
+
+def ensure_kernel_info(torch_lib_dir: Path | str, arch: int) -> Path:
+    """The kernel info file of an installed torch for `arch` (90 = sm_90): built on first use
+    (seconds), cached afterwards.
+
+    Cached per library path, size, modification time and architecture; a damaged cache file is
+    rebuilt. Raises FatbinError when the folder holds no libtorch_cuda.so or a damaged one, OSError
+    when the cache folder cannot be written.
+    """
+    folder = Path(torch_lib_dir)
+    libraries = [folder / name for name in TORCH_LIBRARIES if (folder / name).exists()]
+    if not libraries or libraries[0].name != TORCH_LIBRARIES[0]:
+        raise FatbinError(
+            f"{folder}: no {TORCH_LIBRARIES[0]}; install a CUDA build of torch (pip install torch)"
+        )
+    identity = [str(INFO_VERSION), str(arch)]
+    for library in libraries:
+        status = library.stat()
+        identity += [str(library.resolve()), str(status.st_size), str(status.st_mtime_ns)]
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:24]
+    path = cache_folder() / f"kernels-sm{arch}-{digest}.bin"
+    if not is_kernel_info(path, arch):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_kernel_info(libraries, arch, path)
+    return path
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m phantora_ns.kernels.binary.fatbin [--arch 90] LIBRARY...`: a summary per library; exit
+    status 1 on a bad one."""
+    arch = 90
+    if arguments[:1] == ["--arch"] and len(arguments) > 1 and arguments[1].isdigit():
+        arch, arguments = int(arguments[1]), arguments[2:]
+    if not arguments:
+        print(
+            "usage: python -m phantora_ns.kernels.binary.fatbin [--arch 90] LIBRARY...",
+            file=sys.stderr,
+        )
+        return 2
+    for library in arguments:
+        try:
+            found = survey([library], arch)
+        except (FatbinError, OSError) as error:
+            print(error, file=sys.stderr)
+            return 1
+        kernels = found.kernels.values()
+        print(
+            f"{library}: sm_{arch}: {len(kernels)} kernels in {found.fat_binaries} fat binaries "
+            f"({found.without_code} without code for it, {found.unreadable} unreadable entries, "
+            f"{found.conflicts} names with two layouts)"
+        )
+        if kernels:
+            print(
+                f"  parameters {sum(len(k.params) for k in kernels)}, at most {max(k.param_bytes for k in kernels)} bytes; "
+                f"registers at most {max(k.registers for k in kernels)}; "
+                f"static shared memory at most {max(k.static_shared_bytes for k in kernels)} bytes"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+"""How much longer a kernel takes beside communication: from its signature, its class and its time
+alone.
+
+Why it exists: sim/contention.py knows what happens to tiles and to classes of kernels, and nothing
+of signatures; a signature names a matrix product's sizes, and they decide more than its class:
+beside an all-gather one product takes as long as alone and another twice as long
+(bench/contention/fit.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.estimators import gemm
+from phantora_ns.kernels.estimators.launch import COMPUTE_BOUND
+from phantora_ns.model.contention import tiles_of
+from phantora_ns.model.gpu import GpuModel
+
+MOST_PERMILLE = (1 << 32) - 1  # what the kernel table holds
+
+
+class Drags:
+    """`permille(...)` for one GPU model, by its `[contention]` table. Raises ConfigError when that
+    is wrong."""
+
+    def __init__(self, gpu: GpuModel) -> None:
+        self._contention = gpu.contention
+        self._by_class = self._contention.permille()
+        self._multiprocessors = gpu.multiprocessors
+        self._peaks = gpu.peak_flop_per_ns
+
+    def permille(self, kind: int, fields: Any, duration_ns: int, klass: int) -> int:
+        """Thousandths of `duration_ns`, the kernel's time alone (at least 1), that it takes longer
+        beside communication.
+
+        `kind`, `fields`: the signature; `klass` as `KernelTimes.lookup` tells it. What cannot be
+        read as a product goes by its class. O(1).
+        """
+        if kind == signature.GEMM and klass == COMPUTE_BOUND:
+            try:
+                product = signature.parse_numbers(signature.Gemm, fields)
+            except signature.SignatureError:
+                return self._by_class[klass]
+            peak = self._peaks.get(gemm.arithmetic(product)) or self._peaks["fp32"]
+            beside_ns = self._contention.product_ns(
+                duration_ns,
+                tiles_of(product.m, product.n, product.batch),
+                product.k,
+                peak / self._multiprocessors,
+                self._multiprocessors,
+            )
+            return min(MOST_PERMILLE, round(1000 * (beside_ns / duration_ns - 1)))
+        return self._by_class[klass]

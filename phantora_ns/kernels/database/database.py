@@ -1,0 +1,348 @@
+"""Measured kernel times: one SQLite file per GPU model, with where each number came from.
+
+Why it exists: a measurement beats any model, and must be traceable to the GPU, driver, libraries
+and run that it was taken on. Tables: schema.py. What is in them: content.py and durations.py. This
+is the reading side; recording.py writes while a job runs, databases.py finds and merges files.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics as averages
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.database import schema
+from phantora_ns.kernels.database.durations import Statistics, combine
+from phantora_ns.kernels.database.records import Host, HostTime, Observation, Run, Sample, Site
+from phantora_ns.kernels.database.schema import (
+    RUN_FIELDS,
+    DatabaseError,
+    reported,
+    signed,
+    unsigned,
+)
+from phantora_ns.kernels.signature import SignatureError
+
+__all__ = ["Database", "DatabaseError", "Entry", "HostNumbers", "Statistics", "VARIANT_TOLERANCE"]
+
+VARIANT_TOLERANCE = (
+    0.10  # launches that differ only in identity count as one when no median is further from theirs
+)
+
+_NUMBERS = ", ".join(Statistics.__slots__)
+
+
+class Entry(NamedTuple):
+    """A signature with what all runs measured of it; `context` is that of the run with most
+    durations."""
+
+    kind: int
+    fields: list
+    context: list | None
+    statistics: Statistics
+
+
+class HostNumbers(NamedTuple):
+    """`score`: ns of the host-speed workload, None when no run measured it; `times`: by name
+    (`latency`, `gap`)."""
+
+    score: float | None
+    times: dict[str, HostTime]
+
+
+class Database:
+    """One kernel-time database, open for reading. A reader sees what a recording has committed so
+    far.
+
+    Every method raises DatabaseError when the file turns out to be damaged, or is locked for longer
+    than schema.BUSY_S.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, gpu: str):
+        self.path, self._connection, self.gpu = path, connection, gpu
+
+    @classmethod
+    def open(cls, path: Path | str, *, gpu: str | None = None) -> Database:
+        """Opens a file, which may lie in a folder that cannot be written or be in use by a
+        recording.
+
+        `gpu`: the model that it must be of. Raises DatabaseError when it is missing, damaged,
+        foreign, of another version or of another GPU.
+        """
+        path = Path(path)
+        connection, found = schema.open_to_read(path)
+        if gpu is not None and found != gpu:
+            connection.close()
+            raise DatabaseError(
+                f"{path}: holds times of {found!r}, not of {gpu!r}; choose the simulated GPU's file"
+            )
+        return cls(path, connection, found)
+
+    def close(self) -> None:
+        """Closes the file; the object is of no use afterwards."""
+        self._connection.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- look-up
+
+    def statistics(self, data: bytes) -> Statistics | None:
+        """All runs' statistics of a signature's canonical bytes, None when it was never measured.
+        O(log n + runs)."""
+        kind, fields = signature.decode(data)
+        name, rest = signature.split(fields)
+        found = self._query(
+            f"SELECT {_NUMBERS}, first FROM samples WHERE signature = (SELECT s.id FROM signatures s "
+            "LEFT JOIN texts t ON t.id = s.name WHERE s.key = ? AND s.kind = ? AND s.rest = ? AND t.text IS ?)",
+            signed(signature.key_of(data)),
+            kind,
+            rest,
+            name,
+        )
+        return self._combined([self._row(numbers) for numbers in found])
+
+    def exact(self, data: bytes) -> float | None:
+        """The median duration of a signature's canonical bytes in ns (durations.combine), None when
+        it was never measured."""
+        found = self.statistics(data)
+        return found.median if found else None
+
+    def variants(
+        self,
+        fields: list | tuple,
+        alike: Callable[[list | None], bool] = lambda context: True,
+        tolerance: float = VARIANT_TOLERANCE,
+    ) -> float | None:
+        """The median over recorded launches that differ from `fields` in identity only, in ns; None
+        when there are none, or when one of their medians is further than `tolerance` (a share) from
+        it. Launches recorded in a context that is not `alike` do not count. O(log n + variants)."""
+        if len(fields) != len(signature.KERNEL_FIELDS):
+            return None
+        launch = signed(signature.key(signature.KERNEL, signature.launch_fields(fields)))
+        rows = self._query(
+            f"SELECT s.id, t.text, s.rest, c.body, {_NUMBERS}, first FROM signatures s "
+            "JOIN texts t ON t.id = s.name JOIN samples ON signature = s.id "
+            "LEFT JOIN contexts c ON c.id = context WHERE s.launch = ?",
+            launch,
+        )
+        groups: dict[int, list[tuple[Statistics, bool]]] = {}
+        for identity, name, rest, body, *numbers in rows:
+            if self._fields(name, rest)[:11] == list(fields[:11]) and alike(
+                None if body is None else self._context(body)
+            ):
+                groups.setdefault(identity, []).append(self._row(numbers))
+        medians = [found.median for group in groups.values() if (found := self._combined(group))]
+        if not medians:
+            return None
+        middle = averages.median(medians)
+        return middle if all(abs(m - middle) <= tolerance * middle for m in medians) else None
+
+    # ---- everything
+
+    def signatures(self) -> Iterator[Entry]:
+        """Everything measured, in order of the signatures' canonical bytes."""
+        contexts = dict(self._query("SELECT id, body FROM contexts"))
+        rows: dict[int, list[tuple[Statistics, bool]]] = {}
+        best: dict[int, tuple[int, bytes]] = {}
+        for number, context, *numbers in self._query(
+            f"SELECT signature, context, {_NUMBERS}, first FROM samples"
+        ):
+            row = self._row(numbers)
+            rows.setdefault(number, []).append(row)
+            if context in contexts:
+                best[number] = max(best.get(number, (0, b"")), (row[0].count, contexts[context]))
+        for number, data in sorted(self._signatures().items(), key=lambda item: item[1]):
+            found = self._combined(rows.get(number, []))
+            if found is not None:
+                kind, fields = signature.decode(data)
+                yield Entry(
+                    kind, fields, self._context(best[number][1] if number in best else None), found
+                )
+
+    def observations(self) -> Iterator[Observation]:
+        """What each run measured of each signature, in order of runs' uids and signatures' bytes.
+        As in look-ups, launches that the leader stopped for count only for signatures of which no
+        run has others."""
+        signatures = {
+            number: (data, *signature.decode(data)) for number, data in self._signatures().items()
+        }
+        contexts = {
+            number: self._context(body)
+            for number, body in self._query("SELECT id, body FROM contexts")
+        }
+        rows = self._query(
+            "SELECT r.uid, r.configuration, s.signature, s.context, s.median, s.count FROM samples s "
+            "JOIN runs r ON r.id = s.run WHERE s.first = 0 OR NOT EXISTS "
+            "(SELECT 1 FROM samples o WHERE o.signature = s.signature AND o.first = 0)"
+        )
+        with self._complete():
+            found = [
+                (
+                    uid,
+                    signatures[number],
+                    configuration,
+                    None if context is None else contexts[context],
+                    median,
+                    count,
+                )
+                for uid, configuration, number, context, median, count in rows
+            ]
+        found.sort(key=lambda row: (row[0], row[1][0]))
+        for _, (_, kind, fields), configuration, context, median, count in found:
+            if not (isinstance(median, float) and median > 0 and type(count) is int):
+                raise DatabaseError(f"{self.path}: is damaged: statistics contradict each other")
+            yield Observation(configuration, kind, fields, context, median, count)
+
+    def runs(self) -> list[Run]:
+        """All that the file holds, runs in order of their uid."""
+        found: dict[int, Run] = {}
+        columns = ", ".join(RUN_FIELDS)
+        for number, uid, score, *fields in self._query(
+            f"SELECT id, uid, host_score, {columns} FROM runs ORDER BY uid"
+        ):
+            found[number] = Run(uid, dict(zip(RUN_FIELDS, fields)), Host(score=score))
+        names = dict(self._query("SELECT id, text FROM texts"))
+        contexts = dict(self._query("SELECT id, body FROM contexts"))
+        signatures = self._signatures()
+        with self._complete():
+            for number, run, context, first, *numbers in self._query(
+                f"SELECT signature, run, context, first, {_NUMBERS} FROM samples"
+            ):
+                body = None if context is None else contexts[context]
+                found[run].samples[signatures[number]] = Sample(
+                    body, bool(first), self._statistics(numbers)
+                )
+            for run, name, *time in self._query(
+                "SELECT run, what, count, mean_ns, median_ns FROM host_numbers"
+            ):
+                found[run].host.numbers[name] = HostTime(*time)
+            for run, name, *time in self._query(
+                "SELECT run, class, count, mean_ns, median_ns FROM host_calls"
+            ):
+                found[run].host.calls[name] = HostTime(*time)
+            for run, key, depth, text, *time in self._query(
+                "SELECT run, key, depth, text, count, mean_ns, median_ns FROM host_sites"
+            ):
+                found[run].host.sites[unsigned(key)] = Site(
+                    unsigned(key), depth, names[text], *time
+                )
+        return list(found.values())
+
+    def summary(self) -> dict[str, int]:
+        """`runs`, `signatures`, `durations` (how many were measured) and `total_ns` (their sum)."""
+        ((runs, signatures),) = self._query(
+            "SELECT (SELECT count(*) FROM runs), (SELECT count(DISTINCT signature) FROM samples)"
+        )
+        ((durations, total),) = self._query("SELECT total(count), total(total) FROM samples")
+        return {
+            "runs": runs,
+            "signatures": signatures,
+            "durations": int(durations),
+            "total_ns": int(total),
+        }
+
+    # ---- what hosts paid
+
+    def host_calls(self) -> dict[str, HostTime]:
+        """What a call of each class costs the host: over all runs, weighted by their counts."""
+        return self._host_times("class", "host_calls")
+
+    def host_numbers(self) -> HostNumbers:
+        """Host score (the mean of the runs' own) and the named times (`latency`, `gap`; weighted by
+        their counts)."""
+        ((score,),) = self._query("SELECT avg(host_score) FROM runs")
+        return HostNumbers(score, self._host_times("what", "host_numbers"))
+
+    def host_sites(self) -> list[Site]:
+        """Host time up to each call site: of the run where it took least, in order of (depth, key).
+
+        Between the same operators one job's Python does more than another's (DTensor, FSDP), and
+        the sites before do not always tell; what the least of them takes is the framework's own.
+
+        A key is a hash of its text and those before it: should two texts meet in one, the first by
+        the alphabet names it. What a run has seen once only is mostly what is paid once only (a
+        kernel's loading): it is here where no run has seen more, and as seen once, however many
+        runs that was in.
+        """
+        rows = self._query(
+            "SELECT key, depth, min(text), CASE max(count) WHEN 1 THEN 1 ELSE sum(count) END, min(mean_ns), "
+            "min(median_ns) FROM (SELECT key, depth, t.text, count, mean_ns, median_ns FROM "
+            "host_sites h JOIN texts t ON t.id = h.text JOIN runs r ON r.id = h.run WHERE count > 1 OR NOT EXISTS "
+            "(SELECT 1 FROM host_sites o WHERE o.key = h.key AND o.count > 1) ORDER BY r.uid) "
+            "GROUP BY key, depth"
+        )
+        return sorted(
+            (Site(unsigned(key), *others) for key, *others in rows),
+            key=lambda site: (site.depth, site.key),
+        )
+
+    def _host_times(self, name: str, table: str) -> dict[str, HostTime]:
+        rows = self._query(
+            f"SELECT {name}, sum(count), sum(count * mean_ns) / sum(count), sum(count * median_ns) / sum(count) "
+            f"FROM (SELECT h.* FROM {table} h JOIN runs r ON r.id = h.run ORDER BY r.uid) "
+            f"GROUP BY {name} ORDER BY {name}"
+        )
+        return {found: HostTime(*time) for found, *time in rows}
+
+    # ---- rows
+
+    def _query(self, sql: str, *values: Any) -> list[tuple]:
+        with reported(self.path, "read"):
+            return self._connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def _complete(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyError as error:
+            raise DatabaseError(
+                f"{self.path}: is damaged: a row refers to number {error}, which is not there"
+            ) from error
+
+    def _signatures(self) -> dict[int, bytes]:
+        """The canonical bytes of each signature by its number."""
+        names = dict(self._query("SELECT id, text FROM texts"))
+        return {
+            number: signature.encode(kind, self._fields(names.get(name), rest))
+            for number, kind, name, rest in self._query(
+                "SELECT id, kind, name, rest FROM signatures"
+            )
+        }
+
+    def _fields(self, name: Any, rest: Any) -> list:
+        try:
+            return signature.join(name, rest)
+        except SignatureError as error:
+            raise DatabaseError(f"{self.path}: is damaged: {error}") from error
+
+    def _context(self, body: bytes | None) -> list | None:
+        try:
+            return None if body is None else signature.unpack(body)
+        except SignatureError as error:
+            raise DatabaseError(f"{self.path}: is damaged: a context is {error}") from error
+
+    def _statistics(self, numbers: list | tuple) -> Statistics:
+        found = Statistics(*numbers)
+        try:
+            found.check()
+        except ValueError as error:
+            raise DatabaseError(f"{self.path}: is damaged: {error}") from error
+        return found
+
+    def _row(self, numbers: list | tuple) -> tuple[Statistics, bool]:
+        return self._statistics(numbers[:-1]), bool(numbers[-1])
+
+    @staticmethod
+    def _combined(rows: list[tuple[Statistics, bool]]) -> Statistics | None:
+        """Launches that the leader stopped for (rows with True) count only where there are no
+        others."""
+        running = [found for found, first in rows if not first]
+        return combine(running or [found for found, _ in rows])

@@ -1,0 +1,162 @@
+"""Which kernel-time databases a run uses, and how files are merged.
+
+Why it exists: times come from files that the user names, from what the user has profiled, and from
+what ships with the project, in this order; and the same rules hold for the launcher, the hub and
+the command line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+
+from phantora_ns.config import load_gpu
+from phantora_ns.kernels.database.database import Database
+from phantora_ns.kernels.database.records import Run, union
+from phantora_ns.kernels.database.schema import DatabaseError, reported
+from phantora_ns.kernels.database.writer import save
+
+SHIPPED = Path(str(resources.files("phantora_ns"))) / "data" / "kernels"
+SUFFIX = ".sqlite"
+
+
+def user_folder() -> Path:
+    """Where the user's own databases are: `phantora-ns/kernels` under XDG_DATA_HOME (an absolute
+    path, as the XDG Base Directory Specification demands; else ~/.local/share)."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (
+        (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share")
+        / "phantora-ns"
+        / "kernels"
+    )
+
+
+def user_path(gpu: str) -> Path:
+    """The user's own database of a GPU model, whether it exists or not."""
+    return user_folder() / (gpu + SUFFIX)
+
+
+def shipped_path(gpu: str) -> Path:
+    """The database of a GPU model that ships with the project, whether there is one or not."""
+    return SHIPPED / (gpu + SUFFIX)
+
+
+def paths(gpu: str, extra: Iterable[Path | str] = ()) -> list[Path]:
+    """The files to ask for times of a GPU model, in order: `extra` (named by the user: they must
+    exist, which opening them tells), the user's own, the shipped one, where there are any."""
+    found = [Path(path) for path in extra]
+    return found + [
+        path
+        for path in (user_path(gpu), shipped_path(gpu))
+        if _readable(path) and path not in found
+    ]
+
+
+def alike(gpu: str) -> str | None:
+    """The GPU model whose times stand for those of `gpu`, by data sheet ratio, where nobody has
+    measured `gpu` itself: the one whose shares of peak its data file takes over. Raises ConfigError
+    for a model that there is none of."""
+    return load_gpu(gpu).efficiency.get("like")
+
+
+def _readable(path: Path) -> bool:
+    """Whether there is a file that may be looked at: a process may run with the home folder of a
+    user that it is not."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
+
+
+def find(gpu: str, extra: Iterable[Path | str] = ()) -> list[Database]:
+    """The databases of `paths`, open; where there are none, those of the model that is `alike`.
+
+    Raises DatabaseError when one cannot be read or is of another GPU.
+    """
+    found, other = paths(gpu, extra), alike(gpu)
+    return open_all(found or (paths(other) if other else []), gpu)
+
+
+def open_all(files: Iterable[Path | str], gpu: str) -> list[Database]:
+    """Opens files that are all of `gpu`, or all of the model that is `alike`.
+
+    Raises DatabaseError when one cannot be read or is of another GPU.
+    """
+    opened: list[Database] = []
+    try:
+        for path in files:
+            opened.append(Database.open(path))
+        models = {database.gpu for database in opened}
+        if models - {gpu} and models != {alike(gpu)}:
+            database = next(d for d in opened if d.gpu != gpu)
+            raise DatabaseError(
+                f"{database.path}: holds times of {database.gpu!r}, not of {gpu!r}; "
+                "choose the simulated GPU's file"
+            )
+    except DatabaseError:
+        for database in opened:
+            database.close()
+        raise
+    return opened
+
+
+def every_path() -> list[Path]:
+    """All files of all GPU models: the user's own, then the shipped ones."""
+    return [
+        path for folder in (user_folder(), SHIPPED) for path in sorted(folder.glob("*" + SUFFIX))
+    ]
+
+
+def merge(out: Path | str, inputs: Iterable[Path | str]) -> list[Run]:
+    """Makes `out` the union of all inputs' runs (content.union), in the place of what it held, and
+    returns those runs.
+
+    The same runs always make the same file. `out` may be among the inputs. Raises DatabaseError,
+    and leaves `out` as it was.
+    """
+    out, gpu, contents = Path(out), None, []
+    for path in inputs:
+        with Database.open(path) as database:
+            if gpu not in (None, database.gpu):
+                raise DatabaseError(
+                    f"{path}: holds times of {database.gpu!r}, the files before it of {gpu!r}; "
+                    "merge each GPU's own"
+                )
+            gpu = database.gpu
+            contents.append(database.runs())
+    if gpu is None:
+        raise DatabaseError(f"{out}: there is nothing to merge; name at least one database")
+    runs = union(contents)
+    save(out, gpu, runs)
+    return runs
+
+
+def add(out: Path | str, inputs: Iterable[Path | str]) -> list[Run]:
+    """Merges the inputs into `out`, which need not exist (nor its folder); returns all runs that it
+    then holds.
+
+    Two processes that do this at once wait for each other. Raises DatabaseError.
+    """
+    out = Path(out)
+    with _alone(out):
+        return merge(out, [*([out] if out.is_file() else []), *inputs])
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """The file is replaced, not changed, so that the lock is on a file beside it."""
+    with reported(out, "written"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(
+            out.with_name(f".{out.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+    try:
+        with reported(out, "written"):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,120 @@
+"""How far fitted and analytic times are from configurations that were left out of the fit.
+
+Why it exists: a model is judged on runs that it has not seen. Each configuration is left out in
+turn; what the others have measured exactly is no test of a model and is not judged; the error is
+that of the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.database.records import Observation
+from phantora_ns.kernels.evaluation.observations import usable
+from phantora_ns.kernels.fitted.model import Estimator, FittedModels
+from phantora_ns.kernels.rates import Rates
+
+
+class Judged(NamedTuple):
+    """One unseen signature of a left-out configuration: times in ns; `error` is what the model said
+    to expect of itself, None where it had nothing to say and the analytic time stands."""
+
+    family: str
+    observation: Observation
+    analytic_ns: float
+    fitted_ns: float
+    error: float | None
+
+
+def leave_out(
+    observations: Iterable[Observation],
+    rates: Rates,
+    estimate: Estimator,
+    judged: Iterable[Observation] | None = None,
+) -> list[Judged]:
+    """Every signature of every configuration, predicted from the other configurations alone; with
+    `judged`, all of these instead, predicted from all `observations`. One fit of each family for
+    each configuration."""
+    by_configuration: dict[str, list[Observation]] = defaultdict(list)
+    for observation in usable(observations):
+        by_configuration[observation.configuration].append(observation)
+    if judged is not None:
+        return _judge(
+            [s for group in by_configuration.values() for s in group],
+            list(usable(judged)),
+            rates,
+            estimate,
+        )
+    result = []
+    for name, left in by_configuration.items():
+        rest = [s for other, group in by_configuration.items() if other != name for s in group]
+        result += _judge(rest, left, rates, estimate)
+    return result
+
+
+def _judge(
+    known: list[Observation], left: list[Observation], rates: Rates, estimate: Estimator
+) -> list[Judged]:
+    models = FittedModels(known, rates, estimate)
+    exact = {signature.encode(s.kind, [s.fields, s.context]) for s in known}
+    result = []
+    for observation in left:
+        asked = observation.kind, observation.fields, observation.context
+        if signature.encode(observation.kind, [observation.fields, observation.context]) in exact:
+            continue
+        analytic = estimate(*asked).duration_ns
+        found, where = models.predict(*asked), models.point(*asked)
+        family = where.family if where else "unreadable"
+        fitted, error = (found.duration_ns, found.error) if found else (analytic, None)
+        result.append(Judged(family, observation, analytic, fitted, error))
+    return result
+
+
+COLUMNS = (
+    f"{'family':<26}{'signatures':>10}{'fitted':>8}  {'median':>7}{'mean':>7}{'p90':>7}{'time':>8}   "
+    f"{'median':>7}{'mean':>7}{'p90':>7}{'time':>8}{'ms':>10}{'expected':>10}"
+)
+
+
+def _figures(rows: list[Judged], fitted: bool) -> str:
+    times = [
+        (r.fitted_ns if fitted else r.analytic_ns, r.observation.median_ns, r.observation.count)
+        for r in rows
+    ]
+    errors = sorted(abs(t / real - 1) for t, real, _ in times)
+    total = sum(real * count for _, real, count in times)
+    whole = sum(t * count for t, _, count in times) / total - 1
+    return (
+        f"{statistics.median(errors):>7.1%}{statistics.fmean(errors):>7.1%}{errors[math.ceil(0.9 * len(errors)) - 1]:>7.1%}"
+        f"{whole:>+8.1%}"
+    )
+
+
+def table(judged: list[Judged], per_configuration: bool = False) -> list[str]:
+    """Lines: for each family (or configuration) how many unseen signatures, the share that the
+    models answer, then median, mean and 90th percentile of the relative error and the error of the
+    total time, fitted and analytic; the measured time; and the median of the error that the models
+    expect."""
+    groups: dict[str, list[Judged]] = defaultdict(list)
+    for row in judged:
+        groups[row.observation.configuration if per_configuration else row.family].append(row)
+    lines = [
+        f"{'':<36}{'':>8}  {'------ fitted ------':>29}   {'----- analytic -----':>29}",
+        COLUMNS,
+    ]
+    for name, rows in [*sorted(groups.items()), ("all", judged)]:
+        if not rows:
+            continue
+        answered = [r for r in rows if r.error is not None]
+        expected = f"{statistics.median(r.error for r in answered):.1%}" if answered else "-"
+        total = sum(r.observation.median_ns * r.observation.count for r in rows)
+        lines.append(
+            f"{name:<26}{len(rows):>10}{len(answered) / len(rows):>8.0%}  {_figures(rows, True)}   "
+            f"{_figures(rows, False)}{total / 1e6:>10.2f}{expected:>10}"
+        )
+    return lines

@@ -1,0 +1,232 @@
+"""Kernel times: how long a kernel or library call takes on a GPU, from measurements where there are
+any, else from models.
+
+`KernelTimes(gpu, databases).lookup(kind, fields, context)` is the only face that the hub needs. The
+order: the exact signature, the same launch whatever its identity when its
+recorded variants agree, models fitted to what the databases hold, then the estimators. The answer
+always says where it came from, so that the report can count it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phantora_ns.kernels import rates, signature
+from phantora_ns.kernels.database.database import Database, DatabaseError
+from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
+from phantora_ns.kernels.estimators.launch import COMPUTE_BOUND, MEMORY_BOUND, Estimate
+from phantora_ns.kernels.fitted.predictor import Fitted, Scaled
+from phantora_ns.kernels.live_times import Learned
+from phantora_ns.kernels.signature import (
+    CALL,
+    CUDNN,
+    GEMM,
+    KERNEL,
+    MEMORY,
+    Gemm,
+    Memory,
+    SignatureError,
+)
+from phantora_ns.model.gpu import GpuModel
+
+if TYPE_CHECKING:
+    from phantora_ns.kernels.fitted.model import Prediction
+
+EXACT, VARIANTS = 0, 1
+LONGEST_NS = (
+    1 << 40
+)  # 18 minutes: beyond this a size in a signature is nonsense, and a clock must not be carried away
+CACHE_ENTRIES = 1 << 18
+
+
+class KernelTimes:
+    """Durations for one GPU model. `gpu` is a GpuModel or its name; `databases` are Database
+    objects or their paths, asked in order; where all are of the GPU that this one's data file names
+    as alike, their times are taken by data sheet ratio, and `scaled_from` names it. Raises
+    ConfigError (GPU without efficiencies) and DatabaseError (unreadable or foreign file)."""
+
+    def __init__(self, gpu: GpuModel | str, databases: Iterable[Database | Path | str] = ()):
+        self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
+        opened = [d if isinstance(d, Database) else Database.open(d) for d in databases]
+        self.scaled_from = (
+            self.rates.like if opened and all(d.gpu == self.rates.like for d in opened) else None
+        )
+        self.databases = [] if self.scaled_from else opened
+        for database in self.databases:
+            if database.gpu != self.rates.model:
+                raise DatabaseError(
+                    f"{database.path}: holds times of {database.gpu!r}, not of {self.rates.model!r}; "
+                    "choose the simulated GPU's file"
+                )
+        self._unseen = Fitted(self.databases, self.rates, self.estimate) if self.databases else None
+        if self.scaled_from:
+            other = KernelTimes(self.scaled_from, opened)
+            self._unseen = Scaled(other.lookup, other.estimate, self.estimate)
+        self.scaled = 0  # signatures answered by data sheet ratio
+        self._known: dict[Any, tuple[int, int, int]] = {}
+        self._learned = Learned()
+
+    def lookup(
+        self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
+    ) -> tuple[int, int, int]:
+        """(duration_ns, source, klass) of a signature; at least 1 ns, and an answer for any input
+        whatever.
+
+        `fields`, `context` and `parameters` as in docs/wire-protocol.md. O(1) when asked before,
+        else an SQLite look-up and some arithmetic.
+        """
+        try:
+            token = signature.encode(kind, fields), signature.encode(0, [context])
+        except SignatureError:
+            return self._whole(self._guess())
+        learned_ns = self._learned.duration_ns(token[0])
+        if learned_ns is not None:
+            return self._whole(Estimate(learned_ns, EXACT, self.estimate(kind, fields).klass))
+        known = self._known.get(token)
+        if known is None:
+            known = self._measured(token[0], kind, fields, context, parameters)
+            known = known or self._whole(self._model(kind, fields, context, parameters))
+            if len(self._known) >= CACHE_ENTRIES:
+                self._known.clear()
+            self._known[token] = known
+        return known
+
+    def _model(
+        self, kind: int, fields: Any, context: Any, parameters: bytes | None
+    ) -> Prediction | Estimate:
+        """What measurements of other signatures tell of this one, else the estimate."""
+        found = self._unseen.predict(kind, fields, context, parameters) if self._unseen else None
+        self.scaled += found is not None and self.scaled_from is not None
+        return found or self.estimate(kind, fields, context, parameters)
+
+    def measured(self, kind: int, fields: Any) -> bool:
+        """Whether this very signature has been measured: in a database, or by a leader of this run.
+        O(log n)."""
+        try:
+            data = signature.encode(kind, fields)
+        except SignatureError:
+            return False
+        return self._learned.duration_ns(data) is not None or self._recorded(data)
+
+    def learn(self, kind: int, fields: Any, durations_ns: list[int]) -> bool:
+        """Takes in what a leader has just measured; whether `lookup` answers otherwise from now on.
+
+        A database that knows the signature stays in force, so that a run repeats without its
+        leader. Raises SignatureError.
+        """
+        data = signature.encode(kind, fields)
+        return not self._recorded(data) and self._learned.add(data, durations_ns)
+
+    def _recorded(self, data: bytes) -> bool:
+        return any(database.exact(data) is not None for database in self.databases)
+
+    def estimate(
+        self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
+    ) -> Estimate:
+        """What the models say of a signature, databases left aside; a guess for what they cannot
+        read."""
+        try:
+            return self._estimate(kind, fields, context, parameters)
+        except (
+            SignatureError,
+            ArithmeticError,
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+        ):
+            # Sizes and nested lists come from a foreign process; whatever they break, the answer is
+            # a counted guess.
+            return self._guess()
+
+    def _estimate(self, kind: int, fields: Any, context: Any, parameters: bytes | None) -> Estimate:
+        if kind == KERNEL:
+            return launch.estimate(
+                signature.parse_kernel(fields, parameters),
+                launch.context_of(context),
+                self.rates,
+                fields[11],
+            )
+        if kind == GEMM:
+            product = signature.parse_numbers(Gemm, fields)
+            if min(product.m, product.n, product.k, product.batch) < 0:
+                raise SignatureError("negative size")
+            return Estimate(
+                gemm.duration_ns(product, self.rates), launch.GEMM, self._class(product)
+            )
+        if kind == CUDNN:
+            return self._graph(fields[0])
+        if kind == MEMORY:
+            return Estimate(
+                copies.duration_ns(signature.parse_numbers(Memory, fields), self.rates),
+                launch.COPY,
+                MEMORY_BOUND,
+            )
+        if kind == CALL:
+            name, numbers = fields
+            known = calls.duration_ns(name, numbers, self.rates)
+            if known is not None:
+                return Estimate(known, launch.GUESS, MEMORY_BOUND)
+        return self._guess()
+
+    def _class(self, product: Gemm) -> int:
+        """Compute-bound when arithmetic at the peak takes longer than moving the operands."""
+        arithmetic = gemm.flop(product) / self.rates.peak(gemm.arithmetic(product))
+        return (
+            COMPUTE_BOUND
+            if arithmetic > sum(gemm.moved_bytes(product)) / self.rates.memory_bytes_per_ns
+            else MEMORY_BOUND
+        )
+
+    def _graph(self, graph: Any) -> Estimate:
+        found = cudnn_graphs.operations(graph)
+        call = cudnn_graphs.as_attention(found)
+        if call is not None:
+            return Estimate(
+                attention.duration_ns(call, self.rates), launch.ATTENTION, launch.ATTENTION_BOUND
+            )
+        products = [(o, p) for o in found if (p := cudnn_graphs.as_gemm(o)) is not None]
+        if products:
+            total = sum(
+                cudnn_graphs.convolution_ns(o, p, self.rates)
+                if o.kind in cudnn_graphs.CONVOLUTION_TENSORS
+                else gemm.duration_ns(p, self.rates)
+                for o, p in products
+            )
+            klass = max(self._class(p) for _, p in products)
+            return Estimate(total, launch.GEMM, klass)
+        moved = sum(tensor.bytes for tensor in {t for o in found for t in o.tensors.values()})
+        if not moved:
+            return self._guess()
+        return Estimate(self.rates.memory_ns("other", moved), launch.ROOFLINE, MEMORY_BOUND)
+
+    def _guess(self) -> Estimate:
+        return Estimate(self.rates.memory_ns("other", 0), launch.GUESS, MEMORY_BOUND)
+
+    def _measured(
+        self, data: bytes, kind: int, fields: Any, context: Any, parameters: bytes | None
+    ) -> tuple[int, int, int] | None:
+        for database in self.databases:
+            duration = database.exact(data)
+            source = EXACT
+            if duration is None and kind == KERNEL:
+                duration, source = (
+                    database.variants(fields, launch.alike(fields, context, parameters)),
+                    VARIANTS,
+                )
+            if duration is not None:
+                klass = self.estimate(kind, fields).klass
+                return self._whole(Estimate(duration, source, klass))
+        return None
+
+    @staticmethod
+    def _whole(estimate: Estimate | Prediction) -> tuple[int, int, int]:
+        duration = estimate.duration_ns
+        if not math.isfinite(duration):
+            return LONGEST_NS, launch.GUESS, estimate.klass
+        if duration > LONGEST_NS:
+            return LONGEST_NS, launch.GUESS, estimate.klass
+        return max(1, round(duration)), estimate.source, estimate.klass

@@ -1,0 +1,123 @@
+"""Why it exists: `torchrun`'s command line says how large the cluster is, and must be read without
+being changed.
+
+Importing torch to read it would cost two seconds and tie the launcher to torch's own interpreter,
+so the options that torchrun knows are listed here (facts of torch/distributed/run.py, releases 2.4
+to 2.11; a test compares the list with the installed torch). Spellings are argparse's (options.py),
+with dashes or underscores. An option that is not given falls back to the variable PET_NAME, as in
+torchrun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from phantora_ns.launch.command.launcher_options import Launcher
+from phantora_ns.launch.errors import UsageError
+
+VALUE_OPTIONS = frozenset(
+    {
+        "nnodes",
+        "nproc_per_node",
+        "rdzv_backend",
+        "rdzv_endpoint",
+        "rdzv_id",
+        "rdzv_conf",
+        "max_restarts",
+        "monitor_interval",
+        "start_method",
+        "event_log_handler",
+        "role",
+        "log_dir",
+        "redirects",
+        "tee",
+        "local_ranks_filter",
+        "duplicate_stdout_filters",
+        "duplicate_stderr_filters",
+        "node_rank",
+        "master_addr",
+        "master_port",
+        "local_addr",
+        "logs_specs",
+        "numa_binding",
+        "signals_to_handle",
+    }
+)
+FLAG_OPTIONS = frozenset(
+    {"standalone", "module", "no_python", "run_path", "virtual_local_rank", "use_env", "help"}
+)
+SHORT_OPTIONS = {"m": "module", "r": "redirects", "t": "tee", "h": "help"}
+LAUNCHER = Launcher("torchrun", VALUE_OPTIONS, FLAG_OPTIONS, SHORT_OPTIONS, dashes=True)
+
+
+@dataclass(frozen=True)
+class TorchrunOptions:
+    """What the user passed (`given`: option -> text, "" for flags), the outer PET_* variables, and
+    the script's position."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    script: str | None = None
+
+    def get(self, name: str, default: str = "") -> str:
+        """The value that torchrun would use for `name`, in its underscore spelling."""
+        return self.given.get(name, self.inherited.get(name, default))
+
+    def has(self, name: str) -> bool:
+        """Whether the command line itself says `name`; what the environment says may be
+        replaced."""
+        return name in self.given
+
+    def flag(self, name: str) -> bool:
+        """Whether the flag `name` is set, on the command line or by PET_NAME."""
+        return name in self.given or self.inherited.get(name, "0") not in ("", "0")
+
+
+def parse_torchrun(arguments: Sequence[str], environment: Mapping[str, str]) -> TorchrunOptions:
+    """Reads torchrun's arguments up to the script. Raises UsageError for options that it does not
+    know or that lack a value."""
+    given, script = LAUNCHER.read(arguments)
+    inherited = {
+        name: environment[f"PET_{name.upper()}"]
+        for name in VALUE_OPTIONS | FLAG_OPTIONS
+        if f"PET_{name.upper()}" in environment
+    }
+    return TorchrunOptions(given, inherited, script)
+
+
+def node_count(options: TorchrunOptions) -> int | None:
+    """Nodes that --nnodes asks for, None when it is not given. Raises UsageError for an elastic
+    range or nonsense."""
+    text = options.get("nnodes")
+    if not text:
+        return None
+    low, colon, high = text.partition(":")
+    if colon and low != high and low.isdigit() and high.isdigit():
+        raise UsageError(
+            f"--nnodes {text} is an elastic range; in the command; a simulated cluster has a fixed size: "
+            f"--nnodes {high}"
+        )
+    if not low.isdigit() or (colon and not high.isdigit()) or int(low) < 1:
+        raise UsageError(
+            f"--nnodes {text!r} is not a number of nodes; in the command; give one, such as --nnodes 2"
+        )
+    return int(low)
+
+
+def processes_per_node(options: TorchrunOptions) -> int | None:
+    """Workers that each node starts; None: as many as the node has GPUs. Raises UsageError for
+    nonsense."""
+    text = options.get("nproc_per_node", "1")
+    if text in ("gpu", "auto"):
+        return None
+    if text in ("cpu", "xpu"):
+        raise UsageError(
+            f"--nproc-per-node {text} counts this machine's devices, not the simulated ones; in the command; "
+            "give a number, or gpu"
+        )
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(
+            f"--nproc-per-node {text!r} is not a number of processes; in the command; give one, such as 8, or gpu"
+        )
+    return int(text)

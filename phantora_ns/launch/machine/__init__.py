@@ -1,0 +1,1 @@
+"""What a run takes of this machine: its GPUs, the environment of the processes, the sandbox."""

@@ -1,0 +1,288 @@
+"""Why it exists: the variables that turn an ordinary process into a rank of the simulated cluster,
+all in one place.
+
+The contract is ARCHITECTURE.md, "Environment of the job". Rule: what the user exported stays,
+except for what names this machine's hardware, which the simulated nodes do not have.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from phantora_ns.launch.command.command import (
+    C10D_PORT,
+    STATIC_PORT,
+    JobCommand,
+    foreign_names,
+    node_address,
+    node_name,
+)
+from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.machine.own_python import own_path
+from phantora_ns.model.cluster import Fault
+
+PACKAGE = Path(__file__).resolve().parents[2]
+LIBRARIES = PACKAGE / "lib"
+SANDBOX = LIBRARIES / "phantora-sandbox"
+INTERCEPTOR = LIBRARIES / "libphantora.so"
+LEADER_LIBRARY = LIBRARIES / "libphantora-leader.so"
+VALUES_LIBRARY = LIBRARIES / "libphantora-values.so"
+CUDA_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_THIS_MACHINES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the nodes look like."""
+
+    nodes: int
+    gpus_per_node: int
+    isolated: bool
+
+
+def find_libzmq() -> Path:
+    """The libzmq that the pyzmq wheel carries. Raises LaunchError when there is none."""
+    found = PathFinder.find_spec("zmq", own_path())  # not imported: only where it lies matters
+    if found is None or found.origin is None:
+        raise LaunchError(f"pyzmq is not installed; for {sys.executable}; pip install pyzmq")
+    folder = Path(found.origin).resolve().parent
+    for pattern in (folder.parent / "pyzmq.libs", folder / ".libs", folder):
+        for candidate in sorted(pattern.glob("libzmq*.so*")):
+            return candidate
+    raise LaunchError(
+        f"the pyzmq in {folder} carries no libzmq; beside it; install the wheel: pip install --force-reinstall "
+        "--only-binary :all: pyzmq"
+    )
+
+
+def find_torch(program: str | None) -> Path | None:
+    """The torch package that the job's `program` would import: that of its environment, else of
+    ours; None without any."""
+    if program is not None:
+        for found in sorted(Path(program).parent.parent.glob("lib*/python3*/site-packages/torch")):
+            return found
+    theirs = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    found = PathFinder.find_spec("torch", [*filter(None, theirs), *sys.path])
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
+    """What the kernels in the job's torch say of their parameters, for the interceptor; None
+    without torch.
+
+    `arch`: 90 for sm_90. Read from torch's libraries the first time (seconds), then from a cache;
+    for a user whose home cannot be written, into `run_dir` each time. Raises LaunchError when the
+    libraries cannot be read.
+    """
+    from phantora_ns.kernels.binary.fatbin import (
+        TORCH_LIBRARIES,
+        FatbinError,
+        ensure_kernel_info,
+        write_kernel_info,
+    )
+
+    torch = find_torch(program)
+    if torch is None:
+        return None
+    folder = torch / "lib"
+    try:
+        try:
+            return ensure_kernel_info(folder, arch)
+        except OSError:
+            path = run_dir / "kernels.bin"
+            write_kernel_info(
+                [folder / name for name in TORCH_LIBRARIES if (folder / name).exists()], arch, path
+            )
+            return path
+    except (FatbinError, OSError) as error:
+        raise LaunchError(
+            f"torch's kernels cannot be read: {error}; in {folder}; install torch's CUDA build"
+        ) from None
+
+
+def require_built() -> None:
+    """Raises LaunchError when the C parts are not there."""
+    for path in (SANDBOX, INTERCEPTOR):
+        if not path.is_file():
+            raise LaunchError(
+                f"{path.name} is not built; in {LIBRARIES}; run make build, or pip install . again"
+            )
+
+
+def link_installation(run_dir: Path) -> None:
+    """Makes `run_dir` name what the job's processes are to load: in lib/ our libraries, and under
+    the names of CUDA's the interceptor; in startup/ the hook for Python.
+
+    The loader splits LD_PRELOAD at spaces and colons, and Python splits PYTHONPATH at colons. A run
+    directory has neither in its name, and an installation may (rundir.py).
+    """
+    folder = run_dir / "lib"
+    folder.mkdir()
+    for name in CUDA_NAMES:
+        (folder / name).symlink_to(INTERCEPTOR)
+    for library in (INTERCEPTOR, LEADER_LIBRARY):
+        (folder / library.name).symlink_to(library)
+    (run_dir / "startup").symlink_to(PACKAGE / "startup")
+
+
+def _prefixed(first: str, rest: str | None) -> str:
+    return f"{first}:{rest}" if rest else first
+
+
+def job_environment(
+    outer: Mapping[str, str], run_dir: Path, shape: Shape, kernel_info: Path | None
+) -> dict[str, str]:
+    """What every process of the job sees, on all nodes alike, host time apart
+    (host_time.prepare)."""
+    env = {name: value for name, value in outer.items() if name not in _THIS_MACHINES}
+    for name in _INTERFACES:
+        if env.get(name):
+            env[name] = "eth0" if shape.isolated else "lo"
+    # A thread that spins until its OpenMP workers get a core of this busy machine would count the
+    # wait as host time of the job.
+    env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    cuda = str(run_dir / "lib")
+    env["LD_PRELOAD"] = _prefixed(f"{cuda}/{INTERCEPTOR.name}", env.get("LD_PRELOAD"))
+    env["LD_LIBRARY_PATH"] = _prefixed(cuda, env.get("LD_LIBRARY_PATH"))
+    env["TRITON_LIBCUDA_PATH"] = cuda
+    env["PYTHONPATH"] = _prefixed(str(run_dir / "startup"), env.get("PYTHONPATH"))
+    env["PHANTORA_RUN_DIR"] = str(run_dir)
+    env["PHANTORA_GPUS_PER_NODE"] = str(shape.gpus_per_node)
+    env["PHANTORA_LIBZMQ"] = str(find_libzmq())
+    env["PHANTORA_VALUES_LIB"] = str(
+        VALUES_LIBRARY
+    )  # there or not: the interceptor says why it is not in use
+    env["PHANTORA_KERNEL_INFO"] = str(kernel_info or "")
+    return env
+
+
+def replaced_notes(outer: Mapping[str, str]) -> list[str]:
+    """What the user should know about exported variables that do not reach the job."""
+    return [
+        f"{name}={outer[name]} is not passed on, since it names this machine's GPUs; in the environment; to restrict a "
+        f"simulated node run: env {name}=... COMMAND"
+        for name in _THIS_MACHINES
+        if outer.get(name)
+    ]
+
+
+def free_port() -> int:
+    """A TCP port that nobody uses on this machine at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def node_environments(
+    command: JobCommand, shape: Shape, outer: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """What differs from node to node, and how the nodes find each other."""
+    master = node_name(0) if shape.isolated else node_address(0, False)
+    port = str(STATIC_PORT if shape.isolated else free_port())
+    c10d_port = str(C10D_PORT if shape.isolated else free_port())
+    result = []
+    for node in range(shape.nodes):
+        env = {"PHANTORA_NODE": str(node)}
+        if not shape.isolated:
+            env["PET_LOCAL_ADDR"] = node_address(node, False)
+        if command.torchrun is None:
+            env |= _plain(node, shape, master, outer.get("MASTER_PORT") or port)
+        else:
+            env |= _torchrun(command, node, shape, master, port, c10d_port)
+        result.append(env)
+    return result
+
+
+def gpu_faults(faults: Iterable[Fault], node: int) -> dict[str, str]:
+    """What a node's ranks are told of its slow GPUs: libintercept/time/gpu_faults.c says how."""
+    entries = [
+        f"{gpu},{fault.from_ns},{fault.to_ns or 0},{round(fault.factor * 1000)}"
+        for fault in faults
+        if fault.gpu is not None
+        and fault.gpu.startswith(f"node-{node}/gpu-")
+        and (gpu := fault.gpu.rpartition("-")[2])
+    ]
+    return {"PHANTORA_GPU_FAULTS": ";".join(entries)} if entries else {}
+
+
+def _plain(node: int, shape: Shape, master: str, port: str) -> dict[str, str]:
+    env = {
+        "MASTER_ADDR": master,
+        "MASTER_PORT": port,
+        "NODE_RANK": str(node),
+        "NNODES": str(shape.nodes),
+        "GPUS_PER_NODE": str(shape.gpus_per_node),
+        # for a torchrun inside a script
+        "PET_NNODES": str(shape.nodes),
+        "PET_NODE_RANK": str(node),
+        "PET_MASTER_ADDR": master,
+        "PET_MASTER_PORT": port,
+    }
+    if (
+        shape.gpus_per_node == 1
+    ):  # then the one process is the rank; with more, only the command knows how it numbers them
+        env |= {
+            "RANK": str(node),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(shape.nodes),
+            "LOCAL_WORLD_SIZE": "1",
+        }
+    return env
+
+
+def _torchrun(
+    command: JobCommand, node: int, shape: Shape, master: str, port: str, c10d_port: str
+) -> dict[str, str]:
+    options = command.torchrun
+    assert options is not None
+    env = {}
+    defaults = {
+        "nnodes": str(shape.nodes),
+        "node_rank": str(node),
+        "master_addr": master,
+        "master_port": port,
+    }
+    for name, value in defaults.items():
+        if not options.has(name):
+            env[f"PET_{name.upper()}"] = value
+    if options.get("rdzv_backend") == "c10d":
+        if not options.get("rdzv_endpoint"):
+            env["PET_RDZV_ENDPOINT"] = f"{master}:{c10d_port}"
+        elif foreign_names(command, shape.nodes) and not options.get("rdzv_conf"):
+            env["PET_RDZV_CONF"] = (
+                # by its real name no node would take itself for the host
+                f"is_host={int(node == 0)}"
+            )
+    return env
+
+
+def hosts_file(command: JobCommand, nodes: int) -> str:
+    """Text of /etc/hosts in every node: all nodes' names, and node-0 under the real names that the
+    command uses.
+
+    Dual-stack sockets (torch's stores) ask for the name of ::ffff:10.77.0.1; without an answer here
+    they ask DNS and warn. That answer is a name of its own, so that the nodes' usual names mean
+    IPv4 addresses only.
+    """
+    lines = [
+        "127.0.0.1 localhost",
+        "::1 localhost ip6-localhost ip6-loopback",
+        "::ffff:127.0.0.1 localhost.cluster",
+    ]
+    for node in range(nodes):
+        aliases = foreign_names(command, nodes) if node == 0 else []
+        lines.append(" ".join([node_address(node, True), node_name(node), *aliases]))
+        lines.append(f"::ffff:{node_address(node, True)} {node_name(node)}.cluster")
+    return "\n".join(lines) + "\n"
+
+
+def outer_environment() -> dict[str, str]:
+    """This process's environment; undecodable bytes survive as surrogates."""
+    return dict(os.environ)

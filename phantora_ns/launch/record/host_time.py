@@ -1,0 +1,169 @@
+"""Why it exists: how the job's host time comes about (--host-time, --host-scale, --record-host),
+from options and databases to what the ranks read: device.conf's costs, host.tbl and some
+environment variables (docs/host-time.md)."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from phantora_ns.config.device_conf import write_device_conf
+from phantora_ns.kernels.database import databases
+from phantora_ns.kernels.database.database import DatabaseError
+from phantora_ns.kernels.database.host_table import HostRecord, read_hosts, write_table
+from phantora_ns.launch.errors import LaunchError, UsageError, say
+from phantora_ns.launch.machine.environment import INTERCEPTOR
+from phantora_ns.model.gpu import GpuModel
+
+MODES = ("measured", "model", "none")
+AUTO = "auto"
+REPEATABLE_HASHES = "0"
+SCORE_S = 60.0
+_SCORE = "import ctypes; f = ctypes.CDLL(None).phantora_host_score; f.restype = ctypes.c_uint64; print(f())"
+RECORDING = "recording.sqlite"  # hub/recording.py
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """What the options say. `scale`: a factor for the job's own host time, None: by host scores.
+    `record`: keep it there."""
+
+    mode: str = "measured"
+    scale: float | None = 1.0
+    record: Path | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run's host time: `environment` for its ranks, `run` for run.json."""
+
+    environment: dict[str, str]
+    run: dict[str, object]
+
+
+def check(mode: str, scale: str, record: Path | None) -> HostTime:
+    """The options, validated. Raises UsageError."""
+    if record is not None:
+        if mode != "measured":
+            raise UsageError(
+                f"--record-host needs --host-time measured, not {mode}; on the command line; drop one of the two"
+            )
+        record = Path(os.path.abspath(record))
+        if record.is_dir() or not os.access(record if record.exists() else record.parent, os.W_OK):
+            raise UsageError(
+                f"--record-host {record} cannot be written; on the command line; choose another file"
+            )
+    return HostTime(mode, None if scale == AUTO else float(scale), record)
+
+
+def host_score(run_dir: Path) -> float:
+    """ns of the host-speed workload on this machine now (libintercept's phantora_host_score), with
+    the library that `run_dir` names. Raises LaunchError."""
+    try:  # preloaded: its thread-local data has no room in a process that is up already
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _SCORE],
+            env={**os.environ, "LD_PRELOAD": str(run_dir / "lib" / INTERCEPTOR.name)},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=SCORE_S,
+        )
+        return float(done.stdout)
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.strip().splitlines() or ["it failed"])[-1]
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    raise LaunchError(
+        f"this machine's speed cannot be measured: {reason}; in {INTERCEPTOR}; run make build"
+    )
+
+
+def _record(paths: Iterable[str], gpu: str, sites: bool) -> HostRecord:
+    try:
+        with ExitStack() as stack:
+            return read_hosts(
+                [stack.enter_context(database) for database in databases.open_all(paths, gpu)],
+                sites=sites,
+            )
+    except DatabaseError as error:
+        raise LaunchError(str(error)) from None
+
+
+def prepare(
+    options: HostTime, gpu: GpuModel, databases: Iterable[str], path: Path, quiet: bool = False
+) -> Prepared:
+    """Writes what ranks read of host time into run directory `path`. Raises LaunchError,
+    OSError."""
+    record = _record(databases, gpu.model, options.mode == "model")
+    write_device_conf(replace(gpu, host=record.costs(gpu.host)), path / "device.conf")
+    env = {"PHANTORA_HOST_TIME": options.mode}
+    scale = options.scale
+    if scale is None:
+        if record.score is None:
+            raise LaunchError(
+                "--host-scale auto: no database says how fast its machine was; on the command line; give a number, "
+                "or record a database with phantora-ns profile"
+            )
+        scale = 1.0 if options.mode == "model" else record.score / host_score(path)
+    env["PHANTORA_HOST_SCALE"] = repr(scale)
+    if options.mode == "model":
+        write_table(path / "host.tbl", record, gpu.host.unknown_ns)
+        env["PYTHONHASHSEED"] = os.environ.get(
+            "PYTHONHASHSEED", REPEATABLE_HASHES
+        )  # sets of names keep one order
+        if not record.sites and not quiet:
+            say(
+                "no kernel-time database holds host times: every call is charged the same; with --host-time model; record them "
+                "with phantora-ns profile, or with --record-host"
+            )
+    run: dict[str, object] = {"host_time": options.mode, "host_scale": scale}
+    if options.record is not None:
+        env["PHANTORA_RECORD_HOST"] = "1"
+        try:
+            env["PHANTORA_HOST_SCORE"] = repr(host_score(path))
+        except LaunchError as error:
+            say(f"{error}; the record will not say how fast this machine is")
+    return Prepared(env, run)
+
+
+def recording_meta(gpu: GpuModel, argv: Sequence[str]) -> dict[str, str]:
+    """What a recording of this machine's host says of itself (kernels/database/schema.py, RUN_FIELDS)."""
+    return {
+        "gpu": gpu.model,
+        "command": shlex.join(argv),
+        "host_cpu": _cpu_name(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(
+                (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+                "",
+            )
+    except OSError:
+        return ""
+
+
+def keep(run_dir: Path, file: Path) -> None:
+    """Adds what the run recorded to database `file`. Raises LaunchError."""
+    recording = run_dir / RECORDING
+    if not recording.is_file():
+        raise LaunchError(
+            f"no host times were recorded; {file}; the job ended before any of its processes could report"
+        )
+    try:
+        databases.add(file, [recording])
+    except DatabaseError as error:
+        raise LaunchError(
+            f"the host times cannot be kept: {error}; {file}; choose another file"
+        ) from None

@@ -1,0 +1,213 @@
+"""Why it exists: what a job reads where only a GPU could know (--values, docs/values.md), from the
+option to the ranks' file.
+
+A leader that records values (PHANTORA_LEAD_RECORD=values) appends what its GPU computed to
+RUN_DIR/values.rec; `keep` makes of that, and of what other ranks have told, one file, sorted so
+that ranks can look values up where it lies (libintercept/simulated/values/replay.c, as
+RUN_DIR/values.tbl). Both layouts: docs/wire-protocol.md. Rule: a file is written whole or not at
+all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from phantora_ns.kernels.database.databases import user_path
+from phantora_ns.kernels.signature import fnv1a64
+from phantora_ns.launch.errors import LaunchError, UsageError
+
+ZEROS, BALANCED, REPLAY = "zeros", "balanced", "replay"
+POLICIES = (ZEROS, BALANCED, REPLAY)
+RECORDED, TABLE = "values.rec", "values.tbl"
+"""Names in RUN_DIR."""
+MAGIC, VERSION = b"PHVALUES", 1
+_HEADER = struct.Struct("<8sQQQQ24x")
+_ENTRY = struct.Struct("<QQIIIHBx")
+_RECORD = struct.Struct("<IIHBx")
+
+
+@dataclass(frozen=True)
+class Values:
+    """The option, validated. `file`: what is replayed; None with the other policies."""
+
+    policy: str = BALANCED
+    file: Path | None = None
+
+
+class Value(NamedTuple):
+    """What a GPU computed. `question`: who asked, in words; `occasion`: for the how manieth time in
+    its process, from 0."""
+
+    question: str
+    rank: int
+    occasion: int
+    dtype: int  # c10::ScalarType
+    data: bytes
+
+
+def default_file(gpu: str, argv: Sequence[str], cwd: str) -> Path:
+    """Where the values of a job are kept unless the user says otherwise: one file for each command
+    line and folder."""
+    job = hashlib.sha256(
+        json.dumps([list(argv), cwd]).encode("utf-8", "surrogateescape")
+    ).hexdigest()
+    return Path(user_path(gpu)).parent.parent / "values" / gpu / f"{job[:16]}.values"
+
+
+def check(text: str, gpu: str, argv: Sequence[str], cwd: str) -> Values:
+    """The value of --values: a policy, or replay:FILE. Raises UsageError, also where nothing has
+    been recorded."""
+    policy, colon, name = text.partition(":")
+    if policy not in POLICIES or (colon and policy != REPLAY):
+        raise UsageError(
+            f"--values {text} is not one of {', '.join(POLICIES)}, or {REPLAY}:FILE; on the command line; see "
+            "docs/values.md"
+        )
+    if policy != REPLAY:
+        return Values(policy)
+    if colon and not name:
+        raise UsageError(
+            f"--values {text} names no file; on the command line; give {REPLAY}:FILE, or {REPLAY} alone"
+        )
+    path = Path(os.path.abspath(name)) if name else default_file(gpu, argv, cwd)
+    if not path.is_file():
+        missing, output = (
+            (f"there is no file {path}", f" -o {name}")
+            if name
+            else ("no values of this command are recorded", "")
+        )
+        raise UsageError(
+            f"--values {text}: {missing}; on the command line; record them on a machine with a GPU: phantora-ns "
+            f"profile --record values{output} COMMAND"
+        )
+    try:
+        with open(path, "rb") as file:
+            _header(file.read(_HEADER.size), path)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--values {text}: {error}; on the command line; name a file made by phantora-ns profile --record "
+            "values"
+        ) from error
+    return Values(REPLAY, path)
+
+
+def read_recorded(data: bytes, rank: int) -> Iterator[Value]:
+    """The values in a leader's records, in its order; a last one that is cut short (the leader was
+    killed) is left out."""
+    at = 0
+    while at + _RECORD.size <= len(data):
+        size, occasion, length, dtype = _RECORD.unpack_from(data, at)
+        at += _RECORD.size
+        if at + length + size > len(data):
+            return
+        yield Value(
+            data[at : at + length].decode(),
+            rank,
+            occasion,
+            dtype,
+            data[at + length : at + length + size],
+        )
+        at += length + size
+
+
+def write(path: Path, values: Sequence[Value], about: Mapping[str, Any]) -> None:
+    """Writes a file of values. `about`: what is to be known of the job, JSON. Raises OSError."""
+    meta = json.dumps(dict(about), sort_keys=True).encode()
+    rows = sorted(
+        (fnv1a64(value.question.encode()), value.rank, value.occasion, value) for value in values
+    )
+    offset = _HEADER.size + _ENTRY.size * len(rows)
+    index, blobs = bytearray(), bytearray()
+    for key, rank, occasion, value in rows:
+        question = value.question.encode()
+        index += _ENTRY.pack(
+            key, offset + len(blobs), rank, occasion, len(value.data), len(question), value.dtype
+        )
+        blobs += question + value.data
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(
+            _HEADER.pack(MAGIC, VERSION, len(rows), offset + len(blobs), len(meta))
+            + index
+            + blobs
+            + meta
+        )
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Value]]:
+    """(about, values) of a file. Raises OSError, and ValueError for what is no such file."""
+    data = path.read_bytes()
+    entries, meta_at, meta_bytes = _header(data, path)
+    values = []
+    try:
+        for row in range(entries):
+            _, offset, rank, occasion, size, length, dtype = _ENTRY.unpack_from(
+                data, _HEADER.size + row * _ENTRY.size
+            )
+            if offset + length + size > len(data):
+                raise ValueError("cut short")
+            question = data[offset : offset + length].decode()
+            values.append(
+                Value(
+                    question, rank, occasion, dtype, data[offset + length : offset + length + size]
+                )
+            )
+        return json.loads(data[meta_at : meta_at + meta_bytes]), values
+    except (struct.error, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def _header(data: bytes, path: Path) -> tuple[int, int, int]:
+    if len(data) < _HEADER.size or not data.startswith(MAGIC):
+        raise ValueError(f"{path} holds no recorded values")
+    _, version, entries, meta_at, meta_bytes = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise ValueError(
+            f"{path} is of version {version}, and this phantora-ns reads version {VERSION}"
+        )
+    return entries, meta_at, meta_bytes
+
+
+def describe(argv: Sequence[str], cwd: str) -> dict[str, Any]:
+    """What a file says of the job that its values are of."""
+    return {
+        "command": list(argv),
+        "cwd": cwd,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def keep(run_dir: Path, into: Path, rank: int, about: Mapping[str, Any]) -> int:
+    """Adds what the leader of a run recorded to `into`, in the place of what was there of this
+    rank; returns how many values.
+
+    Without any the file stays as it is. Raises LaunchError.
+    """
+    try:
+        recorded = run_dir / RECORDED
+        fresh = list(read_recorded(recorded.read_bytes(), rank)) if recorded.is_file() else []
+        if fresh:
+            others = (
+                [value for value in read(into)[1] if value.rank != rank] if into.exists() else []
+            )
+            write(into, [*others, *fresh], about)
+        return len(fresh)
+    except (OSError, ValueError) as error:
+        raise LaunchError(
+            f"the recorded values are not kept: {error}; on this machine; choose another file with -o"
+        ) from error

@@ -1,0 +1,70 @@
+"""Why it exists: the hub is a process of its own, so that a busy hub cannot delay a Ctrl-C, and its
+death is an event.
+
+It is started through `phantora-sandbox guard`, which makes the kernel kill it when we die, kill -9
+included.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.machine.environment import SANDBOX
+from phantora_ns.launch.machine.own_python import own_command
+
+
+def hub_command(run_dir: Path) -> list[str]:
+    """What a hub on `run_dir` is started with."""
+    return own_command("phantora_ns.hub", str(run_dir))
+
+
+class HubProcess:
+    """A running hub on `run_dir`; ready once its stdout says "ready", ended once that is closed."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Starts it. Raises LaunchError when that is impossible."""
+        env = dict(os.environ)
+        env["OPENBLAS_NUM_THREADS"] = (
+            # its matrices are small: more threads only wait for one another, and round otherwise
+            "1"
+        )
+        try:
+            self.process = subprocess.Popen(
+                [SANDBOX, "guard", str(os.getpid()), *hub_command(run_dir)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"cannot start the hub: {error.strerror}; {SANDBOX}; run make build", "hub"
+            ) from error
+        assert self.process.stdout is not None
+        self.stdout = self.process.stdout
+
+    def describe_end(self) -> str:
+        """How a hub that has ended did so."""
+        code = self.process.wait()
+        return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def stop(self, timeout_s: float) -> bool:
+        """Asks it to write hub.json and end; False when it had to be killed after `timeout_s`."""
+        self.process.terminate()
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return False
+        finally:
+            self.stdout.close()
+        return True

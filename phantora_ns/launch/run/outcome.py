@@ -1,0 +1,129 @@
+"""Why it exists: several things can go wrong within a second of one another; the first decides the
+exit code, and this says how.
+
+Pure: it is told what happened to nodes and hub, and tells the exit code, who failed, and what to
+say. No clock, no process.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from phantora_ns.launch.command.command import node_name
+from phantora_ns.launch.errors import EXIT_OURS
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; a number that has no name stays a number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why the run ends: exit code, whose failure it is (None, "job", "launcher", "hub"), one
+    message (None: nothing to say)."""
+
+    exit_code: int
+    failed_by: str | None
+    message: str | None = None
+
+
+class Outcome:
+    """Collects ends; `verdict` is the first failure, or success once all nodes have ended well."""
+
+    def __init__(self, nodes: int) -> None:
+        self._left = set(range(nodes))
+        self._reported: set[int] = set()
+        self._not_run: dict[int, str] = {}
+        self.failure: Verdict | None = None
+
+    @property
+    def nodes_left(self) -> list[int]:
+        """Nodes whose processes may still run."""
+        return sorted(self._left)
+
+    @property
+    def commands_left(self) -> list[int]:
+        """Nodes whose command has not ended."""
+        return sorted(self._left - self._reported)
+
+    def verdict(self) -> Verdict:
+        """What the run comes to."""
+        return self.failure or Verdict(0, None)
+
+    def fail(self, verdict: Verdict) -> bool:
+        """Records a failure; False when an earlier one already decides."""
+        if self.failure is not None:
+            return False
+        self.failure = verdict
+        return True
+
+    def command_exited(self, node: int, code: int) -> bool:
+        """A node's command ended by itself; True when this is the failure that decides."""
+        self._reported.add(node)
+        how = self._not_run.get(node) or f"the command failed with exit code {code}"
+        return code != 0 and self.fail(Verdict(code, "job", self._on(node, how)))
+
+    def command_killed(self, node: int, number: int) -> bool:
+        """A node's command was ended by a signal."""
+        self._reported.add(node)
+        return self.fail(
+            Verdict(
+                128 + number,
+                "job",
+                self._on(node, f"the command was killed by {signal_name(number)}"),
+            )
+        )
+
+    def command_not_run(self, node: int, text: str) -> None:
+        """The command could not be executed; its exit code (126 or 127, as in a shell) follows."""
+        self._not_run[node] = text
+
+    def node_gone(self, node: int) -> bool:
+        """All of a node's processes are gone; True when its command had not ended, and nobody had
+        asked for this."""
+        self._left.discard(node)
+        if node in self._reported:
+            return False
+        self._reported.add(node)
+        return self.fail(
+            Verdict(
+                128 + signal.SIGKILL,
+                "job",
+                f"the node was killed from outside; {node_name(node)}; if dmesg "
+                "says that memory ran out, simulate fewer ranks",
+            )
+        )
+
+    def hub_ended(self, how: str) -> bool:
+        """The hub ended while the job ran."""
+        return self.fail(
+            Verdict(
+                EXIT_OURS,
+                "hub",
+                f"the hub ended ({how}) while the job ran, and the job with it; its message, "
+                "if it had one, is above; run it again, and report this if it happens again",
+            )
+        )
+
+    def sandbox_ended(self, how: str) -> bool:
+        """phantora-sandbox ended before its nodes did."""
+        return self.fail(
+            Verdict(
+                EXIT_OURS,
+                "launcher",
+                f"phantora-sandbox ended ({how}) while the job ran, and the job with it; "
+                "on this machine; see dmesg for who killed it, and run it again",
+            )
+        )
+
+    def interrupted(self, number: int) -> bool:
+        """The user asked for the end."""
+        return self.fail(Verdict(128 + number, "job", f"{signal_name(number)}: ending the job"))
+
+    def _on(self, node: int, what: str) -> str:
+        return f"{what}; on {node_name(node)}; its own messages are above"

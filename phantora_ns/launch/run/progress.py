@@ -1,0 +1,116 @@
+"""Why it exists: a simulation that takes minutes must show, on a terminal, that time passes in it,
+and how fast.
+
+The job's output passes through here while there is such a line (`terminal`), so that neither spoils
+the other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from phantora_ns.launch.run.terminal import JobTerminal
+
+INTERVAL_S = 0.25
+_CLEAR = "\r\x1b[K"
+
+
+def format_duration(nanoseconds: int) -> str:
+    """A duration with a unit that suits it, three digits or more: 1.23 ms, 45.6 s, 12 min 05 s."""
+    seconds = nanoseconds / 1e9
+    if seconds >= 60:
+        minutes, rest = divmod(int(seconds), 60)
+        return f"{minutes} min {rest:02d} s"
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1 or unit == "us":
+            return (
+                f"{seconds * factor:.3g} {unit}"
+                if seconds * factor < 999.5
+                else f"{seconds * factor:.0f} {unit}"
+            )
+    raise AssertionError("unreachable")
+
+
+def format_line(clocks_ns: Iterable[int], real_s: float, world_size: int) -> str:
+    """One line: simulated time over the ranks that are up, real time, slow-down (real over
+    simulated), ranks up."""
+    clocks = list(clocks_ns)
+    real = format_duration(int(real_s * 1e9))
+    if not clocks or not max(clocks):
+        return f"simulated 0 | real {real} | {len(clocks)}/{world_size} ranks up"
+    low, high = min(clocks), max(clocks)
+    simulated = (
+        format_duration(high)
+        if low == high
+        else f"{format_duration(low)} to {format_duration(high)}"
+    )
+    return f"simulated {simulated} | real {real} | slow-down {real_s * 1e9 / high:.3g}x | {len(clocks)}/{world_size} ranks up"
+
+
+def read_clocks(run_dir: Path) -> list[int]:
+    """Host clocks, ns, of all clients that have a page; a page that is being made is left out."""
+    from phantora_ns.report.rank_stats import read_page
+
+    clocks = []
+    for path in sorted((run_dir / "ranks").iterdir()):
+        try:
+            clocks.append(read_page(path).clock_ns)
+        except (OSError, ValueError):
+            continue
+    return clocks
+
+
+class Progress:
+    """The line on a terminal; does nothing when stderr is none."""
+
+    def __init__(
+        self, run_dir: Path, ranks: int, wanted: bool, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._run_dir, self._ranks, self._now = run_dir, ranks, now
+        self.terminal = JobTerminal() if wanted and os.isatty(2) else None
+        self._start = now()
+        self._shown = False
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a terminal to draw on."""
+        return self.terminal is not None
+
+    def show(self) -> None:
+        """Draws the line anew, unless the job has left the cursor within a line of its own."""
+        if self.terminal is None or not self.terminal.at_line_start:
+            return
+        text = format_line(read_clocks(self._run_dir), self._now() - self._start, self._ranks)
+        self.terminal.write(f"{_CLEAR}{text[: self.terminal.copy_size() - 1]}\r".encode())
+        self._shown = True
+
+    def pass_on(self) -> bool:
+        """Writes what the job has printed to the terminal, in the line's place; False when there
+        was nothing."""
+        assert self.terminal is not None
+        data = self.terminal.read()
+        if data:
+            self.clear()
+            self.terminal.write(data)
+            self.terminal.at_line_start = data.endswith(b"\n")
+        return bool(data)
+
+    def clear(self) -> None:
+        """Takes the line away, so that what is written next stands alone."""
+        if self._shown and self.terminal is not None:
+            self.terminal.write(_CLEAR.encode())
+            self._shown = False
+
+    def close(self) -> None:
+        """Passes on the last of the job's output and takes the line away. To be called once the job
+        has ended."""
+        if self.terminal is not None:
+            self.terminal.close_job_end()
+            while self.pass_on():
+                pass
+            self.clear()
+            self.terminal.close()
+            self.terminal = None

@@ -1,0 +1,158 @@
+"""Why it exists: RUN_DIR holds all that one run shares, and must not outlive it, however the run
+ended.
+
+Its owner holds a lock (flock) on RUN_DIR/owner.lock for its life, so that a later run can tell a
+forgotten directory from one in use, whatever process numbers say. The content of that file marks
+the directory as ours. Rule: a name never proves that a folder may be deleted. A sweep deletes only
+what has the marker, the owner, the mode and the name of a run directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+from phantora_ns.launch.errors import LaunchError
+
+_PREFIX = "phantora-ns-"
+_NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")  # what tempfile.mkdtemp makes of the prefix
+_LOCK = "owner.lock"
+_MARKER = b"phantora-ns run directory: deleted by a later run once its owner has died\n"
+_SOCKET_PATH_MAX = 107  # sizeof sockaddr_un.sun_path less the final zero (unix(7))
+_SPLITS = re.compile(r"[\s:;$]")  # what the loader takes apart, or replaces, in its lists of paths
+_UNLOCKED_GRACE_S = (
+    60  # a directory without a lock file is being made by another run, for less than this
+)
+
+
+def _usable(folder: Path) -> bool:
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    longest = len(os.fsencode(folder)) + len(f"/{_PREFIX}12345678/hub.sock")
+    in_shm = (
+        folder == Path("/dev/shm") or Path("/dev/shm") in folder.parents
+    )  # hidden by the nodes' own
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and os.access(folder, os.W_OK | os.X_OK)
+        and longest <= _SOCKET_PATH_MAX
+        and not _SPLITS.search(str(folder))
+        and not in_shm
+    )
+
+
+def base_folders() -> list[Path]:
+    """Where run directories may lie, best first. Raises LaunchError when there is no such place."""
+    candidates = []
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if (
+        runtime
+        and os.path.isabs(runtime)
+        and _usable(Path(runtime))
+        and os.stat(runtime).st_uid == os.geteuid()
+    ):
+        candidates.append(Path(runtime))
+    candidates += [
+        Path(folder).resolve()
+        for folder in (tempfile.gettempdir(), "/tmp")
+        if _usable(Path(folder).resolve())
+    ]
+    if not candidates:
+        raise LaunchError(
+            f"no folder for the run's files; {runtime or tempfile.gettempdir()} and /tmp; set TMPDIR to a writable "
+            "folder with a short path without spaces and colons, outside /dev/shm"
+        )
+    return list(dict.fromkeys(candidates))
+
+
+class RunDir:
+    """A fresh directory of mode 0700 that is ours until `remove`."""
+
+    def __init__(self) -> None:
+        """Sweeps forgotten directories, then makes a new one. Raises LaunchError when that is
+        impossible."""
+        folders = base_folders()
+        for folder in folders:
+            sweep(folder)
+        try:
+            while not self._claim(folders[0]):
+                pass
+            (self.path / "ranks").mkdir()
+        except OSError as error:
+            raise LaunchError(
+                f"cannot make the run directory: {error.strerror}; in {folders[0]}; free some space there, or set "
+                "TMPDIR to another folder"
+            ) from error
+
+    def _claim(self, folder: Path) -> bool:
+        """One attempt; False when another run's sweep took the new directory for a forgotten one
+        before it was locked."""
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
+        try:
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            return False
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            os.write(self._lock, _MARKER)
+        except OSError:  # the disk is full; without the marker no sweep would take it
+            self.remove()
+            raise
+        if (self.path / _LOCK).exists():
+            return True
+        os.close(self._lock)
+        return False
+
+    def remove(self) -> None:
+        """Deletes the directory; nothing in it is needed any more."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+    def keep(self) -> None:
+        """Leaves the directory to the user, under a name that no sweep touches; `path` becomes that
+        name."""
+        kept = self.path.with_name("kept-" + self.path.name)
+        self.path.rename(kept)
+        self.path = kept
+        os.close(self._lock)
+
+
+def sweep(folder: Path) -> None:
+    """Deletes this user's run directories whose owner has died, and nothing else."""
+    for path in folder.glob(f"{_PREFIX}*"):
+        try:
+            status = path.lstat()
+            if (
+                not _NAME.fullmatch(path.name)
+                or not stat.S_ISDIR(status.st_mode)
+                or status.st_uid != os.geteuid()
+                or status.st_mode & 0o777 != 0o700
+            ):
+                continue
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            # Its owner may have died before it wrote the marker: then the directory is empty.
+            # Without the marker nothing but an empty directory is deleted.
+            if time.time() - status.st_mtime > _UNLOCKED_GRACE_S:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            continue
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.pread(lock, len(_MARKER) + 1, 0) == _MARKER:
+                shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue  # its owner lives, or this is no file of ours
+        finally:
+            os.close(lock)

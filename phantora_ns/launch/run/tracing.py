@@ -1,0 +1,103 @@
+"""Why it exists: after the job, its traces are written by processes of their own, as many as this
+machine has CPUs for.
+
+They are started through `phantora-sandbox guard`, as the hub is, so that nothing survives us; the
+runner's loop watches them, so that a signal ends them like everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from phantora_ns.launch.errors import LaunchError, say
+from phantora_ns.launch.machine.environment import SANDBOX
+from phantora_ns.launch.machine.own_python import own_command
+
+LOOK_S = 0.05  # between looks at the processes
+
+
+class TraceWriters:
+    """The processes that write the traces of `run_dir`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Starts them. Raises LaunchError when that is impossible, OSError when the traces' folder
+        cannot be made."""
+        trace = json.loads((run_dir / "run.json").read_text())["trace"]
+        self._folder = Path(trace["folder"])
+        self._folder.mkdir(exist_ok=True)
+        logs = len(list((run_dir / "trace").glob("*.log")))
+        shares = min(len(os.sched_getaffinity(0)), max(1, logs))
+        self._processes: list[subprocess.Popen] = []
+        self._logs = logs
+        try:
+            for share in range(shares):
+                self._processes.append(
+                    subprocess.Popen(
+                        [
+                            SANDBOX,
+                            "guard",
+                            str(os.getpid()),
+                            *own_command(
+                                "phantora_ns.trace.job",
+                                str(run_dir),
+                                str(share),
+                                str(shares),
+                            ),
+                        ],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        start_new_session=True,
+                    )
+                )
+        except OSError as error:
+            self.stop()
+            raise LaunchError(
+                f"cannot start what writes the traces: {error.strerror}; {SANDBOX}; run make build"
+            ) from error
+
+    @property
+    def busy(self) -> bool:
+        """Whether any of them still writes."""
+        return any(process.poll() is None for process in self._processes)
+
+    def stop(self) -> None:
+        """Ends them: what is not written will not be."""
+        for process in self._processes:
+            process.kill()
+
+    def finish(self, quiet: bool) -> bool:
+        """Says what was written, once they have ended; False when something is missing."""
+        entries: list[dict] = []
+        failed = False
+        for process in self._processes:
+            assert process.stdout is not None
+            with process.stdout:
+                entries += [json.loads(line) for line in process.stdout if line.endswith(b"\n")]
+            failed |= process.wait() != 0
+        written = [entry for entry in entries if "failed" not in entry]
+        reasons: dict[str, list[str]] = {}
+        for entry in entries:
+            if "failed" in entry:
+                reasons.setdefault(entry["failed"], []).append(entry["file"])
+        for reason, files in reasons.items():
+            others = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            say(f"no trace {files[0]}{others}: {reason}; in {self._folder}")
+        if failed:
+            say(
+                f"{self._logs - len(entries)} of {self._logs} traces were not written; in {self._folder}; the writer's message, "
+                "if it had one, is above"
+            )
+        if not quiet and written:
+            say(
+                f"traces of {len(written)} rank{'s' if len(written) > 1 else ''}, {written[0]['steps']} steps of each, "
+                f"{sum(entry['events'] for entry in written)} events; in {self._folder}"
+            )
+        left_out = sum(entry["leftOutEvents"] for entry in written)
+        if left_out and not quiet:
+            say(
+                f"warning: {left_out} events are not in the traces: they had no final time when the run ended"
+            )
+        return not failed and not reasons

@@ -1,0 +1,64 @@
+"""The report's part on host time: where it came from, and how much of it was known.
+
+Why it exists: with --host-time model every nanosecond of host time is recorded, backed off, or a
+default; how much of each is what a reader must know before trusting a job that is bound by its
+host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from phantora_ns.report.rank_stats import HOST_LEVELS, RankPage
+
+UNKNOWN_WARNING_SHARE = 0.05
+"""Above this share of host time, times charged without a record of the place are worth a
+warning."""
+WALL_CLOCK = ("wall_s", "hub_cpu_ns", "messages", "rollbacks")
+"""Fields of the report that tell of the run and not of what was simulated: with --host-time model
+all others repeat."""
+
+
+def host_part(run: dict[str, Any], pages: Iterable[RankPage]) -> dict[str, Any]:
+    """`host_time` of the report (docs/report.md)."""
+    pages = list(pages)
+    calls = [sum(page.host_calls[level] for page in pages) for level in range(len(HOST_LEVELS))]
+    times = [sum(page.host_ns[level] for page in pages) for level in range(len(HOST_LEVELS))]
+    total = sum(times)
+    return {
+        "mode": run.get("host_time"),
+        "scale": run.get("host_scale"),
+        "sites": {name: count for name, count in zip(HOST_LEVELS, calls, strict=True) if count},
+        "time_share": {
+            name: round(ns / total, 6) for name, ns in zip(HOST_LEVELS, times, strict=True) if ns
+        },
+    }
+
+
+def host_lines(part: dict[str, Any]) -> list[str]:
+    """What a person should know of it."""
+    shares = part["time_share"]
+    if not shares:
+        return []
+    named = sorted(shares.items(), key=lambda item: -item[1])
+    lines = ["host time: " + ", ".join(f"{share:.1%} {name}" for name, share in named)]
+    unknown = shares.get("unknown", 0) + shares.get("class", 0)
+    if unknown > UNKNOWN_WARNING_SHARE:
+        lines.append(
+            f"warning: {unknown:.1%} of host time is of places that no database holds; record them with --record-host, "
+            "or with phantora-ns profile"
+        )
+    return lines
+
+
+def repeatable(report: dict[str, Any]) -> dict[str, Any]:
+    """The report without what tells of the run itself: equal for two runs of one job with
+    --host-time model."""
+    kept = {name: value for name, value in report.items() if name not in WALL_CLOCK}
+    return kept | {
+        "ranks": [
+            {name: value for name, value in rank.items() if name not in WALL_CLOCK}
+            for rank in report["ranks"]
+        ]
+    }

@@ -1,0 +1,122 @@
+"""`python -m phantora_ns.trace.job RUN_DIR SHARE SHARES`: writes its share of a run's
+traces.
+
+Why it exists: traces are written after the run, each from its own log, so several processes share
+them (launch/run/tracing.py). Prints one JSON line per log on stdout: {"rank", "file", ...} or {"rank",
+"failed"}. Exit status: 0, or 1 with one line on stderr when the run directory itself cannot be
+read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from phantora_ns.config.description import read_cluster
+from phantora_ns.model.gpu import GpuModel
+from phantora_ns.trace.log import Log
+from phantora_ns.trace.options import FILE_NAME
+from phantora_ns.trace.times import Times
+from phantora_ns.trace.writer import Gpu, write_trace
+
+# Kineto's names of device properties -> CUdevice_attribute
+_PROPERTIES = {
+    "maxThreadsPerBlock": 1,
+    "maxThreadsPerMultiprocessor": 39,
+    "regsPerBlock": 12,
+    "warpSize": 10,
+    "sharedMemPerBlock": 8,
+    "numSms": 16,
+    "regsPerMultiprocessor": 82,
+    "sharedMemPerBlockOptin": 97,
+    "sharedMemPerMultiprocessor": 81,
+}
+
+
+def gpu_of(model: GpuModel, count: int) -> Gpu:
+    """What a trace says of `count` GPUs of a model."""
+    known = {
+        "name": model.name,
+        "totalGlobalMem": model.memory_bytes,
+        "computeMajor": model.compute_major,
+        "computeMinor": model.compute_minor,
+    }
+    properties = {
+        name: model.attributes[number]
+        for name, number in _PROPERTIES.items()
+        if number in model.attributes
+    }
+    return Gpu(known | properties | {"numSms": model.multiprocessors}, count)
+
+
+def write_share(run_dir: Path, share: int, shares: int) -> Iterator[dict]:
+    """Writes every `shares`-th trace from the `share`-th on; yields one entry per log.
+
+    Raises OSError, KeyError, ValueError when the run directory cannot be read; what is
+    wrong with one log is in its entry.
+    """
+    run = json.loads((run_dir / "run.json").read_text())
+    cluster = read_cluster(run_dir)
+    gpu = gpu_of(cluster.gpu_model, cluster.gpus_per_node)
+    steps = run["trace"]["steps"]
+    names = _file_names(run_dir / "trace")
+    for path, name in list(names.items())[share::shares]:
+        target = Path(run["trace"]["folder"]) / name
+        target.parent.mkdir(exist_ok=True)
+        try:
+            log = Log(path)
+            times = Times.read(path.with_suffix(".times"))
+            written = write_trace(log, times, target, gpu, None if steps is None else tuple(steps))
+            yield {"rank": log.start.rank, "file": name, **written.summary()}
+        except FileNotFoundError as error:
+            yield {
+                "file": name,
+                "failed": f"{error.filename} is missing: the hub ended before it wrote it",
+            }
+        except OSError as error:
+            yield {"file": name, "failed": f"{error.strerror}: {error.filename}"}
+        except ValueError as error:
+            yield {"file": name, "failed": str(error)}
+
+
+def _file_names(folder: Path) -> dict[Path, str]:
+    """log -> name of its trace. A rank that was started again, or that uses CUDA in several
+    processes, has several logs: the one that did most keeps the rank's name, the others go where
+    tools that read a whole folder do not look."""
+    by_rank: dict[int, list[Path]] = {}
+    for path in sorted(folder.glob("*.log"), key=lambda path: path.stat().st_size, reverse=True):
+        try:
+            log = Log(path)
+        except ValueError:
+            continue  # killed while it began
+        by_rank.setdefault(log.start.rank, []).append(path)
+        log.close()
+    names = {}
+    for rank, paths in sorted(by_rank.items()):
+        for number, path in enumerate(paths):
+            if rank >= 0 and number == 0:
+                names[path] = FILE_NAME.format(rank)
+            else:
+                names[path] = f"other/process-{len(names)}.json.gz"
+    return names
+
+
+def main(arguments: list[str]) -> int:
+    """Writes a share; returns the exit status."""
+    try:
+        run_dir, share, shares = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+        for entry in write_share(run_dir, share, shares):
+            print(json.dumps(entry), flush=True)
+    except (OSError, KeyError, ValueError, IndexError) as error:
+        print(
+            f"phantora-ns: the traces cannot be written: {type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""The first of several failures decides the exit code and the message."""
+
+import pytest
+
+from phantora_ns.launch.run.outcome import Outcome
+
+
+def test_the_first_failure_decides():
+    outcome = Outcome(3)
+    assert not outcome.command_exited(0, 0)
+    assert outcome.command_exited(1, 7)
+    assert not outcome.command_killed(2, 15)
+    assert not outcome.hub_ended("killed by signal 9")
+    assert (outcome.verdict().exit_code, outcome.verdict().failed_by) == (7, "job")
+    assert outcome.commands_left == [] and outcome.nodes_left == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "happen, code, who",
+    [
+        (lambda o: o.command_killed(0, 9), 137, "job"),
+        (lambda o: o.interrupted(2), 130, "job"),
+        (lambda o: o.interrupted(15), 143, "job"),
+        (lambda o: o.hub_ended("exit code 1"), 70, "hub"),
+        (lambda o: o.sandbox_ended("killed by signal 9"), 70, "launcher"),
+        (lambda o: o.node_gone(0), 137, "job"),
+        (lambda o: o.command_exited(0, 0), 0, None),
+    ],
+)
+def test_exit_codes(happen, code, who):
+    outcome = Outcome(1)
+    happen(outcome)
+    outcome.node_gone(0)
+    verdict = outcome.verdict()
+    assert (verdict.exit_code, verdict.failed_by) == (code, who)
+    assert (verdict.message is None) == (code == 0)
+    assert outcome.nodes_left == []
