@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Makes the rank statistics, says HELLO, waits for WELCOME; dies with one line when there is no hub. Returns
- * their name. */
+/* Makes the rank statistics, says HELLO, waits for WELCOME; dies with one line when there is no
+ * hub. Returns their name. */
 const char *ph_hub_connect(void);
 bool ph_hub_connected(void);
 struct ph_rank_stats *ph_stats(void); /* never NULL after ph_hub_connect */

@@ -60,7 +60,8 @@ PRODUCT(cublasGemmBatchedEx,
              const void *x, int incx, const void *beta, void *y, int incy),           \
             (h, t, m, n, alpha, a, lda, x, incx, beta, y, incy), t, m, n)
 GEMV(S)
-GEMV(D) GEMV(C) GEMV(Z)
+GEMV(D)
+GEMV(C) GEMV(Z)
 #undef GEMV
 
 #define DOT(letter, kind)                                                                     \
