@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from phantora_ns.kernels import signature
-from phantora_ns.kernels.estimators import copies, cudnn_graphs
+from phantora_ns.kernels.estimators import cudnn_graphs
 from phantora_ns.model.contention import tiles_of
+from phantora_ns.protocol import MemoryKind, MemoryOp, SignatureKind
 
 COUNTER_WAVES = 3
 """A product of more waves of tiles than this hands them out by a counter in memory, which a fill
@@ -43,16 +44,16 @@ def works_of(kind: int, fields: Any, multiprocessors: int) -> Works:
     """The works of a signature's call; one for whatever cannot be read. Copies between host and GPU
     have none: they have a queue of their own, which no trace fills. O(size of the signature)."""
     try:
-        if kind == signature.GEMM:
+        if kind == SignatureKind.GEMM:
             return _product(signature.parse_numbers(signature.Gemm, fields), multiprocessors)
-        if kind == signature.MEMORY:
+        if kind == SignatureKind.MEMORY:
             memory = signature.parse_numbers(signature.Memory, fields)
             return (
                 Works()
-                if memory.op == 1 or (memory.src == memory.dst == copies.DEVICE)
+                if memory.op == MemoryOp.SET or (memory.src == memory.dst == MemoryKind.DEVICE)
                 else Works(0)
             )
-        if kind == signature.CUDNN:
+        if kind == SignatureKind.CUDNN:
             return _graph(fields[0])
     except (signature.SignatureError, TypeError, LookupError, ValueError):
         pass  # lists of a foreign process: whatever is wrong with them, the call is one work

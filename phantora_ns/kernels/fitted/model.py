@@ -24,6 +24,7 @@ from phantora_ns.kernels.fitted.points import Point, point
 from phantora_ns.kernels.fitted.residual import CLOCKS, Inputs, Residual
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.protocol import Source
 
 LEAST_FOR_LAW = (
     4  # measured points before a group gets a law of its own; fewer leave the estimator's time
@@ -44,12 +45,12 @@ Estimator = Callable[[int, Any, Any], launch.Estimate]
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """`error`: the relative error to expect (one standard deviation of the logarithm); `source` and
-    `klass` as in docs/wire-protocol.md; `family` for reports."""
+    `bound_by` as in docs/wire-protocol.md; `family` for reports."""
 
     duration_ns: float
     error: float
     source: int
-    klass: int
+    bound_by: int
     family: str
 
 
@@ -73,7 +74,7 @@ class _Family:
         self._names = {name: i for i, name in enumerate(sorted({p.name for p in points}))}
         terms = np.array([p.terms for p in points])
         self._laws: dict[str, law.Law] = {}
-        run = CLOCKS if points[0].source in (launch.GEMM, launch.ATTENTION) else 0.0
+        run = CLOCKS if points[0].source in (Source.GEMM, Source.ATTENTION) else 0.0
         lawful = np.empty(len(points))
         numbered = np.array([self.groups[p.group] for p in points])
         for group, number in self.groups.items():
@@ -160,4 +161,4 @@ class FittedModels:
         ):
             return None
         duration, error = family.predict(where)
-        return Prediction(max(1.0, duration), error, where.source, where.klass, where.family)
+        return Prediction(max(1.0, duration), error, where.source, where.bound_by, where.family)

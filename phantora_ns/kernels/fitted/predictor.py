@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators import launch
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.rates import Rates
+from phantora_ns.protocol import SignatureKind, Source
 
 if TYPE_CHECKING:
     from phantora_ns.kernels.database.records import Observation
@@ -27,10 +27,10 @@ TOLD = 0.10
 # expected error up to which a law that has not seen the parameters may be scaled by what they tell
 CERTAIN = 0.20
 SOURCES = {
-    signature.KERNEL: launch.LAW,
-    signature.CALL: launch.LAW,
-    signature.GEMM: launch.GEMM,
-    signature.MEMORY: launch.COPY,
+    SignatureKind.KERNEL: Source.LAW,
+    SignatureKind.CALL: Source.LAW,
+    SignatureKind.GEMM: Source.GEMM,
+    SignatureKind.MEMORY: Source.COPY,
 }
 
 Estimator = Callable[..., Estimate]
@@ -62,10 +62,10 @@ class Fitted:
 
             observations = (one for database in self._databases for one in database.observations())
             self._models = FittedModels(observations, self._rates, self._estimate)
-        if kind == signature.KERNEL and launch.scattered(fields, parameters):
+        if kind == SignatureKind.KERNEL and launch.scattered(fields, parameters):
             return None  # no measurement tells its strides, so the models do not know of them
         found = self._told(kind, fields, context, parameters)
-        if found is None or kind != signature.KERNEL:
+        if found is None or kind != SignatureKind.KERNEL:
             return found
         # Where all that was measured fits into the cache, the law is the cache's.
         least = launch.least_ns(fields, context, parameters, self._rates)
@@ -115,5 +115,5 @@ class Scaled:
         return Estimate(
             duration_ns * own.duration_ns / other.duration_ns,
             SOURCES.get(kind, own.source),
-            own.klass,
+            own.bound_by,
         )

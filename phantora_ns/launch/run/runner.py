@@ -32,6 +32,7 @@ from phantora_ns.launch.run.outcome import Outcome, Verdict
 from phantora_ns.launch.run.progress import INTERVAL_S, Progress
 from phantora_ns.launch.run.rundir import RunDir
 from phantora_ns.launch.run.tracing import LOOK_S, TraceWriters
+from phantora_ns.protocol import VALUE_TABLE_FILE
 from phantora_ns.trace.options import TraceOptions
 
 HUB_START_S = 60.0  # imports on a busy machine; only a hub that hangs takes longer
@@ -191,7 +192,7 @@ class Runner:
         (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
         write_cluster(request.cluster, path)
         if request.values.file is not None:
-            shutil.copyfile(request.values.file, path / recorded_values.TABLE)
+            shutil.copyfile(request.values.file, path / VALUE_TABLE_FILE)
         environment.link_cuda_names(path / "lib")
         gpu = request.cluster.gpu_model
         self._kernel_info = environment.find_kernel_info(
