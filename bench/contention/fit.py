@@ -8,31 +8,29 @@ of other jobs, and the `overlap` lines of the NCCL sweep. No number is fitted to
 of `waves` (sim/contention.py) was chosen after a look at the products of two of them: 8b-fsdp-8k-ac
 and 8b-fsdp_tp-4x2-8k-ac judge matrix products only in part.
 
-    python bench/contention/fit.py [--also TRACE.json.gz]     # TRACE: a step of 8b-fsdp-4k on
-    another machine, for calibration
+    python -m bench.contention.fit [--also TRACE.json.gz]
+
+TRACE: a step of 8b-fsdp-4k on another machine, for calibration.
 """
 
 import argparse
 import dataclasses
 import json
 import statistics
-import sys
 from collections import defaultdict
 from pathlib import Path
 
+from bench.accuracy import configs
+from bench.contention import steps
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.model.contention import tiles_of
 from phantora_ns.protocol import BoundBy, SignatureKind
-from phantora_ns.sim._graph_comm import course_of
+from phantora_ns.sim._courses import Courses
 from phantora_ns.sim.collectives import CollectiveModel
+from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
 
 BENCH = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(BENCH / "accuracy"), str(BENCH / "contention")]
-
-import configs  # noqa: E402
-import steps  # noqa: E402
-
 DATA = BENCH / "accuracy" / "data"
 PAIRS = DATA / "contention.jsonl"
 SWEEP = BENCH / "nccl" / "data" / "nccl.jsonl"
@@ -203,20 +201,21 @@ def main():
     gpu, topology = load_gpu("h200"), Topology.build(load_cluster("h200-1x8"))
     shares, permille = gpu.contention, steps.shares(gpu)
     model = CollectiveModel(topology, gpu)
+    courses = Courses(model, topology.capacities, FlowSimulator(topology.capacities).group)
 
     def alone_ns(one):
         plan = model.plan(steps.KINDS[one.kind], one.ranks, one.count_bytes)
-        course = course_of(plan, topology.capacities, 1.0, list)
+        course = courses.of(plan)
         return course.before_ns + max(course.private_ns, course.estimate_ns) + course.after_ns
 
     found = {"calibration": {}, "evaluation": {}}
     for one in configs.load():
-        trace = DATA / "traces" / f"{one.name}.json.gz"
+        trace = DATA / "traces" / f"{one.name}.json.xz"
         if one.trace and one.gpus > 1 and trace.is_file():
-            found[one.set][one.name] = steps.Step(trace, DATA / "shapes" / f"{one.name}.json.gz")
+            found[one.set][one.name] = steps.Step(trace, DATA / "shapes" / f"{one.name}.json.xz")
     if options.also:
         found["calibration"]["another machine"] = steps.Step(
-            options.also, DATA / "shapes" / "8b-fsdp-4k.json.gz"
+            options.also, DATA / "shapes" / "8b-fsdp-4k.json.xz"
         )
     fit(list(found["calibration"].values()), gpu, shares)
     for which, each in found.items():

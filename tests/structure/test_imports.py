@@ -14,9 +14,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "phantora_ns"
 
-EVERYWHERE = {"protocol"}
-"""What every part may import: numbers and file layouts that C has as well (protocol/)."""
+EVERYWHERE = {"compressed", "protocol"}
+"""What every part may import: how files are read that may be compressed; numbers and file layouts
+that C has as well (protocol/)."""
 MAY_IMPORT = {
+    "compressed": set(),
     "protocol": set(),
     "model": set(),
     "sim": {"model"},
