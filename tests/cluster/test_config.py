@@ -361,7 +361,7 @@ def test_unknown_gpu():
 
 @pytest.mark.parametrize("model", list_gpus())
 def test_device_conf_has_exactly_the_fields_of_the_interceptor(root, tmp_path, model):
-    source = (root / "libintercept" / "base" / "shim.h").read_text()
+    source = (root / "libintercept" / "base" / "device.h").read_text()
     struct = re.search(r"struct ph_device_spec \{(.*?)\n\};", source, re.S)[1]
     fields = set(re.findall(r"(\w+)(?=\[\w+\];|[;,])", re.sub(r"/\*.*?\*/", "", struct)))
     write_device_conf(load_gpu(model), tmp_path / "device.conf")
