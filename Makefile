@@ -5,6 +5,7 @@
 #   PYTHON  the Python (3.11 or later) that .venv is made from
 #   TORCH   the torch that .venv gets
 #   CC/CXX  the compilers; without a C++ compiler the values library is left out, with a notice
+#   WERROR=1  makes a compiler's warning an error: for our own builds, as a user's compiler may be newer and warn of more
 #   V=1     prints every command in full
 
 PYTHON ?= python3
@@ -15,10 +16,13 @@ OBJ ?= build/obj
 # whose torch headers the values library is compiled against
 TORCH_PYTHON ?= $(abspath $(VENV))/bin/python
 CXX ?= c++
+# where ruff, mypy and clang-format are, in the versions of the extra `lint` (pyproject.toml)
+LINTERS ?= $(VENV)/bin
 
 CFLAGS ?= -O2 -g
 CXXFLAGS ?= -O2 -g
-WARN = -Wall -Wextra
+WERROR ?=
+WARN = -Wall -Wextra $(if $(WERROR),-Werror)
 SANITIZE =
 
 V ?=
@@ -37,8 +41,10 @@ LEADER_OBJECTS := $(LEADER_SOURCES:%.c=$(OBJ)/%.o)
 LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
+C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine test test-all bench accuracy sanitize lint clean native native-alone venv values values-alone FORCE
+.PHONY: build demo frameworks transformer-engine test test-all bench accuracy sanitize lint lint-python lint-c format clean \
+	native native-alone native-c native-c-alone venv values values-alone FORCE
 .DELETE_ON_ERROR:
 
 build: venv
@@ -71,8 +77,23 @@ bench: build
 accuracy: build
 	$(VENV)/bin/python bench/accuracy/compare.py --docs $(ACCURACY)
 
-lint: venv
-	$(VENV)/bin/ruff check .
+# What CI checks before the tests. It changes nothing; `make format` does.
+lint: lint-python lint-c
+
+lint-python: $(VENV)/.stamp-lint
+	$(LINTERS)/ruff check .
+	$(LINTERS)/ruff format --check .
+	$(LINTERS)/mypy
+
+# Formatting, and the C parts compiled with every warning an error.
+lint-c: $(VENV)/.stamp-lint
+	git ls-files $(C_FILES) | xargs $(LINTERS)/clang-format --dry-run --Werror
+	$(Q)$(MAKE) --no-print-directory native-c LIB=build/lint/lib OBJ=build/lint/obj WERROR=1
+
+format: $(VENV)/.stamp-lint
+	$(LINTERS)/ruff check --fix-only --quiet .
+	$(LINTERS)/ruff format --quiet .
+	git ls-files $(C_FILES) | xargs $(LINTERS)/clang-format -i
 
 clean:
 	rm -rf build $(LIB) *.egg-info
@@ -102,6 +123,11 @@ $(VENV)/.stamp-project: pyproject.toml setup.py | $(VENV)/.stamp-torch
 	$(Q)$(VENV)/bin/python -m pip install --quiet --no-deps -r tests/traces/hta-requirements.txt
 	@touch $@
 
+$(VENV)/.stamp-lint: pyproject.toml | $(VENV)/.stamp-project
+	$(call say,PIP,ruff mypy clang-format)
+	$(Q)PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[lint]'
+	@touch $@
+
 $(VENV)/.stamp-frameworks: examples/frameworks/requirements.txt | $(VENV)/.stamp-project
 	$(call say,PIP,$<)
 	$(Q)DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation -r examples/frameworks/requirements.txt
@@ -118,13 +144,16 @@ $(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engi
 # ---- the C parts ------------------------------------------------------------------------------------------------------
 # Builds of one folder take turns, by a lock that the shell holds while it waits for the second make: two at once would write
 # each other's objects.
-native values:
+native native-c values:
 	@mkdir -p $(OBJ)
 	@if command -v flock >/dev/null; then exec 9>$(OBJ)/lock; \
 		flock -n 9 || { echo 'phantora-ns: waiting for another build in $(OBJ)' >&2; flock 9; }; fi; \
 	$(MAKE) --no-print-directory $@-alone 9>&- || exit
 
-native-alone: $(LIB)/libphantora.so $(LIB)/libphantora-leader.so $(LIB)/phantora-sandbox $(LIB)/libphantora-flows.so values-alone
+native-alone: native-c-alone values-alone
+	@:
+
+native-c-alone: $(addprefix $(LIB)/,libphantora.so libphantora-leader.so phantora-sandbox libphantora-flows.so)
 	@:
 
 # Written beside their places and moved there: a job that starts meanwhile finds the old ones whole.
@@ -214,9 +243,9 @@ $(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.
 -include $(INTERCEPT_OBJECTS:.o=.d) $(LEADER_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(FLOWS_OBJECTS:.o=.d) $(VALUES_OBJECTS:.o=.d)
 
 # ---- sanitizers -------------------------------------------------------------------------------------------------------
-# The C unit tests against an interceptor and a sandbox helper built with AddressSanitizer and UBSan.
+# The C unit tests against the C parts, built with AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: venv
-	$(MAKE) --no-print-directory native LIB=build/sanitize/lib OBJ=build/sanitize/obj \
-		SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer' VALUES_SOURCES= VALUES_OFF='sanitizer build'
+	$(Q)$(MAKE) --no-print-directory native-c LIB=build/sanitize/lib OBJ=build/sanitize/obj \
+		SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
 	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 \
 		UBSAN_OPTIONS=halt_on_error=1 $(VENV)/bin/python -m pytest tests/intercept

@@ -241,7 +241,8 @@ def main():
         rate = options.mbs * options.seq / seconds / split  # tokens per second and GPU
         if rank == 0:
             print(
-                f"step {step:3d}  {seconds * 1e3:9.1f} ms  {rate:9.0f} tokens/s/GPU  MFU {rate * flops_per_token / peak:6.1%}"
+                f"step {step:3d}  {seconds * 1e3:9.1f} ms  {rate:9.0f} tokens/s/GPU  MFU "
+                f"{rate * flops_per_token / peak:6.1%}"
                 f"  peak {torch.cuda.max_memory_allocated() / 2**30:6.2f} GiB  loss {shown:.4f}",
                 flush=True,
             )

@@ -173,7 +173,8 @@ if rank == 0:
             stream.write(json.dumps(row) + "\n")
     for row in rows:
         print(
-            f"{row['compute']:24s} {row['collective']:24s} x{row['compute_beside_us'][1] / row['compute_alone_us']:5.2f}"
+            f"{row['compute']:24s} {row['collective']:24s} "
+            f"x{row['compute_beside_us'][1] / row['compute_alone_us']:5.2f}"
             f"  x{row['collective_beside_us'][1] / row['collective_alone_us']:5.2f}",
             flush=True,
         )

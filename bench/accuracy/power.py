@@ -106,7 +106,8 @@ def main():
             }
             stream.write(json.dumps(row) + "\n")
             print(
-                f"{name:28s} burst {row['burst_us']:9.1f} us  sustained {row['sustained_us']:9.1f} us  at {series[-1][2]} MHz,"
+                f"{name:28s} burst {row['burst_us']:9.1f} us  sustained {row['sustained_us']:9.1f} "
+                f"us  at {series[-1][2]} MHz,"
                 f" {series[-1][3]} W",
                 flush=True,
             )

@@ -27,10 +27,11 @@ HEADER = COLUMNS.format(
     "compute / exposed / host / queued ms, real | simulated; kernel times from",
 )
 LEGEND = """\
-spread: standard deviation of the real steps over their median; issue: the part of the real step that passed until the host had
-issued it, and how far the simulated host is from that; peaks: simulated minus real on the rank where it is most, and how many
-more differ; parts of rank 0's step by its traces (the real one of a step of its own, which the profiler lengthens); kernel times:
-share of GPU time"""
+spread: standard deviation of the real steps over their median; issue: the part of the real step
+that passed until the host had issued it, and how far the simulated host is from that; peaks:
+simulated minus real on the rank where it is most, and how many more differ; parts of rank 0's step
+by its traces (the real one of a step of its own, which the profiler lengthens); kernel times: share
+of GPU time"""
 SHOWN_PARTS = ("compute_ns", "exposed_ns", "idle_host_ns", "idle_queued_ns")
 
 
@@ -88,7 +89,8 @@ def row_text(row: dict) -> str:
         *issue,
         memory_text(row["allocated_unequal"]),
         memory_text(row["reserved_unequal"]),
-        f"{parts_text(row['real_parts'])} | {parts_text(row['simulated_parts'])}; {shares_text(row['kernel_time_share'])}",
+        f"{parts_text(row['real_parts'])} | {parts_text(row['simulated_parts'])}; "
+        f"{shares_text(row['kernel_time_share'])}",
     )
 
 

@@ -24,8 +24,9 @@ from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
 from phantora_ns.model.contention import tiles_of
-from phantora_ns.sim._graph_comm import course_of
+from phantora_ns.sim._courses import Courses
 from phantora_ns.sim.collectives import CollectiveModel
+from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
 
 BENCH = Path(__file__).resolve().parent.parent
@@ -106,7 +107,8 @@ def sweep(permille):
             guess = predicted_us(line["compute"], alone[line["world"], line["compute"]], permille)
             errors.append(guess / line["compute_us"] - 1)
             print(
-                f"  {line['world']} GPUs, {line['compute']:10} beside {line['comm']:20} measured {line['compute_us']:7.1f} us, "
+                f"  {line['world']} GPUs, {line['compute']:10} beside {line['comm']:20} measured "
+                f"{line['compute_us']:7.1f} us, "
                 f"model {guess:7.1f}  {errors[-1]:+6.1%}"
             )
     print(
@@ -162,7 +164,8 @@ def replay(name, step, gpu):
         return
     judged_ns = sum(one.measured_ns for one in tiled)
     print(
-        f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of them have equal launches alone"
+        f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of "
+        "them have equal launches alone"
     )
     for klass in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
         rows = [(a, b) for a, b in zip(tiled, flat) if klass is None or a.klass == klass]
@@ -178,7 +181,8 @@ def replay(name, step, gpu):
         wrong_flat = sum(abs(b.model_ns - b.measured_ns) for _, b in rows) / measured
         print(
             f"    {steps.NAMES.get(klass, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
-            f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} ({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
+            f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} "
+            f"({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
             f"one share for products {plain / 1e6:7.2f} ({plain / measured - 1:+6.1%}, {wrong_flat:5.1%})"
         )
 
@@ -201,10 +205,11 @@ def main():
     gpu, topology = load_gpu("h200"), Topology.build(load_cluster("h200-1x8"))
     shares, permille = gpu.contention, steps.shares(gpu)
     model = CollectiveModel(topology, gpu)
+    courses = Courses(model, topology.capacities, FlowSimulator(topology.capacities).group)
 
     def alone_ns(one):
         plan = model.plan(steps.KINDS[one.kind], one.ranks, one.count_bytes)
-        course = course_of(plan, topology.capacities, 1.0, list)
+        course = courses.of(plan)
         return course.before_ns + max(course.private_ns, course.estimate_ns) + course.after_ns
 
     found = {"calibration": {}, "evaluation": {}}
@@ -222,7 +227,8 @@ def main():
         for name, step in each.items():
             replay(name, step, gpu)
         print(
-            f"{which}: large collectives beside compute, over the model's time alone (it contains the wait for other ranks)"
+            f"{which}: large collectives beside compute, over the model's time alone (it contains "
+            "the wait for other ranks)"
         )
         for name, step in each.items():
             collectives(name, step, alone_ns)

@@ -147,7 +147,8 @@ def measure(job: Job, trace: Path | None, port: int) -> tuple[dict, str]:
 def show(entry: dict, elapsed: float) -> None:
     if "error" in entry:
         print(
-            f"{elapsed:6.1f}  {entry['job']:28s} FAILED ({entry['status']}) in {entry['wall_s']} s: {entry['error'][-700:]}",
+            f"{elapsed:6.1f}  {entry['job']:28s} FAILED ({entry['status']}) in {entry['wall_s']} "
+            f"s: {entry['error'][-700:]}",
             flush=True,
         )
         return

@@ -102,7 +102,8 @@ def fit(path: str) -> None:
         )
     errors = sorted(abs(own / rate - 1) for own in plain)
     print(
-        f"{rate / MULTIPROCESSORS / CYCLES_PER_NS:.2f} bytes per multiprocessor and cycle; of {len(plain)} shapes, median "
+        f"{rate / MULTIPROCESSORS / CYCLES_PER_NS:.2f} bytes per multiprocessor and cycle; of "
+        f"{len(plain)} shapes, median "
         f"error {statistics.median(errors):.1%}, 90 % below {errors[int(0.9 * len(errors))]:.1%}"
     )
 

@@ -6,7 +6,6 @@
  * held while waiting for the hub. */
 #ifndef PH_CORE_H
 #define PH_CORE_H
-#include "link/shared_pages.h"
 #include "base/shim.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -89,9 +88,8 @@ struct ph_time { /* of a piece of GPU work */
     uint64_t duration_ns;
     uint32_t source;        /* enum ph_source */
     uint32_t drag_permille; /* how much longer beside communication */
-    enum ph_class class;
-    uint32_t works; /* as in link/shared_pages.h: places of the launch queue that the call takes; 0:
-                       none */
+    enum ph_bound_by bound_by;
+    uint32_t works; /* slots of the launch queue, as in ph_kernel_table_slot; 0: none */
 };
 
 /* ---- timeline.c: every function takes ph_lock itself unless its name ends in _locked ---- */
@@ -142,35 +140,20 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
                         uint32_t count);
 
 /* ---- link/connection.c: the connection. Thread-safe. ---- */
-enum ph_message_type {
-    PH_HELLO = 1,
-    PH_SYNC,
-    PH_QUERY,
-    PH_TIMES,
-    PH_COMM_INIT,
-    PH_COMM_SPLIT,
-    PH_COMM_FREE,
-    PH_OPS,
-    PH_FETCH,
-    PH_LOOKUP,
-    PH_NOTE,
-    PH_BYE,
-    PH_MEASURED,
-    PH_HOST /* a leader's (docs/leading.md) */
-};
 struct ph_reply { /* a received frame with a read cursor */
     unsigned char *data;
     size_t length, at;
     bool bad;
     void *owner; /* what ph_reply_free frees */
 };
-/* makes the page, says HELLO, waits for WELCOME; dies with one line when there is no hub */
+/* makes the rank statistics, says HELLO, waits for WELCOME; dies with one line when there is no hub
+ */
 void ph_hub_connect(void);
 bool ph_hub_connected(void);
-struct ph_rank_page *ph_page(void); /* never NULL after ph_hub_connect */
+struct ph_rank_stats *ph_stats(void); /* never NULL after ph_hub_connect */
 uint64_t ph_request_id(void);
 /* Sends [type, seq, body...]; body holds `fields` packed values. */
-void ph_send(enum ph_message_type type, const struct ph_pack *body, uint32_t fields);
+void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields);
 /* Waits for the reply that carries `req`; positioned after [type, req]. Dies if the hub answers
  * with an error. timeout_ms < 0 waits for ever; false when the time ran out. */
 bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms);
@@ -182,11 +165,10 @@ void ph_hub_forget(void); /* in a forked child */
 
 /* A host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT): `rest` holds `fields`
  * packed values; the reply's values before the time go to `answer`. */
-void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32_t fields,
+void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
                    int64_t *answer, int answers);
 
 /* ---- simulated/memory/memory.c ---- */
-enum ph_memory_kind { PH_PAGEABLE, PH_PINNED, PH_DEVICE };
 struct ph_allocation {
     uintptr_t base;
     size_t bytes;

@@ -82,12 +82,13 @@ static void set_power(const char *path, int line, const char *name, const char *
         const char *name;
         size_t offset;
         unsigned count;
-    } places[] = {{"low_permille", offsetof(struct ph_power, low_permille), 1},
-                  {"full_permille", offsetof(struct ph_power, full_permille), 1},
-                  {"window_ns", offsetof(struct ph_power, window_ns), 1},
-                  {"weight_permille", offsetof(struct ph_power, weight_permille), PH_CLASSES},
-                  {"gain_permille", offsetof(struct ph_power, gain_permille), PH_CLASSES},
-                  {"lot_permille", offsetof(struct ph_power, lot_permille), PH_LOTS}};
+    } places[] = {
+        {"low_permille", offsetof(struct ph_power, low_permille), 1},
+        {"full_permille", offsetof(struct ph_power, full_permille), 1},
+        {"window_ns", offsetof(struct ph_power, window_ns), 1},
+        {"weight_permille", offsetof(struct ph_power, weight_permille), PH_BOUND_BY_COUNT},
+        {"gain_permille", offsetof(struct ph_power, gain_permille), PH_BOUND_BY_COUNT},
+        {"lot_permille", offsetof(struct ph_power, lot_permille), PH_LOTS}};
     size_t length = strcspn(name, ".");
     long long number, index = 0;
     if (name[length] && !parse_integer(name + length + 1, &index)) index = -1;

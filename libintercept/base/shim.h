@@ -1,10 +1,11 @@
 /* shim.h - what every API file of the interceptor may use of the core, and nothing else.
  *
- * Why it exists: the API files (simulated/cuda/cudart.c, simulated/math/cublas.c, ..., nccl.c) are thin
- * translations of foreign ABIs; all state lives behind this face. Rule: no API file keeps a stream,
- * an allocation or a time of its own. */
+ * Why it exists: the API files (simulated/cuda/cudart.c, simulated/math/cublas.c, ..., nccl.c) are
+ * thin translations of foreign ABIs; all state lives behind this face. Rule: no API file keeps a
+ * stream, an allocation or a time of its own. */
 #ifndef PH_SHIM_H
 #define PH_SHIM_H
+#include "base/protocol.gen.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -65,37 +66,17 @@ void ph_pack_map(struct ph_pack *pack, uint32_t count);
 /* already packed values */
 void ph_pack_raw(struct ph_pack *pack, const void *bytes, size_t length);
 
-/* ---- classes of calls that take host time: what they cost, and what the job's time before them is
- * recorded by (time/host_model.c) ---- */
-enum ph_call {
-    PH_CALL_LAUNCH, /* a kernel */
-    PH_CALL_GEMM,   /* a cuBLAS call */
-    PH_CALL_DNN,    /* a cuDNN call, and any other library's */
-    PH_CALL_COMM,   /* a collective, or a group of them */
-    PH_CALL_COPY,
-    PH_CALL_MEMSET,
-    PH_CALL_RECORD, /* of an event */
-    PH_CALL_WAIT,   /* of a stream for an event */
-    PH_CALL_SYNC,   /* of the host */
-    PH_CALL_QUERY,  /* of an event or a stream */
-    PH_CALL_MALLOC, /* of segments, pinned memory, library handles, modules */
-    PH_CALL_FREE,
-    PH_CALL_CLOCK, /* the job reads a clock: no call of CUDA's, costs nothing */
-    PH_CALL_MEET,  /* a communicator is made: its time is not modelled */
-    PH_CALLS
-};
+/* ---- classes of calls that take host time (time/host_model.c) ---- */
 /* "launch", "gemm", ... as in device.conf, HOST messages and the database */
 const char *ph_call_name(enum ph_call call);
 /* the class of a signature's call: launch, gemm or dnn */
 enum ph_call ph_call_of(const struct ph_pack *signature);
 
 /* ---- the GPU that we imitate (device.c): read from RUN_DIR/device.conf ---- */
-/* of a kernel: kernels/estimators/launch.py */
-enum ph_class { PH_CLASS_MEMORY, PH_CLASS_COMPUTE, PH_CLASS_ATTENTION, PH_CLASSES };
 enum { PH_LOTS = 8 };
 struct ph_power { /* how the power limit decides clocks (power.c); full_permille 0: not at all */
     uint64_t low_permille, full_permille, window_ns;
-    uint64_t weight_permille[PH_CLASSES], gain_permille[PH_CLASSES];
+    uint64_t weight_permille[PH_BOUND_BY_COUNT], gain_permille[PH_BOUND_BY_COUNT];
     /* by physical GPU: slower than the median at the limit; below 0: faster */
     int64_t lot_permille[PH_LOTS];
 };

@@ -161,7 +161,7 @@ static void run_node(struct ph_exec *exec, struct ph_node *node)
     if (node->type == PH_NODE_RECORD) ph_event_record(node->event, stream);
     if (node->type == PH_NODE_WAIT) ph_stream_wait(stream, node->event);
     if (node->type == PH_NODE_KERNEL && node->signature.length)
-        atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
 }
 
 /* All lanes start where the stream is that the graph is launched in. */

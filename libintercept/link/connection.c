@@ -1,4 +1,4 @@
-/* link/connection.c - this process's connection to the hub: one ZeroMQ DEALER, one shared page.
+/* link/connection.c - this process's connection to the hub: one ZeroMQ DEALER, the rank statistics.
  *
  * Why it exists: libzmq is opened by path at run time, so that the interceptor needs nothing at
  * load time, and many threads share one socket. Rule: `socket_lock` is held for every libzmq call;
@@ -60,10 +60,10 @@ static bool polling; /* a thread waits in poll() on behalf of all */
 static struct arrival *arrivals;
 static uint64_t sequence;
 static _Atomic uint64_t request_counter;
-static struct ph_rank_page *page;
+static struct ph_rank_stats *stats;
 
-bool ph_hub_connected(void) { return page != NULL; }
-struct ph_rank_page *ph_page(void) { return page; }
+bool ph_hub_connected(void) { return stats != NULL; }
+struct ph_rank_stats *ph_stats(void) { return stats; }
 uint64_t ph_request_id(void) { return atomic_fetch_add(&request_counter, 1) + 1; }
 
 static void *symbol(void *library, const char *name)
@@ -92,7 +92,7 @@ static void load_zmq(void)
     zmq.msg_close = (int (*)(zmq_msg *))symbol(library, "zmq_msg_close");
 }
 
-static const char *make_page(const char *run_dir)
+static const char *make_stats(const char *run_dir)
 {
     static char name[64];
     struct timespec now;
@@ -101,18 +101,18 @@ static const char *make_page(const char *run_dir)
              ph_env("PHANTORA_NODE") ? ph_env("PHANTORA_NODE") : "0", (int)getpid(),
              (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec);
     char path[512];
-    snprintf(path, sizeof path, "%s/ranks/%s", run_dir, name);
+    snprintf(path, sizeof path, "%s/" PH_RANK_STATS_FILE "/%s", run_dir, name);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, 4096) != 0) ph_die("cannot make %s: %s", path, strerror(errno));
     /* The lock tells the hub our PID and that we live; the descriptor stays open for ever, or the
      * lock would go. */
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     if (fcntl(fd, F_SETLK, &lock) != 0) ph_die("cannot lock %s: %s", path, strerror(errno));
-    struct ph_rank_page *fresh = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct ph_rank_stats *fresh = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (fresh == MAP_FAILED) ph_die("cannot map %s: %s", path, strerror(errno));
-    fresh->version = 1;
-    fresh->magic = PH_RANK_MAGIC;
-    page = fresh;
+    fresh->version = PH_RANK_STATS_VERSION;
+    fresh->magic = PH_RANK_STATS_MAGIC;
+    stats = fresh;
     return name;
 }
 
@@ -138,7 +138,7 @@ static void say_hello(const char *name)
         if (!fgets(argv0, sizeof argv0, cmdline)) argv0[0] = 0;
         fclose(cmdline);
     }
-    ph_pack_uint(&body, 1);
+    ph_pack_uint(&body, PH_PROTOCOL_VERSION);
     ph_pack_map(&body, 9);
     ph_pack_str(&body, "pid"), ph_pack_int(&body, getpid());
     ph_pack_str(&body, "rank"), ph_pack_int(&body, env_int("RANK"));
@@ -150,7 +150,7 @@ static void say_hello(const char *name)
     ph_pack_str(&body, "argv0"), ph_pack_str(&body, argv0);
     ph_pack_str(&body, "leader"), ph_pack_int(&body, ph_lead_device != NULL);
     ph_pack_str(&body, "measures"), ph_pack_int(&body, ph_lead_measures && ph_lead_measures());
-    ph_send(PH_HELLO, &body, 2);
+    ph_send(PH_MESSAGE_HELLO, &body, 2);
     ph_pack_free(&body);
 }
 
@@ -167,10 +167,10 @@ static void drain_locked(void)
         struct ph_reply frame = {zmq.msg_data(&message), zmq.msg_size(&message), 0, false, NULL};
         ph_read_array(&frame);
         int64_t type = ph_read_int(&frame);
-        uint64_t req = type == PH_HELLO ? 0 : (uint64_t)ph_read_int(&frame);
+        uint64_t req = type == PH_MESSAGE_HELLO ? 0 : (uint64_t)ph_read_int(&frame);
         /* ERROR: the job's own mistake (ranks disagree on a collective) or ours; either way it
          * cannot go on */
-        if (type == 0) {
+        if (type == PH_MESSAGE_ERROR) {
             size_t n;
             const unsigned char *text = ph_read_bytes(&frame, &n);
             ph_die("%.*s", (int)n, text ? (const char *)text : "the hub refused a request");
@@ -193,7 +193,7 @@ void ph_hub_connect(void)
     const char *run_dir = ph_env("PHANTORA_RUN_DIR");
     if (!run_dir) ph_die("PHANTORA_RUN_DIR is not set; start the job with the phantora-ns command");
     load_zmq();
-    const char *name = make_page(run_dir);
+    const char *name = make_stats(run_dir);
     char address[512];
     snprintf(address, sizeof address, "ipc://%s/hub.sock", run_dir);
     void *context = zmq.ctx_new();
@@ -218,7 +218,7 @@ void ph_hub_connect(void)
         ph_die("the hub refuses this interceptor's protocol version; rebuild with make build");
 }
 
-void ph_send(enum ph_message_type type, const struct ph_pack *body, uint32_t fields)
+void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
 {
     struct ph_pack frame = {0};
     pthread_mutex_lock(&socket_lock);
@@ -226,7 +226,7 @@ void ph_send(enum ph_message_type type, const struct ph_pack *body, uint32_t fie
     ph_pack_uint(&frame, type);
     ph_pack_uint(&frame, ++sequence);
     ph_pack_raw(&frame, body->data, body->length);
-    atomic_store_explicit(&page->sent_seq, sequence, memory_order_release);
+    atomic_store_explicit(&stats->sent_seq, sequence, memory_order_release);
     int sent;
     do sent = zmq.send(the_socket, frame.data, frame.length, 0);
     while (sent < 0 && errno == EINTR);
@@ -288,7 +288,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
     *reply = (struct ph_reply){mine->data, mine->length, 0, false, mine};
     ph_read_array(reply);
     /* [type, req, ...]; WELCOME has no req */
-    if (ph_read_int(reply) != PH_HELLO) ph_read_int(reply);
+    if (ph_read_int(reply) != PH_MESSAGE_HELLO) ph_read_int(reply);
     return true;
 }
 
@@ -309,7 +309,7 @@ void ph_hub_forget(void)
     arrivals = NULL;
     polling = false;
     sequence = 0;
-    page = NULL; /* the mapping is the parent's: it stays mapped, unused */
+    stats = NULL; /* the mapping is the parent's: it stays mapped, unused */
     if (socket_fd >= 0) close(socket_fd);
     socket_fd = wake_fd = -1;
 }

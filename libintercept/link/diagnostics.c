@@ -1,7 +1,7 @@
 /* link/diagnostics.c - what the user must know: refused calls, warnings, our own failures.
  *
- * Why it exists: nothing may be silently wrong. Each note is one line on stderr, once, and a NOTE
- * to the hub for the report. */
+ * Why it exists: nothing may be silently wrong. Each diagnostic is one line on stderr, once, and a
+ * DIAGNOSTIC to the hub for the report. */
 #include "base/core.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,10 +37,10 @@ static void note(const char *what, const char *text)
 {
     if (!ph_hub_connected()) return;
     struct ph_pack body = {0};
-    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
     ph_pack_str(&body, what);
     ph_pack_str(&body, text);
-    ph_send(PH_NOTE, &body, 3);
+    ph_send(PH_MESSAGE_DIAGNOSTIC, &body, 3);
     ph_pack_free(&body);
 }
 
@@ -51,7 +51,7 @@ void ph_unsupported(const char *function)
     snprintf(text, sizeof text,
              "%s is not supported: the job gets the API's \"not supported\" error", function);
     line("", text);
-    note("unsupported", function);
+    note(PH_DIAGNOSTIC_UNSUPPORTED, function);
 }
 
 void ph_warn(const char *format, ...)
@@ -63,7 +63,7 @@ void ph_warn(const char *format, ...)
     va_end(arguments);
     if (!first_time(text)) return;
     line("warning: ", text);
-    note("warning", text);
+    note(PH_DIAGNOSTIC_WARNING, text);
 }
 
 void ph_die(const char *format, ...)

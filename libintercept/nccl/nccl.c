@@ -20,7 +20,7 @@ enum {
     INVALID_ARGUMENT = 4,
     INVALID_USAGE = 5
 };
-enum { AVERAGE = 4, BUILT_IN_OPS = 5, CUSTOM_OPS = 64, COMM_MAGIC = 0x5048434d, NONE = -1 };
+enum { BUILT_IN_OPS = PH_REDUCTION_AVG + 1, CUSTOM_OPS = 64, COMM_MAGIC = 0x5048434d, NONE = -1 };
 
 struct unique_id {
     char bytes[128];
@@ -35,7 +35,7 @@ static struct {
 } custom[CUSTOM_OPS]; /* ncclRedOpCreatePreMulSum */
 static pthread_mutex_t custom_lock = PTHREAD_MUTEX_INITIALIZER;
 #define type_bytes ph_nccl_type_bytes
-const size_t ph_nccl_type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+const size_t ph_nccl_type_bytes[PH_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 static struct ph_comm *valid(void *comm)
 {
@@ -46,8 +46,9 @@ static struct ph_comm *valid(void *comm)
 bool ph_nccl_carries(const struct ph_operation *op)
 {
     size_t most = op->send_bytes > op->recv_bytes ? op->send_bytes : op->recv_bytes;
-    if (op->dtype == UINT8) return op->bytes <= PH_OBJECT_BYTES && most <= PH_OBJECTS_BYTES;
-    if (op->dtype == INT32 || op->dtype == UINT32 || op->dtype == INT64 || op->dtype == UINT64)
+    if (op->dtype == PH_TYPE_UINT8) return op->bytes <= PH_OBJECT_BYTES && most <= PH_OBJECTS_BYTES;
+    if (op->dtype == PH_TYPE_INT32 || op->dtype == PH_TYPE_UINT32 || op->dtype == PH_TYPE_INT64 ||
+        op->dtype == PH_TYPE_UINT64)
         return most <= PH_INDEX_BYTES;
     return most <= PH_SMALL_BYTES;
 }
@@ -70,12 +71,12 @@ static uint16_t to_bf16(float value)
 static void scale(void *data, size_t bytes, int dtype, double factor)
 {
     for (size_t i = 0; i < bytes / type_bytes[dtype]; i++) switch (dtype) {
-        case FP16:
+        case PH_TYPE_FP16:
             ((_Float16 *)data)[i] = (_Float16)((float)((_Float16 *)data)[i] * (float)factor);
             break;
-        case FP32: ((float *)data)[i] *= (float)factor; break;
-        case FP64: ((double *)data)[i] *= factor; break;
-        case BF16:
+        case PH_TYPE_FP32: ((float *)data)[i] *= (float)factor; break;
+        case PH_TYPE_FP64: ((double *)data)[i] *= factor; break;
+        case PH_TYPE_BF16:
             ((uint16_t *)data)[i] = to_bf16(from_bf16(((uint16_t *)data)[i]) * (float)factor);
             break;
         default: break;
@@ -112,23 +113,24 @@ static void issue(void *operations, struct ph_stream *stream)
         ph_pack_int(&ops, op->kind);
         ph_pack_uint(&ops, op->bytes);
         ph_pack_int(&ops, op->dtype);
-        ph_pack_int(&ops, op->redop >= BUILT_IN_OPS ? 0 : op->redop);
+        ph_pack_int(&ops, op->redop >= BUILT_IN_OPS ? PH_REDUCTION_SUM : op->redop);
         ph_pack_int(&ops, op->peer);
         ph_nccl_payload(&ops, op);
-        ph_pack_uint(&ops, (uint64_t)(op->recv_bytes && ph_nccl_carries(op)) |
-                               (uint64_t)ph_nccl_unknown(op) << 1);
+        bool wanted = op->recv_bytes && ph_nccl_carries(op);
+        ph_pack_uint(&ops, (wanted ? PH_OP_WANTS_RESULT : 0) |
+                               (ph_nccl_unknown(op) ? PH_OP_UNDEFINED : 0));
     }
     ph_host_resume();
     uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
-    struct ph_trace_comm told = {(uint32_t)ours->kind,
-                                 (uint32_t)ours->dtype,
-                                 (uint32_t)comm->rank,
-                                 (uint32_t)comm->size,
-                                 count,
-                                 ours->send_bytes,
-                                 ours->recv_bytes,
-                                 (uint64_t)comm->number};
-    PH_TRACE(ph_trace_communicated(stream, node, &told));
+    struct ph_log_comm logged = {.kind = (uint32_t)ours->kind,
+                                 .dtype = (uint32_t)ours->dtype,
+                                 .rank = (uint32_t)comm->rank,
+                                 .size = (uint32_t)comm->size,
+                                 .count = count,
+                                 .send_bytes = ours->send_bytes,
+                                 .recv_bytes = ours->recv_bytes,
+                                 .comm = (uint64_t)comm->number};
+    PH_TRACE(ph_trace_communicated(stream, node, logged));
     ph_pack_free(&ops);
     for (struct ph_operation *op = ours; op; op = op->next, index++)
         ph_nccl_result(op, node, index);
@@ -178,12 +180,13 @@ static int launch(struct ph_operation *first)
  * enqueue.cc and onerank.cu of NCCL 2.28. */
 static bool nothing_to_do(const struct ph_operation *op)
 {
-    return op->comm->size == 1 && op->kind < SEND && op->send == op->recv && op->redop < AVERAGE;
+    return op->comm->size == 1 && op->kind < PH_COLLECTIVE_SEND && op->send == op->recv &&
+           op->redop < PH_REDUCTION_AVG;
 }
 
 static int submit(struct ph_operation op)
 {
-    if (!valid(op.comm) || op.dtype < 0 || op.dtype >= TYPES) return INVALID_ARGUMENT;
+    if (!valid(op.comm) || op.dtype < 0 || op.dtype >= PH_TYPES) return INVALID_ARGUMENT;
     if (op.peer >= op.comm->size) return INVALID_ARGUMENT;
     if (op.redop >= BUILT_IN_OPS &&
         (op.redop - BUILT_IN_OPS >= CUSTOM_OPS || !custom[op.redop - BUILT_IN_OPS].used))
@@ -218,33 +221,33 @@ PH_API(int, ncclGroupEnd, (void))
 PH_API(int, ncclAllReduce,
        (const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream))
 {
-    if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){ALL_REDUCE, type, op, NONE, send, recv, n, n, n, comm,
-                                        stream, NULL, 0});
+    return submit((struct ph_operation){PH_COLLECTIVE_ALL_REDUCE, type, op, NONE, send, recv, n, n,
+                                        n, comm, stream, NULL, 0});
 }
 PH_API(int, ncclAllGather,
        (const void *send, void *recv, size_t count, int type, void *comm, void *stream))
 {
-    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){ALL_GATHER, type, NONE, NONE, send, recv, n, n,
-                                        n * (size_t)valid(comm)->size, comm, stream, NULL, 0});
+    return submit((struct ph_operation){PH_COLLECTIVE_ALL_GATHER, type, NONE, NONE, send, recv, n,
+                                        n, n * (size_t)valid(comm)->size, comm, stream, NULL, 0});
 }
 PH_API(int, ncclReduceScatter,
        (const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream))
 {
-    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){REDUCE_SCATTER, type, op, NONE, send, recv, n,
+    return submit((struct ph_operation){PH_COLLECTIVE_REDUCE_SCATTER, type, op, NONE, send, recv, n,
                                         n * (size_t)valid(comm)->size, n, comm, stream, NULL, 0});
 }
 PH_API(int, ncclBroadcast,
        (const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream))
 {
-    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){BROADCAST, type, NONE, root,
+    return submit((struct ph_operation){PH_COLLECTIVE_BROADCAST, type, NONE, root,
                                         valid(comm)->rank == root ? send : NULL, recv, n, n, n,
                                         comm, stream, NULL, 0});
 }
@@ -256,65 +259,65 @@ PH_API(int, ncclReduce,
        (const void *send, void *recv, size_t count, int type, int op, int root, void *comm,
         void *stream))
 {
-    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit((struct ph_operation){REDUCE, type, op, root, send, recv, n, n,
+    return submit((struct ph_operation){PH_COLLECTIVE_REDUCE, type, op, root, send, recv, n, n,
                                         valid(comm)->rank == root ? n : 0, comm, stream, NULL, 0});
 }
 PH_API(int, ncclAlltoAll,
        (const void *send, void *recv, size_t count, int type, void *comm, void *stream))
 {
-    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type], all = n * (size_t)valid(comm)->size;
-    return submit((struct ph_operation){ALL_TO_ALL, type, NONE, NONE, send, recv, n, all, all, comm,
-                                        stream, NULL, 0});
+    return submit((struct ph_operation){PH_COLLECTIVE_ALL_TO_ALL, type, NONE, NONE, send, recv, n,
+                                        all, all, comm, stream, NULL, 0});
 }
 PH_API(int, ncclGather,
        (const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream))
 {
-    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
     return submit((struct ph_operation){
-        GATHER, type, NONE, root, send, recv, n, n,
+        PH_COLLECTIVE_GATHER, type, NONE, root, send, recv, n, n,
         valid(comm)->rank == root ? n * (size_t)valid(comm)->size : 0, comm, stream, NULL, 0});
 }
 PH_API(int, ncclScatter,
        (const void *send, void *recv, size_t count, int type, int root, void *comm, void *stream))
 {
-    if (type < 0 || type >= TYPES || !valid(comm)) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES || !valid(comm)) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
     bool is_root = valid(comm)->rank == root;
-    return submit((struct ph_operation){SCATTER, type, NONE, root, is_root ? send : NULL, recv, n,
-                                        is_root ? n * (size_t)valid(comm)->size : n, n, comm,
-                                        stream, NULL, 0});
+    return submit((struct ph_operation){
+        PH_COLLECTIVE_SCATTER, type, NONE, root, is_root ? send : NULL, recv, n,
+        is_root ? n * (size_t)valid(comm)->size : n, n, comm, stream, NULL, 0});
 }
 PH_API(int, ncclSend,
        (const void *send, size_t count, int type, int peer, void *comm, void *stream))
 {
-    if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit(
-        (struct ph_operation){SEND, type, NONE, peer, send, NULL, n, n, 0, comm, stream, NULL, 0});
+    return submit((struct ph_operation){PH_COLLECTIVE_SEND, type, NONE, peer, send, NULL, n, n, 0,
+                                        comm, stream, NULL, 0});
 }
 PH_API(int, ncclRecv, (void *recv, size_t count, int type, int peer, void *comm, void *stream))
 {
-    if (type < 0 || type >= TYPES) return INVALID_ARGUMENT;
+    if (type < 0 || type >= PH_TYPES) return INVALID_ARGUMENT;
     size_t n = count * type_bytes[type];
-    return submit(
-        (struct ph_operation){RECV, type, NONE, peer, NULL, recv, n, 0, n, comm, stream, NULL, 0});
+    return submit((struct ph_operation){PH_COLLECTIVE_RECV, type, NONE, peer, NULL, recv, n, 0, n,
+                                        comm, stream, NULL, 0});
 }
 
 PH_API(int, ncclRedOpCreatePreMulSum, (int *op, void *scalar, int type, int residence, void *comm))
 {
     double factor;
     _Alignas(8) unsigned char value[8];
-    if (!valid(comm) || type < 0 || type >= TYPES) return INVALID_ARGUMENT;
+    if (!valid(comm) || type < 0 || type >= PH_TYPES) return INVALID_ARGUMENT;
     if (!ph_nccl_scalar(value, scalar, type_bytes[type], residence == 0)) return INTERNAL_ERROR;
     switch (type) {
-    case FP16: factor = (double)(float)*(_Float16 *)value; break;
-    case FP32: factor = (double)*(float *)value; break;
-    case FP64: factor = *(double *)value; break;
-    case BF16: factor = (double)from_bf16(*(uint16_t *)value); break;
+    case PH_TYPE_FP16: factor = (double)(float)*(_Float16 *)value; break;
+    case PH_TYPE_FP32: factor = (double)*(float *)value; break;
+    case PH_TYPE_FP64: factor = *(double *)value; break;
+    case PH_TYPE_BF16: factor = (double)from_bf16(*(uint16_t *)value); break;
     default: return INVALID_ARGUMENT;
     }
     int found = NONE;
@@ -364,7 +367,7 @@ PH_API(int, ncclCommInitRankConfig,
     ph_pack_int(&rest, size);
     ph_pack_int(&rest, rank);
     ph_pack_int(&rest, ph_device_physical(ph_device_current()));
-    ph_rendezvous(PH_COMM_INIT, &rest, 4, &number, 1);
+    ph_rendezvous(PH_MESSAGE_COMM_INIT, &rest, 4, &number, 1);
     ph_device_communicator(ph_device_current());
     ph_pack_free(&rest);
     *comm = comm_make(number, rank, size);
@@ -390,7 +393,7 @@ PH_API(int, ncclCommSplit, (void *handle, int color, int key, void **fresh, void
     ph_pack_int(&rest, comm->number);
     ph_pack_int(&rest, color);
     ph_pack_int(&rest, key);
-    ph_rendezvous(PH_COMM_SPLIT, &rest, 3, answer, 3);
+    ph_rendezvous(PH_MESSAGE_COMM_SPLIT, &rest, 3, answer, 3);
     ph_pack_free(&rest);
     *fresh = answer[0] < 0 ? NULL : comm_make(answer[0], (int)answer[1], (int)answer[2]);
     return OK;
@@ -405,7 +408,7 @@ static int release_comm(void *handle)
     if (!comm) return INVALID_ARGUMENT;
     ph_pack_uint(&body, ph_now());
     ph_pack_int(&body, comm->number);
-    ph_send(PH_COMM_FREE, &body, 2);
+    ph_send(PH_MESSAGE_COMM_FREE, &body, 2);
     ph_pack_free(&body);
     comm->magic = 0;
     free(comm);

@@ -1,47 +1,20 @@
 /* nccl.h - what a communicator operation is, and what happens to its bytes.
  *
  * Why it exists: NCCL's interface (nccl.c) is one, but bytes are not: a simulated rank's device
- * memory lies in the process (simulated/values/nccl_values.c), a leader's on a GPU (leader/gpu/nccl_data.c).
+ * memory lies in the process (simulated/values/nccl_values.c), a leader's on a GPU
+ * (leader/gpu/nccl_data.c).
  */
 #ifndef PH_NCCL_H
 #define PH_NCCL_H
 #include "base/core.h"
 
-enum {
-    ALL_REDUCE,
-    ALL_GATHER,
-    REDUCE_SCATTER,
-    BROADCAST,
-    REDUCE,
-    ALL_TO_ALL,
-    GATHER,
-    SCATTER,
-    SEND,
-    RECV
-};
-/* ncclDataType_t */
-enum {
-    INT8,
-    UINT8,
-    INT32,
-    UINT32,
-    INT64,
-    UINT64,
-    FP16,
-    FP32,
-    FP64,
-    BF16,
-    FP8_E4M3,
-    FP8_E5M2,
-    TYPES
-};
 struct ph_comm {
     uint32_t magic;
     int64_t number; /* the hub's */
     int rank, size, device;
 };
 struct ph_operation {
-    int kind, dtype, redop, peer;
+    int kind, dtype, redop, peer; /* enum ph_collective, ph_data_type, ph_reduction */
     const void *send;
     void *recv;
     /* bytes: as the wire protocol counts; 0 recv_bytes: this rank gets nothing */
@@ -53,7 +26,7 @@ struct ph_operation {
     double factor;
 };
 
-extern const size_t ph_nccl_type_bytes[TYPES];
+extern const size_t ph_nccl_type_bytes[PH_TYPES];
 bool ph_nccl_carries(const struct ph_operation *op);       /* its bytes travel through the hub */
 bool ph_nccl_premultiplies(const struct ph_operation *op); /* ncclRedOpCreatePreMulSum */
 void ph_nccl_premultiply(const struct ph_operation *op, void *data);

@@ -1,8 +1,8 @@
 /* time/host_clock.c - the rank's host time, and how a process joins the run.
  *
  * Why it exists: host time is a chain. Between two intercepted calls it advances by the calling
- * thread's CPU time, or by what a record says of the place (time/host_model.c), times a scale; plus a
- * modelled cost for the call. It is the last anchor (a time that the hub has answered) plus an
+ * thread's CPU time, or by what a record says of the place (time/host_model.c), times a scale; plus
+ * a modelled cost for the call. It is the last anchor (a time that the hub has answered) plus an
  * offset. */
 #define _GNU_SOURCE /* gettid */
 #include "time/host_model.h"
@@ -53,7 +53,7 @@ static int64_t real_ms(void)
 
 void ph_clock_publish(void)
 {
-    atomic_store_explicit(&ph_page()->clock_ns, ph_clock(), memory_order_release);
+    atomic_store_explicit(&ph_stats()->clock_ns, ph_clock(), memory_order_release);
     atomic_store_explicit(&moved_ms, real_ms(), memory_order_relaxed);
     if (mode == MODEL && me.chain) atomic_store_explicit(&mover, me.tid, memory_order_relaxed);
 }
@@ -75,7 +75,7 @@ bool ph_clock_stands_still(void)
 {
     enum { STILL_MS = 500 };
     int64_t still = real_ms() - atomic_load_explicit(&moved_ms, memory_order_relaxed);
-    if (atomic_load(&ph_page()->blocked) != 0 || still <= STILL_MS) return false;
+    if (atomic_load(&ph_stats()->blocked) != 0 || still <= STILL_MS) return false;
     return mode != MODEL || waits_for_observers(still);
 }
 
@@ -87,10 +87,11 @@ static void spend(uint64_t job_ns, uint64_t cost_ns)
     if (mode == NONE) return;
     ph_host.offset += (int64_t)((double)job_ns * scale) + (int64_t)cost_ns;
     ph_call_cost_ns = cost_ns;
-    atomic_fetch_add_explicit(&ph_page()->host_cpu_ns, job_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->host_cpu_ns, job_ns, memory_order_relaxed);
     if (mode != MODEL) return;
-    atomic_fetch_add_explicit(&ph_page()->host_calls[PH_HOST_CALL], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&ph_page()->host_ns[PH_HOST_CALL], cost_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->host_calls[PH_HOST_LEVEL_CALL], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->host_ns[PH_HOST_LEVEL_CALL], cost_ns,
+                              memory_order_relaxed);
 }
 
 /* The calling thread's CPU time since we left it to the job. */
@@ -136,7 +137,7 @@ void ph_clock_advance(enum ph_call call)
     if (mode == MODEL && !advance_modelled(call)) return;
     if (measuring()) advance_measured(call);
     me.chain = true;
-    atomic_fetch_add_explicit(&ph_page()->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->calls, 1, memory_order_relaxed);
     ph_clock_publish();
 }
 
@@ -335,6 +336,6 @@ PH_API(int64_t, phantora_touch_clock, (int clock))
 PH_API(void, phantora_report_peaks, (uint64_t allocated, uint64_t reserved))
 {
     if (!ph_touched()) return;
-    ph_page()->torch_peak_allocated = allocated;
-    ph_page()->torch_peak_reserved = reserved;
+    ph_stats()->torch_peak_allocated = allocated;
+    ph_stats()->torch_peak_reserved = reserved;
 }

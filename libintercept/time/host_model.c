@@ -40,23 +40,15 @@ enum {
 };
 #define INTERRUPTION_NS 50000u
 
-static const char *const names[PH_CALLS] = {
-    [PH_CALL_LAUNCH] = "launch", [PH_CALL_GEMM] = "gemm",      [PH_CALL_DNN] = "dnn",
-    [PH_CALL_COMM] = "comm",     [PH_CALL_COPY] = "copy",      [PH_CALL_MEMSET] = "memset",
-    [PH_CALL_RECORD] = "record", [PH_CALL_WAIT] = "wait",      [PH_CALL_SYNC] = "sync",
-    [PH_CALL_QUERY] = "query",   [PH_CALL_MALLOC] = "malloc",  [PH_CALL_FREE] = "free",
-    [PH_CALL_CLOCK] = "clock",   [PH_CALL_MEET] = "comm_init",
-};
-
-const char *ph_call_name(enum ph_call call) { return names[call]; }
+const char *ph_call_name(enum ph_call call) { return ph_call_labels[call]; }
 
 enum ph_call ph_call_of(const struct ph_pack *signature)
 {
-    enum { KERNEL, GEMM, DNN, MEMORY };
     switch (signature->data[1]) {
-    case KERNEL: return PH_CALL_LAUNCH;
-    case GEMM: return PH_CALL_GEMM;
-    case MEMORY: return signature->data[3] == 0 ? PH_CALL_COPY : PH_CALL_MEMSET;
+    case PH_SIGNATURE_KERNEL: return PH_CALL_LAUNCH;
+    case PH_SIGNATURE_GEMM: return PH_CALL_GEMM;
+    case PH_SIGNATURE_MEMORY:
+        return signature->data[3] == PH_MEMORY_COPY ? PH_CALL_COPY : PH_CALL_MEMSET;
     default: return PH_CALL_DNN;
     }
 }
@@ -117,26 +109,27 @@ static struct place arrive(enum ph_call call)
 void ph_site_enter(enum ph_call call) { arrive(call); }
 
 /* ---- replaying ---- */
-static const struct ph_host_header *header;
-static const struct ph_host_slot *slots;
+static const struct ph_host_table_header *header;
+static const struct ph_host_table_slot *slots;
 
 void ph_sites_map(void)
 {
     char path[512];
     struct stat status;
     if (header) return;
-    snprintf(path, sizeof path, "%s/host.tbl", ph_env("PHANTORA_RUN_DIR"));
+    snprintf(path, sizeof path, "%s/" PH_HOST_TABLE_FILE, ph_env("PHANTORA_RUN_DIR"));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &status) != 0)
         ph_die("cannot open %s: %s; --host-time model needs it", path, strerror(errno));
-    const struct ph_host_header *map =
+    const struct ph_host_table_header *map =
         mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
-    if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map || map->magic != PH_HOST_MAGIC ||
-        map->version != 1 || map->capacity == 0 || (map->capacity & (map->capacity - 1)) ||
+    if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map ||
+        map->magic != PH_HOST_TABLE_MAGIC || map->version != PH_HOST_TABLE_VERSION ||
+        map->capacity == 0 || (map->capacity & (map->capacity - 1)) ||
         (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
         ph_die("%s is not a table of host times of this version", path);
-    slots = (const struct ph_host_slot *)(map + 1);
+    slots = (const struct ph_host_table_slot *)(map + 1);
     header = map;
 }
 
@@ -157,12 +150,12 @@ uint64_t ph_site_time(enum ph_call call)
     int depth = here.depth;
     while (depth >= 0 && !find(here.key[depth], &time)) depth--;
     if (in_history(call)) time += header->interruption_ns;
-    unsigned level = depth < 0             ? PH_HOST_UNKNOWN
-                     : depth == 0          ? PH_HOST_CLASS
-                     : depth == here.depth ? PH_HOST_EXACT
-                                           : PH_HOST_BACKED_OFF;
-    atomic_fetch_add_explicit(&ph_page()->host_calls[level], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&ph_page()->host_ns[level], time, memory_order_relaxed);
+    unsigned level = depth < 0             ? PH_HOST_LEVEL_UNKNOWN
+                     : depth == 0          ? PH_HOST_LEVEL_CLASS
+                     : depth == here.depth ? PH_HOST_LEVEL_EXACT
+                                           : PH_HOST_LEVEL_BACKED_OFF;
+    atomic_fetch_add_explicit(&ph_stats()->host_calls[level], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->host_ns[level], time, memory_order_relaxed);
     return time;
 }
 
@@ -213,10 +206,11 @@ static const char *text_of(const struct place *here)
 {
     char text[160];
     if (in_history(here->call))
-        snprintf(text, sizeof text, "%s %s %u", names[here->call], here->name ? here->name : "-",
-                 here->place);
+        snprintf(text, sizeof text, "%s %s %u", ph_call_name(here->call),
+                 here->name ? here->name : "-", here->place);
     else
-        snprintf(text, sizeof text, "%s %s", names[here->call], here->name ? here->name : "-");
+        snprintf(text, sizeof text, "%s %s", ph_call_name(here->call),
+                 here->name ? here->name : "-");
     const char *kept = strdup(text);
     if (!kept) ph_die("out of host memory for the record of host times");
     return kept;
@@ -255,7 +249,7 @@ void ph_site_passed(enum ph_call call, uint64_t spent_ns)
             if (depth == 1) text = text_of(&here);
             *record = (struct record){.key = here.key[depth],
                                       .depth = depth,
-                                      .text = depth == 0 ? names[call] : text,
+                                      .text = depth == 0 ? ph_call_name(call) : text,
                                       .first = spent_ns};
             *slot = record;
             used++;
@@ -335,14 +329,14 @@ static void send_at_exit(void)
 {
     struct ph_pack body = {0};
     if (!ph_touched() || !used) return;
-    uint64_t req = ph_request_id(), clock = ph_page()->clock_ns;
+    uint64_t req = ph_request_id(), clock = ph_stats()->clock_ns;
     ph_pack_uint(&body, clock);
     /* measured by the launcher while the machine was idle */
     const char *score = ph_env("PHANTORA_HOST_SCORE");
     ph_pack_map(&body, score ? 2 : 1);
     if (score) ph_pack_str(&body, "score"), ph_pack_double(&body, strtod(score, NULL));
     ph_pack_str(&body, "sites"), ph_sites_pack(&body);
-    ph_send(PH_HOST, &body, 2);
+    ph_send(PH_MESSAGE_HOST, &body, 2);
     /* Whoever ends takes unsent messages along; an answer to the next one says that this one has
      * come. */
     body.length = 0;
@@ -350,7 +344,7 @@ static void send_at_exit(void)
     ph_pack_uint(&body, clock);
     ph_pack_map(&body, 0);
     ph_pack_array(&body, 0);
-    ph_send(PH_TIMES, &body, 4);
+    ph_send(PH_MESSAGE_TIMES, &body, 4);
     ph_pack_free(&body);
     struct ph_reply reply;
     enum { PATIENCE_MS = 10000 };

@@ -34,8 +34,8 @@ static bool ask(const struct ph_head *head, const struct ph_place *place)
     ph_extra_pack(&body, false);
     ph_head_pack(&body, head);
     ph_head_pack(&body, &own);
-    atomic_store(&ph_page()->blocked, 1);
-    ph_send(PH_QUERY, &body, 5);
+    atomic_store(&ph_stats()->blocked, 1);
+    ph_send(PH_MESSAGE_QUERY, &body, 5);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
     struct ph_reply reply;
@@ -47,7 +47,7 @@ static bool ask(const struct ph_head *head, const struct ph_place *place)
     if (!ready) ph_head_not_before(head, now, floor);
     if (ready && !ph_host.open) ph_head_reached(head, now);
     /* else the chain stands still for us */
-    if (ph_in_chain()) atomic_store(&ph_page()->blocked, 0);
+    if (ph_in_chain()) atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
     return ready;
@@ -75,7 +75,7 @@ static bool observe(const struct ph_head *head, const struct ph_place *place)
         ph_extra_pack(&body, false);
         ph_head_pack(&body, head);
         ph_pack_array(&body, 0);
-        ph_send(PH_QUERY, &body, 5);
+        ph_send(PH_MESSAGE_QUERY, &body, 5);
     }
     pthread_mutex_unlock(&ph_lock);
     if (!known) {
@@ -131,8 +131,8 @@ uint64_t ph_event_moment(const struct ph_event *event)
     ph_extra_pack(&body, false);
     ph_pack_array(&body, 1);
     ph_head_pack(&body, &event->head);
-    atomic_store(&ph_page()->blocked, 1);
-    ph_send(PH_TIMES, &body, 4);
+    atomic_store(&ph_stats()->blocked, 1);
+    ph_send(PH_MESSAGE_TIMES, &body, 4);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
     struct ph_reply reply;
@@ -148,7 +148,7 @@ uint64_t ph_event_moment(const struct ph_event *event)
         time = lower;
     }
     pthread_mutex_lock(&ph_lock);
-    atomic_store(&ph_page()->blocked, 0);
+    atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
     return time;
@@ -167,8 +167,8 @@ bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, 
         ph_pack_array(&body, 2);
         ph_head_pack(&body, &start->head);
         ph_head_pack(&body, &end->head);
-        atomic_store(&ph_page()->blocked, 1);
-        ph_send(PH_TIMES, &body, 4);
+        atomic_store(&ph_stats()->blocked, 1);
+        ph_send(PH_MESSAGE_TIMES, &body, 4);
         pthread_mutex_unlock(&ph_lock);
         ph_pack_free(&body);
         struct ph_reply reply;
@@ -178,7 +178,7 @@ bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, 
         to = (uint64_t)ph_read_int(&reply);
         ph_reply_free(&reply);
         pthread_mutex_lock(&ph_lock);
-        atomic_store(&ph_page()->blocked, 0);
+        atomic_store(&ph_stats()->blocked, 0);
     }
     if (ph_host.open && (from > ph_clock() || to > ph_clock())) ph_host_settle_locked();
     bool complete = from <= ph_clock() && to <= ph_clock();

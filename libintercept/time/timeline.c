@@ -1,8 +1,8 @@
 /* timeline.c - the rank's part of the event graph: streams and events, and the messages about them.
  *
  * Why it exists: a run of kernels between two points that another rank can observe is an affine
- * max-plus map, so it is folded into the stream's head (time/expression.c), exactly and on the spot; only
- * collectives and host synchronisations become messages. */
+ * max-plus map, so it is folded into the stream's head (time/expression.c), exactly and on the
+ * spot; only collectives and host synchronisations become messages. */
 #include "work/cudart.h"
 #include "cudagraph/graph.h"
 #include "time/timeline.h"
@@ -132,9 +132,9 @@ static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t 
 void ph_run(struct ph_stream *stream, struct ph_time time)
 {
     pthread_mutex_lock(&ph_lock);
-    uint64_t duration_ns =
-        ph_straggle(stream->device,
-                    ph_power_run_locked(stream->device, time.duration_ns, time.class), ph_clock());
+    uint64_t duration_ns = ph_straggle(
+        stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.bound_by),
+        ph_clock());
     uint64_t drag_ns = duration_ns * time.drag_permille / 1000;
     if (!ph_replaying()) ph_queue_wait_locked(stream, time.works);
     run_locked(stream, duration_ns, drag_ns);
@@ -143,7 +143,7 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
     stream->busy_ns += duration_ns;
     if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns)
         busiest[stream->device] = stream;
-    struct ph_rank_page *page = ph_page();
+    struct ph_rank_stats *page = ph_stats();
     atomic_fetch_add_explicit(&page->busy_ns[time.source], duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
@@ -165,7 +165,7 @@ void ph_submit(void *handle, const struct ph_pack *signature)
     }
     PH_TRACE(ph_trace_launch(signature));
     ph_run(stream, ph_duration(signature));
-    atomic_fetch_add_explicit(&ph_page()->kernel_launches, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
     PH_TRACE_END();
     ph_leave();
 }
@@ -201,7 +201,8 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     ph_pack_raw(&body, ops->data, ops->length);
     ph_communicated(node, stream->last_launch);
     stream->last_launch = node;
-    ph_send(PH_OPS, &body, 6); /* under ph_lock: messages ph_leave in the order of their nodes */
+    ph_send(PH_MESSAGE_OPS, &body,
+            6); /* under ph_lock: messages ph_leave in the order of their nodes */
     struct ph_head before = stream->head;
     stream->head.count = 1;
     stream->head.entry[0] = (struct ph_entry){node, 0, 0, 0};
@@ -210,7 +211,7 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->head);
     if (!ph_replaying()) ph_queue_push_locked(stream, 1, 0, 0);
     stream->used = true;
-    atomic_fetch_add_explicit(&ph_page()->comm_launches, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->comm_launches, 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
     ph_leave();
@@ -223,13 +224,13 @@ static void anchor_locked(uint64_t node, uint64_t time)
     if (time >= ph_clock()) {
         ph_host_anchor(node, time);
     }
-    atomic_store(&ph_page()->blocked, 0);
+    atomic_store(&ph_stats()->blocked, 0);
     ph_clock_publish();
 }
 
 /* A host-blocking request whose answer is an anchor: [req, clock, extra, node, host_head, rest...].
  */
-void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32_t fields,
+void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
                    int64_t *answer, int answers)
 {
     struct ph_pack body = {0};
@@ -246,7 +247,7 @@ void ph_rendezvous(enum ph_message_type type, const struct ph_pack *rest, uint32
     ph_pack_uint(&body, node);
     ph_head_pack(&body, &head);
     ph_pack_raw(&body, rest->data, rest->length);
-    atomic_store(&ph_page()->blocked, 1);
+    atomic_store(&ph_stats()->blocked, 1);
     ph_send(type, &body, fields + 5);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
@@ -297,8 +298,8 @@ static void synchronize_locked(struct ph_head *head)
     ph_extra_pack(&body, false);
     ph_pack_uint(&body, node);
     ph_head_pack(&body, head);
-    atomic_store(&ph_page()->blocked, 1);
-    ph_send(PH_SYNC, &body, 5);
+    atomic_store(&ph_stats()->blocked, 1);
+    ph_send(PH_MESSAGE_SYNC, &body, 5);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
     struct ph_reply reply;

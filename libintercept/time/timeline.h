@@ -1,5 +1,5 @@
-/* timeline.h - what time/expression.c, time/host_clock.c and timeline.c share. All of it is guarded by ph_lock,
- * which the caller holds. */
+/* timeline.h - what time/expression.c, time/host_clock.c and timeline.c share. All of it is guarded
+ * by ph_lock, which the caller holds. */
 #ifndef PH_TIMELINE_H
 #define PH_TIMELINE_H
 #include "base/core.h"
@@ -12,8 +12,9 @@ extern struct ph_host {
     int64_t offset;                  /* what passed since */
     uint64_t ahead;                  /* how far the clock is known to be beyond that */
     uint64_t known_node, known_time; /* the last anchor that the hub has told */
-    /* time/launch_queue.c: the host waits in a launch for what the hub alone knows. It is where `held` is
-     * reached, and what passed since offset was held_at; with no entries in it, at the anchor. */
+    /* time/launch_queue.c: the host waits in a launch for what the hub alone knows. It is where
+     * `held` is reached, and what passed since offset was held_at; with no entries in it, at the
+     * anchor. */
     bool open;
     struct ph_head held;
     int64_t held_at, mark_at, mark;
@@ -109,7 +110,7 @@ void ph_heads_reset(void);
 
 /* ---- power.c ---- */
 /* how long a kernel takes as the GPU stands */
-uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_class class);
+uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by);
 /* the host has waited for its GPU until `now` */
 void ph_power_waited_locked(uint64_t now);
 void ph_power_reset(void);

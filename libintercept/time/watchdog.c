@@ -166,17 +166,17 @@ static void window_if_due(uint64_t waited_ns)
 {
     static uint64_t communicated, opened_at; /* one thread of the chain runs at a time */
     static int times;
-    uint64_t launched = atomic_load(&ph_page()->comm_launches),
-             now = atomic_load(&ph_page()->clock_ns);
+    uint64_t launched = atomic_load(&ph_stats()->comm_launches),
+             now = atomic_load(&ph_stats()->clock_ns);
     bool due = now - opened_at >= PERIOD_MS * 1000000ull ||
                (times < FIRST_WAITS && waited_ns >= FIRST_WAIT_MS * 1000000ull);
     if (!due || launched == communicated || !ph_in_chain()) return;
     communicated = launched;
     opened_at = now;
     times++;
-    atomic_store(&ph_page()->blocked, 1); /* about to act: not to be taken for idle */
+    atomic_store(&ph_stats()->blocked, 1); /* about to act: not to be taken for idle */
     hold_window();
-    atomic_store(&ph_page()->blocked, 0);
+    atomic_store(&ph_stats()->blocked, 0);
 }
 
 void ph_observers_due(void)
@@ -193,7 +193,7 @@ void ph_observers_catch_up(uint64_t waited_ns)
     static uint64_t communicated;
     static int times;
     uint64_t before[OBSERVERS], any = atomic_load(&rounds),
-                                launched = atomic_load(&ph_page()->comm_launches);
+                                launched = atomic_load(&ph_stats()->comm_launches);
     unsigned count =
         atomic_load(&observer_count) < OBSERVERS ? atomic_load(&observer_count) : OBSERVERS;
     if (ph_clock_repeats()) {
@@ -207,7 +207,7 @@ void ph_observers_catch_up(uint64_t waited_ns)
     times++;
     for (unsigned i = 0; i < count; i++)
         before[i] = atomic_load(&observers[i].waits) ? atomic_load(&observers[i].rounds) : 0;
-    atomic_store(&ph_page()->blocked, 1); /* about to act: not to be taken for idle */
+    atomic_store(&ph_stats()->blocked, 1); /* about to act: not to be taken for idle */
     uint64_t seen = 0;
     for (int i = 0, quiet = 0; i < PATIENCE_MS && quiet < QUIET_MS; i++) {
         millisecond();
@@ -218,5 +218,5 @@ void ph_observers_catch_up(uint64_t waited_ns)
         quiet = whole ? quiet + 1 : 0;
         seen = now;
     }
-    atomic_store(&ph_page()->blocked, 0);
+    atomic_store(&ph_stats()->blocked, 0);
 }

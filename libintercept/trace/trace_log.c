@@ -6,10 +6,9 @@
  * RUN_DIR/trace/<page>.log; the hub logs the nodes' final times beside it; trace/log.py
  * reads both.
  *
- * Form: records of 8-byte multiples, each { u16 type, u16 thread, u32 bytes } and its structure
- * below, little-endian, in chunks of CHUNK bytes. A zero header means that the next record is in
- * the next chunk. A header is stored last, so that whatever is found in the file is whole, however
- * the process ended. Texts and signatures are logged once and then meant by number. */
+ * Form: docs/wire-protocol.md, "Trace log". A header is stored last, so that whatever is found in
+ * the file is whole, however the process ended. Texts and signatures are logged once and then named
+ * by number. */
 #define _GNU_SOURCE /* gettid */
 #include "trace/trace_log.h"
 #include "base/fnv1a.h"
@@ -23,69 +22,11 @@
 #include <unistd.h>
 
 enum {
-    CHUNK = 1 << 20,
-    VERSION = 1,
     KNOWN = 1 << 16,
     NESTED = 256,
     LEGACY_STREAM = 7 /* CUPTI's number of it */
 };
-enum { START = 1, THREAD, TEXT, SIGNATURE, CALL, WORK, COMM, OPERATOR, STEP };
-enum { FUNCTION, BACKWARD, USER }; /* kinds of operators: values/trace.cpp */
-
-struct record {
-    uint16_t type, thread;
-    uint32_t bytes;
-};
-struct moment {
-    uint64_t node;
-    int64_t offset;
-}; /* of the host clock */
-struct start {
-    uint32_t version;
-    int32_t rank, world_size, node, pid, reserved;
-};
-struct thread {
-    int32_t tid;
-    uint32_t reserved;
-    char name[16];
-};
-struct text {
-    uint32_t id, length;
-};
-struct signature {
-    uint32_t id, length, registers, static_shared;
-};
-struct call {
-    uint32_t name, correlation;
-    uint64_t external;
-    struct moment begin, end;
-};
-struct work {
-    uint32_t signature, correlation, stream;
-    uint16_t device, source;
-    uint64_t external, duration, drag;
-};
-struct comm {
-    uint32_t description, correlation, stream, device;
-    uint64_t external, node;
-    struct ph_trace_comm first;
-};
-struct operator {
-    uint32_t name, kind;
-    uint64_t external;
-    struct moment begin, end;
-};
-/* of the step; said again when another optimizer's end moves it */
-struct step {
-    uint64_t number;
-    struct moment begin;
-};
-_Static_assert(sizeof(struct record) == 8 && sizeof(struct call) == 48 &&
-                   sizeof(struct work) == 40 && sizeof(struct ph_entry) == 32,
-               "trace_log.py");
-_Static_assert(sizeof(struct comm) == 80 && sizeof(struct operator) == 48 &&
-                   sizeof(struct start) == 24,
-               "trace_log.py");
+_Static_assert(sizeof(struct ph_entry) == 32, "protocol/layouts.toml, term");
 
 bool ph_tracing;
 _Thread_local int ph_trace_depth;
@@ -113,10 +54,10 @@ static _Thread_local struct {
     bool launched;  /* the next ph_run is `signature` */
     uint32_t signature, correlation, registers, static_shared, description, queued;
     const char *hint, *call;
-    struct moment begin;
+    struct ph_moment begin;
     int depth;
     struct {
-        struct operator op;
+        struct ph_log_operator op;
         uint32_t description;
         bool logged;
     } nested[NESTED];
@@ -131,16 +72,17 @@ static void give_up_locked(const char *why)
 
 static bool next_chunk_locked(void)
 {
-    uint64_t at = chunk ? chunk_offset + CHUNK : 0;
+    uint64_t at = chunk ? chunk_offset + PH_LOG_CHUNK_BYTES : 0;
     /* Real blocks, or a full disk would kill the job with SIGBUS. */
-    int failed = posix_fallocate(log_fd, (off_t)at, CHUNK);
+    int failed = posix_fallocate(log_fd, (off_t)at, PH_LOG_CHUNK_BYTES);
     void *fresh = failed ? MAP_FAILED
-                         : mmap(NULL, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED, log_fd, (off_t)at);
+                         : mmap(NULL, PH_LOG_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
+                                log_fd, (off_t)at);
     if (fresh == MAP_FAILED) {
         give_up_locked(strerror(failed ? failed : errno));
         return false;
     }
-    if (chunk) munmap(chunk, CHUNK);
+    if (chunk) munmap(chunk, PH_LOG_CHUNK_BYTES);
     chunk = fresh;
     chunk_offset = at;
     used = 0;
@@ -151,11 +93,12 @@ static bool next_chunk_locked(void)
 static void append_locked(uint16_t type, const void *first, size_t first_bytes, const void *second,
                           size_t second_bytes)
 {
-    size_t bytes = (sizeof(struct record) + first_bytes + second_bytes + 7) & ~(size_t)7;
-    if (!chosen || bytes > CHUNK || ((!chunk || used + bytes > CHUNK) && !next_chunk_locked()))
+    size_t bytes = (sizeof(struct ph_log_header) + first_bytes + second_bytes + 7) & ~(size_t)7;
+    if (!chosen || bytes > PH_LOG_CHUNK_BYTES ||
+        ((!chunk || used + bytes > PH_LOG_CHUNK_BYTES) && !next_chunk_locked()))
         return;
     unsigned char *at = chunk + used;
-    struct record head = {type, me.index, (uint32_t)bytes};
+    struct ph_log_header head = {type, me.index, (uint32_t)bytes};
     uint64_t word;
     memcpy(at + sizeof head, first, first_bytes);
     if (second_bytes) memcpy(at + sizeof head + first_bytes, second, second_bytes);
@@ -166,11 +109,11 @@ static void append_locked(uint16_t type, const void *first, size_t first_bytes, 
 
 static void know_thread_locked(void)
 {
-    struct thread thread = {.tid = (int32_t)gettid()};
+    struct ph_log_thread thread = {.tid = (int32_t)gettid()};
     if (me.index) return;
     me.index = ++threads;
     pthread_getname_np(pthread_self(), thread.name, sizeof thread.name);
-    append_locked(THREAD, &thread, sizeof thread, NULL, 0);
+    append_locked(PH_LOG_THREAD, &thread, sizeof thread, NULL, 0);
 }
 
 /* The number of some bytes, and whether they are new. Numbers go by a 64-bit hash, as signatures do
@@ -193,10 +136,10 @@ static uint32_t number_locked(const void *bytes, size_t length, uint64_t seed, b
 static uint32_t text_locked(const char *text)
 {
     bool fresh;
-    struct text entry = {.length = (uint32_t)strlen(text)};
-    entry.id = number_locked(text, entry.length, PH_FNV1A, &fresh);
-    if (fresh) append_locked(TEXT, &entry, sizeof entry, text, entry.length);
-    return entry.id;
+    struct ph_log_text entry = {.length = (uint32_t)strlen(text)};
+    entry.number = number_locked(text, entry.length, PH_FNV1A, &fresh);
+    if (fresh) append_locked(PH_LOG_TEXT, &entry, sizeof entry, text, entry.length);
+    return entry.number;
 }
 
 /* ---- start and end ---- */
@@ -227,11 +170,11 @@ static bool asked_for(void)
 void ph_trace_start(const char *page_name)
 {
     const char *steps = ph_env("PHANTORA_TRACE_STEPS");
-    struct start start = {.version = VERSION,
-                          .rank = (int32_t)number_of("RANK"),
-                          .world_size = (int32_t)number_of("WORLD_SIZE"),
-                          .node = (int32_t)number_of("PHANTORA_NODE"),
-                          .pid = (int32_t)getpid()};
+    struct ph_log_start start = {.version = PH_LOG_VERSION,
+                                 .rank = (int32_t)number_of("RANK"),
+                                 .world_size = (int32_t)number_of("WORLD_SIZE"),
+                                 .node = (int32_t)number_of("PHANTORA_NODE"),
+                                 .pid = (int32_t)getpid()};
     if (!asked_for()) return;
     char path[512], *end;
     snprintf(path, sizeof path, "%s/trace/%s.log", ph_env("PHANTORA_RUN_DIR"), page_name);
@@ -243,7 +186,7 @@ void ph_trace_start(const char *page_name)
     log_fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     chosen = true;
     if (log_fd < 0) give_up_locked(strerror(errno));
-    append_locked(START, &start, sizeof start, NULL, 0);
+    append_locked(PH_LOG_START, &start, sizeof start, NULL, 0);
     ph_tracing = chosen && from_step == 0;
     pthread_mutex_unlock(&log_lock);
 }
@@ -252,7 +195,7 @@ void ph_trace_forget(void)
 {
     pthread_mutex_init(&log_lock, NULL);
     chosen = ph_tracing = false;
-    if (chunk) munmap(chunk, CHUNK);
+    if (chunk) munmap(chunk, PH_LOG_CHUNK_BYTES);
     if (log_fd >= 0) close(log_fd);
     chunk = NULL;
     log_fd = -1;
@@ -266,11 +209,11 @@ void ph_trace_forget(void)
 }
 
 /* ---- host calls ---- */
-static struct moment host_now(void)
+static struct ph_moment host_now(void)
 {
     pthread_mutex_lock(&ph_lock);
-    struct moment now;
-    ph_host_moment(&now.node, &now.offset);
+    struct ph_moment now;
+    ph_host_moment(&now.vertex, &now.offset);
     pthread_mutex_unlock(&ph_lock);
     return now;
 }
@@ -280,14 +223,14 @@ static uint64_t enclosing(void)
     return me.depth && me.depth <= NESTED ? me.nested[me.depth - 1].op.external : 0;
 }
 
-static void log_call(const char *name, struct moment begin, struct moment end)
+static void log_call(const char *name, struct ph_moment begin, struct ph_moment end)
 {
-    struct call call = {
+    struct ph_log_call call = {
         .correlation = me.correlation, .external = enclosing(), .begin = begin, .end = end};
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
     call.name = text_locked(name);
-    append_locked(CALL, &call, sizeof call, NULL, 0);
+    append_locked(PH_LOG_CALL, &call, sizeof call, NULL, 0);
     pthread_mutex_unlock(&log_lock);
 }
 
@@ -305,7 +248,7 @@ void ph_trace_call(const char *name)
 {
     if (ph_trace_depth) return;
     name = name_of_call(name);
-    struct moment end = host_now(), begin = {end.node, end.offset - (int64_t)ph_call_cost_ns};
+    struct ph_moment end = host_now(), begin = {end.vertex, end.offset - (int64_t)ph_call_cost_ns};
     log_call(name, begin, end);
 }
 
@@ -333,28 +276,28 @@ void ph_trace_code(uint32_t registers, uint32_t static_shared)
 void ph_trace_replayed(const struct ph_pack *signature, uint32_t registers, uint32_t static_shared)
 {
     bool fresh;
-    struct signature entry = {.length = (uint32_t)signature->length,
-                              .registers = registers,
-                              .static_shared = static_shared};
+    struct ph_log_signature entry = {.length = (uint32_t)signature->length,
+                                     .registers = registers,
+                                     .static_shared = static_shared};
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
-    entry.id = number_locked(signature->data, signature->length, 0x9e3779b97f4a7c15ull, &fresh);
-    if (fresh) append_locked(SIGNATURE, &entry, sizeof entry, signature->data, signature->length);
+    entry.number = number_locked(signature->data, signature->length, 0x9e3779b97f4a7c15ull, &fresh);
+    if (fresh)
+        append_locked(PH_LOG_SIGNATURE, &entry, sizeof entry, signature->data, signature->length);
     pthread_mutex_unlock(&log_lock);
-    me.signature = entry.id;
+    me.signature = entry.number;
     me.launched = true;
 }
 
 /* docs/wire-protocol.md, "Signatures"; the numbers of kinds fill one byte each */
 const char *ph_trace_call_of(const struct ph_pack *signature)
 {
-    enum { KERNEL, GEMM, CUDNN, MEMORY };
     int kind = signature->data[1];
-    bool set = kind == MEMORY && signature->data[3] == 1;
-    return kind == KERNEL   ? "cudaLaunchKernel"
-           : kind != MEMORY ? "cuLaunchKernelEx"
-           : set            ? "cudaMemsetAsync"
-                            : "cudaMemcpyAsync";
+    bool set = kind == PH_SIGNATURE_MEMORY && signature->data[3] == PH_MEMORY_SET;
+    return kind == PH_SIGNATURE_KERNEL   ? "cudaLaunchKernel"
+           : kind != PH_SIGNATURE_MEMORY ? "cuLaunchKernelEx"
+           : set                         ? "cudaMemsetAsync"
+                                         : "cudaMemcpyAsync";
 }
 
 void ph_trace_launch(const struct ph_pack *signature)
@@ -367,18 +310,18 @@ void ph_trace_launch(const struct ph_pack *signature)
 void ph_trace_run_locked(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns,
                          uint32_t source)
 {
-    struct work work = {.stream =
-                            ph_stream_is_legacy(stream) ? LEGACY_STREAM : (uint32_t)stream->id,
-                        .device = (uint16_t)stream->device,
-                        .source = (uint16_t)source,
-                        .external = enclosing(),
-                        .duration = duration_ns,
-                        .drag = drag_ns};
+    struct ph_log_work work = {.stream = ph_stream_is_legacy(stream) ? LEGACY_STREAM
+                                                                     : (uint32_t)stream->id,
+                               .device = (uint16_t)stream->device,
+                               .source = (uint16_t)source,
+                               .external = enclosing(),
+                               .duration = duration_ns,
+                               .contention = drag_ns};
     if (me.launched) work.signature = me.signature, work.correlation = me.correlation;
     me.launched = false;
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
-    append_locked(WORK, &work, sizeof work, stream->head.entry,
+    append_locked(PH_LOG_WORK, &work, sizeof work, stream->head.entry,
                   (size_t)stream->head.count * sizeof *stream->head.entry);
     pthread_mutex_unlock(&log_lock);
 }
@@ -388,23 +331,21 @@ void ph_trace_queued(void)
     if (me.description) me.queued = me.description;
 }
 
-void ph_trace_communicated(const struct ph_stream *stream, uint64_t node,
-                           const struct ph_trace_comm *first)
+void ph_trace_communicated(const struct ph_stream *stream, uint64_t node, struct ph_log_comm comm)
 {
-    struct comm comm = {.description = me.description ? me.description : me.queued,
-                        .correlation = me.correlation,
-                        .stream = (uint32_t)stream->id,
-                        .device = (uint32_t)stream->device,
-                        .external = enclosing(),
-                        .node = node,
-                        .first = *first};
+    comm.description = me.description ? me.description : me.queued;
+    comm.correlation = me.correlation;
+    comm.stream = (uint32_t)stream->id;
+    comm.device = (uint32_t)stream->device;
+    comm.external = enclosing();
+    comm.vertex = node;
     me.queued = 0;
     pthread_mutex_lock(&ph_lock);
     if (ph_stream_is_legacy(stream)) comm.stream = LEGACY_STREAM;
     pthread_mutex_unlock(&ph_lock);
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
-    append_locked(COMM, &comm, sizeof comm, NULL, 0);
+    append_locked(PH_LOG_COMM, &comm, sizeof comm, NULL, 0);
     pthread_mutex_unlock(&log_lock);
 }
 
@@ -414,14 +355,14 @@ PH_API(int, phantora_trace_wanted, (void)) { return asked_for(); }
 
 /* A step ends with an optimizer's step. Several optimizers that follow one backward pass end one
  * step: the last of them does. */
-static void optimizer_ended_locked(struct moment now)
+static void optimizer_ended_locked(struct ph_moment now)
 {
     if (backward_seen || !ever_backward || step_now == 0) step_now++;
     backward_seen = false;
-    struct step step = {step_now, now};
+    struct ph_log_step step = {step_now, now};
     /* nothing else of it need be traced yet: --trace-steps may begin with this step */
     know_thread_locked();
-    append_locked(STEP, &step, sizeof step, NULL, 0);
+    append_locked(PH_LOG_STEP, &step, sizeof step, NULL, 0);
     ph_tracing = chosen && from_step <= step_now && step_now <= to_step;
 }
 
@@ -436,16 +377,16 @@ PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const c
 {
     int depth = me.depth++;
     if (depth >= NESTED) return;
-    struct moment now;
-    uint64_t cpu = ph_clock_peek(&now.node, &now.offset);
+    struct ph_moment now;
+    uint64_t cpu = ph_clock_peek(&now.vertex, &now.offset);
     me.nested[depth].description = me.description;
     me.nested[depth].logged = chosen && cpu != 0;
     if (!me.nested[depth].logged) return;
     uint64_t external = atomic_fetch_add_explicit(&externals, 1, memory_order_relaxed) + 1;
     me.nested[depth].op =
-        (struct operator){.kind = (uint32_t)kind, .external = external, .begin = now};
+        (struct ph_log_operator){.kind = (uint32_t)kind, .external = external, .begin = now};
     pthread_mutex_lock(&log_lock);
-    if (kind == BACKWARD) backward_locked();
+    if (kind == PH_OPERATOR_BACKWARD) backward_locked();
     if (ph_tracing) {
         know_thread_locked();
         me.nested[depth].op.name = text_locked(name);
@@ -457,17 +398,17 @@ PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const c
 
 PH_API(void, phantora_trace_operator_end, (int ends_step))
 {
-    struct moment now;
+    struct ph_moment now;
     if (me.depth == 0) return; /* it began on another thread */
     int depth = --me.depth;
     if (depth >= NESTED) return;
     me.description = me.nested[depth].description;
-    uint64_t cpu = me.nested[depth].logged ? ph_clock_peek(&now.node, &now.offset) : 0;
+    uint64_t cpu = me.nested[depth].logged ? ph_clock_peek(&now.vertex, &now.offset) : 0;
     if (cpu == 0) return;
-    struct operator *op = &me.nested[depth].op;
+    struct ph_log_operator *op = &me.nested[depth].op;
     op->end = now;
     pthread_mutex_lock(&log_lock);
-    if (ph_tracing && op->name) append_locked(OPERATOR, op, sizeof *op, NULL, 0);
+    if (ph_tracing && op->name) append_locked(PH_LOG_OPERATOR, op, sizeof *op, NULL, 0);
     if (ends_step) optimizer_ended_locked(now);
     pthread_mutex_unlock(&log_lock);
     ph_clock_excuse(cpu);

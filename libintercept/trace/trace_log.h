@@ -40,14 +40,10 @@ const char *ph_trace_call_of(const struct ph_pack *signature);
 void ph_trace_run_locked(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns,
                          uint32_t source);
 
-struct ph_trace_comm {                       /* the first operation of a launch of communication */
-    uint32_t kind, dtype, rank, size, count; /* count: operations of the launch */
-    uint64_t send_bytes, recv_bytes, comm;   /* comm: the hub's number */
-};
 /* an operation joins a group: its launch is described by the operator around it */
 void ph_trace_queued(void);
-void ph_trace_communicated(const struct ph_stream *stream, uint64_t node,
-                           const struct ph_trace_comm *comm);
+/* `comm`: of the launch's first operation, from `kind` on */
+void ph_trace_communicated(const struct ph_stream *stream, uint64_t node, struct ph_log_comm comm);
 
 /* ---- time/host_clock.c: the host clock as it would be now, without moving it ---- */
 /* returns the thread's CPU time, for ph_clock_excuse; 0: this time is ours */

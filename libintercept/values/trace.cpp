@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/protocol.gen.h"
 #include "values/trace.h"
 
 namespace phantora
@@ -23,7 +24,6 @@ int (*wanted)();
 void (*begin)(int kind, const char *name, const char *description);
 void (*end)(int ends_step);
 
-enum Kind { kFunction, kBackward, kUser }; /* trace/trace_log.c */
 /* torch/optim/optimizer.py, profile_hook_step */
 constexpr const char *kStepEnds = "Optimizer.step#";
 /* longer lists are cut: kTruncatLength of torch/csrc/profiler/util.cpp */
@@ -68,11 +68,11 @@ std::string describe(const torch::ParamCommsDebugInfo &info)
            ", \"Process Group Ranks\": " + quoted(list(info.getGroupRanks()));
 }
 
-Kind kind_of(at::RecordScope scope)
+ph_operator_kind kind_of(at::RecordScope scope)
 {
-    return scope == at::RecordScope::USER_SCOPE          ? kUser
-           : scope == at::RecordScope::BACKWARD_FUNCTION ? kBackward
-                                                         : kFunction;
+    return scope == at::RecordScope::USER_SCOPE          ? PH_OPERATOR_USER
+           : scope == at::RecordScope::BACKWARD_FUNCTION ? PH_OPERATOR_BACKWARD
+                                                         : PH_OPERATOR_FUNCTION;
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function)
@@ -88,7 +88,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function
         begin(kind_of(function.scope()), name, description.empty() ? nullptr : description.c_str());
     } catch (
         const std::exception &) { /* out of memory: the job's own next allocation will report it */
-        begin(kFunction, "", nullptr);
+        begin(PH_OPERATOR_FUNCTION, "", nullptr);
     }
     return nullptr;
 }

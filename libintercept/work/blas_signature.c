@@ -1,8 +1,8 @@
 /* blas_signature.c - the signatures of cuBLAS and cuBLASLt calls.
  *
  * Why it exists: what a leader measures must be what a simulated rank asks for, byte for byte, so
- * both make signatures here: simulated/math/cublas.c and simulated/math/cublaslt.c from their own handles and
- * descriptors, leader/gpu/blas.c from the real ones. */
+ * both make signatures here: simulated/math/cublas.c and simulated/math/cublaslt.c from their own
+ * handles and descriptors, leader/gpu/blas.c from the real ones. */
 #include "work/blas.h"
 
 bool ph_gemm_pack(struct ph_pack *pack, const struct ph_gemm *gemm)
@@ -11,7 +11,7 @@ bool ph_gemm_pack(struct ph_pack *pack, const struct ph_gemm *gemm)
     if (gemm->m <= 0 || gemm->n <= 0 || gemm->k < 0 || gemm->batch <= 0) return false;
     pack->length = 0;
     ph_pack_array(pack, 2);
-    ph_pack_uint(pack, 1);
+    ph_pack_uint(pack, PH_SIGNATURE_GEMM);
     ph_pack_array(pack, sizeof *gemm / sizeof *field);
     for (size_t i = 0; i < sizeof *gemm / sizeof *field; i++) ph_pack_int(pack, field[i]);
     return true;
@@ -22,7 +22,7 @@ void ph_blas_call_pack(struct ph_pack *pack, const char *name, const int64_t *nu
 {
     pack->length = 0;
     ph_pack_array(pack, 2);
-    ph_pack_uint(pack, 4);
+    ph_pack_uint(pack, PH_SIGNATURE_CALL);
     ph_pack_array(pack, 2);
     ph_pack_str(pack, name);
     ph_pack_array(pack, count);

@@ -66,9 +66,7 @@ void ph_launch_signature(struct ph_pack *signature, const char *name,
 void ph_launch_over(void);
 /* of the launch this thread is making: bytes with addresses zeroed */
 void ph_pack_parameters(struct ph_pack *pack);
-enum { PH_MEMORY_COPY, PH_MEMORY_SET, PH_PEER_DEVICE = 3 };
-/* A copy (op 0) or a fill (1); `from` and `to` are ph_memory_kind, or PH_PEER_DEVICE for a source
- * on another GPU. */
+/* `op`: ph_memory_op; `from` and `to`: ph_memory_kind */
 void ph_memory_signature(struct ph_pack *signature, int op, uint64_t bytes, int from, int to);
 /* whether the host waits for the copy */
 bool ph_copy_waits(uint64_t bytes, int from, int to, bool blocking);
@@ -76,8 +74,10 @@ bool ph_operator_identity(uint64_t *identity); /* duration.c */
 /* A driver function by its name without suffix: the second version is the one that current headers
  * mean, unless only the first is answered. */
 void *ph_driver_symbol(const char *name); /* simulated/cuda/driver.c */
-void ph_device_use(int device); /* simulated/cuda/driver.c: its primary context exists from now on */
-/* ---- simulated/memory/copies.c: one copy or fill with its values, its time and its synchronisation ----
+void ph_device_use(
+    int device); /* simulated/cuda/driver.c: its primary context exists from now on */
+/* ---- simulated/memory/copies.c: one copy or fill with its values, its time and its
+ * synchronisation ----
  */
 int ph_copy(void *destination, const void *source, size_t bytes, void *stream, bool blocking);
 #endif

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KIND_CUDNN = 2, KIND_CALL = 4, MOST_ATTRIBUTES = 64 };
+enum { MOST_ATTRIBUTES = 64 };
 
 /* Always arrays, whatever their length: paddings, strides, dilations, windows. */
 static bool is_array(int name)
@@ -109,7 +109,7 @@ void ph_cudnn_signature(struct ph_pack *pack, const struct ph_cudnn_descriptor *
 {
     const struct ph_cudnn_attribute *operations = ph_cudnn_find(graph, CUDNN_OPERATIONGRAPH_OPS);
     ph_pack_array(pack, 2);
-    ph_pack_int(pack, KIND_CUDNN);
+    ph_pack_int(pack, PH_SIGNATURE_CUDNN);
     ph_pack_array(pack, 1);
     ph_pack_array(pack, (uint32_t)operations->count);
     for (int64_t i = 0; i < operations->count; i++) {
@@ -133,7 +133,7 @@ void ph_cudnn_norm_signature(struct ph_pack *pack, const char *call, int mode, i
                              const int *strides)
 {
     ph_pack_array(pack, 2);
-    ph_pack_int(pack, KIND_CALL);
+    ph_pack_int(pack, PH_SIGNATURE_CALL);
     ph_pack_array(pack, 2);
     ph_pack_str(pack, call);
     ph_pack_array(pack, (uint32_t)(5 + 2 * dimensions));

@@ -16,8 +16,8 @@
 
 enum { LOCAL = 1 << 14, SHAPES = 64 };
 
-static const struct ph_table_header *header;
-static const struct ph_table_slot *slots;
+static const struct ph_kernel_table_header *header;
+static const struct ph_kernel_table_slot *slots;
 /* Answers that found no room in the shared table, and a first level for the others. */
 static struct {
     uint64_t key;
@@ -86,17 +86,18 @@ PH_API(void, phantora_operator_end, (void)) { operator_now.name = NULL; }
 static void map_table(void)
 {
     char path[512];
-    snprintf(path, sizeof path, "%s/kernels.tbl", ph_env("PHANTORA_RUN_DIR"));
+    snprintf(path, sizeof path, "%s/" PH_KERNEL_TABLE_FILE, ph_env("PHANTORA_RUN_DIR"));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat status;
     if (fd < 0 || fstat(fd, &status) != 0) ph_die("cannot open %s: %s", path, strerror(errno));
-    const struct ph_table_header *map =
+    const struct ph_kernel_table_header *map =
         mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
-    if (map == MAP_FAILED || map->magic != PH_TABLE_MAGIC || map->version != 1 ||
+    if (map == MAP_FAILED || map->magic != PH_KERNEL_TABLE_MAGIC ||
+        map->version != PH_KERNEL_TABLE_VERSION ||
         (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
         ph_die("%s is not a kernel table of this version", path);
-    slots = (const struct ph_table_slot *)(map + 1);
+    slots = (const struct ph_kernel_table_slot *)(map + 1);
     header = map;
 }
 
@@ -107,9 +108,10 @@ static bool shared_find(uint64_t key, struct ph_time *time)
         uint64_t there = atomic_load_explicit(&slots[at].key, memory_order_acquire);
         if (there == 0) return false;
         if (there == key) {
-            *time = (struct ph_time){
-                atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed),
-                slots[at].source, slots[at].drag_permille, slots[at].class, slots[at].works};
+            *time =
+                (struct ph_time){atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed),
+                                 slots[at].source, slots[at].contention_permille,
+                                 slots[at].bound_by, slots[at].queue_slots};
             return true;
         }
     }
@@ -139,11 +141,11 @@ static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
     ph_pack_uint(&body, req);
-    ph_pack_uint(&body, atomic_load_explicit(&ph_page()->clock_ns, memory_order_relaxed));
+    ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
     ph_pack_uint(&body, key);
     /* The signature is [kind, fields]; a kernel's fields get two elements more, for the estimators.
      */
-    bool kernel = signature->data[1] == 0;
+    bool kernel = signature->data[1] == PH_SIGNATURE_KERNEL;
     ph_pack_uint(&body, signature->data[1]);
     if (kernel) {
         ph_pack_array(&body, 14);
@@ -153,14 +155,14 @@ static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
     } else {
         ph_pack_raw(&body, signature->data + 2, signature->length - 2);
     }
-    ph_send(PH_LOOKUP, &body, 5);
+    ph_send(PH_MESSAGE_LOOKUP, &body, 5);
     ph_pack_free(&body);
     struct ph_reply reply;
     ph_wait(req, &reply, -1);
     struct ph_time time = {.duration_ns = (uint64_t)ph_read_int(&reply)};
     time.source = (uint32_t)ph_read_int(&reply);
     time.drag_permille = (uint32_t)ph_read_int(&reply);
-    time.class = (enum ph_class)ph_read_int(&reply);
+    time.bound_by = (enum ph_bound_by)ph_read_int(&reply);
     time.works = (uint32_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     return time;
@@ -199,8 +201,8 @@ static void keep(uint64_t key, struct ph_time time)
 struct ph_time ph_duration_ask(uint64_t key, const struct ph_pack *signature)
 {
     struct ph_time time = ask_hub(key, signature);
-    if (time.source >= PH_SOURCES) time.source = PH_GUESS;
-    if (time.class >= PH_CLASSES) time.class = PH_CLASS_MEMORY;
+    if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
+    if (time.bound_by >= PH_BOUND_BY_COUNT) time.bound_by = PH_BOUND_BY_MEMORY;
     keep(key, time);
     return time;
 }
@@ -214,8 +216,8 @@ struct ph_time ph_duration_of(uint64_t key, const struct ph_pack *signature)
 {
     struct ph_time time = {0};
     if (!ph_duration_known(key, &time)) return ph_duration_ask(key, signature);
-    if (time.source >= PH_SOURCES) time.source = PH_GUESS;
-    if (time.class >= PH_CLASSES) time.class = PH_CLASS_MEMORY;
+    if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
+    if (time.bound_by >= PH_BOUND_BY_COUNT) time.bound_by = PH_BOUND_BY_MEMORY;
     keep(key, time);
     return time;
 }

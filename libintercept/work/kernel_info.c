@@ -1,8 +1,8 @@
 /* work/kernel_info.c - maps the kernel info file and finds kernels in it by mangled name.
  *
- * Why it exists: see work/kernel_info.h. Rule: no byte of the file is trusted; every offset is checked
- * before it is followed, so that a damaged cache cannot crash the job. Layout:
- * phantora_ns/kernels/binary/fatbin.py and docs/kernel-times.md. */
+ * Why it exists: see work/kernel_info.h. Rule: no byte of the file is trusted; every offset is
+ * checked before it is followed, so that a damaged cache cannot crash the job. Layout:
+ * docs/wire-protocol.md. */
 #include "work/kernel_info.h"
 #include "base/core.h"
 #include "base/fnv1a.h"
@@ -16,32 +16,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define INFO_MAGIC 0x50484e534b494e46ull
-enum { INFO_VERSION = 1 };
-
-struct info_header {
-    uint64_t magic;
-    uint32_t version, architecture, kernels, slots;
-    uint64_t file_bytes, slots_at, records_at, params_at, names_at;
-    uint32_t params, checksum;
-};
-_Static_assert(sizeof(struct info_header) == 72, "phantora_ns/kernels/binary/fatbin.py");
-
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const unsigned char *file; /* NULL: no usable file */
-static const struct info_header *header;
+static const struct ph_kernel_info_header *header;
 
-static bool table_fits(const struct info_header *h, uint64_t at, uint64_t count, uint64_t size)
+static bool table_fits(const struct ph_kernel_info_header *h, uint64_t at, uint64_t count,
+                       uint64_t size)
 {
     return at % 8 == 0 && at >= sizeof *h && at <= h->file_bytes &&
            count <= (h->file_bytes - at) / size;
 }
 
-static bool header_is_sound(const struct info_header *h, uint64_t bytes)
+static bool header_is_sound(const struct ph_kernel_info_header *h, uint64_t bytes)
 {
-    return bytes >= sizeof *h && h->magic == INFO_MAGIC && h->version == INFO_VERSION &&
-           h->file_bytes == bytes && h->slots > 0 && (h->slots & (h->slots - 1)) == 0 &&
-           h->kernels < h->slots && table_fits(h, h->slots_at, h->slots, sizeof(uint32_t)) &&
+    return bytes >= sizeof *h && h->magic == PH_KERNEL_INFO_MAGIC &&
+           h->version == PH_KERNEL_INFO_VERSION && h->file_bytes == bytes && h->slots > 0 &&
+           (h->slots & (h->slots - 1)) == 0 && h->kernels < h->slots &&
+           table_fits(h, h->slots_at, h->slots, sizeof(uint32_t)) &&
            table_fits(h, h->records_at, h->kernels, sizeof(struct ph_kernel_info)) &&
            table_fits(h, h->params_at, h->params, sizeof(struct ph_kernel_param)) &&
            table_fits(h, h->names_at, 1, 1);

@@ -33,17 +33,17 @@ static int64_t held_back(int device)
     return above <= 0 ? 0 : above * WHOLE / range;
 }
 
-uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_class class)
+uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
 {
     const struct ph_power *power = &ph_spec()->power;
     if (!power->full_permille) return duration_ns; /* the GPU model says nothing of it */
     int64_t held = held_back(device), duration = (int64_t)duration_ns,
-            gain = (int64_t)power->gain_permille[class];
+            gain = (int64_t)power->gain_permille[bound_by];
     duration -= duration * gain / WHOLE * (WHOLE - held) / WHOLE;
-    if (class != PH_CLASS_MEMORY)
+    if (bound_by != PH_BOUND_BY_MEMORY)
         duration += duration * power->lot_permille[ph_device_physical(device) % PH_LOTS] / WHOLE *
                     held / WHOLE;
-    gpu[device].asked_ns += (uint64_t)duration * power->weight_permille[class] / WHOLE;
+    gpu[device].asked_ns += (uint64_t)duration * power->weight_permille[bound_by] / WHOLE;
     gpu[device].used = true;
     return duration > 0 ? (uint64_t)duration : 1;
 }

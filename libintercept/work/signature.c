@@ -77,7 +77,7 @@ void ph_launch_signature(struct ph_pack *signature, const char *name,
     const struct ph_dim3 *dims[3] = {&launch->grid, &launch->block, &launch->cluster};
     signature->length = 0;
     ph_pack_array(signature, 2);
-    ph_pack_uint(signature, 0);
+    ph_pack_uint(signature, PH_SIGNATURE_KERNEL);
     ph_pack_array(signature, 12);
     ph_pack_str(signature, ph_kernel_name_portable(name, portable, sizeof portable));
     for (int i = 0; i < 3; i++) {
@@ -111,7 +111,7 @@ void ph_memory_signature(struct ph_pack *signature, int op, uint64_t bytes, int 
 {
     signature->length = 0;
     ph_pack_array(signature, 2);
-    ph_pack_uint(signature, 3);
+    ph_pack_uint(signature, PH_SIGNATURE_MEMORY);
     ph_pack_array(signature, 4);
     ph_pack_int(signature, op);
     ph_pack_uint(signature, bytes);

@@ -2,7 +2,7 @@
 
 Why it exists: a page outlives its process, so the report and the progress line can read what a rank
 counted even when it was killed. Offsets: docs/wire-protocol.md, "Shared memory" (struct
-ph_rank_page in libintercept/link/shared_pages.h).
+ph_rank_stats in libintercept/base/protocol.gen.h).
 """
 
 from __future__ import annotations

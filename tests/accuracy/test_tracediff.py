@@ -18,7 +18,10 @@ from phantora_ns.trace.kineto import TraceError, read_trace
 from .traces import Tracer
 
 REAL = Path(__file__).resolve().parents[2] / "bench" / "accuracy" / "data" / "traces"
-ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "std::array<char*, 3ul> >(int)"
+)
 
 
 def check_sums(result):

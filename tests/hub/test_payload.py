@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from phantora_ns.hub.payload import ALL_REDUCE, REDUCE, REDUCE_SCATTER, Exchange, reduce_bytes
 
-TYPES = {0: torch.int8, 1: torch.uint8, 2: torch.int32, 4: torch.int64, 6: torch.float16, 7: torch.float32, 8: torch.float64,
-         9: torch.bfloat16}  # fmt: skip
+TYPES = {0: torch.int8, 1: torch.uint8, 2: torch.int32, 4: torch.int64, 6: torch.float16, 7: torch.float32,
+         8: torch.float64, 9: torch.bfloat16}  # fmt: skip
 
 
 def raw(tensor) -> bytes:

@@ -115,7 +115,8 @@ def test_everything_that_was_asked_for(run_dir):
         "rank": 0, "node": 0, "device": 0, "processes": 1, "host_cpu_ns": 100, "gpu_busy_ns": 1000,
         "gpu_unmeasured_ns": 400, "comm_ns": 50,
         "comm_wait_ns": 10, "exposed_comm_ns": 20,
-        "peak_allocated_bytes": 3 << 30, "peak_reserved_bytes": 4 << 30, "peak_driver_bytes": 20, "peak_pinned_bytes": 0,
+        "peak_allocated_bytes": 3 << 30, "peak_reserved_bytes": 4 << 30,
+        "peak_driver_bytes": 20, "peak_pinned_bytes": 0,
         "kernel_launches": 10, "comm_launches": 2, "messages": 5,
     }  # fmt: skip
     assert (

@@ -24,11 +24,12 @@ def device(gpu):
     a = gpu.attributes
     return {
         "deviceName": gpu.name, "deviceVer": 900, "driverVer": 13000, "maxGridSize": [a[5], a[6], a[7]],
-        "maxBlockSize": [a[2], a[3], a[4]], "regsPerBlock": a[12], "multiProcessorCount": a[16], "smClockRateKHz": a[13],
+        "maxBlockSize": [a[2], a[3], a[4]], "regsPerBlock": a[12], "multiProcessorCount": a[16],
+        "smClockRateKHz": a[13],
         "memClockRateKHz": a[36], "l2CacheSize": a[38], "warpSize": a[10], "maxSharedMemoryPerBlock": a[8],
         "maxSharedMemoryPerBlockOptin": a[97], "reservedSharedMemoryPerBlock": a[111], "maxRegistersPerSM": a[82],
-        "pciDeviceId": 0, "maxCtasPerSM": a[106], "maxThreadsPerBlock": a[1], "maxThreadsPerSM": a[39], "isTccDriver": a[35],
-        "supportCoopLaunch": a[95], "totalGlobalMem": gpu.memory_bytes, "cudaDeviceId": 0,
+        "pciDeviceId": 0, "maxCtasPerSM": a[106], "maxThreadsPerBlock": a[1], "maxThreadsPerSM": a[39],
+        "isTccDriver": a[35], "supportCoopLaunch": a[95], "totalGlobalMem": gpu.memory_bytes, "cudaDeviceId": 0,
     }  # fmt: skip
 
 
@@ -84,8 +85,9 @@ def test_a_convolution_puts_its_signature_on_the_stream_and_outlives_its_parts(o
 
     assert graph == [
         [10, [
-            [100, 0], [101, 1], [102, [1, 1]], [103, [2, 2]], [104, [1, 1]], [105, [1, 1]], [106, 2], [700, 1.0], [701, 0.0],
-            [703, tensor(128, 64, 3, 3)], [704, tensor(8, 64, 56, 56)], [705, tensor(8, 128, 28, 28)],
+            [100, 0], [101, 1], [102, [1, 1]], [103, [2, 2]], [104, [1, 1]], [105, [1, 1]], [106, 2],
+            [700, 1.0], [701, 0.0], [703, tensor(128, 64, 3, 3)],
+            [704, tensor(8, 64, 56, 56)], [705, tensor(8, 128, 28, 28)],
         ]],
     ]  # fmt: skip
 
@@ -101,12 +103,14 @@ def test_constants_equal_the_headers(root, tmp_path):
     source = tmp_path / "constants.c"
     pairs = {
         "CUDNN_BAD_PARAM": "CUDNN_STATUS_BAD_PARAM", "CUDNN_NOT_INITIALIZED": "CUDNN_STATUS_NOT_INITIALIZED",
-        "CUDNN_NULL_POINTER": "CUDNN_STATUS_BAD_PARAM_NULL_POINTER", "CUDNN_NOT_SUPPORTED": "CUDNN_STATUS_NOT_SUPPORTED",
+        "CUDNN_NULL_POINTER": "CUDNN_STATUS_BAD_PARAM_NULL_POINTER",
+        "CUDNN_NOT_SUPPORTED": "CUDNN_STATUS_NOT_SUPPORTED",
         "CUDNN_NOT_FINALIZED": "CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED",
         "CUDNN_ATTRIBUTE_TYPE": "CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE",
         "CUDNN_HOST_ALLOCATION_FAILED": "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
-        "CUDNN_PLAN_WORKSPACE_SIZE": "CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE", "CUDNN_PLAN_JSON":
-        "CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION", "CUDNN_PLAN_DEVICEPROP": "CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP",
+        "CUDNN_PLAN_WORKSPACE_SIZE": "CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE",
+        "CUDNN_PLAN_JSON": "CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION",
+        "CUDNN_PLAN_DEVICEPROP": "CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP",
         "CUDNN_PLAN_ENGINE_CONFIG": "CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG",
         "CUDNN_DEVICEPROP_JSON": "CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION",
         **{f"CUDNN_{name}": f"CUDNN_ATTR_{name}" for name in (
@@ -152,7 +156,8 @@ def test_constants_equal_the_headers(root, tmp_path):
 def test_pytorchs_attention_runs_forward_and_backward_with_nvidias_workspaces(run_python, hub):
     source = """
 import torch
-q, k, v = (torch.empty(1, 1024, h, 128, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_() for h in (32, 8, 8))
+kind = dict(device="cuda", dtype=torch.bfloat16)
+q, k, v = (torch.empty(1, 1024, h, 128, **kind).transpose(1, 2).requires_grad_() for h in (32, 8, 8))
 torch.cuda.memory._record_memory_history("all", context=None)
 o = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True, False)[0]
 o.backward(torch.empty_like(o))

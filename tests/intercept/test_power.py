@@ -27,7 +27,10 @@ void set(int64_t *numbers)
 {
     struct ph_power *power = &spec.power;
     power->low_permille = numbers[0], power->full_permille = numbers[1], power->window_ns = numbers[2];
-    for (int i = 0; i < PH_CLASSES; i++) power->weight_permille[i] = numbers[3 + i], power->gain_permille[i] = numbers[6 + i];
+    for (int i = 0; i < PH_BOUND_BY_COUNT; i++) {
+        power->weight_permille[i] = numbers[3 + i];
+        power->gain_permille[i] = numbers[6 + i];
+    }
     for (int i = 0; i < PH_LOTS; i++) power->lot_permille[i] = numbers[9 + i];
     ph_power_reset();
 }

@@ -32,7 +32,10 @@ def launch(name, grid=(1, 1, 1), block=(128, 1, 1), identity=b"") -> list:
 
 
 NATIVE, HIDDEN = "at::native::", "at::native::(anonymous namespace)::"
-ADD = f"void {NATIVE}vectorized_elementwise_kernel<8, {NATIVE}CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int)"
+ADD = (
+    f"void {NATIVE}vectorized_elementwise_kernel<8, {NATIVE}CUDAFunctor_add<c10::BFloat16>, "
+    "std::array<char*, 3ul> >(int)"
+)
 
 
 # ---- products ----
@@ -235,7 +238,8 @@ def test_more_blocks_take_no_less(blocks, more):
         ("at::native::AUnaryFunctor<float, c10::BFloat16, c10::BFloat16, at::native::Mul>", 2, 4),
         ("at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}", 2, 6),
         (
-            "at::native::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(c10::BFloat16)#1}",
+            "at::native::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() "
+            "const::{lambda(c10::BFloat16)#1}",
             2,
             4,
         ),

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from phantora_ns.kernels.binary import fatbin, names
 
-MANGLED = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_15CUDAFunctor_addIN3c108BFloat16EEESt5arrayIPcLm3EEEEviT0_T1_"
+MANGLED = (
+    "_ZN2at6native29vectorized_elementwise_kernelILi8E"
+    "NS0_15CUDAFunctor_addIN3c108BFloat16EEESt5arrayIPcLm3EEEEviT0_T1_"
+)
 
 
 def test_a_mangled_name_is_taken_apart():

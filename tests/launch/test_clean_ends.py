@@ -175,7 +175,8 @@ def test_a_torchrun_worker_killed(launch):
 def test_ctrl_c_and_the_progress_line_on_a_terminal(launch):
     controller, terminal = pty.openpty()
     fcntl.ioctl(controller, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 101, 0, 0))
-    script = """[ $NODE_RANK = 0 ] && test -t 1 && test -t 2 && stty size <&2 && printf 'half a ' && printf 'line\\n' >&2
+    script = """[ $NODE_RANK = 0 ] && test -t 1 && test -t 2 && stty size <&2 &&
+        printf 'half a ' && printf 'line\\n' >&2
         echo 5000000 >$PHANTORA_RUN_DIR/ranks/1; echo 7000000 >$PHANTORA_RUN_DIR/ranks/2; exec sleep 1000"""
     arguments = ("--nnodes", 2, "--", "sh", "-c", script)
     run = launch(

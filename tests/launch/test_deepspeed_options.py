@@ -28,8 +28,10 @@ COMMANDS = [
 ORACLE = """
 import argparse, ast, json, shlex, sys, importlib.util
 source = open(importlib.util.find_spec("deepspeed").submodule_search_locations[0] + "/launcher/runner.py").read()
-names = {"argparse": argparse, "PDSH_LAUNCHER": "pdsh", "TORCH_DISTRIBUTED_DEFAULT_PORT": 29500, "DLTS_HOSTFILE": "/job/hostfile"}
-(function,) = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == "parse_args"]
+names = {"argparse": argparse, "PDSH_LAUNCHER": "pdsh", "TORCH_DISTRIBUTED_DEFAULT_PORT": 29500}
+names["DLTS_HOSTFILE"] = "/job/hostfile"
+functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+(function,) = [node for node in functions if node.name == "parse_args"]
 exec(compile(ast.Module([function], []), "runner.py", "exec"), names)
 made = []
 class Parser(argparse.ArgumentParser):

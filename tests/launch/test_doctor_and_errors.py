@@ -93,8 +93,8 @@ def test_a_run_on_a_machine_without_namespaces_says_the_same(launch):
     code, out, err = run.finish()
     assert code == 70 and out == "" and "'failed_by': 'launcher'" in err
     assert (
-        "cannot build the cluster: creating a user namespace: No space left on device; user namespaces are switched off: sudo"
-        in err
+        "cannot build the cluster: creating a user namespace: No space left on device; user "
+        "namespaces are switched off: sudo" in err
     )
 
 

@@ -47,7 +47,8 @@ print(json.dumps({
     "name": socket.gethostbyaddr(address[0])[0], "stdin": os.readlink("/proc/self/fd/0"),
     "fds": inherited,
     "run_dir": sorted(os.listdir(os.environ["PHANTORA_RUN_DIR"])), "writes": open("/dev/null", "w").write("x"),
-    "nodes": {name: os.readlink(f"/proc/self/ns/{name}") for name in ("net", "pid", "uts", "ipc", "mnt", "user")}}), flush=True)
+    "nodes": {name: os.readlink(f"/proc/self/ns/{name}")
+              for name in ("net", "pid", "uts", "ipc", "mnt", "user")}}), flush=True)
 """
 
 
@@ -86,7 +87,9 @@ def test_nodes_are_machines_of_their_own(launch, as_nobody):
 
 
 def test_without_isolation_nodes_are_loopback_addresses(launch):
-    script = 'import os, socket; socket.create_server((os.environ["PET_LOCAL_ADDR"], 4712)); print(os.environ["MASTER_ADDR"])'
+    script = """import os, socket
+socket.create_server((os.environ["PET_LOCAL_ADDR"], 4712))
+print(os.environ["MASTER_ADDR"])"""
     code, out, err = launch(
         "--isolation", "none", "--nnodes", 3, "--", *INTERPRETER, "-c", script
     ).finish()

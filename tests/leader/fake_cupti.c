@@ -9,7 +9,7 @@
  * has to be believed of the leader's own counts. FAKE_CUPTI_IDS says what external ids need:
  * "driver" or "all" records of calls; "late": those of the job's own calls, driver's. */
 #define _GNU_SOURCE
-#include "../../libintercept/link/shared_pages.h"
+#include "../../libintercept/base/protocol.gen.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -70,9 +70,9 @@ static uint64_t now(void)
 }
 
 /* The emulator's page of this process: NULL before it has joined its run. */
-static const struct ph_rank_page *emulator_page(void)
+static const struct ph_rank_stats *emulator_page(void)
 {
-    static const struct ph_rank_page *page;
+    static const struct ph_rank_stats *page;
     const char *run_dir = getenv("PHANTORA_RUN_DIR");
     char folder[512], middle[32], path[1024];
     if (page || !run_dir) return page;
@@ -93,7 +93,7 @@ static const struct ph_rank_page *emulator_page(void)
 
 static void totals(uint64_t *launches, uint64_t *busy)
 {
-    const struct ph_rank_page *page = emulator_page();
+    const struct ph_rank_stats *page = emulator_page();
     *launches = *busy = 0;
     for (int i = 0; page && i < PH_SOURCES; i++)
         *launches += page->launches[i], *busy += page->busy_ns[i];

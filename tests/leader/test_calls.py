@@ -82,7 +82,8 @@ pointer = handle(lib.cudaMalloc, ctypes.c_size_t(1000))
 attributes = (ctypes.c_int * 32)()
 check(lib.cudaPointerGetAttributes(attributes, pointer))
 assert list(attributes[:2]) == [2, 3], "device memory, of the logical device"
-assert lib.cudaSetDevice(8) == 101 and lib.cudaGetLastError() == 101 and lib.cuDeviceGet(ctypes.byref(ctypes.c_int()), 8) == 101
+assert lib.cudaSetDevice(8) == 101 and lib.cudaGetLastError() == 101
+assert lib.cuDeviceGet(ctypes.byref(ctypes.c_int()), 8) == 101
 assert number(lib.cudaGetDevice) == 3
 active = ctypes.c_int()
 states = []
@@ -162,7 +163,7 @@ for name in (b"cuLaunchKernel", b"cuLaunchKernelEx", b"cuMemcpyHtoDAsync_v2", b"
     assert owner(vendor.lookup_in(b"libcuda.so.1", name)) == "libphantora.so", name
 assert owner(job.lookup_in(b"libcuda.so.1", b"cuCtxGetCurrent")) == "libphantora.so", "not wrapped"
 assert job.lookup_in(b"libcuda.so.1", b"cuNoSuchFunction") is None
-assert job.lookup_in(b"libc.so.6", b"cuLaunchKernel") is None, "who asks whether a library has it must be told the truth"
+assert job.lookup_in(b"libc.so.6", b"cuLaunchKernel") is None, "libc has no such function"
 entry = handle(lambda out: lib.cudaGetDriverEntryPointByVersion(b"cuMemcpyHtoDAsync", out, 13000, 0, None))
 assert entry.value == job.lookup_in(b"libcuda.so.1", b"cuMemcpyHtoDAsync_v2")
 """,

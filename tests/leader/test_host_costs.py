@@ -86,14 +86,15 @@ def sites(tmp_path_factory):
     harness.write_text(f"""
 #include "{ROOT}/libintercept/time/host_model.h"
 #include <stdlib.h>
-static struct ph_rank_page page;
+static struct ph_rank_stats page;
 pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
 void ph_die(const char *format, ...) {{ (void)format, abort(); }}
+void ph_warn(const char *format, ...) {{ (void)format; }}
 const char *ph_env(const char *name) {{ return (void)name, NULL; }}
-struct ph_rank_page *ph_page(void) {{ return &page; }}
+struct ph_rank_stats *ph_stats(void) {{ return &page; }}
 bool ph_touched(void) {{ return false; }}
 uint64_t ph_request_id(void) {{ return 0; }}
-void ph_send(enum ph_message_type type, const struct ph_pack *body, uint32_t fields) {{ (void)type, (void)body, (void)fields; }}
+void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields) {{ (void)type, (void)body, (void)fields; }}
 bool ph_wait(uint64_t req, struct ph_reply *reply, int ms) {{ return (void)req, (void)reply, (void)ms, false; }}
 void ph_reply_free(struct ph_reply *reply) {{ (void)reply; }}
 uint32_t ph_operator_place(const char **name, bool count) {{ return (void)count, *name = NULL, 0; }}

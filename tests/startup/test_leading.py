@@ -84,7 +84,8 @@ def test_the_leader_holds_the_lock_for_its_life_and_its_children_are_simulated(r
     code = f"""
 import json, os, subprocess, sys
 take = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-taken = subprocess.run([sys.executable, "-S", "-c", take, {str(tmp_path / "leader.lock")!r}], capture_output=True).returncode == 0
+command = [sys.executable, "-S", "-c", take, {str(tmp_path / "leader.lock")!r}]
+taken = subprocess.run(command, capture_output=True).returncode == 0
 child = subprocess.run([sys.executable, "-c", {SHOW!r}], capture_output=True, text=True, check=True).stdout
 print(json.dumps([not taken, json.loads(child)[0], os.get_inheritable(int(os.environ["PHANTORA_LEAD_LOCK"]))]))
 """

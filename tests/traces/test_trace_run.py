@@ -24,7 +24,8 @@ from hta.trace_analysis import TraceAnalysis
 analysis = TraceAnalysis(trace_dir=sys.argv[1], include_last_profiler_step=True)
 overlap = analysis.get_comm_comp_overlap(visualize=False)
 kinds, kernels = analysis.get_gpu_kernel_breakdown(visualize=False, num_kernels=1000, duration_ratio=1.0)
-json.dump({"temporal": analysis.get_temporal_breakdown(visualize=False).to_dict("records"), "overlap": overlap.to_dict("records"),
+temporal = analysis.get_temporal_breakdown(visualize=False)
+json.dump({"temporal": temporal.to_dict("records"), "overlap": overlap.to_dict("records"),
            "kinds": kinds.to_dict("records"), "kernels": kernels.to_dict("records")}, open(sys.argv[2], "w"))
 """
 

@@ -181,7 +181,8 @@ def build_driver(folder: Path) -> Path | None:
     ]
     if compiler is None or subprocess.run(probe, capture_output=True).returncode:
         print(
-            "SimGrid is not measured: its headers, or c++, are missing; get them with `apt-get install libsimgrid-dev g++`"
+            "SimGrid is not measured: its headers, or c++, are missing; get them with `apt-get "
+            "install libsimgrid-dev g++`"
         )
         return None
     driver = folder / "driver"
@@ -232,13 +233,11 @@ def explain(schedule: Schedule, ours: Run, theirs: Run) -> str:
     """Is the difference what rounding makes? An end of ours is rounded up to whole ns, in each step
     anew."""
     difference = ours.makespan_ns - theirs.makespan_ns
-    text = f"{ours.makespan_ns:,} ns against {theirs.makespan_ns:,.2f} ns, relative {difference / theirs.makespan_ns:+.1e}"
+    relative = difference / theirs.makespan_ns
+    text = f"{ours.makespan_ns:,} ns against {theirs.makespan_ns:,.2f} ns, relative {relative:+.1e}"
     allowed = len(schedule.steps) + SIMGRID_PRECISION_NS
     if -allowed <= difference <= allowed:
-        return (
-            text
-            + f": rounding ({len(schedule.steps)} steps, ours each up to whole ns, SimGrid's precision 1 ns)"
-        )
+        return f"{text}: rounding ({len(schedule.steps)} steps, ours each up to whole ns, SimGrid's precision 1 ns)"
     return text + ": MORE THAN ROUNDING"
 
 
@@ -248,7 +247,10 @@ def largest_difference(ours: Run, theirs: Run) -> str:
     worst = max(range(len(ours.ends_ns)), key=lambda i: abs(ours.ends_ns[i] - theirs.ends_ns[i]))
     far = sum(abs(a - b) > 2 for a, b in zip(ours.ends_ns, theirs.ends_ns, strict=True))
     gap = ours.ends_ns[worst] - theirs.ends_ns[worst]
-    return f"flow by flow at most {gap:+,.2f} ns of {theirs.ends_ns[worst]:,.0f}; {far} of {len(ours.ends_ns)} by more than 2 ns"
+    return (
+        f"flow by flow at most {gap:+,.2f} ns of {theirs.ends_ns[worst]:,.0f}; "
+        f"{far} of {len(ours.ends_ns)} by more than 2 ns"
+    )
 
 
 def measure(

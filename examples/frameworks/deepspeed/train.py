@@ -92,7 +92,8 @@ def main():
     if rank == 0:
         print(
             f"{torch.distributed.get_world_size()} x {torch.cuda.get_device_name()}, GPT {options.size}, "
-            f"ZeRO-{engine.zero_optimization_stage()}, {type(optimizer).__name__}, {engine.gradient_accumulation_steps()} x "
+            f"ZeRO-{engine.zero_optimization_stage()}, {type(optimizer).__name__}, "
+            f"{engine.gradient_accumulation_steps()} x "
             f"{batch} x {options.seq} tokens",
             flush=True,
         )
@@ -108,7 +109,8 @@ def main():
         if rank == 0:
             norm = engine.get_global_grad_norm()
             print(
-                f"step {step}: {seconds * 1e3:.1f} ms, peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB, grad norm "
+                f"step {step}: {seconds * 1e3:.1f} ms, peak "
+                f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB, grad norm "
                 f"{norm if norm is None else float(norm):.4g}, skipped {engine.skipped_steps}, loss scale "
                 f"{getattr(optimizer, 'cur_scale', None) or getattr(optimizer, 'loss_scale', None)}",
                 flush=True,

@@ -437,10 +437,13 @@ def train(args):
         if rank == world - 1:  # in the last pipeline stage, where the losses are
             loss = sum(micro["lm loss"].item() for micro in losses) / len(losses)
             print(
-                f" iteration {iteration:4d}/{args.train_iters:4d} | elapsed time per iteration (ms): {seconds * 1e3:.1f} | "
-                f"tokens/s: {args.global_batch_size * args.seq_length / seconds:.0f} | throughput per GPU (TFLOP/s/GPU): "
+                f" iteration {iteration:4d}/{args.train_iters:4d} | elapsed time per iteration "
+                f"(ms): {seconds * 1e3:.1f} | "
+                f"tokens/s: {args.global_batch_size * args.seq_length / seconds:.0f} | throughput "
+                "per GPU (TFLOP/s/GPU): "
                 f"{model_flops(args, config) / seconds / world / 1e12:.1f} | "
-                f"lm loss: {loss:.6E} | loss scale: {optimizer.get_loss_scale().item():.1f} | grad norm: {grad_norm:.3f} | "
+                f"lm loss: {loss:.6E} | loss scale: {optimizer.get_loss_scale().item():.1f} | grad "
+                f"norm: {grad_norm:.3f} | "
                 f"skipped: {int(not updated)} | peak memory (MiB): {peak.item() / 2**20:.0f}",
                 flush=True,
             )

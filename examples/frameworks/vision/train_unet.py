@@ -99,7 +99,8 @@ def main():
         now = time.time()
         if dist.get_rank() == 0:
             print(
-                f"{text} {1e3 * (now - last):.1f} ms {options.batch * dist.get_world_size() / (now - last):.0f} images/s "
+                f"{text} {1e3 * (now - last):.1f} ms "
+                f"{options.batch * dist.get_world_size() / (now - last):.0f} images/s "
                 f"peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB",
                 flush=True,
             )

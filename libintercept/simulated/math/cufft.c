@@ -151,7 +151,7 @@ PH_API(int, cufftXtExec, (int handle, void *input, void *output, int direction))
     (void)input, (void)output, (void)direction; /* both directions move the same bytes */
     if (!plan || !plan->made) return FFT_INVALID_PLAN;
     ph_pack_array(&signature, 2);
-    ph_pack_uint(&signature, 4);
+    ph_pack_uint(&signature, PH_SIGNATURE_CALL);
     ph_pack_array(&signature, 2);
     ph_pack_str(&signature, "cufftXtExec");
     ph_pack_array(&signature, 3 + (uint32_t)plan->rank);

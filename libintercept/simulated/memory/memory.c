@@ -83,7 +83,7 @@ static uint64_t overhead(int device)
 {
     const struct ph_device_spec *spec = ph_spec();
     bool communicates = ph_hub_connected() && device == ph_device_current() &&
-                        atomic_load_explicit(&ph_page()->comm_launches, memory_order_relaxed) > 0;
+                        atomic_load_explicit(&ph_stats()->comm_launches, memory_order_relaxed) > 0;
     return spec->context_bytes + (communicates ? spec->comm_bytes : 0);
 }
 
@@ -92,9 +92,9 @@ static void publish_locked(void)
     if (!ph_hub_connected()) return;
     uint64_t sum = 0;
     for (int i = 0; i < DEVICES; i++) sum += devices[i].used;
-    atomic_store_explicit(&ph_page()->allocated_bytes, sum, memory_order_relaxed);
-    if (sum > atomic_load_explicit(&ph_page()->peak_driver_bytes, memory_order_relaxed))
-        atomic_store_explicit(&ph_page()->peak_driver_bytes, sum, memory_order_relaxed);
+    atomic_store_explicit(&ph_stats()->allocated_bytes, sum, memory_order_relaxed);
+    if (sum > atomic_load_explicit(&ph_stats()->peak_driver_bytes, memory_order_relaxed))
+        atomic_store_explicit(&ph_stats()->peak_driver_bytes, sum, memory_order_relaxed);
 }
 
 static bool charge_locked(int device, uint64_t bytes)
@@ -267,9 +267,9 @@ static void pin_locked(int64_t bytes)
     static uint64_t pinned;
     pinned += (uint64_t)bytes;
     if (!ph_hub_connected()) return;
-    atomic_store_explicit(&ph_page()->pinned_bytes, pinned, memory_order_relaxed);
-    if (pinned > atomic_load_explicit(&ph_page()->peak_pinned_bytes, memory_order_relaxed))
-        atomic_store_explicit(&ph_page()->peak_pinned_bytes, pinned, memory_order_relaxed);
+    atomic_store_explicit(&ph_stats()->pinned_bytes, pinned, memory_order_relaxed);
+    if (pinned > atomic_load_explicit(&ph_stats()->peak_pinned_bytes, memory_order_relaxed))
+        atomic_store_explicit(&ph_stats()->peak_pinned_bytes, pinned, memory_order_relaxed);
 }
 
 static void insert_pinned(void *pointer, size_t bytes)

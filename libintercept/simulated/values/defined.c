@@ -134,7 +134,7 @@ bool ph_any_undefined(const void *pointer, size_t bytes)
 
 void ph_count_undefined_read(void)
 {
-    atomic_fetch_add_explicit(&ph_page()->unknown_reads, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->unknown_reads, 1, memory_order_relaxed);
 }
 
 /* ---- for the values library ---- */
@@ -155,7 +155,7 @@ const char *const ph_without_values =
 /* The policy has chosen a result that only a GPU could know. */
 PH_API(void, phantora_values_chosen, (void))
 {
-    atomic_fetch_add_explicit(&ph_page()->chosen_values, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->chosen_values, 1, memory_order_relaxed);
 }
 PH_API(const char *, phantora_values_policy, (void)) { return ph_env("PHANTORA_VALUES"); }
 

@@ -71,7 +71,7 @@ static void deliver(const struct owed *item)
     ph_pack_uint(&body, item->node);
     ph_pack_uint(&body, item->index);
     ph_host_pause();
-    ph_send(PH_FETCH, &body, 4);
+    ph_send(PH_MESSAGE_FETCH, &body, 4);
     ph_pack_free(&body);
     struct ph_reply reply;
     size_t n;

@@ -16,19 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PH_VALUES_MAGIC 0x5345554c41564850ull /* "PHVALUES" */
-struct header {
-    uint64_t magic, version, entries, meta_offset, meta_bytes, reserved[3];
-};
-struct entry {
-    uint64_t hash, offset; /* of the key; the value follows it */
-    uint32_t rank, occurrence, bytes;
-    uint16_t key_bytes;
-    uint8_t dtype, reserved;
-};
-_Static_assert(sizeof(struct header) == 64 && sizeof(struct entry) == 32, "wire-protocol.md");
-
-static const struct header *file; /* NULL: another policy */
+static const struct ph_value_table_header *file; /* NULL: another policy */
 static size_t file_bytes;
 static uint32_t own_rank;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -39,30 +27,32 @@ static void open_table(void)
     struct stat status;
     const char *policy = ph_env("PHANTORA_VALUES"), *rank = ph_env("RANK");
     if (!policy || strcmp(policy, "replay") != 0) return;
-    snprintf(path, sizeof path, "%s/values.tbl", ph_env("PHANTORA_RUN_DIR"));
+    snprintf(path, sizeof path, "%s/" PH_VALUE_TABLE_FILE, ph_env("PHANTORA_RUN_DIR"));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &status) != 0) ph_die("cannot open %s: %s", path, strerror(errno));
-    const struct header *map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    const struct ph_value_table_header *map =
+        mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
     if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map ||
-        map->magic != PH_VALUES_MAGIC || map->version != 1 ||
-        map->entries > ((size_t)status.st_size - sizeof *map) / sizeof(struct entry))
-        ph_die("%s is no file of recorded values: record them anew", path);
+        map->magic != PH_VALUE_TABLE_MAGIC || map->version != PH_VALUE_TABLE_VERSION ||
+        map->entries > ((size_t)status.st_size - sizeof *map) / sizeof(struct ph_value_table_entry))
+        ph_die("%s is not a file of recorded values: record them again", path);
     own_rank = rank ? (uint32_t)strtoul(rank, NULL, 10) : 0;
     file_bytes = (size_t)status.st_size;
     file = map;
 }
 
-static int before(const struct entry *entry, uint64_t hash, uint32_t rank, uint32_t occurrence)
+static int before(const struct ph_value_table_entry *entry, uint64_t hash, uint32_t rank,
+                  uint32_t occurrence)
 {
     if (entry->hash != hash) return entry->hash < hash;
     return entry->rank != rank ? entry->rank < rank : entry->occurrence < occurrence;
 }
 
 /* The first entry that is not before (hash, rank, occurrence). */
-static const struct entry *search(uint64_t hash, uint32_t rank, uint32_t occurrence)
+static const struct ph_value_table_entry *search(uint64_t hash, uint32_t rank, uint32_t occurrence)
 {
-    const struct entry *entries = (const struct entry *)(file + 1);
+    const struct ph_value_table_entry *entries = (const struct ph_value_table_entry *)(file + 1);
     size_t low = 0, high = file->entries;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -75,16 +65,17 @@ static const struct entry *search(uint64_t hash, uint32_t rank, uint32_t occurre
 }
 
 /* The value of an occurrence of a key; NULL when none was recorded. */
-static const struct entry *find(uint64_t hash, uint32_t occurrence, bool *repeated)
+static const struct ph_value_table_entry *find(uint64_t hash, uint32_t occurrence, bool *repeated)
 {
-    const struct entry *end = (const struct entry *)(file + 1) + file->entries,
-                       *first = search(hash, own_rank, 0);
+    const struct ph_value_table_entry *end = (const struct ph_value_table_entry *)(file + 1) +
+                                             file->entries,
+                                      *first = search(hash, own_rank, 0);
     if (first == end || first->hash != hash || first->rank != own_rank) first = search(hash, 0, 0);
     if (first == end || first->hash != hash) return NULL;
-    const struct entry *last = search(hash, first->rank, UINT32_MAX) - 1;
+    const struct ph_value_table_entry *last = search(hash, first->rank, UINT32_MAX) - 1;
     uint32_t count = last->occurrence + 1;
     *repeated = occurrence >= count;
-    const struct entry *found = search(hash, first->rank, occurrence % count);
+    const struct ph_value_table_entry *found = search(hash, first->rank, occurrence % count);
     return found <= last && found->occurrence == occurrence % count ? found : NULL;
 }
 
@@ -95,15 +86,15 @@ bool ph_replay(const char *key, bool wanted, struct ph_replayed *recorded)
     if (!file || strlen(key) >= PH_QUESTION) return false;
     uint64_t hash = ph_question_hash(key);
     uint32_t occurrence = ph_occasion(hash);
-    const struct entry *entry = wanted ? find(hash, occurrence, &repeated) : NULL;
+    const struct ph_value_table_entry *entry = wanted ? find(hash, occurrence, &repeated) : NULL;
     if (!entry || entry->offset > file_bytes ||
         file_bytes - entry->offset < (uint64_t)entry->key_bytes + entry->bytes)
         return false;
     const char *text = (const char *)file + entry->offset;
     if (strlen(key) != entry->key_bytes || memcmp(text, key, entry->key_bytes) != 0) return false;
     *recorded = (struct ph_replayed){text + entry->key_bytes, entry->bytes, entry->dtype};
-    atomic_fetch_add_explicit(&ph_page()->replayed_values, 1, memory_order_relaxed);
-    if (repeated) atomic_fetch_add_explicit(&ph_page()->repeated_values, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->replayed_values, 1, memory_order_relaxed);
+    if (repeated) atomic_fetch_add_explicit(&ph_stats()->repeated_values, 1, memory_order_relaxed);
     return true;
 }
 

@@ -5,7 +5,7 @@
 #include "../../../libintercept/nccl/nccl.h"
 #include <stdlib.h>
 
-const size_t ph_nccl_type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+const size_t ph_nccl_type_bytes[PH_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 void ph_die(const char *format, ...) { (void)format, abort(); }
 void *ph_real(const char *name) { return (void)name, NULL; }
 void ph_lead_settle(void *stream) { (void)stream; }

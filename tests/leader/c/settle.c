@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct ph_rank_page page;
+static struct ph_rank_stats page;
 static struct ph_pack sent;
 static struct ph_measured *measured[256];
 
-struct ph_rank_page *ph_page(void) { return &page; }
+struct ph_rank_stats *ph_stats(void) { return &page; }
 void ph_pack_context(struct ph_pack *body) { ph_pack_nil(body); }
 const char *ph_call_name(enum ph_call call) { return call == PH_CALL_LAUNCH ? "launch" : "other"; }
 void ph_warn(const char *format, ...) { (void)format; }
@@ -28,7 +28,7 @@ void ph_die(const char *format, ...)
     abort();
 }
 
-void ph_send(enum ph_message_type type, const struct ph_pack *body, uint32_t fields)
+void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
 {
     ph_pack_array(&sent, fields + 1);
     ph_pack_uint(&sent, type);

@@ -92,7 +92,10 @@ def too_much_is_refused():
     free, total = torch.cuda.mem_get_info()
     keep = torch.empty(100 * GIB, dtype=torch.uint8, device="cuda")
     message = refused(60 * GIB) or "no error"
-    figures = f"GPU 0 has a total capacity of {total / GIB:.2f} GiB of which {(free - 100 * GIB) / GIB:.2f} GiB is free."
+    figures = (
+        f"GPU 0 has a total capacity of {total / GIB:.2f} GiB "
+        f"of which {(free - 100 * GIB) / GIB:.2f} GiB is free."
+    )
     for part in (
         f"CUDA out of memory. Tried to allocate 60.00 GiB. {figures}",
         "100.00 GiB is allocated by PyTorch",

@@ -286,7 +286,10 @@ def small_attention_has_the_cpus_values():
                     for one, other in pairs
                 ]
                 if not max(errors) < 0.01:  # bf16 keeps eight bits
-                    yield f"{backend.name} causal={causal} heads={heads}: relative errors of output and gradients {errors}"
+                    yield (
+                        f"{backend.name} causal={causal} heads={heads}: "
+                        f"relative errors of output and gradients {errors}"
+                    )
 
 
 @check
