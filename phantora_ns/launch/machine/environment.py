@@ -16,7 +16,6 @@ from phantora_ns.launch.command.job_command import JobCommand
 from phantora_ns.launch.command.multi_node import foreign_names
 from phantora_ns.launch.machine.installation import (
     INTERCEPTOR,
-    PACKAGE,
     VALUES_LIBRARY,
     find_libzmq,
 )
@@ -53,10 +52,10 @@ def job_environment(
     # wait as host time of the job.
     env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     cuda = str(run_dir / "lib")
-    env["LD_PRELOAD"] = _prefixed(str(INTERCEPTOR), env.get("LD_PRELOAD"))
+    env["LD_PRELOAD"] = _prefixed(f"{cuda}/{INTERCEPTOR.name}", env.get("LD_PRELOAD"))
     env["LD_LIBRARY_PATH"] = _prefixed(cuda, env.get("LD_LIBRARY_PATH"))
     env["TRITON_LIBCUDA_PATH"] = cuda
-    env["PYTHONPATH"] = _prefixed(str(PACKAGE / "startup"), env.get("PYTHONPATH"))
+    env["PYTHONPATH"] = _prefixed(str(run_dir / "startup"), env.get("PYTHONPATH"))
     env["PHANTORA_RUN_DIR"] = str(run_dir)
     env["PHANTORA_GPUS_PER_NODE"] = str(shape.gpus_per_node)
     env["PHANTORA_LIBZMQ"] = str(find_libzmq())

@@ -92,9 +92,17 @@ def require_built() -> None:
             )
 
 
-def link_cuda_names(folder: Path) -> None:
-    """Makes `folder` hold the names by which CUDA's libraries are opened at run time, all leading
-    to the interceptor."""
+def link_installation(run_dir: Path) -> None:
+    """Makes `run_dir` name what the job's processes load: in lib/ our libraries, and the interceptor
+    under the names of CUDA's; in startup/ the hook for Python.
+
+    The loader splits LD_PRELOAD at spaces and colons, and Python splits PYTHONPATH at colons. The
+    path of an installation may have them, that of a run directory never has (run/rundir.py).
+    """
+    folder = run_dir / "lib"
     folder.mkdir()
     for name in CUDA_NAMES:
         (folder / name).symlink_to(INTERCEPTOR)
+    for library in (INTERCEPTOR, LEADER_LIBRARY):
+        (folder / library.name).symlink_to(library)
+    (run_dir / "startup").symlink_to(PACKAGE / "startup")

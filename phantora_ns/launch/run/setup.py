@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.config.description import write_cluster
-from phantora_ns.launch.machine import environment, installation
+from phantora_ns.launch.machine import environment, installation, interposition
 from phantora_ns.launch.machine.gpus import RealGpu
 from phantora_ns.launch.machine.sandbox import SandboxSpec
 from phantora_ns.launch.record import host_time, leaders, recorded_values
@@ -35,6 +35,7 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     """Writes what the hub and the ranks read into the run directory `path`. `gpu`: the real one on
     which the leader runs, None without a leader. Raises LaunchError, OSError."""
     model = request.cluster.gpu_model
+    installation.link_installation(path)
     host = host_time.prepare(request.host, model, request.databases, path, request.quiet)
     if request.trace is not None:
         (path / "trace").mkdir()
@@ -43,7 +44,6 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     write_cluster(request.cluster, path)
     if request.values.file is not None:
         shutil.copyfile(request.values.file, path / recorded_values.TABLE)
-    installation.link_cuda_names(path / "lib")
     architecture = 10 * model.compute_major + model.compute_minor
     kernel_info = installation.find_kernel_info(request.command.program, architecture, path)
     (path / "hosts").write_text(environment.hosts_file(request.command, request.shape.nodes))
@@ -64,6 +64,7 @@ def _run_description(request: RunRequest, gpu: RealGpu | None) -> dict[str, Any]
         "recording": None,
         "command": list(request.command.argv),
         "options": list(request.options),
+        "warnings": interposition.warnings(request.command.program),
     }
     model = request.cluster.gpu_model
     if request.leading is not None:
@@ -118,7 +119,7 @@ def _job_environment(
         job |= leaders.leader_environment(
             request.leading,
             gpu,
-            installation.LEADER_LIBRARY,
+            prepared.path / "lib" / installation.LEADER_LIBRARY.name,
             installation.find_torch(request.command.program),
             outer,
             job,

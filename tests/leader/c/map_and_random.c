@@ -1,5 +1,5 @@
-/* parts.c - the little of the interceptor that map.c and random.c need, so that they can be tested
- * by themselves. */
+/* map_and_random.c - the few functions of the interceptor that map.c and random.c need, so that
+ * they can be tested alone. */
 #include "../../../libintercept/leader/measure/gpu_load.h"
 #include "../../../libintercept/leader/leader.h"
 #include "../../../libintercept/nccl/nccl.h"

@@ -1,5 +1,5 @@
-"""Why it exists: the table of handles and the random numbers are plain functions; each is compared
-with what is plainly right."""
+"""Why it exists: the map of handles and the random numbers are plain functions. Each is compared
+with an obviously right version."""
 
 import ctypes
 import math
@@ -36,7 +36,7 @@ WHOLE = {
 def parts(tmp_path_factory):
     """map.c and random.c in one library."""
     target = tmp_path_factory.mktemp("parts") / "parts.so"
-    sources = [HERE / "c" / "parts.c", LEADER / "gpu/map.c", LEADER / "gpu/random.c"]
+    sources = [HERE / "c" / "map_and_random.c", LEADER / "gpu/map.c", LEADER / "gpu/random.c"]
     flags = [
         "-std=gnu11",
         f"-I{LEADER.parent}",
