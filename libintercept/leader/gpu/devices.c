@@ -224,7 +224,7 @@ PH_API(int, cuMemGetAllocationGranularity,
 struct pointer_attributes { /* cudaPointerAttributes; the rest differs between versions */
     int type, device;
 };
-PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes * attributes, const void *pointer))
+PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes *attributes, const void *pointer))
 {
     int error = PH_REAL(cudaPointerGetAttributes)(attributes, pointer);
     if (!error && attributes->type != 0 && attributes->device == PH_REAL_DEVICE)

@@ -200,14 +200,14 @@ void ph_kernel_set_facts(struct ph_kernel *kernel, const struct ph_kernel_facts 
     kernel->facts_read = true;
 }
 
-struct attributes { /* cudaFuncAttributes, driver_types.h of CUDA 13 */
+struct function_attributes { /* cudaFuncAttributes, driver_types.h of CUDA 13 */
     size_t shared_bytes, constant_bytes, local_bytes;
     int max_threads, registers, ptx_version, binary_version, cache_mode, max_dynamic_shared,
         carveout, cluster_must_be_set, cluster[3];
     int cluster_policy, non_portable_cluster, reserved[16];
 };
 
-PH_API(int, cudaFuncGetAttributes, (struct attributes * attributes, const void *function))
+PH_API(int, cudaFuncGetAttributes, (struct function_attributes *attributes, const void *function))
 {
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);

@@ -125,7 +125,7 @@ static int get_priorities(int *least, int *greatest)
 
 /* ---- CUDA runtime ---- */
 
-PH_API(int, cudaGetDeviceProperties, (struct ph_device_properties * properties, int device))
+PH_API(int, cudaGetDeviceProperties, (struct ph_device_properties *properties, int device))
 {
     return ph_set_error(get_properties(properties, device));
 }

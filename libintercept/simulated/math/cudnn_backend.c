@@ -49,7 +49,7 @@ PH_API(int, cudnnBackendCreateDescriptor, (int type, struct ph_cudnn_descriptor 
     return *descriptor != NULL ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
 }
 
-PH_API(int, cudnnBackendDestroyDescriptor, (struct ph_cudnn_descriptor * descriptor))
+PH_API(int, cudnnBackendDestroyDescriptor, (struct ph_cudnn_descriptor *descriptor))
 {
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendDestroyDescriptor: not a descriptor");
@@ -57,14 +57,14 @@ PH_API(int, cudnnBackendDestroyDescriptor, (struct ph_cudnn_descriptor * descrip
     return CUDNN_SUCCESS;
 }
 
-PH_API(int, cudnnBackendInitialize, (struct ph_cudnn_descriptor * descriptor))
+PH_API(int, cudnnBackendInitialize, (struct ph_cudnn_descriptor *descriptor))
 {
     return valid(descriptor) ? CUDNN_SUCCESS
                              : ph_cudnn_fail(CUDNN_NULL_POINTER, "not a descriptor");
 }
 
 PH_API(int, cudnnBackendSetAttribute,
-       (struct ph_cudnn_descriptor * descriptor, int name, int type, int64_t count,
+       (struct ph_cudnn_descriptor *descriptor, int name, int type, int64_t count,
         const void *values))
 {
     if (!valid(descriptor))
@@ -131,7 +131,7 @@ static int finalize_plan(struct ph_cudnn_descriptor *plan)
     return CUDNN_SUCCESS;
 }
 
-PH_API(int, cudnnBackendFinalize, (struct ph_cudnn_descriptor * descriptor))
+PH_API(int, cudnnBackendFinalize, (struct ph_cudnn_descriptor *descriptor))
 {
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendFinalize: not a descriptor");
@@ -233,7 +233,7 @@ static int get_without_real(struct ph_cudnn_descriptor *descriptor, int name, in
 }
 
 PH_API(int, cudnnBackendGetAttribute,
-       (struct ph_cudnn_descriptor * descriptor, int name, int type, int64_t requested,
+       (struct ph_cudnn_descriptor *descriptor, int name, int type, int64_t requested,
         int64_t *count, void *values))
 {
     if (!valid(descriptor))

@@ -192,7 +192,7 @@ struct pointer_attributes { /* cudaPointerAttributes, CUDA 13 */
     long reserved[8];
 };
 
-PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes * attributes, const void *pointer))
+PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes *attributes, const void *pointer))
 {
     struct ph_allocation found;
     enum { UNREGISTERED, HOST, DEVICE };

@@ -12,7 +12,7 @@ enum { GRANULARITY = 2 << 20, PHYSICAL_MAGIC = 0x50484d4d, LOCATION_DEVICE = 1 }
 struct location { /* CUmemLocation */
     int type, id;
 };
-struct properties { /* CUmemAllocationProp */
+struct allocation_properties { /* CUmemAllocationProp */
     int type, handle_types;
     struct location location;
     void *win32;
@@ -26,7 +26,7 @@ struct physical {
     uint32_t magic;
     int references; /* one for the owner of the handle, and one for each mapping */
     size_t bytes;
-    struct properties properties;
+    struct allocation_properties properties;
 };
 static struct mapping {
     void *pointer;
@@ -45,7 +45,7 @@ static void drop(struct physical *physical)
 }
 
 PH_API(int, cuMemGetAllocationGranularity,
-       (size_t *granularity, const struct properties *properties, int option))
+       (size_t *granularity, const struct allocation_properties *properties, int option))
 {
     (void)properties, (void)option;
     *granularity = GRANULARITY;
@@ -68,7 +68,7 @@ PH_API(int, cuMemAddressFree, (void *pointer, size_t bytes))
 }
 
 PH_API(int, cuMemCreate,
-       (unsigned long long *handle, size_t bytes, const struct properties *properties,
+       (unsigned long long *handle, size_t bytes, const struct allocation_properties *properties,
         unsigned long long flags))
 {
     (void)flags;
@@ -170,7 +170,7 @@ PH_API(int, cuMemRetainAllocationHandle, (unsigned long long *handle, void *poin
 }
 
 PH_API(int, cuMemGetAllocationPropertiesFromHandle,
-       (struct properties * properties, unsigned long long handle))
+       (struct allocation_properties *properties, unsigned long long handle))
 {
     struct physical *physical = physical_of(handle);
     if (!physical) return CUDA_INVALID_VALUE;
