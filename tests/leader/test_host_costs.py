@@ -84,10 +84,19 @@ def sites(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sites")
     harness = folder / "harness.c"
     harness.write_text(f"""
-#include "{ROOT}/libintercept/time/host_model.h"
+#include "base/api.h"
+#include "base/environment.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/host_clock.h"
+#include "time/host_model.h"
+#include "time/operators.h"
 #include <stdlib.h>
 static struct ph_rank_stats page;
 pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
+static void (*forget)(void);
+void ph_forget_in_child(void (*function)(void)) {{ forget = function; }}
 void ph_die(const char *format, ...) {{ (void)format, abort(); }}
 void ph_warn(const char *format, ...) {{ (void)format; }}
 const char *ph_env(const char *name) {{ return (void)name, NULL; }}
@@ -102,7 +111,7 @@ PH_EXPORT size_t record(const uint64_t *ns, int count, void *into);
 PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
 {{
     struct ph_pack pack = {{0}};
-    ph_sites_reset(), ph_sites_record();
+    ph_sites_record(), forget();
     for (int i = 0; i < count; i++) ph_site_passed(PH_CALL_QUERY, ns[i]);
     ph_sites_pack(&pack);
     for (size_t i = 0; i < pack.length; i++) ((char *)into)[i] = (char)pack.data[i];
