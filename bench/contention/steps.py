@@ -13,6 +13,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
+<<<<<<< HEAD
 from phantora_ns.kernels.contention import Drags
 from phantora_ns.kernels.evaluation.trace_launches import (
     GEMM_OPERATORS,
@@ -21,6 +22,13 @@ from phantora_ns.kernels.evaluation.trace_launches import (
     read_events,
 )
 from phantora_ns.protocol import BoundBy, SignatureKind
+=======
+from phantora_ns.kernels import signature
+from phantora_ns.kernels.contention import KernelContention
+from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
+from phantora_ns.kernels.evaluation.trace_launches import join_shapes, read_events
+from phantora_ns.kernels.evaluation.trace_signatures import GEMM_OPERATORS, gemm_fields
+>>>>>>> main
 from phantora_ns.sim.contention import Activity
 
 NAMES = {BoundBy.MEMORY: "memory", BoundBy.COMPUTE: "gemm", BoundBy.ATTENTION: "attention"}
@@ -144,7 +152,11 @@ class Step:
         )
         bound_by = class_of(event["name"])
         plain = (
+<<<<<<< HEAD
             bound_by == BoundBy.COMPUTE
+=======
+            bound_by == COMPUTE_BOUND
+>>>>>>> main
             and operator is not None
             and operator["name"] in GEMM_OPERATORS
         )
@@ -167,7 +179,7 @@ class Step:
 
     def judge(self, permille, covered_only=False):
         """Every kind of launch that collectives touch, replayed beside the trace's own collectives;
-        `permille` as in Drags."""
+        `permille` as in KernelContention."""
         found = defaultdict(list)
         for launch in self.launches:
             if launch.covered_ns > (COVERED if covered_only else FREE) * (
@@ -182,7 +194,11 @@ class Step:
             drag_ns = (
                 alone_ns
                 * permille(
+<<<<<<< HEAD
                     SignatureKind.GEMM if product else SignatureKind.KERNEL,
+=======
+                    signature.GEMM if product else signature.KERNEL,
+>>>>>>> main
                     product or [],
                     alone_ns,
                     bound_by,
@@ -222,13 +238,17 @@ class Step:
 
 
 def shares(gpu, product=None):
-    """As `Drags(gpu).permille`; `product`: one share (permille) for every matrix product
+    """As `KernelContention(gpu).permille`; `product`: one share (permille) for every matrix product
     instead."""
-    permille = Drags(gpu).permille
+    permille = KernelContention(gpu).permille
     if product is None:
         return permille
     return lambda kind, fields, ns, bound_by: (
+<<<<<<< HEAD
         product if kind == SignatureKind.GEMM else permille(kind, fields, ns, bound_by)
+=======
+        product if kind == signature.GEMM else permille(kind, fields, ns, bound_by)
+>>>>>>> main
     )
 
 

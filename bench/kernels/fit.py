@@ -18,7 +18,8 @@ import sys
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators import gemm, memory
 from phantora_ns.kernels.evaluation import estimator_errors
-from phantora_ns.kernels.evaluation.trace_launches import LlamaShapes, launches
+from phantora_ns.kernels.evaluation.trace_launches import launches
+from phantora_ns.kernels.evaluation.trace_signatures import LlamaShapes
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.rates import Family
 from phantora_ns.protocol import SignatureKind

@@ -23,7 +23,8 @@ from phantora_ns.config import ConfigError
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import launch, memory
-from phantora_ns.kernels.evaluation.trace_launches import Launch, LlamaShapes, TraceError, launches
+from phantora_ns.kernels.evaluation.trace_launches import Launch, TraceError, launches
+from phantora_ns.kernels.evaluation.trace_signatures import LlamaShapes
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.protocol import SignatureKind, Source
 

@@ -19,7 +19,7 @@ from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import DatabaseError
 from phantora_ns.kernels.database.host_table import HostRecord, read_hosts, write_table
 from phantora_ns.launch.errors import LaunchError, UsageError, say
-from phantora_ns.launch.machine.environment import INTERCEPTOR
+from phantora_ns.launch.machine.installation import INTERCEPTOR
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import HOST_TABLE_FILE
 
@@ -32,7 +32,7 @@ RECORDING = "recording.sqlite"  # hub/recording.py
 
 
 @dataclass(frozen=True)
-class HostTime:
+class HostTimeOptions:
     """What the options say. `scale`: a factor for the job's own host time, None: by host scores.
     `record`: keep it there."""
 
@@ -49,7 +49,7 @@ class Prepared:
     run: dict[str, object]
 
 
-def check(mode: str, scale: str, record: Path | None) -> HostTime:
+def check(mode: str, scale: str, record: Path | None) -> HostTimeOptions:
     """The options, validated. Raises UsageError."""
     if record is not None:
         if mode != "measured":
@@ -61,7 +61,7 @@ def check(mode: str, scale: str, record: Path | None) -> HostTime:
             raise UsageError(
                 f"--record-host {record} cannot be written; on the command line; choose another file"
             )
-    return HostTime(mode, None if scale == AUTO else float(scale), record)
+    return HostTimeOptions(mode, None if scale == AUTO else float(scale), record)
 
 
 def host_score(run_dir: Path) -> float:
@@ -98,7 +98,11 @@ def _record(paths: Iterable[str], gpu: str, sites: bool) -> HostRecord:
 
 
 def prepare(
-    options: HostTime, gpu: GpuModel, databases: Iterable[str], path: Path, quiet: bool = False
+    options: HostTimeOptions,
+    gpu: GpuModel,
+    databases: Iterable[str],
+    path: Path,
+    quiet: bool = False,
 ) -> Prepared:
     """Writes what ranks read of host time into run directory `path`. Raises LaunchError,
     OSError."""
