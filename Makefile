@@ -87,6 +87,7 @@ accuracy: build
 lint: lint-python lint-c
 
 lint-python: $(VENV)/.stamp-lint
+	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' || { echo 'a merge is not finished' >&2; exit 1; }
 	$(LINTERS)/ruff check .
 	$(LINTERS)/ruff format --check .
 	$(LINTERS)/mypy

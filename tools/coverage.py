@@ -3,7 +3,7 @@ job gets of it.
 
 Why it exists: which functions are simulated and which are refused is read from the built library,
 so that the table cannot be wrong. The class of a function is the section that holds it in
-libphantora.so (PH_CLASS in libintercept/base/shim.h). The functions are those that NVIDIA's wheels
+libphantora.so (PH_CLASS in libintercept/base/api.h). The functions are those that NVIDIA's wheels
 export or declare. "Used" are those that the wheels of PyTorch and Triton import or look up by name.
 
     .venv/bin/python tools/coverage.py [--site-packages DIR] [--library FILE] [--check]
@@ -203,7 +203,7 @@ def render(packages, library):
         name for name, kind in own.items() if kind is None and not name.startswith(NOT_NVIDIAS)
     )
     if unclassed:
-        sys.exit(f"coverage.py: no PH_CLASS (libintercept/base/shim.h) for {', '.join(unclassed)}")
+        sys.exit(f"coverage.py: no PH_CLASS (libintercept/base/api.h) for {', '.join(unclassed)}")
     parts, rows = [], []
     for api in APIS:
         names = functions(api, packages)

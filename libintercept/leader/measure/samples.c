@@ -11,7 +11,11 @@
  * for it, as one MEASURED entry with one duration. Later samples are sent in batches; a first
  * sample that no rank waited for is sent only if none followed. Rule: the caller (measure.c) holds
  * its lock. */
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/operators.h"
 #include "leader/measure/measure.h"
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

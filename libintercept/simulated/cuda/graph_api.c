@@ -5,10 +5,12 @@
  * Functions that build or change them op by op are refused (unsupported_*.gen.c), and so is what a
  * captured graph cannot hold here (memory allocation, other graphs). */
 #define PH_CLASS PH_SIMULATED
+#include "base/log.h"
+#include "trace/trace_log.h"
 #include "work/cudart.h"
 #include "cudagraph/graph.h"
-#include "time/timeline.h"
-#include "trace/trace_log.h"
+#include "simulated/cuda/runtime.h"
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 

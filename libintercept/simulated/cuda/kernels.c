@@ -5,11 +5,15 @@
  * them end in ph_launch. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE /* dladdr */
-#include "work/cudart.h"
-#include "cudagraph/graph.h"
-#include "work/kernel_info.h"
+#include "simulated/cuda/kernels.h"
+#include "base/log.h"
 #include "trace/trace_log.h"
+#include "cudagraph/graph.h"
+#include "cudagraph/submit.h"
+#include "simulated/cuda/runtime.h"
+#include "simulated/memory/memory.h"
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,8 +4,8 @@
  * handle only holds its stream. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE
+#include "simulated/math/cudnn.h"
 #include "simulated/math/library_handle.h"
-#include "work/cudnn.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>

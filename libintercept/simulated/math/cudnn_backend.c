@@ -6,7 +6,9 @@
  * library decides that from a description of the GPU (cudnn_real.c); nothing of it runs on a GPU.
  * Execution puts the graph's signature on the handle's stream. */
 #define PH_CLASS PH_SIMULATED
-#include "work/cudnn.h"
+#include "base/log.h"
+#include "cudagraph/submit.h"
+#include "simulated/math/cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>

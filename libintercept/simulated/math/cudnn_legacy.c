@@ -6,7 +6,9 @@
  * of its integers (docs/wire-protocol.md, kind 4). The rest of the older API (recurrent networks,
  * CTC, convolutions) is refused by the generated stubs. */
 #define PH_CLASS PH_SIMULATED
-#include "work/cudnn.h"
+#include "base/log.h"
+#include "cudagraph/submit.h"
+#include "simulated/math/cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>

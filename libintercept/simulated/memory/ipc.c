@@ -7,12 +7,17 @@
  * memory is charged where it was allocated, never where it was opened. */
 #define PH_CLASS PH_SIMULATED
 #include "simulated/memory/ipc.h"
+#include "base/environment.h"
+#include "base/log.h"
 #include "work/cudart.h"
-#include "base/device.h"
+#include "simulated/cuda/runtime.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/dirty.h"
-#include "time/timeline.h"
+#include "simulated/values/payload.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -4,7 +4,12 @@
  * by piece. Memory is charged when it is created, and given back when its last mapping and its
  * handle are gone. */
 #define PH_CLASS PH_SIMULATED
+#include "base/device.h"
+#include "base/log.h"
+#include "time/host_clock.h"
 #include "work/cudart.h"
+#include "simulated/memory/memory.h"
+#include <pthread.h>
 #include <stdlib.h>
 
 enum { GRANULARITY = 2 << 20, PHYSICAL_MAGIC = 0x50484d4d, LOCATION_DEVICE = 1 };
