@@ -41,7 +41,7 @@ HUB_STOP_S = 10.0  # to write hub.json after a good run
 HUB_STOP_HASTY_S = 1.5  # after a failure: the whole end has to fit 5 s
 SANDBOX_STOP_S = 1.0
 GPU_POLL_S = 0.5  # between tries to get the GPU that another run leads on
-RECORDING = "recording.sqlite"  # hub/recording.py
+RECORDING = "recording.sqlite"  # hub/recorder.py
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
