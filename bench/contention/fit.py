@@ -8,18 +8,20 @@ of other jobs, and the `overlap` lines of the NCCL sweep. No number is fitted to
 of `waves` (sim/contention.py) was chosen after a look at the products of two of them: 8b-fsdp-8k-ac
 and 8b-fsdp_tp-4x2-8k-ac judge matrix products only in part.
 
-    python bench/contention/fit.py [--also TRACE.json.gz]     # TRACE: a step of 8b-fsdp-4k on
-    another machine, for calibration
+    python -m bench.contention.fit [--also TRACE.json.gz]
+
+TRACE: a step of 8b-fsdp-4k on another machine, for calibration.
 """
 
 import argparse
 import dataclasses
 import json
 import statistics
-import sys
 from collections import defaultdict
 from pathlib import Path
 
+from bench.accuracy import configs
+from bench.contention import steps
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
@@ -30,11 +32,6 @@ from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
 
 BENCH = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(BENCH / "accuracy"), str(BENCH / "contention")]
-
-import configs  # noqa: E402
-import steps  # noqa: E402
-
 DATA = BENCH / "accuracy" / "data"
 PAIRS = DATA / "contention.jsonl"
 SWEEP = BENCH / "nccl" / "data" / "nccl.jsonl"
@@ -58,10 +55,10 @@ def named_product(name):
 
 def predicted_us(name, alone_us, permille):
     product = named_product(name)
-    klass = steps.class_of(name)
+    bound_by = steps.class_of(name)
     kind = signature.GEMM if product else signature.KERNEL
     return alone_us * (
-        1 + permille(kind, product or [], max(1, round(alone_us * 1000)), klass) / 1000
+        1 + permille(kind, product or [], max(1, round(alone_us * 1000)), bound_by) / 1000
     )
 
 
@@ -80,7 +77,7 @@ def pairs(permille, shares):
         )
     print("pairs in bursts: extra time when wholly covered (median, least, most, pairs)")
     rows = {
-        **{steps.NAMES[klass]: extra for klass, extra in sorted(found.items())},
+        **{steps.NAMES[bound_by]: extra for bound_by, extra in sorted(found.items())},
         "collective": back,
     }
     for name, extra in rows.items():
@@ -167,8 +164,8 @@ def replay(name, step, gpu):
         f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of "
         "them have equal launches alone"
     )
-    for klass in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
-        rows = [(a, b) for a, b in zip(tiled, flat) if klass is None or a.klass == klass]
+    for bound_by in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
+        rows = [(a, b) for a, b in zip(tiled, flat) if bound_by is None or a.bound_by == bound_by]
         if not rows:
             continue
         measured, alone, model, plain = (
@@ -180,7 +177,7 @@ def replay(name, step, gpu):
         wrong = sum(abs(a.model_ns - a.measured_ns) for a, _ in rows) / measured
         wrong_flat = sum(abs(b.model_ns - b.measured_ns) for _, b in rows) / measured
         print(
-            f"    {steps.NAMES.get(klass, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
+            f"    {steps.NAMES.get(bound_by, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
             f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} "
             f"({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
             f"one share for products {plain / 1e6:7.2f} ({plain / measured - 1:+6.1%}, {wrong_flat:5.1%})"
@@ -214,12 +211,12 @@ def main():
 
     found = {"calibration": {}, "evaluation": {}}
     for one in configs.load():
-        trace = DATA / "traces" / f"{one.name}.json.gz"
+        trace = DATA / "traces" / f"{one.name}.json.xz"
         if one.trace and one.gpus > 1 and trace.is_file():
-            found[one.set][one.name] = steps.Step(trace, DATA / "shapes" / f"{one.name}.json.gz")
+            found[one.set][one.name] = steps.Step(trace, DATA / "shapes" / f"{one.name}.json.xz")
     if options.also:
         found["calibration"]["another machine"] = steps.Step(
-            options.also, DATA / "shapes" / "8b-fsdp-4k.json.gz"
+            options.also, DATA / "shapes" / "8b-fsdp-4k.json.xz"
         )
     fit(list(found["calibration"].values()), gpu, shares)
     for which, each in found.items():

@@ -5,7 +5,7 @@ numbers is fitted on its own by coordinate descent to the least mean absolute lo
 over measurement; only the signatures that phantora_ns/kernels/evaluation/estimator_errors.py calls
 calibration are used.
 
-    python bench/kernels/fit.py [--gpu h200] [--llama ...] [--only GROUP,...] TRACE...
+    python -m bench.kernels.fit [--gpu h200] [--llama ...] [--only GROUP,...] TRACE...
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import sys
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators import gemm, memory
 from phantora_ns.kernels.evaluation import estimator_errors
-from phantora_ns.kernels.evaluation.trace_launches import LlamaShapes, launches
+from phantora_ns.kernels.evaluation.trace_launches import launches
+from phantora_ns.kernels.evaluation.trace_signatures import LlamaShapes
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.rates import Family
 

@@ -23,9 +23,9 @@ from phantora_ns.hub.recorder import FILE, Recorder
 from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.hub.trace_times import TraceTimes
-from phantora_ns.kernels.contention import Drags
+from phantora_ns.kernels.contention import KernelContention
 from phantora_ns.kernels.lookup import KernelTimes
-from phantora_ns.kernels.queue_slots import works_of
+from phantora_ns.kernels.queue_slots import queue_slots_of
 from phantora_ns.model.cluster import Cluster
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
@@ -65,8 +65,8 @@ def build_hub(run_dir: Path) -> Hub:
     graph = build_graph(cluster)
     models = KernelModels(
         KernelTimes(gpu, run.get("databases") or []),
-        Drags(gpu).permille,
-        lambda kind, fields: works_of(kind, fields, gpu.multiprocessors).packed(),
+        KernelContention(gpu).permille,
+        lambda kind, fields: queue_slots_of(kind, fields, gpu.multiprocessors).packed(),
     )
     options = HubOptions(
         nodes=cluster.nodes,

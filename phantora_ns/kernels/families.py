@@ -1,7 +1,8 @@
-"""To which family a signature belongs: the name under which times are listed and compared.
+"""The family of a signature: the group in which its time is listed and compared.
 
-Why it exists: a file holds tens of thousands of signatures, and people ask about matrix products,
-attention or optimizers.
+Why it exists: a database holds tens of thousands of signatures, and people ask about matrix
+products, attention or optimizers. trace/activity_families.py does the same for the kernel names of
+traces.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ def family(kind: int, fields: Any, context: Any = None) -> str:
         if kind == KERNEL:
             return _kernel(signature.parse_kernel(fields), launch.context_of(context))
     except (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
-        # As in KernelTimes.estimate: nested lists come from a foreign process, and a listing must
-        # not fail on them.
-        pass
+        pass  # nested lists come from another process, and a listing must not fail on them
     return "unknown"
 
 

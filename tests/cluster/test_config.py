@@ -360,7 +360,7 @@ def test_unknown_gpu():
 
 @pytest.mark.parametrize("model", list_gpus())
 def test_device_conf_has_exactly_the_fields_of_the_interceptor(root, tmp_path, model):
-    source = (root / "libintercept" / "base" / "shim.h").read_text()
+    source = (root / "libintercept" / "base" / "device.h").read_text()
     struct = re.search(r"struct ph_device_spec \{(.*?)\n\};", source, re.S)[1]
     fields = set(re.findall(r"(\w+)(?=\[\w+\];|[;,])", re.sub(r"/\*.*?\*/", "", struct)))
     write_device_conf(load_gpu(model), tmp_path / "device.conf")
@@ -371,8 +371,8 @@ def test_device_conf_has_exactly_the_fields_of_the_interceptor(root, tmp_path, m
     plain = {key for key in keys if not key.startswith(("attribute.", "cost.", "power."))}
     assert plain == fields - {"attributes", "call_cost", "power"}
     named = re.search(
-        r"names\[PH_CALLS\] = \{(.*?)\n\};",
-        (root / "libintercept/time/host_model.c").read_text(),
+        r"ph_call_labels\[\].*? = \{(.*?)\n\};",
+        (root / "libintercept/base/protocol.gen.h").read_text(),
         re.S,
     )[1]
     costs = {key.partition(".")[2] for key in keys if key.startswith("cost.")}

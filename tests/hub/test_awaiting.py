@@ -145,7 +145,7 @@ def test_what_a_leader_does_not_tell_of_its_host_others_may(hub):
             database.host_numbers().score == 1e6
             and database.host_numbers().times["latency"].mean_ns == 4000
         )
-        assert [site.mean_ns for site in database.host_sites()] == [500]
+        assert [site.mean_ns for site in database.call_sites()] == [500]
 
 
 def test_later_samples_replace_the_first_and_are_announced(hub):

@@ -1,4 +1,4 @@
-"""What a power limit does to kernel times, by libintercept/work/power.c alone: the laws of the model,
+"""What a power limit does to kernel times, by libintercept/time/power.c alone: the laws of the model,
 not its numbers.
 
 A GPU that is never waited for keeps what it has; one that has computed all the time takes the
@@ -19,7 +19,10 @@ from phantora_ns.model.power import VARIATIONS, Power
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = """
-#include "time/timeline.h"
+#include "base/fork.h"
+#include "time/power.h"
+static void (*forget)(void);
+void ph_forget_in_child(void (*function)(void)) { forget = function; }
 static struct ph_device_spec spec;
 const struct ph_device_spec *ph_spec(void) { return &spec; }
 int ph_device_physical(int device) { return device; }
@@ -32,7 +35,7 @@ void set(int64_t *numbers)
         power->gain_permille[i] = numbers[6 + i];
     }
     for (int i = 0; i < PH_LOTS; i++) power->lot_permille[i] = numbers[9 + i];
-    ph_power_reset();
+    if (forget) forget();
 }
 """
 MODEL = Power(
@@ -64,7 +67,7 @@ def power(tmp_path_factory):
             ROOT / "libintercept",
             "-o",
             folder / "power.so",
-            ROOT / "libintercept/work/power.c",
+            ROOT / "libintercept/time/power.c",
             folder / "stubs.c",
         ],
         check=True,

@@ -471,8 +471,8 @@ junk = st.recursive(
 
 @given(st.integers(-2, 9), junk, junk, junk)
 def test_any_input_gets_an_answer(kind, fields, context, parameters):
-    duration, source, klass = TIMES.lookup(kind, fields, context, parameters)
-    assert isinstance(duration, int) and duration > 0 and 0 <= source < 8 and klass in (0, 1)
+    duration, source, bound_by = TIMES.lookup(kind, fields, context, parameters)
+    assert isinstance(duration, int) and duration > 0 and 0 <= source < 8 and bound_by in (0, 1)
 
 
 @given(

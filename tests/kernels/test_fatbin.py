@@ -55,7 +55,7 @@ def reader(tmp_path_factory):
             f"-I{ROOT / 'libintercept'}",
             HERE / "kernelinfo_main.c",
             ROOT / "libintercept/work/kernel_info.c",
-            ROOT / "libintercept" / "simulated" / "env.c",
+            ROOT / "libintercept/base/environment.c",
             "-o",
             program,
             "-lpthread",

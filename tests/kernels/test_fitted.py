@@ -17,10 +17,10 @@ from phantora_ns import cli
 from phantora_ns.kernels import rates, signature
 from phantora_ns.kernels.database.records import Observation
 from phantora_ns.kernels.estimators import attention, gemm
-from phantora_ns.kernels.evaluation import heldout, observations, trace_launches, validation
+from phantora_ns.kernels.evaluation import heldout, trace_launches, trace_signatures, validation
 from phantora_ns.kernels.fitted import law
 from phantora_ns.kernels.fitted.model import FittedModels
-from phantora_ns.kernels.fitted.predictor import Fitted
+from phantora_ns.kernels.fitted.predictor import FittedPredictor
 from phantora_ns.kernels.lookup import KernelTimes
 
 H200 = rates.load("h200")
@@ -46,7 +46,7 @@ def launch(name, blocks, threads=128, identity=b"") -> list:
 
 def graph(batch, heads, length, size, backward=False, causal=True) -> list:
     return [
-        trace_launches.sdpa_graph(
+        trace_signatures.sdpa_graph(
             [batch, heads, length, size],
             [batch, heads // 4, length, size],
             "c10::BFloat16",
@@ -224,7 +224,7 @@ def test_non_negative_least_squares_is_optimal(rows, data):
 
 def calibrated() -> list[Observation]:
     return [
-        s for name in CALIBRATION for s in validation.read(DATA / "traces" / f"{name}.json.gz")[1]
+        s for name in CALIBRATION for s in validation.read(DATA / "traces" / f"{name}.json.xz")[1]
     ]
 
 
@@ -399,7 +399,7 @@ class Held:
 
 def test_databases_are_read_when_first_asked_and_once(real):
     held = Held(real)
-    fitted = Fitted([held], H200, TIMES.estimate)
+    fitted = FittedPredictor([held], H200, TIMES.estimate)
     assert held.reads == 0
     whole = product(4096, 4096, 4096)
     assert fitted.predict(signature.GEMM, whole).duration_ns > gemm.flop(
@@ -423,7 +423,7 @@ def test_sizes_that_only_parameters_tell_scale_the_law():
         )
         for i, blocks in enumerate(int(100 * 1.5**p) for p in range(18))
     ]
-    fitted = Fitted([Held(found)], H200, TIMES.estimate)
+    fitted = FittedPredictor([Held(found)], H200, TIMES.estimate)
     fields = launch(ADD, 20000)
     whole = fitted.predict(signature.KERNEL, fields)
     assert (
@@ -447,7 +447,7 @@ def test_a_law_of_the_cache_does_not_outrun_the_memory():
         )
         for i, (blocks, ns) in enumerate(least)
     ]
-    fitted = Fitted([Held(found)], H200, TIMES.estimate)
+    fitted = FittedPredictor([Held(found)], H200, TIMES.estimate)
     least_ns = (200_000 * 1024 * 6 - H200.cache_bytes) / H200.memory_bytes_per_ns
     assert fitted.predict(signature.KERNEL, launch(ADD, 200_000)).duration_ns >= least_ns
 
@@ -478,7 +478,7 @@ def test_a_database_answers_for_sizes_that_it_does_not_hold(tmp_path):
 def test_overlapped_launches_are_not_observed():
     alone = trace_launches.Launch(3, [1, 64, 2, 2], None, 100.0, 0.0, "", False)
     beside = trace_launches.Launch(3, [1, 64, 2, 2], None, 900.0, 0.5, "", False)
-    assert observations.of_launches("x", [alone, beside, alone]) == [
+    assert trace_launches.observations("x", [alone, beside, alone]) == [
         Observation("x", 3, [1, 64, 2, 2], None, 100.0, 2)
     ]
 
@@ -499,11 +499,11 @@ def test_shapes_of_another_step_are_refused(tmp_path):
 
 def test_validation_wants_something_to_leave_out():
     with pytest.raises(validation.ValidationError, match="at least two"):
-        validation.lines([DATA / "traces" / "1b-none-4k-mbs2.json.gz"])
+        validation.lines([DATA / "traces" / "1b-none-4k-mbs2.json.xz"])
 
 
 def test_validation_prints_families_and_configurations():
-    paths = [DATA / "traces" / f"{name}.json.gz" for name in ("1b-none-4k-mbs2", "1b-ddp-4k-mbs4")]
+    paths = [DATA / "traces" / f"{name}.json.xz" for name in ("1b-none-4k-mbs2", "1b-ddp-4k-mbs4")]
     found = validation.lines(paths, worst=3)
     assert (
         any(line.startswith("gemm ") for line in found)
@@ -518,15 +518,10 @@ def test_validation_prints_families_and_configurations():
 def test_the_command(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "100")
     names = [
-        str(DATA / "traces" / f"{name}.json.gz") for name in ("1b-none-4k-mbs2", "1b-ddp-4k-mbs4")
+        str(DATA / "traces" / f"{name}.json.xz") for name in ("1b-none-4k-mbs2", "1b-ddp-4k-mbs4")
     ]
     assert cli.main(["kernels", "validate", *names, "--by", "configuration"]) == 0
     assert "1b-none-4k-mbs2" in capsys.readouterr().out
-    assert cli.main(["kernels", "validate", "--help"]) == 0
-    assert (
-        capsys.readouterr().out
-        == (Path(__file__).parent / "golden" / "kernels-validate.txt").read_text()
-    )
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     for mistake in (

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from phantora_ns.kernels import signature
-from phantora_ns.kernels.evaluation import estimator_errors, trace_launches
+from phantora_ns.kernels.evaluation import estimator_errors, trace_launches, trace_signatures
 
 
 def operator(identity, name, **arguments):
@@ -80,7 +80,7 @@ def test_overlap_with_other_streams_is_measured(tmp_path):
 
 
 def test_model_sizes_name_the_products_of_a_trace_without_shapes(tmp_path):
-    llama = trace_launches.LlamaShapes(64, 16, 256, 1000, 2, 128, 4)
+    llama = trace_signatures.LlamaShapes(64, 16, 256, 1000, 2, 128, 4)
     products = llama.products()
     assert len(products) == (2 * 7 + 1) * 3
     assert sum(m * n * k for _, _, m, n, k in products) == 3 * 128 * (
@@ -131,7 +131,7 @@ def test_report_tells_families_and_sides_apart(tmp_path, capsys):
     "content", [b"", b"{}", b"[1]", b'{"traceEvents": 5}', b"\x1f\x8b\x08garbage"]
 )
 def test_what_is_no_trace_is_one_clear_error(tmp_path, capsys, content):
-    for name in ("t.json", "t.json.gz"):
+    for name in ("t.json", "t.json.gz", "t.json.xz"):
         path = tmp_path / name
         path.write_bytes(content)
         assert estimator_errors.main([str(path)]) == 1

@@ -1,6 +1,6 @@
-"""Why it exists: what a leader records of its host must be the job's, divided rightly into calls
-and the time between them: no real call's time in the gaps, nothing of the leader's own, nor what is
-paid once. Slow calls (c/slow.c) tell them apart."""
+"""Why it exists: the host times that a leader records must be the job's, split correctly into calls
+and the time between them. The time between calls must contain no real call, nothing of the leader's
+own work, and no cost that is paid only once. Slow calls (c/slow.c) tell them apart."""
 
 import ctypes
 import importlib.util
@@ -84,10 +84,19 @@ def sites(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sites")
     harness = folder / "harness.c"
     harness.write_text(f"""
-#include "{ROOT}/libintercept/time/host_model.h"
+#include "base/api.h"
+#include "base/environment.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/host_clock.h"
+#include "time/host_model.h"
+#include "time/operators.h"
 #include <stdlib.h>
 static struct ph_rank_stats page;
 pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
+static void (*forget)(void);
+void ph_forget_in_child(void (*function)(void)) {{ forget = function; }}
 void ph_die(const char *format, ...) {{ (void)format, abort(); }}
 void ph_warn(const char *format, ...) {{ (void)format; }}
 const char *ph_env(const char *name) {{ return (void)name, NULL; }}
@@ -102,7 +111,7 @@ PH_EXPORT size_t record(const uint64_t *ns, int count, void *into);
 PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
 {{
     struct ph_pack pack = {{0}};
-    ph_sites_reset(), ph_sites_record();
+    ph_sites_record(), forget();
     for (int i = 0; i < count; i++) ph_site_passed(PH_CALL_QUERY, ns[i]);
     ph_sites_pack(&pack);
     for (size_t i = 0; i < pack.length; i++) ((char *)into)[i] = (char)pack.data[i];
@@ -143,6 +152,6 @@ PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
         ((5000, 5_000_000), (1, 5000)),  # an interruption, if not the first
     ],
 )
-def test_what_is_only_paid_the_first_time_does_not_stand_for_the_site(sites, samples, expected):
+def test_a_cost_paid_only_once_does_not_count_for_its_call_site(sites, samples, expected):
     found = sites(*samples)
     assert found["query -"] == expected

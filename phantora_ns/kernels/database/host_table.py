@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phantora_ns.kernels.database.database import Database
-from phantora_ns.kernels.database.records import Host, HostTime, Site
+from phantora_ns.kernels.database.records import CallSite, Host, HostTime
 from phantora_ns.model.gpu import HOST_CALLS, HostCosts
 
 MAGIC = 0x50484E53484F5354
@@ -72,7 +72,7 @@ def read_hosts(databases: Iterable[Database], *, sites: bool = True) -> HostReco
         ) in numbers.times.items():  # of the GPU's side: the host's speed does not matter
             times.setdefault(name, time.median_ns)
         if sites:
-            for site in database.host_sites():
+            for site in database.call_sites():
                 if (
                     site.count > 1
                 ):  # else it pays for loading, and less of what came before it tells more
@@ -103,7 +103,7 @@ def joined(messages: Iterable[Mapping]) -> dict:
         for key, site in host.sites.items():
             before = whole.sites.get(key)
             time = _seen(before and HostTime(*before[3:]), HostTime(*site[3:]))
-            whole.sites[key] = Site(
+            whole.sites[key] = CallSite(
                 key, site.depth, min(site.text, before.text) if before else site.text, *time
             )
     return whole.message()

@@ -49,7 +49,7 @@ class Estimate:
 
     duration_ns: float
     source: int
-    klass: int
+    bound_by: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from phantora_ns.config import ConfigError
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import launch, memory
-from phantora_ns.kernels.evaluation.trace_launches import Launch, LlamaShapes, TraceError, launches
+from phantora_ns.kernels.evaluation.trace_launches import Launch, TraceError, launches
+from phantora_ns.kernels.evaluation.trace_signatures import LlamaShapes
 from phantora_ns.kernels.lookup import KernelTimes
 
 
@@ -163,7 +164,7 @@ def main(arguments: list[str]) -> int:
         description=__doc__.splitlines()[0],
     )
     parser.add_argument(
-        "traces", nargs="+", metavar="TRACE", help="Kineto trace (.json or .json.gz)"
+        "traces", nargs="+", metavar="TRACE", help="Kineto trace (.json, .json.gz or .json.xz)"
     )
     parser.add_argument("--gpu", default="h200", help="GPU model of the trace (default: h200)")
     parser.add_argument(

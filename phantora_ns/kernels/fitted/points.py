@@ -73,7 +73,7 @@ class Point:
     terms: tuple[float, ...]
     place: tuple[float, ...]
     source: int
-    klass: int
+    bound_by: int
 
 
 def _log(value: float, octaves: float = OCTAVES) -> float:
@@ -142,7 +142,7 @@ def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
     types = f"{product.atype},{product.btype},{product.ctype},{product.dtype} {gemm.arithmetic(product)}"
     layout = f"{product.transa}{product.transb} {product.api} {product.epilogue}"
     return Point(
-        "gemm", types, layout, (estimate.duration_ns, *terms), place, launch.GEMM, estimate.klass
+        "gemm", types, layout, (estimate.duration_ns, *terms), place, launch.GEMM, estimate.bound_by
     )
 
 
@@ -163,7 +163,7 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     if not products:
         place = (_log(moved), _log(max(math.prod(t.dims) for t in tensors)))
         terms = (estimate.duration_ns, 1.0, moved / rates.memory_bytes_per_ns)
-        return Point("cudnn graph", kinds, kinds, terms, place, launch.LAW, estimate.klass)
+        return Point("cudnn graph", kinds, kinds, terms, place, launch.LAW, estimate.bound_by)
     operation, product = products[0]
     sums = [sum(values) for values in zip(*(_product_terms(p, rates)[0] for _, p in products))]
     dims = [t.dims for t in operation.tensors.values()]
@@ -187,7 +187,7 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
         terms,
         place,
         source,
-        estimate.klass,
+        estimate.bound_by,
     )
 
 
@@ -216,7 +216,7 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     family = (
         "attention" if call.backend == "cudnn" else f"attention {call.backend}"
     )  # a family is of one kind throughout
-    return Point(family, group, name, terms, place, launch.ATTENTION, estimate.klass)
+    return Point(family, group, name, terms, place, launch.ATTENTION, estimate.bound_by)
 
 
 # ---- copies and other calls ----
@@ -228,7 +228,7 @@ def _memory(call: Memory, estimate: launch.Estimate, rates: Rates) -> Point:
     limit = rates.pcie_bytes_per_ns if over_bus else rates.memory_bytes_per_ns
     group = f"{call.op} {call.src} {call.dst}" if call.op == copies.COPY else "set"
     terms = (estimate.duration_ns, 1.0, max(0, call.bytes) / limit)
-    return Point("copy", group, group, terms, (_log(call.bytes),), launch.COPY, estimate.klass)
+    return Point("copy", group, group, terms, (_log(call.bytes),), launch.COPY, estimate.bound_by)
 
 
 def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
@@ -240,7 +240,7 @@ def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     volume = math.prod(sizes[:8]) if sizes else 0
     terms = (estimate.duration_ns, 1.0, min(volume, 1 << 50) / rates.memory_bytes_per_ns)
     place = (_log(volume), _log(max(sizes, default=1)))
-    return Point("call", fields[0], fields[0], terms, place, launch.LAW, estimate.klass)
+    return Point("call", fields[0], fields[0], terms, place, launch.LAW, estimate.bound_by)
 
 
 # ---- kernels ----
@@ -288,7 +288,7 @@ def _inductor(kernel: Kernel, work: triton.Work, estimate: launch.Estimate, rate
         terms,
         place,
         launch.LAW,
-        estimate.klass,
+        estimate.bound_by,
     )
 
 
@@ -365,5 +365,5 @@ def _kernel(
         terms,
         place,
         source,
-        estimate.klass,
+        estimate.bound_by,
     )

@@ -19,7 +19,7 @@ from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import DatabaseError
 from phantora_ns.kernels.database.host_table import HostRecord, read_hosts, write_table
 from phantora_ns.launch.errors import LaunchError, UsageError, say
-from phantora_ns.launch.machine.environment import INTERCEPTOR
+from phantora_ns.launch.machine.installation import INTERCEPTOR
 from phantora_ns.model.gpu import GpuModel
 
 MODES = ("measured", "model", "none")
@@ -31,7 +31,7 @@ RECORDING = "recording.sqlite"  # hub/recorder.py
 
 
 @dataclass(frozen=True)
-class HostTime:
+class HostTimeOptions:
     """What the options say. `scale`: a factor for the job's own host time, None: by host scores.
     `record`: keep it there."""
 
@@ -48,7 +48,7 @@ class Prepared:
     run: dict[str, object]
 
 
-def check(mode: str, scale: str, record: Path | None) -> HostTime:
+def check(mode: str, scale: str, record: Path | None) -> HostTimeOptions:
     """The options, validated. Raises UsageError."""
     if record is not None:
         if mode != "measured":
@@ -60,16 +60,16 @@ def check(mode: str, scale: str, record: Path | None) -> HostTime:
             raise UsageError(
                 f"--record-host {record} cannot be written; on the command line; choose another file"
             )
-    return HostTime(mode, None if scale == AUTO else float(scale), record)
+    return HostTimeOptions(mode, None if scale == AUTO else float(scale), record)
 
 
-def host_score() -> float:
-    """ns of the host-speed workload on this machine now (libintercept's phantora_host_score).
-    Raises LaunchError."""
+def host_score(run_dir: Path) -> float:
+    """ns of the host-speed workload on this machine now (libintercept's phantora_host_score), with
+    the library that `run_dir` names. Raises LaunchError."""
     try:  # preloaded: its thread-local data has no room in a process that is up already
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _SCORE],
-            env={**os.environ, "LD_PRELOAD": str(INTERCEPTOR)},
+            env={**os.environ, "LD_PRELOAD": str(run_dir / "lib" / INTERCEPTOR.name)},
             check=True,
             capture_output=True,
             text=True,
@@ -97,7 +97,11 @@ def _record(paths: Iterable[str], gpu: str, sites: bool) -> HostRecord:
 
 
 def prepare(
-    options: HostTime, gpu: GpuModel, databases: Iterable[str], path: Path, quiet: bool = False
+    options: HostTimeOptions,
+    gpu: GpuModel,
+    databases: Iterable[str],
+    path: Path,
+    quiet: bool = False,
 ) -> Prepared:
     """Writes what ranks read of host time into run directory `path`. Raises LaunchError,
     OSError."""
@@ -111,7 +115,7 @@ def prepare(
                 "--host-scale auto: no database says how fast its machine was; on the command line; give a number, "
                 "or record a database with phantora-ns profile"
             )
-        scale = 1.0 if options.mode == "model" else record.score / host_score()
+        scale = 1.0 if options.mode == "model" else record.score / host_score(path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
     if options.mode == "model":
         write_table(path / "host.tbl", record, gpu.host.unknown_ns)
@@ -127,7 +131,7 @@ def prepare(
     if options.record is not None:
         env["PHANTORA_RECORD_HOST"] = "1"
         try:
-            env["PHANTORA_HOST_SCORE"] = repr(host_score())
+            env["PHANTORA_HOST_SCORE"] = repr(host_score(path))
         except LaunchError as error:
             say(f"{error}; the record will not say how fast this machine is")
     return Prepared(env, run)

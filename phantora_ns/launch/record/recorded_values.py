@@ -36,7 +36,7 @@ _RECORD = struct.Struct("<IIHBx")
 
 
 @dataclass(frozen=True)
-class Values:
+class ValuesOption:
     """The option, validated. `file`: what is replayed; None with the other policies."""
 
     policy: str = BALANCED
@@ -63,7 +63,7 @@ def default_file(gpu: str, argv: Sequence[str], cwd: str) -> Path:
     return Path(user_path(gpu)).parent.parent / "values" / gpu / f"{job[:16]}.values"
 
 
-def check(text: str, gpu: str, argv: Sequence[str], cwd: str) -> Values:
+def check(text: str, gpu: str, argv: Sequence[str], cwd: str) -> ValuesOption:
     """The value of --values: a policy, or replay:FILE. Raises UsageError, also where nothing has
     been recorded."""
     policy, colon, name = text.partition(":")
@@ -73,7 +73,7 @@ def check(text: str, gpu: str, argv: Sequence[str], cwd: str) -> Values:
             "docs/values.md"
         )
     if policy != REPLAY:
-        return Values(policy)
+        return ValuesOption(policy)
     if colon and not name:
         raise UsageError(
             f"--values {text} names no file; on the command line; give {REPLAY}:FILE, or {REPLAY} alone"
@@ -97,7 +97,7 @@ def check(text: str, gpu: str, argv: Sequence[str], cwd: str) -> Values:
             f"--values {text}: {error}; on the command line; name a file made by phantora-ns profile --record "
             "values"
         ) from error
-    return Values(REPLAY, path)
+    return ValuesOption(REPLAY, path)
 
 
 def read_recorded(data: bytes, rank: int) -> Iterator[Value]:

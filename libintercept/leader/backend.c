@@ -1,0 +1,64 @@
+/* leader/backend.c - what answers for the GPU in a leader: the real one. */
+#include "base/api.h"
+#include "base/memory.h"
+#include "work/cudart.h"
+#include "work/values_library.h"
+#include "leader/gpu/nccl_data.h"
+#include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
+
+/* Tells the values library to name operators and do nothing else. */
+extern const int phantora_values_observe_only PH_EXPORT;
+const int phantora_values_observe_only = 1;
+
+/* cudaPointerAttributes: what follows differs between versions, 64 bytes so far */
+struct pointer_attributes {
+    int type, device;
+    char rest[120];
+};
+int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *pointer),
+    cudaPeekAtLastError(void), cudaGetLastError(void);
+
+enum ph_memory_kind ph_lead_memory_kind(const void *pointer)
+{
+    enum { UNREGISTERED, HOST };
+    struct pointer_attributes attributes = {0};
+    bool clean = PH_REAL(cudaPeekAtLastError)() == CUDA_OK;
+    if (PH_REAL(cudaPointerGetAttributes)(&attributes, pointer) != CUDA_OK) {
+        if (clean) PH_REAL(cudaGetLastError)(); /* our question: the job must not find its error */
+        return PH_PAGEABLE;
+    }
+    return attributes.type == UNREGISTERED ? PH_PAGEABLE
+           : attributes.type == HOST       ? PH_PINNED
+                                           : PH_DEVICE;
+}
+
+/* For the parameters that estimators are told (a few launches of each signature): whether a word is
+ * an address of the GPU's. */
+static bool find(const void *pointer, struct ph_allocation *found)
+{
+    enum ph_memory_kind kind = ph_lead_memory_kind(pointer);
+    if (kind == PH_PAGEABLE) return false;
+    *found = (struct ph_allocation){
+        .base = (uintptr_t)pointer, .bytes = 1, .device = ph_lead_device(), .kind = kind};
+    return true;
+}
+
+const struct ph_backend ph_backend = {
+    .own_prefix = "PHANTORA_LEAD_",
+    .leads = true,
+    .measures = ph_lead_measures,
+    .joined = ph_values_load,
+    .hub_wait = ph_gpu_load_held,
+    .without_values =
+        "kernels are measured without the names of their operators, which simulated ranks ask for",
+    .stream = ph_shadow_stream,
+    .find = find,
+    .nccl = {.refused = ph_nccl_refused,
+             .payload = ph_nccl_payload,
+             .unknown = ph_nccl_unknown,
+             .result = ph_nccl_result,
+             .scalar = ph_nccl_scalar,
+             .alloc = ph_nccl_alloc,
+             .free = ph_nccl_free},
+};
