@@ -13,16 +13,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from phantora_ns.hub import protocol
-from phantora_ns.hub.payload import RECV, SEND, Exchange
+from phantora_ns.hub.payload import Exchange
 from phantora_ns.hub.protocol import BadMessage
 from phantora_ns.hub.registry import Client, Group, Meeting, split_members
 from phantora_ns.hub.requests import Joining, Splitting
+from phantora_ns.protocol import Collective, OpFlag
 from phantora_ns.sim.graph import Communicator, EventGraph, Mismatch, Op, Transfer
 
-WANTED = 1
-"""OPS' flag bit: the client will fetch the result."""
-UNKNOWN = 2
-"""OPS' flag bit: nothing has computed what the client sends."""
 MAX_RESULTS = 65536
 """Results remembered per client for a FETCH to come; the oldest go first."""
 MAX_VALUE_BYTES = 256 << 20
@@ -219,7 +216,7 @@ class Communicators:
                 f"the members of a communicator disagree: {error}", comm.clients
             ) from None
         for index, (transfer, item) in enumerate(zip(transfers, items, strict=True)):
-            if item[1] is not None or item[2] & (WANTED | UNKNOWN):
+            if item[1] is not None or item[2] & (OpFlag.WANTS_RESULT | OpFlag.UNDEFINED):
                 self._take_values(client, (vertex, index), comm, transfer, item)
         ready: list[Waiter] = []
         # only now: a rank that sends to itself has both halves of one transfer in `items`
@@ -248,9 +245,9 @@ class Communicators:
             exchange.what = op.describe()
         if payload is not None:
             exchange.payloads[rank] = payload
-        if flags & UNKNOWN:
+        if flags & OpFlag.UNDEFINED:
             exchange.unknown.add(rank)
-        if flags & WANTED:
+        if flags & OpFlag.WANTS_RESULT:
             self._keep(client, key, exchange, rank)
 
     def delivered(self, waiter: Waiter) -> None:
@@ -317,10 +314,15 @@ class Communicators:
 
 def _exchange(op: Op, size: int) -> Exchange:
     return Exchange(
-        op.kind, op.count_bytes, op.dtype, op.redop, op.peer, 1 if op.kind in (SEND, RECV) else size
+        op.kind,
+        op.count_bytes,
+        op.dtype,
+        op.redop,
+        op.peer,
+        1 if op.kind in (Collective.SEND, Collective.RECV) else size,
     )
 
 
-_EXPIRED = Exchange(SEND, 0, 0, -1, -1, 1)
+_EXPIRED = Exchange(Collective.SEND, 0, 0, -1, -1, 1)
 """Stands for a result that is no longer remembered."""
 _EXPIRED.complete = _EXPIRED.expired = True

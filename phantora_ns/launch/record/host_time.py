@@ -21,6 +21,7 @@ from phantora_ns.kernels.database.host_table import HostRecord, read_hosts, writ
 from phantora_ns.launch.errors import LaunchError, UsageError, say
 from phantora_ns.launch.machine.installation import INTERCEPTOR
 from phantora_ns.model.gpu import GpuModel
+from phantora_ns.protocol import HOST_TABLE_FILE
 
 MODES = ("measured", "model", "none")
 AUTO = "auto"
@@ -118,7 +119,7 @@ def prepare(
         scale = 1.0 if options.mode == "model" else record.score / host_score(path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
     if options.mode == "model":
-        write_table(path / "host.tbl", record, gpu.host.unknown_ns)
+        write_table(path / HOST_TABLE_FILE, record, gpu.host.unknown_ns)
         env["PYTHONHASHSEED"] = os.environ.get(
             "PYTHONHASHSEED", REPEATABLE_HASHES
         )  # sets of names keep one order
