@@ -24,8 +24,9 @@ from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
 from phantora_ns.model.contention import tiles_of
-from phantora_ns.sim._graph_comm import course_of
+from phantora_ns.sim._courses import Courses
 from phantora_ns.sim.collectives import CollectiveModel
+from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
 
 BENCH = Path(__file__).resolve().parent.parent
@@ -204,10 +205,11 @@ def main():
     gpu, topology = load_gpu("h200"), Topology.build(load_cluster("h200-1x8"))
     shares, permille = gpu.contention, steps.shares(gpu)
     model = CollectiveModel(topology, gpu)
+    courses = Courses(model, topology.capacities, FlowSimulator(topology.capacities).group)
 
     def alone_ns(one):
         plan = model.plan(steps.KINDS[one.kind], one.ranks, one.count_bytes)
-        course = course_of(plan, topology.capacities, 1.0, list)
+        course = courses.of(plan)
         return course.before_ns + max(course.private_ns, course.estimate_ns) + course.after_ns
 
     found = {"calibration": {}, "evaluation": {}}

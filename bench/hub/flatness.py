@@ -80,7 +80,7 @@ def main() -> None:
                 # before it
                 head = [*rank.comm, *rank.compute, rank.anchor, 5_000 * i + rank.client % 7, 0]
                 node = rank.fresh()
-                graph.launch(comm, rank.client, node, graph.head(rank.client, head), [op])
+                graph.launch(comm, rank.client, node, graph.expression(rank.client, head), [op])
                 rank.compute = [
                     *rank.comm[:2],
                     [300_000, options.drag] if options.drag else 300_000,
@@ -91,7 +91,7 @@ def main() -> None:
         ends = []
         for rank in ranks:
             node = rank.fresh()
-            head = graph.head(
+            head = graph.expression(
                 rank.client, [rank.anchor, 200_000 + rank.client, 0, *rank.comm, *rank.compute]
             )
             ends.append(graph.define(rank.client, node, head))

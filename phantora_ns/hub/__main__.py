@@ -50,7 +50,7 @@ def build_hub(run_dir: Path) -> Hub:
     for at_ns, link, bytes_per_ns in topology.capacity_changes():
         flows.set_capacity(at_ns, link, bytes_per_ns)
     graph = EventGraph(
-        flows, CollectiveModel(topology, gpu), capacities, beside=gpu.contention.collective
+        flows, CollectiveModel(topology, gpu), capacities, contention=gpu.contention.collective
     )
     kernel_times = KernelTimes(gpu, run.get("databases") or [])
     recording = run.get(

@@ -92,13 +92,13 @@ class Communicators:
         rank: int,
         device: int,
     ) -> Joining:
-        """COMM_INIT: `client` comes to the communicator of `uid`. Raises BadMessage, BadHead,
+        """COMM_INIT: `client` comes to the communicator of `uid`. Raises BadMessage, BadExpression,
         JobError."""
         if not 0 <= rank < size <= protocol.MAX_RANKS:
             raise BadMessage(f"rank {rank} of a communicator of {size}", request)
         if not (0 <= client.node < self._nodes and 0 <= device < self._gpus_per_node):
             raise BadMessage(f"node {client.node} device {device} is not in the cluster", request)
-        head = self._graph.head(client.number, flat)
+        head = self._graph.expression(client.number, flat)
         meeting = self._meetings.get(uid)
         if meeting is None:
             meeting = Meeting(size, self._graph.rendezvous(size))
@@ -138,7 +138,7 @@ class Communicators:
         self, client: Client, request: int, node: int, flat: list, number: int, color: int, key: int
     ) -> Splitting:
         """COMM_SPLIT: `client` comes to its next split of communicator `number`. Raises BadMessage,
-        BadHead."""
+        BadExpression."""
         group = self._group(client, number)
         comm = group.comm
         rank = comm.ranks[client.number]
@@ -146,7 +146,7 @@ class Communicators:
         meeting = group.open_splits.get(ordinal)
         if meeting is None:
             meeting = Meeting(len(comm.clients), self._graph.rendezvous(len(comm.clients)))
-        head = self._graph.head(client.number, flat)
+        head = self._graph.expression(client.number, flat)
         self._graph.join(meeting.node, client.number, node, head)
         group.open_splits[ordinal] = meeting
         group.splits[rank] = ordinal + 1
@@ -183,11 +183,11 @@ class Communicators:
     def launch(
         self, client: Client, number: int, node: int, flat: list, items: list, beside: bool
     ) -> list[Waiter]:
-        """OPS. Returns the fetches that it completes. Raises BadMessage, BadHead, BadOp,
+        """OPS. Returns the fetches that it completes. Raises BadMessage, BadExpression, BadOp,
         JobError."""
         comm = self._group(client, number).comm
         ops = [op for op, _, _ in items]
-        head = self._graph.head(client.number, flat)
+        head = self._graph.expression(client.number, flat)
         for op, payload, _ in items:
             if payload is not None:
                 comm.validate((op,))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from phantora_ns.hub import protocol
 from phantora_ns.hub.registry import Client
-from phantora_ns.sim.graph import Head, Node
+from phantora_ns.sim.graph import TimeExpression, Vertex
 
 
 class Request:
@@ -48,7 +48,7 @@ class Arrival(Request):
 
     __slots__ = ("node", "head")
 
-    def __init__(self, client: Client, number: int, node: Node, head: Head) -> None:
+    def __init__(self, client: Client, number: int, node: Vertex, head: TimeExpression) -> None:
         super().__init__(client, number)
         self.node = node
         self.head = head
@@ -72,7 +72,7 @@ class Arrival(Request):
         return [protocol.SYNC, self.number, self.node.time_ns]
 
     def _tell(self) -> None:
-        self.node.told = True
+        self.node.reported = True
         self.client.anchor = self.node
         self.client.clock_ns = max(self.client.clock_ns, self.node.time_ns)
 
@@ -82,7 +82,7 @@ class Joining(Arrival):
 
     __slots__ = ("group_number",)
 
-    def __init__(self, client: Client, number: int, node: Node, head: Head) -> None:
+    def __init__(self, client: Client, number: int, node: Vertex, head: TimeExpression) -> None:
         super().__init__(client, number, node, head)
         self.group_number = -1
 
@@ -97,7 +97,7 @@ class Splitting(Joining):
 
     __slots__ = ("rank", "size")
 
-    def __init__(self, client: Client, number: int, node: Node, head: Head) -> None:
+    def __init__(self, client: Client, number: int, node: Vertex, head: TimeExpression) -> None:
         super().__init__(client, number, node, head)
         self.rank = -1
         self.size = 0
@@ -126,7 +126,7 @@ class Query(Request):
     __slots__ = ("head", "host_head")
     early = False  # the caching allocator acts on the answer: a guess would change peak memory
 
-    def __init__(self, client: Client, number: int, head: Head, host_head: Head) -> None:
+    def __init__(self, client: Client, number: int, head: TimeExpression, host_head: TimeExpression) -> None:
         super().__init__(client, number)
         self.head = head
         self.host_head = host_head
@@ -162,7 +162,7 @@ class Times(Request):
 
     __slots__ = ("heads",)
 
-    def __init__(self, client: Client, number: int, heads: list[Head]) -> None:
+    def __init__(self, client: Client, number: int, heads: list[TimeExpression]) -> None:
         super().__init__(client, number)
         self.heads = heads
 

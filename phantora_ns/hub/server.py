@@ -32,7 +32,7 @@ from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.schema import DatabaseError
 from phantora_ns.kernels.lookup import EXACT
 from phantora_ns.kernels.signature import SignatureError
-from phantora_ns.sim.graph import BadHead, BadOp, EventGraph
+from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph
 
 COMMIT_EVERY = 4096
 """Messages between two commits: each looks at every client, and history in between is small."""
@@ -133,7 +133,7 @@ class Hub:
             if request is not None and request in client.pending:
                 raise BadMessage(f"request {request} is open already")
             self._handlers[kind](client, message)
-        except (BadMessage, BadHead, BadOp, SignatureError) as error:
+        except (BadMessage, BadExpression, BadOp, SignatureError) as error:
             self.bad_messages += 1
             if isinstance(error, BadMessage):
                 request = request if error.request is None else error.request
@@ -227,7 +227,7 @@ class Hub:
             for item in nodes:
                 if type(item) is not list or len(item) != 2:
                     raise BadMessage("a definition is [node, head]")
-                graph.define(number, item[0], graph.head(number, item[1]))
+                graph.define(number, item[0], graph.expression(number, item[1]))
         stalls = extra.get("stalls")
         if stalls:
             if type(stalls) is not list:
@@ -236,7 +236,7 @@ class Hub:
                 if type(item) is not list or len(item) != 3 or type(item[0]) is not int:
                     raise BadMessage("a stall is [device, head, head]")
                 graph.stall(
-                    number, item[0], graph.head(number, item[1]), graph.head(number, item[2])
+                    number, item[0], graph.expression(number, item[1]), graph.expression(number, item[2])
                 )
         keep = extra.get("keep")
         if keep is not None:
@@ -251,7 +251,7 @@ class Hub:
     def _sync(self, client: Client, message: list) -> None:
         _, _, number, client.clock_ns, extra, node, flat = message
         self._extra(client, extra)
-        head = self.graph.head(client.number, flat)
+        head = self.graph.expression(client.number, flat)
         self._wait(
             client, Arrival(client, number, self.graph.define(client.number, node, head), head)
         )
@@ -262,8 +262,8 @@ class Hub:
         query = Query(
             client,
             number,
-            self.graph.head(client.number, flat),
-            self.graph.head(client.number, host_flat),
+            self.graph.expression(client.number, flat),
+            self.graph.expression(client.number, host_flat),
         )
         if host_flat:
             self._wait(client, query)
@@ -278,7 +278,7 @@ class Hub:
         _, _, number, client.clock_ns, extra, flats = message
         self._extra(client, extra)
         self._wait(
-            client, Times(client, number, [self.graph.head(client.number, flat) for flat in flats])
+            client, Times(client, number, [self.graph.expression(client.number, flat) for flat in flats])
         )
 
     def _comm_init(self, client: Client, message: list) -> None:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from phantora_ns.sim.graph import EventGraph, Head, Node, Transfer
+from phantora_ns.sim.graph import EventGraph, TimeExpression, Vertex, Transfer
 
 FLUSH_LINES = 4096
 """Lines kept per client before they are written: files are not kept open, of which a run may have
@@ -36,7 +36,7 @@ class _Client:
         self.path = path
         self.lines: list[str] = []
 
-    def tell(self, number: int, node: Node, reached: Head | None) -> None:
+    def tell(self, number: int, node: Vertex, reached: TimeExpression | None) -> None:
         """What the event graph calls. Raises OSError."""
         if reached is None:
             self.lines.append(f"[{number},{node.time_ns}]\n")
@@ -85,7 +85,7 @@ class TraceTimes:
 
     def finish(self) -> None:
         """The run is over: writes all times that are known."""
-        self._graph.tell_rest()
+        self._graph.finish_following()
         for client in self._clients:
             self._guard(client.flush)
 

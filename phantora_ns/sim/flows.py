@@ -37,6 +37,14 @@ from phantora_ns.sim._flow_time import alone_ns
 _MOST = 2**31  # equal flows in one class: counts times routes must stay exact as floats
 
 
+FlowArguments = (
+    tuple[Sequence[Hashable], int]
+    | tuple[Sequence[Hashable], int, float | None]
+    | tuple[Sequence[Hashable], int, float | None, int]
+)
+"""A flow of a group: links, size_bytes, rate_cap, count; see `FlowSimulator.group`."""
+
+
 class Flow:
     """A handle. Opaque, hashable, compared by identity. It may outlive what the simulator remembers
     of the flow."""
@@ -139,7 +147,7 @@ class FlowSimulator:
         """One flow per route, equal in all else. The handles, in the order of `routes`."""
         return [self.add(start_ns, links, size_bytes, rate_cap, count) for links in routes]
 
-    def group(self, flows: Iterable[tuple]) -> FlowGroup:
+    def group(self, flows: Iterable[FlowArguments]) -> FlowGroup:
         """Flows that start together, made ready to be added any number of times: what a collective
         is.
 

@@ -315,8 +315,8 @@ def test_lookups_and_notes(hub):
 
 def test_a_request_that_makes_no_sense_is_answered_with_an_error(hub):
     client = Client(hub.run_dir)
-    client.send(2, 5, 0, {}, 1, [99, 0, 0])  # SYNC on a node that was never defined
-    with pytest.raises(HubError, match="node 99 is not known"):
+    client.send(2, 5, 0, {}, 1, [99, 0, 0])  # SYNC on a vertex that was never defined
+    with pytest.raises(HubError, match="vertex 99 is not known"):
         client.wait(5)
     client.send(2, 6, "now", {}, 1, [0, 0, 0])
     with pytest.raises(HubError):

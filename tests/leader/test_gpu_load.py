@@ -133,7 +133,7 @@ def lead(tmp_path, built_library, libraries):
 
 def test_the_filler_runs_while_the_job_is_held_up_and_is_gone_when_it_goes_on(lead):
     hub, stderr = lead("""
-assert "phantora-heat" not in threads(), "nothing has been measured yet"
+assert "phantora-load" not in threads(), "nothing has been measured yet"
 for size in (64, 128):
     for _ in range(3): fill(size)
 before = fillers()
@@ -161,7 +161,7 @@ def test_power_management_that_is_off_heats_nothing(lead):
 fill(64)
 be_held_up()
 fill(64)
-assert "phantora-heat" not in threads() and fillers() == (0, 0)
+assert "phantora-load" not in threads() and fillers() == (0, 0)
 """,
         until_heated=False,
         PHANTORA_LEAD_HEAT="0",
@@ -173,7 +173,7 @@ def test_a_leader_that_records_its_host_s_costs_is_not_heated(lead):
         """
 fill(64)
 be_held_up()
-assert "phantora-heat" not in threads()
+assert "phantora-load" not in threads()
 """,
         until_heated=False,
         PHANTORA_LEAD_RECORD="host",
@@ -185,7 +185,7 @@ def test_a_filler_that_fails_is_given_up_and_the_job_goes_on(lead):
 fill(64)
 be_held_up()
 lib.filler_break(13)
-while "phantora-heat" in threads(): be_held_up()
+while "phantora-load" in threads(): be_held_up()
 for _ in range(50): fill(64)
 """)
     (warning,) = set(warnings(hub))
@@ -207,4 +207,4 @@ say(0, 100000); fill(128)
 """)
     counts = sorted(len(values) for values in hub.measured().values())
     assert counts == [1, 4], "one call ran beside the filler: its first sample is all there is"
-    assert "1 overlapped" in stderr and "work of nobody's: 1;" in stderr, stderr
+    assert "1 overlapped" in stderr and "work without a call: 1;" in stderr, stderr

@@ -89,6 +89,7 @@ def sites(tmp_path_factory):
 static struct ph_rank_stats page;
 pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
 void ph_die(const char *format, ...) {{ (void)format, abort(); }}
+void ph_warn(const char *format, ...) {{ (void)format; }}
 const char *ph_env(const char *name) {{ return (void)name, NULL; }}
 struct ph_rank_stats *ph_stats(void) {{ return &page; }}
 bool ph_touched(void) {{ return false; }}

@@ -29,9 +29,9 @@ class External(ctypes.Structure):
 
 class Records(ctypes.Structure):
     _fields_ = [
-        ("work", ctypes.POINTER(Work)),
+        ("activity", ctypes.POINTER(Work)),
         ("external", ctypes.POINTER(External)),
-        ("works", ctypes.c_size_t),
+        ("activities", ctypes.c_size_t),
         ("work_room", ctypes.c_size_t),
         ("externals", ctypes.c_size_t),
         ("external_room", ctypes.c_size_t),
@@ -50,7 +50,7 @@ class Slot(ctypes.Structure):
         ("failed", ctypes.c_bool),
         ("wanted", ctypes.c_bool),
         ("clipped", ctypes.c_bool),
-        ("works", ctypes.c_uint32),
+        ("activities", ctypes.c_uint32),
         ("stream", ctypes.c_uint32),
         ("first_start", ctypes.c_uint64),
         ("last_end", ctypes.c_uint64),
@@ -98,7 +98,7 @@ def library(built, tmp_path):
 
 
 class Scene:
-    """Calls and works, handed to ph_samples_settle; works are (start, end, stream, token or
+    """Calls and activities, handed to ph_samples_settle; activities are (start, end, stream, token or
     None)."""
 
     def __init__(self, library):
@@ -124,17 +124,21 @@ class Scene:
         )
         return slot.token
 
-    def settle(self, works, *, idle=True, shuffle=None):
-        """Settles `works` beside what an earlier call has left; returns the left-over works'
+    def settle(self, activities, *, idle=True, shuffle=None):
+        """Settles `activities` beside what an earlier call has left; returns the left-over activities'
         starts."""
         left = [
             (w.start, w.end, w.stream, w.correlation)
-            for w in self.records.work[: self.records.works]
+            for w in self.records.activity[: self.records.activities]
         ]
         known = {e.correlation: e.id for e in self.records.external[: self.records.externals]}
-        rows = [(*w[:3], c) for c, w in enumerate(works, start=1 + max([0, *(r[3] for r in left)]))]
+        rows = [
+            (*w[:3], c) for c, w in enumerate(activities, start=1 + max([0, *(r[3] for r in left)]))
+        ]
         externals = known | {
-            row[3]: work[3] for row, work in zip(rows, works, strict=True) if work[3] is not None
+            row[3]: work[3]
+            for row, work in zip(rows, activities, strict=True)
+            if work[3] is not None
         }
         rows += left
         order = list(externals.items())
@@ -154,7 +158,7 @@ class Scene:
             0,
         )
         self.library.ph_samples_settle(ctypes.byref(self.records), self.slots, 64, idle)
-        return sorted(w.start for w in self.records.work[: self.records.works])
+        return sorted(w.start for w in self.records.activity[: self.records.activities])
 
     def sent(self, everything=True):
         """{signature number: durations} of the MEASURED messages of a batch."""
@@ -172,26 +176,29 @@ class Scene:
         return found
 
 
-def expected_duration(works, all_works):
+def expected_duration(activities, all_activities):
     """The rule: durations, and gaps of at most LONGEST_GAP_NS; what overlaps inside of the call
     counts once, and what its first work overlaps the work ahead in its stream does not count."""
     total, end = 0, None
-    for start, stop, *_ in sorted(works):
+    for start, stop, *_ in sorted(activities):
         if end is None:
             total, end = stop - start, stop
             continue
         total += min(max(start - end, 0), LONGEST_GAP_NS) + max(stop - max(start, end), 0)
         end = max(end, stop)
-    first = min(works)
-    ahead = [w[1] for w in all_works if w[2] == first[2] and w[:2] < first[:2]]
+    first = min(activities)
+    ahead = [w[1] for w in all_activities if w[2] == first[2] and w[:2] < first[:2]]
     return max(total - max(0, min(max(ahead, default=0), first[1]) - first[0]), 1)
 
 
-def overlapped(works, all_works):
+def overlapped(activities, all_activities):
     """The rule: work of other streams ran beside more than a hundredth of the call's span."""
-    span = max(w[1] for w in works) - min(w[0] for w in works)
+    span = max(w[1] for w in activities) - min(w[0] for w in activities)
     beside = sum(
-        max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in works for b in all_works if a[2] != b[2]
+        max(0, min(a[1], b[1]) - max(a[0], b[0]))
+        for a in activities
+        for b in all_activities
+        if a[2] != b[2]
     )
     return beside * 100 > span
 
@@ -199,7 +206,7 @@ def overlapped(works, all_works):
 @pytest.mark.parametrize("seed", range(40))
 def test_random_records_against_the_rules(library, seed):
     rng = random.Random(seed)
-    scene, works, by_token, number_of = Scene(library), [], {}, {}
+    scene, activities, by_token, number_of = Scene(library), [], {}, {}
     for number in range(30):
         token, stream = scene.call(rng.choice([0, 1, 2]), number), rng.choice([7, 7, 7, 13])
         at, own = rng.randrange(1, 600_000), []
@@ -207,14 +214,16 @@ def test_random_records_against_the_rules(library, seed):
             end = at + rng.choice([100, 1000, 20_000])
             own.append((at, end, stream, token))
             at = end + rng.choice([0, 300, 1999, 2000, 2001, 9000])
-        works += own
+        activities += own
         by_token[token], number_of[token] = own, number
-    works += [(at, at + rng.randrange(1, 500), 20, None) for at in rng.sample(range(1, 600_000), 5)]
-    scene.settle(works, shuffle=rng)
+    activities += [
+        (at, at + rng.randrange(1, 500), 20, None) for at in rng.sample(range(1, 600_000), 5)
+    ]
+    scene.settle(activities, shuffle=rng)
     wanted = {
-        number_of[t]: [expected_duration(own, works)]
+        number_of[t]: [expected_duration(own, activities)]
         for t, own in by_token.items()
-        if not overlapped(own, works)
+        if not overlapped(own, activities)
     }
     assert scene.sent() == wanted
     assert wanted, "the scene must leave something to compare"

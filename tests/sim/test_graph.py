@@ -6,7 +6,7 @@ import pytest
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.sim.collectives import CollectiveModel, FlowSpec, Plan
 from phantora_ns.sim.flows import FlowSimulator
-from phantora_ns.sim.graph import BadHead, BadOp, EventGraph, Mismatch, Op
+from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph, Mismatch, Op
 from phantora_ns.sim.topology import Topology
 
 ALL_REDUCE, SEND, RECV = 0, 8, 9
@@ -39,7 +39,7 @@ def comm_of(graph, *clients):
 
 def reduce(graph, comm, client, number, head, size=100):
     return graph.launch(
-        comm, client, number, graph.head(client, head), [Op(ALL_REDUCE, size, 7, 0, -1)]
+        comm, client, number, graph.expression(client, head), [Op(ALL_REDUCE, size, 7, 0, -1)]
     )[0]
 
 
@@ -55,7 +55,7 @@ def test_a_collective_starts_with_its_last_member_and_ends_on_all(graph):
         90 + 10 + 100 + 5,
         90 + 10 + 100 + 1,
     )
-    assert dict(graph.nodes(0))[1] is dict(graph.nodes(1))[1] is first
+    assert dict(graph.vertices(0))[1] is dict(graph.vertices(1))[1] is first
     for _ in range(2):  # before and after the nodes have become history
         assert [graph.totals(client)[:2] for client in (0, 1)] == [(155, 40), (115, 0)]
         graph.commit(1000)
@@ -69,8 +69,8 @@ def test_a_late_flow_moves_what_hangs_on_those_it_meets_and_nothing_before(graph
     front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
     one = [reduce(graph, front, client, 1, [0, 0, 0]) for client in (0, 1)][0]
     two = [reduce(graph, front, client, 2, [1, 30, 0]) for client in (0, 1)][0]
-    anchor = graph.define(0, 3, graph.head(0, [2, 7, 0, 0, 50, 0]))
-    early = graph.define(1, 3, graph.head(1, [0, 20, 0]))
+    anchor = graph.define(0, 3, graph.expression(0, [2, 7, 0, 0, 50, 0]))
+    early = graph.define(1, 3, graph.expression(1, [0, 20, 0]))
     graph.run()
     assert (one.time_ns, two.start_ns, two.time_ns, anchor.time_ns) == (115, 145, 260, 267)
     third = [reduce(graph, other, client, 1, [0, 30, 0], 40) for client in (2, 3)][0]
@@ -87,7 +87,7 @@ def test_a_told_time_that_moves_is_counted(graph):
     front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
     end = [reduce(graph, front, client, 1, [0, 0, 0]) for client in (0, 1)][0]
     graph.run()
-    end.told = True
+    end.reported = True
     for client in (2, 3):
         reduce(graph, other, client, 1, [0, 0, 0])
     graph.run()
@@ -97,7 +97,7 @@ def test_a_told_time_that_moves_is_counted(graph):
 def test_communication_without_shared_links_is_final_at_once(graph):
     alone = comm_of(graph, 0)
     end = reduce(graph, alone, 0, 1, [0, 3, 0])
-    after = graph.define(0, 2, graph.head(0, [1, 4, 0]))
+    after = graph.define(0, 2, graph.expression(0, [1, 4, 0]))
     graph.run()
     assert (end.time_ns, end.settled_ns, after.time_ns, after.settled_ns) == (18, 0, 22, 0)
 
@@ -110,12 +110,12 @@ def test_zero_bytes_still_take_the_latency_and_never_no_time(graph):
     comm = comm_of(graph, 0, 1)
     assert [reduce(graph, comm, client, 1, [0, 0, 0], 0) for client in (0, 1)][0] is not None
     graph.run()
-    assert dict(graph.nodes(0))[1].time_ns == 15
+    assert dict(graph.vertices(0))[1].time_ns == 15
     fast = EventGraph(FlowSimulator({0: 1.0}), Instant(), {0: 1.0})
     fast.add_client()
     reduce(fast, comm_of(fast, 0), 0, 1, [0, 7, 0])
     fast.run()
-    assert dict(fast.nodes(0))[1].time_ns == 8
+    assert dict(fast.vertices(0))[1].time_ns == 8
 
 
 def test_sends_and_receives_match_by_order_in_each_direction(graph):
@@ -124,15 +124,15 @@ def test_sends_and_receives_match_by_order_in_each_direction(graph):
     def op(kind, size, peer):
         return Op(kind, size, 7, -1, peer)
 
-    graph.launch(comm, 0, 1, graph.head(0, [0, 0, 0]), [op(SEND, 10, 1), op(RECV, 20, 1)])
-    graph.launch(comm, 1, 1, graph.head(1, [0, 0, 0]), [op(RECV, 10, 0)])
+    graph.launch(comm, 0, 1, graph.expression(0, [0, 0, 0]), [op(SEND, 10, 1), op(RECV, 20, 1)])
+    graph.launch(comm, 1, 1, graph.expression(1, [0, 0, 0]), [op(RECV, 10, 0)])
     graph.run()
-    ends = dict(graph.nodes(0))[1], dict(graph.nodes(1))[1]
+    ends = dict(graph.vertices(0))[1], dict(graph.vertices(1))[1]
     assert (ends[0].time_ns, ends[1].time_ns) == (
         None,
         25,
     )  # rank 1 has its message; rank 0 still waits for one
-    graph.launch(comm, 1, 2, graph.head(1, [1, 100, 0]), [op(SEND, 20, 0)])
+    graph.launch(comm, 1, 2, graph.expression(1, [1, 100, 0]), [op(SEND, 20, 0)])
     graph.run()
     assert ends[0].time_ns == 125 + 10 + 20 + 5
     graph.check()
@@ -141,7 +141,7 @@ def test_sends_and_receives_match_by_order_in_each_direction(graph):
 def test_a_message_to_oneself(graph):
     comm = comm_of(graph, 0, 1)
     both = graph.launch(
-        comm, 1, 1, graph.head(1, [0, 2, 0]), [Op(SEND, 8, 7, -1, 1), Op(RECV, 8, 7, -1, 1)]
+        comm, 1, 1, graph.expression(1, [0, 2, 0]), [Op(SEND, 8, 7, -1, 1), Op(RECV, 8, 7, -1, 1)]
     )
     graph.run()
     assert both[0] is both[1] and both[0].time_ns == 2 + 10 + 8 + 5
@@ -167,10 +167,10 @@ def test_grouped_messages_to_all_take_as_long_as_an_all_to_all(cluster, nodes, s
         for rank in ranks:
             messages = [Op(kind, size, 1, -1, peer) for peer in ranks for kind in (SEND, RECV)]
             ops = messages if grouped else [Op(5, size, 1, -1, -1)]
-            graph.launch(comm, rank, 1, graph.head(rank, [0, 100, 0]), ops)
+            graph.launch(comm, rank, 1, graph.expression(rank, [0, 100, 0]), ops)
         graph.run()
         graph.check()
-        ends.append([dict(graph.nodes(rank))[1].time_ns for rank in ranks])
+        ends.append([dict(graph.vertices(rank))[1].time_ns for rank in ranks])
     assert ends[0] == ends[1]
 
 
@@ -179,15 +179,15 @@ def test_grouped_messages_to_all_take_as_long_as_an_all_to_all(cluster, nodes, s
     [None, [1], [0, -1, 0], [0, 0, 1 << 56], [0, 0.5, 0], ["0", 0, 0], [7, 0, 0], [True, 0, 0]],
 )
 def test_heads_that_are_none(graph, flat):
-    with pytest.raises(BadHead):
-        graph.head(0, flat)
+    with pytest.raises(BadExpression):
+        graph.expression(0, flat)
 
 
 @pytest.mark.parametrize("number", [0, -1, 5, None, 1.0, 6 + (1 << 20)])
 def test_node_numbers_that_cannot_be(graph, number):
-    graph.define(0, 5, graph.head(0, []))
-    with pytest.raises(BadHead):
-        graph.define(0, number, graph.head(0, []))
+    graph.define(0, 5, graph.expression(0, []))
+    with pytest.raises(BadExpression):
+        graph.define(0, number, graph.expression(0, []))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_node_numbers_that_cannot_be(graph, number):
 def test_operations_that_cannot_be_leave_nothing_behind(graph, op):
     comm = comm_of(graph, 0, 1)
     with pytest.raises(BadOp):
-        graph.launch(comm, 0, 1, graph.head(0, [0, 0, 0]), [Op(ALL_REDUCE, 4, 7, 0, -1), op])
+        graph.launch(comm, 0, 1, graph.expression(0, [0, 0, 0]), [Op(ALL_REDUCE, 4, 7, 0, -1), op])
     assert graph.size() == 0
     assert [reduce(graph, comm, client, 1, [0, 0, 0]).matched for client in (0, 1)] == [False, True]
 
@@ -229,29 +229,29 @@ def test_history_behind_the_commit_horizon_goes_and_its_times_stay(graph):
                 comm,
                 client,
                 number,
-                graph.head(client, [before, 500, 500]),
+                graph.expression(client, [before, 500, 500]),
                 [Op(ALL_REDUCE, 50, 7, 0, -1)] * 2,
             )
-            graph.define(client, number + 1, graph.head(client, [number, 40, 0, before, 1, 0]))
+            graph.define(client, number + 1, graph.expression(client, [number, 40, 0, before, 1, 0]))
             graph.stall(
-                client, 0, graph.head(client, [before, 1000, 0]), graph.head(client, [number, 0, 0])
+                client, 0, graph.expression(client, [before, 1000, 0]), graph.expression(client, [number, 0, 0])
             )
         graph.run()
-        end = dict(graph.nodes(0))[number + 1].time_ns
+        end = dict(graph.vertices(0))[number + 1].time_ns
         before = number + 1
         graph.commit(end)
         sizes.add(graph.size())
-        objects.add(graph._flows.statistics.retained)
+        objects.add(graph._flows._flows.statistics.retained)
     assert sizes == {0} and max(objects) < 600
     step_ns = 1000 + 10 + 100 + 5 + 40  # two reductions of 50 bytes share the link
     assert end == 1000 * step_ns
-    assert graph.head(0, [11, 3, 0]).reach() == (step_ns + 3, 0)
+    assert graph.expression(0, [11, 3, 0]).reach() == (step_ns + 3, 0)
     assert graph.totals(0) == (1000 * 115, 0, {0: 1000 * 115}, end)
     graph.forget(0, 9000)
-    with pytest.raises(BadHead):
-        graph.head(0, [11, 3, 0])
-    assert graph.head(0, [before, 0, 0]).reach() == (end, 0)
-    assert graph.head(0, [0, 9, 0]).reach() == (9, 0)  # the origin is never forgotten
+    with pytest.raises(BadExpression):
+        graph.expression(0, [11, 3, 0])
+    assert graph.expression(0, [before, 0, 0]).reach() == (end, 0)
+    assert graph.expression(0, [0, 9, 0]).reach() == (9, 0)  # the origin is never forgotten
 
 
 def test_what_comes_before_the_commit_horizon_starts_on_it(graph):

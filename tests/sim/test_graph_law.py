@@ -133,7 +133,7 @@ def replay(
         rank = order.choice(open_ranks)
         call = job.programs[rank][done[rank]]
         done[rank] += 1
-        head = graph.head(rank, call[-2] if call[0] == "launch" else call[-1])
+        head = graph.expression(rank, call[-2] if call[0] == "launch" else call[-1])
         if call[0] == "define":
             number = call[1]
             graph.define(rank, number, head)
@@ -151,7 +151,7 @@ def replay(
                 head,
                 [Op(kind, size, 7, 0, peer) for kind, size, peer in call[4]],
             )
-        objects[rank][number] = dict(graph.nodes(rank))[number]
+        objects[rank][number] = dict(graph.vertices(rank))[number]
         if order.random() < run_share:
             graph.run()
             if watch:
@@ -362,7 +362,7 @@ def test_with_contention_the_order_does_not_matter_and_final_means_final(
     begun = [{} for _ in job.programs]  # when each call's head was reached
     for rank, program in enumerate(job.programs):
         for index, call in enumerate(program):
-            begun[rank][index] = reference.head(
+            begun[rank][index] = reference.expression(
                 rank, call[-2] if call[0] == "launch" else call[-1]
             ).reach()[0]
 

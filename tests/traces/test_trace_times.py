@@ -66,7 +66,7 @@ def test_work_lies_where_events_around_it_would(run, lateness, sizes):
     number, last = 1, 0
     for index, size in enumerate(sizes):
         for client in (0, 1):
-            head = graph.head(
+            head = graph.expression(
                 client,
                 [last if client == 0 else 0, 10 if client == 0 else lateness * (index + 1), 0],
             )
@@ -89,12 +89,12 @@ def test_work_lies_where_events_around_it_would(run, lateness, sizes):
             (node, lag, work - duration, drags - drag) for node, lag, work, drags in after
         )
         for entry in (before, after):
-            graph.define(0, number, graph.head(0, flat(entry)))
+            graph.define(0, number, graph.expression(0, flat(entry)))
             number += 1
         probes.append((after, duration, drag, number - 2, number - 1))
     graph.run()
-    known = {number: node.time_ns for number, node in graph.nodes(0)}
-    graph.tell_rest()
+    known = {number: node.time_ns for number, node in graph.vertices(0)}
+    graph.finish_following()
     times = Times(json.loads(json.dumps(lines)))
     end_before = 0
     for after, duration, drag, begins, ends in probes:

@@ -1,10 +1,10 @@
-/* blas.c - the leader's cuBLAS and cuBLASLt: the real libraries compute, what was asked of them is
- * the signature.
+/* blas.c - the leader's cuBLAS and cuBLASLt: the real libraries compute, and the call's arguments
+ * make the signature.
  *
- * Why it exists: their kernels' names and grids do not tell their shapes (one persistent kernel
- * serves many), so the call is what is timed. Rule: exactly the functions that a simulated rank
- * answers with GPU work (blas_calls.h, and cublasLtMatmul), their signatures by the same code
- * (blas_signature.c), with everything that a simulated handle knows read from the real one. */
+ * Why it exists: the names and grids of their kernels do not tell the shapes (one persistent kernel
+ * serves many), so the call is timed. Rule: the same functions as in a simulated rank are timed
+ * (work/blas_calls.h, and cublasLtMatmul), with signatures by the same code
+ * (work/blas_signature.c). What a simulated handle knows is read from the real one. */
 #include "work/blas.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
@@ -16,7 +16,7 @@ int cublasLtMatmulDescGetAttribute(void *descriptor, int attribute, void *value,
 int cublasLtMatrixLayoutGetAttribute(void *layout, int attribute, void *value, size_t bytes,
                                      size_t *written);
 
-/* of this thread's outermost call: nested ones make none */
+/* of this thread's outermost call; nested calls make none */
 static _Thread_local struct ph_pack signature;
 
 /* The real call, observed when it has a signature. */
@@ -32,8 +32,8 @@ static _Thread_local struct ph_pack signature;
         status_;                                                               \
     }))
 
-/* Around the making of a signature: host time that is not the job's. False for a part of another
- * call. */
+/* Host time spent on a signature is not the job's. outermost() is false for a part of another call.
+ */
 static bool outermost(void)
 {
     if (ph_lead_inside()) return false;
@@ -47,8 +47,8 @@ static bool described(bool has_signature)
     return has_signature;
 }
 
-/* False: nothing that launches, or a handle that the library refuses, which is the library's to
- * report. */
+/* False: the call launches nothing, or the library will refuse the handle and report that itself.
+ */
 static bool product(void *handle, void **stream, struct ph_product fields)
 {
     int mode = 0;
@@ -69,16 +69,14 @@ static bool vectors(void *handle, void **stream, const char *name, const int64_t
 }
 
 #define PRODUCT(function, parameters, arguments, ...)                      \
-    PH_EXPORT int function parameters;                                     \
-    PH_EXPORT int function parameters                                      \
+    PH_API(int, function, parameters)                                      \
     {                                                                      \
         void *stream;                                                      \
         bool ours = product(h, &stream, (struct ph_product){__VA_ARGS__}); \
         return LEAD(ours, stream, PH_REAL(function) arguments);            \
     }
 #define VECTORS(function, parameters, arguments, ...)                             \
-    PH_EXPORT int function parameters;                                            \
-    PH_EXPORT int function parameters                                             \
+    PH_API(int, function, parameters)                                             \
     {                                                                             \
         void *stream;                                                             \
         bool ours = vectors(h, &stream, __func__, (const int64_t[]){__VA_ARGS__}, \
@@ -87,8 +85,8 @@ static bool vectors(void *handle, void **stream, const char *name, const int64_t
     }
 #include "work/blas_calls.h"
 
-/* ---- cuBLASLt: descriptors are the library's, so each attribute is asked for, with the size that
- * it has there ---- */
+/* ---- cuBLASLt: descriptors are the library's own, so each attribute is read, with its size ----
+ */
 static int64_t number(int (*get)(void *, int, void *, size_t, size_t *), void *descriptor,
                       int attribute, size_t bytes, bool *good)
 {
@@ -125,7 +123,7 @@ static bool lt_product(void *descriptor, void *a, void *b, void *c, void *d)
                                    .d = layout_of(d, &good)};
     struct ph_gemm gemm = ph_lt_fields(&fields);
     if (!good)
-        ph_warn("cuBLASLt does not tell the attributes of a matrix product: it is not timed");
+        ph_warn("cuBLASLt does not give the attributes of a matrix product: it is not timed");
     return described(good && ph_gemm_pack(&signature, &gemm));
 }
 

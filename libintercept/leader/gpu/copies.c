@@ -1,10 +1,9 @@
-/* copies.c - copies and fills, observed on their way to the GPU, and what allocating costs the
- * host.
+/* copies.c - copies and fills, observed on their way to the GPU, and the host costs of allocation.
  *
- * Why it exists: a copy's signature needs to know where its bytes lie, which the real library is
- * asked; whether the host waits is decided by the simulated rank's own rule (ph_copy_waits), so
- * that both wait at the same points of simulated time. Memory itself is the real library's:
- * allocating is passed on with the host cost and the waiting that a simulated rank has. */
+ * Why it exists: a copy's signature depends on where its bytes lie, which the real library knows.
+ * The simulated rank's own rule (ph_copy_waits) decides whether the host waits, so that both wait
+ * at the same points of simulated time. Memory belongs to the real library: allocations are passed
+ * on with the host cost and the waits of a simulated rank. */
 #include "work/cudart.h"
 #include "time/timeline.h"
 #include "leader/measure/gpu_load.h"
@@ -16,9 +15,9 @@ struct observed { /* a call between before() and after() */
     uint64_t token;
     void *stream;
     bool seen, waits;
-    const void *read; /* host memory that gets what the GPU computed */
+    const void *read; /* host memory that receives what the GPU computed */
     size_t bytes;
-    bool there; /* as soon as the call returns */
+    bool there; /* it is there as soon as the call returns */
 };
 
 static struct observed before(int op, uint64_t bytes, int from, int to, void *stream, bool waits)
@@ -94,7 +93,7 @@ PH_API(int, cudaMemcpyAsync, (void *to, const void *from, size_t bytes, int kind
                 PH_REAL(cudaMemcpyAsync)(to, from, bytes, kind, stream));
 }
 
-/* Between logical devices; in truth within one. */
+/* Between logical devices, which are one real device. */
 PH_API(int, cudaMemcpyPeerAsync,
        (void *to, int to_device, const void *from, int from_device, size_t bytes, void *stream))
 {
@@ -159,7 +158,7 @@ PH_API(int, cudaMemsetAsync, (void *to, int value, size_t bytes, void *stream))
     return FILL(to, bytes, stream, false, PH_REAL(cudaMemsetAsync)(to, value, bytes, stream));
 }
 
-/* ---- the driver: the calls that a simulated rank answers (driver.c) ---- */
+/* ---- the driver: the calls that a simulated rank answers (simulated/cuda/driver.c) ---- */
 PH_API(int, cuMemcpyHtoD_v2, (void *to, const void *from, size_t bytes))
 {
     return COPY(to, from, bytes, NULL, true, PH_REAL(cuMemcpyHtoD_v2)(to, from, bytes));
@@ -196,7 +195,7 @@ PH_API(int, cuMemsetD32Async, (void *to, unsigned value, size_t count, void *str
     return FILL(to, count * 4, stream, false, PH_REAL(cuMemsetD32Async)(to, value, count, stream));
 }
 
-/* ---- memory: the cost classes are those of copies.c, driver.c and virtual.c ---- */
+/* ---- memory: cost classes as in copies.c, driver.c and virtual.c of simulated/ ---- */
 #define CHARGED(class, call)                       \
     (__extension__({                               \
         ph_host_call(class);                       \
@@ -204,14 +203,14 @@ PH_API(int, cuMemsetD32Async, (void *to, unsigned value, size_t count, void *str
         ph_leave();                                \
         error_;                                    \
     }))
-/* Once more where the heat's own memory was what lacked (CUDA's error 2, of the runtime and of the
+/* Tries again if the GPU load's own memory could be freed (error 2 in the runtime and in the
  * driver). */
 #define WITH_ROOM(call)                                                    \
     (__extension__({                                                       \
         int first_ = (call);                                               \
         first_ == OUT_OF_MEMORY &&ph_gpu_load_release() ? (call) : first_; \
     }))
-/* Freeing waits for the device, here as there; the simulated wait first (streams.c). */
+/* Freeing waits for the device, simulated and real; the simulated wait comes first (streams.c). */
 #define FREED(pointer, call)                                     \
     (__extension__({                                             \
         ph_host_call(PH_CALL_FREE);                              \

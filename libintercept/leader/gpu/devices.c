@@ -1,9 +1,9 @@
 /* devices.c - eight GPUs where there is one.
  *
  * Why it exists: the job's ranks are on a node with PHANTORA_GPUS_PER_NODE GPUs, and the leader's
- * may be any of them; the machine has one that it can use. So the runtime's ordinals are *logical*
- * here, and every real call gets the real one. The driver's CUdevice is a real one already
- * (cuDeviceGet gives it), but functions that PyTorch calls with an ordinal of the runtime take
+ * may be any of them, but the machine has one GPU that it can use. So ordinals of the runtime are
+ * *logical* here, and every real call gets the real one. The driver's CUdevice is already real
+ * (cuDeviceGet returns it), but functions that PyTorch calls with an ordinal of the runtime accept
  * either. NVML shows as many GPUs as the job's node has. */
 #include "leader/measure/gpu_load.h"
 #include "leader/leader.h"
@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_SUCH_DEVICE = 1 << 20 }; /* an ordinal that makes the real library say so itself */
-/* the logical ordinal that the process works on: where the real one must be translated back */
+enum { NO_SUCH_DEVICE = 1 << 20 }; /* an ordinal for which the real library returns its own error */
+/* the logical ordinal that the process uses, for translating the real one back */
 static _Atomic int home;
 
 int ph_lead_device(void) { return ph_device_current(); }
@@ -119,7 +119,7 @@ PH_API(int, cudaDeviceGraphMemTrim, (int device))
     return PH_REAL(cudaDeviceGraphMemTrim)(real(device));
 }
 
-/* Peers are one GPU in truth, so every access is allowed already. */
+/* Peers are the same real GPU, so access is always allowed. */
 PH_API(int, cudaDeviceCanAccessPeer, (int *can, int device, int peer))
 {
     if (!known(device) || !known(peer))
@@ -142,7 +142,7 @@ PH_API(int, cudaDeviceGetP2PAttribute, (int *value, int attribute, int device, i
     return *value = attribute == ACCESS || attribute == ATOMICS, CUDA_OK;
 }
 
-/* ---- structures with an ordinal in them (driver_types.h and cuda.h of CUDA 13: one layout in both
+/* ---- structures that contain an ordinal (driver_types.h and cuda.h of CUDA 13: one layout in both
  * APIs) ---- */
 struct location { /* type 1: a device */
     int type, id;
@@ -178,33 +178,26 @@ PH_API(int, cudaMemPoolCreate, (void **pool, const struct pool_properties *prope
     return PH_REAL(cudaMemPoolCreate)(pool, &own);
 }
 
-static int set_access(int (*set)(void *, size_t, const struct access *, size_t), void *what,
-                      size_t bytes, const struct access *list, size_t count)
+/* A copy of the list with real ordinals, for the caller to free. */
+static struct access *translated(const struct access *list, size_t count)
 {
     struct access *own = malloc((count ? count : 1) * sizeof *own);
     if (!own) ph_die("out of host memory");
     for (size_t i = 0; i < count; i++) own[i] = list[i], translate(&own[i].location);
-    int error = set(what, bytes, own, count);
-    free(own);
-    return error;
+    return own;
 }
-PH_EXPORT int cuMemSetAccess(void *pointer, size_t bytes, const struct access *list, size_t count);
-static int set_memory(void *pointer, size_t bytes, const struct access *list, size_t count)
+
+PH_API(int, cuMemSetAccess, (void *pointer, size_t bytes, const struct access *list, size_t count))
 {
-    return PH_REAL(cuMemSetAccess)(pointer, bytes, list, count);
+    struct access *own = translated(list, count);
+    int error = PH_REAL(cuMemSetAccess)(pointer, bytes, own, count);
+    return free(own), error;
 }
-PH_EXPORT int cuMemSetAccess(void *pointer, size_t bytes, const struct access *list, size_t count)
+PH_API(int, cudaMemPoolSetAccess, (void *pool, const struct access *list, size_t count))
 {
-    return set_access(set_memory, pointer, bytes, list, count);
-}
-PH_EXPORT int cudaMemPoolSetAccess(void *pool, const struct access *list, size_t count);
-static int set_pool(void *pool, size_t bytes, const struct access *list, size_t count)
-{
-    return (void)bytes, PH_REAL(cudaMemPoolSetAccess)(pool, list, count);
-}
-PH_EXPORT int cudaMemPoolSetAccess(void *pool, const struct access *list, size_t count)
-{
-    return set_access(set_pool, pool, 0, list, count);
+    struct access *own = translated(list, count);
+    int error = PH_REAL(cudaMemPoolSetAccess)(pool, own, count);
+    return free(own), error;
 }
 
 PH_API(int, cuMemCreate,
@@ -228,7 +221,7 @@ PH_API(int, cuMemGetAllocationGranularity,
     return PH_REAL(cuMemGetAllocationGranularity)(bytes, &own, option);
 }
 
-struct pointer_attributes { /* cudaPointerAttributes; what follows differs between versions */
+struct pointer_attributes { /* cudaPointerAttributes; the rest differs between versions */
     int type, device;
 };
 PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes * attributes, const void *pointer))
@@ -256,7 +249,7 @@ PH_API(int, cuPointerGetAttributes, (unsigned count, int *attributes, void **dat
 }
 
 /* ---- the driver ---- */
-/* PH_REAL sees to the environment first */
+/* PH_REAL sets the environment first */
 PH_API(int, cuInit, (unsigned flags)) { return PH_REAL(cuInit)(flags); }
 PH_API(int, cuDeviceGetCount, (int *count))
 {
@@ -307,8 +300,8 @@ PH_API(int, cuDeviceCanAccessPeer, (int *can, int device, int peer))
 PH_API(int, cuDevicePrimaryCtxGetState, (int device, unsigned *flags, int *active))
 {
     int error = PH_REAL(cuDevicePrimaryCtxGetState)(real(device), flags, active);
-    /* The one real context is active as soon as one logical device is used; PyTorch visits the
-     * devices whose context is. */
+    /* The one real context becomes active with the first logical device. PyTorch visits every
+     * device whose context is active. */
     if (!error && *active && device != home && device != ph_device_current()) *active = 0;
     return error;
 }
@@ -329,11 +322,12 @@ PH_API(int, cuDevicePrimaryCtxSetFlags_v2, (int device, unsigned flags))
     return PH_REAL(cuDevicePrimaryCtxSetFlags_v2)(real(device), flags);
 }
 
-/* ---- NVML: the leader's GPU stands for every one of the node ---- */
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle); /* not ours: for its type */
-PH_EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle);
-/* The first of CUDA_VISIBLE_DEVICES on this machine: a number or a whole UUID; NVML's own first
- * without it. */
+/* ---- NVML: the leader's GPU stands for every GPU of the node ---- */
+int nvmlDeviceGetHandleByUUID(const char *uuid,
+                              void **handle); /* not wrapped; declared for its type */
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle);
+/* The first entry of CUDA_VISIBLE_DEVICES on this machine, a number or a whole UUID; without it
+ * NVML's first GPU. */
 static int nvml_device(void **handle)
 {
     const char *machine = ph_env("PHANTORA_MACHINE_VISIBLE_DEVICES");
@@ -344,22 +338,20 @@ static int nvml_device(void **handle)
     return PH_REAL(nvmlDeviceGetHandleByIndex_v2)(
         first[0] >= '0' && first[0] <= '9' ? (unsigned)strtoul(first, NULL, 10) : 0, handle);
 }
-PH_EXPORT int nvmlDeviceGetCount(unsigned *count);
 PH_API(int, nvmlDeviceGetCount_v2, (unsigned *count))
 {
     int error = PH_REAL(nvmlDeviceGetCount_v2)(count);
     if (!error && *count > 0) *count = (unsigned)ph_physical_count();
     return error;
 }
-PH_EXPORT int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
-PH_EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, void **handle);
-PH_EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle)
+PH_API(int, nvmlDeviceGetCount, (unsigned *count)) { return nvmlDeviceGetCount_v2(count); }
+PH_API(int, nvmlDeviceGetHandleByIndex_v2, (unsigned index, void **handle))
 {
     return index < (unsigned)ph_physical_count()
                ? nvml_device(handle)
                : PH_REAL(nvmlDeviceGetHandleByIndex_v2)(NO_SUCH_DEVICE, handle);
 }
-PH_EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, void **handle)
+PH_API(int, nvmlDeviceGetHandleByIndex, (unsigned index, void **handle))
 {
     return nvmlDeviceGetHandleByIndex_v2(index, handle);
 }

@@ -1,14 +1,14 @@
-/* dnn.c - the leader's cuDNN: the real library computes; beside each of its descriptors stands a
- * bag of what was set on it.
+/* dnn.c - the leader's cuDNN: the real library computes, and each of its descriptors has a bag of
+ * the attributes that were set on it.
  *
- * Why it exists: cuDNN's descriptors tell nothing of their operations once they are set, so they
- * are noted on the way in, and the signature is made of the notes by the simulated rank's code
- * (cudnn_signature.c). Which graph an engine, a configuration or a plan is for follows from how it
- * came to be: set by the job, or filled in by the library from the heuristics of a graph. What the
- * library does with its descriptors inside itself passes here as well and is noted alike. Exactly
- * the calls that a simulated rank answers with GPU work (cudnn_backend.c, cudnn_legacy.c) are
- * timed. */
+ * Why it exists: cuDNN's descriptors do not tell their operations once they are set. So attributes
+ * are kept when they are set, and the simulated rank's code (work/cudnn_signature.c) makes the
+ * signature from them. The graph of an engine, a configuration or a plan follows from its origin:
+ * the job set it, or the library filled it from a graph's heuristics. Descriptors that the library
+ * uses internally pass through here as well. The same calls as in a simulated rank are timed
+ * (cudnn_backend.c, cudnn_legacy.c). */
 #include "work/cudnn.h"
+#include "leader/gpu/map.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
 #include <stdlib.h>
@@ -18,56 +18,34 @@ int cudnnGetStream(void *handle, void **stream);
 int cudnnGetTensorNdDescriptor(const void *descriptor, int requested, int *data_type,
                                int *dimensions, int *dims, int *strides);
 
-enum { BUCKETS = 1 << 14, MOST_DIMENSIONS = 8 /* CUDNN_DIM_MAX */ };
+enum { MOST_DIMENSIONS = 8 /* CUDNN_DIM_MAX */ };
 
-struct note {
-    const void *real;
-    struct ph_cudnn_descriptor *bag;
-    struct note *next;
-};
-static struct note *bucket[BUCKETS];
-static pthread_mutex_t notes_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ph_map bags = PH_MAP_INIT; /* the bag of each real descriptor */
+static pthread_mutex_t bags_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A note has no twin in a library: it stands beside one. */
+/* A bag has no twin to destroy: it belongs to the real descriptor. */
 void ph_cudnn_real_destroy(void *real) { (void)real; }
 
-/* ---- notes ---- */
-static struct note **place_locked(const void *real)
-{
-    struct note **link = &bucket[((uintptr_t)real >> 4) * 0x9e3779b97f4a7c15ull >> 50];
-    while (*link && (*link)->real != real) link = &(*link)->next;
-    return link;
-}
-
-static struct ph_cudnn_descriptor *find_locked(const void *real)
-{
-    struct note *note = real ? *place_locked(real) : NULL;
-    return note ? note->bag : NULL;
-}
+/* ---- bags ---- */
+static struct ph_cudnn_descriptor *find_locked(const void *real) { return ph_map_get(&bags, real); }
 
 static void remove_locked(const void *real)
 {
-    struct note **link = place_locked(real), *old = *link;
-    if (!old) return;
-    *link = old->next;
-    ph_cudnn_release(old->bag);
-    free(old);
+    struct ph_cudnn_descriptor *old = ph_map_take(&bags, real);
+    if (old) ph_cudnn_release(old);
 }
 
 static void add_locked(const void *real, int type)
 {
-    struct note *note = malloc(sizeof *note), **link;
     struct ph_cudnn_descriptor *bag = ph_cudnn_bag(type);
-    if (!note || !bag) ph_die("out of host memory for a cuDNN descriptor");
-    remove_locked(real); /* one that was destroyed behind our back */
-    link = place_locked(real);
-    *note = (struct note){real, bag, NULL};
-    *link = note;
+    if (!bag) ph_die("out of host memory for a cuDNN descriptor");
+    /* an old one was destroyed without a call to us */
+    struct ph_cudnn_descriptor *old = ph_map_put(&bags, real, bag);
+    if (old) ph_cudnn_release(old);
 }
 
-/* The attribute as a simulated rank would keep it; false: it names a descriptor that was never
- * seen. */
-static bool note_locked(struct ph_cudnn_descriptor *bag, int name, int type, int64_t count,
+/* Keeps the attribute as a simulated rank would. False: it refers to an unknown descriptor. */
+static bool keep_locked(struct ph_cudnn_descriptor *bag, int name, int type, int64_t count,
                         const void *values)
 {
     size_t size = ph_cudnn_element_bytes(type);
@@ -90,7 +68,7 @@ static bool note_locked(struct ph_cudnn_descriptor *bag, int name, int type, int
     return true;
 }
 
-/* The graph that a finished descriptor is for, from the descriptors that it was made of. */
+/* Finds the graph of a finished descriptor from the descriptors that it was made of. */
 static void finish_locked(struct ph_cudnn_descriptor *bag)
 {
     struct ph_cudnn_descriptor *child = NULL;
@@ -121,19 +99,20 @@ static void finish_locked(struct ph_cudnn_descriptor *bag)
 PH_API(int, cudnnBackendCreateDescriptor, (int type, void **descriptor))
 {
     int status = PH_REAL(cudnnBackendCreateDescriptor)(type, descriptor);
-    /* a pack holds addresses, and is made for every execution */
+    /* a variant pack holds addresses, and a new one is made for every execution */
     if (status != CUDNN_SUCCESS || type == CUDNN_VARIANT_PACK) return status;
-    pthread_mutex_lock(&notes_lock);
+    pthread_mutex_lock(&bags_lock);
     add_locked(*descriptor, type);
-    pthread_mutex_unlock(&notes_lock);
+    pthread_mutex_unlock(&bags_lock);
     return status;
 }
 
 PH_API(int, cudnnBackendDestroyDescriptor, (void *descriptor))
 {
-    pthread_mutex_lock(&notes_lock); /* first: the address may be another's a moment later */
+    pthread_mutex_lock(
+        &bags_lock); /* first: the address may belong to a new descriptor a moment later */
     if (descriptor) remove_locked(descriptor);
-    pthread_mutex_unlock(&notes_lock);
+    pthread_mutex_unlock(&bags_lock);
     return PH_REAL(cudnnBackendDestroyDescriptor)(descriptor);
 }
 
@@ -142,10 +121,10 @@ PH_API(int, cudnnBackendSetAttribute,
 {
     int status = PH_REAL(cudnnBackendSetAttribute)(descriptor, name, type, count, values);
     if (status != CUDNN_SUCCESS) return status;
-    pthread_mutex_lock(&notes_lock);
+    pthread_mutex_lock(&bags_lock);
     struct ph_cudnn_descriptor *bag = find_locked(descriptor);
-    if (bag) note_locked(bag, name, type, count, values);
-    pthread_mutex_unlock(&notes_lock);
+    if (bag) keep_locked(bag, name, type, count, values);
+    pthread_mutex_unlock(&bags_lock);
     return status;
 }
 
@@ -153,14 +132,14 @@ PH_API(int, cudnnBackendFinalize, (void *descriptor))
 {
     int status = PH_REAL(cudnnBackendFinalize)(descriptor);
     if (status != CUDNN_SUCCESS) return status;
-    pthread_mutex_lock(&notes_lock);
+    pthread_mutex_lock(&bags_lock);
     struct ph_cudnn_descriptor *bag = find_locked(descriptor);
     if (bag) finish_locked(bag);
-    pthread_mutex_unlock(&notes_lock);
+    pthread_mutex_unlock(&bags_lock);
     return status;
 }
 
-/* Descriptors that the library fills in are for the graph of the one that it was asked. */
+/* Descriptors that the library fills belong to the graph of the queried descriptor. */
 PH_API(int, cudnnBackendGetAttribute,
        (void *descriptor, int name, int type, int64_t requested, int64_t *count, void *values))
 {
@@ -168,13 +147,13 @@ PH_API(int, cudnnBackendGetAttribute,
     int status = PH_REAL(cudnnBackendGetAttribute)(descriptor, name, type, requested, &got, values);
     if (count) *count = got;
     if (status != CUDNN_SUCCESS || type != CUDNN_TYPE_BACKEND_DESCRIPTOR || !values) return status;
-    pthread_mutex_lock(&notes_lock);
+    pthread_mutex_lock(&bags_lock);
     struct ph_cudnn_descriptor *asked = find_locked(descriptor);
     for (int64_t i = 0; asked && asked->graph && i < got && i < requested; i++) {
         struct ph_cudnn_descriptor *filled = find_locked(((void **)values)[i]);
         if (filled && filled != asked->graph) ph_cudnn_set_graph(filled, asked->graph);
     }
-    pthread_mutex_unlock(&notes_lock);
+    pthread_mutex_unlock(&bags_lock);
     return status;
 }
 
@@ -183,12 +162,12 @@ PH_API(int, cudnnBackendExecute, (void *handle, void *plan, void *pack))
     static _Thread_local struct ph_pack signature;
     void *stream = NULL;
     if (ph_lead_inside()) return PH_REAL(cudnnBackendExecute)(handle, plan, pack);
-    ph_host_pause(); /* a site's recorded host time must not hold ours */
+    ph_host_pause(); /* the host time recorded at a call site must not include ours */
     signature.length = 0;
-    pthread_mutex_lock(&notes_lock);
+    pthread_mutex_lock(&bags_lock);
     const struct ph_cudnn_descriptor *bag = find_locked(plan);
     if (bag) ph_pack_raw(&signature, bag->signature.data, bag->signature.length);
-    pthread_mutex_unlock(&notes_lock);
+    pthread_mutex_unlock(&bags_lock);
     if (!signature.length)
         ph_warn("a cuDNN plan whose operations are not known (loaded from JSON?) is not timed");
     bool good = signature.length && PH_REAL(cudnnGetStream)(handle, &stream) == CUDNN_SUCCESS;

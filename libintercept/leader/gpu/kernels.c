@@ -1,9 +1,9 @@
 /* kernels.c - launches of the job's own kernels, observed on their way to the GPU.
  *
- * Why it exists: a launch must be measured under the signature by which a simulated rank asks for
- * it (signature.c), so the kernel's mangled name and its parameters' layout must be found for every
- * kind of handle: the host functions that static initialisers register, the runtime's kernel
- * handles, the driver's functions. */
+ * Why it exists: a launch must be measured under the signature for which a simulated rank asks
+ * (work/signature.c). So the kernel's mangled name and parameter layout must be found for every
+ * kind of handle: host functions that static initialisers register, the runtime's kernel handles,
+ * and the driver's functions. */
 #include "work/cudart.h"
 #include "work/kernel_info.h"
 #include "leader/leader.h"
@@ -21,7 +21,7 @@ struct ph_kernel {
 };
 
 static struct ph_map registered = PH_MAP_INIT; /* by host function */
-/* by the runtime's handle for one of those (cudaKernel_t) */
+/* by the runtime's handle for a registered kernel (cudaKernel_t) */
 static struct ph_map runtime = PH_MAP_INIT;
 static struct ph_map handles = PH_MAP_INIT; /* by CUfunction or CUkernel of loaded code */
 
@@ -37,19 +37,19 @@ PH_API(void, __cudaRegisterFunction,
        (void **handle, const char *host_function, char *device_function, const char *device_name,
         int thread_limit, void *tid, void *bid, void *block, void *grid, int *warp_size))
 {
-    /* the name lives in the library's read-only data */
+    /* the name is in the library's read-only data */
     ph_map_put(&registered, host_function, kernel_make(device_name));
     PH_REAL(__cudaRegisterFunction)(handle, host_function, device_function, device_name,
                                     thread_limit, tid, bid, block, grid, warp_size);
 }
 
-/* ---- which kernel a handle is ---- */
-/* these are not ours: for their types */
+/* ---- from a handle to its kernel ---- */
+/* not wrapped; declared for their types */
 int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *bytes);
 int cuFuncGetName(const char **name, void *function);
 
-/* As a simulated rank reads them off the cubin: a loaded function's from its own code, a registered
- * one's from the kernel info file. */
+/* A loaded function's parameters come from its own code, as a simulated rank reads them from the
+ * cubin. A registered one's come from the kernel info file. */
 static void read_function(struct ph_kernel *kernel, void *function)
 {
     __typeof__(&cuFuncGetParamInfo) info =
@@ -96,13 +96,13 @@ static struct ph_kernel *loaded(void *handle)
         function_name = (__typeof__(&cuFuncGetName))ph_real_maybe("cuFuncGetName");
         kernel_name = (__typeof__(&cuFuncGetName))ph_real_maybe("cuKernelGetName");
         if (!function_name)
-            ph_die("this driver cannot tell the names of kernels (cuFuncGetName): it is older than "
+            ph_die("this driver cannot give the names of kernels (cuFuncGetName): it is older than "
                    "CUDA 12.3; a newer one is needed to lead");
     }
     bool is_function = function_name(&name, handle) == CUDA_OK && name;
     if (!is_function && (!kernel_name || kernel_name(&name, handle) != CUDA_OK || !name)) {
-        ph_warn("a kernel whose name the driver does not tell was launched: it is not observed and "
-                "counts as nothing");
+        ph_warn("the driver does not give the name of a kernel that was launched: it is not "
+                "observed and its time counts as nothing");
         return NULL;
     }
     kernel = kernel_make(strdup(name));
@@ -133,7 +133,7 @@ PH_API(int, cudaGetKernel, (void **kernel, const void *host_function))
     return error;
 }
 
-/* A handle may come back as another kernel's once code is unloaded. */
+/* After code is unloaded, its handle may be reused for another kernel. */
 PH_API(int, cuModuleUnload, (void *module))
 {
     return ph_map_clear(&handles), PH_REAL(cuModuleUnload)(module);
@@ -146,7 +146,7 @@ PH_API(int, cuLibraryUnload, (void *library))
 /* ---- launching ---- */
 static _Thread_local struct ph_pack signature;
 
-/* What the job waits for meanwhile is ours: a site's recorded host time must not hold it. */
+/* Time spent here is ours: the host time recorded at a call site must not include it. */
 static bool describe(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments)
 {
     if (kernel) ph_launch_signature(&signature, kernel->name, facts_of(kernel), launch, arguments);
@@ -170,8 +170,8 @@ static void after(uint64_t token, int error)
     ph_launch_over();
 }
 
-/* `call` runs the kernel `which` as `...` (a struct ph_launch) says; `handle_of` finds it. Its
- * value is the real call's. */
+/* `call` runs the kernel `which` as `...` (a struct ph_launch) describes; `handle_of` finds the
+ * kernel. The value is that of the real call. */
 #define OBSERVED(handle_of, which, arguments, call, ...)                                         \
     (__extension__({                                                                             \
         const struct ph_launch launch_ = __VA_ARGS__;                                            \

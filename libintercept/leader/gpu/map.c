@@ -1,13 +1,13 @@
 /* map.c - open addressing with linear probing. See map.h.
  *
- * Why it exists: a key that is taken leaves its place occupied (value NULL), so probing needs no
- * moving of entries; growing drops such places. */
+ * Why it exists: a removed key keeps its slot (value NULL), so entries never move while probing.
+ * Growing the table drops such slots. */
 #include "leader/gpu/map.h"
 #include "base/shim.h"
 #include <stdlib.h>
 #include <string.h>
 
-static size_t place_of(const struct ph_pair *slot, size_t slots, const void *key)
+static size_t slot_of(const struct ph_pair *slot, size_t slots, const void *key)
 {
     size_t at = ((uintptr_t)key >> 4) * 0x9e3779b97f4a7c15ull >> 20 & (slots - 1);
     while (slot[at].key && slot[at].key != key) at = (at + 1) & (slots - 1);
@@ -21,7 +21,7 @@ static void grow_locked(struct ph_map *map)
     struct ph_pair *fresh = calloc(slots, sizeof *fresh);
     if (!fresh) ph_die("out of host memory for a table of %zu handles", slots);
     for (size_t i = 0; i < map->slots; i++)
-        if (map->slot[i].value) fresh[place_of(fresh, slots, map->slot[i].key)] = map->slot[i];
+        if (map->slot[i].value) fresh[slot_of(fresh, slots, map->slot[i].key)] = map->slot[i];
     free(map->slot);
     map->slot = fresh;
     map->slots = slots;
@@ -31,7 +31,7 @@ static void grow_locked(struct ph_map *map)
 static void *set_locked(struct ph_map *map, const void *key, void *value, bool replace)
 {
     if (map->used * 2 >= map->slots) grow_locked(map);
-    struct ph_pair *pair = &map->slot[place_of(map->slot, map->slots, key)];
+    struct ph_pair *pair = &map->slot[slot_of(map->slot, map->slots, key)];
     void *before = pair->value;
     if (before && !replace) return before;
     if (!pair->key) map->used++;
@@ -43,7 +43,7 @@ static void *set_locked(struct ph_map *map, const void *key, void *value, bool r
 void *ph_map_get(struct ph_map *map, const void *key)
 {
     pthread_rwlock_rdlock(&map->lock);
-    void *value = map->slots && key ? map->slot[place_of(map->slot, map->slots, key)].value : NULL;
+    void *value = map->slots && key ? map->slot[slot_of(map->slot, map->slots, key)].value : NULL;
     pthread_rwlock_unlock(&map->lock);
     return value;
 }
@@ -69,7 +69,7 @@ void *ph_map_take(struct ph_map *map, const void *key)
     void *value = NULL;
     pthread_rwlock_wrlock(&map->lock);
     if (map->slots && key) {
-        struct ph_pair *pair = &map->slot[place_of(map->slot, map->slots, key)];
+        struct ph_pair *pair = &map->slot[slot_of(map->slot, map->slots, key)];
         value = pair->value;
         if (value) map->live--;
         pair->value = NULL;
@@ -78,7 +78,7 @@ void *ph_map_take(struct ph_map *map, const void *key)
     return value;
 }
 
-static void forget(struct ph_map *map)
+static void reset(struct ph_map *map)
 {
     free(map->slot);
     map->slot = NULL;
@@ -88,6 +88,6 @@ static void forget(struct ph_map *map)
 void ph_map_clear(struct ph_map *map)
 {
     pthread_rwlock_wrlock(&map->lock);
-    forget(map);
+    reset(map);
     pthread_rwlock_unlock(&map->lock);
 }

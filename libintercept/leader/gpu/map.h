@@ -1,7 +1,7 @@
-/* map.h - a table from addresses to addresses: real handles to their shadows.
+/* map.h - a map from addresses to addresses: from real handles to their shadows.
  *
- * Why it exists: streams, events and kernels of the real libraries are opaque pointers; each needs
- * its own state here. */
+ * Why it exists: streams, events and kernels of the real libraries are opaque pointers, and each
+ * needs its own state here. */
 #ifndef PH_MAP_H
 #define PH_MAP_H
 #include <pthread.h>
@@ -15,17 +15,18 @@ struct ph_map {
         const void *key;
         void *value;
     } *slot;
-    size_t slots, used, live; /* a power of two; keys ever placed; keys that have a value */
+    size_t slots, used,
+        live; /* a power of two; keys that ever got a slot; keys that have a value */
 };
 #define PH_MAP_INIT {PTHREAD_RWLOCK_INITIALIZER, NULL, 0, 0, 0}
 
 void *ph_map_get(struct ph_map *map, const void *key); /* NULL: none. O(1) */
-/* the value that it replaces, NULL: none. Amortised O(1) */
+/* returns the old value, or NULL. Amortised O(1) */
 void *ph_map_put(struct ph_map *map, const void *key, void *value);
-/* As ph_map_put unless the key has a value, which is returned and stays. NULL: `value` was put. */
+/* As ph_map_put, unless the key has a value: that stays and is returned. NULL: `value` was put. */
 void *ph_map_add(struct ph_map *map, const void *key, void *value);
-/* removes and returns; NULL: none */
+/* removes the value and returns it; NULL: none */
 void *ph_map_take(struct ph_map *map, const void *key);
-/* forgets all; values are the caller's */
+/* removes all; the values belong to the caller */
 void ph_map_clear(struct ph_map *map);
 #endif

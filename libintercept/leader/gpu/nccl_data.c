@@ -1,14 +1,13 @@
-/* nccl_data.c - the bytes of communicator operations on a real GPU, of which only this rank has
- * one.
+/* nccl_data.c - the bytes of communicator operations on a real GPU, which only this rank has.
  *
- * Why it exists: the leader's communicators are simulated like everyone's (nccl.c), but its kernels
- * compute on what is in memory. Small operations really travel: the send buffer is read back and
- * goes with the message, the result is asked for at once and put into the receive buffer by the
- * stream, which waits for it in a host function; the host goes on. Large ones become local copies
- * that keep memory filled with plausible numbers: a gather repeats our own shard, a scatter takes
- * our own part, and what only another rank could send is random (random.c), never zeros: those make
- * matrix products faster. Rule: all GPU work here is the simulator's own (ph_lead_copying), and no
- * call of CUDA's is made in a host function. */
+ * Why it exists: the leader's communicators are simulated like all others (nccl.c), but its kernels
+ * compute on real memory. Small operations really exchange data: the send buffer is read back and
+ * sent with the message. The result is requested at once; a host function lets the stream wait for
+ * it and puts it into the receive buffer, while the host goes on. Large operations become local
+ * copies that keep memory filled with plausible numbers: a gather repeats our own shard, a scatter
+ * takes our own part, and data of other ranks is random (random.c). It is never zero, because zeros
+ * make matrix products faster. Rule: all GPU work here is the simulator's own (ph_lead_copying),
+ * and a host function makes no CUDA call. */
 #include "nccl/nccl.h"
 #include "leader/measure/gpu_load.h"
 #include "leader/leader.h"
@@ -45,20 +44,21 @@ struct result {
     struct ph_lead_pinned *pinned;
     size_t bytes;
     uint64_t request; /* the FETCH */
-    uint64_t issued;  /* ph_gpu_load_issued when it was sent */
+    uint64_t issued;  /* ph_gpu_load_issued at the time of the request */
 };
 static _Atomic int awaited;
 
 int ph_lead_awaited(void) { return atomic_load_explicit(&awaited, memory_order_relaxed); }
 
-/* CUDA's own thread, in the order of the stream. */
+/* On CUDA's own thread, in the order of the stream. */
 static void receive(void *data)
 {
     struct result *result = data;
     struct ph_reply reply;
     size_t got = 0;
     ph_gpu_load_receiving();
-    /* As long as the run lives, as NCCL's kernel would. In a process that ends nobody reads it. */
+    /* Waits as long as the run lives, as NCCL's kernel would. When the process ends, nobody reads
+     * the result. */
     bool came = false;
     while (!came && !ph_lead_ending()) came = ph_wait(result->request, &reply, LOOK_MS);
     if (came) {
@@ -80,17 +80,17 @@ static void delivered(void *data)
     free(result);
 }
 
-/* An emulated GPU below runs host functions beside its streams, not in their order: there the host
- * waits as well. */
+/* An emulated GPU below us runs host functions concurrently with its streams, not in their order.
+ * Then the host waits as well. */
 bool ph_lead_keeps_order(void)
 {
-    static _Atomic int known; /* 1: no, 2: yes */
-    if (!known)
-        known = ph_real_maybe("phantora_elapsed_ns") &&
-                        !ph_real_maybe("phantora_host_functions_in_order")
-                    ? 1
-                    : 2;
-    return known == 2;
+    static _Atomic int answer; /* 1: no, 2: yes */
+    if (!answer)
+        answer = ph_real_maybe("phantora_elapsed_ns") &&
+                         !ph_real_maybe("phantora_host_functions_in_order")
+                     ? 1
+                     : 2;
+    return answer == 2;
 }
 
 static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
@@ -106,7 +106,7 @@ static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
     ph_pack_uint(&body, node);
     ph_pack_uint(&body, index);
     atomic_fetch_add(&awaited, 1);
-    /* while a stream waits for others nothing may wait for the GPU that the job does not know of */
+    /* while a stream waits for other ranks, only the job's own calls may wait for the GPU */
     ph_gpu_load_stop();
     result->issued = ph_gpu_load_issued();
     ph_send(PH_MESSAGE_FETCH, &body, 4);
@@ -152,7 +152,8 @@ static void repeat(unsigned char *to, const void *from, size_t bytes, int times,
     for (int i = 0; i < times; i++) copy(to + (size_t)i * bytes, from, bytes, stream);
 }
 
-static void unknown(const struct ph_operation *op) /* what only another rank could send */
+static void fill_randomly(
+    const struct ph_operation *op) /* data that only another rank could send */
 {
     ph_random_fill(op->recv, op->recv_bytes, op->dtype, op->stream);
 }
@@ -166,7 +167,7 @@ static void move_locally(const struct ph_operation *op)
     case PH_COLLECTIVE_REDUCE: /* at its root */
     case PH_COLLECTIVE_ALL_TO_ALL: copy(to, from, op->recv_bytes, op->stream); break;
     case PH_COLLECTIVE_ALL_GATHER:
-    case PH_COLLECTIVE_GATHER: /* at its root. In place, the shard is one of the places. */
+    case PH_COLLECTIVE_GATHER: /* at its root; in place, our shard is one of the parts */
         repeat(to, from, op->bytes, op->comm->size, op->stream);
         break;
     case PH_COLLECTIVE_REDUCE_SCATTER:
@@ -176,22 +177,22 @@ static void move_locally(const struct ph_operation *op)
         if (from)
             copy(to, from + (size_t)op->comm->rank * op->bytes, op->bytes, op->stream);
         else
-            unknown(op);
+            fill_randomly(op);
         break;
     case PH_COLLECTIVE_BROADCAST:
         if (from)
             copy(to, from, op->bytes, op->stream);
         else
-            unknown(op);
+            fill_randomly(op);
         break;
-    case PH_COLLECTIVE_RECV: unknown(op); break;
-    default: break; /* a send brings nothing */
+    case PH_COLLECTIVE_RECV: fill_randomly(op); break;
+    default: break; /* a send brings no data */
     }
 }
 
 /* Simulated ranks issue a captured operation at each launch of its graph. A leader's graphs are
- * launched by the real libraries, which know of no communication: the others would wait for it for
- * ever, or meet its next operation in the place of this one. */
+ * launched by the real libraries, which know nothing of the communication. Other ranks would wait
+ * for the operation for ever, or match it with our next one. */
 const char *ph_nccl_refused(const struct ph_operation *op)
 {
     static const char *const names[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast",
@@ -214,7 +215,7 @@ const char *ph_nccl_refused(const struct ph_operation *op)
     return line;
 }
 
-/* A leader's GPU computes what it sends. */
+/* What a leader sends, its GPU has computed. */
 bool ph_nccl_unknown(const struct ph_operation *op)
 {
     (void)op;

@@ -1,9 +1,8 @@
-/* pinned.c - pinned host memory that comes and goes with GPU work, taken once and used over and
- * over.
+/* pinned.c - a pool of pinned host memory.
  *
- * Why it exists: what the leader sends to the GPU or reads back on its own behalf must not make the
- * host wait, which needs pinned memory, and pinning may itself wait for the GPU. So blocks are kept
- * by size; they are given back by host functions, in which no call of CUDA's may be made. */
+ * Why it exists: data that the leader sends to the GPU or reads back for its own purposes must not
+ * make the host wait. That needs pinned memory, and pinning itself may wait for the GPU. So blocks
+ * are kept by size. Host functions return them, and a host function makes no CUDA call. */
 #include "leader/leader.h"
 #include <stdlib.h>
 

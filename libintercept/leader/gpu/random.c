@@ -1,9 +1,9 @@
-/* random.c - numbers for buffers that only another rank could have filled.
+/* random.c - random numbers for buffers that only another rank could have filled.
  *
  * Why it exists: a GPU's clocks, and so its kernels' times, depend on how many bits toggle: with
  * zeros matrix products are several percent faster than with a job's activations. Floating-point
  * types get normal numbers (mean 0, variance 1). Integers are mostly indices and flags (tokens,
- * positions, masks), which must stay in range in tables of unknown size: 0 or 1. */
+ * positions, masks), which must stay in range for tables of unknown size, so they get 0 or 1. */
 #include "leader/gpu/random.h"
 #include "nccl/nccl.h"
 #include "leader/measure/gpu_load.h"
@@ -26,8 +26,8 @@ static uint64_t next(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* The sum of twelve uniform numbers less six has mean 0 and variance 1 and is near enough to normal
- * (and never beyond 6). */
+/* The sum of twelve uniform numbers minus six has mean 0 and variance 1, and is close enough to
+ * normal (and never beyond 6). */
 static double normal(uint64_t *state)
 {
     uint64_t sum = 0;
@@ -38,8 +38,8 @@ static double normal(uint64_t *state)
     return (double)sum / 65536.0 - 6.0;
 }
 
-/* A float of `exponent_bits` and `mantissa_bits`, nearest by truncation; too small ones become
- * zero, too large ones the largest. */
+/* A float with `exponent_bits` and `mantissa_bits`, truncated. Values that are too small become
+ * zero; values that are too large become the largest. */
 static uint8_t small_float(double value, int exponent_bits, int mantissa_bits, int largest)
 {
     int bias = (1 << (exponent_bits - 1)) - 1, exponent;
@@ -54,7 +54,7 @@ static uint8_t small_float(double value, int exponent_bits, int mantissa_bits, i
 void ph_random_numbers(void *into, size_t bytes, int dtype)
 {
     enum { E4M3_LARGEST = 0x7e, E5M2_LARGEST = 0x7b };
-    uint64_t state = 0x7068616e746f7261ull; /* any constant: runs repeat */
+    uint64_t state = 0x7068616e746f7261ull; /* any constant will do; a constant makes runs repeat */
     size_t count = bytes / ph_nccl_type_bytes[dtype];
     for (size_t i = 0; i < count; i++) switch (dtype) {
         case PH_TYPE_FP16: ((_Float16 *)into)[i] = (_Float16)normal(&state); break;

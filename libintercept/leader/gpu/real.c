@@ -1,6 +1,7 @@
-/* real.c - the real libraries below, and what the runtime is asked for by name (dlsym: lookup.c).
+/* real.c - the real libraries below this one, and driver functions that the runtime looks up by
+ * name (dlsym: base/lookup.c).
  *
- * Why it exists: each call that we wrap ends in the real one, wherever the job has loaded it from.
+ * Why it exists: every wrapped call ends in the real function, wherever the job has loaded it from.
  */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include "leader/leader.h"
@@ -8,7 +9,7 @@
 #include <string.h>
 
 /* ---- the libraries below ---- */
-/* the first prefix that fits */
+/* the first matching prefix counts */
 static const struct {
     const char *prefix, *name[2];
 } libraries[] = {
@@ -30,8 +31,8 @@ static const char *library_of(const char *name, int *which)
     return NULL;
 }
 
-/* A library that PyTorch has not put into the global scope is found by its name; the driver's may
- * not be loaded yet. */
+/* A library that PyTorch has not put into the global scope is found by its name. The driver may not
+ * be loaded yet. */
 static void *find_in_library(const char *name, bool load)
 {
     int which;
@@ -41,15 +42,15 @@ static void *find_in_library(const char *name, bool load)
             void *library =
                 dlopen(libraries[which].name[i], RTLD_LAZY | (loaded ? RTLD_NOLOAD : 0));
             void *found = library ? ph_real_dlsym()(library, name) : NULL;
-            if (found) return found; /* the handle is kept: what was found must stay */
+            if (found) return found; /* the handle is kept, so that the function stays valid */
         }
     return NULL;
 }
 
 void *ph_real_maybe(const char *name)
 {
-    /* What torch calls while it is imported must not fix the list of GPUs: a script may still set
-     * CUDA_VISIBLE_DEVICES. */
+    /* Functions that torch calls during its import must not fix the list of GPUs: a script may
+     * still set CUDA_VISIBLE_DEVICES. */
     if (strncmp(name, "__cuda", 6) != 0 && strncmp(name, "nvml", 4) != 0) ph_lead_environment();
     void *found = ph_real_dlsym()(RTLD_NEXT, name);
     return found ? found : find_in_library(name, true);
@@ -75,10 +76,10 @@ void *ph_real(const char *name)
     return found;
 }
 
-/* ---- what the runtime is asked for by name ---- */
-/* Ours for a driver function that the runtime has found under its plain name: the suffixed form is
- * the one that current headers mean. Functions for per-thread default streams (flag 2) are others
- * and stay the driver's. */
+/* ---- driver functions that the runtime looks up by name ---- */
+/* Replaces a driver function that the runtime has found under its plain name. Current headers mean
+ * the suffixed form. Functions for per-thread default streams (flag 2) are different ones and stay
+ * the driver's. */
 static void replace_entry(const char *name, void **function, unsigned long long flags)
 {
     enum { PER_THREAD_DEFAULT_STREAM = 2 };

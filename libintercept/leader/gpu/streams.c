@@ -1,12 +1,11 @@
 /* streams.c - streams and events of the real libraries, and their shadows on the simulated
  * timeline.
  *
- * Why it exists: the job's handles are the real ones, but when work is ready is decided in
- * simulated time (timeline.c), as on every other rank. Where the job learns that something is over,
- * the real GPU is waited for as well, because the caching allocator then reuses its memory. Rule:
- * the simulated wait comes first. The hub sees it, and by its end every rank has sent what the real
- * GPU may be waiting for. What the real call takes is not the job's time: ph_leave comes after it.
- */
+ * Why it exists: the job's handles are the real ones, but simulated time decides when work is ready
+ * (time/timeline.c), as on every other rank. When the job learns that work is finished, the real
+ * GPU is waited for as well, because the caching allocator then reuses its memory. Rule: the
+ * simulated wait comes first. The hub sees it, and by its end every rank has sent what the real GPU
+ * may wait for. The time of the real call is not the job's, so ph_leave comes after it. */
 #include "leader/leader.h"
 #include "work/cudart.h"
 #include "time/timeline.h"
@@ -16,7 +15,8 @@
 
 int cudaStreamSynchronize(void *), cuStreamSynchronize(void *), cudaEventSynchronize(void *),
     cuEventSynchronize(void *);
-int cudaStreamIsCapturing(void *, int *), cudaGetLastError(void); /* not ours: for their types */
+int cudaStreamIsCapturing(void *, int *),
+    cudaGetLastError(void); /* not wrapped; declared for their types */
 
 static struct ph_map streams = PH_MAP_INIT, events = PH_MAP_INIT;
 static _Atomic int captures; /* under way */
@@ -24,11 +24,11 @@ static _Atomic int captures; /* under way */
 /* ---- streams ---- */
 struct ph_stream *ph_shadow_stream(void *handle)
 {
-    /* 0, cudaStreamLegacy, cudaStreamPerThread: as in resolve.c */
+    /* 0, cudaStreamLegacy, cudaStreamPerThread: as in a simulated rank */
     if ((uintptr_t)handle <= 2) return ph_stream_default();
     struct ph_stream *shadow = ph_map_get(&streams, handle);
     if (shadow) return shadow;
-    /* another library's: it waits for nothing by itself */
+    /* another library's stream: it does not wait for the legacy stream */
     struct ph_stream *fresh = ph_stream_create(ph_device_current(), 1, 0);
     struct ph_stream *other = ph_map_add(&streams, handle, fresh);
     if (other) ph_stream_destroy(fresh);
@@ -40,11 +40,11 @@ struct ph_stream *ph_stream_resolve(void *handle) { return ph_shadow_stream(hand
 static void stream_made(int error, void *handle, unsigned flags, int priority)
 {
     if (error) return;
-    /* the real call has no class: what it took stays in the time before the next one */
+    /* the real call has no cost class: its time counts as the job's time before the next call */
     ph_host_pause();
     struct ph_stream *old =
         ph_map_put(&streams, handle, ph_stream_create(ph_device_current(), flags, priority));
-    if (old) ph_stream_destroy(old); /* a handle that came back without passing by us */
+    if (old) ph_stream_destroy(old); /* a handle that was destroyed without a call to us */
     ph_host_resume();
 }
 
@@ -97,12 +97,13 @@ PH_API(int, cudaStreamGetDevice, (void *stream, int *device))
 }
 
 /* ---- waiting for the real GPU ---- */
-/* Until the hub knows when `head` is reached; the host clock stays. */
+/* Waits until the hub knows when `head` is reached. The host clock stands still. */
 static void await_head(struct ph_head head)
 {
     struct ph_pack body = {0};
     pthread_mutex_lock(&ph_lock);
-    if (ph_head_upper(&head) != PH_UNKNOWN) { /* everything in it is over, or its end is known */
+    if (ph_head_upper(&head) !=
+        PH_UNKNOWN) { /* everything in it is finished, or its end is known */
         pthread_mutex_unlock(&ph_lock);
         return;
     }
@@ -142,7 +143,7 @@ void ph_lead_settle(void *handle)
 void ph_lead_wait_stream(void *handle)
 {
     ph_lead_settle(handle);
-    /* the process ends: nothing is left to wait for */
+    /* the process is ending: there is nothing left to wait for */
     enum { UNLOADING = 4, CONTEXT_IS_DESTROYED = 709 };
     int error = PH_REAL(cudaStreamSynchronize)(handle);
     if (error && error != UNLOADING && error != CONTEXT_IS_DESTROYED)
@@ -163,15 +164,16 @@ PH_API(int, cuStreamSynchronize, (void *stream))
     int error = PH_REAL_TIMED(PH_CALL_SYNC, PH_REAL(cuStreamSynchronize)(stream));
     return ph_leave(), error;
 }
-/* Ready in simulated time, so it is waited for; but what the job pays for is the question. */
-#define ASKED(query, wait)                                           \
-    (__extension__({                                                 \
-        int answer_ = PH_REAL_TIMED(PH_CALL_QUERY, query);           \
-        if (answer_ == CUDA_NOT_READY) {                             \
-            PH_REAL(cudaGetLastError)(); /* not an answer of ours */ \
-            answer_ = (wait);                                        \
-        }                                                            \
-        answer_;                                                     \
+/* The work is ready in simulated time, so the real work is waited for. But the job only pays for
+ * the query. */
+#define ASKED(query, wait)                                                     \
+    (__extension__({                                                           \
+        int answer_ = PH_REAL_TIMED(PH_CALL_QUERY, query);                     \
+        if (answer_ == CUDA_NOT_READY) {                                       \
+            PH_REAL(cudaGetLastError)(); /* the job must not see this error */ \
+            answer_ = (wait);                                                  \
+        }                                                                      \
+        answer_;                                                               \
     }))
 PH_API(int, cudaStreamQuery, (void *stream))
 {
@@ -207,7 +209,7 @@ static struct ph_event *shadow_event(void *handle)
 {
     struct ph_event *shadow = ph_map_get(&events, handle);
     if (shadow) return shadow;
-    /* another process's */
+    /* another process's event */
     struct ph_event *fresh = ph_event_create(EVENT_DISABLE_TIMING),
                     *other = ph_map_add(&events, handle, fresh);
     if (other) ph_event_destroy(fresh);
@@ -325,8 +327,8 @@ PH_API(int, cuEventSynchronize, (void *event))
     return ph_leave(), error;
 }
 
-/* Simulated time. What the real library would refuse (never recorded, no timing) it refuses itself.
- */
+/* In simulated time. The real library itself refuses an event that was never recorded or has no
+ * timing. */
 static int elapsed(float *milliseconds, void *start, void *end,
                    int (*refuse)(float *, void *, void *))
 {
@@ -335,27 +337,17 @@ static int elapsed(float *milliseconds, void *start, void *end,
         return refuse(milliseconds, start, end);
     return ph_event_elapsed(from, to, milliseconds) ? CUDA_OK : CUDA_NOT_READY;
 }
-PH_EXPORT int cudaEventElapsedTime(float *milliseconds, void *start, void *end);
-static int refuse_runtime(float *milliseconds, void *start, void *end)
+PH_API(int, cudaEventElapsedTime, (float *milliseconds, void *start, void *end))
 {
-    return PH_REAL(cudaEventElapsedTime)(milliseconds, start, end);
+    return elapsed(milliseconds, start, end, PH_REAL(cudaEventElapsedTime));
 }
-PH_EXPORT int cudaEventElapsedTime(float *milliseconds, void *start, void *end)
+PH_API(int, cuEventElapsedTime_v2, (float *milliseconds, void *start, void *end))
 {
-    return elapsed(milliseconds, start, end, refuse_runtime);
-}
-PH_EXPORT int cuEventElapsedTime_v2(float *milliseconds, void *start, void *end);
-static int refuse_driver(float *milliseconds, void *start, void *end)
-{
-    return PH_REAL(cuEventElapsedTime_v2)(milliseconds, start, end);
-}
-PH_EXPORT int cuEventElapsedTime_v2(float *milliseconds, void *start, void *end)
-{
-    return elapsed(milliseconds, start, end, refuse_driver);
+    return elapsed(milliseconds, start, end, PH_REAL(cuEventElapsedTime_v2));
 }
 PH_API(int, cuEventElapsedTime, (float *milliseconds, void *start, void *end))
 {
-    return elapsed(milliseconds, start, end, refuse_driver);
+    return elapsed(milliseconds, start, end, PH_REAL(cuEventElapsedTime_v2));
 }
 
 /* ---- host functions ---- */
@@ -373,7 +365,7 @@ PH_API(int, cudaStreamAddCallback,
     return ph_leave(), error;
 }
 
-/* ---- graphs: they run, but nothing of them is observed ---- */
+/* ---- graphs: they run, but are not observed ---- */
 bool ph_lead_capturing(void *stream)
 {
     int status = 0;
@@ -383,7 +375,7 @@ bool ph_lead_capturing(void *stream)
 
 int ph_lead_captures(void) { return atomic_load(&captures); }
 
-/* From before it begins: from then on the heat asks no stream. */
+/* Called before a capture begins: from then on the GPU load queries no stream. */
 static void capture_begins(void)
 {
     atomic_fetch_add(&captures, 1);

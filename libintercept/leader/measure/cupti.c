@@ -1,12 +1,13 @@
-/* cupti.c - NVIDIA's activity records: what ran on the GPU, when, and on whose behalf.
+/* cupti.c - reads NVIDIA's activity records: what ran on the GPU, when, and for which call.
  *
- * Why it exists: only CUPTI knows the durations of kernels in context. Which call a record belongs
- * to is told by external correlation: a number pushed around the call comes back with the
- * correlation number of every driver or runtime call inside of it - but only where records of such
- * calls are on, too; so those that start GPU work are, one by one, and all of them only if that
- * does not do. Layouts and numbers are facts of cupti_activity.h, cupti_*_cbid.h and cupti_result.h
- * of CUDA 13 (CUpti_ActivityKernel10, Memcpy6, Memset4, ExternalCorrelation). Rule: records come on
- * any thread, CUPTI's own included: one lock, and no CUDA call under it. */
+ * Why it exists: only CUPTI knows the durations of kernels in context. External correlation tells
+ * which call a record belongs to: an id that is pushed around a call comes back with the
+ * correlation number of every driver or runtime call inside it, but only if records of such calls
+ * are enabled too. So the calls that start GPU work are enabled one by one, and all calls only if
+ * that is not enough. Layouts and numbers are facts of cupti_activity.h, cupti_*_cbid.h and
+ * cupti_result.h of CUDA 13 (CUpti_ActivityKernel10, Memcpy6, Memset4, ExternalCorrelation). Rule:
+ * records arrive on any thread, including CUPTI's own, so there is one lock and no CUDA call under
+ * it. */
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
 #include <dlfcn.h>
@@ -26,13 +27,13 @@ enum {
     CONCURRENT_KERNEL = 10,
     EXTERNAL = 39
 };
-/* CUpti_ExternalCorrelationKind: ours alone, so that others may push theirs */
+/* CUpti_ExternalCorrelationKind; we use one that others are unlikely to push */
 enum { CUSTOM0 = 3 };
 enum { BUFFER_BYTES = 1 << 19, SPARE_BUFFERS = 8 };
-/* cuptiGetVersion: the records of CUDA 12 begin like those of 13 */
+/* cuptiGetVersion; records of CUDA 12 begin like those of 13 */
 enum { OLDEST = 120000, NEWEST = 139999 };
 #define LONGEST_NS 600000000000ull /* no kernel takes ten minutes */
-/* nor did it run an hour ago: the record is not laid out as we think */
+/* a kernel that ran more than an hour ago means that the record's layout is another one */
 #define OLDEST_NS 3600000000000ull
 
 static struct {
@@ -53,22 +54,22 @@ static struct {
     int (*GetStreamIdEx)(void *, void *, uint8_t, uint32_t *);
 } cupti;
 
-/* Which driver and runtime calls make records, from few to all: the first that brings external ids
- * is used. */
-enum how { CALLS_THAT_START_WORK, DRIVER_CALLS, ALL_CALLS, HOWS };
-static enum how how;
+/* Which driver and runtime calls make records, from few to all. The first choice that brings
+ * external ids is used. */
+enum call_records { CALLS_THAT_START_WORK, DRIVER_CALLS, ALL_CALLS, CALL_RECORDS };
+static enum call_records call_records;
 
 static pthread_mutex_t records_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ph_records arrived;
 static uint8_t *spare[SPARE_BUFFERS];
 static int spares;
-/* at: its latest record in `arrived`, if there is any */
+/* at: its latest record in `arrived`, if any */
 static struct {
     bool known, any;
     uint32_t stream;
     size_t at;
 } filler;
-/* CUPTI's clock less CLOCK_REALTIME, which is what it is by default */
+/* CUPTI's clock minus CLOCK_REALTIME; 0 by default */
 static _Atomic int64_t clock_offset;
 
 /* ---- loading ---- */
@@ -159,22 +160,23 @@ static void *room(void *array, size_t used, size_t *capacity, size_t size)
     return more;
 }
 
-/* Minutes of filler are one record: its pieces follow each other closely, and only what overlaps
- * them matters. */
-static bool joins_locked(const struct ph_work *work)
+/* The filler's pieces follow each other closely, so minutes of them become one record. Only their
+ * overlap with other work matters. */
+static bool joins_locked(const struct ph_activity *activity)
 {
     enum { APART_NS = 100000 };
-    if (!filler.any || work->start < arrived.work[filler.at].start ||
-        work->start > arrived.work[filler.at].end + APART_NS)
+    if (!filler.any || activity->start < arrived.activity[filler.at].start ||
+        activity->start > arrived.activity[filler.at].end + APART_NS)
         return false;
-    if (work->end > arrived.work[filler.at].end) arrived.work[filler.at].end = work->end;
+    if (activity->end > arrived.activity[filler.at].end)
+        arrived.activity[filler.at].end = activity->end;
     return true;
 }
 
 void ph_cupti_filler(void *stream)
 {
     uint32_t number;
-    /* then each piece has its own */
+    /* otherwise each piece has its own record */
     if (!cupti.GetStreamIdEx || cupti.GetStreamIdEx(NULL, stream, 0, &number) != SUCCESS) return;
     pthread_mutex_lock(&records_lock);
     filler.known = true;
@@ -182,30 +184,33 @@ void ph_cupti_filler(void *stream)
     pthread_mutex_unlock(&records_lock);
 }
 
-static void add_work_locked(const unsigned char *record, size_t stream_at, size_t correlation_at)
+static void add_activity_locked(const unsigned char *record, size_t stream_at,
+                                size_t correlation_at)
 {
-    struct ph_work work = {u64(record, 16), u64(record, 24), u32(record, correlation_at),
-                           u32(record, stream_at)};
+    struct ph_activity activity = {u64(record, 16), u64(record, 24), u32(record, correlation_at),
+                                   u32(record, stream_at)};
     uint64_t now = ph_cupti_now();
-    bool recent = work.end < now + OLDEST_NS && work.end > now - OLDEST_NS;
-    bool fills = filler.known && work.stream == filler.stream;
-    if (work.start == 0 || work.end < work.start || work.end - work.start > LONGEST_NS || !recent) {
+    bool recent = activity.end < now + OLDEST_NS && activity.end > now - OLDEST_NS;
+    bool fills = filler.known && activity.stream == filler.stream;
+    if (activity.start == 0 || activity.end < activity.start ||
+        activity.end - activity.start > LONGEST_NS || !recent) {
         arrived.implausible += !fills;
         return;
     }
-    if (fills && joins_locked(&work)) return;
-    if (fills) filler.any = true, filler.at = arrived.works;
-    arrived.work = room(arrived.work, arrived.works, &arrived.work_room, sizeof work);
-    arrived.work[arrived.works++] = work;
+    if (fills && joins_locked(&activity)) return;
+    if (fills) filler.any = true, filler.at = arrived.activities;
+    arrived.activity =
+        room(arrived.activity, arrived.activities, &arrived.activity_room, sizeof activity);
+    arrived.activity[arrived.activities++] = activity;
 }
 
 static void add_locked(const unsigned char *record)
 {
     switch (u32(record, 0)) {
     case KERNEL:
-    case CONCURRENT_KERNEL: add_work_locked(record, 48, 92); break;
+    case CONCURRENT_KERNEL: add_activity_locked(record, 48, 92); break;
     case MEMCPY:
-    case MEMSET: add_work_locked(record, 40, 44); break;
+    case MEMSET: add_activity_locked(record, 40, 44); break;
     case EXTERNAL:
         if (u32(record, 4) != CUSTOM0) break;
         arrived.external = room(arrived.external, arrived.externals, &arrived.external_room,
@@ -213,7 +218,8 @@ static void add_locked(const unsigned char *record)
         arrived.external[arrived.externals++] =
             (struct ph_external){u64(record, 8), u32(record, 16)};
         break;
-    default: break; /* driver and runtime calls: wanted for the external ids that come with them */
+    default:
+        break; /* driver and runtime calls: enabled only for the external ids that come with them */
     }
 }
 
@@ -223,7 +229,7 @@ static void give_buffer(uint8_t **buffer, size_t *bytes, size_t *records)
     pthread_mutex_lock(&records_lock);
     if (spares) fresh = spare[--spares];
     pthread_mutex_unlock(&records_lock);
-    /* CUPTI counts what it then drops */
+    /* CUPTI counts the records that it drops */
     if (!fresh && posix_memalign(&fresh, 8, BUFFER_BYTES) != 0) fresh = NULL;
     *buffer = fresh;
     *bytes = fresh ? BUFFER_BYTES : 0;
@@ -249,10 +255,10 @@ void ph_cupti_flush(struct ph_records *records, bool all)
     if (cupti.ActivityGetNumDroppedRecords(NULL, 0, &dropped) != SUCCESS) dropped = 0;
     compare_clocks();
     pthread_mutex_lock(&records_lock);
-    for (size_t i = 0; i < arrived.works; i++) {
-        records->work =
-            room(records->work, records->works, &records->work_room, sizeof *records->work);
-        records->work[records->works++] = arrived.work[i];
+    for (size_t i = 0; i < arrived.activities; i++) {
+        records->activity = room(records->activity, records->activities, &records->activity_room,
+                                 sizeof *records->activity);
+        records->activity[records->activities++] = arrived.activity[i];
     }
     for (size_t i = 0; i < arrived.externals; i++) {
         records->external = room(records->external, records->externals, &records->external_room,
@@ -261,7 +267,7 @@ void ph_cupti_flush(struct ph_records *records, bool all)
     }
     records->dropped += dropped;
     records->implausible += arrived.implausible;
-    arrived.works = arrived.externals = 0;
+    arrived.activities = arrived.externals = 0;
     filler.any = false;
     arrived.implausible = 0;
     pthread_mutex_unlock(&records_lock);
@@ -285,7 +291,9 @@ static void calls(int (*enable)(uint32_t, uint8_t), const struct range *range, s
 {
     for (size_t i = 0; i < ranges; i++)
         for (uint32_t id = range[i].first; id <= range[i].last; id++)
-            enable(id, on); /* an id that this release lacks is refused: no matter */
+            enable(
+                id,
+                on); /* an id that this release does not have is refused, which does not matter */
 }
 
 static void switch_kind(int kind, bool on, const char *what)
@@ -295,20 +303,21 @@ static void switch_kind(int kind, bool on, const char *what)
 
 static void switch_calls(bool on)
 {
-    if (how == CALLS_THAT_START_WORK) {
+    if (call_records == CALLS_THAT_START_WORK) {
         calls(cupti.ActivityEnableRuntimeApi, runtime_calls,
               sizeof runtime_calls / sizeof *runtime_calls, on);
         calls(cupti.ActivityEnableDriverApi, driver_calls,
               sizeof driver_calls / sizeof *driver_calls, on);
     } else {
         switch_kind(DRIVER, on, "switching the records of driver calls");
-        if (how == ALL_CALLS) switch_kind(RUNTIME, on, "switching the records of runtime calls");
+        if (call_records == ALL_CALLS)
+            switch_kind(RUNTIME, on, "switching the records of runtime calls");
     }
 }
 
 void ph_cupti_observe(bool on)
 {
-    /* makes no records of its own: stays on */
+    /* makes no records of its own, so it stays on */
     if (on) switch_kind(EXTERNAL, true, "switching external correlation on");
     switch_kind(MEMCPY, on, "switching the records of copies");
     switch_kind(MEMSET, on, "switching the records of fills");
@@ -318,17 +327,17 @@ void ph_cupti_observe(bool on)
 
 bool ph_cupti_escalate(void)
 {
-    if (how + 1 == HOWS) return false;
+    if (call_records + 1 == CALL_RECORDS) return false;
     ph_cupti_observe(false);
-    how++;
+    call_records++;
     ph_cupti_observe(true);
-    ph_warn("CUPTI tells of some launches only with %s recorded: the leader is slower for it",
-            how == DRIVER_CALLS ? "driver calls" : "all calls");
+    ph_warn("CUPTI reports some launches only with %s recorded: the leader is slower for it",
+            call_records == DRIVER_CALLS ? "driver calls" : "all calls");
     return true;
 }
 
-/* A job may go on without a sample, so neither is fatal; at the start ph_cupti_start finds out
- * whether they work. */
+/* A job can continue without a sample, so neither is fatal. ph_cupti_start has checked that they
+ * work. */
 void ph_cupti_push(uint64_t id)
 {
     int status = cupti.ActivityPushExternalCorrelationId(CUSTOM0, id);
@@ -345,7 +354,7 @@ void ph_cupti_pop(void)
                 status);
 }
 
-/* ---- the proof that it works ---- */
+/* ---- the check that CUPTI works ---- */
 int cudaMalloc(void **pointer, size_t bytes);
 int cudaFree(void *pointer);
 int cudaStreamCreateWithFlags(void **stream, unsigned flags);
@@ -355,17 +364,17 @@ int cudaMemsetAsync(void *pointer, int value, size_t bytes, void *stream);
 
 enum { PROOF_BYTES = 4096, NON_BLOCKING = 1, RUNTIME_PROOF = 2, DRIVER_PROOF = 3 };
 
-static int proof_works(const struct ph_records *records, uint64_t id)
+static int proof_activities(const struct ph_records *records, uint64_t id)
 {
     int found = 0;
     for (size_t i = 0; i < records->externals; i++)
-        for (size_t j = 0; j < records->works && records->external[i].id == id; j++)
-            found += records->work[j].correlation == records->external[i].correlation;
+        for (size_t j = 0; j < records->activities && records->external[i].id == id; j++)
+            found += records->activity[j].correlation == records->external[i].correlation;
     return found;
 }
 
-/* A fill through the runtime and one through the driver, as PyTorch's own kernels and cuBLAS's go.
- * False: not each has come back with its id. */
+/* One fill through the runtime, as PyTorch's own kernels are issued, and one through the driver, as
+ * cuBLAS's are. False: one of them did not come back with its id. */
 static bool prove(void *stream, void *memory, bool last)
 {
     int (*driver_fill)(uintptr_t, unsigned char, size_t, void *) =
@@ -381,13 +390,13 @@ static bool prove(void *stream, void *memory, bool last)
     if (status)
         ph_die("the leader cannot fill %d bytes on its GPU (CUDA error %d)", PROOF_BYTES, status);
     ph_cupti_flush(&records, true);
-    int runtime = proof_works(&records, RUNTIME_PROOF),
-        driver = proof_works(&records, DRIVER_PROOF);
+    int runtime = proof_activities(&records, RUNTIME_PROOF),
+        driver = proof_activities(&records, DRIVER_PROOF);
     if (last && (runtime < 1 || (driver_fill && driver < 1)))
         ph_die("CUPTI does not time this GPU's work: two fills gave %zu records of work, %zu "
                "external ids, %llu without times; is another profiler attached?",
-               records.works, records.externals, (unsigned long long)records.implausible);
-    free(records.work), free(records.external);
+               records.activities, records.externals, (unsigned long long)records.implausible);
+    free(records.activity), free(records.external);
     return runtime >= 1 && (!driver_fill || driver >= 1);
 }
 
@@ -407,19 +416,19 @@ void ph_cupti_start(void)
     int status = PH_REAL(cudaStreamCreateWithFlags)(&stream, NON_BLOCKING);
     if (status == 0) status = PH_REAL(cudaMalloc)(&memory, PROOF_BYTES);
     if (status) ph_die("the leader cannot use its GPU (CUDA error %d)", status);
-    for (how = cupti.ActivityEnableDriverApi && cupti.ActivityEnableRuntimeApi
-                   ? CALLS_THAT_START_WORK
-                   : DRIVER_CALLS;
-         ; how++) {
+    for (call_records = cupti.ActivityEnableDriverApi && cupti.ActivityEnableRuntimeApi
+                            ? CALLS_THAT_START_WORK
+                            : DRIVER_CALLS;
+         ; call_records++) {
         ph_cupti_observe(true);
-        if (prove(stream, memory, how + 1 == HOWS)) break;
+        if (prove(stream, memory, call_records + 1 == CALL_RECORDS)) break;
         ph_cupti_observe(false);
     }
     if (ph_env("PHANTORA_LEAD_DEBUG"))
         ph_warn("leading: CUPTI %u, external ids with %s", version,
-                how == CALLS_THAT_START_WORK ? "the calls that start work"
-                : how == DRIVER_CALLS        ? "driver calls"
-                                             : "all calls");
+                call_records == CALLS_THAT_START_WORK ? "the calls that start work"
+                : call_records == DRIVER_CALLS        ? "driver calls"
+                                                      : "all calls");
     PH_REAL(cudaFree)(memory);
     PH_REAL(cudaStreamDestroy)(stream);
 }

@@ -1,19 +1,19 @@
-/* heat.c - work of our own for the GPU while the simulation holds the job up.
+/* gpu_load.c - keeps the GPU busy while the simulation blocks the job.
  *
  * Why it exists: a GPU that trains runs at its power limit, hundreds of MHz below its highest clock
- * (an H200: 1,450 to 1,800 of 1,980 MHz). A leader waits for simulated ranks most of the time: its
- * GPU idles, stays at the highest clock, and matrix products and attention come out up to 6 % too
- * short. So while a thread of the job waits for the hub, and the GPU has nothing left to do or
- * waits for values of other ranks, it gets a training job's usual mix: products of bf16 matrices
- * and copies within its memory, about 3 : 1 in time, of normal numbers (zeros toggle no bits and
- * cost no power).
+ * (an H200: 1,450 to 1,800 of 1,980 MHz). A leader mostly waits for simulated ranks. Its GPU would
+ * idle, stay at the highest clock, and matrix products and attention would come out up to 6 % too
+ * short. So while a thread of the job waits for the hub, and the GPU is idle or waits for other
+ * ranks' values, a filler gives it a training job's usual mix: products of bf16 matrices and copies
+ * within its memory, about 3 : 1 in time, of normal numbers (zeros toggle no bits and cost no
+ * power).
  *
- * Rules. The filler stops before the job goes on: whoever returns from the hub, or issues observed
- * work, waits for what is queued, two pieces or some 300 us. What overlaps it all the same gives no
- * sample (samples.c): its records have no external id. Memory is taken once, only while no stream
- * waits for other ranks (allocating may wait for the GPU), and given back when the job lacks it.
- * Nothing that fails here is the job's affair: heating ends with one warning. PHANTORA_LEAD_HEAT=0
- * switches it off. */
+ * Rules: the filler stops before the job goes on. A thread that returns from the hub, or issues
+ * observed work, waits for what is queued: two pieces, some 300 us. A call that overlaps the filler
+ * all the same gives no sample (samples.c), because the filler's records have no external id.
+ * Memory is allocated once, only while no stream waits for other ranks (allocating may wait for the
+ * GPU), and freed when the job needs it. A failure here must not affect the job: the filler then
+ * ends with one warning. PHANTORA_LEAD_HEAT=0 switches it off. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "leader/measure/gpu_load.h"
 #include "leader/leader.h"
@@ -40,13 +40,13 @@ enum { NOT_TRANSPOSED = 0, BF16_MATRIX = 14, COMPUTE_FP32 = 68, ANY_ALGORITHM = 
 #define MATRIX_BYTES ((size_t)ORDER * ORDER * 2)
 /* read and written: 256 MiB of traffic, 60 us at 4.4 TB/s; a product takes 200 us */
 #define PASS_BYTES ((size_t)128 << 20)
-#define ROOM_BYTES ((size_t)4 << 30) /* with less than that free, none is taken */
+#define ROOM_BYTES ((size_t)4 << 30) /* nothing is allocated when less is free */
 #define TICK_NS 500000
-#define HELD_NS 1000000ull /* shorter waits leave no time to cool */
-/* beyond the moment at which the GPU should have done all that it can */
+#define HELD_NS 1000000ull /* the GPU does not cool in shorter waits */
+/* allowed beyond the moment when the GPU should have finished all that it can */
 #define DOUBT_NS 1000000ull
-/* whoever stops the filler waits no longer: a queue of the GPU's may be shared with a stream that
- * is stuck */
+/* the longest wait of a thread that stops the filler: a GPU queue may be shared with a blocked
+ * stream */
 #define DRAIN_NS 5000000ull
 #define END_NS 1000000000ull
 
@@ -62,27 +62,28 @@ int cublasCreate_v2(void **), cublasSetStream_v2(void *, void *);
 int cublasGemmEx(void *, int, int, int, int, int, const void *, const void *, int, int,
                  const void *, int, int, const void *, void *, int, int, int, int);
 
-/* ---- what the job does ---- */
-/* threads in the hub; of these, CUDA's in a result; calls that are measured first */
+/* ---- the state of the job ---- */
+/* threads that wait for the hub; of these, CUDA's threads in a result; calls that are measured for
+ * the first time */
 static _Atomic int held, receiving, forbidden;
 static _Atomic uint64_t held_since, active_at, stops;
-/* GPU time given out so far; when all of it should be done if nothing waits */
+/* GPU time issued so far; when all of it should be done if nothing waits */
 static _Atomic uint64_t issued, free_at;
-/* guards these, and is held while one is asked */
+/* guards the streams, and is held while one is queried */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *streams[STREAMS];
 static int stream_count;
-static bool streams_more; /* than there is room for: then nothing is idle for certain */
+static bool streams_more; /* more streams than fit: then idleness cannot be determined */
 static _Atomic uint64_t generation = 1;
 
-/* ---- what the filler does ---- */
-static _Atomic enum { AT_REST, PREPARING, HEATING } state;
+/* ---- the state of the filler ---- */
+static _Atomic enum { AT_REST, PREPARING, RUNNING } state;
 static _Atomic bool over, running;
 static pthread_mutex_t state_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t state_news = PTHREAD_COND_INITIALIZER;
-static _Atomic uint64_t heated_ns;
-static bool
-    ready; /* by the filler's thread, or under ph_gpu_load_release while it rests for good */
+static _Atomic uint64_t load_ns;
+static bool ready; /* set by the filler's thread, or under ph_gpu_load_release after the filler has
+                      stopped for good */
 static void *stream, *event[PIECES], *cublas, *matrix[3], *from, *to;
 
 static uint64_t now_ns(void)
@@ -92,10 +93,10 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-uint64_t ph_gpu_load_ns(void) { return heated_ns; }
+uint64_t ph_gpu_load_ns(void) { return load_ns; }
 uint64_t ph_gpu_load_issued(void) { return atomic_load(&issued); }
 
-/* ---- the job's side ---- */
+/* ---- called for the job ---- */
 static void rest(void)
 {
     pthread_mutex_lock(&state_lock);
@@ -112,7 +113,7 @@ static bool wait_for_rest(uint64_t patience)
     until = (struct timespec){(time_t)(end / 1000000000ull), (long)(end % 1000000000ull)};
     int late = 0;
     pthread_mutex_lock(&state_lock);
-    /* nothing that it waits for waits for the job */
+    /* preparing never waits for the job */
     while (state == PREPARING) pthread_cond_wait(&state_news, &state_lock);
     while (state != AT_REST && late != ETIMEDOUT)
         late = pthread_cond_timedwait(&state_news, &state_lock, &until);
@@ -125,7 +126,7 @@ void ph_gpu_load_stop(void)
 {
     if (!atomic_load_explicit(&running, memory_order_relaxed)) return;
     atomic_store_explicit(&active_at, now_ns(), memory_order_relaxed);
-    /* before the look at `state`; the filler goes about it the other way round */
+    /* before `state` is read; the filler writes `state` before it reads `stops` */
     atomic_fetch_add(&stops, 1);
     if (atomic_load(&state) != AT_REST) wait_for_rest(DRAIN_NS);
 }
@@ -171,7 +172,8 @@ void ph_gpu_load_saw(void *handle, uint64_t work_ns)
 
 void ph_gpu_load_copied(void *handle, size_t bytes)
 {
-    /* H200's memory does over four times as much: what is too long only delays the heat */
+    /* An H200's memory is over four times as fast. An estimate that is too long only delays the
+     * filler. */
     enum { LAUNCH_NS = 2000, BYTES_PER_NS = 1000 };
     ph_gpu_load_saw(handle, LAUNCH_NS + bytes / BYTES_PER_NS);
 }
@@ -188,15 +190,15 @@ void ph_gpu_load_gone(void *handle)
 
 void ph_gpu_load_receiving(void) { atomic_fetch_add(&receiving, 1); }
 
-/* What was issued behind the result can only begin now. */
+/* Work that was issued after the result can only begin now. */
 void ph_gpu_load_received(uint64_t before)
 {
     busy_for(atomic_load(&issued) - before);
     atomic_fetch_sub(&receiving, 1);
 }
 
-/* ---- when ---- */
-/* Whether the streams have done all that they were given. */
+/* ---- when the filler may run ---- */
+/* Whether the streams have finished all their work. */
 static bool streams_idle(void)
 {
     bool idle = !streams_more;
@@ -206,11 +208,12 @@ static bool streams_idle(void)
     return idle;
 }
 
-/* A stream that waits for values looks like one that works. Where a result is being waited for and
- * everything else should have been done by now, what is left waits behind it. */
+/* A stream that waits for values looks like one that works. If a result is pending and everything
+ * else should be finished by now, the remaining work waits behind the result. */
 static bool gpu_waits(uint64_t now)
 {
-    if (ph_lead_captures()) return false; /* to ask a stream that is captured spoils the capture */
+    if (ph_lead_captures())
+        return false; /* querying a stream that is being captured would break the capture */
     return streams_idle() ||
            (atomic_load(&receiving) > 0 && now > atomic_load(&free_at) + DOUBT_NS);
 }
@@ -236,7 +239,7 @@ static bool failed(int error)
     return false;
 }
 
-/* Normal numbers all over `at`: a table, doubled. */
+/* Fills `at` with normal numbers: a table, doubled repeatedly. */
 static int fill(void *at, size_t bytes, const void *numbers)
 {
     int error = TRY(cudaMemcpyAsync, at, numbers, NUMBERS_BYTES, HOST_TO_DEVICE, stream);
@@ -269,7 +272,7 @@ static bool prepare(void)
 {
     int least = 0, greatest = 0, error;
     size_t room = 0, all = 0;
-    if (ph_lead_awaited() || !streams_idle()) return false; /* later */
+    if (ph_lead_awaited() || !streams_idle()) return false; /* try again later */
     if (!ph_real_loaded("cublasGemmEx")) {
         step = "cuBLAS is not loaded";
         return failed(0);
@@ -312,8 +315,8 @@ static int piece(int which)
     return error ? error : TRY(cudaEventRecord, event[which], stream);
 }
 
-/* Until somebody stops it: one piece runs, and one is queued. */
-static void heat(uint64_t since)
+/* Keeps one piece running and one queued, until a thread stops it. */
+static void run_filler(uint64_t since)
 {
     uint64_t began = now_ns();
     int error = piece(0);
@@ -323,24 +326,24 @@ static void heat(uint64_t since)
     }
     int at_end = PH_REAL(cudaStreamSynchronize)(stream);
     if (error || at_end) failed(error ? error : at_end);
-    heated_ns += now_ns() - began;
+    load_ns += now_ns() - began;
 }
 
-static void *attend(void *unused)
+static void *filler_thread(void *unused)
 {
     int mode = RELAXED;
     (void)unused;
-    pthread_setname_np(pthread_self(), "phantora-heat");
+    pthread_setname_np(pthread_self(), "phantora-load");
     ph_lead_not_the_job();
     PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
     while (!over) {
         nanosleep(&(struct timespec){0, TICK_NS}, NULL);
         uint64_t since = atomic_load(&stops), now = now_ns();
         if (!held_up(now) || !gpu_waits(now)) continue;
-        atomic_store(&state, ready ? HEATING : PREPARING);
+        atomic_store(&state, ready ? RUNNING : PREPARING);
         if (atomic_load(&stops) == since && !over && (ready || prepare())) {
-            atomic_store(&state, HEATING);
-            heat(since);
+            atomic_store(&state, RUNNING);
+            run_filler(since);
         }
         rest();
     }
@@ -349,7 +352,7 @@ static void *attend(void *unused)
     return NULL;
 }
 
-/* ---- its beginning and end ---- */
+/* ---- start and end ---- */
 void ph_gpu_load_allow(void)
 {
     static _Atomic bool asked;
@@ -357,7 +360,7 @@ void ph_gpu_load_allow(void)
     pthread_t thread;
     if (atomic_exchange(&asked, true) || (choice && strcmp(choice, "0") == 0)) return;
     atomic_store(&running, true);
-    if (pthread_create(&thread, NULL, attend, NULL)) {
+    if (pthread_create(&thread, NULL, filler_thread, NULL)) {
         atomic_store(&running, false);
         step = "no thread could be made";
         failed(0);
@@ -370,12 +373,12 @@ void ph_gpu_load_end(void)
 {
     atomic_store(&over, true);
     ph_gpu_load_stop();
-    if (!wait_for_rest(END_NS)) ph_warn("the GPU does not let go of the work that kept it warm");
+    if (!wait_for_rest(END_NS)) ph_warn("the GPU has not finished the work that kept it warm");
 }
 
 bool ph_gpu_load_release(void)
 {
-    /* to free would wait for the GPU, which waits for others */
+    /* freeing would wait for the GPU, which waits for other ranks */
     if (ph_lead_awaited()) return false;
     atomic_store(&over, true);
     ph_gpu_load_stop();
@@ -385,8 +388,8 @@ bool ph_gpu_load_release(void)
     pthread_mutex_unlock(&state_lock);
     if (!ours) return false;
     give_memory();
-    ph_warn("the job needed the memory of the work that keeps the GPU warm: it is not kept warm "
-            "any more");
+    ph_warn("the job needed the memory of the work that keeps the GPU warm: it is no longer "
+            "kept warm");
     return true;
 }
 
@@ -396,6 +399,6 @@ void ph_gpu_load_reset(void)
     pthread_mutex_init(&state_lock, NULL);
     pthread_cond_init(&state_news, NULL);
     held = receiving = forbidden = 0;
-    running = false; /* the thread is the parent's */
+    running = false; /* the thread belongs to the parent */
     state = AT_REST;
 }

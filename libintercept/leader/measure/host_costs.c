@@ -1,10 +1,10 @@
-/* hostcosts.c - what calls of the real libraries cost the host, by class.
+/* host_costs.c - what calls of the real libraries cost the host, by class.
  *
- * Why it exists: simulated ranks charge each call's cost on their virtual clock (time/host_clock.c);
- * these are the figures, recorded where a real driver pays them. Rule: thread CPU time, less what
- * reading that clock costs, and only in a process without CUPTI: while it is loaded, its activities
- * on or off, a launch costs twice as much and the record of an event five times (measured on an
- * H200's host). */
+ * Why it exists: simulated ranks charge each call's cost on their virtual clock
+ * (time/host_clock.c). These costs are recorded where a real driver incurs them. Rule: a cost is
+ * thread CPU time minus the cost of reading that clock, and is measured only in a process without
+ * CUPTI. With CUPTI loaded, even with its activities off, a launch costs twice as much and the
+ * record of an event five times as much (measured on an H200's host). */
 #include "leader/measure/measure.h"
 #include <stdlib.h>
 #include <time.h>
@@ -13,7 +13,8 @@ static struct ph_distribution costs[PH_CALLS];
 static pthread_mutex_t costs_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool recording;
 static _Atomic uint64_t clock_cost;
-static _Thread_local bool timing; /* what a library calls within a call is a part of that */
+static _Thread_local bool
+    timing; /* calls that a library makes within a call are part of that call */
 
 static uint64_t cpu_ns(void)
 {
@@ -31,8 +32,8 @@ static int rising(const void *left, const void *right)
 /* ---- distributions ---- */
 enum { KEPT = sizeof((struct ph_distribution *)0)->kept / sizeof(uint32_t) };
 
-/* Reservoir sampling with a generator that depends on the count alone: two equal streams leave
- * equal samples. */
+/* Reservoir sampling whose random numbers depend on the count alone: equal streams give equal
+ * samples. */
 void ph_distribution_add(struct ph_distribution *distribution, uint64_t value)
 {
     uint64_t at = distribution->count++;

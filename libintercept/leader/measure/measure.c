@@ -1,20 +1,19 @@
-/* measure.c - how a call of the leader is timed: observed by CUPTI, waited for when nobody knows
- * its duration, sampled ever after.
+/* measure.c - how a call of the leader is timed: CUPTI observes it; if its duration is not known
+ * yet, the leader waits for it; later calls add samples.
  *
  * Why it exists: the leader's own timeline is simulated like every rank's, so each call needs a
- * duration when it is made; the first time that comes from the call itself. Rule: only the
- * outermost wrapped call of a thread counts - cuBLAS calls cuBLASLt through the same symbols as
- * PyTorch does - and what it launches inside is its own.
+ * duration when it is made. The first time it comes from the call itself. Rule: only the outermost
+ * wrapped call of a thread counts, with all that it launches; cuBLAS calls cuBLASLt through the
+ * same symbols as PyTorch.
  *
- * Records are settled (samples.c) when the GPU has nothing left to do of what was observed: after a
- * call that is waited for, every BATCH calls, before a fork, and at exit. Streams that carry
- * collectives may wait for other ranks, which may wait for us: where a call is waited for, or the
- * process forks or ends, they are only looked at for PATIENCE_NS, and what they still do gives no
- * sample.
+ * Records are settled (samples.c) when all observed work is finished: after a call that was waited
+ * for, every BATCH calls, before a fork, and at exit. Streams that carry collectives may wait for
+ * other ranks, which may wait for us. So when a call is waited for, or the process forks or ends,
+ * they are only polled for PATIENCE_NS, and unfinished work gives no sample.
  *
  * CUPTI makes real calls far slower, even with all its activities disabled. So host costs come from
- * a leader that never loads it (PHANTORA_LEAD_RECORD=host; =values likewise): there nothing is
- * observed, and durations are asked for as a simulated rank does. */
+ * a leader that never loads it (PHANTORA_LEAD_RECORD=host, and =values as well). Such a leader
+ * observes nothing and asks for durations as a simulated rank does. */
 #include "leader/measure/gpu_load.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
@@ -35,7 +34,7 @@ enum {
     FIRST_TOKEN = 16,
     COPYING_ID = 8
 };
-/* cudaStreamCaptureMode: a job that captures must not fail for our waiting; cudaError_t */
+/* cudaStreamCaptureMode: a job's capture must not fail because we wait; cudaError_t */
 enum { RELAXED = 2, NOT_READY = 600 };
 #define PATIENCE_NS 20000000ull
 #define EXIT_PATIENCE_NS 2000000000ull
@@ -45,16 +44,16 @@ int cudaPeekAtLastError(void);
 int cudaGetLastError(void);
 int cudaThreadExchangeStreamCaptureMode(int *mode);
 
-/* guards all of this, and samples.c; taken before ph_lock */
+/* guards all of the following, and samples.c; taken before ph_lock */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool started, observing;
 static struct ph_call_slot slots[SLOTS];
 static struct ph_records records;
 static uint64_t next_token = FIRST_TOKEN, settled_at = FIRST_TOKEN;
 static uint64_t waits, settles, settling_ns; /* for PHANTORA_LEAD_DEBUG */
-static void *busy[STREAMS];                  /* real streams with calls that are not settled */
+static void *busy[STREAMS];                  /* real streams with unsettled calls */
 static int busy_count;
-static bool busy_more; /* than there is room for: then nothing is idle for certain */
+static bool busy_more; /* more streams than fit: then idleness cannot be determined */
 static _Thread_local struct {
     int depth, copying;
     bool settling, wanted;
@@ -97,7 +96,7 @@ bool ph_lead_measures(void) { return ph_lead_records() == PH_RECORD_KERNELS; }
 static struct ph_call_slot *slot(uint64_t token) { return &slots[token % SLOTS]; }
 
 /* ---- waiting and settling ---- */
-/* Not the job's question: it must not find the answer as its thread's last error. */
+/* The job must not find the result of our query as its thread's last error. */
 static int query(void *stream)
 {
     bool clean = PH_REAL(cudaPeekAtLastError)() == 0;
@@ -106,7 +105,7 @@ static int query(void *stream)
     return status;
 }
 
-/* The host clock stands: ph_leave, because what passed in here so far is not the job's. */
+/* The host clock stands still. ph_leave: the time spent in here so far is not the job's. */
 static void wait_for(void *stream)
 {
     ph_leave();
@@ -114,8 +113,8 @@ static void wait_for(void *stream)
     waits++;
 }
 
-/* Polls every stream with open calls, but `except`, as long as patience lasts; true when all are
- * idle. */
+/* Polls every stream with open calls except `except`, until they are idle or patience ends. True
+ * when all are idle. */
 static bool idle_locked(void *except, uint64_t patience)
 {
     int mode = RELAXED;
@@ -132,7 +131,7 @@ static bool idle_locked(void *except, uint64_t patience)
     return idle;
 }
 
-/* Waits for `own` alone, then looks at the others. */
+/* Waits for `own`, then polls the others. */
 static bool wait_own_locked(void *own)
 {
     int mode = RELAXED;
@@ -142,8 +141,8 @@ static bool wait_own_locked(void *own)
     return idle_locked(own, PATIENCE_NS);
 }
 
-/* A full queue is seconds of work: no patience would do, so every stream is waited for, and the hub
- * knows that we wait. */
+/* A full queue can be seconds of work, longer than any patience. So every stream is waited for, and
+ * the hub knows that we wait. */
 static bool wait_all_locked(void)
 {
     int mode = RELAXED;
@@ -184,8 +183,8 @@ static void send_host(void)
     ph_pack_free(&body);
 }
 
-/* An answer means that the hub has handled all that was sent before: a process that ends does not
- * wait for its messages to leave. */
+/* A process that ends does not wait for its messages to leave. An answer means that the hub has
+ * handled everything that was sent before. */
 static void wait_for_hub(void)
 {
     enum { PATIENCE_MS = 10000 };
@@ -247,7 +246,7 @@ static void before_fork(void)
 
 static void in_parent(void) { pthread_mutex_unlock(&lock); }
 
-/* The child has no context of the GPU and, until it touches one, no business here. */
+/* The child has no GPU context, and does nothing here until it uses the GPU. */
 static void in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
@@ -264,7 +263,7 @@ static void start_locked(void)
 {
     static bool handlers;
     observing = ph_lead_measures();
-    /* what a library below calls meanwhile is no call of the job, and the lock is ours */
+    /* calls that a library makes meanwhile are not the job's, and we hold the lock */
     me.depth++;
     if (observing)
         ph_cupti_start();
@@ -276,8 +275,8 @@ static void start_locked(void)
 }
 
 /* ---- calls ---- */
-/* Whether somebody has measured it: this process, or whoever wrote the table. */
-static bool known(struct ph_measured *what)
+/* Whether its duration has been measured, by this process or by whoever wrote the table. */
+static bool is_measured(struct ph_measured *what)
 {
     struct ph_time time;
     if (!what->timed)
@@ -291,7 +290,7 @@ uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature)
     if (me.depth++ > 0) return NESTED;
     ph_host_call(ph_call_of(signature));
     PH_TRACE(ph_trace_launch(signature));
-    ph_host_pause(); /* what the real library calls on its way is part of this call */
+    ph_host_pause(); /* calls that the real library makes are part of this call */
     ph_gpu_load_stop();
     pthread_mutex_lock(&lock);
     if (!started) start_locked();
@@ -299,10 +298,10 @@ uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature)
     me.stream = stream;
     me.what = ph_measured_find(ph_signature_key(signature), signature);
     if (observing && next_token - settled_at >= BATCH) settle_locked(wait_all_locked(), true);
-    bool wanted = observing && !known(me.what) && !me.copying && !ph_lead_capturing(stream);
+    bool wanted = observing && !is_measured(me.what) && !me.copying && !ph_lead_capturing(stream);
     if (wanted) {
         ph_gpu_load_forbid(true);
-        wait_own_locked(stream); /* what runs beside it would slow it */
+        wait_own_locked(stream); /* concurrent work would slow it down */
     }
     me.wanted = wanted;
     if (observing && !me.copying) {
@@ -324,17 +323,17 @@ uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature)
     return token;
 }
 
-/* The hub gets its sample; where there is none, because it did nothing that was seen, the hub will
- * estimate. */
+/* Sends the first sample to the hub. If the call did nothing that CUPTI saw, there is none, and the
+ * hub will estimate. */
 static void learn_locked(uint64_t token, struct ph_measured *what)
 {
     me.settling = true;
     bool missing = settle_locked(wait_own_locked(me.stream), true);
     if (what->first_ns) ph_gpu_load_allow();
     if (what->first_ns && !what->sent) ph_samples_send_first(what);
-    /* the next call of it may be seen */
+    /* its next call may be seen */
     else if (missing && ph_cupti_escalate())
-        what->again = true;
+        what->retry = true;
     me.settling = false;
     if (slot(token)->token == token) *slot(token) = (struct ph_call_slot){0};
 }
@@ -360,12 +359,12 @@ static void end(uint64_t token, bool failed)
     }
     struct ph_pack signature = what->signature;
     bool asked = what->timed || !observing;
-    what->timed |= !failed && !what->again;
-    what->again = false;
+    what->timed |= !failed && !what->retry;
+    what->retry = false;
     pthread_mutex_unlock(&lock);
     if (me.wanted) ph_gpu_load_forbid(false);
-    /* no lock: the hub may let us wait. What others see of the table, with what it has learned
-     * since, goes for us too */
+    /* Without the lock, because the hub may let us wait. The table's value, with what the hub has
+     * learned since, holds for us as for other ranks. */
     if (!failed) {
         struct ph_time time;
         if (!asked || !ph_duration_known(what->key, &time))
@@ -387,7 +386,7 @@ void ph_lead_cancel(uint64_t token) { end(token, true); }
 void ph_lead_copying(bool on)
 {
     me.copying += on ? 1 : -1;
-    if (me.copying != on) return; /* the outermost alone */
+    if (me.copying != on) return; /* only the outermost call counts */
     pthread_mutex_lock(&lock);
     if (!started) start_locked();
     bool observed = observing;

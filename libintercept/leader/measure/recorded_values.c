@@ -1,13 +1,13 @@
-/* values.c - what the leader's GPU computed and its job steers by, written down for --values
- * replay.
+/* recorded_values.c - records the values that the leader's GPU computes and its job steers by, for
+ * --values replay.
  *
- * Why it exists: a simulated rank can be told the routes, losses and flags that a GPU computed only
- * if somebody kept them. Kept are the results of operators that choose by values
- * (libintercept/values/replay.cpp says which) and small reads by the host, by question and occasion
- * (work/occurrence.c), appended to RUN_DIR/values.rec as they come, so that whatever ends the job
- * costs nothing. Integers are kept in the narrowest type that holds them: routes are most of the
- * bytes. Rule: nothing here waits for the GPU, which may be waiting for other ranks, and no call of
- * CUDA's is made in a host function. */
+ * Why it exists: a simulated rank can only be given a GPU's routes, losses and flags if they were
+ * recorded. Recorded are the results of operators that choose by value (values/replay.cpp says
+ * which) and small reads by the host, under their replay key and occurrence (work/occurrence.c).
+ * They are appended to RUN_DIR/values.rec as they come, so nothing is lost however the job ends.
+ * Integers are stored in the narrowest type that holds them, because routes are most of the bytes.
+ * Rule: nothing here waits for the GPU, which may be waiting for other ranks, and a host function
+ * makes no CUDA call. */
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
 #include <errno.h>
@@ -19,18 +19,18 @@
 #include <unistd.h>
 
 enum { COPY_DEFAULT = 4 };
-#define MOST_BYTES (1ull << 30) /* of one run's file */
+#define MOST_BYTES (1ull << 30) /* the size limit of one run's file */
 
 int cudaMemcpyAsync(void *, const void *, size_t, int, void *), cudaStreamSynchronize(void *);
 int cudaLaunchHostFunc(void *, void (*)(void *), void *);
 
-struct kept {
+struct recording {
     struct ph_lead_pinned *pinned; /* NULL: `from` is the job's own memory */
     const void *from;
     size_t bytes;
-    uint32_t occasion;
+    uint32_t occurrence;
     int dtype;
-    char question[PH_QUESTION];
+    char key[PH_QUESTION];
 };
 static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -72,56 +72,59 @@ static bool append(const struct iovec *parts, int count, size_t bytes)
     return file >= 0 && writev(file, parts, count) == (ssize_t)bytes;
 }
 
-static void write_down(const struct kept *kept)
+static void write_down(const struct recording *recording)
 {
     static const uint8_t width[] = {1, 1, 2, 4, 8};
     static bool full;
-    int dtype =
-        kept->dtype == PH_SCALAR_INT64 ? narrowest(kept->from, kept->bytes / 8) : kept->dtype;
-    void *narrow = dtype == kept->dtype ? NULL : narrowed(kept->from, kept->bytes / 8, dtype);
+    int dtype = recording->dtype == PH_SCALAR_INT64
+                    ? narrowest(recording->from, recording->bytes / 8)
+                    : recording->dtype;
+    void *narrow =
+        dtype == recording->dtype ? NULL : narrowed(recording->from, recording->bytes / 8, dtype);
     struct ph_value_record head = {
-        .bytes = (uint32_t)(narrow ? kept->bytes / 8 * width[dtype] : kept->bytes),
-        .occurrence = kept->occasion,
-        .key_bytes = (uint16_t)strlen(kept->question),
-        .dtype = (uint8_t)(narrow ? dtype : kept->dtype)};
+        .bytes = (uint32_t)(narrow ? recording->bytes / 8 * width[dtype] : recording->bytes),
+        .occurrence = recording->occurrence,
+        .key_bytes = (uint16_t)strlen(recording->key),
+        .dtype = (uint8_t)(narrow ? dtype : recording->dtype)};
     struct iovec parts[] = {{&head, sizeof head},
-                            {(void *)kept->question, head.key_bytes},
-                            {narrow ? narrow : (void *)kept->from, head.bytes}};
+                            {(void *)recording->key, head.key_bytes},
+                            {narrow ? narrow : (void *)recording->from, head.bytes}};
     pthread_mutex_lock(&file_lock);
     if (!full && !append(parts, 3, sizeof head + head.key_bytes + head.bytes)) {
-        full = true; /* a hole would put later values in the wrong place of those who ask again */
-        ph_warn("values are recorded no further: %s",
+        full = true; /* a gap would give later values wrong occurrences */
+        ph_warn("no further values are recorded: %s",
                 errno == EFBIG ? "the file has grown to 1 GiB" : strerror(errno));
     }
     pthread_mutex_unlock(&file_lock);
     free(narrow);
 }
 
-/* ---- on their way ---- */
-static struct kept *new_kept(const char *question, uint32_t occasion, const void *from,
-                             size_t bytes, int dtype)
+/* ---- values on their way to the file ---- */
+static struct recording *new_recording(const char *key, uint32_t occurrence, const void *from,
+                                       size_t bytes, int dtype)
 {
-    struct kept *kept = calloc(1, sizeof *kept);
-    if (!kept) ph_die("out of host memory");
-    strcpy(kept->question, question);
-    kept->occasion = occasion, kept->from = from, kept->bytes = bytes, kept->dtype = dtype;
-    return kept;
+    struct recording *recording = calloc(1, sizeof *recording);
+    if (!recording) ph_die("out of host memory");
+    strcpy(recording->key, key);
+    recording->occurrence = occurrence, recording->from = from, recording->bytes = bytes,
+    recording->dtype = dtype;
+    return recording;
 }
 
-/* CUDA's own thread, in the order of the stream. */
+/* On CUDA's own thread, in the order of the stream. */
 static void arrived(void *data)
 {
-    struct kept *kept = data;
-    write_down(kept);
-    if (kept->pinned) ph_lead_unpin(kept->pinned);
-    free(kept);
+    struct recording *recording = data;
+    write_down(recording);
+    if (recording->pinned) ph_lead_unpin(recording->pinned);
+    free(recording);
 }
 
-static void when_there(struct kept *kept, void *stream)
+static void when_there(struct recording *recording, void *stream)
 {
     if (!ph_lead_keeps_order())
-        ph_lead_settle(stream), PH_REAL(cudaStreamSynchronize)(stream), arrived(kept);
-    else if (PH_REAL(cudaLaunchHostFunc)(stream, arrived, kept) != 0)
+        ph_lead_settle(stream), PH_REAL(cudaStreamSynchronize)(stream), arrived(recording);
+    else if (PH_REAL(cudaLaunchHostFunc)(stream, arrived, recording) != 0)
         ph_die("the leader cannot queue a host function: the job's own earlier error");
 }
 
@@ -130,32 +133,32 @@ bool ph_lead_keeps_values(void) { return ph_lead_records() == PH_RECORD_VALUES; 
 void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there)
 {
     if (!ph_lead_keeps_values() || bytes > PH_SMALL_BYTES) return;
-    char question[PH_QUESTION];
-    ph_read_question(question, bytes);
-    struct kept *kept =
-        new_kept(question, ph_occasion(ph_question_hash(question)), host, bytes, PH_SCALAR_UINT8);
+    char key[PH_QUESTION];
+    ph_read_question(key, bytes);
+    struct recording *recording =
+        new_recording(key, ph_occasion(ph_question_hash(key)), host, bytes, PH_SCALAR_UINT8);
     if (there)
-        arrived(kept);
+        arrived(recording);
     else
-        when_there(kept, stream);
+        when_there(recording, stream);
 }
 
-/* The values library: whether results are to be handed over, and one of them. */
+/* For the values library: whether results are recorded, and one result. */
 PH_API(int, phantora_values_records, (void)) { return ph_lead_keeps_values(); }
 PH_API(void, phantora_values_record,
-       (const char *question, const void *device, size_t bytes, int dtype, void *stream))
+       (const char *key, const void *device, size_t bytes, int dtype, void *stream))
 {
-    if (ph_lead_capturing(stream) || strlen(question) >= PH_QUESTION) return;
-    uint32_t occasion = ph_occasion(ph_question_hash(question));
+    if (ph_lead_capturing(stream) || strlen(key) >= PH_QUESTION) return;
+    uint32_t occurrence = ph_occasion(ph_question_hash(key));
     if (!bytes) return;
     ph_host_pause();
     ph_lead_copying(true);
     struct ph_lead_pinned *pinned = ph_lead_pin(bytes, stream);
-    struct kept *kept = new_kept(question, occasion, pinned->bytes, bytes, dtype);
-    kept->pinned = pinned;
+    struct recording *recording = new_recording(key, occurrence, pinned->bytes, bytes, dtype);
+    recording->pinned = pinned;
     if (PH_REAL(cudaMemcpyAsync)(pinned->bytes, device, bytes, COPY_DEFAULT, stream) != 0)
         ph_die("the leader cannot read a result back: the job's own earlier error");
-    when_there(kept, stream);
+    when_there(recording, stream);
     ph_lead_copying(false);
     ph_host_resume();
 }

@@ -1,14 +1,16 @@
-/* samples.c - from activity records to durations of signatures.
+/* samples.c - turns activity records into durations of signatures.
  *
  * Why it exists: a library call may launch several kernels, kernels of several streams overlap, and
- * the first run of anything is slower than the rest. So, of a call: its duration is what its
- * kernels and fills took plus the gaps between them, a gap counting at most LONGEST_GAP_NS (longer
- * ones are the host's slowness in issuing the next, which a queue hides), less what its first
- * kernel overlaps the work ahead of it in its stream. Of a sample: it is dropped when work on
- * another stream ran beside more than a hundredth of it - the simulated NCCL's own copies are such
- * work. Of a signature: its first sample is sent at once if somebody waits for it, as one MEASURED
- * entry of one duration; later ones go in batches, and a first one that nobody waited for goes only
- * when none followed. Rule: the caller (measure.c) holds its lock. */
+ * the first run of anything is slower than the rest.
+ *
+ * A call's duration is the time of its kernels and fills plus the gaps between them, minus the part
+ * in which its first kernel overlaps earlier work in its stream. A gap counts at most
+ * LONGEST_GAP_NS: longer ones come from the host's slowness in issuing, which a full queue hides. A
+ * sample is dropped when work on another stream, including the simulated NCCL's own copies,
+ * overlaps more than a hundredth of it. A signature's first sample is sent at once if a rank waits
+ * for it, as one MEASURED entry with one duration. Later samples are sent in batches; a first
+ * sample that no rank waited for is sent only if none followed. Rule: the caller (measure.c) holds
+ * its lock. */
 #include "leader/measure/measure.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +30,7 @@ static struct ph_measured *chain[CHAINS];
 static struct ph_distribution latency, gap;
 static uint64_t kept;
 static struct {
-    uint64_t signatures, sampled, overlapped, without_work, failed, lost, foreign_work, dropped,
+    uint64_t signatures, sampled, overlapped, without_work, failed, lost, unclaimed, dropped,
         implausible, sent, messages;
 } count;
 
@@ -59,7 +61,7 @@ static int by_correlation(const void *left, const void *right)
 
 static int by_start(const void *left, const void *right)
 {
-    const struct ph_work *a = left, *b = right;
+    const struct ph_activity *a = left, *b = right;
     return a->start != b->start ? (a->start > b->start) - (a->start < b->start)
                                 : (a->end > b->end) - (a->end < b->end);
 }
@@ -88,32 +90,32 @@ static struct ph_call_slot *slot_of(struct ph_call_slot **sorted, size_t count_o
     return found ? *found : NULL;
 }
 
-static void add_work(struct ph_call_slot *slot, const struct ph_work *work)
+static void add_activity(struct ph_call_slot *slot, const struct ph_activity *activity)
 {
-    if (slot->works++ == 0) {
-        slot->first_start = work->start;
-        slot->busy_ns = work->end - work->start;
-        slot->last_end = work->end;
-        slot->stream = work->stream;
+    if (slot->activities++ == 0) {
+        slot->first_start = activity->start;
+        slot->busy_ns = activity->end - activity->start;
+        slot->last_end = activity->end;
+        slot->stream = activity->stream;
         return;
     }
-    /* In the order of their starts: a start before the last end is an overlap inside the call, and
+    /* In the order of their starts. A start before the last end is an overlap within the call, and
      * counts once. */
-    uint64_t between = work->start > slot->last_end ? work->start - slot->last_end : 0;
-    uint64_t from = work->start > slot->last_end ? work->start : slot->last_end;
+    uint64_t between = activity->start > slot->last_end ? activity->start - slot->last_end : 0;
+    uint64_t from = activity->start > slot->last_end ? activity->start : slot->last_end;
     slot->busy_ns += (between < LONGEST_GAP_NS ? between : LONGEST_GAP_NS) +
-                     (work->end > from ? work->end - from : 0);
-    if (work->end > slot->last_end) slot->last_end = work->end;
+                     (activity->end > from ? activity->end - from : 0);
+    if (activity->end > slot->last_end) slot->last_end = activity->end;
 }
 
 static bool is_kernel(const struct ph_call_slot *slot)
 {
-    return slot->what->signature.data[1] == PH_SIGNATURE_KERNEL && slot->works == 1;
+    return slot->what->signature.data[1] == PH_SIGNATURE_KERNEL && slot->activities == 1;
 }
 
-/* Latency: of a launch on a stream that had long been idle, from the call to its first cycle. Gap:
- * of a launch that was issued well before the one ahead of it ended. Neither of signatures that had
- * to be waited for: the GPU was emptied around those. */
+/* Latency is from a launch on a long idle stream to the kernel's start. The gap is between a kernel
+ * and the next, if that was launched well before the first ended. Signatures that were waited for
+ * count for neither, because the GPU was idle around them. */
 static void learn_spacing(const struct ph_call_slot *slot, uint64_t idle_since, bool known)
 {
     if (!is_kernel(slot) || slot->wanted || !known) return;
@@ -147,26 +149,27 @@ static void keep_sample(struct ph_call_slot *slot)
     kept++;
 }
 
-/* A kernel may be let in before the one ahead of it in its stream has ended (programmatic dependent
- * launch), to wait for it inside: that waiting is no part of what it adds to the stream. */
-static void clip_start(struct ph_call_slot *slot, const struct ph_work *work,
+/* With programmatic dependent launch, a kernel may start before the previous one in its stream has
+ * ended, and wait for it inside. That wait is not part of the time that it adds to the stream. */
+static void clip_start(struct ph_call_slot *slot, const struct ph_activity *activity,
                        uint64_t stream_busy_until)
 {
-    uint64_t until = stream_busy_until < work->end ? stream_busy_until : work->end;
+    uint64_t until = stream_busy_until < activity->end ? stream_busy_until : activity->end;
     slot->clipped = true;
-    if (until > work->start) slot->busy_ns -= until - work->start;
+    if (until > activity->start) slot->busy_ns -= until - activity->start;
 }
 
-/* How long work of other streams ran beside each call. Works are few at any moment, so looking
- * forward from each is short. */
-static void find_overlaps(const struct ph_work *work, struct ph_call_slot **owner, size_t works)
+/* How long work of other streams overlapped each call. Few activities overlap at any moment, so
+ * looking forward from each is short. */
+static void find_overlaps(const struct ph_activity *activity, struct ph_call_slot **owner,
+                          size_t activities)
 {
-    for (size_t i = 0; i < works; i++)
-        for (size_t j = i + 1; j < works && work[j].start < work[i].end; j++) {
-            if (work[j].stream == work[i].stream) continue;
-            uint64_t end = work[j].end < work[i].end ? work[j].end : work[i].end;
-            if (owner[i]) owner[i]->overlap_ns += end - work[j].start;
-            if (owner[j]) owner[j]->overlap_ns += end - work[j].start;
+    for (size_t i = 0; i < activities; i++)
+        for (size_t j = i + 1; j < activities && activity[j].start < activity[i].end; j++) {
+            if (activity[j].stream == activity[i].stream) continue;
+            uint64_t end = activity[j].end < activity[i].end ? activity[j].end : activity[i].end;
+            if (owner[i]) owner[i]->overlap_ns += end - activity[j].start;
+            if (owner[j]) owner[j]->overlap_ns += end - activity[j].start;
         }
 }
 
@@ -177,8 +180,8 @@ struct stream_end {
     bool any;
 };
 
-/* several streams in one place only lose figures */
-static struct stream_end *end_of(struct stream_end *ends, uint32_t stream)
+/* two streams that share an element only lose samples of latency and gap */
+static struct stream_end *stream_end(struct stream_end *ends, uint32_t stream)
 {
     struct stream_end *at = &ends[stream % STREAMS];
     if (at->any && at->stream != stream) at->any = false;
@@ -186,16 +189,16 @@ static struct stream_end *end_of(struct stream_end *ends, uint32_t stream)
     return at;
 }
 
-/* A call that somebody waits for has no work, but since it was made work has come that is nobody's:
- * its external id is missing. */
+/* A call that a rank waits for has no work, and later work belongs to no call: its external id is
+ * missing. */
 static bool unclaimed(const struct ph_records *records, struct ph_call_slot **sorted, size_t open)
 {
     for (size_t i = 0; i < open; i++)
-        for (size_t j = 0; j < records->works && sorted[i]->wanted && sorted[i]->ended &&
-                           !sorted[i]->failed && !sorted[i]->works;
+        for (size_t j = 0; j < records->activities && sorted[i]->wanted && sorted[i]->ended &&
+                           !sorted[i]->failed && !sorted[i]->activities;
              j++)
-            if (records->work[j].start >= sorted[i]->called_ns &&
-                !id_of(records, records->work[j].correlation))
+            if (records->activity[j].start >= sorted[i]->called_ns &&
+                !id_of(records, records->activity[j].correlation))
                 return true;
     return false;
 }
@@ -203,68 +206,69 @@ static bool unclaimed(const struct ph_records *records, struct ph_call_slot **so
 bool ph_samples_settle(struct ph_records *records, struct ph_call_slot *slots, size_t slot_count,
                        bool idle)
 {
-    size_t open = 0, works = 0, externals = 0;
+    size_t open = 0, activities = 0, externals = 0;
     struct ph_call_slot **sorted = malloc((slot_count + 1) * sizeof *sorted),
-                        **owner = malloc((records->works + 1) * sizeof *owner);
+                        **owner = malloc((records->activities + 1) * sizeof *owner);
     if (!sorted || !owner)
-        ph_die("out of host memory for the records of %zu calls", records->works);
+        ph_die("out of host memory for the records of %zu calls", records->activities);
     for (size_t i = 0; i < slot_count; i++)
         if (slots[i].token) sorted[open++] = &slots[i];
     qsort(sorted, open, sizeof *sorted, by_token);
     if (records->externals)
         qsort(records->external, records->externals, sizeof *records->external, by_correlation);
-    if (records->works) qsort(records->work, records->works, sizeof *records->work, by_start);
-    for (size_t i = 0; i < records->works; i++) {
-        uint64_t id = id_of(records, records->work[i].correlation);
+    if (records->activities)
+        qsort(records->activity, records->activities, sizeof *records->activity, by_start);
+    for (size_t i = 0; i < records->activities; i++) {
+        uint64_t id = id_of(records, records->activity[i].correlation);
         owner[i] = slot_of(sorted, open, id);
-        if (owner[i] && owner[i]->ended) add_work(owner[i], &records->work[i]);
-        if (!id) count.foreign_work++;
+        if (owner[i] && owner[i]->ended) add_activity(owner[i], &records->activity[i]);
+        if (!id) count.unclaimed++;
     }
     bool missing = unclaimed(records, sorted, open);
-    find_overlaps(records->work, owner, records->works);
+    find_overlaps(records->activity, owner, records->activities);
     struct stream_end ends[STREAMS] = {0};
-    for (size_t i = 0; i < records->works; i++) {
-        const struct ph_work *work = &records->work[i];
-        struct stream_end *end = end_of(ends, work->stream);
-        if (owner[i] && owner[i]->ended && work->start == owner[i]->first_start) {
+    for (size_t i = 0; i < records->activities; i++) {
+        const struct ph_activity *activity = &records->activity[i];
+        struct stream_end *end = stream_end(ends, activity->stream);
+        if (owner[i] && owner[i]->ended && activity->start == owner[i]->first_start) {
             learn_spacing(owner[i], end->end, end->any);
-            if (end->any && !owner[i]->clipped) clip_start(owner[i], work, end->end);
+            if (end->any && !owner[i]->clipped) clip_start(owner[i], activity, end->end);
         }
-        if (!end->any || work->end > end->end) end->end = work->end;
+        if (!end->any || activity->end > end->end) end->end = activity->end;
         end->any = true;
     }
     for (size_t i = 0; i < open; i++) {
         struct ph_call_slot *slot = sorted[i];
-        if (!slot->ended || (!slot->works && !idle && !slot->failed)) continue;
-        if (slot->works && !slot->failed)
+        if (!slot->ended || (!slot->activities && !idle && !slot->failed)) continue;
+        if (slot->activities && !slot->failed)
             keep_sample(slot);
         else if (slot->failed)
             count.failed++;
         else if (count.without_work++ == 0 && !missing)
             ph_warn("a call that was observed did no work on the GPU (signature of kind %u): no "
-                    "duration is recorded for such",
+                    "duration is recorded for such calls",
                     slot->what->signature.data[1]);
     }
-    /* What belongs to calls that other threads are in stays for the next time. */
-    for (size_t i = 0; i < records->works; i++)
-        if (owner[i] && !owner[i]->ended) records->work[works++] = records->work[i];
+    /* Records of calls that other threads are still in stay for the next time. */
+    for (size_t i = 0; i < records->activities; i++)
+        if (owner[i] && !owner[i]->ended) records->activity[activities++] = records->activity[i];
     for (size_t i = 0; i < records->externals; i++) {
         struct ph_call_slot *slot = slot_of(sorted, open, records->external[i].id);
-        if (slot && (!slot->ended || (!slot->works && !idle && !slot->failed)))
+        if (slot && (!slot->ended || (!slot->activities && !idle && !slot->failed)))
             records->external[externals++] = records->external[i];
     }
-    records->works = works;
+    records->activities = activities;
     records->externals = externals;
     count.dropped += records->dropped;
     count.implausible += records->implausible;
     if (records->dropped)
         ph_warn("CUPTI dropped activity records for lack of room: some launches give no durations");
     if (records->implausible)
-        ph_warn("CUPTI gave activity records without times that can be: those launches give no "
-                "durations");
+        ph_warn(
+            "CUPTI gave activity records with impossible times: those launches give no durations");
     records->dropped = records->implausible = 0;
     for (size_t i = 0; i < open; i++)
-        if (sorted[i]->ended && (sorted[i]->works || idle || sorted[i]->failed))
+        if (sorted[i]->ended && (sorted[i]->activities || idle || sorted[i]->failed))
             *sorted[i] = (struct ph_call_slot){0};
     free(sorted), free(owner);
     return missing;
@@ -364,10 +368,10 @@ void ph_samples_debug(void)
     fprintf(stderr,
             "phantora-ns: leading: %llu signatures, %llu samples, %llu sent in %llu messages; "
             "dropped: %llu overlapped, %llu without work, %llu failed, "
-            "%llu lost; work of nobody's: %llu; records dropped %llu, implausible %llu; latency "
+            "%llu lost; work without a call: %llu; records dropped %llu, implausible %llu; latency "
             "%llu x %llu ns, gap %llu x %llu ns\n",
             N(signatures), N(sampled), N(sent), N(messages), N(overlapped), N(without_work),
-            N(failed), N(lost), N(foreign_work), N(dropped), N(implausible),
+            N(failed), N(lost), N(unclaimed), N(dropped), N(implausible),
             (unsigned long long)latency.count, (unsigned long long)latency_median,
             (unsigned long long)gap.count, (unsigned long long)gap_median);
 #undef N
@@ -375,7 +379,7 @@ void ph_samples_debug(void)
 
 void ph_samples_reset(void)
 {
-    /* the parent's store: its memory is shared until written, and never read again */
+    /* the parent's store: its memory is shared until it is written, and never read again */
     memset(chain, 0, sizeof chain);
     memset(&latency, 0, sizeof latency);
     memset(&gap, 0, sizeof gap);

@@ -36,7 +36,7 @@ static void open_table(void)
     if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map ||
         map->magic != PH_VALUE_TABLE_MAGIC || map->version != PH_VALUE_TABLE_VERSION ||
         map->entries > ((size_t)status.st_size - sizeof *map) / sizeof(struct ph_value_table_entry))
-        ph_die("%s is no file of recorded values: record them anew", path);
+        ph_die("%s is not a file of recorded values: record them again", path);
     own_rank = rank ? (uint32_t)strtoul(rank, NULL, 10) : 0;
     file_bytes = (size_t)status.st_size;
     file = map;

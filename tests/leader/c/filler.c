@@ -29,7 +29,7 @@ static int filler(void)
     char name[32] = "";
     if (!is_filler) {
         pthread_getname_np(pthread_self(), name, sizeof name);
-        is_filler = __builtin_strcmp(name, "phantora-heat") == 0 ? 2 : 1;
+        is_filler = __builtin_strcmp(name, "phantora-load") == 0 ? 2 : 1;
     }
     return is_filler == 2;
 }

@@ -1,0 +1,192 @@
+"""Communicators: which operation of one rank belongs to which of the others.
+
+Why it exists: matching follows NCCL's rules and nothing else (collectives by their order on the
+communicator, sends and receives by order per source and destination). Rule: what is matched depends
+on each rank's own order of calls, never on whose message came first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from phantora_ns.sim._courses import Course, Courses
+from phantora_ns.sim._operations import (
+    DTYPE_NAMES,
+    MAX_BYTES,
+    RECV,
+    REDUCING,
+    ROOTED,
+    SEND,
+    BadOp,
+    Load,
+    Mismatch,
+    Op,
+)
+from phantora_ns.sim._transfers import Transfer
+
+PLAN_CACHE = 1024
+"""Different operations remembered per communicator; a job repeats a few dozen every step."""
+
+
+class Communicator:
+    """The ranks that may exchange data with each other: rank i is client `clients[i]` on global GPU
+    `gpus[i]`.
+
+    `names` are what to call the members in an error message.
+    """
+
+    __slots__ = (
+        "number",
+        "clients",
+        "gpus",
+        "names",
+        "ranks",
+        "_issued",
+        "_open",
+        "_waiting",
+        "_courses",
+    )
+
+    def __init__(
+        self, number: int, clients: Sequence[int], gpus: Sequence[int], names: Sequence[str]
+    ) -> None:
+        self.number = number
+        self.clients = tuple(clients)
+        self.gpus = tuple(gpus)
+        self.names = tuple(names)
+        self.ranks = {client: rank for rank, client in enumerate(self.clients)}
+        self._issued = [0] * len(self.clients)
+        self._open: dict[int, tuple[Transfer, set[int]]] = {}
+        self._waiting: dict[tuple[int, int, int], deque[Transfer]] = {}
+        self._courses: dict[tuple[object, ...], Course] = {}
+
+    def validate(self, ops: Sequence[Op]) -> None:
+        """Raises BadOp when one of `ops` makes no sense on this communicator."""
+        size = len(self.clients)
+        for op in ops:
+            if not 0 <= op.kind <= RECV:
+                raise BadOp(f"unknown operation kind {op.kind}")
+            if not 0 <= op.count_bytes < MAX_BYTES:
+                raise BadOp(f"a size of {op.count_bytes} bytes")
+            if not 0 <= op.dtype < len(DTYPE_NAMES):
+                raise BadOp(f"unknown data type {op.dtype}")
+            if (op.kind in ROOTED or op.kind >= SEND) and not 0 <= op.peer < size:
+                raise BadOp(f"peer {op.peer} of a communicator of {size}")
+
+    def match(self, rank: int, op: Op, load: Load | None) -> Transfer:
+        """The transfer that `op`, issued next by `rank`, is part of: a new one, or one that others
+        have joined.
+
+        `load` is that of the launch. Raises Mismatch when the members disagree.
+        """
+        if op.kind < SEND:
+            return self._match_collective(rank, op)
+        transfer = self._match_message(rank, op)
+        assert load is not None
+        transfer.loads[op.kind] = load
+        return transfer
+
+    def _match_collective(self, rank: int, op: Op) -> Transfer:
+        ordinal = self._issued[rank]
+        self._issued[rank] += 1
+        entry = self._open.get(ordinal)
+        if entry is None:
+            entry = self._open[ordinal] = (Transfer(op, rank, ordinal, len(self.clients)), set())
+        transfer, joined = entry
+        first = transfer.op
+        if (
+            first.kind != op.kind
+            or first.count_bytes != op.count_bytes
+            or first.dtype != op.dtype
+            or (op.kind in ROOTED and first.peer != op.peer)
+            or (op.kind in REDUCING and first.redop != op.redop)
+        ):
+            raise self._mismatch(
+                f"collective {ordinal} of communicator {self.number}",
+                (transfer.first_rank, first),
+                (rank, op),
+            )
+        joined.add(rank)
+        if len(joined) == len(self.clients):
+            transfer.matched = True
+            del self._open[ordinal]
+        return transfer
+
+    def absent(self, transfer: Transfer) -> list[int]:
+        """The clients that have not issued their part of `transfer`, in rank order."""
+        if transfer.matched:
+            return []
+        if transfer.op.kind >= SEND:
+            return [self.clients[transfer.op.peer]]
+        _, joined = self._open[transfer.ordinal]
+        return [client for rank, client in enumerate(self.clients) if rank not in joined]
+
+    def course(self, transfer: Transfer, courses: Courses) -> Course:
+        """What `transfer` does; remembered, since a job repeats its operations."""
+        op = transfer.op
+        if op.kind >= SEND:
+            return self._message_course(transfer, courses)
+        key = (op._replace(redop=-1), transfer.overlapped)
+        course = self._courses.get(key)
+        if course is None:
+            plan = courses.collectives.plan(
+                op.kind, self.gpus, op.count_bytes, op.dtype, max(op.peer, 0)
+            )
+            course = self._remember(key, courses.of(plan, transfer.overlapped))
+        return course
+
+    def _message_course(self, transfer: Transfer, courses: Courses) -> Course:
+        op = transfer.op
+        source, destination, _ = self._pair_key(transfer.first_rank, op)
+        sender, receiver = transfer.loads[SEND], transfer.loads[RECV]
+        transfer.loads = {}
+        ranks = len(sender.ranks | receiver.ranks)
+        load = (sender.sent, receiver.received, ranks)
+        key = (source, destination, op.count_bytes, *load, transfer.overlapped)
+        course = self._courses.get(key)
+        if course is None:
+            plan = courses.collectives.plan_message(
+                self.gpus[source],
+                self.gpus[destination],
+                op.count_bytes,
+                sent=sender.sent,
+                received=receiver.received,
+                gpus=ranks,
+                members=self.gpus,
+            )
+            course = self._remember(key, courses.of(plan, transfer.overlapped))
+        return course
+
+    def _remember(self, key: tuple[object, ...], course: Course) -> Course:
+        if len(self._courses) >= PLAN_CACHE:
+            self._courses.clear()
+        self._courses[key] = course
+        return course
+
+    def _mismatch(self, what: str, *calls: tuple[int, Op]) -> Mismatch:
+        """In rank order, so that the text does not depend on who came first."""
+        return Mismatch(
+            f"{what}: "
+            + ", ".join(f"{self.names[rank]} calls {op.describe()}" for rank, op in sorted(calls))
+        )
+
+    def _pair_key(self, rank: int, op: Op) -> tuple[int, int, int]:
+        return (rank, op.peer, SEND) if op.kind == SEND else (op.peer, rank, RECV)
+
+    def _match_message(self, rank: int, op: Op) -> Transfer:
+        source, destination, own = self._pair_key(rank, op)
+        opposite = (source, destination, RECV if own == SEND else SEND)
+        queue = self._waiting.get(opposite)
+        if queue:
+            transfer = queue.popleft()
+            transfer.matched = True
+            if not queue:
+                del self._waiting[opposite]
+            if transfer.op.count_bytes != op.count_bytes:
+                what = f"message from rank {source} to rank {destination} of communicator {self.number}"
+                raise self._mismatch(what, (transfer.first_rank, transfer.op), (rank, op))
+            return transfer
+        transfer = Transfer(op, rank, 0, 2)
+        self._waiting.setdefault((source, destination, own), deque()).append(transfer)
+        return transfer

@@ -1,0 +1,106 @@
+"""What a transfer does once it starts.
+
+Why it exists: a plan (sim/collectives.py) lists flows; the event graph must know which of them can
+meet others on a link, since only those can still move its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from phantora_ns.sim.collectives import FlowSpec, Plan
+from phantora_ns.sim.flows import FlowArguments, FlowGroup
+
+
+class Course(NamedTuple):
+    """What a transfer does, derived from a Plan."""
+
+    before_ns: int
+    after_ns: int
+    shared: FlowGroup | None  # the flows over links that others may use
+    private_ns: int  # the longest of the flows that use no link
+    estimate_ns: int  # no flow can end sooner; only the order of work follows it
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+class Collectives(Protocol):
+    """What the event graph asks of a CollectiveModel (sim/collectives.py)."""
+
+    def plan(
+        self, kind: int, gpus: Sequence[int], count_bytes: int, dtype: int, root: int
+    ) -> Plan: ...
+
+    def plan_message(
+        self,
+        a: int,
+        b: int,
+        size_bytes: int,
+        /,
+        *,
+        sent: tuple[int, int],
+        received: tuple[int, int],
+        gpus: int,
+        members: Sequence[int],
+    ) -> Plan: ...
+
+
+class Courses:
+    """Makes courses of plans, for one topology.
+
+    `contention` is the share by which compute that overlaps it slows communication. `group` is the
+    flow simulator's method of that name.
+    """
+
+    def __init__(
+        self,
+        collectives: Collectives,
+        capacities: Mapping[int, float],
+        group: Callable[[Iterable[FlowArguments]], FlowGroup],
+        contention: float = 0.0,
+    ) -> None:
+        self.collectives = collectives
+        self._capacities = capacities
+        self._group = group
+        self._contention = contention
+
+    def of(self, plan: Plan, overlapped: bool = False) -> Course:
+        """Splits a plan's flows into those that can meet others on a link and those that cannot.
+
+        `overlapped`: compute runs beside it. Contention slows the rate that NCCL reaches by itself
+        (the flows' own caps), not what links carry. O(flows).
+        """
+        shared: list[FlowArguments] = []
+        private_ns = 0
+        estimate_ns = 0
+        for flow in plan.flows:
+            if not flow.size_bytes:
+                continue
+            if overlapped and self._contention and flow.rate_cap is not None:
+                flow = replace(flow, rate_cap=flow.rate_cap / (1 + self._contention))
+            alone_ns = self._alone_ns(flow)
+            estimate_ns = max(estimate_ns, alone_ns)
+            if flow.links:
+                shared.append((flow.links, flow.size_bytes, flow.rate_cap, flow.count))
+            else:
+                private_ns = max(private_ns, alone_ns)
+        return Course(
+            plan.before_ns,
+            plan.after_ns,
+            self._group(shared) if shared else None,
+            private_ns,
+            estimate_ns,
+            plan.algorithm,
+            plan.protocol,
+            plan.channels,
+        )
+
+    def _alone_ns(self, flow: FlowSpec) -> int:
+        rate = min((self._capacities[link] for link in flow.links), default=math.inf)
+        if flow.rate_cap is not None:
+            rate = min(rate, flow.rate_cap)
+        return 0 if rate == math.inf else math.ceil(flow.size_bytes / rate)

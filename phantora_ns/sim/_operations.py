@@ -1,0 +1,97 @@
+"""One operation of a communicator as a rank issues it; docs/wire-protocol.md has the numbers.
+
+Why it exists: matching, values and messages to people all need to say what an operation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+KIND_NAMES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+)
+SEND, RECV = 8, 9
+ROOTED = frozenset((3, 4, 6, 7))
+REDUCING = frozenset((0, 2, 4))
+DTYPE_NAMES = (
+    "int8",
+    "uint8",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "fp16",
+    "fp32",
+    "fp64",
+    "bf16",
+    "fp8e4m3",
+    "fp8e5m2",
+)
+REDOP_NAMES = ("sum", "prod", "max", "min", "avg")
+MAX_BYTES = 1 << 56
+
+
+class Op(NamedTuple):
+    """One operation as a rank issues it; the fields are those of OPS in docs/wire-protocol.md."""
+
+    kind: int
+    count_bytes: int
+    dtype: int
+    redop: int
+    peer: int
+
+    def describe(self) -> str:
+        """For a person: what, how much, of which type."""
+        words = [KIND_NAMES[self.kind], f"{self.count_bytes} bytes", DTYPE_NAMES[self.dtype]]
+        if self.kind in REDUCING:
+            words.append(
+                REDOP_NAMES[self.redop]
+                if 0 <= self.redop < len(REDOP_NAMES)
+                else f"redop {self.redop}"
+            )
+        if self.kind in ROOTED:
+            words.append(f"root {self.peer}")
+        return f"{words[0]}({', '.join(words[1:])})"
+
+
+class Mismatch(ValueError):
+    """Members of a communicator disagree about an operation; the text names them and what each
+    asked for."""
+
+
+class BadOp(ValueError):
+    """An operation that no communicator could run: unknown kind, negative size, a peer that is no
+    member."""
+
+
+class Load(NamedTuple):
+    """What one rank's launch sends and receives point to point, as (messages, bytes) with other
+    ranks, and which ranks it names, its own included. It decides how fast each of its messages can
+    go."""
+
+    sent: tuple[int, int]
+    received: tuple[int, int]
+    ranks: frozenset[int]
+
+
+def load_of(rank: int, ops: Sequence[Op]) -> Load | None:
+    """The load of a launch of `rank`; None when it has no sends or receives. O(ops)."""
+    pairs = [op for op in ops if op.kind >= SEND]
+    if not pairs:
+        return None
+    sizes = {
+        kind: [op.count_bytes for op in pairs if op.kind == kind and op.peer != rank]
+        for kind in (SEND, RECV)
+    }
+    sent, received = ((len(found), sum(found)) for found in (sizes[SEND], sizes[RECV]))
+    return Load(sent, received, frozenset((rank, *(op.peer for op in pairs))))

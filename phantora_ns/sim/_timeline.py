@@ -1,0 +1,301 @@
+"""One client's vertices by number, and what its communication adds up to.
+
+Why it exists: a client names vertices by its own numbers long after they are final. A final time
+costs eight bytes of an array here, not an object, so a run's history stays small.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from phantora_ns.sim._overlap import Overlap
+from phantora_ns.sim._transfers import LaunchEnd, Transfer
+from phantora_ns.sim._vertices import StretchedTerm, TimeExpression, Vertex
+
+MAX_SPAN_NS = 1 << 56
+"""Largest lag or work accepted in one term (over two years): keeps sums within 64 bits whatever a
+client sends."""
+
+MAX_NUMBER_GAP = 1 << 20
+"""How far a client's vertex number may run ahead of the largest before it; final times are stored
+by number."""
+
+MIN_DROP = 4096
+"""Forgotten entries are dropped at least this many at a time, so that forgetting costs nothing per
+message."""
+
+LATEST_NS = (1 << 63) - 1
+
+Follower = Callable[[int, Vertex, TimeExpression | None], None]
+
+
+class BadExpression(ValueError):
+    """A client's message names a vertex that it never defined, defines one twice, or holds no time
+    expression where one belongs."""
+
+
+class Totals(NamedTuple):
+    """What a client's timeline adds up to, in ns: communication from where the client reached it,
+    the share of it before the last member came, waiting of streams for it by device, and the latest
+    time of any vertex."""
+
+    comm_ns: int
+    comm_wait_ns: int
+    exposed_ns: dict[int, int]
+    latest_ns: int
+
+
+class FinalTimes:
+    """Final times of vertices by number, with the numbers that will not be named again dropped."""
+
+    __slots__ = ("_times", "_first", "keep")
+
+    def __init__(self) -> None:
+        self._times = array("q", [0])
+        self._first = 0
+        self.keep = 0
+        """The client will name no vertex below this number again, except the origin, 0."""
+
+    def get(self, number: int) -> int | None:
+        """The time of a final vertex; None when it is not final, or forgotten."""
+        if number == 0:
+            return 0
+        index = number - self._first
+        if 0 <= index < len(self._times) and self._times[index] >= 0:
+            return self._times[index]
+        return None
+
+    def put(self, number: int, time_ns: int) -> None:
+        """Stores a time. O(numbers skipped)."""
+        times = self._times
+        index = number - self._first
+        if index < 0:
+            return
+        if index >= len(times):
+            times.extend([-1] * (index - len(times)))
+            times.append(min(time_ns, LATEST_NS))
+        else:
+            times[index] = min(time_ns, LATEST_NS)
+
+    def dropped(self, number: int) -> bool:
+        """Whether `number` lies among those that have been dropped."""
+        return number < self._first
+
+    def forget(self, number: int) -> None:
+        """The client will name no vertex below `number` again."""
+        self.keep = max(self.keep, number)
+        drop = min(number - self._first, len(self._times))
+        if drop >= MIN_DROP and drop * 2 >= len(self._times):
+            del self._times[:drop]
+            self._first += drop
+
+    def nameable(self) -> Iterator[int]:
+        """The times of all vertices that the client may still name. O(those)."""
+        yield from (time for time in self._times[max(0, self.keep - self._first) :] if time >= 0)
+        if self.keep == 0:
+            yield 0
+
+
+class CommunicationAccount:
+    """Sums over one client's launches of communication and the waits of its streams for them."""
+
+    __slots__ = ("launched", "stalls", "_comm_ns", "_comm_wait_ns", "_exposed_ns")
+
+    def __init__(self) -> None:
+        self.launched: dict[int, TimeExpression] = {}
+        """By the number of its end: where the client reached each launch that is not final."""
+        self.stalls: deque[tuple[int, TimeExpression, TimeExpression]] = deque()
+        """(device, before, after) of each wait that is not final."""
+        self._comm_ns = 0
+        self._comm_wait_ns = 0
+        self._exposed_ns: dict[int, int] = {}
+
+    def settle_launch(self, reached: TimeExpression, end: Vertex) -> None:
+        """Adds a launch that is final."""
+        comm_ns, wait_ns = _comm_span_ns(reached, end)
+        self._comm_ns += comm_ns
+        self._comm_wait_ns += wait_ns
+
+    def settle_stalls(self) -> None:
+        """Adds up the leading waits whose both ends are final."""
+        while self.stalls:
+            device, before, after = self.stalls[0]
+            if any(not vertex.retired for vertex in (*before.vertices(), *after.vertices())):
+                return
+            self.stalls.popleft()
+            stalled_ns = _stall_ns(before, after)
+            if stalled_ns is not None:
+                self._exposed_ns[device] = self._exposed_ns.get(device, 0) + stalled_ns
+
+    def totals(self, live: dict[int, Vertex], latest_ns: int) -> Totals:
+        """Sums over everything that is known, final or not."""
+        comm_ns, wait_ns = self._comm_ns, self._comm_wait_ns
+        for number, vertex in live.items():
+            if vertex.time_ns is not None:
+                latest_ns = max(latest_ns, vertex.time_ns)
+                if number in self.launched:
+                    spans = _comm_span_ns(self.launched[number], vertex)
+                    comm_ns, wait_ns = comm_ns + spans[0], wait_ns + spans[1]
+        exposed_ns = dict(self._exposed_ns)
+        for device, before, after in self.stalls:
+            stalled_ns = _stall_ns(before, after)
+            if stalled_ns is not None:
+                exposed_ns[device] = exposed_ns.get(device, 0) + stalled_ns
+        return Totals(comm_ns, wait_ns, exposed_ns, latest_ns)
+
+
+class Timeline:
+    """One client's vertices: live ones as objects, final ones as plain numbers."""
+
+    __slots__ = (
+        "live",
+        "order",
+        "final",
+        "account",
+        "overlap",
+        "follower",
+        "_largest",
+        "_latest_ns",
+    )
+
+    def __init__(self) -> None:
+        self.live: dict[int, Vertex] = {}
+        self.order: deque[int] = deque()
+        self.final = FinalTimes()
+        self.account = CommunicationAccount()
+        self.overlap = Overlap()
+        self.follower: Follower | None = None
+        """Is called with each vertex whose time is final."""
+        self._largest = 0
+        self._latest_ns = 0
+
+    def check_new(self, number: object) -> None:
+        """Raises BadExpression unless `number` can name a new vertex of this client."""
+        if type(number) is not int or number <= 0:
+            raise BadExpression(f"vertex {number!r} is not a positive integer")
+        if number in self.live or self.final.get(number) is not None:
+            raise BadExpression(f"vertex {number} is defined twice")
+        if number > self._largest + MAX_NUMBER_GAP or self.final.dropped(number):
+            raise BadExpression(f"vertex {number} is out of order")
+
+    def expression(self, terms: object) -> TimeExpression:
+        """Parses `[vertex, lag, work or [work, contention], ...]`; raises BadExpression when it is
+        something else, or names an unknown vertex.
+
+        Empty: time 0.
+        """
+        if type(terms) is not list or len(terms) % 3:
+            raise BadExpression("a time expression is an array of vertex, lag, work")
+        live = self.live
+        base_ns = 0
+        plain: list[tuple[Vertex, int]] = []
+        stretched: list[StretchedTerm] = []
+        for i in range(0, len(terms), 3):
+            number, lag_ns, work_ns = terms[i : i + 3]
+            contention_ns = 0
+            if type(work_ns) is list:
+                work_ns, contention_ns = _contended(work_ns)
+            if (
+                type(lag_ns) is not int
+                or type(work_ns) is not int
+                or not (0 <= lag_ns < MAX_SPAN_NS and 0 <= work_ns < MAX_SPAN_NS)
+            ):
+                raise BadExpression("lag and work are nanoseconds from 0 to 2^56")
+            if type(number) is not int:
+                raise BadExpression(f"vertex {number!r} is not an integer")
+            vertex = live.get(number)
+            if vertex is not None and not vertex.retired:
+                if contention_ns:
+                    stretched.append(
+                        StretchedTerm(vertex, lag_ns, work_ns, contention_ns, self.overlap.activity)
+                    )
+                else:
+                    plain.append((vertex, lag_ns + work_ns))
+                continue
+            final_ns = self.final.get(number) if vertex is None else vertex.time_ns
+            if final_ns is None:
+                raise BadExpression(f"vertex {number} is not known")
+            if contention_ns:
+                lag_ns += final_ns
+                stretched.append(
+                    StretchedTerm(None, lag_ns, work_ns, contention_ns, self.overlap.activity)
+                )
+            elif final_ns + lag_ns + work_ns > base_ns:
+                base_ns = final_ns + lag_ns + work_ns
+        return TimeExpression(base_ns, plain, stretched)
+
+    def add(self, number: int, vertex: Vertex) -> None:
+        """Enters a new vertex; `number` must have passed `check_new`."""
+        self.live[number] = vertex
+        self.order.append(number)
+        if number > self._largest:
+            self._largest = number
+
+    def retire(self, before_ns: int) -> Iterator[Vertex]:
+        """Makes the oldest vertices final whose time can change no more; yields each. Amortised
+        O(1) a vertex."""
+        order, live = self.order, self.live
+        while order:
+            number = order[0]
+            vertex = live[number]
+            if vertex.settled_ns is None or vertex.settled_ns > before_ns:
+                return
+            order.popleft()
+            del live[number]
+            assert vertex.time_ns is not None
+            self.final.put(number, vertex.time_ns)
+            self._latest_ns = max(self._latest_ns, vertex.time_ns)
+            reached = self.account.launched.pop(number, None)
+            if self.follower is not None:
+                self.follower(number, vertex, reached)
+            if reached is not None:
+                self.account.settle_launch(reached, vertex)
+            yield vertex
+
+    def forget_activity(self, before_ns: int) -> None:
+        """Drops what is known of communication before `before_ns`, unless work lies beside it that
+        is not final, or that the client may still report."""
+        keep = self.final.keep
+        before_ns = min([before_ns, *self.final.nameable()])  # all: numbers do not follow time
+        for number, vertex in self.live.items():
+            if number >= keep and vertex.time_ns is not None:
+                before_ns = min(before_ns, vertex.time_ns)
+        self.overlap.forget(before_ns, self._stalled_terms())
+
+    def totals(self) -> Totals:
+        """Sums over all vertices whose time is known, final or not."""
+        return self.account.totals(self.live, self._latest_ns)
+
+    def _stalled_terms(self) -> Iterable[Iterable[StretchedTerm]]:
+        for _, before, after in self.account.stalls:
+            yield before.stretched
+            yield after.stretched
+
+
+def _contended(work: list[object]) -> tuple[object, int]:
+    """(work, contention) of a pair; raises BadExpression."""
+    if len(work) != 2:
+        raise BadExpression("lag and work are nanoseconds from 0 to 2^56")
+    work_ns, contention_ns = work
+    if type(contention_ns) is not int or not 0 <= contention_ns < MAX_SPAN_NS:
+        raise BadExpression("contention is nanoseconds from 0 to 2^56")
+    return work_ns, contention_ns
+
+
+def _comm_span_ns(reached: TimeExpression, end: Vertex) -> tuple[int, int]:
+    """(from `reached` to the end of communication, the share of it before all members had come)."""
+    assert isinstance(end, (Transfer, LaunchEnd)) and end.time_ns is not None
+    assert end.start_ns is not None
+    reached_ns = reached.reached()[0]
+    return end.time_ns - reached_ns, max(0, end.start_ns - reached_ns)
+
+
+def _stall_ns(before: TimeExpression, after: TimeExpression) -> int | None:
+    """How long a stream waited; None while that is not known."""
+    first, second = before.reach(), after.reach()
+    if first is None or second is None:
+        return None
+    return max(0, second[0] - first[0])

@@ -1,0 +1,98 @@
+"""The transfers that are under way, and their flows in the flow simulator.
+
+Why it exists: the end of communication over shared links is not a maximum over earlier vertices:
+the flow simulator decides it, and revises it when another flow turns out to have met it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from phantora_ns.sim._transfers import Transfer
+from phantora_ns.sim._work_queue import WorkQueue
+from phantora_ns.sim.flows import Flow, FlowSimulator
+
+
+class TransferFlows:
+    """Starts, moves and ends transfers; `committed_ns`: nothing before it can change any more."""
+
+    def __init__(self, flows: FlowSimulator, queue: WorkQueue) -> None:
+        self._flows = flows
+        self._queue = queue
+        self._owners: dict[Flow, Transfer] = {}
+        self.committed_ns = 0
+        self.disturbed = False
+        """Flows have been added or moved since `collect_moves`."""
+        self.retimed = 0
+        """Transfers whose end moved after it had been computed."""
+        self.late = 0
+        """Transfers that came to start, or to move, before the committed horizon: their flows start
+        on it, or stay."""
+
+    def start(self, transfer: Transfer) -> tuple[int, int] | None:
+        """The transfer's start is known, or has moved: puts its flows where they belong. Returns
+        its end as `end` does when it shares no link; otherwise the queue will ask for it."""
+        start_ns, settled_ns = transfer.reach()
+        course = transfer.course
+        assert course is not None
+        if course.shared is None:
+            transfer.start_ns = start_ns
+            return self.end(transfer, settled_ns)
+        if start_ns == transfer.start_ns:
+            return None
+        transfer.start_ns = start_ns
+        flows_ns = start_ns + course.before_ns
+        frozen = transfer.flow is not None and transfer.flows_ns < self.committed_ns
+        if frozen or flows_ns < self.committed_ns:
+            self.late += 1
+            if frozen:
+                return None
+            flows_ns = self.committed_ns
+        transfer.flows_ns = flows_ns
+        if transfer.flow is None:
+            transfer.flow = self._flows.add_group(flows_ns, course.shared)
+            self._owners[transfer.flow] = transfer
+        else:
+            self._flows.move(transfer.flow, flows_ns)
+        self.disturbed = True
+        self._queue.complete(transfer, flows_ns + course.estimate_ns)
+        return None
+
+    def end(self, transfer: Transfer, settled_ns: int = 0) -> tuple[int, int]:
+        """(time_ns, settled_ns) of a started transfer; `settled_ns` is its ancestors', used when it
+        shares no link."""
+        course = transfer.course
+        assert course is not None and transfer.start_ns is not None
+        end_ns = transfer.start_ns + course.before_ns + course.private_ns
+        if course.shared is not None:
+            assert transfer.flow is not None
+            flows_end_ns = self._flows.completion_ns(transfer.flow)
+            end_ns = max(end_ns, flows_end_ns)
+            settled_ns = flows_end_ns + 1
+        return max(end_ns + course.after_ns, transfer.start_ns + 1, settled_ns), settled_ns
+
+    def collect_moves(self) -> None:
+        """Asks the flow simulator which completions it has revised, and queues their transfers."""
+        self.disturbed = False
+        for flow, completion_ns in self._flows.changed().items():
+            transfer = self._owners[flow]
+            if transfer.completion_queued is None and transfer.time_ns is not None:
+                assert transfer.settled_ns is not None
+                self.retimed += 1
+                self._queue.complete(transfer, min(transfer.settled_ns, completion_ns))
+
+    def commit(self, before_ns: int) -> None:
+        """Nothing will start before `before_ns` any more."""
+        self.committed_ns = before_ns
+        self._flows.commit(before_ns)
+
+    def release(self, transfer: Transfer) -> None:
+        """The transfer's end is final: it gives up its flows and its history."""
+        if transfer.flow is not None:
+            del self._owners[transfer.flow]
+            transfer.flow = None
+        transfer.retire()
+
+    def under_way(self) -> Iterator[tuple[Flow, Transfer]]:
+        """Each flow with the transfer that it belongs to."""
+        return iter(self._owners.items())

@@ -1,0 +1,93 @@
+"""The vertices of communication: where clients reach a launch, what it transfers, where it ends.
+
+Why it exists: unlike every other vertex, the end of communication is decided by the flow simulator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phantora_ns.sim._courses import Course
+from phantora_ns.sim._operations import Load, Op
+from phantora_ns.sim._overlap import Overlap
+from phantora_ns.sim._vertices import TimeExpression, Vertex
+from phantora_ns.sim.flows import Flow
+
+
+class LaunchBegin(Vertex):
+    """Where one client reached a launch of communication: from here to `end`, communication runs on
+    its GPU."""
+
+    __slots__ = ("overlap", "end")
+
+    def __init__(self, overlap: Overlap) -> None:
+        super().__init__()
+        self.overlap = overlap
+        self.end: Transfer | LaunchEnd | None = None
+
+
+class Transfer(Vertex):
+    """One matched operation: a collective, or a send with its receive. Its time is its end.
+
+    It starts (`start_ns`) when every member has reached it, its flows at `flows_ns`; `matched` says
+    that every member has issued its part. `values` belongs to the caller, who may tie data to it.
+    """
+
+    __slots__ = (
+        "op",
+        "first_rank",
+        "ordinal",
+        "loads",
+        "matched",
+        "course",
+        "start_ns",
+        "flows_ns",
+        "flow",
+        "completion_queued",
+        "values",
+        "begins",
+        "overlapped",
+    )
+
+    def __init__(self, op: Op, first_rank: int, ordinal: int, contributors: int) -> None:
+        super().__init__(contributors)
+        self.op = op
+        self.first_rank = first_rank
+        self.ordinal = ordinal
+        self.loads: dict[int, Load] = {}
+        """Of a message: of its sender's and its receiver's launch, by SEND and RECV."""
+        self.matched = False
+        self.course: Course | None = None
+        self.start_ns: int | None = None
+        self.flows_ns = 0
+        self.flow: Flow | None = None
+        self.completion_queued: tuple[int, int, int, Vertex] | None = None
+        """The entry of the work queue at which its completion is asked for."""
+        self.values: Any = None
+        self.begins: list[LaunchBegin] = []  # where each client reached it, if it is a whole launch
+        self.overlapped = False  # compute is queued beyond its start on some member's GPU
+
+
+class LaunchEnd(Vertex):
+    """The end of a grouped launch on one rank: when the last of its transfers has ended."""
+
+    __slots__ = ("transfers", "begins")
+
+    def __init__(self, transfers: tuple[Transfer, ...]) -> None:
+        super().__init__()
+        self.transfers = transfers
+        self.begins: list[LaunchBegin] = []
+        self.absorb(TimeExpression(0, [(transfer, 0) for transfer in transfers]))
+
+    @property
+    def start_ns(self) -> int:
+        """When the first of its transfers started; all of them must have."""
+        return min(
+            transfer.start_ns for transfer in self.transfers if transfer.start_ns is not None
+        )
+
+    def retire(self) -> None:
+        """As Vertex.retire; drops the transfers too."""
+        super().retire()
+        self.transfers = ()
+        self.begins = []
