@@ -43,7 +43,7 @@ FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine test test-all bench accuracy sanitize lint lint-python lint-c format clean \
+.PHONY: build demo frameworks transformer-engine test test-all bench bench-micro accuracy sanitize lint lint-python lint-c format clean \
 	native native-alone native-c native-c-alone venv values values-alone FORCE
 .DELETE_ON_ERROR:
 
@@ -70,12 +70,17 @@ test: build frameworks
 test-all: build frameworks
 	$(VENV)/bin/python -m pytest -m ""
 
+BENCHES = flows.run overhead.run values.run
 bench: build
-	@for script in bench/*/run.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
+	@for name in $(BENCHES); do echo "== bench.$$name"; $(VENV)/bin/python -m bench.$$name || exit 1; done
+
+# MICRO: options of pytest and pytest-benchmark (bench/micro/README.md)
+bench-micro: build
+	$(VENV)/bin/python -m pytest bench/micro --benchmark-columns min,median,rounds $(MICRO)
 
 # real against simulated, no GPU needed; ACCURACY: options of compare.py, e.g. ACCURACY='--gpus 1,2 --host-time none'
 accuracy: build
-	$(VENV)/bin/python bench/accuracy/compare.py --docs $(ACCURACY)
+	$(VENV)/bin/python -m bench.accuracy.compare --docs $(ACCURACY)
 
 # What CI checks before the tests. It changes nothing; `make format` does.
 lint: lint-python lint-c

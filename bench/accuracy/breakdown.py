@@ -1,7 +1,7 @@
 """Where one step's time goes in Kineto traces, side by side: compute, exposed communication, idle
 time.
 
-    python bench/accuracy/breakdown.py TRACE.json.gz ...
+    python -m bench.accuracy.breakdown TRACE.json.gz ...
 
 Why it exists: an error in step time says nothing until it is known which part of the step it comes
 from. Works alike on traces of real GPUs and on simulated ones. Times in ms per step; compute +

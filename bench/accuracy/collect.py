@@ -1,14 +1,15 @@
 """Measures the configurations of configs.toml on the GPUs of this machine, several at once where
 they fit side by side.
 
-    python bench/accuracy/collect.py --gpus 8 --budget 400 OUT_DIR [--only NAME,NAME] [--max-gpus 8]
-    [--min-gpus 1]
+    python -m bench.accuracy.collect --gpus 8 --budget 400 OUT_DIR [--only NAME,NAME]
+        [--max-gpus 8] [--min-gpus 1]
 
 Why it exists: time on real GPUs is short. Runs start in the file's order as soon as enough GPUs are
 free; one that cannot end within the budget (seconds) is left out and named; every result is in
 OUT_DIR/results.jsonl once its run has ended, so a machine that is taken away costs one run. Traces
-go to OUT_DIR/traces. Clocks and power are sampled beside every run. GPUs behind one NVSwitch do not
-share links, so runs side by side disturb each other only through the host.
+go to OUT_DIR/traces; keep_trace.py makes of them what data/ holds. Clocks and power are sampled
+beside every run. GPUs behind one NVSwitch do not share links, so runs side by side disturb each
+other only through the host.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import threading
 import time
 from pathlib import Path
 
-from configs import HERE, Configuration, load
+from bench.accuracy.configs import ROOT, Configuration, load
 
 SAMPLE_SECONDS = (
     2  # nvidia-smi takes the driver's locks: sampled more often, it would show in the steps
@@ -97,7 +98,8 @@ class Run:
             str(configuration.gpus),
             "--master-port",
             str(port),
-            str(HERE / "workload.py"),
+            "-m",
+            "bench.accuracy.workload",
             *configuration.arguments(),
             "--out",
             str(self.result),
@@ -112,6 +114,7 @@ class Run:
                 command,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                cwd=ROOT,
                 env=environment,
                 start_new_session=True,
             )

@@ -1,10 +1,9 @@
 """Runs the measured configurations under the emulator, without a GPU, and says how far the
 simulation is from the truth.
 
-    make accuracy                                             the whole list, and the table in
-    docs/accuracy.md
-    python bench/accuracy/compare.py [--only NAME,NAME] [--set evaluation] [--gpus 1,2] [--host-time
-    none] [--steps 6] [--jobs 2]
+    make accuracy    # the whole list, and the table in docs/accuracy.md
+    python -m bench.accuracy.compare [--only NAME,NAME] [--set evaluation] [--gpus 1,2]
+        [--host-time none] [--steps 6] [--jobs 2]
 
 Why it exists: the one table that says what the simulator is worth. Each configuration runs with the
 very flags that were measured. Step time is the median over the steps after the warm-up, real and
@@ -25,18 +24,24 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
-import store
-from breakdown import of_trace
-from configs import HERE, SETS
-from measured import TRUTH, Measured, own_results, truth_results
-from rows import row_of
-from tables import HEADER, LEGEND, markdown, replace_section, row_text, summary
-
+from bench.accuracy import store
+from bench.accuracy.breakdown import of_trace
+from bench.accuracy.configs import HERE, ROOT, SETS
+from bench.accuracy.measured import TRUTH, Measured, own_results, truth_results
+from bench.accuracy.rows import row_of
+from bench.accuracy.tables import (
+    HEADER,
+    LEGEND,
+    markdown,
+    replace_section,
+    row_text,
+    summary,
+)
 from phantora_ns.trace.diff import diff
 from phantora_ns.trace.kineto import Trace, TraceError, read_trace
 
 TIMEOUT_SECONDS = 1800
-DOCS = HERE.parents[1] / "docs" / "accuracy.md"
+DOCS = ROOT / "docs" / "accuracy.md"
 
 
 def flags_of(real: Measured, steps: int | None) -> list[str]:
@@ -65,7 +70,7 @@ def command_of(
         "1",
         "--nproc-per-node",
         str(real.gpus),
-        str(real.script),
+        *real.script,
         *flags_of(real, steps),
         "--out",
         str(out),
@@ -105,6 +110,7 @@ def simulate(
                     command_of(real, ours, steps, out, report),
                     stdout=stream,
                     stderr=subprocess.STDOUT,
+                    cwd=ROOT,
                     env=environment,
                     timeout=TIMEOUT_SECONDS,
                 ).returncode

@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 SETS = ("calibration", "evaluation")
 
 

@@ -1,7 +1,7 @@
 """Measures how compute and communication on one GPU slow each other, by kind of kernel and of
 collective.
 
-    torchrun --nproc-per-node 8 bench/accuracy/contention.py OUT.jsonl
+    torchrun --nproc-per-node 8 -m bench.accuracy.contention OUT.jsonl
 
 Why it exists: while NCCL's kernel runs it holds multiprocessors and memory bandwidth, and a
 simulator that lets the two overlap for free is 8-15 % too fast on FSDP. Each pair is timed three

@@ -1,7 +1,7 @@
 """Measures what CUDA calls and PyTorch operators cost the host on this machine, and what a launch
 costs the GPU.
 
-    python bench/accuracy/host_costs.py OUT.json
+    python -m bench.accuracy.host_costs OUT.json
 
 Why it exists: a step that the host limits takes what its calls take; libintercept adds these costs
 to a simulated rank's clock. C loops (hostcosts.c) time the calls themselves; Python loops time

@@ -12,12 +12,12 @@ the host do not count shows in the evaluation traces alone.
 
 from __future__ import annotations
 
-import gzip
 import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 
-from configs import HERE, load
+from bench.accuracy.configs import HERE, load
+from phantora_ns.compressed import read_text
 
 WAITED_US = 60.0
 RULES = {
@@ -58,12 +58,10 @@ def unfinished(events: list[dict], counts) -> Counter:
 
 def main() -> None:
     for configuration in load():
-        path = HERE / "data" / "traces" / f"{configuration.name}.json.gz"
+        path = HERE / "data" / "traces" / f"{configuration.name}.json.xz"
         if not path.exists():
             continue
-        events = [
-            e for e in json.loads(gzip.open(path).read())["traceEvents"] if e.get("ph") == "X"
-        ]
+        events = [e for e in json.loads(read_text(path))["traceEvents"] if e.get("ph") == "X"]
         print(f"{configuration.name} ({configuration.set})")
         for name, counts in RULES.items():
             found = unfinished(events, counts)

@@ -13,9 +13,9 @@ import statistics
 import tomllib
 from pathlib import Path
 
-from configs import HERE, SETS, load
+from bench.accuracy.configs import HERE, ROOT, SETS, load
 
-TRUTH = HERE.parents[2] / "shared" / "truth"
+TRUTH = ROOT.parent / "shared" / "truth"
 TRUTH_FLAGS = (
     "size",
     "mode",
@@ -35,14 +35,15 @@ class Measured:
     `every_peaks`: [[allocated, reserved] of each rank that was recorded] of all its measurements:
     where real runs differ (DDP's first bucket lives until NCCL's watchdog, which looks every 100
     ms, has seen its all-reduce), each of them is a right answer. `issue_s` is None when it was not
-    recorded; `trace` is the real trace, if there is one.
+    recorded; `trace` is the real trace, if there is one. `script` is how torchrun starts it: a path,
+    or -m and a module.
     """
 
     name: str
     set: str
     bound: str
     gpus: int
-    script: Path
+    script: tuple[str, ...]
     flags: tuple[str, ...]
     steps: int
     warmup: int
@@ -61,14 +62,14 @@ def own_results(folder: Path = HERE / "data") -> dict[str, Measured]:
         for line in path.read_text().splitlines():
             entry = json.loads(line)
             name, result = entry["name"], entry["result"]
-            trace = folder / "traces" / f"{name}.json.gz"
+            trace = folder / "traces" / f"{name}.json.xz"
             earlier = found[name].every_peaks if name in found else ()
             found[name] = Measured(
                 name,
                 entry["set"],
                 configured[name].bound if name in configured else "gpu",
                 entry["gpus"],
-                HERE / "workload.py",
+                ("-m", "bench.accuracy.workload"),
                 tuple(entry["flags"].split()),
                 result["steps"],
                 result["warmup"],
@@ -124,7 +125,7 @@ def _truth(entry: dict, run: dict, folder: Path) -> Measured:
         entry["set"],
         entry["bound"],
         run["world"],
-        folder / "train.py",
+        (str(folder / "train.py"),),
         tuple(flags),
         run["steps"],
         run["warmup"],

@@ -1,8 +1,8 @@
 """Records every allocation of a workload run, and finds the first one in which two runs differ.
 
-    torchrun --nproc-per-node 1 bench/accuracy/memory_history.py record OUT.jsonl.gz --size 160m
-    --mode none --steps 3
-    python bench/accuracy/memory_history.py diff REAL.jsonl.gz SIMULATED.jsonl.gz
+    torchrun --nproc-per-node 1 -m bench.accuracy.memory_history record OUT.jsonl.xz --size 160m
+        --mode none --steps 3
+    python -m bench.accuracy.memory_history diff REAL.jsonl.xz SIMULATED.jsonl.xz
 
 Why it exists: peak memory must equal a real GPU's to the byte; when it does not, the peak alone
 does not say which allocation is to blame. A line of the record is [action, address, bytes, stream]
@@ -12,10 +12,12 @@ their order can matter (the allocator breaks ties by it).
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import os
 import sys
+
+from phantora_ns.compressed import read_text
 
 ENTRIES = 1_000_000
 CONTEXT = 12  # events shown before the first difference
@@ -24,7 +26,8 @@ CONTEXT = 12  # events shown before the first difference
 def record(path: str, flags: list[str]) -> None:
     """Runs workload.py with `flags` and writes rank 0's allocator events to `path`."""
     import torch
-    import workload
+
+    from bench.accuracy import workload
 
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.cuda.memory._record_memory_history("all", context=None, max_entries=ENTRIES)
@@ -36,7 +39,7 @@ def record(path: str, flags: list[str]) -> None:
     if len(events) == ENTRIES:
         raise SystemExit("memory_history.py: the record is full; run fewer steps")
     base = min((e["addr"] for e in events if e["action"] == "segment_alloc"), default=0)
-    with gzip.open(path, "wt") as stream:
+    with lzma.open(path, "wt") as stream:
         for e in events:
             stream.write(json.dumps([e["action"], e["addr"] - base, e["size"], e["stream"]]) + "\n")
 
@@ -45,11 +48,11 @@ def read(path: str) -> list[tuple]:
     """The events of a record, streams numbered in order of appearance (their handles differ from
     run to run)."""
     streams: dict[int, int] = {}
-    with gzip.open(path, "rt") as lines:
-        return [
-            (action, address, size, streams.setdefault(stream, len(streams)))
-            for action, address, size, stream in map(json.loads, lines)
-        ]
+    lines = read_text(path).splitlines()
+    return [
+        (action, address, size, streams.setdefault(stream, len(streams)))
+        for action, address, size, stream in map(json.loads, lines)
+    ]
 
 
 def diff(first_path: str, second_path: str) -> int:

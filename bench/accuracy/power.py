@@ -1,7 +1,7 @@
 """Measures how a GPU's clock, and with it kernel times, fall when work of one kind goes on for
 seconds.
 
-    python bench/accuracy/power.py OUT.jsonl
+    python -m bench.accuracy.power OUT.jsonl
 
 Why it exists: under a 700 W limit an H200 that computes all the time leaves its 1,980 MHz; kernel
 times taken in a burst of a few milliseconds are then too short for a training step. One line per

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import statistics
 
-from breakdown import COLUMNS
-from configs import SETS
-from measured import Measured
+from bench.accuracy.breakdown import COLUMNS
+from bench.accuracy.configs import SETS
+from bench.accuracy.measured import Measured
 
 # a real run is steady when its steps' standard deviation is below this part of their median
 STEADY = 0.03

@@ -15,16 +15,15 @@ import platform
 import subprocess
 from pathlib import Path
 
-from configs import HERE
+from bench.accuracy.configs import HERE, ROOT
 
 SCHEMA = 1
-PROJECT = HERE.parents[1]
 
 
 def _digest(paths: list[Path]) -> str:
     total = hashlib.sha256()
     for path in paths:
-        total.update(f"{path.relative_to(PROJECT)}\0".encode())
+        total.update(f"{path.relative_to(ROOT)}\0".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 
@@ -35,7 +34,7 @@ def content() -> str:
     files = [
         path
         for folder in ("phantora_ns", "topologies")
-        for path in sorted((PROJECT / folder).rglob("*"))
+        for path in sorted((ROOT / folder).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     ]
     return _digest([*files, HERE / "workload.py", HERE / "models.py"])
@@ -44,7 +43,7 @@ def content() -> str:
 def _git(*arguments: str) -> str:
     try:
         return subprocess.run(
-            ["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=True
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rows import equal_peaks, sources, verdicts
+from bench.accuracy.rows import equal_peaks, sources, verdicts
 
 COLUMNS = "{:24s} {:>1s} {:4s} {:>9s} {:>6s} {:>9s} {:>7s} {:>6s} {:>6s} {:>17s} {:>17s}  {}"
 HEADER = COLUMNS.format(

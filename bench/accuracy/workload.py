@@ -1,8 +1,8 @@
 """One training job of the accuracy bench: ordinary PyTorch, to be started with torchrun on real
 GPUs or emulated ones.
 
-    torchrun --nproc-per-node 8 bench/accuracy/workload.py --size 8b --mode fsdp --seq 8192 --ac
-    [--out FILE] [--trace FILE]
+    torchrun --nproc-per-node 8 -m bench.accuracy.workload --size 8b --mode fsdp --seq 8192 --ac
+        [--out FILE] [--trace FILE]
 
 Why it exists: the same file gives the real times and the simulated ones, so that they can be
 compared. Rank 0 prints one line "RESULT {json}": the configuration, seconds of every step (by the
@@ -22,8 +22,9 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
-from models import LLAMAS, Llama, ResNet50, VisionTransformer
 from torch.distributed.device_mesh import init_device_mesh
+
+from bench.accuracy.models import LLAMAS, Llama, ResNet50, VisionTransformer
 
 IMAGE_CLASSES = 1000
 OPTIMIZERS = {

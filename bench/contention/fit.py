@@ -8,18 +8,20 @@ of other jobs, and the `overlap` lines of the NCCL sweep. No number is fitted to
 of `waves` (sim/contention.py) was chosen after a look at the products of two of them: 8b-fsdp-8k-ac
 and 8b-fsdp_tp-4x2-8k-ac judge matrix products only in part.
 
-    python bench/contention/fit.py [--also TRACE.json.gz]     # TRACE: a step of 8b-fsdp-4k on
-    another machine, for calibration
+    python -m bench.contention.fit [--also TRACE.json.gz]
+
+TRACE: a step of 8b-fsdp-4k on another machine, for calibration.
 """
 
 import argparse
 import dataclasses
 import json
 import statistics
-import sys
 from collections import defaultdict
 from pathlib import Path
 
+from bench.accuracy import configs
+from bench.contention import steps
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
@@ -30,11 +32,6 @@ from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
 
 BENCH = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(BENCH / "accuracy"), str(BENCH / "contention")]
-
-import configs  # noqa: E402
-import steps  # noqa: E402
-
 DATA = BENCH / "accuracy" / "data"
 PAIRS = DATA / "contention.jsonl"
 SWEEP = BENCH / "nccl" / "data" / "nccl.jsonl"
@@ -214,12 +211,12 @@ def main():
 
     found = {"calibration": {}, "evaluation": {}}
     for one in configs.load():
-        trace = DATA / "traces" / f"{one.name}.json.gz"
+        trace = DATA / "traces" / f"{one.name}.json.xz"
         if one.trace and one.gpus > 1 and trace.is_file():
-            found[one.set][one.name] = steps.Step(trace, DATA / "shapes" / f"{one.name}.json.gz")
+            found[one.set][one.name] = steps.Step(trace, DATA / "shapes" / f"{one.name}.json.xz")
     if options.also:
         found["calibration"]["another machine"] = steps.Step(
-            options.also, DATA / "shapes" / "8b-fsdp-4k.json.gz"
+            options.also, DATA / "shapes" / "8b-fsdp-4k.json.xz"
         )
     fit(list(found["calibration"].values()), gpu, shares)
     for which, each in found.items():

@@ -1,25 +1,19 @@
 """How fast is the flow simulator? Flows per second on collectives and on a fat tree; what a
 rollback costs against its depth.
 
-Why it exists: the numbers behind "fast" must be repeatable. `python bench/flows/run.py [--engine
+Why it exists: the numbers behind "fast" must be repeatable. `python -m bench.flows.run [--engine
 native|python] [--full]` prints one line per measurement; --full adds the all-to-all of 432 hosts
 with sizes that differ, which takes minutes. `simgrid/compare.py` beside it runs the same schedules
 through SimGrid too.
 """
 
 import argparse
-import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import schedules  # noqa: E402
-
-from phantora_ns.sim._flow_engine import PythonEngine  # noqa: E402
-from phantora_ns.sim._flow_native import NativeEngine  # noqa: E402
-from phantora_ns.sim.flows import FlowSimulator  # noqa: E402
+from bench.flows import schedules
+from phantora_ns.sim._flow_engine import PythonEngine
+from phantora_ns.sim._flow_native import NativeEngine
+from phantora_ns.sim.flows import FlowSimulator
 
 
 def measure(name, flows, function):

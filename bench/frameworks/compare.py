@@ -1,6 +1,6 @@
 """Runs the jobs of jobs.py simulated, and says how far that is from what real.py measured.
 
-    python bench/frameworks/compare.py [--only NAME,NAME] [--gpus 1,2] [--host-time model] [--out
+    python -m bench.frameworks.compare [--only NAME,NAME] [--gpus 1,2] [--host-time model] [--out
     FILE] [-- PHANTORA-NS OPTIONS]
 
 Why it exists: the one place that says what the simulation of an unmodified framework is worth. Real
@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jobs import HERE, JOBS, Job, environment, summary
-from real import make_assets, run, words
+from bench.frameworks.jobs import HERE, JOBS, Job, environment, summary
+from bench.frameworks.real import make_assets, run, words
 
 REAL = HERE / "h200.jsonl"
 SECONDS = 1800

@@ -1,7 +1,7 @@
 """Measures what the simulator has only guesses for, on one real GPU: CUDA graphs, grouped products,
 transforms, dense solvers.
 
-    python bench/frameworks/micro.py OUT.jsonl [--only graphs,grouped,transforms,solvers] [--seconds
+    python -m bench.frameworks.micro OUT.jsonl [--only graphs,grouped,transforms,solvers] [--seconds
     120]
 
 Why it exists: `graph_gap` and `graph_launch` of phantora_ns/data/gpus, estimators/grouped.py and

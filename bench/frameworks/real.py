@@ -1,7 +1,7 @@
 """Runs the jobs of jobs.py on the real GPUs of this machine, one after another, and keeps what
 their logs say.
 
-    python bench/frameworks/real.py OUT_DIR --gpus 1 [--budget 400] [--only NAME,NAME] [--no-traces]
+    python -m bench.frameworks.real OUT_DIR --gpus 1 [--budget 400] [--only NAME,NAME] [--no-traces]
 
 Why it exists: that a framework's run is simulated well can only be said against a real one.
 OUT_DIR/real.jsonl gets one line per job as it ends (compare.py says what it must hold),
@@ -25,7 +25,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-from jobs import ASSETS, HERE, JOBS, ROOT, STEPS, Job, environment
+from bench.frameworks.jobs import ASSETS, HERE, JOBS, ROOT, STEPS, Job, environment
 
 KEPT_LOG = 6000  # characters
 

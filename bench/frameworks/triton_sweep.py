@@ -4,7 +4,7 @@ over realistic shapes.
     phantora-ns profile --record kernels --leaders 0 --name triton-calibration -o FILE torchrun
     --nproc-per-node 1 \
         bench/frameworks/triton_sweep.py --set calibration
-    python bench/frameworks/triton_sweep.py --set evaluation --trace OUT.jsonl
+    python -m bench.frameworks.triton_sweep --set evaluation --trace OUT.jsonl
 
 Why it exists: Triton's kernels are a third of a compiled step, and their times come from two runs
 of one model. Led by a real GPU this job records Inductor's pointwise, reduction and persistent

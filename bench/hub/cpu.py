@@ -2,20 +2,16 @@
 
 Why it exists: 128 ranks on two cores leave the hub little; this is the figure to watch when
 handlers change. Ranks live in one driver process, which sends what 24 collectives and one
-synchronisation per step send. Usage: python bench/hub/cpu.py [--ranks 8 32 128] [--steps 40].
+synchronisation per step send. Usage: python -m bench.hub.cpu [--ranks 8 32 128] [--steps 40].
 Prints one line per size, from hub.json of each run.
 """
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "hub")]
-
-from client import Client, form  # noqa: E402
-from conftest import start_hub  # noqa: E402
+from tests.hub.client import Client, form
+from tests.hub.running import start_hub
 
 COLLECTIVES = 24
 ALL_GATHER, REDUCE_SCATTER, BF16, SUM = 1, 2, 9, 0

@@ -1,7 +1,7 @@
 """Memory and CPU of the event graph over a long synthetic FSDP job, without any I/O.
 
 Why it exists: the hub's memory must not grow with the number of steps, and its CPU time per message
-bounds how many ranks one core can serve. Usage: python bench/hub/flatness.py [--ranks 64] [--steps
+bounds how many ranks one core can serve. Usage: python -m bench.hub.flatness [--ranks 64] [--steps
 10000] [--collectives 24] [--drag 90000]. Prints one line per tenth of the run: steps done, resident
 memory, live nodes, objects kept by the flow simulator, microseconds per message.
 """
@@ -9,17 +9,13 @@ memory, live nodes, objects kept by the flow simulator, microseconds per message
 import argparse
 import gc
 import resource
-import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from phantora_ns.config import load_cluster, load_gpu  # noqa: E402
-from phantora_ns.sim.collectives import CollectiveModel  # noqa: E402
-from phantora_ns.sim.flows import FlowSimulator  # noqa: E402
-from phantora_ns.sim.graph import EventGraph, Op  # noqa: E402
-from phantora_ns.sim.topology import Topology  # noqa: E402
+from phantora_ns.config import load_cluster, load_gpu
+from phantora_ns.sim.collectives import CollectiveModel
+from phantora_ns.sim.flows import FlowSimulator
+from phantora_ns.sim.graph import EventGraph, Op
+from phantora_ns.sim.topology import Topology
 
 
 def resident_mb() -> float:

@@ -1,9 +1,9 @@
 """Records the runs of a list (calibration.toml by default) on the one real GPU of this machine into
 a kernel-time database.
 
-    python bench/kernels/calibrate.py OUT.sqlite [--list FILE] [--only NAME,NAME] [--seconds 540]
+    python -m bench.kernels.calibrate OUT.sqlite [--list FILE] [--only NAME,NAME] [--seconds 540]
     [-- PHANTORA-NS OPTIONS]
-    python bench/kernels/calibrate.py OUT.sqlite --evaluation ...
+    python -m bench.kernels.calibrate OUT.sqlite --evaluation ...
 
 Why it exists: the database that ships must be reproducible from a list that anyone can read. Each
 run is `phantora-ns profile` of bench/accuracy/workload.py. What is recorded already is skipped,
@@ -117,7 +117,8 @@ def record(run: Run, out: Path, extra: list[str]) -> bool:
         "torchrun",
         "--nproc-per-node",
         str(run.gpus),
-        str(BENCH / "workload.py"),
+        "-m",
+        "bench.accuracy.workload",
         *run.flags.split(),
     ]
     done = subprocess.run(

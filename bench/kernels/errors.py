@@ -1,7 +1,7 @@
 """Writes the errors of kernel-time models on unseen configurations into docs/kernel-times.md,
 between its marks.
 
-    python bench/kernels/errors.py [DATABASE]
+    python -m bench.kernels.errors [DATABASE]
 
 Why it exists: what the page says of accuracy must be what the code does. Without a database the
 models are fitted to the real traces of the accuracy bench's calibration set; each of them is left
@@ -14,6 +14,7 @@ import datetime
 import sys
 from pathlib import Path
 
+from bench.accuracy.configs import load
 from phantora_ns.kernels.evaluation import validation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,15 +24,11 @@ BEGIN, END = (
     "<!-- end of what is generated -->",
 )
 
-sys.path.insert(0, str(ROOT / "bench" / "accuracy"))
-
 
 def traced(which: str) -> list[Path]:
     """The traces of a set of the accuracy bench, of those configurations that have one."""
-    from configs import load
-
     folder = ROOT / "bench" / "accuracy" / "data" / "traces"
-    paths = [folder / f"{entry.name}.json.gz" for entry in load() if entry.set == which]
+    paths = [folder / f"{entry.name}.json.xz" for entry in load() if entry.set == which]
     return [path for path in paths if path.is_file()]
 
 

@@ -5,7 +5,7 @@ numbers is fitted on its own by coordinate descent to the least mean absolute lo
 over measurement; only the signatures that phantora_ns/kernels/evaluation/estimator_errors.py calls
 calibration are used.
 
-    python bench/kernels/fit.py [--gpu h200] [--llama ...] [--only GROUP,...] TRACE...
+    python -m bench.kernels.fit [--gpu h200] [--llama ...] [--only GROUP,...] TRACE...
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copies from a recording the kernels whose names begin with a prefix, and nothing of what its host
 paid.
 
-    python bench/kernels/only.py RECORDING.sqlite OUT.sqlite triton_
+    python -m bench.kernels.only RECORDING.sqlite OUT.sqlite triton_
 
 Why it exists: a sweep over operators (bench/frameworks/triton_sweep.py) is a job that nobody runs.
 Its Triton kernels belong in the database that ships; the gaps of its host, and the kernels that

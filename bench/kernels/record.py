@@ -5,7 +5,7 @@ Why it exists: every efficiency in phantora_ns/data/gpus/*.toml comes from such 
 -m phantora_ns.kernels.evaluation.estimator_errors TRACE` says how far the estimators are from it. Needs torch
 with CUDA and one GPU.
 
-    python bench/kernels/record.py OUT.json.gz [families...]
+    python -m bench.kernels.record OUT.json.gz [families...]
 
 Each case runs until the clocks have settled under its own load (a GEMM in a training step runs at
 the clock that the power limit leaves, not at the boost clock of a short burst), then a few times

@@ -1,25 +1,22 @@
 """Records which operators a step of the accuracy bench runs, with the shapes of their inputs: what
 its real traces lack.
 
-    phantora-ns torchrun --nproc-per-node N bench/kernels/shapes.py OUT.json.gz FLAGS...
+    phantora-ns torchrun --nproc-per-node N -m bench.kernels.shapes OUT.json.xz FLAGS...
 
 Why it exists: the traces in bench/accuracy/data were taken without shapes, for recording them slows
 the host that is being measured. The same script runs the same operators in the same order under the
-emulator, on a machine without a GPU, so their shapes can be recorded there and joined to the real
-trace by that order (bench/kernels/joined.py). FLAGS are workload.py's; the profiled step is its
-third.
+emulator, on a machine without a GPU, so their shapes can be recorded there. trace_launches.py (in
+phantora_ns/kernels/evaluation) joins them to the real trace by that order. FLAGS are workload.py's;
+the profiled step is its third.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import sys
 import tempfile
 from pathlib import Path
-
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "accuracy"))
 
 FIELDS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 
@@ -35,8 +32,9 @@ def operators(events: list[dict]) -> list[list]:
 
 def main() -> None:
     import torch
-    import workload
     from torch.profiler import ProfilerActivity, profile
+
+    from bench.accuracy import workload
 
     out = Path(sys.argv.pop(1))
     sys.argv += ["--steps", "1", "--warmup", "0", "--trace", str(out)]
@@ -53,10 +51,8 @@ def main() -> None:
         with tempfile.NamedTemporaryFile(suffix=".json") as scratch:
             active.export_chrome_trace(scratch.name)
             events = json.loads(Path(scratch.name).read_text())["traceEvents"]
-        with gzip.GzipFile(
-            path, "wb", mtime=0
-        ) as file:  # no time stamp: the same run gives the same bytes
-            file.write(json.dumps(operators(events), separators=(",", ":")).encode())
+        text = json.dumps(operators(events), separators=(",", ":"))
+        Path(path).write_bytes(lzma.compress(text.encode()))
 
     workload.profile = recorded
     workload.main()

@@ -1,8 +1,8 @@
 """What elementwise kernels take when one operand is transposed, on a real GPU; and the rate that
 describes it.
 
-    python bench/kernels/strided.py > bench/kernels/strided.jsonl     # on the GPU
-    python bench/kernels/strided.py --fit bench/kernels/strided.jsonl
+    python -m bench.kernels.strided > bench/kernels/strided.jsonl     # on the GPU
+    python -m bench.kernels.strided --fit bench/kernels/strided.jsonl
 
 Why it exists: neighbouring threads that read 32 bytes or more apart fetch a whole sector of the L2
 cache each. The law: each operand's bytes once and 32 for each such element, at a rate of the cache

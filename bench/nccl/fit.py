@@ -1,7 +1,7 @@
 """Why it exists: fits the few constants of data/gpus/MODEL.toml [nccl] to measurements, and says
 how well they predict.
 
-    python bench/nccl/fit.py [MEASUREMENTS.jsonl ...] [--check]
+    python -m bench.nccl.fit [MEASUREMENTS.jsonl ...] [--check]
 
 Default: the measurements in bench/nccl/data. Prints the tables to paste, the errors of the model so
 fitted, and those of leave-one-size-out and leave-one-GPU-count-out. `--check` fits nothing for the

@@ -1,6 +1,6 @@
 """Why it exists: the device-side times that bench/nccl/fit.py calibrates on, measured on real GPUs.
 
-    torchrun --nproc-per-node 8 bench/nccl/measure.py OUT.jsonl [--worlds 2,3,4,6,8] [--ops
+    torchrun --nproc-per-node 8 -m bench.nccl.measure OUT.jsonl [--worlds 2,3,4,6,8] [--ops
     all_reduce,...] [--label TEXT]
 
 Collectives are captured in CUDA graphs, so that the host's rate does not limit small ones. Roots of

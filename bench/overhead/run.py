@@ -1,4 +1,4 @@
-"""What a run costs: `python bench/overhead/run.py` prints a table for 2, 8 and 16 ranks of FSDP,
+"""What a run costs: `python -m bench.overhead.run` prints a table for 2, 8 and 16 ranks of FSDP,
 Llama 1B.
 
 overhead         wall time x cores / CPU time of the ranks' own host work (1.0: the machine did

@@ -1,4 +1,4 @@
-"""What running small operators on the CPU costs: `python bench/values/run.py` prints a table.
+"""What running small operators on the CPU costs: `python -m bench.values.run` prints a table.
 
 Operators on large tensors, which are most of a job's, must stay under 1,000 ns.
 """

@@ -18,6 +18,7 @@ from pathlib import Path
 from phantora_ns.launch.command.command import node_address
 from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.machine import environment
+from phantora_ns.launch.machine.interposition import try_preload
 from phantora_ns.launch.machine.sandbox import Sandbox, write_spec
 from phantora_ns.launch.run.hub_process import HubProcess
 from phantora_ns.launch.run.rundir import RunDir
@@ -186,6 +187,13 @@ def _try_hub(run_dir: Path) -> str:
     return f"on a socket in {run_dir.parent}"
 
 
+def _try_preload(run_dir: Path) -> str:
+    environment.link_installation(run_dir)
+    shape = environment.Shape(1, 1, True)
+    try_preload(environment.job_environment({}, run_dir, shape, None))
+    return f"through {run_dir.parent}"
+
+
 def run_doctor(write: Callable[[str], None]) -> int:
     """Prints a line per step through `write`; returns 0 when a run would work, else 1."""
     report = _Report(write)
@@ -201,6 +209,7 @@ def run_doctor(write: Callable[[str], None]) -> int:
             return 1
         try:
             report.ok(f"run directory in {run_dir.path.parent}")
+            report.attempt("interceptor preloaded", lambda: _try_preload(run_dir.path))
             _try_nodes(report, run_dir.path)
             report.attempt("hub", lambda: _try_hub(run_dir.path))
         finally:

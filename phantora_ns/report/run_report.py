@@ -79,7 +79,7 @@ def build_report(
             else _profile_command(run, leading["unmeasured_ranks"]),
         },
         "unsupported_calls": hub["unsupported_calls"] if hub else {},
-        "warnings": hub["warnings"] if hub else {},
+        "warnings": (hub["warnings"] if hub else {}) | dict.fromkeys(run.get("warnings", []), 1),
         "guesses": hub["guesses"] if hub else {},
         "errors": hub["errors"] if hub else [],
         "exit_code": exit_code,

@@ -83,23 +83,43 @@ def _report_peaks(report):
     )
 
 
-def _start():
+def _start(environ):
     import atexit
     import ctypes
 
-    library = ctypes.PyDLL(
-        None
-    )  # the preloaded interceptor is in the global scope; PyDLL: a call need not drop the GIL
     try:
+        # the preloaded interceptor is in the global scope; PyDLL: a call need not drop the GIL
+        library = ctypes.PyDLL(None)
         elapsed_ns, touch_clock = library.phantora_elapsed_ns, library.phantora_touch_clock
         report = library.phantora_report_peaks
-    except AttributeError:  # a process that cleared LD_PRELOAD runs on the real clock
+    except (AttributeError, OSError):
+        _refuse_alone(environ)
         return
     elapsed_ns.restype, elapsed_ns.argtypes = ctypes.c_uint64, ()
     touch_clock.restype, touch_clock.argtypes = ctypes.c_int64, (ctypes.c_int,)
     report.restype, report.argtypes = None, (ctypes.c_uint64, ctypes.c_uint64)
     SimulatedClocks(elapsed_ns, touch_clock).install()
     atexit.register(_report_peaks, report)
+
+
+def _refuse_alone(environ):
+    """Ends a process that should have the interceptor in it and has not: it would use this
+    machine's own GPUs and clocks, as if nothing were wrong. A helper that runs without LD_PRELOAD
+    on purpose, and is no rank, goes on."""
+    named = environ["PHANTORA_RUN_DIR"] + "/lib/" in environ.get("LD_PRELOAD", "")
+    if not named and "RANK" not in environ:
+        return
+    import os
+
+    who = f"rank {environ['RANK']}" if "RANK" in environ else "a process of the job"
+    why = "although LD_PRELOAD names it" if named else "since LD_PRELOAD no longer names it"
+    cure = "run phantora-ns doctor" if named else "hand LD_PRELOAD on to the ranks"
+    sys.stderr.write(
+        f"phantora-ns: {who} is not simulated: the interceptor is not loaded, {why}; "
+        f"at the start of {sys.executable}; {cure}\n"
+    )
+    sys.stderr.flush()
+    os._exit(70)
 
 
 def _lead(environ):
@@ -216,7 +236,7 @@ def _main():
         _lead(os.environ)
         if "PHANTORA_LEAD_PID" in os.environ:
             _after_leading(os.environ)
-        _start()
+        _start(os.environ)
     _chain(os.path.dirname(os.path.abspath(__file__)))
 
 

@@ -9,10 +9,8 @@ and then parts of a step add up to the step to the nanosecond.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
@@ -20,6 +18,8 @@ from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from phantora_ns.compressed import read_text
 
 GPU_CATEGORIES = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 HOST_CATEGORIES = frozenset(("cuda_runtime", "cuda_driver"))
@@ -156,10 +156,8 @@ def read_events(path: Path | str) -> tuple[dict[str, Any], list[dict[str, Any]]]
     """The file's top level and its complete events (`ph` X), fractions as Decimal. Raises
     TraceError."""
     path = Path(path)
-    opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8") as stream:
-            content = json.load(stream, parse_float=Decimal)
+        content = json.loads(read_text(path), parse_float=Decimal)
         events = content["traceEvents"]
         complete = [event for event in events if event.get("ph") == "X"]
     except OSError as error:
@@ -169,8 +167,6 @@ def read_events(path: Path | str) -> tuple[dict[str, Any], list[dict[str, Any]]]
         KeyError,
         TypeError,
         AttributeError,
-        EOFError,
-        zlib.error,
         RecursionError,
     ) as error:
         raise TraceError(f"{path}: not a Kineto trace: {type(error).__name__}: {error}") from error
@@ -275,7 +271,7 @@ class _Operators:
 
 
 def read_trace(path: Path | str) -> Trace:
-    """The trace at `path` (.json or .json.gz). O(n log n) over its events.
+    """The trace at `path` (.json, .json.gz or .json.xz). O(n log n) over its events.
 
     Raises TraceError when it is none, or holds no GPU activity.
     """

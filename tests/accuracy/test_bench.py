@@ -3,7 +3,6 @@ compared to the byte, rows reused only when nothing that decided them has change
 
 import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,8 @@ MODULES = ("configs", "breakdown", "measured", "rows", "tables", "store", "compa
 
 @pytest.fixture(scope="module")
 def bench():
-    """The bench's modules by name; they import each other as scripts do, from their own folder."""
-    sys.path.insert(0, str(BENCH))
-    try:
-        yield {name: importlib.import_module(name) for name in MODULES}
-    finally:
-        sys.path.remove(str(BENCH))
-        for name in MODULES:
-            sys.modules.pop(name, None)
+    """The bench's modules by name."""
+    return {name: importlib.import_module(f"bench.accuracy.{name}") for name in MODULES}
 
 
 def row(name="a", kept="evaluation", kind="steady", error=0.01, allocated=(), shares=None):

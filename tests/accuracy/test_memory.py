@@ -3,25 +3,14 @@ peaks are a real GPU's only if the driver's order of addresses is. The record is
 (bench/accuracy/data/memory): every allocation of four steps on an H200.
 """
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from bench.accuracy import memory_history
+
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "accuracy"
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def memory_history():
-    sys.path.insert(0, str(BENCH))
-    try:
-        import memory_history
-
-        yield memory_history
-    finally:
-        sys.path.remove(str(BENCH))
-        sys.modules.pop("memory_history", None)
 
 
 def segments(events):
@@ -45,8 +34,8 @@ def allocations(events):
     ]
 
 
-def test_segments_lie_in_a_real_drivers_order(phantora, memory_history, tmp_path):
-    record = tmp_path / "simulated.jsonl.gz"
+def test_segments_lie_in_a_real_drivers_order(phantora, tmp_path):
+    record = tmp_path / "simulated.jsonl.xz"
     done = phantora(
         "--quiet",
         "--host-time",
@@ -54,7 +43,8 @@ def test_segments_lie_in_a_real_drivers_order(phantora, memory_history, tmp_path
         "torchrun",
         "--nproc-per-node",
         "1",
-        BENCH / "memory_history.py",
+        "-m",
+        "bench.accuracy.memory_history",
         "record",
         record,
         "--size=160m",
@@ -65,7 +55,7 @@ def test_segments_lie_in_a_real_drivers_order(phantora, memory_history, tmp_path
         timeout=170,
     )
     assert done.returncode == 0, done.stderr
-    real = memory_history.read(str(BENCH / "data" / "memory" / "160m-none-1k.jsonl.gz"))
+    real = memory_history.read(str(BENCH / "data" / "memory" / "160m-none-1k.jsonl.xz"))
     simulated = memory_history.read(str(record))
     # frees after the last step are the interpreter's affair
     assert allocations(simulated) == allocations(real)

@@ -43,7 +43,7 @@ def test_a_simulated_step_is_the_jobs_own_and_pairs_with_a_real_one(phantora, tm
     )
     assert done.returncode == 0, done.stderr
     simulated = read_trace(tmp_path / "rank-0.json.gz")
-    result = diff(read_trace(BENCH / "data" / "traces" / "1b-none-4k-mbs2.json.gz"), simulated)
+    result = diff(read_trace(BENCH / "data" / "traces" / "1b-none-4k-mbs2.json.xz"), simulated)
     timed_ns = json.loads((tmp_path / "result").read_text())["median_s"] * 1e9
     assert result.simulated.step_ns == pytest.approx(
         timed_ns, abs=10_000

@@ -3,6 +3,7 @@ mend what is not broken."""
 
 import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -305,7 +306,7 @@ def test_contributions_add_up_and_a_trace_does_not_differ_from_itself(
 
 @pytest.mark.parametrize("name", ["1b-none-4k-mbs2", "resnet50-none-256"])
 def test_a_real_trace_is_itself(name):
-    trace = read_trace(REAL / f"{name}.json.gz")
+    trace = read_trace(REAL / f"{name}.json.xz")
     result = diff(trace, trace)
     check_sums(result)
     assert set(result.paired_by) <= {
@@ -327,6 +328,8 @@ def test_bad_files_get_one_line(tmp_path, capsys):
         "list.json": b"[1]",
         "torn.json.gz": torn,
         "plain.json.gz": b"{}",
+        "torn.json.xz": lzma.compress(b'{"traceEvents": []}')[:-9],
+        "plain.json.xz": b"{}",
         "empty.json": b'{"traceEvents": []}',
         "odd.json": b'{"traceEvents": [3]}',
         "negative.json": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 0, "dur": -1}]}',

@@ -224,7 +224,7 @@ def test_non_negative_least_squares_is_optimal(rows, data):
 
 def calibrated() -> list[Observation]:
     return [
-        s for name in CALIBRATION for s in validation.read(DATA / "traces" / f"{name}.json.gz")[1]
+        s for name in CALIBRATION for s in validation.read(DATA / "traces" / f"{name}.json.xz")[1]
     ]
 
 
@@ -499,11 +499,11 @@ def test_shapes_of_another_step_are_refused(tmp_path):
 
 def test_validation_wants_something_to_leave_out():
     with pytest.raises(validation.ValidationError, match="at least two"):
-        validation.lines([DATA / "traces" / "1b-none-4k-mbs2.json.gz"])
+        validation.lines([DATA / "traces" / "1b-none-4k-mbs2.json.xz"])
 
 
 def test_validation_prints_families_and_configurations():
-    paths = [DATA / "traces" / f"{name}.json.gz" for name in ("1b-none-4k-mbs2", "1b-ddp-4k-mbs4")]
+    paths = [DATA / "traces" / f"{name}.json.xz" for name in ("1b-none-4k-mbs2", "1b-ddp-4k-mbs4")]
     found = validation.lines(paths, worst=3)
     assert (
         any(line.startswith("gemm ") for line in found)
@@ -518,7 +518,7 @@ def test_validation_prints_families_and_configurations():
 def test_the_command(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "100")
     names = [
-        str(DATA / "traces" / f"{name}.json.gz") for name in ("1b-none-4k-mbs2", "1b-ddp-4k-mbs4")
+        str(DATA / "traces" / f"{name}.json.xz") for name in ("1b-none-4k-mbs2", "1b-ddp-4k-mbs4")
     ]
     assert cli.main(["kernels", "validate", *names, "--by", "configuration"]) == 0
     assert "1b-none-4k-mbs2" in capsys.readouterr().out

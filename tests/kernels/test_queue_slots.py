@@ -1,12 +1,12 @@
 """Why it exists: the works that a call is counted as are those that real traces show for it."""
 
-import gzip
 import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from phantora_ns.compressed import read_text
 from phantora_ns.kernels.queue_slots import Works, works_of
 
 TRACES = Path(__file__).resolve().parents[2] / "bench" / "accuracy" / "data" / "traces"
@@ -36,7 +36,7 @@ def launched(name):
     """How often an operator of a real trace put which number of works on its stream."""
     events = [
         e
-        for e in json.loads(gzip.open(TRACES / f"{name}.json.gz").read())["traceEvents"]
+        for e in json.loads(read_text(TRACES / f"{name}.json.xz"))["traceEvents"]
         if e.get("ph") == "X"
     ]
     works = {

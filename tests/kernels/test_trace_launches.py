@@ -131,7 +131,7 @@ def test_report_tells_families_and_sides_apart(tmp_path, capsys):
     "content", [b"", b"{}", b"[1]", b'{"traceEvents": 5}', b"\x1f\x8b\x08garbage"]
 )
 def test_what_is_no_trace_is_one_clear_error(tmp_path, capsys, content):
-    for name in ("t.json", "t.json.gz"):
+    for name in ("t.json", "t.json.gz", "t.json.xz"):
         path = tmp_path / name
         path.write_bytes(content)
         assert estimator_errors.main([str(path)]) == 1

@@ -173,7 +173,8 @@ def test_what_the_leader_gets_back(launch, machine):
     assert "CUDA_VISIBLE_DEVICES" not in job and job["PHANTORA_MACHINE_VISIBLE_DEVICES"].startswith(
         "GPU-"
     )
-    assert Path(job["PHANTORA_LEAD_LIBRARY"]).is_file()
+    library = f"{job['PHANTORA_RUN_DIR']}/lib/libphantora-leader.so"
+    assert job["PHANTORA_LEAD_LIBRARY"] == library
 
 
 def test_torchruns_agent_is_no_rank(launch, machine, tmp_path):

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.run import rundir
 
 

@@ -1,13 +1,12 @@
-/* fake_cupti.c - a CUPTI for a GPU that is not there: records of the work that the emulator below
- * was given.
+/* fake_cupti.c - a CUPTI for an emulated GPU: records of the work that the emulator was given.
  *
- * Why it exists: a leader is tested over an emulated GPU. This library implements what
- * leader/cupti.c calls, with the records of CUDA 13. Which work a pushed external id stands for is
- * read from the emulator's own page (launches and busy time of this process in RUN_DIR/ranks),
- * before and after; or it is what a test has said with fake_cupti_next. It writes one line per
- * external id to FAKE_CUPTI_LOG: the id, how many works, the nanoseconds they took, so that nothing
- * has to be believed of the leader's own counts. FAKE_CUPTI_IDS says what external ids need:
- * "driver" or "all" records of calls; "late": those of the job's own calls, driver's. */
+ * Why it exists: a leader is tested over an emulated GPU. This library implements the functions
+ * that leader/measure/cupti.c calls, with the records of CUDA 13. The work of a pushed external id
+ * is read from the emulator's own rank statistics before and after (launches and busy time of this
+ * process in RUN_DIR/ranks), or set by a test with fake_cupti_next. It writes one line per external
+ * id to FAKE_CUPTI_LOG: the id, the number of activities, and their nanoseconds, so that a test
+ * need not trust the leader's own counts. FAKE_CUPTI_IDS says which records of calls external ids
+ * need: "driver" or "all"; "late": those of the job's own calls need the driver's. */
 #define _GNU_SOURCE
 #include "../../libintercept/base/protocol.gen.h"
 #include <dirent.h>

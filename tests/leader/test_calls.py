@@ -1,6 +1,6 @@
-"""Why it exists: a leader stands between a job and real libraries: what it answers itself (devices,
-time), what it hands on, and what it must not disturb (dlsym, the environment) is checked call by
-call, over an emulated machine with one GPU."""
+"""Why it exists: a leader stands between a job and the real libraries. Over an emulated machine
+with one GPU, each call is checked: what the leader answers itself (devices, time), what it passes
+on, and what it must not disturb (dlsym, the environment)."""
 
 import importlib.util
 import subprocess
@@ -69,7 +69,7 @@ def lead(tmp_path, built_library):
     return run
 
 
-def test_one_real_gpu_is_the_node_s_eight(lead):
+def test_one_real_gpu_stands_for_the_node_s_eight(lead):
     lead("""
 assert number(lib.cudaGetDeviceCount) == number(lib.cuDeviceGetCount) == 8
 check(lib.cudaSetDevice(3))
@@ -190,7 +190,7 @@ assert (following(first), following(second), following(third)) == (2, 3, None)
     )
 
 
-def test_graphs_are_told_of(lead):
+def test_a_captured_graph_is_warned_of(lead):
     hub, _ = lead("""
 stream = handle(lib.cudaStreamCreate)
 check(lib.cudaStreamBeginCapture(stream, 0))

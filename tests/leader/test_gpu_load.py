@@ -1,6 +1,6 @@
-"""Why it exists: what keeps a leader's GPU warm must run while the simulation holds the job up, be
-gone before the job goes on, and leave no trace in what is measured. Over an emulated GPU, with a
-library between that counts the filler's calls (filler.c)."""
+"""Why it exists: the filler that keeps a leader's GPU warm must run while the simulation blocks the
+job, must stop before the job goes on, and must not affect measurements. Over an emulated GPU, with
+a library in between that counts the filler's calls (filler.c)."""
 
 import importlib.util
 import subprocess
@@ -131,7 +131,7 @@ def lead(tmp_path, built_library, libraries):
     return run
 
 
-def test_the_filler_runs_while_the_job_is_held_up_and_is_gone_when_it_goes_on(lead):
+def test_the_filler_runs_while_the_job_waits_and_stops_before_it_goes_on(lead):
     hub, stderr = lead("""
 assert "phantora-load" not in threads(), "nothing has been measured yet"
 for size in (64, 128):
@@ -155,7 +155,7 @@ assert lib.filler_streams_mixed() == 0
     assert not warnings(hub)
 
 
-def test_power_management_that_is_off_heats_nothing(lead):
+def test_no_filler_runs_when_it_is_switched_off(lead):
     lead(
         """
 fill(64)
@@ -168,7 +168,7 @@ assert "phantora-load" not in threads() and fillers() == (0, 0)
     )
 
 
-def test_a_leader_that_records_its_host_s_costs_is_not_heated(lead):
+def test_no_filler_runs_in_a_leader_that_records_its_host_s_costs(lead):
     lead(
         """
 fill(64)
@@ -193,7 +193,7 @@ for _ in range(50): fill(64)
     assert [len(values) for values in hub.measured().values()] == [51]
 
 
-def test_filler_that_overlaps_a_call_spoils_its_sample_and_is_told_of_as_one(lead):
+def test_a_filler_that_overlaps_a_call_spoils_its_sample_and_is_one_record(lead):
     hub, stderr = lead("""
 fill(64); fill(128)
 be_held_up()  # the filler's stream is known from here on

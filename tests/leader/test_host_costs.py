@@ -1,6 +1,6 @@
-"""Why it exists: what a leader records of its host must be the job's, divided rightly into calls
-and the time between them: no real call's time in the gaps, nothing of the leader's own, nor what is
-paid once. Slow calls (c/slow.c) tell them apart."""
+"""Why it exists: the host times that a leader records must be the job's, split correctly into calls
+and the time between them. The time between calls must contain no real call, nothing of the leader's
+own work, and no cost that is paid only once. Slow calls (c/slow.c) tell them apart."""
 
 import ctypes
 import importlib.util
@@ -143,6 +143,6 @@ PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
         ((5000, 5_000_000), (1, 5000)),  # an interruption, if not the first
     ],
 )
-def test_what_is_only_paid_the_first_time_does_not_stand_for_the_site(sites, samples, expected):
+def test_a_cost_paid_only_once_does_not_count_for_its_call_site(sites, samples, expected):
     found = sites(*samples)
     assert found["query -"] == expected

@@ -1,6 +1,6 @@
 """Why it exists: every call that a leader makes on its GPU must give exactly one duration, the one
-in the records, and none may be lost at the end; over an emulated GPU with a fake CUPTI
-(fake_cupti.c), whose own log says what the records held."""
+in the activity records, and none may be lost at the end. Over an emulated GPU with a fake CUPTI
+(fake_cupti.c), whose own log lists the records."""
 
 import importlib.util
 import os
@@ -184,7 +184,7 @@ for n, works in enumerate([one, two, apart, beside]):
     ]
 
 
-def test_what_other_streams_and_the_simulated_nccl_run_beside_gives_no_sample(lead):
+def test_a_call_that_other_work_overlaps_gives_no_sample(lead):
     source = (
         PRELUDE
         + """
@@ -201,7 +201,7 @@ say((0, 1000, 7)); fill(3, s)
     assert counts == {1: 1, 2: 1, 3: 2}, done.stderr
 
 
-def test_a_call_without_records_is_estimated_noted_and_counted(lead):
+def test_a_call_without_records_is_estimated_warned_of_and_counted(lead):
     source = (
         PRELUDE
         + "\ns = stream()\nfake.fake_cupti_next(0, None, None, None)\nfill(64, s)\nfill(64, s)\n"
@@ -285,7 +285,7 @@ def test_a_leader_that_records_its_host_s_costs_measures_nothing_and_needs_no_cu
     assert "GPU kept warm for 0.000000 s" in done.stderr
 
 
-def test_a_leader_that_is_to_record_something_else_says_so(lead):
+def test_an_unknown_choice_of_what_to_record_is_an_error(lead):
     with pytest.raises(
         AssertionError,
         match="PHANTORA_LEAD_RECORD=clocks: a leader records kernels, host or values",

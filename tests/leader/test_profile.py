@@ -1,6 +1,6 @@
 """Why it exists: `phantora-ns profile` from the command line to a database, and runs from that
-database alone, over a machine whose GPU is an emulated one: the inner phantora-ns is the job of an
-outer one, and CUPTI is a fake (fake_cupti.c)."""
+database alone. The machine's GPU is an emulated one: the inner phantora-ns is the job of an outer
+one, and CUPTI is a fake (fake_cupti.c)."""
 
 import importlib.util
 import json
@@ -158,7 +158,7 @@ def test_a_job_that_fails_keeps_what_was_measured(machine, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_job_without_a_leader_is_told_why(machine, tmp_path):
+def test_a_job_without_a_leader_says_why(machine, tmp_path):
     script = tmp_path / "isolated.sh"
     script.write_text(f"exec {sys.executable} -I -c 'pass'\n")
     done = machine(

@@ -1,6 +1,6 @@
-"""Why it exists: values that a leader's GPU computed must come back where the same job asks for
-them (--values replay): to the rank that led exactly, to others those of a rank that was asked the
-same, and beyond what was recorded from the beginning again; all of it counted."""
+"""Why it exists: values that a leader's GPU computed must come back at the same replay keys of the
+same job (--values replay): exactly for the rank that led, and those of a recorded rank for others;
+beyond the last recorded occurrence from the first again. All of it is counted."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ ANSWERS = 2 * len(steering.SIZES) + 1  # of a rank and step: two choices of each
 @pytest.mark.parametrize(
     "ranks, leaders", [(2, [0]), pytest.param(3, [0, 1], marks=pytest.mark.nightly)]
 )
-def test_what_a_gpu_computed_is_told_again(phantora, tmp_path, ranks, leaders):
+def test_recorded_values_are_replayed(phantora, tmp_path, ranks, leaders):
     values, report = tmp_path / "job.values", tmp_path / "report.json"
     job = ["torchrun", "--nproc-per-node", ranks, HERE / "jobs/steering.py"]
     done = phantora(
@@ -97,7 +97,7 @@ def test_what_a_gpu_computed_is_told_again(phantora, tmp_path, ranks, leaders):
 
 
 @pytest.mark.slow
-def test_a_job_that_asks_nothing_records_nothing(phantora, tmp_path):
+def test_a_job_without_replay_keys_records_nothing(phantora, tmp_path):
     script = tmp_path / "steady.py"
     script.write_text("import torch\ntorch.ones(64, device='cuda').add_(1)\n")
     done = phantora(

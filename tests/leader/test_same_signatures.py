@@ -1,6 +1,6 @@
-"""Why it exists: the law that makes leading useful: a leader names each piece of GPU work by the
-very bytes by which a simulated rank asks for its time. Parts of training steps run under both; what
-was measured and what was asked for must be one set."""
+"""Why it exists: a leader is only useful if it names each piece of GPU work with the same bytes as
+a simulated rank that asks for its time. Parts of training steps run under both; the measured and
+the requested signatures must be one set."""
 
 import importlib.util
 import os

@@ -1,5 +1,5 @@
-"""Why it exists: what a leader reports as a kernel's duration is derived from activity records;
-here from random ones, against an obviously right version of the rules that samples.c states."""
+"""Why it exists: a leader derives a kernel's duration from activity records. Here the records are
+random, and an obviously right version of the rules in samples.c is the oracle."""
 
 import ctypes
 import random

@@ -1,6 +1,6 @@
-"""Why it exists: a leader's communicators are simulated although its memory is a GPU's: values must
-travel between it and simulated ranks, in both directions, whichever rank leads, with a real hub
-between them."""
+"""Why it exists: a leader's communicators are simulated although its memory is a real GPU's. Values
+must travel between it and simulated ranks, in both directions, whichever rank leads, with a real
+hub in between."""
 
 import importlib.util
 import json

@@ -4,13 +4,13 @@ measured on real GPUs."""
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.nccl import fit as bench
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.sim._nccl_layout import Layout, binary_tree, double_tree
 from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, Tuner, steps_of
@@ -393,9 +393,6 @@ def test_two_groups_over_one_oversubscribed_uplink():
 
 
 # ---- measured ----
-
-sys.path.insert(0, str(ROOT / "bench" / "nccl"))
-import fit as bench  # noqa: E402
 
 
 @pytest.fixture(scope="module")

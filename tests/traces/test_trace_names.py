@@ -1,12 +1,12 @@
 """Names: those of real traces where they can be known, and truthful ones where they cannot."""
 
-import gzip
 import json
 from pathlib import Path
 
 import msgpack
 import pytest
 
+from phantora_ns.compressed import read_text
 from phantora_ns.trace.describe import communication, describe
 from phantora_ns.trace.log import Comm, Signature
 from phantora_ns.trace.times import Launch
@@ -30,8 +30,8 @@ def comm_name(kind, dtype, algorithm="ring", description=""):
 def real():
     """(kernel names, copy and fill names) of the real traces that the project has."""
     kernels, copies = set(), set()
-    for path in sorted(REAL.glob("*.json.gz")):
-        for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+    for path in sorted(REAL.glob("*.json.xz")):
+        for event in json.loads(read_text(path))["traceEvents"]:
             if event.get("cat") == "kernel":
                 kernels.add(event["name"])
             elif event.get("cat") in ("gpu_memcpy", "gpu_memset"):

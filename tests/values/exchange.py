@@ -1,7 +1,7 @@
-"""Runs under torchrun, on an even number of ranks: what ranks tell each other through device
+"""Runs under torchrun, on an even number of ranks: values that ranks exchange through device
 tensors must arrive.
 
-Prints one JSON list on rank 0: what was wrong, over all ranks.
+Prints one JSON list on rank 0: the errors of all ranks.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Runs inside emulated ranks under --values balanced: what the policy chooses must obey the laws
-that jobs steer by.
+"""Runs inside emulated ranks under --values balanced: the policy's choices must obey the laws that
+jobs rely on.
 
-Why it exists: no oracle knows what a GPU's router would choose, but counts, permutations, masks and
-exchanges of whatever it chose must fit together, and operators on integers must give the CPU's bits
-at sizes at which floats have no values any more. Each case yields what is wrong. Prints one JSON
-object: case -> list.
+Why it exists: no oracle knows what a GPU's router would choose. But counts, permutations, masks and
+exchanges must be consistent with whatever was chosen, and operators on integers must give the CPU's
+bits at sizes at which floats no longer have values. Each case yields its errors. Prints one JSON
+object: case -> list of errors.
 """
 
 import json

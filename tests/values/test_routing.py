@@ -1,6 +1,5 @@
-"""Why it exists: what --values balanced chooses must be even and fit together, on one rank and
-across ranks; and the report must tell a job that read what nothing computed from one that did
-not."""
+"""Why it exists: the choices of --values balanced must be even and consistent, on one rank and
+across ranks. The report must distinguish a job that read undefined values from one that did not."""
 
 import json
 import sys
@@ -43,7 +42,7 @@ def test_zeros_make_no_choice(phantora):
     "how, unknown, chosen",
     [("known", 0, 0), ("unknown", 8, 0), pytest.param("chosen", 0, 1, marks=pytest.mark.nightly)],
 )
-def test_reads_of_what_nothing_computed_are_counted(phantora, tmp_path, how, unknown, chosen):
+def test_reads_of_undefined_values_are_counted(phantora, tmp_path, how, unknown, chosen):
     report = tmp_path / "report.json"
     done = phantora(
         "--report",

@@ -1,8 +1,6 @@
-"""Why it exists: small device values must be real, alone and between ranks; large ones must be
-zero, never stale.
-
-The programs run as a user's would; each prints one JSON line that the tests here take apart.
-"""
+"""Why it exists: small device values must be real, on one rank and between ranks; large ones must
+be zero, without old bytes. The programs run as a user's would; each prints one JSON line that the
+tests here check."""
 
 import json
 import sys

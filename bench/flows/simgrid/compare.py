@@ -2,7 +2,7 @@
 on one machine.
 
 Why it exists: absolute flows per second say as much about the machine as about the program; a ratio
-measured within one run does not. `python bench/flows/simgrid/compare.py [--limit SECONDS] [--repeat
+measured within one run does not. `python -m bench.flows.simgrid.compare [--limit SECONDS] [--repeat
 N] [--only TEXT]` prints, per schedule, flows per CPU second of both, their ratio, both makespans
 and why they differ. CPU time, since other work may share the machine; the least of a few runs,
 taken in turn. SimGrid is not a dependency: `apt-get install libsimgrid-dev` (Debian 12 has 3.32)
@@ -16,7 +16,6 @@ import multiprocessing
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from array import array
@@ -24,15 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.flows import schedules
+from phantora_ns.sim._flow_native import NativeEngine
+from phantora_ns.sim.flows import FlowSimulator
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[2]))
-sys.path.insert(0, str(HERE.parent))
-
-import schedules  # noqa: E402
-
-from phantora_ns.sim._flow_native import NativeEngine  # noqa: E402
-from phantora_ns.sim.flows import FlowSimulator  # noqa: E402
-
 OUT_OF_TIME = 3  # the driver's exit status
 # Plain max-min fairness: no latency, no TCP window, no protocol overhead, no share lost to
 # acknowledgements.

@@ -163,7 +163,7 @@ def main(arguments: list[str]) -> int:
         description=__doc__.splitlines()[0],
     )
     parser.add_argument(
-        "traces", nargs="+", metavar="TRACE", help="Kineto trace (.json or .json.gz)"
+        "traces", nargs="+", metavar="TRACE", help="Kineto trace (.json, .json.gz or .json.xz)"
     )
     parser.add_argument("--gpu", default="h200", help="GPU model of the trace (default: h200)")
     parser.add_argument(

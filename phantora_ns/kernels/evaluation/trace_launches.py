@@ -9,16 +9,15 @@ several kernels: their times are added up.
 from __future__ import annotations
 
 import bisect
-import gzip
 import json
 import math
 import re
-import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.compressed import read_text
 from phantora_ns.kernels import signature
 
 GEMM_OPERATORS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"}
@@ -156,11 +155,9 @@ class LlamaShapes:
 def read_events(path: Path | str) -> list[dict]:
     """The trace's events. Raises TraceError or OSError."""
     path = Path(path)
-    opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            events = list(json.load(file)["traceEvents"])
-    except (ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        events = list(json.loads(read_text(path))["traceEvents"])
+    except (ValueError, KeyError, TypeError) as error:
         raise TraceError(f"{path}: not a Kineto trace: {error}") from error
     return [e for e in events if isinstance(e, dict)]
 
@@ -195,8 +192,7 @@ def join_shapes(events: list[dict], path: Path | str) -> None:
     Raises TraceError when the two are not of the same step, and OSError.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            recorded = json.load(file)
+        recorded = json.loads(read_text(path))
         operators = (
             e for e in events if e.get("cat") == "cpu_op" and not e["name"].startswith(GRAPH_CALL)
         )
@@ -210,7 +206,7 @@ def join_shapes(events: list[dict], path: Path | str) -> None:
             event["args"].update(
                 zip(("Input Dims", "Input type", "Input Strides", "Concrete Inputs"), values)
             )
-    except (ValueError, TypeError, LookupError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise TraceError(f"{path}: not a record of operators: {error}") from error
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from phantora_ns.compressed import SUFFIXES, existing
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import Observation
@@ -28,7 +29,7 @@ class ValidationError(ValueError):
 
 def is_trace(path: Path) -> bool:
     """Whether a file's name is a trace's."""
-    return path.name.endswith((".json", ".json.gz"))
+    return path.name.endswith(tuple(f".json{suffix}" for suffix in SUFFIXES))
 
 
 def read(path: Path) -> tuple[str | None, list[Observation]]:
@@ -39,10 +40,8 @@ def read(path: Path) -> tuple[str | None, list[Observation]]:
     """
     if is_trace(path):
         name = path.name.partition(".json")[0]
-        shapes = path.parent.parent / SHAPES / f"{name}.json.gz"
-        return None, observations.of_launches(
-            name, launches(path, shapes=shapes if shapes.is_file() else None)
-        )
+        shapes = existing(path.parent.parent / SHAPES / f"{name}.json")
+        return None, observations.of_launches(name, launches(path, shapes=shapes))
     with Database.open(path) as database:
         return database.gpu, list(database.observations())
 

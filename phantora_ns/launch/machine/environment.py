@@ -116,12 +116,20 @@ def require_built() -> None:
             )
 
 
-def link_cuda_names(folder: Path) -> None:
-    """Makes `folder` hold the names by which CUDA's libraries are opened at run time, all leading
-    to the interceptor."""
+def link_installation(run_dir: Path) -> None:
+    """Makes `run_dir` name what the job's processes are to load: in lib/ our libraries, and under
+    the names of CUDA's the interceptor; in startup/ the hook for Python.
+
+    The loader splits LD_PRELOAD at spaces and colons, and Python splits PYTHONPATH at colons. A run
+    directory has neither in its name, and an installation may (rundir.py).
+    """
+    folder = run_dir / "lib"
     folder.mkdir()
     for name in CUDA_NAMES:
         (folder / name).symlink_to(INTERCEPTOR)
+    for library in (INTERCEPTOR, LEADER_LIBRARY):
+        (folder / library.name).symlink_to(library)
+    (run_dir / "startup").symlink_to(PACKAGE / "startup")
 
 
 def _prefixed(first: str, rest: str | None) -> str:
@@ -141,10 +149,10 @@ def job_environment(
     # wait as host time of the job.
     env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     cuda = str(run_dir / "lib")
-    env["LD_PRELOAD"] = _prefixed(str(INTERCEPTOR), env.get("LD_PRELOAD"))
+    env["LD_PRELOAD"] = _prefixed(f"{cuda}/{INTERCEPTOR.name}", env.get("LD_PRELOAD"))
     env["LD_LIBRARY_PATH"] = _prefixed(cuda, env.get("LD_LIBRARY_PATH"))
     env["TRITON_LIBCUDA_PATH"] = cuda
-    env["PYTHONPATH"] = _prefixed(str(PACKAGE / "startup"), env.get("PYTHONPATH"))
+    env["PYTHONPATH"] = _prefixed(str(run_dir / "startup"), env.get("PYTHONPATH"))
     env["PHANTORA_RUN_DIR"] = str(run_dir)
     env["PHANTORA_GPUS_PER_NODE"] = str(shape.gpus_per_node)
     env["PHANTORA_LIBZMQ"] = str(find_libzmq())

@@ -63,13 +63,13 @@ def check(mode: str, scale: str, record: Path | None) -> HostTime:
     return HostTime(mode, None if scale == AUTO else float(scale), record)
 
 
-def host_score() -> float:
-    """ns of the host-speed workload on this machine now (libintercept's phantora_host_score).
-    Raises LaunchError."""
+def host_score(run_dir: Path) -> float:
+    """ns of the host-speed workload on this machine now (libintercept's phantora_host_score), with
+    the library that `run_dir` names. Raises LaunchError."""
     try:  # preloaded: its thread-local data has no room in a process that is up already
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _SCORE],
-            env={**os.environ, "LD_PRELOAD": str(INTERCEPTOR)},
+            env={**os.environ, "LD_PRELOAD": str(run_dir / "lib" / INTERCEPTOR.name)},
             check=True,
             capture_output=True,
             text=True,
@@ -111,7 +111,7 @@ def prepare(
                 "--host-scale auto: no database says how fast its machine was; on the command line; give a number, "
                 "or record a database with phantora-ns profile"
             )
-        scale = 1.0 if options.mode == "model" else record.score / host_score()
+        scale = 1.0 if options.mode == "model" else record.score / host_score(path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
     if options.mode == "model":
         write_table(path / "host.tbl", record, gpu.host.unknown_ns)
@@ -127,7 +127,7 @@ def prepare(
     if options.record is not None:
         env["PHANTORA_RECORD_HOST"] = "1"
         try:
-            env["PHANTORA_HOST_SCORE"] = repr(host_score())
+            env["PHANTORA_HOST_SCORE"] = repr(host_score(path))
         except LaunchError as error:
             say(f"{error}; the record will not say how fast this machine is")
     return Prepared(env, run)

@@ -26,6 +26,7 @@ _NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")  # what tempfile.mkdtemp makes of t
 _LOCK = "owner.lock"
 _MARKER = b"phantora-ns run directory: deleted by a later run once its owner has died\n"
 _SOCKET_PATH_MAX = 107  # sizeof sockaddr_un.sun_path less the final zero (unix(7))
+_SPLITS = re.compile(r"[\s:;$]")  # what the loader takes apart, or replaces, in its lists of paths
 _UNLOCKED_GRACE_S = (
     60  # a directory without a lock file is being made by another run, for less than this
 )
@@ -44,6 +45,7 @@ def _usable(folder: Path) -> bool:
         stat.S_ISDIR(status.st_mode)
         and os.access(folder, os.W_OK | os.X_OK)
         and longest <= _SOCKET_PATH_MAX
+        and not _SPLITS.search(str(folder))
         and not in_shm
     )
 
@@ -67,7 +69,7 @@ def base_folders() -> list[Path]:
     if not candidates:
         raise LaunchError(
             f"no folder for the run's files; {runtime or tempfile.gettempdir()} and /tmp; set TMPDIR to a writable "
-            "folder with a short path, outside /dev/shm"
+            "folder with a short path without spaces and colons, outside /dev/shm"
         )
     return list(dict.fromkeys(candidates))
 

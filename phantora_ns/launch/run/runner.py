@@ -24,7 +24,7 @@ from typing import Any
 from phantora_ns.config.description import write_cluster
 from phantora_ns.launch.command.command import JobCommand
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
-from phantora_ns.launch.machine import environment, gpus
+from phantora_ns.launch.machine import environment, gpus, interposition
 from phantora_ns.launch.machine.sandbox import Message, Sandbox, write_spec
 from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.launch.run.hub_process import HubProcess
@@ -151,6 +151,7 @@ class Runner:
 
     def _prepare(self, path: Path) -> None:
         request = self._request
+        environment.link_installation(path)
         self._host = host_time.prepare(
             request.host, request.cluster.gpu_model, request.databases, path, request.quiet
         )
@@ -166,6 +167,7 @@ class Runner:
             "recording": None,
             "command": list(request.command.argv),
             "options": list(request.options),
+            "warnings": interposition.warnings(request.command.program),
         }
         if request.leading is not None:
             assert self._gpu is not None
@@ -192,7 +194,6 @@ class Runner:
         write_cluster(request.cluster, path)
         if request.values.file is not None:
             shutil.copyfile(request.values.file, path / recorded_values.TABLE)
-        environment.link_cuda_names(path / "lib")
         gpu = request.cluster.gpu_model
         self._kernel_info = environment.find_kernel_info(
             request.command.program, 10 * gpu.compute_major + gpu.compute_minor, path
@@ -214,7 +215,7 @@ class Runner:
             job |= leaders.leader_environment(
                 request.leading,
                 self._gpu,
-                environment.LEADER_LIBRARY,
+                path / "lib" / environment.LEADER_LIBRARY.name,
                 environment.find_torch(request.command.program),
                 outer,
                 job,

@@ -1,9 +1,8 @@
-/* filler.c - between a leader and the emulated GPU: counts what keeps the GPU warm, and on which
- * stream it runs.
+/* filler.c - between a leader and the emulated GPU: counts the pieces of work that keep the GPU
+ * warm, and notes their stream.
  *
- * Why it exists: the filler must be there while the job is held up and gone before it goes on,
- * which only whoever stands below the leader's library sees. A job reads the counts through ctypes.
- */
+ * Why it exists: the filler must run while the job is blocked and stop before it goes on. Only a
+ * library below the leader's sees that. A job reads the counts through ctypes. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,10 +1,10 @@
-/* in_order.c - between a leader and the emulated GPU: host functions that keep their place among a
+/* in_order.c - between a leader and the emulated GPU: host functions that run in the order of a
  * stream's copies, as on a GPU.
  *
- * Why it exists: the emulator runs host functions beside its streams, so that a leader over it must
- * wait for each; on a GPU the stream waits, and the host goes on. Here one queue stands for all
- * streams, in which a blocked function holds up all that follows: harder than a GPU. What the host
- * must not be held up by (issuing work) it is not; what waits for the GPU waits. */
+ * Why it exists: the emulator runs host functions concurrently with its streams, so a leader over
+ * it must wait for each. On a GPU the stream waits, and the host goes on. Here one queue serves all
+ * streams, and a blocked function blocks everything behind it, which is stricter than a GPU.
+ * Issuing work does not block the host; waiting for the GPU does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

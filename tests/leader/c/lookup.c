@@ -1,8 +1,8 @@
-/* lookup.c - a library that asks dlsym and dlvsym, in the ways that the leader's must not disturb
- * and in the one that it answers.
+/* lookup.c - a library that calls dlsym and dlvsym, in the ways that the leader's library must not
+ * disturb and in the one that it answers.
  *
- * Why it exists: dlsym goes by who calls it, so a test needs callers of its own: this file is
- * compiled under several names. */
+ * Why it exists: dlsym's result depends on its caller, so a test needs callers of its own. This
+ * file is compiled under several names. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 

@@ -1,8 +1,8 @@
-/* settle.c - the little of the interceptor that samples.c and hostcosts.c need, so that they can be
- * tested without a GPU or a hub.
+/* settle.c - the few functions of the interceptor that samples.c and host_costs.c need, so that
+ * they can be tested without a GPU or a hub.
  *
- * Why it exists: which sample a set of activity records gives is pure arithmetic;
- * tests/leader/test_samples.py compares it with an obviously right version over random records.
+ * Why it exists: which sample a set of activity records gives is pure arithmetic.
+ * tests/leader/test_samples.py compares it with an obviously right version on random records.
  * Messages are kept instead of sent. */
 #include "../../../libintercept/leader/measure/measure.h"
 #include <stdarg.h>

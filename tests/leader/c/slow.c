@@ -1,8 +1,8 @@
-/* slow.c - between a leader and the emulated GPU: real calls that take long, as processor time.
+/* slow.c - between a leader and the emulated GPU: real calls that use much processor time.
  *
- * Why it exists: what a real call costs must be recorded as that call's cost, and must not be found
- * again in the job's own time before the next one; calls that have no class are the job's own time.
- * With calls as slow as these, neither can be mistaken. */
+ * Why it exists: the time of a real call must be recorded as that call's cost, and not as the job's
+ * own time before the next call. Calls without a class count as the job's own time. With calls as
+ * slow as these, the two cannot be confused. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 """Runs as two ranks, one of them a leader: both capture an all-reduce. The leader's PyTorch must
-raise the line that says why not."""
+raise an error with the line that explains the refusal."""
 
 import os
 

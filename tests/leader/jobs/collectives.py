@@ -1,6 +1,6 @@
-"""Runs as two ranks, one of them a leader: values that the host made go through small collectives
-and come out right, and of large ones a leader has its own part. Nothing is computed by kernels,
-which do nothing over an emulated GPU."""
+"""Runs as two ranks, one of them a leader. Values that the host made must come through small
+collectives correctly; of large ones a leader only has its own part. Kernels compute nothing: over
+an emulated GPU they do nothing."""
 
 import os
 

@@ -1,8 +1,8 @@
-"""Why it exists: a job that steers by values, run twice with one command line. With COMPUTED=1 it
-stands for a GPU that computes: an emulated one does nothing, so what its kernels are to give is put
-where they would write it. Without, nothing computes these values, and only a replay can tell them.
+"""Why it exists: a job that steers by values runs twice with one command line. With COMPUTED=1 it
+stands for a GPU that computes: the emulated GPU does nothing, so the job writes its kernels'
+results itself. Without it nothing computes these values, and only a replay can give them.
 
-Writes what each rank has read to OUT/RANK.json, a list of steps. STEPS: how many.
+Writes what each rank has read to OUT/RANK.json, a list of steps. STEPS: their number.
 """
 
 import json
