@@ -3,7 +3,7 @@ job gets of it.
 
 Why it exists: what is simulated and what is refused must be known, not remembered. The class of a
 function is the section in which it lies in the built libphantora.so (PH_CLASS in
-libintercept/base/shim.h), the functions are those that NVIDIA's wheels export or declare, and "used" are
+libintercept/base/api.h), the functions are those that NVIDIA's wheels export or declare, and "used" are
 those that the wheels of PyTorch and Triton import or look up by name.
 
     .venv/bin/python tools/coverage.py [--site-packages DIR] [--library FILE] [--check]
@@ -203,7 +203,7 @@ def render(packages, library):
         name for name, kind in own.items() if kind is None and not name.startswith(NOT_NVIDIAS)
     )
     if unclassed:
-        sys.exit(f"coverage.py: no PH_CLASS (libintercept/base/shim.h) for {', '.join(unclassed)}")
+        sys.exit(f"coverage.py: no PH_CLASS (libintercept/base/api.h) for {', '.join(unclassed)}")
     parts, rows = [], []
     for api in APIS:
         names = functions(api, packages)

@@ -23,9 +23,8 @@ from pathlib import Path
 from bench.accuracy import configs
 from bench.contention import steps
 from phantora_ns.config import load_cluster, load_gpu
-from phantora_ns.kernels import signature
-from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
 from phantora_ns.model.contention import tiles_of
+from phantora_ns.protocol import BoundBy, SignatureKind
 from phantora_ns.sim._courses import Courses
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
@@ -55,10 +54,14 @@ def named_product(name):
 
 def predicted_us(name, alone_us, permille):
     product = named_product(name)
-    klass = steps.class_of(name)
+    bound_by = steps.class_of(name)
+<<<<<<< HEAD
+    kind = SignatureKind.GEMM if product else SignatureKind.KERNEL
+=======
     kind = signature.GEMM if product else signature.KERNEL
+>>>>>>> main
     return alone_us * (
-        1 + permille(kind, product or [], max(1, round(alone_us * 1000)), klass) / 1000
+        1 + permille(kind, product or [], max(1, round(alone_us * 1000)), bound_by) / 1000
     )
 
 
@@ -77,7 +80,7 @@ def pairs(permille, shares):
         )
     print("pairs in bursts: extra time when wholly covered (median, least, most, pairs)")
     rows = {
-        **{steps.NAMES[klass]: extra for klass, extra in sorted(found.items())},
+        **{steps.NAMES[bound_by]: extra for bound_by, extra in sorted(found.items())},
         "collective": back,
     }
     for name, extra in rows.items():
@@ -164,8 +167,12 @@ def replay(name, step, gpu):
         f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of "
         "them have equal launches alone"
     )
-    for klass in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
-        rows = [(a, b) for a, b in zip(tiled, flat) if klass is None or a.klass == klass]
+<<<<<<< HEAD
+    for bound_by in (BoundBy.COMPUTE, BoundBy.ATTENTION, BoundBy.MEMORY, None):
+=======
+    for bound_by in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
+>>>>>>> main
+        rows = [(a, b) for a, b in zip(tiled, flat) if bound_by is None or a.bound_by == bound_by]
         if not rows:
             continue
         measured, alone, model, plain = (
@@ -177,7 +184,7 @@ def replay(name, step, gpu):
         wrong = sum(abs(a.model_ns - a.measured_ns) for a, _ in rows) / measured
         wrong_flat = sum(abs(b.model_ns - b.measured_ns) for _, b in rows) / measured
         print(
-            f"    {steps.NAMES.get(klass, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
+            f"    {steps.NAMES.get(bound_by, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
             f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} "
             f"({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
             f"one share for products {plain / 1e6:7.2f} ({plain / measured - 1:+6.1%}, {wrong_flat:5.1%})"

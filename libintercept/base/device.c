@@ -5,9 +5,10 @@
  * nothing is read before a CUDA or NVML call needs it (CUDA_VISIBLE_DEVICES may be set by the job
  * after start-up), and it is read once. */
 #define _GNU_SOURCE
-#include "base/core.h"
 #include "base/device.h"
+#include "base/environment.h"
 #include "base/fnv1a.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -4,11 +4,13 @@
  * up in one library: Triton's launcher and parts of PyTorch open libcuda.so.1 and ask dlsym,
  * Transformer Engine's cuDNN front end asks libcudart.so.13. For exactly the names that we export
  * they get ours, by dlsym and dlvsym alike. NVIDIA's own libraries must not: what they do inside of
- * a call is part of that call, and where we ask one of them (simulated/math/cudnn_real.c) it must reach
- * its own parts. Rule: everything else must see both behave as if we were not there, RTLD_NEXT
- * included, which goes by the return address: the real ones are reached by tail calls. */
+ * a call is part of that call, and where we ask one of them (simulated/math/cudnn_real.c) it must
+ * reach its own parts. Rule: everything else must see both behave as if we were not there,
+ * RTLD_NEXT included, which goes by the return address: the real ones are reached by tail calls. */
 #define _GNU_SOURCE /* dladdr, RTLD_NEXT */
-#include "base/shim.h"
+#include "base/lookup.h"
+#include "base/api.h"
+#include "base/log.h"
 
 #include <dlfcn.h>
 #include <gnu/lib-names.h>

@@ -1,8 +1,10 @@
-/* base/msgpack.c - msgpack, the part of it that the wire protocol uses, in its shortest (canonical) form.
+/* base/msgpack.c - msgpack, the part of it that the wire protocol uses, in its shortest (canonical)
+ * form.
  *
  * Why it exists: signatures are hashed over these bytes here and in Python, so both must encode
  * alike. */
-#include "base/core.h"
+#include "base/msgpack.h"
+#include "base/log.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* threads.c - what the kernel says of this process's threads.
  *
  * Why it exists: runs that repeat to the byte must wait until NCCL's watchdogs have done a round
- * (time/watchdog.c), and must tell a host that sleeps from one that is only slow. /proc/self/task says
- * both. */
-#include "time/timeline.h"
+ * (time/watchdog.c), and must tell a host that sleeps from one that is only slow. /proc/self/task
+ * says both. */
+#include "base/threads.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>

@@ -8,7 +8,7 @@
 #ifndef PH_CLASS
 #define PH_CLASS PH_REFUSED
 #endif
-#include "base/shim.h"
+#include "base/log.h"
 
 /* The codes: cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED (driver_types.h, cuda.h),
  * CUBLAS_STATUS_NOT_SUPPORTED (cublas_api.h), CUDNN_STATUS_NOT_SUPPORTED (cudnn_graph.h),

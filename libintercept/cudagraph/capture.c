@@ -1,5 +1,5 @@
-/* capture.c - streams that are captured: which they are, what may be done beside them, what a
- * capture records.
+/* cudagraph/capture.c - streams that are captured: which they are, what may be done beside them,
+ * what a capture records.
  *
  * Why it exists: PyTorch finds out by the driver's error codes what a job does wrong in a capture,
  * and a job that works here must work there. The rules are those of the CUDA programming guide
@@ -10,7 +10,9 @@
  * does. */
 #define _GNU_SOURCE /* gettid */
 #include "cudagraph/graph.h"
-#include "time/timeline.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "work/signature.h"
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -37,7 +39,7 @@ int ph_capture_exchange_mode(int mode)
     return before;
 }
 
-void ph_capture_reset(void)
+static void forget(void)
 {
     captures = NULL;
     atomic_store(&ph_captures, 0);
@@ -74,6 +76,7 @@ int ph_capture_begin(struct ph_stream *stream, int mode)
                                        .origin = stream,
                                        .next = captures};
         captures = capture;
+        ph_forget_in_child(forget);
         capture->graph->lanes = 0;
         join_locked(capture, stream);
         atomic_fetch_add(&ph_captures, 1);

@@ -1,4 +1,4 @@
-/* graph.c - graphs as lists of steps, and a launch of one.
+/* cudagraph/graph.c - graphs as lists of steps, and a launch of one.
  *
  * Why it exists: a launch is one call of the host, and then the GPU goes through the graph by
  * itself: a node starts when all that it depends on has ended. So a launch puts the nodes on the
@@ -9,10 +9,11 @@
  *
  * Rules: the steps run in the order of capture, which no dependency goes against; launches of one
  * graph follow one another. */
-#include "work/cudart.h"
 #include "cudagraph/graph.h"
-#include "time/timeline.h"
+#include "backend.h"
+#include "base/log.h"
 #include "trace/trace_log.h"
+#include "work/duration.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,9 +105,6 @@ struct ph_exec {
     struct ph_event *done; /* the last launch */
 };
 
-static _Thread_local bool replaying;
-bool ph_replaying(void) { return replaying; }
-
 struct ph_exec *ph_exec_new(struct ph_graph *graph)
 {
     struct ph_exec *exec = calloc(1, sizeof *exec);
@@ -195,12 +193,12 @@ void ph_exec_launch(struct ph_exec *exec, struct ph_stream *stream)
                      ? cost - ph_spec()->call_cost[PH_CALL_LAUNCH]
                      : 0);
     PH_TRACE(ph_trace_call_begin("cudaGraphLaunch"));
-    ph_device_code(stream->device);
+    if (ph_backend.code_loaded) ph_backend.code_loaded(stream->device);
     pthread_mutex_lock(&exec->lock);
     if (stream->device != exec->graph->lane_device[0] && !exec->own)
         exec->own = ph_stream_create(exec->graph->lane_device[0], NON_BLOCKING, 0);
     ph_host_pause();
-    replaying = true;
+    ph_graph_launching(true);
     pthread_mutex_lock(&ph_lock);
     start_locked(exec, stream);
     pthread_mutex_unlock(&ph_lock);
@@ -218,7 +216,7 @@ void ph_exec_launch(struct ph_exec *exec, struct ph_stream *stream)
     pthread_mutex_lock(&ph_lock);
     finish_locked(exec, stream);
     pthread_mutex_unlock(&ph_lock);
-    replaying = false;
+    ph_graph_launching(false);
     ph_host_resume();
     pthread_mutex_unlock(&exec->lock);
     PH_TRACE_END();

@@ -6,7 +6,11 @@
  * the state of captures is guarded by ph_lock. */
 #ifndef PH_GRAPH_H
 #define PH_GRAPH_H
-#include "base/core.h"
+#include "base/msgpack.h"
+#include "time/timeline.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 enum { /* cudaError_t and CUresult, driver_types.h */
        PH_ILLEGAL_STATE = 401,
@@ -79,7 +83,6 @@ struct ph_exec;
 struct ph_exec *ph_exec_new(struct ph_graph *graph);
 void ph_exec_free(struct ph_exec *exec);
 void ph_exec_launch(struct ph_exec *exec, struct ph_stream *stream);
-bool ph_replaying(void); /* this thread is launching a graph: its host time has been taken */
 
 /* ---- capture.c ---- */
 extern _Atomic int ph_captures; /* under way in this process */
@@ -91,8 +94,8 @@ int ph_capture_end(struct ph_stream *stream, struct ph_graph **graph);
  */
 int ph_capture_status(struct ph_stream *stream, uint64_t *id, struct ph_graph **graph,
                       const struct ph_nodes **tails);
-void ph_capture_forget(struct ph_stream *stream); /* it is destroyed */
-void ph_capture_reset(void);                      /* in a forked child */
+/* Before a stream is destroyed: it can no longer end or join its capture. */
+void ph_capture_forget(struct ph_stream *stream);
 int ph_capture_exchange_mode(int mode);
 
 /* Before work is put on a stream: 0 when it is to run, -1 when it is to be captured, else the
@@ -112,8 +115,6 @@ void ph_capture_values(struct ph_stream *stream, struct ph_action action);
 /* Events: as ph_capture_check; -1: it was done. */
 int ph_capture_record(struct ph_event *event, struct ph_stream *stream, bool external);
 int ph_capture_wait(struct ph_stream *stream, struct ph_event *event, bool external);
-
-int ph_capture_called(enum ph_call call, const char *name, int answer); /* simulated/cuda/graph_api.c */
 
 /* What must not be done while captures are under way: 0, or the error, and the captures that it
  * spoils are invalid. */

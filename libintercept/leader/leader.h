@@ -6,7 +6,10 @@
  * exactly once between ph_lead_begin and ph_lead_end. */
 #ifndef PH_LEADER_H
 #define PH_LEADER_H
-#include "base/core.h"
+#include "time/timeline.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* ---- real.c: the libraries below ---- */
 /* The next definition of `name` after this library, looked up once per call site. Without one
@@ -89,7 +92,7 @@ bool ph_lead_keeps_values(void);
  * `stream`, or that is `there` already. */
 void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there);
 
-/* ---- seams.c ---- */
+/* ---- backend.c ---- */
 /* where the real library says that it points to */
 enum ph_memory_kind ph_lead_memory_kind(const void *pointer);
 

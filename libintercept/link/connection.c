@@ -4,12 +4,17 @@
  * load time, and many threads share one socket. Rule: `socket_lock` is held for every libzmq call;
  * whoever waits polls the socket's descriptor outside of it, and the first to find a reply hands it
  * to its owner. */
-#include "base/core.h"
-#include "trace/trace_log.h"
+#include "link/connection.h"
+#include "backend.h"
+#include "base/environment.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "link/diagnostics.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,13 +127,6 @@ static int64_t env_int(const char *name)
     return text ? strtoll(text, NULL, 10) : -1;
 }
 
-/* Linked into the leader's library only (leader/gpu/devices.c): whether it is there tells the hub
- * who leads. */
-extern int ph_lead_device(void) __attribute__((weak, visibility("hidden")));
-extern bool ph_lead_measures(void) __attribute__((weak, visibility("hidden")));
-/* around each wait for the hub */
-extern void ph_gpu_load_held(bool held) __attribute__((weak, visibility("hidden")));
-
 static void say_hello(const char *name)
 {
     struct ph_pack body = {0};
@@ -148,8 +146,9 @@ static void say_hello(const char *name)
         ph_pack_int(&body, env_int("PHANTORA_NODE") < 0 ? 0 : env_int("PHANTORA_NODE"));
     ph_pack_str(&body, "shm"), ph_pack_str(&body, name);
     ph_pack_str(&body, "argv0"), ph_pack_str(&body, argv0);
-    ph_pack_str(&body, "leader"), ph_pack_int(&body, ph_lead_device != NULL);
-    ph_pack_str(&body, "measures"), ph_pack_int(&body, ph_lead_measures && ph_lead_measures());
+    ph_pack_str(&body, "leader"), ph_pack_int(&body, ph_backend.leads);
+    ph_pack_str(&body, "measures"),
+        ph_pack_int(&body, ph_backend.measures && ph_backend.measures());
     ph_send(PH_MESSAGE_HELLO, &body, 2);
     ph_pack_free(&body);
 }
@@ -188,7 +187,23 @@ static void drain_locked(void)
     }
 }
 
-void ph_hub_connect(void)
+/* The child of a fork shares the parent's socket memory but not its I/O thread: it starts anew,
+ * when it touches CUDA. */
+static void forget(void)
+{
+    ph_log_to(NULL);
+    pthread_mutex_init(&socket_lock, NULL);
+    pthread_cond_init(&socket_news, NULL);
+    the_socket = NULL;
+    arrivals = NULL;
+    polling = false;
+    sequence = 0;
+    stats = NULL; /* the mapping is the parent's: it stays mapped, unused */
+    if (socket_fd >= 0) close(socket_fd);
+    socket_fd = wake_fd = -1;
+}
+
+const char *ph_hub_connect(void)
 {
     const char *run_dir = ph_env("PHANTORA_RUN_DIR");
     if (!run_dir) ph_die("PHANTORA_RUN_DIR is not set; start the job with the phantora-ns command");
@@ -209,13 +224,15 @@ void ph_hub_connect(void)
     wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     the_socket = fresh;
     say_hello(name);
-    ph_trace_start(name);
     struct ph_reply welcome;
     if (!ph_wait(0, &welcome, 60000)) ph_die("the hub at %s does not answer", address);
     int64_t client = ph_read_int(&welcome);
     ph_reply_free(&welcome);
     if (client < 0)
         ph_die("the hub refuses this interceptor's protocol version; rebuild with make build");
+    ph_log_to(ph_send_diagnostic);
+    ph_forget_in_child(forget);
+    return name;
 }
 
 void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
@@ -258,7 +275,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
 {
     int64_t deadline = milliseconds() + timeout_ms;
     struct arrival *mine;
-    if (ph_gpu_load_held) ph_gpu_load_held(true);
+    if (ph_backend.hub_wait) ph_backend.hub_wait(true);
     pthread_mutex_lock(&socket_lock);
     drain_locked();
     while (!(mine = claim_locked(req)) && (timeout_ms < 0 || milliseconds() < deadline)) {
@@ -283,7 +300,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
         pthread_cond_broadcast(&socket_news);
     }
     pthread_mutex_unlock(&socket_lock);
-    if (ph_gpu_load_held) ph_gpu_load_held(false);
+    if (ph_backend.hub_wait) ph_backend.hub_wait(false);
     if (!mine) return false;
     *reply = (struct ph_reply){mine->data, mine->length, 0, false, mine};
     ph_read_array(reply);
@@ -297,19 +314,4 @@ void ph_reply_free(struct ph_reply *reply)
     if (reply->bad) ph_die("a reply of the hub cannot be read; rebuild with make build");
     free(reply->owner);
     reply->owner = NULL;
-}
-
-/* The child of a fork shares the parent's socket memory but not its I/O thread: it starts anew,
- * when it touches CUDA. */
-void ph_hub_forget(void)
-{
-    pthread_mutex_init(&socket_lock, NULL);
-    pthread_cond_init(&socket_news, NULL);
-    the_socket = NULL;
-    arrivals = NULL;
-    polling = false;
-    sequence = 0;
-    stats = NULL; /* the mapping is the parent's: it stays mapped, unused */
-    if (socket_fd >= 0) close(socket_fd);
-    socket_fd = wake_fd = -1;
 }

@@ -1,12 +1,17 @@
-/* nccl.c - NCCL: communicators met through the hub, collectives as OPS messages, groups, and values
- * of small buffers.
+/* nccl/nccl.c - NCCL: communicators met through the hub, collectives as OPS messages, groups, and
+ * values of small buffers.
  *
  * Why it exists: communication is what the simulation is about, so no NCCL runs here. A call
  * becomes an operation; the operations of a group on one communicator and one stream are one
  * launch, as in NCCL. */
 #define PH_CLASS PH_SIMULATED
 #include "nccl/nccl.h"
+#include "backend.h"
+#include "base/api.h"
+#include "base/log.h"
+#include "base/memory.h"
 #include "cudagraph/graph.h"
+#include "link/connection.h"
 #include "time/timeline.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
@@ -115,14 +120,17 @@ static void issue(void *operations, struct ph_stream *stream)
         ph_pack_int(&ops, op->dtype);
         ph_pack_int(&ops, op->redop >= BUILT_IN_OPS ? PH_REDUCTION_SUM : op->redop);
         ph_pack_int(&ops, op->peer);
-        ph_nccl_payload(&ops, op);
+        ph_backend.nccl.payload(&ops, op);
         bool wanted = op->recv_bytes && ph_nccl_carries(op);
         ph_pack_uint(&ops, (wanted ? PH_OP_WANTS_RESULT : 0) |
-                               (ph_nccl_unknown(op) ? PH_OP_UNDEFINED : 0));
+                               (ph_backend.nccl.unknown(op) ? PH_OP_UNDEFINED : 0));
     }
     ph_host_resume();
     uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
-    struct ph_log_comm logged = {.kind = (uint32_t)ours->kind,
+    struct ph_log_comm logged = {.stream = ph_stream_trace_number(stream),
+                                 .device = (uint32_t)stream->device,
+                                 .vertex = node,
+                                 .kind = (uint32_t)ours->kind,
                                  .dtype = (uint32_t)ours->dtype,
                                  .rank = (uint32_t)comm->rank,
                                  .size = (uint32_t)comm->size,
@@ -130,10 +138,10 @@ static void issue(void *operations, struct ph_stream *stream)
                                  .send_bytes = ours->send_bytes,
                                  .recv_bytes = ours->recv_bytes,
                                  .comm = (uint64_t)comm->number};
-    PH_TRACE(ph_trace_communicated(stream, node, logged));
+    PH_TRACE(ph_trace_communicated(logged));
     ph_pack_free(&ops);
     for (struct ph_operation *op = ours; op; op = op->next, index++)
-        ph_nccl_result(op, node, index);
+        ph_backend.nccl.result(op, node, index);
 }
 
 static int launch(struct ph_operation *first)
@@ -144,7 +152,7 @@ static int launch(struct ph_operation *first)
         void *handle = first->stream;
         struct ph_stream *stream = ph_stream_resolve(handle);
         if (!stream) return release(first), INVALID_ARGUMENT;
-        const char *refused = ph_nccl_refused(first);
+        const char *refused = ph_backend.nccl.refused(first);
         if (refused) {
             last_error = refused;
             release(first);
@@ -312,7 +320,8 @@ PH_API(int, ncclRedOpCreatePreMulSum, (int *op, void *scalar, int type, int resi
     double factor;
     _Alignas(8) unsigned char value[8];
     if (!valid(comm) || type < 0 || type >= PH_TYPES) return INVALID_ARGUMENT;
-    if (!ph_nccl_scalar(value, scalar, type_bytes[type], residence == 0)) return INTERNAL_ERROR;
+    if (!ph_backend.nccl.scalar(value, scalar, type_bytes[type], residence == 0))
+        return INTERNAL_ERROR;
     switch (type) {
     case PH_TYPE_FP16: factor = (double)(float)*(_Float16 *)value; break;
     case PH_TYPE_FP32: factor = (double)*(float *)value; break;
@@ -368,7 +377,7 @@ PH_API(int, ncclCommInitRankConfig,
     ph_pack_int(&rest, rank);
     ph_pack_int(&rest, ph_device_physical(ph_device_current()));
     ph_rendezvous(PH_MESSAGE_COMM_INIT, &rest, 4, &number, 1);
-    ph_device_communicator(ph_device_current());
+    if (ph_backend.communicator_made) ph_backend.communicator_made(ph_device_current());
     ph_pack_free(&rest);
     *comm = comm_make(number, rank, size);
     return OK;
@@ -453,11 +462,11 @@ PH_API(int, ncclCommDeregister, (void *comm, void *handle))
 PH_API(int, ncclMemAlloc, (void **pointer, size_t bytes))
 {
     ph_host_call(PH_CALL_MALLOC);
-    return (*pointer = ph_nccl_alloc(bytes)) ? OK : 1; /* ncclUnhandledCudaError */
+    return (*pointer = ph_backend.nccl.alloc(bytes)) ? OK : 1; /* ncclUnhandledCudaError */
 }
 PH_API(int, ncclMemFree, (void *pointer))
 {
-    return !pointer || ph_nccl_free(pointer) ? OK : INVALID_ARGUMENT;
+    return !pointer || ph_backend.nccl.free(pointer) ? OK : INVALID_ARGUMENT;
 }
 
 PH_API(const char *, ncclGetErrorString, (int error))

@@ -4,7 +4,8 @@
  * scales them. The work is fixed: an interpreter's mix of dependent loads from a table that fits no
  * first-level cache, unpredictable branches and integer arithmetic, and small allocations; the
  * score is the thread CPU time of its fastest pass out of PASSES, in nanoseconds. */
-#include "base/core.h"
+#include "time/cpu_score.h"
+#include "base/api.h"
 #include <stdlib.h>
 #include <time.h>
 

@@ -1,5 +1,5 @@
-/* time/expression.c - the algebra of heads: max-plus expressions over nodes, and what this process knows of
- * the nodes.
+/* time/expression.c - the algebra of heads: max-plus expressions over nodes, and what this process
+ * knows of the nodes.
  *
  * Why it exists: a head says max over entries of t(node) + lag + work. Nodes of this process: 0
  * (its origin), anchors (times that the hub has answered, known here), collective ends and
@@ -7,7 +7,9 @@
  * decide anything are dropped: an operation never starts before the host's clock, so an entry known
  * to lie at or before the clock is dominated. Rule: every function here is called with ph_lock
  * held. */
-#include "time/timeline.h"
+#include "time/expression.h"
+#include "base/fork.h"
+#include "time/host_clock.h"
 #include <string.h>
 
 enum { RING = 8192, HEAD_FULL = PH_HEAD_MAX - 2, LAUNCHES = 64 };
@@ -21,7 +23,7 @@ static struct ph_pack pending_nodes, pending_stalls; /* the `extra` of the next 
 static uint64_t launches[LAUNCHES], launch_count;
 static uint32_t pending_node_count, pending_stall_count;
 
-void ph_heads_reset(void)
+static void forget(void)
 {
     memset(bounds, 0, sizeof bounds);
     next_node = 1;
@@ -36,6 +38,8 @@ struct ph_bound *ph_bound(uint64_t node)
     struct ph_bound *slot = &bounds[node % RING];
     return slot->node == node ? slot : NULL;
 }
+
+void ph_expressions_start(void) { ph_forget_in_child(forget); }
 
 uint64_t ph_node_new(uint64_t lower, uint64_t upper)
 {

@@ -3,7 +3,10 @@
  * Why it exists: people ask what one bad GPU costs the whole job. PHANTORA_GPU_FAULTS holds, for
  * this node, entries `ordinal,from_ns,to_ns,speed_permille;...` (to_ns 0: for good); work issued
  * within the time takes that much longer. */
-#include "base/core.h"
+#include "time/gpu_faults.h"
+#include "base/device.h"
+#include "base/environment.h"
+#include "base/log.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

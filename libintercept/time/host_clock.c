@@ -5,7 +5,17 @@
  * a modelled cost for the call. It is the last anchor (a time that the hub has answered) plus an
  * offset. */
 #define _GNU_SOURCE /* gettid */
+#include "time/host_clock.h"
+#include "backend.h"
+#include "base/api.h"
+#include "base/device.h"
+#include "base/environment.h"
+#include "base/fork.h"
+#include "base/threads.h"
+#include "link/connection.h"
+#include "time/gpu_faults.h"
 #include "time/host_model.h"
+#include "time/launch_queue.h"
 #include "time/timeline.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
@@ -224,43 +234,47 @@ void ph_host_call(enum ph_call call)
     ph_leave();
 }
 
+/* ---- for the trace ---- */
+static struct ph_moment moment_now(void)
+{
+    struct ph_moment now;
+    pthread_mutex_lock(&ph_lock);
+    ph_host_moment(&now.vertex, &now.offset);
+    pthread_mutex_unlock(&ph_lock);
+    return now;
+}
+
 /* The trace names moments between calls without a call of its own, so that a traced run has the
  * times of one that is not. */
-uint64_t ph_clock_peek(uint64_t *node, int64_t *offset)
+static uint64_t peek(struct ph_moment *moment)
 {
     if (me.paused || !ph_touched()) return 0;
     uint64_t cpu = thread_cpu_ns();
     pthread_mutex_lock(&ph_lock);
-    ph_host_moment(node, offset);
+    ph_host_moment(&moment->vertex, &moment->offset);
     pthread_mutex_unlock(&ph_lock);
     if (mode == MEASURED && me.chain && cpu > me.cpu + look_ns)
-        *offset += (int64_t)((double)(cpu - me.cpu - look_ns) * scale);
+        moment->offset += (int64_t)((double)(cpu - me.cpu - look_ns) * scale);
     return cpu;
 }
 
-void ph_clock_excuse(uint64_t cpu_ns)
+static void excuse(uint64_t cpu_ns)
 {
     if (!me.paused && measuring()) me.cpu += thread_cpu_ns() - cpu_ns + look_ns;
 }
 
+static const struct ph_trace_clock trace_clock = {moment_now, peek, excuse};
+
 /* ---- joining the run ---- */
 static struct timespec touch_real, touch_mono;
 
-static void forget_in_child(void)
+static void forget(void)
 {
     pthread_mutex_init(&ph_lock, NULL);
-    if (!ph_touched()) return;
     atomic_store(&touched, false);
     memset(&ph_host, 0, sizeof ph_host);
     memset(&me, 0, sizeof me);
-    ph_heads_reset();
-    ph_streams_reset();
-    ph_sites_reset();
-    ph_hub_forget();
 }
-
-/* linked into the leader's library only */
-extern int ph_lead_device(void) __attribute__((weak, visibility("hidden")));
 
 static void read_mode(void)
 {
@@ -271,10 +285,10 @@ static void read_mode(void)
                                                   : NONE;
     if (factor) scale = strtod(factor, NULL);
     /* it records: a table may not know its places yet */
-    if (mode == MODEL && ph_lead_device) mode = MEASURED;
+    if (mode == MODEL && ph_backend.leads) mode = MEASURED;
     if (mode == MODEL) ph_sites_map();
     /* a leader has its own ways (leader/measure/measure.c) */
-    if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_lead_device) {
+    if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_backend.leads) {
         ph_sites_record();
         ph_sites_send_at_exit();
     }
@@ -289,21 +303,22 @@ bool ph_touched(void) { return atomic_load_explicit(&touched, memory_order_acqui
 
 void ph_touch(void)
 {
-    static bool fork_handler;
     if (ph_touched()) return;
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
     if (!ph_touched()) {
-        if (!fork_handler) pthread_atfork(NULL, NULL, forget_in_child);
-        fork_handler = true;
+        ph_forget_in_child(forget);
+        ph_expressions_start();
+        ph_timeline_start();
         read_mode();
         ph_stragglers_read();
-        ph_hub_connect();
+        const char *page = ph_hub_connect();
+        ph_trace_start(page, &trace_clock);
         ph_node_known(0, 0);
         clock_gettime(CLOCK_REALTIME, &touch_real);
         clock_gettime(CLOCK_MONOTONIC, &touch_mono);
         atomic_store_explicit(&touched, true, memory_order_release);
-        ph_values_load();
+        ph_backend.joined();
         me.chain = true;
         me.cpu = thread_cpu_ns();
     }

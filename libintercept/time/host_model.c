@@ -19,9 +19,16 @@
  * all of them is spread evenly over all sites, as one number. Nothing is lost from the sum, and no
  * site is charged another's. */
 #include "time/host_model.h"
+#include "base/environment.h"
 #include "base/fnv1a.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/host_clock.h"
+#include "time/operators.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,19 +46,6 @@ enum {
     KEY_INTERRUPTION = 64
 };
 #define INTERRUPTION_NS 50000u
-
-const char *ph_call_name(enum ph_call call) { return ph_call_labels[call]; }
-
-enum ph_call ph_call_of(const struct ph_pack *signature)
-{
-    switch (signature->data[1]) {
-    case PH_SIGNATURE_KERNEL: return PH_CALL_LAUNCH;
-    case PH_SIGNATURE_GEMM: return PH_CALL_GEMM;
-    case PH_SIGNATURE_MEMORY:
-        return signature->data[3] == PH_MEMORY_COPY ? PH_CALL_COPY : PH_CALL_MEMSET;
-    default: return PH_CALL_DNN;
-    }
-}
 
 /* ---- sites and their keys ---- */
 /* Calls whose number or place depends on simulated times (queries, reads of a clock) or that not
@@ -108,6 +102,8 @@ static struct place arrive(enum ph_call call)
 
 void ph_site_enter(enum ph_call call) { arrive(call); }
 
+static void forget(void);
+
 /* ---- replaying ---- */
 static const struct ph_host_table_header *header;
 static const struct ph_host_table_slot *slots;
@@ -131,6 +127,7 @@ void ph_sites_map(void)
         ph_die("%s is not a table of host times of this version", path);
     slots = (const struct ph_host_table_slot *)(map + 1);
     header = map;
+    ph_forget_in_child(forget);
 }
 
 static bool find(uint64_t key, uint64_t *mean_ns)
@@ -172,16 +169,20 @@ static bool recording;
 static struct record **records; /* open addressing by key */
 static size_t capacity, used;
 
+void ph_sites_record(void)
+{
+    recording = true;
+    ph_forget_in_child(forget);
+}
+bool ph_sites_recording(void) { return recording; }
+
 /* The parent reports what it has recorded; the child begins anew. */
-void ph_sites_reset(void)
+static void forget(void)
 {
     memset(history, 0, sizeof history);
     records = NULL;
     capacity = used = 0;
 }
-
-void ph_sites_record(void) { recording = true; }
-bool ph_sites_recording(void) { return recording; }
 
 static struct record **place_for(struct record **table, size_t size, uint64_t key)
 {

@@ -4,7 +4,10 @@
  * Rule: every function here is called with ph_lock held, but for those that say otherwise. */
 #ifndef PH_HOSTSITE_H
 #define PH_HOSTSITE_H
-#include "base/core.h"
+#include "base/host_calls.h"
+#include "base/msgpack.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 /* model: maps RUN_DIR/host.tbl; dies with one line when it cannot */
 void ph_sites_map(void);
@@ -19,6 +22,6 @@ uint64_t ph_site_time(enum ph_call call);
 void ph_site_enter(enum ph_call call);
 /* false: the time before such a call belongs to the next one that counts */
 bool ph_site_counts(enum ph_call call);
-void ph_sites_send_at_exit(void); /* takes no lock */
-void ph_sites_reset(void);        /* in a forked child */
+void ph_sites_send_at_exit(void);         /* takes no lock */
+void ph_sites_pack(struct ph_pack *pack); /* the array "sites" of a HOST message; takes ph_lock */
 #endif

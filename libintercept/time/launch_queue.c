@@ -1,5 +1,5 @@
-/* time/launch_queue.c - how far the host may run ahead of a stream: the driver's launch queue, and a host
- * clock that waits in it.
+/* time/launch_queue.c - how far the host may run ahead of a stream: the driver's launch queue, and
+ * a host clock that waits in it.
  *
  * Why it exists: a launch returns once all but N of the works issued to its stream have ended,
  * itself included: the host waits inside of it, which decides what a step's issue takes and what
@@ -12,6 +12,10 @@
  * expression, `held`, and ph_clock a lower bound of it (`open`). Whoever must know asks as for any
  * host wait; what follows in the same stream rarely need be told, by `mark`. Rule: ph_lock is held.
  */
+#include "time/launch_queue.h"
+#include "base/device.h"
+#include "base/log.h"
+#include "time/host_clock.h"
 #include "time/timeline.h"
 #include <stdlib.h>
 #include <string.h>

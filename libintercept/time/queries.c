@@ -4,9 +4,13 @@
  * Why it exists: the caching allocator acts on the answers, so they are decided in simulated time,
  * at the asking host's clock: here where bounds and the order of works decide, else by the hub
  * (docs/wire-protocol.md, QUERY). */
-#include "work/cudart.h"
-#include "simulated/memory/ipc.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/expression.h"
+#include "time/host_clock.h"
+#include "time/launch_queue.h"
 #include "time/timeline.h"
+#include "time/watchdog.h"
 #include "trace/trace_log.h"
 
 /* Has `head`, which has that place among works, been reached at the caller's host clock? Decided

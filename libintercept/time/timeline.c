@@ -3,9 +3,13 @@
  * Why it exists: a run of kernels between two points that another rank can observe is an affine
  * max-plus map, so it is folded into the stream's head (time/expression.c), exactly and on the
  * spot; only collectives and host synchronisations become messages. */
-#include "work/cudart.h"
-#include "cudagraph/graph.h"
 #include "time/timeline.h"
+#include "backend.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "time/gpu_faults.h"
+#include "time/power.h"
+#include "time/watchdog.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +27,20 @@ static struct ph_event *events;
 /* the one whose waiting for communication counts as exposed */
 static struct ph_stream *busiest[DEVICES];
 
-void ph_streams_reset(void)
+static _Thread_local bool launches_graph;
+
+void ph_graph_launching(bool on) { launches_graph = on; }
+bool ph_replaying(void) { return launches_graph; }
+
+static void forget(void)
 {
     streams = NULL;
     events = NULL;
     memset(legacy, 0, sizeof legacy);
     memset(busiest, 0, sizeof busiest);
-    ph_power_reset();
-    ph_capture_reset();
-    ph_trace_forget();
 }
+
+void ph_timeline_start(void) { ph_forget_in_child(forget); }
 
 /* ---- streams ---- */
 static struct ph_stream *add_stream_locked(int device, unsigned flags, int priority)
@@ -46,7 +54,7 @@ static struct ph_stream *add_stream_locked(int device, unsigned flags, int prior
                                  .id = next_stream++,
                                  .next = streams};
     streams = stream;
-    ph_device_use(device);
+    if (ph_backend.device_used) ph_backend.device_used(device);
     return stream;
 }
 
@@ -63,7 +71,6 @@ bool ph_stream_destroy(struct ph_stream *stream)
 {
     bool found = false;
     if (!ph_stream_valid(stream)) return false;
-    ph_capture_forget(stream);
     pthread_mutex_lock(&ph_lock);
     for (struct ph_stream **link = &streams; *link; link = &(*link)->next)
         if (*link == stream) {
@@ -118,7 +125,7 @@ void ph_stream_order_locked(struct ph_stream *stream)
 static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns)
 {
     const struct ph_device_spec *spec = ph_spec();
-    uint64_t gap_ns = ph_replaying() ? spec->graph_gap_ns : spec->kernel_gap_ns;
+    uint64_t gap_ns = launches_graph ? spec->graph_gap_ns : spec->kernel_gap_ns;
     ph_stream_order_locked(stream);
     for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].lag += (int64_t)gap_ns;
     ph_queue_add_host(stream, (int64_t)spec->launch_latency_ns);
@@ -129,6 +136,23 @@ static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t 
     stream->used = true;
 }
 
+uint32_t ph_stream_trace_number(const struct ph_stream *stream)
+{
+    return ph_stream_is_legacy(stream) ? PH_TRACE_LEGACY_STREAM : (uint32_t)stream->id;
+}
+
+static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns,
+                       uint32_t source)
+{
+    struct ph_trace_work work = {.stream = ph_stream_trace_number(stream),
+                                 .source = source,
+                                 .device = stream->device,
+                                 .duration_ns = duration_ns,
+                                 .contention_ns = drag_ns};
+    ph_trace_work_locked(&work, stream->head.entry,
+                         (size_t)stream->head.count * sizeof *stream->head.entry);
+}
+
 void ph_run(struct ph_stream *stream, struct ph_time time)
 {
     pthread_mutex_lock(&ph_lock);
@@ -136,10 +160,10 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
         stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.bound_by),
         ph_clock());
     uint64_t drag_ns = duration_ns * time.drag_permille / 1000;
-    if (!ph_replaying()) ph_queue_wait_locked(stream, time.works);
+    if (!launches_graph) ph_queue_wait_locked(stream, time.works);
     run_locked(stream, duration_ns, drag_ns);
-    if (!ph_replaying()) ph_queue_push_locked(stream, time.works, duration_ns, drag_ns);
-    PH_TRACE(ph_trace_run_locked(stream, duration_ns, drag_ns, time.source));
+    if (!launches_graph) ph_queue_push_locked(stream, time.works, duration_ns, drag_ns);
+    PH_TRACE(trace_work(stream, duration_ns, drag_ns, time.source));
     stream->busy_ns += duration_ns;
     if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns)
         busiest[stream->device] = stream;
@@ -147,27 +171,6 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
     atomic_fetch_add_explicit(&page->busy_ns[time.source], duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
-}
-
-void ph_submit(void *handle, const struct ph_pack *signature)
-{
-    ph_host_call(ph_call_of(signature));
-    struct ph_stream *stream = ph_stream_resolve(handle);
-    if (!stream) ph_die("a library call names a stream that does not exist");
-    ph_device_code(stream->device);
-    /* where it must not be, the capture is spoilt, and its end says so */
-    if (PH_CAPTURING(stream)) {
-        ph_duration(signature); /* asked now, while it is known which operator it belongs to */
-        ph_capture_node(stream, PH_NODE_KERNEL, signature, NULL, (struct ph_action){0});
-        PH_TRACE((ph_trace_code(0, 0), ph_trace_call(ph_trace_call_of(signature))));
-        ph_leave();
-        return;
-    }
-    PH_TRACE(ph_trace_launch(signature));
-    ph_run(stream, ph_duration(signature));
-    atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
-    PH_TRACE_END();
-    ph_leave();
 }
 
 /* ---- messages ---- */
@@ -187,7 +190,7 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
     ph_observers_due();
     pthread_mutex_lock(&ph_lock);
-    if (!ph_replaying()) ph_queue_wait_locked(stream, 1);
+    if (!launches_graph) ph_queue_wait_locked(stream, 1);
     ph_stream_order_locked(stream);
     ph_head_prune(&stream->head, ph_clock());
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
@@ -209,7 +212,7 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     /* PyTorch's blocking collectives run on the stream that computes, which then waits without
      * being told to */
     if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->head);
-    if (!ph_replaying()) ph_queue_push_locked(stream, 1, 0, 0);
+    if (!launches_graph) ph_queue_push_locked(stream, 1, 0, 0);
     stream->used = true;
     atomic_fetch_add_explicit(&ph_stats()->comm_launches, 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
@@ -411,7 +414,7 @@ bool ph_event_destroy(struct ph_event *event)
     if (event->next) event->next->link = event->link;
     event->magic = 0;
     pthread_mutex_unlock(&ph_lock);
-    ph_nodes_clear(&event->tails);
+    free(event->tails.node);
     free(event);
     return true;
 }

@@ -1,148 +1,107 @@
-/* timeline.h - what time/expression.c, time/host_clock.c and timeline.c share. All of it is guarded
- * by ph_lock, which the caller holds. */
+/* time/timeline.h - streams and events, and work on them. */
 #ifndef PH_TIMELINE_H
 #define PH_TIMELINE_H
-#include "base/core.h"
+#include "backend.h"
+#include "base/device.h"
+#include "link/connection.h"
+#include "time/expression.h"
+#include "time/host_clock.h"
+#include "time/launch_queue.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#define PH_UNKNOWN UINT64_MAX
-
-/* ---- time/host_clock.c ---- */
-extern struct ph_host {
-    uint64_t node, time;             /* the anchor; if `open`, time is a lower bound */
-    int64_t offset;                  /* what passed since */
-    uint64_t ahead;                  /* how far the clock is known to be beyond that */
-    uint64_t known_node, known_time; /* the last anchor that the hub has told */
-    /* time/launch_queue.c: the host waits in a launch for what the hub alone knows. It is where
-     * `held` is reached, and what passed since offset was held_at; with no entries in it, at the
-     * anchor. */
-    bool open;
-    struct ph_head held;
-    int64_t held_at, mark_at, mark;
-    /* reached: works of mark_stream that ended before; shown: node of `held` for the trace */
-    uint64_t mark_stream, reached, shown;
-} ph_host;
-uint64_t ph_clock(void); /* a lower bound while ph_host.open; else exact */
-void ph_clock_publish(void);
-/* by the job's time since the caller's last call, and the call's cost */
-void ph_clock_advance(enum ph_call call);
-/* a member of the chain has asked and was told "not yet"; takes ph_lock itself */
-void ph_clock_poll_failed(void);
-/* for half a second of real time, and not because it waits for the hub */
-bool ph_clock_stands_still(void);
-/* host time comes from a record: what the job sees must not depend on real time */
-bool ph_clock_repeats(void);
-/* on the way out of a call: what the interceptor spent is not the job's; needs no lock */
-void ph_leave(void);
-bool ph_in_chain(void); /* false for a thread that has only ever asked (NCCL's watchdog) */
-
-/* ---- time/launch_queue.c ---- */
-void ph_host_anchor(uint64_t node, uint64_t time); /* the hub has told where the host is */
-/* the host waited until `time`, if that is later */
-void ph_host_reach(uint64_t time);
-void ph_host_moment(uint64_t *node, int64_t *offset);
-uint64_t ph_host_oldest(uint64_t otherwise); /* the lowest node that the host's clock names */
-/* 1: it is over by now, 0: it is not, -1: not known here */
-int ph_host_compare(const struct ph_place *place);
-/* Before a call puts `works` (struct ph_time) on the stream: the host waits until there is room in
- * its queue. After: they are in it. */
-void ph_queue_wait_locked(struct ph_stream *stream, uint32_t works);
-void ph_queue_push_locked(struct ph_stream *stream, uint32_t works, uint64_t duration_ns,
-                          uint64_t drag_ns);
-/* as ph_head_add_host, where the stream's work goes on */
-void ph_queue_add_host(struct ph_stream *stream, int64_t latency);
-/* work was put on it */
-void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns, uint64_t gap_ns);
-void ph_queue_free(struct ph_stream *stream);
-struct ph_place ph_queue_place(const struct ph_stream *stream);
-/* it waits for what has that place */
-void ph_queue_after(struct ph_stream *stream, const struct ph_place *place);
-/* as ph_head_oldest, of its works unfinished at `now` */
-uint64_t ph_queue_oldest(struct ph_stream *stream, uint64_t now, uint64_t oldest);
-
-/* ---- time/expression.c ---- */
-struct ph_bound { /* what is known of a node's time */
-    uint64_t node, upper, lower;
-    /* as lower, but how high depends on when the hub was asked: good for saving questions, for
-     * nothing that shows */
-    uint64_t floor;
-    /* communication that ended before this did: the one launched before on its stream; 0: none */
-    uint64_t before;
+/* What cudagraph/ keeps on streams and events; here it is only carried. */
+struct ph_capture;
+struct ph_node;
+struct ph_nodes { /* a set, in the order in which it was made */
+    uint32_t count, room;
+    struct ph_node **node;
 };
-struct ph_bound *ph_bound(uint64_t node); /* NULL: too long ago */
-uint64_t ph_node_new(uint64_t lower, uint64_t upper);
-void ph_node_known(uint64_t node, uint64_t time);
-void ph_head_prune(struct ph_head *head, uint64_t time);
-void ph_head_pack(struct ph_pack *pack, const struct ph_head *head);
-uint64_t ph_head_lower(const struct ph_head *head);
-uint64_t ph_head_floor(const struct ph_head *head); /* at least ph_head_lower */
-uint64_t ph_head_upper(const struct ph_head *head); /* PH_UNKNOWN when it has none */
-/* PH_UNKNOWN when others decide it */
-uint64_t ph_head_exact(const struct ph_head *head, uint64_t now);
-/* names the origin alone, if the time is known here: the same time for good */
-void ph_head_settle(struct ph_head *head);
-void ph_head_merge(struct ph_head *head, const struct ph_head *other);
-/* the same, however much work is stretched */
-void ph_head_merge_all(struct ph_head *head, const struct ph_head *other);
-void ph_head_add(struct ph_head *head, struct ph_entry entry);
-/* makes it one new node, which the next message defines */
-uint64_t ph_head_name(struct ph_head *head);
-void ph_head_add_host(struct ph_head *head, int64_t latency); /* time/launch_queue.c */
-/* for communication, that is */
-bool ph_head_waits_for_more(const struct ph_head *head, const struct ph_head *event);
-/* it is reached no earlier than `floor` */
-void ph_head_not_before(const struct ph_head *head, uint64_t now, uint64_t floor);
-void ph_extra_stall(int device, const struct ph_head *before, const struct ph_head *after);
-/* beside: communication that compute runs beside */
-void ph_extra_pack(struct ph_pack *body, bool beside);
-/* `node` is the end of communication that was just issued, `before` that of the one before on its
- * stream. */
-void ph_communicated(uint64_t node, uint64_t before);
-/* it, and all that ended before it, were reached by `upper` */
-void ph_bound_above(struct ph_bound *bound, uint64_t upper);
-/* every entry of it was, by `time` */
-void ph_head_reached(const struct ph_head *head, uint64_t time);
-/* everything issued so far has been reached by `now` */
-void ph_all_over(uint64_t now);
-/* the lowest node that it names */
-uint64_t ph_head_oldest(const struct ph_head *head, uint64_t otherwise);
-void ph_extra_keep(uint64_t node);
-void ph_heads_reset(void);
 
-/* ---- power.c ---- */
-/* how long a kernel takes as the GPU stands */
-uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by);
-/* the host has waited for its GPU until `now` */
-void ph_power_waited_locked(uint64_t now);
-void ph_power_reset(void);
-
-/* ---- threads.c ---- */
-/* a thread, and how often it has gone to sleep so far */
-struct ph_watcher {
-    int tid;
-    uint64_t switches;
+struct ph_queue; /* time/launch_queue.c */
+struct ph_stream {
+    uint32_t magic;
+    int device, priority;
+    unsigned flags;
+    uint64_t id, busy_ns, last_launch; /* last_launch: node of the last communication on it */
+    int64_t position;      /* what its works take at least, one after the other, gaps included */
+    struct ph_place after; /* a place of another stream that its head comes after */
+    struct ph_queue *queue;
+    bool used;
+    struct ph_head head;
+    struct ph_capture *capture; /* NULL: none */
+    struct ph_nodes tails;      /* of it: what this stream's next node depends on */
+    uint32_t lane;
+    struct ph_stream *next;
 };
-bool ph_thread_sleeps(int tid); /* false as well for one that is gone */
-/* waits for `other` to end; false where the kernel does not tell */
-bool ph_thread_joins(int tid, int other);
-uint64_t ph_thread_switches(int tid);
-int ph_watchers(struct ph_watcher *found, int most); /* NCCL's watchdogs in this process */
 
-/* ---- time/watchdog.c ---- */
-/* Around each look of a thread that is not in the chain: how it is to be answered. */
-enum ph_look {
-    PH_LOOK_AT_ONCE, /* by what is known so far */
-    PH_LOOK_EXACTLY, /* by the order of simulated times */
-    PH_LOOK_LATER    /* not now: it shall look again */
+struct ph_event {
+    uint32_t magic;
+    unsigned flags;
+    int device;
+    bool recorded;
+    struct ph_place place;
+    struct ph_head head;
+    uint64_t captured;             /* the capture that it was last recorded in; 0: none */
+    struct ph_nodes tails;         /* what waiting for it depends on there */
+    struct ph_event *next, **link; /* all events, for the nodes that they still name */
+    void *shared;  /* simulated/memory/ipc.c: what other processes see of it; NULL: nothing */
+    bool imported; /* another process records it */
+    char file[32];
 };
-enum ph_look ph_observer_looks(const void *work); /* work: what it looks at */
-void ph_observer_looked(bool over);
-/* where the chain is about to communicate: it takes no lock */
-void ph_observers_due(void);
-/* after a wait of the host that took so long in virtual time; takes no lock */
-void ph_observers_catch_up(uint64_t waited_ns);
 
-/* ---- timeline.c ---- */
-void ph_streams_reset(void);
+struct ph_time { /* of a piece of GPU work */
+    uint64_t duration_ns;
+    uint32_t source;        /* enum ph_source */
+    uint32_t drag_permille; /* how much longer beside communication */
+    enum ph_bound_by bound_by;
+    uint32_t works; /* slots of the launch queue, as in ph_kernel_table_slot; 0: none */
+};
+
+void ph_timeline_start(void); /* the process joins the run */
+
+/* ---- every function takes ph_lock itself unless its name ends in _locked ---- */
+struct ph_stream *ph_stream_create(int device, unsigned flags, int priority);
+bool ph_stream_destroy(struct ph_stream *stream);
+/* the stream that a handle of the job's means; NULL: none */
+static inline struct ph_stream *ph_stream_resolve(void *handle)
+{
+    return ph_backend.stream(handle);
+}
+bool ph_stream_valid(const struct ph_stream *stream);
+struct ph_stream *ph_stream_default(void); /* of this thread's device */
+struct ph_event *ph_event_create(unsigned flags);
+bool ph_event_destroy(struct ph_event *event);
+bool ph_event_valid(const struct ph_event *event);
+void ph_event_record(struct ph_event *event, struct ph_stream *stream);
+void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event);
+bool ph_event_ready(const struct ph_event *event);
+bool ph_stream_ready(struct ph_stream *stream);
+void ph_event_synchronize(const struct ph_event *event);
+void ph_stream_synchronize(struct ph_stream *stream);
+void ph_device_synchronize(int device);
+bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end,
+                      float *milliseconds);
+void ph_run(struct ph_stream *stream, struct ph_time time); /* GPU work of known length */
+/* its simulated time; asks the hub where others decide it */
+uint64_t ph_event_moment(const struct ph_event *event);
+/* This thread launches a graph: what is put on streams until `on` is false has the gaps of a graph,
+ * and takes no place in the launch queue. */
+void ph_graph_launching(bool on);
+bool ph_replaying(void); /* ... it does */
+/* A collective launch: sends OPS and leaves its end node as the stream's head. `ops` is count
+ * packed operations. */
+uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
+                        uint32_t count);
+/* A host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT): `rest` holds `fields`
+ * packed values; the reply's values before the time go to `answer`. */
+void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
+                   int64_t *answer, int answers);
+/* CUPTI's number of the stream, for the trace */
+uint32_t ph_stream_trace_number(const struct ph_stream *stream);
+
+/* ---- with ph_lock held ---- */
 bool ph_stream_is_legacy(const struct ph_stream *stream);
 /* the legacy stream and blocking streams wait for each other */
 void ph_stream_order_locked(struct ph_stream *stream);

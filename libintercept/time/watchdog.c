@@ -10,7 +10,11 @@
  * windows, which open every PERIOD_MS of virtual time at the next wait or collective; the job
  * stands still until every watchdog has done a whole round of looks in it. */
 #define _GNU_SOURCE /* gettid */
-#include "time/timeline.h"
+#include "time/watchdog.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "link/connection.h"
+#include "time/host_clock.h"
 #include <time.h>
 #include <unistd.h>
 

@@ -11,28 +11,29 @@
  * by number. */
 #define _GNU_SOURCE /* gettid */
 #include "trace/trace_log.h"
+#include "base/api.h"
+#include "base/environment.h"
 #include "base/fnv1a.h"
-#include "time/timeline.h"
+#include "base/fork.h"
+#include "base/log.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum {
-    KNOWN = 1 << 16,
-    NESTED = 256,
-    LEGACY_STREAM = 7 /* CUPTI's number of it */
-};
-_Static_assert(sizeof(struct ph_entry) == 32, "protocol/layouts.toml, term");
+enum { KNOWN = 1 << 16, NESTED = 256 };
 
 bool ph_tracing;
 _Thread_local int ph_trace_depth;
 _Thread_local uint64_t ph_call_cost_ns;
 
-static bool chosen; /* this process is traced, in whatever steps */
+static const struct ph_trace_clock *host_clock; /* NULL: none yet */
+static bool chosen;                             /* this process is traced, in whatever steps */
 static uint64_t from_step, to_step = UINT64_MAX, step_now;
 static bool backward_seen, ever_backward;
 /* all below; taken with ph_lock held, never the other way round */
@@ -167,7 +168,9 @@ static bool asked_for(void)
     return ph_env("PHANTORA_TRACE") && (!ranks || named(ranks, number_of("RANK")));
 }
 
-void ph_trace_start(const char *page_name)
+static void forget(void);
+
+void ph_trace_start(const char *page_name, const struct ph_trace_clock *clock)
 {
     const char *steps = ph_env("PHANTORA_TRACE_STEPS");
     struct ph_log_start start = {.version = PH_LOG_VERSION,
@@ -175,7 +178,9 @@ void ph_trace_start(const char *page_name)
                                  .world_size = (int32_t)number_of("WORLD_SIZE"),
                                  .node = (int32_t)number_of("PHANTORA_NODE"),
                                  .pid = (int32_t)getpid()};
+    host_clock = clock;
     if (!asked_for()) return;
+    ph_forget_in_child(forget);
     char path[512], *end;
     snprintf(path, sizeof path, "%s/trace/%s.log", ph_env("PHANTORA_RUN_DIR"), page_name);
     pthread_mutex_lock(&log_lock);
@@ -191,7 +196,7 @@ void ph_trace_start(const char *page_name)
     pthread_mutex_unlock(&log_lock);
 }
 
-void ph_trace_forget(void)
+static void forget(void)
 {
     pthread_mutex_init(&log_lock, NULL);
     chosen = ph_tracing = false;
@@ -209,15 +214,6 @@ void ph_trace_forget(void)
 }
 
 /* ---- host calls ---- */
-static struct ph_moment host_now(void)
-{
-    pthread_mutex_lock(&ph_lock);
-    struct ph_moment now;
-    ph_host_moment(&now.vertex, &now.offset);
-    pthread_mutex_unlock(&ph_lock);
-    return now;
-}
-
 static uint64_t enclosing(void)
 {
     return me.depth && me.depth <= NESTED ? me.nested[me.depth - 1].op.external : 0;
@@ -248,7 +244,8 @@ void ph_trace_call(const char *name)
 {
     if (ph_trace_depth) return;
     name = name_of_call(name);
-    struct ph_moment end = host_now(), begin = {end.vertex, end.offset - (int64_t)ph_call_cost_ns};
+    struct ph_moment end = host_clock->now(),
+                     begin = {end.vertex, end.offset - (int64_t)ph_call_cost_ns};
     log_call(name, begin, end);
 }
 
@@ -256,13 +253,13 @@ void ph_trace_call_begin(const char *name)
 {
     if (ph_trace_depth++) return;
     me.call = name_of_call(name);
-    me.begin = host_now();
+    me.begin = host_clock->now();
     me.begin.offset -= (int64_t)ph_call_cost_ns;
 }
 
 void ph_trace_call_end(void)
 {
-    if (--ph_trace_depth == 0) log_call(me.call, me.begin, host_now());
+    if (--ph_trace_depth == 0) log_call(me.call, me.begin, host_clock->now());
     me.launched = false;
 }
 
@@ -307,22 +304,19 @@ void ph_trace_launch(const struct ph_pack *signature)
     me.registers = me.static_shared = 0;
 }
 
-void ph_trace_run_locked(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns,
-                         uint32_t source)
+void ph_trace_work_locked(const struct ph_trace_work *what, const void *head, size_t head_bytes)
 {
-    struct ph_log_work work = {.stream = ph_stream_is_legacy(stream) ? LEGACY_STREAM
-                                                                     : (uint32_t)stream->id,
-                               .device = (uint16_t)stream->device,
-                               .source = (uint16_t)source,
+    struct ph_log_work work = {.stream = what->stream,
+                               .device = (uint16_t)what->device,
+                               .source = (uint16_t)what->source,
                                .external = enclosing(),
-                               .duration = duration_ns,
-                               .contention = drag_ns};
+                               .duration = what->duration_ns,
+                               .contention = what->contention_ns};
     if (me.launched) work.signature = me.signature, work.correlation = me.correlation;
     me.launched = false;
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
-    append_locked(PH_LOG_WORK, &work, sizeof work, stream->head.entry,
-                  (size_t)stream->head.count * sizeof *stream->head.entry);
+    append_locked(PH_LOG_WORK, &work, sizeof work, head, head_bytes);
     pthread_mutex_unlock(&log_lock);
 }
 
@@ -331,18 +325,12 @@ void ph_trace_queued(void)
     if (me.description) me.queued = me.description;
 }
 
-void ph_trace_communicated(const struct ph_stream *stream, uint64_t node, struct ph_log_comm comm)
+void ph_trace_communicated(struct ph_log_comm comm)
 {
     comm.description = me.description ? me.description : me.queued;
     comm.correlation = me.correlation;
-    comm.stream = (uint32_t)stream->id;
-    comm.device = (uint32_t)stream->device;
     comm.external = enclosing();
-    comm.vertex = node;
     me.queued = 0;
-    pthread_mutex_lock(&ph_lock);
-    if (ph_stream_is_legacy(stream)) comm.stream = LEGACY_STREAM;
-    pthread_mutex_unlock(&ph_lock);
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
     append_locked(PH_LOG_COMM, &comm, sizeof comm, NULL, 0);
@@ -378,7 +366,7 @@ PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const c
     int depth = me.depth++;
     if (depth >= NESTED) return;
     struct ph_moment now;
-    uint64_t cpu = ph_clock_peek(&now.vertex, &now.offset);
+    uint64_t cpu = host_clock ? host_clock->peek(&now) : 0;
     me.nested[depth].description = me.description;
     me.nested[depth].logged = chosen && cpu != 0;
     if (!me.nested[depth].logged) return;
@@ -393,7 +381,7 @@ PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const c
         if (description) me.description = text_locked(description);
     }
     pthread_mutex_unlock(&log_lock);
-    ph_clock_excuse(cpu);
+    host_clock->excuse(cpu);
 }
 
 PH_API(void, phantora_trace_operator_end, (int ends_step))
@@ -403,7 +391,7 @@ PH_API(void, phantora_trace_operator_end, (int ends_step))
     int depth = --me.depth;
     if (depth >= NESTED) return;
     me.description = me.nested[depth].description;
-    uint64_t cpu = me.nested[depth].logged ? ph_clock_peek(&now.vertex, &now.offset) : 0;
+    uint64_t cpu = me.nested[depth].logged ? host_clock->peek(&now) : 0;
     if (cpu == 0) return;
     struct ph_log_operator *op = &me.nested[depth].op;
     op->end = now;
@@ -411,5 +399,5 @@ PH_API(void, phantora_trace_operator_end, (int ends_step))
     if (ph_tracing && op->name) append_locked(PH_LOG_OPERATOR, op, sizeof *op, NULL, 0);
     if (ends_step) optimizer_ended_locked(now);
     pthread_mutex_unlock(&log_lock);
-    ph_clock_excuse(cpu);
+    host_clock->excuse(cpu);
 }

@@ -28,7 +28,7 @@
 #include "values/replay.h"
 #include "values/results.h"
 #include "values/run.h"
-#include "values/start.h"
+#include "work/values_start.h"
 #include "values/tensors.h"
 #include "values/trace.h"
 #include "values/observation_cost.h"

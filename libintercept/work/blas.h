@@ -1,8 +1,10 @@
-/* work/blas.h - the handle that cuBLAS and cuBLASLt share, and how a matrix product becomes a
- * signature. */
+/* work/blas.h - how a call of cuBLAS or cuBLASLt becomes a signature (work/blas_signature.c). */
 #ifndef PH_CUBLAS_H
 #define PH_CUBLAS_H
-#include "base/core.h"
+#include "base/msgpack.h"
+#include "base/protocol.gen.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 enum { BLAS_OK = 0, BLAS_NOT_INITIALIZED = 1, BLAS_INVALID_VALUE = 7, BLAS_NOT_SUPPORTED = 15 };
 /* cudaDataType */
@@ -14,9 +16,7 @@ struct ph_gemm { /* fields of signature kind 1, in its order */
     int64_t api, transa, transb, m, n, k, batch, atype, btype, ctype, dtype, compute, epilogue, lda,
         ldb, ldc;
 };
-int ph_gemm(void *stream, const struct ph_gemm *gemm); /* a cublasStatus_t */
 
-/* ---- blas_signature.c: what simulated ranks and leaders share ---- */
 struct ph_product { /* a cuBLAS matrix product as the API is given it */
     int transa, transb;
     int64_t m, n, k, batch;

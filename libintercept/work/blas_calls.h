@@ -1,8 +1,8 @@
-/* blas_calls.h - the cuBLAS functions that put work on the GPU, and what of their arguments is the
- * work. No include guard: a list.
+/* blas_calls.h - the cuBLAS functions that launch GPU work, and the arguments that describe it. A
+ * list, so it has no include guard.
  *
- * Why it exists: a simulated rank answers exactly the calls that a leader times, and both must read
- * one signature from the same arguments. Rule: whoever includes it defines PRODUCT(function,
+ * Why it exists: a simulated rank answers exactly the calls that a leader times, and both must make
+ * the same signature from the same arguments. Rule: the including file defines PRODUCT(function,
  * parameters, arguments, fields of struct ph_product...) and VECTORS(function, parameters,
  * arguments, numbers of the signature...). The handle is `h`. */
 #define GEMM(letter, type, compute)                                                               \
@@ -60,19 +60,26 @@ PRODUCT(cublasGemmBatchedEx,
              const void *x, int incx, const void *beta, void *y, int incy),           \
             (h, t, m, n, alpha, a, lda, x, incx, beta, y, incy), t, m, n)
 GEMV(S)
-GEMV(D) GEMV(C) GEMV(Z)
+GEMV(D)
+GEMV(C)
+GEMV(Z)
 #undef GEMV
 
 #define DOT(letter, kind)                                                                     \
     VECTORS(cublas##letter##dot##kind##_v2,                                                   \
             (void *h, int n, const void *x, int incx, const void *y, int incy, void *result), \
             (h, n, x, incx, y, incy, result), n)
-    DOT(S, ) DOT(D, ) DOT(C, u) DOT(C, c) DOT(Z, u) DOT(Z, c)
+DOT(S, )
+DOT(D, )
+DOT(C, u)
+DOT(C, c)
+DOT(Z, u)
+DOT(Z, c)
 #undef DOT
-        VECTORS(cublasDotEx,
-                (void *h, int n, const void *x, int xt, int incx, const void *y, int yt, int incy,
-                 void *result, int rt, int et),
-                (h, n, x, xt, incx, y, yt, incy, result, rt, et), n, xt)
+VECTORS(cublasDotEx,
+        (void *h, int n, const void *x, int xt, int incx, const void *y, int yt, int incy,
+         void *result, int rt, int et),
+        (h, n, x, xt, incx, y, yt, incy, result, rt, et), n, xt)
 
 #define TRSM(letter)                                                                               \
     VECTORS(cublas##letter##trsm_v2,                                                               \
@@ -80,5 +87,8 @@ GEMV(D) GEMV(C) GEMV(Z)
              const void *a, int lda, void *b, int ldb),                                            \
             (h, side, uplo, trans, diag, m, n, alpha, a, lda, b, ldb), side, uplo, trans, diag, m, \
             n)
-            TRSM(S) TRSM(D) TRSM(C) TRSM(Z)
+TRSM(S)
+TRSM(D)
+TRSM(C)
+TRSM(Z)
 #undef TRSM

@@ -1,13 +1,16 @@
-/* cudnn.h - what the cuDNN files share: handles, backend descriptors as bags of attributes, status
- * codes.
+/* work/cudnn.h - backend descriptors as bags of attributes, and the signatures made of them.
  *
  * Why it exists: cuDNN's graph API hides everything behind descriptors that only collect
  * attributes; kept as they were set, they are the operation's signature. Numbers are facts of
  * cudnn_graph.h, release 9.19; a test compares them with the header where it is installed. */
 #ifndef PH_CUDNN_H
 #define PH_CUDNN_H
-#include "base/shim.h"
+#include "base/msgpack.h"
+#include "base/protocol.gen.h"
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 enum ph_cudnn_status {
     CUDNN_SUCCESS = 0,
@@ -119,21 +122,4 @@ void ph_cudnn_signature(struct ph_pack *pack, const struct ph_cudnn_descriptor *
 void ph_cudnn_norm_signature(struct ph_pack *pack, const char *call, int mode, int operations,
                              int data_type, int parameter_type, int dimensions, const int *dims,
                              const int *strides);
-
-/* ---- simulated/math/cudnn_real.c: NVIDIA's own library, asked about a GPU that is described to it ----
- */
-bool ph_cudnn_real_available(void);
-/* Makes the descriptor's twin with all it refers to; returns a cudnnStatus_t. */
-int ph_cudnn_real_make(struct ph_cudnn_descriptor *descriptor);
-void ph_cudnn_real_destroy(void *real);
-/* cudnnBackendGetAttribute on the twin; descriptors in `values` are ours and get twins. */
-int ph_cudnn_real_get(struct ph_cudnn_descriptor *descriptor, int name, int type, int64_t requested,
-                      int64_t *count, void *values);
-void ph_cudnn_real_error(char *message, size_t size);
-
-/* ---- simulated/math/cudnn.c ---- */
-void *ph_cudnn_stream(const void *handle, bool *valid); /* the stream of a cudnnHandle_t */
-/* Remembers what cudnnGetLastErrorString says of this thread, returns `status`. */
-int ph_cudnn_fail(int status, const char *format, ...) PH_PRINTF(2, 3);
-
 #endif

@@ -1,9 +1,10 @@
-/* cudnn_bag.c - a backend descriptor as a bag of the attributes that were set on it.
+/* work/cudnn_bag.c - a backend descriptor as a bag of the attributes that were set on it.
  *
- * Why it exists: a simulated rank's descriptors are bags (simulated/math/cudnn_backend.c), and a leader
- * keeps one beside each real descriptor (leader/gpu/dnn.c): the signature of an operation graph is made
- * of bags alone. */
+ * Why it exists: a simulated rank's descriptors are bags (simulated/math/cudnn_backend.c), and a
+ * leader keeps one beside each real descriptor (leader/gpu/dnn.c): the signature of an operation
+ * graph is made of bags alone. */
 #include "work/cudnn.h"
+#include "backend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,8 @@ void ph_cudnn_release(struct ph_cudnn_descriptor *descriptor)
     for (int i = 0; i < descriptor->attribute_count; i++)
         clear_attribute(&descriptor->attributes[i]);
     if (descriptor->graph != NULL) ph_cudnn_release(descriptor->graph);
-    if (descriptor->real != NULL) ph_cudnn_real_destroy(descriptor->real);
+    if (descriptor->real != NULL && ph_backend.cudnn_destroy != NULL)
+        ph_backend.cudnn_destroy(descriptor->real);
     ph_pack_free(&descriptor->signature);
     descriptor->magic = 0;
     free(descriptor->attributes);

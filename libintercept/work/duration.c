@@ -1,20 +1,23 @@
 /* duration.c - how long a piece of GPU work takes: the shared kernel table first, else the hub.
  *
  * Why it exists: thousands of launches a step repeat a few hundred signatures; the first rank to
- * meet one asks, all others read the answer from a mapped table without a message. Also here: which
- * framework operator encloses the caller, which the hub's estimators are told
- * (docs/wire-protocol.md, LOOKUP). */
-#include "work/cudart.h"
-#include "base/fnv1a.h"
+ * meet one asks, all others read the answer from a mapped table without a message. */
+#include "work/duration.h"
+#include "base/environment.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/operators.h"
+#include "work/signature.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LOCAL = 1 << 14, SHAPES = 64 };
+enum { LOCAL = 1 << 14 };
 
 static const struct ph_kernel_table_header *header;
 static const struct ph_kernel_table_slot *slots;
@@ -24,64 +27,6 @@ static struct {
     struct ph_time time;
 } local[LOCAL];
 static pthread_mutex_t local_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static _Thread_local struct {
-    const char *name;
-    uint64_t input_bytes;
-    uint64_t hash;     /* of the name and every input's shape: the same in all processes */
-    uint32_t launches; /* so far */
-    uint32_t calls;    /* so far: of all that take host time (time/host_model.c) */
-    uint32_t shapes;
-    uint32_t rank[SHAPES / 4];
-    int64_t dims[SHAPES];
-} operator_now;
-
-PH_API(void, phantora_operator_begin,
-       (const char *name, uint64_t input_bytes, uint32_t shapes, const int64_t *dims,
-        const uint32_t *ranks))
-{
-    uint64_t hash = ph_fnv1a_text(input_bytes + PH_FNV1A, name);
-    uint32_t used = 0, kept = 0, all = 0;
-    for (uint32_t i = 0; i < shapes; i++) {
-        hash = (hash ^ ranks[i]) * 0x100000001b3ull;
-        for (uint32_t j = 0; j < ranks[i]; j++)
-            hash = (hash ^ (uint64_t)dims[all++]) * 0x9e3779b97f4a7c15ull;
-        hash ^= hash >> 29;
-    }
-    for (; kept < shapes && kept < SHAPES / 4 && used + ranks[kept] <= SHAPES; kept++) {
-        operator_now.rank[kept] = ranks[kept];
-        memcpy(operator_now.dims + used, dims + used, ranks[kept] * sizeof *dims);
-        used += ranks[kept];
-    }
-    operator_now.name = name;
-    operator_now.input_bytes = input_bytes;
-    operator_now.shapes = kept;
-    operator_now.hash = hash;
-    operator_now.launches = 0;
-    operator_now.calls = 0;
-}
-
-/* The enclosing operator (NULL: none), and the caller's place among its calls that take host time,
- * from 1; 0 outside of operators, where there is no end to count to. */
-uint32_t ph_operator_place(const char **name, bool count)
-{
-    *name = operator_now.name;
-    if (!operator_now.name) return 0;
-    operator_now.calls += count;
-    return operator_now.calls;
-}
-
-/* What tells launches of equal dimensions apart: the enclosing operator, its inputs' shapes, and
- * the launch's place in it. The kernel's own parameters would not do: they are full of the caller's
- * uninitialised stack. */
-bool ph_operator_identity(uint64_t *identity)
-{
-    if (!operator_now.name) return false;
-    *identity = (operator_now.hash + ++operator_now.launches) * 0x9e3779b97f4a7c15ull;
-    return true;
-}
-
-PH_API(void, phantora_operator_end, (void)) { operator_now.name = NULL; }
 
 static void map_table(void)
 {
@@ -118,24 +63,6 @@ static bool shared_find(uint64_t key, struct ph_time *time)
     return false;
 }
 
-void ph_pack_context(struct ph_pack *body)
-{
-    if (!operator_now.name) {
-        ph_pack_nil(body);
-        return;
-    }
-    ph_pack_array(body, 4);
-    ph_pack_str(body, operator_now.name);
-    ph_pack_uint(body, operator_now.input_bytes);
-    ph_pack_uint(body, 0); /* outputs are not known when the operator launches */
-    ph_pack_array(body, operator_now.shapes);
-    const int64_t *dim = operator_now.dims;
-    for (uint32_t i = 0; i < operator_now.shapes; i++) {
-        ph_pack_array(body, operator_now.rank[i]);
-        for (uint32_t j = 0; j < operator_now.rank[i]; j++) ph_pack_int(body, *dim++);
-    }
-}
-
 static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
 {
     struct ph_pack body = {0};
@@ -166,12 +93,6 @@ static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
     time.works = (uint32_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     return time;
-}
-
-uint64_t ph_signature_key(const struct ph_pack *signature)
-{
-    uint64_t key = ph_fnv1a(PH_FNV1A, signature->data, signature->length);
-    return key ? key : 1;
 }
 
 bool ph_duration_known(uint64_t key, struct ph_time *time)

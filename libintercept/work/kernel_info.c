@@ -4,8 +4,9 @@
  * checked before it is followed, so that a damaged cache cannot crash the job. Layout:
  * docs/wire-protocol.md. */
 #include "work/kernel_info.h"
-#include "base/core.h"
+#include "base/environment.h"
 #include "base/fnv1a.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* work/kernel_name.c - a kernel's name without what changes from one build of the same source to the
- * next.
+/* work/kernel_name.c - a kernel's name without what changes from one build of the same source to
+ * the next.
  *
  * Why it exists: nvcc names the anonymous namespace of a file
  * `_GLOBAL__N__<hash>_<length>_<file>_<hash>[_<number>]`, and the hashes differ between wheels of

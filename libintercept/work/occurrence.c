@@ -5,8 +5,12 @@
  * reads so many bytes within an operator. A question is a text; occasions count from 0 in each
  * process. Rule: the leader and the simulated rank ask alike and count alike, whether they need the
  * answer or not. */
-#include "base/core.h"
+#include "work/occurrence.h"
 #include "base/fnv1a.h"
+#include "base/log.h"
+#include "time/operators.h"
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,14 +1,33 @@
-/* signature.c - what a launch and a copy are to the kernel table, and what is remembered of them
- * for the estimators.
+/* work/signature.c - what a launch and a copy are to the kernel table, and what is remembered of
+ * them for the estimators.
  *
  * Why it exists: a leader measures by signature and a simulated rank asks by it, so both make it
  * here. Nothing in it may depend on the process: addresses and uninitialised bytes stay out. */
-#include "work/cudart.h"
-#include "work/kernel_info.h"
+#include "work/signature.h"
+#include "backend.h"
+#include "base/fnv1a.h"
+#include "time/operators.h"
 #include "work/kernel_name.h"
 #include <string.h>
 
 enum { PARAM_BYTES = 4096, SMALL_INTEGERS = 16, STAGED_BYTES = 65536 };
+
+uint64_t ph_signature_key(const struct ph_pack *signature)
+{
+    uint64_t key = ph_fnv1a(PH_FNV1A, signature->data, signature->length);
+    return key ? key : 1;
+}
+
+enum ph_call ph_call_of(const struct ph_pack *signature)
+{
+    switch (signature->data[1]) {
+    case PH_SIGNATURE_KERNEL: return PH_CALL_LAUNCH;
+    case PH_SIGNATURE_GEMM: return PH_CALL_GEMM;
+    case PH_SIGNATURE_MEMORY:
+        return signature->data[3] == PH_MEMORY_COPY ? PH_CALL_COPY : PH_CALL_MEMSET;
+    default: return PH_CALL_DNN;
+    }
+}
 
 /* ---- kernels ---- */
 /* Parameter bytes with device addresses and pinned host addresses zeroed. What is left are the
@@ -31,7 +50,7 @@ static size_t scalars_of(const struct ph_kernel_facts *facts, void **arguments,
         void *word;
         memcpy(&word, bytes + at, 8);
         if ((uintptr_t)word >= PH_VIRTUAL_BASE && (uintptr_t)word < 0x800000000000ull &&
-            (ph_find(word, &found) || ph_find((char *)word - 1, &found)))
+            (ph_backend.find(word, &found) || ph_backend.find((char *)word - 1, &found)))
             memset(bytes + at, 0, 8);
     }
     return total;

@@ -1,23 +1,21 @@
-/* work/values_library.c - loads the values library into a PyTorch process, and says why it could not.
+/* work/values_library.c - loads the values library into a PyTorch process, and says why it could
+ * not.
  *
  * Why it exists: without it a job runs and reads zeros, so whoever reads the warning must learn
  * what is really wrong: a library that was never built, one that this torch or this interceptor
  * does not fit, or one that the loader refuses. */
-#include "base/core.h"
-#include "values/start.h"
+#include "work/values_library.h"
+#include "backend.h"
+#include "base/environment.h"
+#include "base/log.h"
+#include "work/values_start.h"
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-PH_API(int, phantora_is_device, (const void *pointer)) { return ph_is_device(pointer); }
-PH_API(void, phantora_values_pause, (void)) { ph_host_pause(); }
-PH_API(void, phantora_values_resume, (void)) { ph_host_resume(); }
-PH_API(void, phantora_values_before_read, (const void *pointer, size_t bytes))
-{
-    ph_payload_settle(pointer, bytes);
-}
 
 /* Whether it runs; `why` if not. */
 static bool start(const char *path, char *why, size_t room)
@@ -62,7 +60,7 @@ static void load(void)
     if (!torch) return; /* not a PyTorch process: there are no operators */
     dlclose(torch);
     if (!start(ph_env("PHANTORA_VALUES_LIB"), why, sizeof why))
-        ph_warn("the values library is not in use: %s; %s", why, ph_without_values);
+        ph_warn("the values library is not in use: %s; %s", why, ph_backend.without_values);
 }
 
 void ph_values_load(void)

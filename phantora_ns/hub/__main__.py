@@ -22,9 +22,9 @@ from phantora_ns.hub.recording import FILE, Recorder
 from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub
 from phantora_ns.hub.trace_times import TraceTimes
-from phantora_ns.kernels.contention import Drags
+from phantora_ns.kernels.contention import KernelContention
 from phantora_ns.kernels.lookup import KernelTimes
-from phantora_ns.kernels.queue_slots import works_of
+from phantora_ns.kernels.queue_slots import queue_slots_of
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph
@@ -63,8 +63,8 @@ def build_hub(run_dir: Path) -> Hub:
         kernel_times,
         nodes=cluster.nodes,
         gpus_per_node=cluster.gpus_per_node,
-        drag_permille=Drags(gpu).permille,
-        works=lambda kind, fields: works_of(kind, fields, gpu.multiprocessors).packed(),
+        drag_permille=KernelContention(gpu).permille,
+        works=lambda kind, fields: queue_slots_of(kind, fields, gpu.multiprocessors).packed(),
         optimistic=sync == "optimistic",
         leader=run.get("leader"),
         recorder=recorder,

@@ -12,7 +12,7 @@ UNKNOWN_NS, LAUNCH, RECORD = (
     7_000,
     1,
     7,
-)  # enum ph_call of libintercept/base/shim.h, plus one: the keys of depth 0
+)  # enum ph_call of libintercept/base/host_calls.h, plus one: the keys of depth 0
 EXACT, BACKED_OFF, CLASS, UNKNOWN, CALL = range(5)
 
 

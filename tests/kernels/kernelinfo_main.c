@@ -1,11 +1,14 @@
 /* kernelinfo_main.c - prints what the C reader knows of each kernel named on stdin, for comparison
  * with Python. */
+#include "backend.h"
+#include "base/log.h"
 #include "work/kernel_info.h"
-#include "base/shim.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+const struct ph_backend ph_backend = {0};
 
 void ph_warn(const char *format, ...)
 {

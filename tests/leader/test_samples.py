@@ -61,7 +61,7 @@ class Slot(ctypes.Structure):
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
-    """samples.c and hostcosts.c over the harness, as a shared library."""
+    """samples.c and host_costs.c over the harness, as a shared library."""
     target = tmp_path_factory.mktemp("settle") / "settle.so"
     folder = ROOT / "libintercept"
     sources = [

@@ -5,6 +5,7 @@
  * serves many), so the call is timed. Rule: the same functions as in a simulated rank are timed
  * (work/blas_calls.h, and cublasLtMatmul), with signatures by the same code
  * (work/blas_signature.c). What a simulated handle knows is read from the real one. */
+#include "base/log.h"
 #include "work/blas.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"

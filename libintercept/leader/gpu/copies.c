@@ -4,10 +4,10 @@
  * The simulated rank's own rule (ph_copy_waits) decides whether the host waits, so that both wait
  * at the same points of simulated time. Memory belongs to the real library: allocations are passed
  * on with the host cost and the waits of a simulated rank. */
-#include "work/cudart.h"
-#include "time/timeline.h"
-#include "leader/measure/gpu_load.h"
+#include "base/api.h"
+#include "work/signature.h"
 #include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
 #include "leader/measure/measure.h"
 
 enum { OUT_OF_MEMORY = 2 };

@@ -5,13 +5,15 @@
  * *logical* here, and every real call gets the real one. The driver's CUdevice is already real
  * (cuDeviceGet returns it), but functions that PyTorch calls with an ordinal of the runtime accept
  * either. NVML shows as many GPUs as the job's node has. */
-#include "leader/measure/gpu_load.h"
-#include "leader/leader.h"
+#include "base/environment.h"
+#include "base/log.h"
 #include "work/cudart.h"
-#include "base/device.h"
-#include "time/timeline.h"
+#include "work/values_library.h"
+#include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
 #include "leader/measure/measure.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,7 +226,7 @@ PH_API(int, cuMemGetAllocationGranularity,
 struct pointer_attributes { /* cudaPointerAttributes; the rest differs between versions */
     int type, device;
 };
-PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes * attributes, const void *pointer))
+PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes *attributes, const void *pointer))
 {
     int error = PH_REAL(cudaPointerGetAttributes)(attributes, pointer);
     if (!error && attributes->type != 0 && attributes->device == PH_REAL_DEVICE)

@@ -7,10 +7,12 @@
  * the job set it, or the library filled it from a graph's heuristics. Descriptors that the library
  * uses internally pass through here as well. The same calls as in a simulated rank are timed
  * (cudnn_backend.c, cudnn_legacy.c). */
+#include "base/log.h"
 #include "work/cudnn.h"
 #include "leader/gpu/map.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,9 +24,6 @@ enum { MOST_DIMENSIONS = 8 /* CUDNN_DIM_MAX */ };
 
 static struct ph_map bags = PH_MAP_INIT; /* the bag of each real descriptor */
 static pthread_mutex_t bags_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* A bag has no twin to destroy: it belongs to the real descriptor. */
-void ph_cudnn_real_destroy(void *real) { (void)real; }
 
 /* ---- bags ---- */
 static struct ph_cudnn_descriptor *find_locked(const void *real) { return ph_map_get(&bags, real); }

@@ -4,11 +4,13 @@
  * (work/signature.c). So the kernel's mangled name and parameter layout must be found for every
  * kind of handle: host functions that static initialisers register, the runtime's kernel handles,
  * and the driver's functions. */
-#include "work/cudart.h"
-#include "work/kernel_info.h"
-#include "leader/leader.h"
+#include "base/log.h"
+#include "work/signature.h"
 #include "leader/gpu/map.h"
+#include "leader/leader.h"
 #include "leader/measure/measure.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,8 @@
  * Why it exists: a removed key keeps its slot (value NULL), so entries never move while probing.
  * Growing the table drops such slots. */
 #include "leader/gpu/map.h"
-#include "base/shim.h"
+#include "base/log.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,11 +8,14 @@
  * takes our own part, and data of other ranks is random (random.c). It is never zero, because zeros
  * make matrix products faster. Rule: all GPU work here is the simulator's own (ph_lead_copying),
  * and a host function makes no CUDA call. */
-#include "nccl/nccl.h"
-#include "leader/measure/gpu_load.h"
-#include "leader/leader.h"
+#include "leader/gpu/nccl_data.h"
+#include "base/log.h"
+#include "base/memory.h"
 #include "leader/gpu/random.h"
-#include "time/timeline.h"
+#include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

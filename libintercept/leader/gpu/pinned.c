@@ -3,7 +3,9 @@
  * Why it exists: data that the leader sends to the GPU or reads back for its own purposes must not
  * make the host wait. That needs pinned memory, and pinning itself may wait for the GPU. So blocks
  * are kept by size. Host functions return them, and a host function makes no CUDA call. */
+#include "base/log.h"
 #include "leader/leader.h"
+#include <pthread.h>
 #include <stdlib.h>
 
 enum { CLASSES = 16, SMALLEST = 4096 }; /* SMALLEST << class bytes */

@@ -5,10 +5,12 @@
  * types get normal numbers (mean 0, variance 1). Integers are mostly indices and flags (tokens,
  * positions, masks), which must stay in range for tables of unknown size, so they get 0 or 1. */
 #include "leader/gpu/random.h"
+#include "base/log.h"
 #include "nccl/nccl.h"
-#include "leader/measure/gpu_load.h"
 #include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,6 +4,8 @@
  * Why it exists: every wrapped call ends in the real function, wherever the job has loaded it from.
  */
 #define _GNU_SOURCE /* RTLD_NEXT */
+#include "base/log.h"
+#include "base/lookup.h"
 #include "leader/leader.h"
 #include <dlfcn.h>
 #include <string.h>

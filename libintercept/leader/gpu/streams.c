@@ -6,12 +6,14 @@
  * GPU is waited for as well, because the caching allocator then reuses its memory. Rule: the
  * simulated wait comes first. The hub sees it, and by its end every rank has sent what the real GPU
  * may wait for. The time of the real call is not the job's, so ph_leave comes after it. */
-#include "leader/leader.h"
+#include "base/log.h"
 #include "work/cudart.h"
-#include "time/timeline.h"
-#include "leader/measure/gpu_load.h"
 #include "leader/gpu/map.h"
+#include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
 #include "leader/measure/measure.h"
+#include <pthread.h>
+#include <stdatomic.h>
 
 int cudaStreamSynchronize(void *), cuStreamSynchronize(void *), cudaEventSynchronize(void *),
     cuEventSynchronize(void *);
@@ -34,8 +36,6 @@ struct ph_stream *ph_shadow_stream(void *handle)
     if (other) ph_stream_destroy(fresh);
     return other ? other : fresh;
 }
-
-struct ph_stream *ph_stream_resolve(void *handle) { return ph_shadow_stream(handle); }
 
 static void stream_made(int error, void *handle, unsigned flags, int priority)
 {

@@ -8,9 +8,13 @@
  * cupti_result.h of CUDA 13 (CUpti_ActivityKernel10, Memcpy6, Memset4, ExternalCorrelation). Rule:
  * records arrive on any thread, including CUPTI's own, so there is one lock and no CUDA call under
  * it. */
+#include "base/environment.h"
+#include "base/log.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -16,10 +16,14 @@
  * ends with one warning. PHANTORA_LEAD_HEAT=0 switches it off. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "leader/measure/gpu_load.h"
+#include "base/environment.h"
+#include "base/log.h"
+#include "leader/gpu/random.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
-#include "leader/gpu/random.h"
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,9 @@
  * gpu_load.c. */
 #ifndef PH_HEAT_H
 #define PH_HEAT_H
-#include "base/core.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* the leader has measured a first kernel: from now on the filler may run (only if kernels are
  * recorded) */

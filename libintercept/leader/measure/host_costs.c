@@ -5,7 +5,10 @@
  * thread CPU time minus the cost of reading that clock, and is measured only in a process without
  * CUPTI. With CUPTI loaded, even with its activities off, a launch costs twice as much and the
  * record of an event five times as much (measured on an H200's host). */
+#include "base/host_calls.h"
 #include "leader/measure/measure.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 

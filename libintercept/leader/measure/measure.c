@@ -14,12 +14,19 @@
  * CUPTI makes real calls far slower, even with all its activities disabled. So host costs come from
  * a leader that never loads it (PHANTORA_LEAD_RECORD=host, and =values as well). Such a leader
  * observes nothing and asks for durations as a simulated rank does. */
-#include "leader/measure/gpu_load.h"
-#include "leader/leader.h"
 #include "leader/measure/measure.h"
-#include "time/timeline.h"
+#include "base/environment.h"
+#include "base/log.h"
 #include "trace/trace_log.h"
+#include "time/cpu_score.h"
+#include "time/host_model.h"
+#include "work/duration.h"
+#include "work/signature.h"
+#include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

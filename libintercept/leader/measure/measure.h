@@ -4,7 +4,11 @@
  * samples.c, host_costs.c and the library wrappers (blas.c, dnn.c) also need this. */
 #ifndef PH_MEASURE_H
 #define PH_MEASURE_H
-#include "base/core.h"
+#include "base/msgpack.h"
+#include "base/protocol.gen.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* ---- cupti.c: one reader of NVIDIA's activity records ---- */
 /* a finished kernel, copy or fill; times of CUPTI's clock in nanoseconds */

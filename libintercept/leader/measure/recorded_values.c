@@ -8,10 +8,14 @@
  * Integers are stored in the narrowest type that holds them, because routes are most of the bytes.
  * Rule: nothing here waits for the GPU, which may be waiting for other ranks, and a host function
  * makes no CUDA call. */
+#include "base/environment.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "work/occurrence.h"
 #include "leader/leader.h"
-#include "leader/measure/measure.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

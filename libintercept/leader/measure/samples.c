@@ -11,7 +11,11 @@
  * for it, as one MEASURED entry with one duration. Later samples are sent in batches; a first
  * sample that no rank waited for is sent only if none followed. Rule: the caller (measure.c) holds
  * its lock. */
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/operators.h"
 #include "leader/measure/measure.h"
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -203,17 +207,10 @@ static bool unclaimed(const struct ph_records *records, struct ph_call_slot **so
     return false;
 }
 
-bool ph_samples_settle(struct ph_records *records, struct ph_call_slot *slots, size_t slot_count,
-                       bool idle)
+/* Sorts what arrived, finds the call of each activity and adds up each call's activities. */
+static void join_records(struct ph_records *records, struct ph_call_slot **sorted, size_t open,
+                         struct ph_call_slot **owner)
 {
-    size_t open = 0, activities = 0, externals = 0;
-    struct ph_call_slot **sorted = malloc((slot_count + 1) * sizeof *sorted),
-                        **owner = malloc((records->activities + 1) * sizeof *owner);
-    if (!sorted || !owner)
-        ph_die("out of host memory for the records of %zu calls", records->activities);
-    for (size_t i = 0; i < slot_count; i++)
-        if (slots[i].token) sorted[open++] = &slots[i];
-    qsort(sorted, open, sizeof *sorted, by_token);
     if (records->externals)
         qsort(records->external, records->externals, sizeof *records->external, by_correlation);
     if (records->activities)
@@ -224,8 +221,11 @@ bool ph_samples_settle(struct ph_records *records, struct ph_call_slot *slots, s
         if (owner[i] && owner[i]->ended) add_activity(owner[i], &records->activity[i]);
         if (!id) count.unclaimed++;
     }
-    bool missing = unclaimed(records, sorted, open);
-    find_overlaps(records->activity, owner, records->activities);
+}
+
+/* What each call's first activity tells about the work before it in its stream. */
+static void look_at_streams(const struct ph_records *records, struct ph_call_slot **owner)
+{
     struct stream_end ends[STREAMS] = {0};
     for (size_t i = 0; i < records->activities; i++) {
         const struct ph_activity *activity = &records->activity[i];
@@ -237,28 +237,43 @@ bool ph_samples_settle(struct ph_records *records, struct ph_call_slot *slots, s
         if (!end->any || activity->end > end->end) end->end = activity->end;
         end->any = true;
     }
-    for (size_t i = 0; i < open; i++) {
-        struct ph_call_slot *slot = sorted[i];
-        if (!slot->ended || (!slot->activities && !idle && !slot->failed)) continue;
-        if (slot->activities && !slot->failed)
-            keep_sample(slot);
-        else if (slot->failed)
-            count.failed++;
-        else if (count.without_work++ == 0 && !missing)
-            ph_warn("a call that was observed did no work on the GPU (signature of kind %u): no "
-                    "duration is recorded for such calls",
-                    slot->what->signature.data[1]);
-    }
-    /* Records of calls that other threads are still in stay for the next time. */
+}
+
+/* Whether nothing more is expected of a call. `idle`: no work was unfinished. */
+static bool is_complete(const struct ph_call_slot *slot, bool idle)
+{
+    return slot->ended && (slot->activities || slot->failed || idle);
+}
+
+static void finish(struct ph_call_slot *slot, bool missing)
+{
+    if (slot->failed)
+        count.failed++;
+    else if (slot->activities)
+        keep_sample(slot);
+    else if (count.without_work++ == 0 && !missing)
+        ph_warn("a call that was observed did no work on the GPU (signature of kind %u): no "
+                "duration is recorded for such calls",
+                slot->what->signature.data[1]);
+}
+
+/* Records of calls that are not complete stay for the next time. */
+static void keep_records(struct ph_records *records, struct ph_call_slot **sorted, size_t open,
+                         struct ph_call_slot **owner, bool idle)
+{
+    size_t activities = 0, externals = 0;
     for (size_t i = 0; i < records->activities; i++)
         if (owner[i] && !owner[i]->ended) records->activity[activities++] = records->activity[i];
     for (size_t i = 0; i < records->externals; i++) {
         struct ph_call_slot *slot = slot_of(sorted, open, records->external[i].id);
-        if (slot && (!slot->ended || (!slot->activities && !idle && !slot->failed)))
-            records->external[externals++] = records->external[i];
+        if (slot && !is_complete(slot, idle)) records->external[externals++] = records->external[i];
     }
     records->activities = activities;
     records->externals = externals;
+}
+
+static void count_unusable(struct ph_records *records)
+{
     count.dropped += records->dropped;
     count.implausible += records->implausible;
     if (records->dropped)
@@ -267,9 +282,29 @@ bool ph_samples_settle(struct ph_records *records, struct ph_call_slot *slots, s
         ph_warn(
             "CUPTI gave activity records with impossible times: those launches give no durations");
     records->dropped = records->implausible = 0;
+}
+
+bool ph_samples_settle(struct ph_records *records, struct ph_call_slot *slots, size_t slot_count,
+                       bool idle)
+{
+    size_t open = 0;
+    struct ph_call_slot **sorted = malloc((slot_count + 1) * sizeof *sorted),
+                        **owner = malloc((records->activities + 1) * sizeof *owner);
+    if (!sorted || !owner)
+        ph_die("out of host memory for the records of %zu calls", records->activities);
+    for (size_t i = 0; i < slot_count; i++)
+        if (slots[i].token) sorted[open++] = &slots[i];
+    qsort(sorted, open, sizeof *sorted, by_token);
+    join_records(records, sorted, open, owner);
+    bool missing = unclaimed(records, sorted, open);
+    find_overlaps(records->activity, owner, records->activities);
+    look_at_streams(records, owner);
     for (size_t i = 0; i < open; i++)
-        if (sorted[i]->ended && (sorted[i]->activities || idle || sorted[i]->failed))
-            *sorted[i] = (struct ph_call_slot){0};
+        if (is_complete(sorted[i], idle)) finish(sorted[i], missing);
+    keep_records(records, sorted, open, owner, idle);
+    count_unusable(records);
+    for (size_t i = 0; i < open; i++)
+        if (is_complete(sorted[i], idle)) *sorted[i] = (struct ph_call_slot){0};
     free(sorted), free(owner);
     return missing;
 }

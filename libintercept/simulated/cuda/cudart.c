@@ -3,10 +3,14 @@
  * Why it exists: it translates the runtime's ABI into calls of the timeline. Calls that only ask
  * (cudaGetDevice) cost nanoseconds: no lock, no clock, no message. */
 #define PH_CLASS PH_SIMULATED
+#include "base/log.h"
 #include "work/cudart.h"
-#include "base/device.h"
+#include "work/values_library.h"
 #include "cudagraph/graph.h"
+#include "simulated/cuda/runtime.h"
 #include "simulated/memory/ipc.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,6 +146,8 @@ PH_API(int, cudaStreamCreate, (void **stream))
 }
 PH_API(int, cudaStreamDestroy, (void *stream))
 {
+    if (!ph_stream_valid(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
+    ph_capture_forget(stream);
     return ph_set_error(ph_stream_destroy(stream) ? CUDA_OK : CUDA_INVALID_HANDLE);
 }
 

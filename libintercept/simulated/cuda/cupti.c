@@ -4,7 +4,7 @@
  * private tables of the driver and fails with "unknown error". This function tells the job what it
  * can do instead. Kineto continues with CPU activity only. */
 #define PH_CLASS PH_REFUSED
-#include "base/shim.h"
+#include "base/log.h"
 
 PH_API(int, cuptiSubscribe, (void **subscriber, void *callback, void *data))
 {

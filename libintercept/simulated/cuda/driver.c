@@ -4,10 +4,15 @@
  * Why it exists: Triton and parts of PyTorch do not use the runtime. Error codes and handles are
  * the same in both APIs, as in CUDA, so most calls are the runtime's under another name. */
 #define PH_CLASS PH_SIMULATED
+#include "base/log.h"
+#include "base/lookup.h"
+#include "time/timeline.h"
 #include "work/cudart.h"
+#include "simulated/cuda/runtime.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
-#include "base/device.h"
+#include <stdatomic.h>
 #include <string.h>
 
 /* set by the linker: the bounds of the section PH_REFUSED */

@@ -5,39 +5,41 @@
  * Functions that build or change them op by op are refused (unsupported_*.gen.c), and so is what a
  * captured graph cannot hold here (memory allocation, other graphs). */
 #define PH_CLASS PH_SIMULATED
+#include "base/log.h"
+#include "trace/trace_log.h"
 #include "work/cudart.h"
 #include "cudagraph/graph.h"
-#include "time/timeline.h"
-#include "trace/trace_log.h"
+#include "simulated/cuda/runtime.h"
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { GRAPH_MAGIC = 0x50484752, EXEC_MAGIC = 0x50484758 };
 
-struct graph { /* cudaGraph_t */
+struct graph_handle { /* cudaGraph_t */
     uint32_t magic;
     struct ph_graph *graph;
 };
-struct exec { /* cudaGraphExec_t */
+struct exec_handle { /* cudaGraphExec_t */
     uint32_t magic;
     struct ph_exec *exec;
     unsigned long long flags;
 };
 
-static struct ph_graph *graph_of(const struct graph *handle)
+static struct ph_graph *graph_of(const struct graph_handle *handle)
 {
     return handle && handle->magic == GRAPH_MAGIC ? handle->graph : NULL;
 }
-static struct ph_exec *exec_of(const struct exec *handle)
+static struct ph_exec *exec_of(const struct exec_handle *handle)
 {
     return handle && handle->magic == EXEC_MAGIC ? handle->exec : NULL;
 }
 
-static struct graph *make(struct ph_graph *graph)
+static struct graph_handle *make(struct ph_graph *graph)
 {
-    struct graph *handle = malloc(sizeof *handle);
+    struct graph_handle *handle = malloc(sizeof *handle);
     if (!handle) ph_die("out of host memory");
-    *handle = (struct graph){GRAPH_MAGIC, graph};
+    *handle = (struct graph_handle){GRAPH_MAGIC, graph};
     return handle;
 }
 
@@ -57,7 +59,7 @@ PH_API(int, cudaStreamBeginCapture, (void *handle, int mode))
     struct ph_stream *stream = ph_stream_resolve(handle);
     return ph_set_error(stream ? ph_capture_begin(stream, mode) : CUDA_INVALID_HANDLE);
 }
-PH_API(int, cudaStreamEndCapture, (void *handle, struct graph **graph))
+PH_API(int, cudaStreamEndCapture, (void *handle, struct graph_handle **graph))
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
     struct ph_graph *built = NULL;
@@ -69,12 +71,12 @@ PH_API(int, cudaStreamEndCapture, (void *handle, struct graph **graph))
 }
 
 PH_API(int, cudaStreamGetCaptureInfo,
-       (void *handle, int *status, unsigned long long *id, struct graph **graph,
+       (void *handle, int *status, unsigned long long *id, struct graph_handle **graph,
         struct ph_node ***dependencies, const void **edges, size_t *count))
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
     /* the job may look at this graph until the capture ends */
-    static _Thread_local struct graph building;
+    static _Thread_local struct graph_handle building;
     struct ph_graph *built = NULL;
     const struct ph_nodes *tails = NULL;
     uint64_t number = 0;
@@ -83,7 +85,7 @@ PH_API(int, cudaStreamGetCaptureInfo,
     if (refused == PH_CAPTURE_IMPLICIT) return ph_set_error(refused);
     *status = refused ? ph_capture_status(stream, &number, &built, &tails) : 0;
     if (*status != 1) return CUDA_OK;
-    building = (struct graph){GRAPH_MAGIC, built};
+    building = (struct graph_handle){GRAPH_MAGIC, built};
     if (id) *id = number;
     if (graph) *graph = &building;
     if (dependencies) *dependencies = tails->node;
@@ -105,20 +107,20 @@ PH_API(int, cudaThreadExchangeStreamCaptureMode, (int *mode))
 }
 
 /* ---- graphs ---- */
-PH_API(int, cudaGraphCreate, (struct graph * *graph, unsigned flags))
+PH_API(int, cudaGraphCreate, (struct graph_handle **graph, unsigned flags))
 {
     if (!graph || flags) return ph_set_error(CUDA_INVALID_VALUE);
     *graph = make(ph_graph_new());
     return CUDA_OK;
 }
-PH_API(int, cudaGraphClone, (struct graph * *clone, struct graph *graph))
+PH_API(int, cudaGraphClone, (struct graph_handle **clone, struct graph_handle *graph))
 {
     if (!clone || !graph_of(graph)) return ph_set_error(CUDA_INVALID_VALUE);
     ph_graph_keep(graph_of(graph)); /* it no longer changes */
     *clone = make(graph_of(graph));
     return CUDA_OK;
 }
-PH_API(int, cudaGraphDestroy, (struct graph * graph))
+PH_API(int, cudaGraphDestroy, (struct graph_handle *graph))
 {
     if (!graph_of(graph)) return ph_set_error(CUDA_INVALID_VALUE);
     ph_graph_drop(graph->graph);
@@ -138,13 +140,14 @@ static int list_nodes(struct ph_node *const *nodes, size_t there, struct ph_node
     return CUDA_OK;
 }
 
-PH_API(int, cudaGraphGetNodes, (struct graph * graph, struct ph_node **nodes, size_t *count))
+PH_API(int, cudaGraphGetNodes, (struct graph_handle *graph, struct ph_node **nodes, size_t *count))
 {
     struct ph_graph *of = graph_of(graph);
     return of ? list_nodes(of->nodes.node, of->nodes.count, nodes, count)
               : ph_set_error(CUDA_INVALID_VALUE);
 }
-PH_API(int, cudaGraphGetRootNodes, (struct graph * graph, struct ph_node **nodes, size_t *count))
+PH_API(int, cudaGraphGetRootNodes,
+       (struct graph_handle *graph, struct ph_node **nodes, size_t *count))
 {
     struct ph_graph *of = graph_of(graph);
     struct ph_nodes roots = {0};
@@ -156,7 +159,7 @@ PH_API(int, cudaGraphGetRootNodes, (struct graph * graph, struct ph_node **nodes
     return error;
 }
 PH_API(int, cudaGraphGetEdges,
-       (struct graph * graph, struct ph_node **from, struct ph_node **to, void *edges,
+       (struct graph_handle *graph, struct ph_node **from, struct ph_node **to, void *edges,
         size_t *count))
 {
     struct ph_graph *of = graph_of(graph);
@@ -175,21 +178,21 @@ PH_API(int, cudaGraphGetEdges,
     ph_nodes_clear(&second);
     return error;
 }
-PH_API(int, cudaGraphNodeGetType, (struct ph_node * node, int *type))
+PH_API(int, cudaGraphNodeGetType, (struct ph_node *node, int *type))
 {
     if (!node || !type) return ph_set_error(CUDA_INVALID_VALUE);
     *type = (int)node->type;
     return CUDA_OK;
 }
 PH_API(int, cudaGraphNodeGetDependencies,
-       (struct ph_node * node, struct ph_node **nodes, void *edges, size_t *count))
+       (struct ph_node *node, struct ph_node **nodes, void *edges, size_t *count))
 {
     (void)edges;
     return node ? list_nodes(node->before.node, node->before.count, nodes, count)
                 : ph_set_error(CUDA_INVALID_VALUE);
 }
 
-PH_API(int, cudaGraphDebugDotPrint, (struct graph * graph, const char *path, unsigned flags))
+PH_API(int, cudaGraphDebugDotPrint, (struct graph_handle *graph, const char *path, unsigned flags))
 {
     static const char *const names[] = {"KERNEL", "MEMCPY", "MEMSET",     "HOST",
                                         "GRAPH",  "EMPTY",  "EVENT_WAIT", "EVENT_RECORD"};
@@ -210,7 +213,7 @@ PH_API(int, cudaGraphDebugDotPrint, (struct graph * graph, const char *path, uns
 
 /* ---- executable graphs ---- */
 PH_API(int, cudaGraphInstantiateWithFlags,
-       (struct exec * *exec, struct graph *graph, unsigned long long flags))
+       (struct exec_handle **exec, struct graph_handle *graph, unsigned long long flags))
 {
     enum { AUTO_FREE = 1, UPLOAD = 2, DEVICE_LAUNCH = 4, NODE_PRIORITY = 8 };
     if (!exec || !graph_of(graph) || flags & ~15ull) return ph_set_error(CUDA_INVALID_VALUE);
@@ -220,24 +223,24 @@ PH_API(int, cudaGraphInstantiateWithFlags,
     }
     /* it allocates device memory for the graph, so it costs about as much as an allocation */
     ph_host_call(PH_CALL_MALLOC);
-    struct exec *handle = malloc(sizeof *handle);
+    struct exec_handle *handle = malloc(sizeof *handle);
     if (!handle) ph_die("out of host memory");
-    *handle = (struct exec){EXEC_MAGIC, ph_exec_new(graph_of(graph)), flags};
+    *handle = (struct exec_handle){EXEC_MAGIC, ph_exec_new(graph_of(graph)), flags};
     *exec = handle;
     return CUDA_OK;
 }
 PH_API(int, cudaGraphInstantiate,
-       (struct exec * *exec, struct graph *graph, unsigned long long flags))
+       (struct exec_handle **exec, struct graph_handle *graph, unsigned long long flags))
 {
     return cudaGraphInstantiateWithFlags(exec, graph, flags);
 }
-PH_API(int, cudaGraphExecGetFlags, (struct exec * exec, unsigned long long *flags))
+PH_API(int, cudaGraphExecGetFlags, (struct exec_handle *exec, unsigned long long *flags))
 {
     if (!exec_of(exec) || !flags) return ph_set_error(CUDA_INVALID_VALUE);
     *flags = exec->flags;
     return CUDA_OK;
 }
-PH_API(int, cudaGraphExecDestroy, (struct exec * exec))
+PH_API(int, cudaGraphExecDestroy, (struct exec_handle *exec))
 {
     if (!exec_of(exec)) return ph_set_error(CUDA_INVALID_VALUE);
     ph_exec_free(exec->exec);
@@ -246,7 +249,7 @@ PH_API(int, cudaGraphExecDestroy, (struct exec * exec))
     return CUDA_OK;
 }
 
-static int launch(struct exec *exec, void *handle, bool runs)
+static int launch(struct exec_handle *exec, void *handle, bool runs)
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
     if (!exec_of(exec)) return ph_set_error(CUDA_INVALID_VALUE);
@@ -264,11 +267,11 @@ static int launch(struct exec *exec, void *handle, bool runs)
         ph_host_call(PH_CALL_LAUNCH);
     return CUDA_OK;
 }
-PH_API(int, cudaGraphLaunch, (struct exec * exec, void *stream))
+PH_API(int, cudaGraphLaunch, (struct exec_handle *exec, void *stream))
 {
     return launch(exec, stream, true);
 }
-PH_API(int, cudaGraphUpload, (struct exec * exec, void *stream))
+PH_API(int, cudaGraphUpload, (struct exec_handle *exec, void *stream))
 {
     return launch(exec, stream, false);
 }
@@ -297,39 +300,42 @@ PH_API(void, phantora_capture_append,
 #define DRIVER(name, runtime, parameters, arguments) \
     PH_API(int, name, parameters) { return runtime arguments; }
 DRIVER(cuStreamBeginCapture_v2, cudaStreamBeginCapture, (void *stream, int mode), (stream, mode))
-DRIVER(cuStreamEndCapture, cudaStreamEndCapture, (void *stream, struct graph **graph),
+DRIVER(cuStreamEndCapture, cudaStreamEndCapture, (void *stream, struct graph_handle **graph),
        (stream, graph))
 DRIVER(cuStreamIsCapturing, cudaStreamIsCapturing, (void *stream, int *status), (stream, status))
 DRIVER(cuStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo,
-       (void *stream, int *status, unsigned long long *id, struct graph **graph,
+       (void *stream, int *status, unsigned long long *id, struct graph_handle **graph,
         struct ph_node ***dependencies, size_t *count),
        (stream, status, id, graph, dependencies, NULL, count))
 DRIVER(cuStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo,
-       (void *stream, int *status, unsigned long long *id, struct graph **graph,
+       (void *stream, int *status, unsigned long long *id, struct graph_handle **graph,
         struct ph_node ***dependencies, const void **edges, size_t *count),
        (stream, status, id, graph, dependencies, edges, count))
 DRIVER(cuThreadExchangeStreamCaptureMode, cudaThreadExchangeStreamCaptureMode, (int *mode), (mode))
-DRIVER(cuGraphCreate, cudaGraphCreate, (struct graph * *graph, unsigned flags), (graph, flags))
-DRIVER(cuGraphClone, cudaGraphClone, (struct graph * *clone, struct graph *graph), (clone, graph))
-DRIVER(cuGraphDestroy, cudaGraphDestroy, (struct graph * graph), (graph))
+DRIVER(cuGraphCreate, cudaGraphCreate, (struct graph_handle **graph, unsigned flags),
+       (graph, flags))
+DRIVER(cuGraphClone, cudaGraphClone, (struct graph_handle **clone, struct graph_handle *graph),
+       (clone, graph))
+DRIVER(cuGraphDestroy, cudaGraphDestroy, (struct graph_handle *graph), (graph))
 DRIVER(cuGraphGetNodes, cudaGraphGetNodes,
-       (struct graph * graph, struct ph_node **nodes, size_t *count), (graph, nodes, count))
+       (struct graph_handle *graph, struct ph_node **nodes, size_t *count), (graph, nodes, count))
 DRIVER(cuGraphGetRootNodes, cudaGraphGetRootNodes,
-       (struct graph * graph, struct ph_node **nodes, size_t *count), (graph, nodes, count))
+       (struct graph_handle *graph, struct ph_node **nodes, size_t *count), (graph, nodes, count))
 DRIVER(cuGraphGetEdges_v2, cudaGraphGetEdges,
-       (struct graph * graph, struct ph_node **from, struct ph_node **to, void *edges,
+       (struct graph_handle *graph, struct ph_node **from, struct ph_node **to, void *edges,
         size_t *count),
        (graph, from, to, edges, count))
-DRIVER(cuGraphNodeGetType, cudaGraphNodeGetType, (struct ph_node * node, int *type), (node, type))
+DRIVER(cuGraphNodeGetType, cudaGraphNodeGetType, (struct ph_node *node, int *type), (node, type))
 DRIVER(cuGraphNodeGetDependencies_v2, cudaGraphNodeGetDependencies,
-       (struct ph_node * node, struct ph_node **nodes, void *edges, size_t *count),
+       (struct ph_node *node, struct ph_node **nodes, void *edges, size_t *count),
        (node, nodes, edges, count))
 DRIVER(cuGraphDebugDotPrint, cudaGraphDebugDotPrint,
-       (struct graph * graph, const char *path, unsigned flags), (graph, path, flags))
+       (struct graph_handle *graph, const char *path, unsigned flags), (graph, path, flags))
 DRIVER(cuGraphInstantiateWithFlags, cudaGraphInstantiateWithFlags,
-       (struct exec * *exec, struct graph *graph, unsigned long long flags), (exec, graph, flags))
-DRIVER(cuGraphExecGetFlags, cudaGraphExecGetFlags, (struct exec * exec, unsigned long long *flags),
-       (exec, flags))
-DRIVER(cuGraphExecDestroy, cudaGraphExecDestroy, (struct exec * exec), (exec))
-DRIVER(cuGraphLaunch, cudaGraphLaunch, (struct exec * exec, void *stream), (exec, stream))
-DRIVER(cuGraphUpload, cudaGraphUpload, (struct exec * exec, void *stream), (exec, stream))
+       (struct exec_handle **exec, struct graph_handle *graph, unsigned long long flags),
+       (exec, graph, flags))
+DRIVER(cuGraphExecGetFlags, cudaGraphExecGetFlags,
+       (struct exec_handle *exec, unsigned long long *flags), (exec, flags))
+DRIVER(cuGraphExecDestroy, cudaGraphExecDestroy, (struct exec_handle *exec), (exec))
+DRIVER(cuGraphLaunch, cudaGraphLaunch, (struct exec_handle *exec, void *stream), (exec, stream))
+DRIVER(cuGraphUpload, cudaGraphUpload, (struct exec_handle *exec, void *stream), (exec, stream))

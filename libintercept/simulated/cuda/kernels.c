@@ -5,11 +5,15 @@
  * them end in ph_launch. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE /* dladdr */
-#include "work/cudart.h"
-#include "cudagraph/graph.h"
-#include "work/kernel_info.h"
+#include "simulated/cuda/kernels.h"
+#include "base/log.h"
 #include "trace/trace_log.h"
+#include "cudagraph/graph.h"
+#include "cudagraph/submit.h"
+#include "simulated/cuda/runtime.h"
+#include "simulated/memory/memory.h"
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,14 +204,14 @@ void ph_kernel_set_facts(struct ph_kernel *kernel, const struct ph_kernel_facts 
     kernel->facts_read = true;
 }
 
-struct attributes { /* cudaFuncAttributes, driver_types.h of CUDA 13 */
+struct function_attributes { /* cudaFuncAttributes, driver_types.h of CUDA 13 */
     size_t shared_bytes, constant_bytes, local_bytes;
     int max_threads, registers, ptx_version, binary_version, cache_mode, max_dynamic_shared,
         carveout, cluster_must_be_set, cluster[3];
     int cluster_policy, non_portable_cluster, reserved[16];
 };
 
-PH_API(int, cudaFuncGetAttributes, (struct attributes * attributes, const void *function))
+PH_API(int, cudaFuncGetAttributes, (struct function_attributes *attributes, const void *function))
 {
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);

@@ -4,7 +4,7 @@
  * plans for a described GPU. Our modules belong to no context, so a library is a module and a
  * kernel is its function (module.c). */
 #define PH_CLASS PH_SIMULATED
-#include "base/shim.h"
+#include "base/api.h"
 
 enum { SUCCESS = 0, INVALID_VALUE = 1 };
 

@@ -5,10 +5,11 @@
  * them, attribute 0x17 is a parameter, 0x19 the parameters' total size, 0x05 the maximum number of
  * threads, and 0x2f the registers of a symbol. */
 #define PH_CLASS PH_SIMULATED
-#include "work/cudart.h"
 #include "base/device.h"
-#include "work/kernel_info.h"
+#include "base/log.h"
 #include "trace/trace_log.h"
+#include "time/host_clock.h"
+#include "simulated/cuda/kernels.h"
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * start-up ends the process when it finds no GPU that it can drive. PyTorch first asks for an
  * identity, and turns an error code from that call into an exception. */
 #define PH_CLASS PH_REFUSED
-#include "base/shim.h"
+#include "base/log.h"
 
 enum { NVSHMEM_NOT_SUPPORTED = 3 }; /* NVSHMEMX_ERROR_NOT_SUPPORTED (nvshmemx_error.h) */
 

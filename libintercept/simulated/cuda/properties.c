@@ -5,9 +5,10 @@
  * file does not give is an error or a warning, never a silent zero. */
 #define PH_CLASS PH_SIMULATED
 #include "simulated/cuda/properties.h"
-
-#include "base/core.h"
 #include "base/device.h"
+#include "base/log.h"
+#include "simulated/cuda/runtime.h"
+#include <stdatomic.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,7 +126,7 @@ static int get_priorities(int *least, int *greatest)
 
 /* ---- CUDA runtime ---- */
 
-PH_API(int, cudaGetDeviceProperties, (struct ph_device_properties * properties, int device))
+PH_API(int, cudaGetDeviceProperties, (struct ph_device_properties *properties, int device))
 {
     return ph_set_error(get_properties(properties, device));
 }

@@ -7,6 +7,8 @@
  * that breaks a condition stated in cuda.h (CUDA 13) is refused with CUDA_ERROR_INVALID_VALUE, as
  * by the driver. The other two encoders (im2col) are refused as not supported. */
 #define PH_CLASS PH_SIMULATED
+#include "base/api.h"
+#include "base/device.h"
 #include "work/cudart.h"
 #include <string.h>
 

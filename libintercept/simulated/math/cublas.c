@@ -4,7 +4,10 @@
  * and the names of its kernels do not tell their shapes. So each call is answered here, and its
  * arguments make the signature. */
 #define PH_CLASS PH_SIMULATED
-#include "work/blas.h"
+#include "simulated/math/cublas.h"
+#include "base/api.h"
+#include "time/host_clock.h"
+#include "cudagraph/submit.h"
 #include <stdlib.h>
 
 enum { BLAS_MAGIC = 0x5048424c };

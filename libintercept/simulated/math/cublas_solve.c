@@ -4,7 +4,11 @@
  * Why it exists: they do the work of the solvers in cusolver.c, but take cuBLAS' handle. Every
  * result code is written as success: here a code on the host could only report bad arguments. */
 #define PH_CLASS PH_ACCOUNTED
+#include "base/api.h"
+#include "time/host_clock.h"
 #include "work/blas.h"
+#include "cudagraph/submit.h"
+#include "simulated/memory/memory.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 

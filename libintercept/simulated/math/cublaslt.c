@@ -5,7 +5,8 @@
  * heuristic must find an algorithm; otherwise PyTorch warns and takes another path than on a real
  * GPU. */
 #define PH_CLASS PH_SIMULATED
-#include "work/blas.h"
+#include "base/api.h"
+#include "simulated/math/cublas.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,8 +4,8 @@
  * handle only holds its stream. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE
+#include "simulated/math/cudnn.h"
 #include "simulated/math/library_handle.h"
-#include "work/cudnn.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -104,7 +104,7 @@ PH_API(void, cudnnGetLastErrorString, (char *message, size_t size))
 #define PH_CLASS PH_SIMULATED
 /* ---- handles ---- */
 
-PH_API(int, cudnnCreate, (struct ph_library_handle * *handle))
+PH_API(int, cudnnCreate, (struct ph_library_handle **handle))
 {
     if (handle == NULL)
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnCreate: no place for the handle");
@@ -112,7 +112,7 @@ PH_API(int, cudnnCreate, (struct ph_library_handle * *handle))
     return *handle ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
 }
 
-PH_API(int, cudnnDestroy, (struct ph_library_handle * handle))
+PH_API(int, cudnnDestroy, (struct ph_library_handle *handle))
 {
     if (!ph_library_handle(handle, MAGIC))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnDestroy: not a handle");
@@ -120,7 +120,7 @@ PH_API(int, cudnnDestroy, (struct ph_library_handle * handle))
     return CUDNN_SUCCESS;
 }
 
-PH_API(int, cudnnSetStream, (struct ph_library_handle * handle, void *stream))
+PH_API(int, cudnnSetStream, (struct ph_library_handle *handle, void *stream))
 {
     if (!ph_library_handle(handle, MAGIC))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnSetStream: not a handle");
@@ -128,7 +128,7 @@ PH_API(int, cudnnSetStream, (struct ph_library_handle * handle, void *stream))
     return CUDNN_SUCCESS;
 }
 
-PH_API(int, cudnnGetStream, (struct ph_library_handle * handle, void **stream))
+PH_API(int, cudnnGetStream, (struct ph_library_handle *handle, void **stream))
 {
     if (!ph_library_handle(handle, MAGIC) || stream == NULL)
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnGetStream: not a handle");

@@ -6,7 +6,9 @@
  * library decides that from a description of the GPU (cudnn_real.c); nothing of it runs on a GPU.
  * Execution puts the graph's signature on the handle's stream. */
 #define PH_CLASS PH_SIMULATED
-#include "work/cudnn.h"
+#include "base/log.h"
+#include "cudagraph/submit.h"
+#include "simulated/math/cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +51,7 @@ PH_API(int, cudnnBackendCreateDescriptor, (int type, struct ph_cudnn_descriptor 
     return *descriptor != NULL ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
 }
 
-PH_API(int, cudnnBackendDestroyDescriptor, (struct ph_cudnn_descriptor * descriptor))
+PH_API(int, cudnnBackendDestroyDescriptor, (struct ph_cudnn_descriptor *descriptor))
 {
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendDestroyDescriptor: not a descriptor");
@@ -57,14 +59,14 @@ PH_API(int, cudnnBackendDestroyDescriptor, (struct ph_cudnn_descriptor * descrip
     return CUDNN_SUCCESS;
 }
 
-PH_API(int, cudnnBackendInitialize, (struct ph_cudnn_descriptor * descriptor))
+PH_API(int, cudnnBackendInitialize, (struct ph_cudnn_descriptor *descriptor))
 {
     return valid(descriptor) ? CUDNN_SUCCESS
                              : ph_cudnn_fail(CUDNN_NULL_POINTER, "not a descriptor");
 }
 
 PH_API(int, cudnnBackendSetAttribute,
-       (struct ph_cudnn_descriptor * descriptor, int name, int type, int64_t count,
+       (struct ph_cudnn_descriptor *descriptor, int name, int type, int64_t count,
         const void *values))
 {
     if (!valid(descriptor))
@@ -131,7 +133,7 @@ static int finalize_plan(struct ph_cudnn_descriptor *plan)
     return CUDNN_SUCCESS;
 }
 
-PH_API(int, cudnnBackendFinalize, (struct ph_cudnn_descriptor * descriptor))
+PH_API(int, cudnnBackendFinalize, (struct ph_cudnn_descriptor *descriptor))
 {
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendFinalize: not a descriptor");
@@ -233,7 +235,7 @@ static int get_without_real(struct ph_cudnn_descriptor *descriptor, int name, in
 }
 
 PH_API(int, cudnnBackendGetAttribute,
-       (struct ph_cudnn_descriptor * descriptor, int name, int type, int64_t requested,
+       (struct ph_cudnn_descriptor *descriptor, int name, int type, int64_t requested,
         int64_t *count, void *values))
 {
     if (!valid(descriptor))

@@ -6,32 +6,37 @@
  * of its integers (docs/wire-protocol.md, kind 4). The rest of the older API (recurrent networks,
  * CTC, convolutions) is refused by the generated stubs. */
 #define PH_CLASS PH_SIMULATED
-#include "work/cudnn.h"
+#include "base/log.h"
+#include "cudagraph/submit.h"
+#include "simulated/math/cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAGIC = 0x63646e74, MOST_DIMENSIONS = 8 /* CUDNN_DIM_MAX */ };
 
-struct tensor { /* a tensor or filter descriptor */
+struct tensor_descriptor { /* a tensor or filter descriptor */
     uint32_t magic;
     int data_type, format, dimensions;
     int dims[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
 };
 
-static bool valid(const struct tensor *tensor) { return tensor != NULL && tensor->magic == MAGIC; }
+static bool valid(const struct tensor_descriptor *tensor)
+{
+    return tensor != NULL && tensor->magic == MAGIC;
+}
 
-static int create(struct tensor **descriptor)
+static int create(struct tensor_descriptor **descriptor)
 {
     if (descriptor == NULL) return ph_cudnn_fail(CUDNN_NULL_POINTER, "no place for the descriptor");
-    struct tensor *made = calloc(1, sizeof *made);
+    struct tensor_descriptor *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDNN_HOST_ALLOCATION_FAILED;
     made->magic = MAGIC;
     *descriptor = made;
     return CUDNN_SUCCESS;
 }
 
-static int destroy(struct tensor *descriptor)
+static int destroy(struct tensor_descriptor *descriptor)
 {
     if (!valid(descriptor)) return ph_cudnn_fail(CUDNN_NULL_POINTER, "not a descriptor");
     descriptor->magic = 0;
@@ -39,7 +44,7 @@ static int destroy(struct tensor *descriptor)
     return CUDNN_SUCCESS;
 }
 
-static int set(struct tensor *descriptor, int data_type, int format, int dimensions,
+static int set(struct tensor_descriptor *descriptor, int data_type, int format, int dimensions,
                const int *dims, const int *strides)
 {
     if (!valid(descriptor) || dims == NULL)
@@ -58,8 +63,8 @@ static int set(struct tensor *descriptor, int data_type, int format, int dimensi
 }
 
 /* Copies the entries that exist and were asked for. Any target may be NULL. */
-static int get(const struct tensor *descriptor, int requested, int *data_type, int *dimensions,
-               int *dims, int *strides)
+static int get(const struct tensor_descriptor *descriptor, int requested, int *data_type,
+               int *dimensions, int *dims, int *strides)
 {
     if (!valid(descriptor)) return ph_cudnn_fail(CUDNN_NULL_POINTER, "not a descriptor");
     if (requested < 0 || requested > MOST_DIMENSIONS)
@@ -75,18 +80,18 @@ static int get(const struct tensor *descriptor, int requested, int *data_type, i
     return CUDNN_SUCCESS;
 }
 
-PH_API(int, cudnnCreateTensorDescriptor, (struct tensor * *descriptor))
+PH_API(int, cudnnCreateTensorDescriptor, (struct tensor_descriptor **descriptor))
 {
     return create(descriptor);
 }
 
-PH_API(int, cudnnDestroyTensorDescriptor, (struct tensor * descriptor))
+PH_API(int, cudnnDestroyTensorDescriptor, (struct tensor_descriptor *descriptor))
 {
     return destroy(descriptor);
 }
 
 PH_API(int, cudnnSetTensorNdDescriptor,
-       (struct tensor * descriptor, int data_type, int dimensions, const int *dims,
+       (struct tensor_descriptor *descriptor, int data_type, int dimensions, const int *dims,
         const int *strides))
 {
     if (strides == NULL) return ph_cudnn_fail(CUDNN_NULL_POINTER, "no strides");
@@ -94,30 +99,31 @@ PH_API(int, cudnnSetTensorNdDescriptor,
 }
 
 PH_API(int, cudnnGetTensorNdDescriptor,
-       (const struct tensor *descriptor, int requested, int *data_type, int *dimensions, int *dims,
-        int *strides))
+       (const struct tensor_descriptor *descriptor, int requested, int *data_type, int *dimensions,
+        int *dims, int *strides))
 {
     return get(descriptor, requested, data_type, dimensions, dims, strides);
 }
 
-PH_API(int, cudnnCreateFilterDescriptor, (struct tensor * *descriptor))
+PH_API(int, cudnnCreateFilterDescriptor, (struct tensor_descriptor **descriptor))
 {
     return create(descriptor);
 }
 
-PH_API(int, cudnnDestroyFilterDescriptor, (struct tensor * descriptor))
+PH_API(int, cudnnDestroyFilterDescriptor, (struct tensor_descriptor *descriptor))
 {
     return destroy(descriptor);
 }
 
 PH_API(int, cudnnSetFilterNdDescriptor,
-       (struct tensor * descriptor, int data_type, int format, int dimensions, const int *dims))
+       (struct tensor_descriptor *descriptor, int data_type, int format, int dimensions,
+        const int *dims))
 {
     return set(descriptor, data_type, format, dimensions, dims, NULL);
 }
 
 PH_API(int, cudnnGetFilterNdDescriptor,
-       (const struct tensor *descriptor, int requested, int *data_type, int *format,
+       (const struct tensor_descriptor *descriptor, int requested, int *data_type, int *format,
         int *dimensions, int *dims))
 {
     int status = get(descriptor, requested, data_type, dimensions, dims, NULL);
@@ -129,7 +135,7 @@ PH_API(int, cudnnGetFilterNdDescriptor,
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 static int run(const void *handle, const char *name, int mode, int operations,
-               const struct tensor *x, const struct tensor *parameters)
+               const struct tensor_descriptor *x, const struct tensor_descriptor *parameters)
 {
     bool valid_handle;
     void *stream = ph_cudnn_stream(handle, &valid_handle);
@@ -144,7 +150,7 @@ static int run(const void *handle, const char *name, int mode, int operations,
 }
 
 /* NVIDIA's library answers this only for a handle on a GPU, so the size is not known here. */
-static int unknown_size(const struct tensor *x, size_t *bytes)
+static int unknown_size(const struct tensor_descriptor *x, size_t *bytes)
 {
     if (!valid(x) || bytes == NULL)
         return ph_cudnn_fail(CUDNN_NULL_POINTER,
@@ -156,24 +162,25 @@ static int unknown_size(const struct tensor *x, size_t *bytes)
 }
 
 PH_API(int, cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize,
-       (void *handle, int mode, int operations, const struct tensor *x, const struct tensor *z,
-        const struct tensor *y, const struct tensor *parameters, const void *activation,
-        size_t *bytes))
+       (void *handle, int mode, int operations, const struct tensor_descriptor *x,
+        const struct tensor_descriptor *z, const struct tensor_descriptor *y,
+        const struct tensor_descriptor *parameters, const void *activation, size_t *bytes))
 {
     return unknown_size(x, bytes);
 }
 
 PH_API(int, cudnnGetBatchNormalizationBackwardExWorkspaceSize,
-       (void *handle, int mode, int operations, const struct tensor *x, const struct tensor *y,
-        const struct tensor *dy, const struct tensor *dz, const struct tensor *dx,
-        const struct tensor *parameters, const void *activation, size_t *bytes))
+       (void *handle, int mode, int operations, const struct tensor_descriptor *x,
+        const struct tensor_descriptor *y, const struct tensor_descriptor *dy,
+        const struct tensor_descriptor *dz, const struct tensor_descriptor *dx,
+        const struct tensor_descriptor *parameters, const void *activation, size_t *bytes))
 {
     return unknown_size(x, bytes);
 }
 
 PH_API(int, cudnnGetBatchNormalizationTrainingExReserveSpaceSize,
-       (void *handle, int mode, int operations, const void *activation, const struct tensor *x,
-        size_t *bytes))
+       (void *handle, int mode, int operations, const void *activation,
+        const struct tensor_descriptor *x, size_t *bytes))
 {
     return unknown_size(x, bytes);
 }
@@ -182,33 +189,35 @@ PH_API(int, cudnnGetBatchNormalizationTrainingExReserveSpaceSize,
 #define PH_CLASS PH_ACCOUNTED
 PH_API(int, cudnnBatchNormalizationForwardTrainingEx,
        (void *handle, int mode, int operations, const void *alpha, const void *beta,
-        const struct tensor *x, const void *x_data, const struct tensor *z, const void *z_data,
-        const struct tensor *y, void *y_data, const struct tensor *parameters, const void *scale,
-        const void *bias, double factor, void *running_mean, void *running_variance, double epsilon,
-        void *saved_mean, void *saved_variance, const void *activation, void *workspace,
-        size_t workspace_bytes, void *reserve, size_t reserve_bytes))
+        const struct tensor_descriptor *x, const void *x_data, const struct tensor_descriptor *z,
+        const void *z_data, const struct tensor_descriptor *y, void *y_data,
+        const struct tensor_descriptor *parameters, const void *scale, const void *bias,
+        double factor, void *running_mean, void *running_variance, double epsilon, void *saved_mean,
+        void *saved_variance, const void *activation, void *workspace, size_t workspace_bytes,
+        void *reserve, size_t reserve_bytes))
 {
     return run(handle, "cudnnBatchNormalizationForwardTraining", mode, operations, x, parameters);
 }
 
 PH_API(int, cudnnBatchNormalizationForwardInference,
-       (void *handle, int mode, const void *alpha, const void *beta, const struct tensor *x,
-        const void *x_data, const struct tensor *y, void *y_data, const struct tensor *parameters,
-        const void *scale, const void *bias, const void *mean, const void *variance,
-        double epsilon))
+       (void *handle, int mode, const void *alpha, const void *beta,
+        const struct tensor_descriptor *x, const void *x_data, const struct tensor_descriptor *y,
+        void *y_data, const struct tensor_descriptor *parameters, const void *scale,
+        const void *bias, const void *mean, const void *variance, double epsilon))
 {
     return run(handle, "cudnnBatchNormalizationForwardInference", mode, 0, x, parameters);
 }
 
 PH_API(int, cudnnBatchNormalizationBackwardEx,
        (void *handle, int mode, int operations, const void *alpha_data, const void *beta_data,
-        const void *alpha_parameters, const void *beta_parameters, const struct tensor *x,
-        const void *x_data, const struct tensor *y, const void *y_data, const struct tensor *dy,
-        const void *dy_data, const struct tensor *dz, void *dz_data, const struct tensor *dx,
-        void *dx_data, const struct tensor *parameters, const void *scale, const void *bias,
-        void *scale_gradient, void *bias_gradient, double epsilon, const void *saved_mean,
-        const void *saved_variance, const void *activation, void *workspace, size_t workspace_bytes,
-        void *reserve, size_t reserve_bytes))
+        const void *alpha_parameters, const void *beta_parameters,
+        const struct tensor_descriptor *x, const void *x_data, const struct tensor_descriptor *y,
+        const void *y_data, const struct tensor_descriptor *dy, const void *dy_data,
+        const struct tensor_descriptor *dz, void *dz_data, const struct tensor_descriptor *dx,
+        void *dx_data, const struct tensor_descriptor *parameters, const void *scale,
+        const void *bias, void *scale_gradient, void *bias_gradient, double epsilon,
+        const void *saved_mean, const void *saved_variance, const void *activation, void *workspace,
+        size_t workspace_bytes, void *reserve, size_t reserve_bytes))
 {
     return run(handle, "cudnnBatchNormalizationBackward", mode, operations, x, parameters);
 }

@@ -8,8 +8,9 @@
  * descriptors get a twin in it when needed. Rule: nothing here executes anything, and handles never
  * reach NVIDIA's library. */
 #define _GNU_SOURCE
-#include "work/cudnn.h"
 #include "base/device.h"
+#include "base/log.h"
+#include "simulated/math/cudnn.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -4,7 +4,12 @@
  * plan keeps its parameters, and an execution is a `call` signature of them (docs/wire-protocol.md,
  * kind 4). The values library computes small transforms on the CPU. */
 #define PH_CLASS PH_SIMULATED
-#include "base/core.h"
+#include "base/device.h"
+#include "base/log.h"
+#include "time/host_clock.h"
+#include "cudagraph/submit.h"
+#include "simulated/memory/memory.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,8 +6,12 @@
  * reports success to the job. The values library solves small problems on the CPU. */
 #define PH_CLASS PH_SIMULATED
 #include "simulated/math/cusolver.h"
-#include "simulated/math/library_handle.h"
+#include "base/log.h"
+#include "time/host_clock.h"
 #include "work/blas.h"
+#include "cudagraph/submit.h"
+#include "simulated/math/library_handle.h"
+#include "simulated/memory/memory.h"
 #include <stdlib.h>
 
 enum { SOLVER_MAGIC = 0x50485356 };

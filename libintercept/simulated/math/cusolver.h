@@ -1,7 +1,7 @@
 /* cusolver.h - shared by the two files of cuSOLVER. */
 #ifndef PH_CUSOLVER_H
 #define PH_CUSOLVER_H
-#include "base/core.h"
+#include <stdint.h>
 
 /* cusolverStatus_t */
 enum {

@@ -4,7 +4,9 @@
  * line defines the four functions of a family. Workspaces are counted in elements and are as large
  * as LAPACK's with blocks of 64 columns. */
 #define PH_CLASS PH_SIMULATED
+#include "base/api.h"
 #include "simulated/math/cusolver.h"
+#include "simulated/memory/memory.h"
 
 /* addresses and leading dimensions do not affect the time */
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -4,7 +4,7 @@
  * and never computes with it. Every function that computes is refused (unsupported_cusparse.gen.c),
  * and PyTorch puts these texts into its exception. */
 #define PH_CLASS PH_SIMULATED
-#include "base/shim.h"
+#include "base/api.h"
 #include "simulated/math/library_handle.h"
 
 static const struct {

@@ -4,6 +4,7 @@
  * handle it is, and that it is still in use. */
 #ifndef PH_LIBRARY_HANDLE_H
 #define PH_LIBRARY_HANDLE_H
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -17,6 +17,7 @@
  * (160m-none-1k: the two segments after its first kernel; resnet50-ddp-256: the only segment
  * between its first kernel and its communicator). */
 #include "simulated/memory/addresses.h"
+#include "base/log.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,9 @@
  * memory.c holds its lock. */
 #ifndef PH_ADDRESSES_H
 #define PH_ADDRESSES_H
-#include "base/shim.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 struct ph_range {
     uintptr_t base;

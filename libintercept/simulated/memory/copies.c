@@ -4,11 +4,16 @@
  * Why it exists: three aspects of a copy must agree: the bytes (memory.c), the time on a stream,
  * and whether the host waits (ph_copy_waits). */
 #define PH_CLASS PH_SIMULATED
-#include "work/cudart.h"
-#include "cudagraph/graph.h"
-#include "time/timeline.h"
+#include "base/log.h"
 #include "trace/trace_log.h"
+#include "work/duration.h"
+#include "work/signature.h"
+#include "cudagraph/graph.h"
+#include "simulated/cuda/runtime.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
+#include "simulated/values/replay.h"
+#include "simulated/values/scalar_readback.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -192,7 +197,7 @@ struct pointer_attributes { /* cudaPointerAttributes, CUDA 13 */
     long reserved[8];
 };
 
-PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes * attributes, const void *pointer))
+PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes *attributes, const void *pointer))
 {
     struct ph_allocation found;
     enum { UNREGISTERED, HOST, DEVICE };

@@ -7,12 +7,17 @@
  * memory is charged where it was allocated, never where it was opened. */
 #define PH_CLASS PH_SIMULATED
 #include "simulated/memory/ipc.h"
+#include "base/environment.h"
+#include "base/log.h"
 #include "work/cudart.h"
-#include "base/device.h"
+#include "simulated/cuda/runtime.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/dirty.h"
-#include "time/timeline.h"
+#include "simulated/values/payload.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -150,7 +155,7 @@ void ph_ipc_freed(uintptr_t low, uintptr_t high)
 }
 
 /* ---- memory ---- */
-PH_API(int, cudaIpcGetMemHandle, (struct ipc_handle * handle, void *pointer))
+PH_API(int, cudaIpcGetMemHandle, (struct ipc_handle *handle, void *pointer))
 {
     struct ph_allocation found;
     struct range range;
@@ -248,7 +253,7 @@ void ph_ipc_look(struct ph_event *event)
 
 void ph_ipc_gone(struct ph_event *event) { munmap(event->shared, 4096); }
 
-PH_API(int, cudaIpcGetEventHandle, (struct ipc_handle * handle, struct ph_event *event))
+PH_API(int, cudaIpcGetEventHandle, (struct ipc_handle *handle, struct ph_event *event))
 {
     if (!ph_event_valid(event) || event->imported) return ph_set_error(CUDA_INVALID_HANDLE);
     if (!(event->flags & EVENT_INTERPROCESS) || !handle) return ph_set_error(CUDA_INVALID_VALUE);
@@ -265,7 +270,7 @@ PH_API(int, cudaIpcGetEventHandle, (struct ipc_handle * handle, struct ph_event 
     return CUDA_OK;
 }
 
-PH_API(int, cudaIpcOpenEventHandle, (struct ph_event * *event, struct ipc_handle handle))
+PH_API(int, cudaIpcOpenEventHandle, (struct ph_event **event, struct ipc_handle handle))
 {
     int fd = open_file(&handle);
     struct shared_event *shared = fd < 0 ? NULL : map_event(fd);

@@ -4,12 +4,17 @@
  * Why it exists: the job's allocator must see a real GPU's answers, including out-of-memory, while
  * the host holds almost nothing. A device's slice of the window is one reserved mapping: pages
  * appear only where values are written. */
+#include "simulated/memory/memory.h"
+#include "base/log.h"
+#include "simulated/cuda/runtime.h"
 #include "simulated/memory/addresses.h"
-#include "work/cudart.h"
 #include "simulated/memory/ipc.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
+#include "simulated/values/payload.h"
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -378,12 +383,6 @@ int ph_pointer_device(const void *pointer)
 }
 
 /* ---- bytes ---- */
-bool ph_all_zero(const void *pointer, size_t bytes)
-{
-    const unsigned char *at = pointer;
-    return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
-}
-
 /* A large tensor reads as zero on the host. A page that is zero already is only read: if it was
  * never written it then costs no memory, so gigabytes of offloaded tensors stay a reservation. */
 static void make_host_zero(char *at, size_t bytes)

@@ -6,9 +6,12 @@
  * the order of the calls, which is also the order in which values are computed here. The driver's
  * pool grows in pieces of 32 MiB and may fragment; that is not modelled. */
 #define PH_CLASS PH_SIMULATED
+#include "base/log.h"
 #include "work/cudart.h"
-#include "base/device.h"
 #include "cudagraph/graph.h"
+#include "simulated/cuda/runtime.h"
+#include "simulated/memory/memory.h"
+#include <pthread.h>
 
 enum { DEVICES = 8, GRAIN = 512 };
 /* cudaMemPoolAttr */

@@ -4,7 +4,12 @@
  * by piece. Memory is charged when it is created, and given back when its last mapping and its
  * handle are gone. */
 #define PH_CLASS PH_SIMULATED
+#include "base/device.h"
+#include "base/log.h"
+#include "time/host_clock.h"
 #include "work/cudart.h"
+#include "simulated/memory/memory.h"
+#include <pthread.h>
 #include <stdlib.h>
 
 enum { GRANULARITY = 2 << 20, PHYSICAL_MAGIC = 0x50484d4d, LOCATION_DEVICE = 1 };
@@ -12,7 +17,7 @@ enum { GRANULARITY = 2 << 20, PHYSICAL_MAGIC = 0x50484d4d, LOCATION_DEVICE = 1 }
 struct location { /* CUmemLocation */
     int type, id;
 };
-struct properties { /* CUmemAllocationProp */
+struct allocation_properties { /* CUmemAllocationProp */
     int type, handle_types;
     struct location location;
     void *win32;
@@ -26,7 +31,7 @@ struct physical {
     uint32_t magic;
     int references; /* one for the owner of the handle, and one for each mapping */
     size_t bytes;
-    struct properties properties;
+    struct allocation_properties properties;
 };
 static struct mapping {
     void *pointer;
@@ -45,7 +50,7 @@ static void drop(struct physical *physical)
 }
 
 PH_API(int, cuMemGetAllocationGranularity,
-       (size_t *granularity, const struct properties *properties, int option))
+       (size_t *granularity, const struct allocation_properties *properties, int option))
 {
     (void)properties, (void)option;
     *granularity = GRANULARITY;
@@ -68,7 +73,7 @@ PH_API(int, cuMemAddressFree, (void *pointer, size_t bytes))
 }
 
 PH_API(int, cuMemCreate,
-       (unsigned long long *handle, size_t bytes, const struct properties *properties,
+       (unsigned long long *handle, size_t bytes, const struct allocation_properties *properties,
         unsigned long long flags))
 {
     (void)flags;
@@ -170,7 +175,7 @@ PH_API(int, cuMemRetainAllocationHandle, (unsigned long long *handle, void *poin
 }
 
 PH_API(int, cuMemGetAllocationPropertiesFromHandle,
-       (struct properties * properties, unsigned long long handle))
+       (struct allocation_properties *properties, unsigned long long handle))
 {
     struct physical *physical = physical_of(handle);
     if (!physical) return CUDA_INVALID_VALUE;

@@ -6,7 +6,9 @@
  * (temperature, power, utilisation counters) is NVML_ERROR_NOT_SUPPORTED from the generated stubs,
  * not an invented number. Values and layouts are facts of nvml.h (CUDA 13). */
 #define PH_CLASS PH_SIMULATED
+#include "base/api.h"
 #include "base/device.h"
+#include "simulated/memory/memory.h"
 
 #include <stdio.h>
 #include <string.h>

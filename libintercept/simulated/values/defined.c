@@ -8,10 +8,17 @@
  * Two bits per 64 KiB say whether all, none or some of it is undefined. Only in the last case is
  * there one bit per byte. So marking a tensor of gigabytes writes a few hundred words. */
 #include "simulated/values/defined.h"
-#include "base/core.h"
+#include "base/api.h"
+#include "base/environment.h"
+#include "link/connection.h"
+#include "time/host_clock.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/dirty.h"
 #include "simulated/values/granules.h"
+#include "simulated/values/payload.h"
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #define DETAIL (GRANULE / 8) /* bytes of detail for a granule */
@@ -150,8 +157,13 @@ PH_API(int, phantora_values_any_undefined, (const void *pointer, size_t bytes))
 {
     return ph_any_undefined(pointer, bytes);
 }
-const char *const ph_without_values =
-    "small operators do not run on the CPU, so what the GPU would compute reads as zero";
+PH_API(int, phantora_is_device, (const void *pointer)) { return ph_is_device(pointer); }
+PH_API(void, phantora_values_pause, (void)) { ph_host_pause(); }
+PH_API(void, phantora_values_resume, (void)) { ph_host_resume(); }
+PH_API(void, phantora_values_before_read, (const void *pointer, size_t bytes))
+{
+    ph_payload_settle(pointer, bytes);
+}
 /* The policy has chosen a result that only a GPU could know. */
 PH_API(void, phantora_values_chosen, (void))
 {

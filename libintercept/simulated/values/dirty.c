@@ -6,11 +6,15 @@
  * one bit per 64 KiB says whether anything was written there. Rule: a clear bit means zero; a set
  * bit may mean anything. */
 #include "simulated/values/dirty.h"
-#include "base/core.h"
+#include "base/log.h"
 #include "simulated/memory/ipc.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/granules.h"
+#include "simulated/values/payload.h"
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 

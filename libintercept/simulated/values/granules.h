@@ -4,7 +4,9 @@
  * per granule. The granules of the window and of the virtual range are numbered consecutively. */
 #ifndef PH_GRANULES_H
 #define PH_GRANULES_H
-#include "base/core.h"
+#include "base/memory.h"
+#include <stddef.h>
+#include <stdint.h>
 
 enum { GRANULE_SHIFT = 16, WORD = 64 /* granules per word of a bitmap */ };
 #define GRANULE ((size_t)1 << GRANULE_SHIFT)

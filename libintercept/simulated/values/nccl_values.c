@@ -2,9 +2,13 @@
  *
  * Why it exists: small buffers hold values, at their own addresses in this process. Large buffers
  * hold none. */
-#include "nccl/nccl.h"
+#include "simulated/values/nccl_values.h"
+#include "base/device.h"
+#include "base/log.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
+#include "simulated/values/payload.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,9 +3,14 @@
  * Why it exists: issuing a collective must not wait for its other members (NCCL does not), yet a
  * small operator that runs on the CPU reads its result at once. So a result stays owed until a read
  * or write touches its bytes, and only then waits. */
-#include "base/core.h"
+#include "simulated/values/payload.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "time/host_clock.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,10 +5,18 @@
  * searched in place; its entries are sorted by key, rank and occurrence. A rank gets its own
  * values, or if it did not lead, those of the lowest rank that has the key. Beyond the last
  * recorded occurrence the values repeat from the first. Both cases are counted. */
-#include "base/core.h"
+#include "simulated/values/replay.h"
+#include "base/environment.h"
+#include "base/log.h"
+#include "link/connection.h"
+#include "work/occurrence.h"
+#include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
+#include "simulated/values/payload.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

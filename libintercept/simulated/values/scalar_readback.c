@@ -5,7 +5,9 @@
  * library computes the number on the CPU. Until the operator ends, the thread's device-to-host
  * copies of that size read it. Copies of 4 bytes read the low half of an 8-byte number, because
  * Thrust counts in either width, depending on the problem's size. */
-#include "base/core.h"
+#include "simulated/values/scalar_readback.h"
+#include "base/log.h"
+#include <stdatomic.h>
 #include <string.h>
 
 static _Thread_local struct {

@@ -1,8 +1,9 @@
 /* map_and_random.c - the few functions of the interceptor that map.c and random.c need, so that
  * they can be tested alone. */
-#include "../../../libintercept/leader/measure/gpu_load.h"
-#include "../../../libintercept/leader/leader.h"
-#include "../../../libintercept/nccl/nccl.h"
+#include "base/log.h"
+#include "leader/leader.h"
+#include "leader/measure/gpu_load.h"
+#include "nccl/nccl.h"
 #include <stdlib.h>
 
 const size_t ph_nccl_type_bytes[PH_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};

@@ -4,7 +4,10 @@
  * Why it exists: which sample a set of activity records gives is pure arithmetic.
  * tests/leader/test_samples.py compares it with an obviously right version on random records.
  * Messages are kept instead of sent. */
-#include "../../../libintercept/leader/measure/measure.h"
+#include "base/log.h"
+#include "leader/measure/measure.h"
+#include "link/connection.h"
+#include "time/operators.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +19,6 @@ static struct ph_measured *measured[256];
 
 struct ph_rank_stats *ph_stats(void) { return &page; }
 void ph_pack_context(struct ph_pack *body) { ph_pack_nil(body); }
-const char *ph_call_name(enum ph_call call) { return call == PH_CALL_LAUNCH ? "launch" : "other"; }
 void ph_warn(const char *format, ...) { (void)format; }
 
 void ph_die(const char *format, ...)

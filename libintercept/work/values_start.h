@@ -1,4 +1,4 @@
-/* start.h - the results of phantora_values_start, for C and C++.
+/* work/values_start.h - the results of phantora_values_start, for C and C++.
  *
  * Why it exists: the interceptor must recognise a values library of another build. So the numbers
  * never change. */

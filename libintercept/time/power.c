@@ -1,4 +1,4 @@
-/* power.c - the clock that a GPU's power limit leaves, for kernels that it decides.
+/* time/power.c - the clock that a GPU's power limit leaves, for kernels that it decides.
  *
  * Why it exists: under its limit a GPU that computes all the time runs matrix products at three
  * quarters of the clock that a GPU has which waits a third of its time (docs/kernel-times.md).
@@ -8,7 +8,8 @@
  * shorter, by up to their class's gain at [power].low. Which GPU of several it is decides how much
  * worse than the median it is at its limit. Everything is in whole numbers of simulated time, so
  * runs repeat. */
-#include "time/timeline.h"
+#include "time/power.h"
+#include "base/fork.h"
 #include <string.h>
 
 enum { DEVICES = 8, WHOLE = 1000 };
@@ -21,7 +22,7 @@ static struct {
     bool used;
 } gpu[DEVICES];
 
-void ph_power_reset(void) { memset(gpu, 0, sizeof gpu); }
+static void forget(void) { memset(gpu, 0, sizeof gpu); }
 
 /* 0 where the clock is free, WHOLE at the limit. */
 static int64_t held_back(int device)
@@ -44,6 +45,7 @@ uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by 
         duration += duration * power->lot_permille[ph_device_physical(device) % PH_LOTS] / WHOLE *
                     held / WHOLE;
     gpu[device].asked_ns += (uint64_t)duration * power->weight_permille[bound_by] / WHOLE;
+    if (!gpu[device].used) ph_forget_in_child(forget);
     gpu[device].used = true;
     return duration > 0 ? (uint64_t)duration : 1;
 }

@@ -1,31 +1,15 @@
-/* seams.c - what the shared sources ask of a simulated rank's memory, answered for a leader.
- *
- * Why it exists: the timeline, signatures and operators are one source for both libraries; in a
- * leader, memory is the real GPU's and nothing is computed on the CPU. */
+/* leader/backend.c - what answers for the GPU in a leader: the real one. */
+#include "base/api.h"
+#include "base/memory.h"
 #include "work/cudart.h"
+#include "work/values_library.h"
+#include "leader/gpu/nccl_data.h"
 #include "leader/leader.h"
-#include <string.h>
-
-/* no device memory lies in this process */
-bool ph_is_device(const void *pointer) { return (void)pointer, false; }
-void ph_payload_settle(const void *pointer, size_t bytes) { (void)pointer, (void)bytes; }
-/* where allocations go is the real driver's affair */
-void ph_device_code(int device) { (void)device; }
-void ph_device_communicator(int device) { (void)device; }
-void ph_device_use(int device) { (void)device; }
-
-const char *const ph_without_values =
-    "kernels are measured without the names of their operators, which simulated ranks ask for";
+#include "leader/measure/gpu_load.h"
 
 /* Tells the values library to name operators and do nothing else. */
 extern const int phantora_values_observe_only PH_EXPORT;
 const int phantora_values_observe_only = 1;
-
-bool ph_all_zero(const void *pointer, size_t bytes)
-{
-    const unsigned char *at = pointer;
-    return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
-}
 
 /* cudaPointerAttributes: what follows differs between versions, 64 bytes so far */
 struct pointer_attributes {
@@ -51,7 +35,7 @@ enum ph_memory_kind ph_lead_memory_kind(const void *pointer)
 
 /* For the parameters that estimators are told (a few launches of each signature): whether a word is
  * an address of the GPU's. */
-bool ph_find(const void *pointer, struct ph_allocation *found)
+static bool find(const void *pointer, struct ph_allocation *found)
 {
     enum ph_memory_kind kind = ph_lead_memory_kind(pointer);
     if (kind == PH_PAGEABLE) return false;
@@ -59,3 +43,22 @@ bool ph_find(const void *pointer, struct ph_allocation *found)
         .base = (uintptr_t)pointer, .bytes = 1, .device = ph_lead_device(), .kind = kind};
     return true;
 }
+
+const struct ph_backend ph_backend = {
+    .own_prefix = "PHANTORA_LEAD_",
+    .leads = true,
+    .measures = ph_lead_measures,
+    .joined = ph_values_load,
+    .hub_wait = ph_gpu_load_held,
+    .without_values =
+        "kernels are measured without the names of their operators, which simulated ranks ask for",
+    .stream = ph_shadow_stream,
+    .find = find,
+    .nccl = {.refused = ph_nccl_refused,
+             .payload = ph_nccl_payload,
+             .unknown = ph_nccl_unknown,
+             .result = ph_nccl_result,
+             .scalar = ph_nccl_scalar,
+             .alloc = ph_nccl_alloc,
+             .free = ph_nccl_free},
+};

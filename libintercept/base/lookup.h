@@ -1,0 +1,8 @@
+/* base/lookup.h - symbols by name: ours, and the C library's dlsym. */
+#ifndef PH_LOOKUP_H
+#define PH_LOOKUP_H
+
+typedef void *(*ph_dlsym_type)(void *, const char *);
+void *ph_own_symbol(const char *name); /* of this library; NULL when it has none */
+ph_dlsym_type ph_real_dlsym(void);     /* the C library's */
+#endif

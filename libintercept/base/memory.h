@@ -1,0 +1,40 @@
+/* base/memory.h - what a pointer of the job's can be, where device memory lies, and which buffers
+ * carry values. */
+#ifndef PH_MEMORY_H
+#define PH_MEMORY_H
+#include "base/protocol.gen.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+struct ph_allocation {
+    uintptr_t base;
+    size_t bytes;
+    int device;
+    enum ph_memory_kind kind;
+    uint64_t id;
+};
+
+static inline bool ph_all_zero(const void *pointer, size_t bytes)
+{
+    const unsigned char *at = pointer;
+    return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
+}
+
+/* ---- addresses of a simulated GPU ---- */
+#define PH_WINDOW_BASE 0x7a0000000000ull /* cudaMalloc: one slice per device */
+#define PH_SLICE_BYTES (1ull << 39)
+#define PH_WINDOW_END (PH_WINDOW_BASE + 8 * PH_SLICE_BYTES)
+#define PH_VIRTUAL_BASE 0x600000000000ull /* cuMemAddressReserve */
+#define PH_VIRTUAL_END 0x700000000000ull
+
+/* ---- values ---- */
+#define PH_SMALL_BYTES 65536u /* values of collectives up to this size are carried */
+/* and collectives of integers up to this: tensors of so many integers have values */
+#define PH_INDEX_BYTES (8u << 20)
+#define PH_COPY_BYTES (1u << 20) /* copies up to this size are carried */
+/* collectives of bytes, which are pickled objects, are carried up to this size per rank */
+#define PH_OBJECT_BYTES (16u << 20)
+#define PH_OBJECTS_BYTES (64u << 20) /* and up to this size for all ranks together */
+#endif

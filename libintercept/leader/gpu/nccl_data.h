@@ -1,0 +1,18 @@
+/* leader/gpu/nccl_data.h - the bytes of communicator operations on a leader's GPU; each function as
+ * backend.h says (struct ph_backend, `nccl`). */
+#ifndef PH_NCCL_DATA_H
+#define PH_NCCL_DATA_H
+#include "base/msgpack.h"
+#include "nccl/nccl.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+const char *ph_nccl_refused(const struct ph_operation *op);
+void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op);
+bool ph_nccl_unknown(const struct ph_operation *op);
+void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index);
+bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device);
+void *ph_nccl_alloc(size_t bytes);
+bool ph_nccl_free(void *pointer);
+#endif

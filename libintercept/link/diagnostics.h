@@ -1,0 +1,7 @@
+/* link/diagnostics.h - diagnostics as messages to the hub (base/log.h makes them). */
+#ifndef PH_DIAGNOSTICS_H
+#define PH_DIAGNOSTICS_H
+
+/* a ph_diagnostic_reader, from ph_hub_connect on */
+void ph_send_diagnostic(const char *kind, const char *text);
+#endif

@@ -1,0 +1,34 @@
+/* simulated/backend.c - what answers for the GPU in a simulated rank. */
+#include "time/timeline.h"
+#include "work/values_library.h"
+#include "simulated/cuda/runtime.h"
+#include "simulated/math/cudnn.h"
+#include "simulated/memory/memory.h"
+#include "simulated/values/nccl_values.h"
+
+/* A handle is our own stream, or 0, cudaStreamLegacy (1) or cudaStreamPerThread (2), which is
+ * treated as the legacy stream's equal. */
+static struct ph_stream *stream(void *handle)
+{
+    if ((uintptr_t)handle > 2) return ph_stream_valid(handle) ? handle : NULL;
+    return ph_stream_default();
+}
+
+const struct ph_backend ph_backend = {
+    .joined = ph_values_load,
+    .without_values =
+        "small operators do not run on the CPU, so what the GPU would compute reads as zero",
+    .stream = stream,
+    .device_used = ph_device_use,
+    .code_loaded = ph_device_code,
+    .communicator_made = ph_device_communicator,
+    .find = ph_find,
+    .nccl = {.refused = ph_nccl_refused,
+             .payload = ph_nccl_payload,
+             .unknown = ph_nccl_unknown,
+             .result = ph_nccl_result,
+             .scalar = ph_nccl_scalar,
+             .alloc = ph_nccl_alloc,
+             .free = ph_nccl_free},
+    .cudnn_destroy = ph_cudnn_real_destroy,
+};

@@ -1,0 +1,9 @@
+/* time/gpu_faults.h - GPUs that are slower than their peers (time/gpu_faults.c). */
+#ifndef PH_GPU_FAULTS_H
+#define PH_GPU_FAULTS_H
+#include <stdint.h>
+
+void ph_stragglers_read(void);
+/* the duration on this GPU, if it is slow */
+uint64_t ph_straggle(int device, uint64_t duration_ns, uint64_t now);
+#endif

@@ -1,0 +1,17 @@
+/* work/duration.h - how long a piece of GPU work takes (work/duration.c). */
+#ifndef PH_DURATION_H
+#define PH_DURATION_H
+#include "base/msgpack.h"
+#include "time/timeline.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ph_time ph_duration(const struct ph_pack *signature);
+/* the same, where its key is known */
+struct ph_time ph_duration_of(uint64_t key, const struct ph_pack *signature);
+/* What this process or the shared table knows; false: nobody has asked yet. Sends nothing. */
+bool ph_duration_known(uint64_t key, struct ph_time *time);
+/* Asks the hub whatever is known here, and keeps its answer: what was MEASURED before it is taken
+ * into account. */
+struct ph_time ph_duration_ask(uint64_t key, const struct ph_pack *signature);
+#endif
