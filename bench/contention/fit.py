@@ -1,7 +1,7 @@
 """Where `[contention]` in the GPU models' files comes from, and how well it describes what was
 measured.
 
-Why it exists: constants are chosen on calibration only, and everything else is shown apart from it.
+Why it exists: constants are chosen on calibration data only, and all other data is shown apart.
 Calibration: steps of real jobs (`set` in bench/accuracy/configs.toml), and pairs of one kernel and
 one collective, each wholly covered by the other (bench/accuracy/contention.py). Evaluation: steps
 of other jobs, and the `overlap` lines of the NCCL sweep. No number is fitted to those, but the form
@@ -23,9 +23,8 @@ from pathlib import Path
 from bench.accuracy import configs
 from bench.contention import steps
 from phantora_ns.config import load_cluster, load_gpu
-from phantora_ns.kernels import signature
-from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
 from phantora_ns.model.contention import tiles_of
+from phantora_ns.protocol import BoundBy, SignatureKind
 from phantora_ns.sim._courses import Courses
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
@@ -35,7 +34,7 @@ BENCH = Path(__file__).resolve().parent.parent
 DATA = BENCH / "accuracy" / "data"
 PAIRS = DATA / "contention.jsonl"
 SWEEP = BENCH / "nccl" / "data" / "nccl.jsonl"
-FLAT = 340  # permille: one share for every product, what the tiles are compared with
+FLAT = 340  # permille: one share for every product, for comparison with the tiles
 BF16, COMPUTE_32F = 14, 68
 
 
@@ -55,16 +54,16 @@ def named_product(name):
 
 def predicted_us(name, alone_us, permille):
     product = named_product(name)
-    klass = steps.class_of(name)
-    kind = signature.GEMM if product else signature.KERNEL
+    bound_by = steps.class_of(name)
+    kind = SignatureKind.GEMM if product else SignatureKind.KERNEL
     return alone_us * (
-        1 + permille(kind, product or [], max(1, round(alone_us * 1000)), klass) / 1000
+        1 + permille(kind, product or [], max(1, round(alone_us * 1000)), bound_by) / 1000
     )
 
 
 def pairs(permille, shares):
-    """Prints measured extra time by class. Collectives shorter than a big kernel mostly wait for it
-    to leave: left out."""
+    """Prints measured extra time by class. Collectives that are shorter than a big kernel are left
+    out, because they mostly wait for it to end."""
     found, errors, back = defaultdict(list), [], []
     for line in lines(PAIRS):
         if line["collective"].startswith("all_reduce-25"):
@@ -77,7 +76,7 @@ def pairs(permille, shares):
         )
     print("pairs in bursts: extra time when wholly covered (median, least, most, pairs)")
     rows = {
-        **{steps.NAMES[klass]: extra for klass, extra in sorted(found.items())},
+        **{steps.NAMES[bound_by]: extra for bound_by, extra in sorted(found.items())},
         "collective": back,
     }
     for name, extra in rows.items():
@@ -164,8 +163,8 @@ def replay(name, step, gpu):
         f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of "
         "them have equal launches alone"
     )
-    for klass in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
-        rows = [(a, b) for a, b in zip(tiled, flat) if klass is None or a.klass == klass]
+    for bound_by in (BoundBy.COMPUTE, BoundBy.ATTENTION, BoundBy.MEMORY, None):
+        rows = [(a, b) for a, b in zip(tiled, flat) if bound_by is None or a.bound_by == bound_by]
         if not rows:
             continue
         measured, alone, model, plain = (
@@ -177,7 +176,7 @@ def replay(name, step, gpu):
         wrong = sum(abs(a.model_ns - a.measured_ns) for a, _ in rows) / measured
         wrong_flat = sum(abs(b.model_ns - b.measured_ns) for _, b in rows) / measured
         print(
-            f"    {steps.NAMES.get(klass, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
+            f"    {steps.NAMES.get(bound_by, 'all'):10} alone {alone / 1e6:7.2f} ms, measured {measured / 1e6:7.2f} "
             f"({measured / alone - 1:+6.1%}), model {model / 1e6:7.2f} "
             f"({model / measured - 1:+6.1%}, by kernel {wrong:5.1%}); "
             f"one share for products {plain / 1e6:7.2f} ({plain / measured - 1:+6.1%}, {wrong_flat:5.1%})"

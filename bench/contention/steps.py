@@ -13,18 +13,13 @@ from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
-from phantora_ns.kernels import signature
-from phantora_ns.kernels.contention import Drags
-from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
-from phantora_ns.kernels.evaluation.trace_launches import (
-    GEMM_OPERATORS,
-    gemm_fields,
-    join_shapes,
-    read_events,
-)
+from phantora_ns.kernels.contention import KernelContention
+from phantora_ns.kernels.evaluation.trace_launches import join_shapes, read_events
+from phantora_ns.kernels.evaluation.trace_signatures import GEMM_OPERATORS, gemm_fields
+from phantora_ns.protocol import BoundBy, SignatureKind
 from phantora_ns.sim.contention import Activity
 
-NAMES = {MEMORY_BOUND: "memory", COMPUTE_BOUND: "gemm", ATTENTION_BOUND: "attention"}
+NAMES = {BoundBy.MEMORY: "memory", BoundBy.COMPUTE: "gemm", BoundBy.ATTENTION: "attention"}
 KINDS = {
     "AllReduce": 0,
     "AllGather": 1,
@@ -32,7 +27,7 @@ KINDS = {
 }  # by the name of NCCL's kernel; numbers as in sim/collectives.py
 ITEM_BYTES = {"BFloat16": 2, "Half": 2, "Float": 4}
 FREE, COVERED = 0.01, 0.98  # share of a launch beside collectives
-STEADY = 1.3  # launches alone that differ by more are not of one kind
+STEADY = 1.3  # uncovered launches that differ by more are not of one kind
 
 
 class Launch(NamedTuple):
@@ -40,7 +35,7 @@ class Launch(NamedTuple):
     in ns of the trace's clock."""
 
     key: tuple
-    klass: int
+    bound_by: int
     product: list | None
     begin_ns: int
     end_ns: int
@@ -61,7 +56,7 @@ class Judged(NamedTuple):
     """Launches of one kernel and product that collectives touch, in sums of ns: as measured, alone,
     and by the model."""
 
-    klass: int
+    bound_by: int
     product: list | None
     launches: int
     measured_ns: int
@@ -73,11 +68,11 @@ def class_of(name):
     """The class of a kernel or of a measured piece of compute by its name."""
     name = name.lower()
     if any(word in name for word in ("sdpa", "flash", "attention")):
-        return ATTENTION_BOUND
+        return BoundBy.ATTENTION
     return (
-        COMPUTE_BOUND
+        BoundBy.COMPUTE
         if any(word in name for word in ("gemm", "nvjet", "cutlass"))
-        else MEMORY_BOUND
+        else BoundBy.MEMORY
     )
 
 
@@ -143,12 +138,14 @@ class Step:
             operator["name"] if operator else "",
             dims,
         )
-        klass = class_of(event["name"])
+        bound_by = class_of(event["name"])
         plain = (
-            klass == COMPUTE_BOUND and operator is not None and operator["name"] in GEMM_OPERATORS
+            bound_by == BoundBy.COMPUTE
+            and operator is not None
+            and operator["name"] in GEMM_OPERATORS
         )
         product = gemm_fields(operator, "tf32" in event["name"]) if plain else None
-        return Launch(key, klass, product, *begin_end, _covered(self.spans, *begin_end))
+        return Launch(key, bound_by, product, *begin_end, _covered(self.spans, *begin_end))
 
     @cached_property
     def alone(self):
@@ -166,7 +163,7 @@ class Step:
 
     def judge(self, permille, covered_only=False):
         """Every kind of launch that collectives touch, replayed beside the trace's own collectives;
-        `permille` as in Drags."""
+        `permille` as in KernelContention."""
         found = defaultdict(list)
         for launch in self.launches:
             if launch.covered_ns > (COVERED if covered_only else FREE) * (
@@ -177,11 +174,14 @@ class Step:
             alone_ns = round(self.alone.get(key, 0))
             if not alone_ns:
                 continue
-            klass, product = launches[0].klass, launches[0].product
+            bound_by, product = launches[0].bound_by, launches[0].product
             drag_ns = (
                 alone_ns
                 * permille(
-                    signature.GEMM if product else signature.KERNEL, product or [], alone_ns, klass
+                    SignatureKind.GEMM if product else SignatureKind.KERNEL,
+                    product or [],
+                    alone_ns,
+                    bound_by,
                 )
                 // 1000
             )
@@ -190,7 +190,7 @@ class Step:
             )
             measured_ns = sum(v.end_ns - v.begin_ns for v in launches)
             yield Judged(
-                klass, product, len(launches), measured_ns, alone_ns * len(launches), model_ns
+                bound_by, product, len(launches), measured_ns, alone_ns * len(launches), model_ns
             )
 
     @cached_property
@@ -218,13 +218,13 @@ class Step:
 
 
 def shares(gpu, product=None):
-    """As `Drags(gpu).permille`; `product`: one share (permille) for every matrix product
+    """As `KernelContention(gpu).permille`; `product`: one share (permille) for every matrix product
     instead."""
-    permille = Drags(gpu).permille
+    permille = KernelContention(gpu).permille
     if product is None:
         return permille
-    return lambda kind, fields, ns, klass: (
-        product if kind == signature.GEMM else permille(kind, fields, ns, klass)
+    return lambda kind, fields, ns, bound_by: (
+        product if kind == SignatureKind.GEMM else permille(kind, fields, ns, bound_by)
     )
 
 

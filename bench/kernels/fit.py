@@ -18,12 +18,14 @@ import sys
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators import gemm, memory
 from phantora_ns.kernels.evaluation import estimator_errors
-from phantora_ns.kernels.evaluation.trace_launches import LlamaShapes, launches
+from phantora_ns.kernels.evaluation.trace_launches import launches
+from phantora_ns.kernels.evaluation.trace_signatures import LlamaShapes
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.rates import Family
+from phantora_ns.protocol import SignatureKind
 
 ROUNDS = 40
-# Set by hand: what these traces cannot tell apart, or hold too little of.
+# Set by hand: these traces hold too little of it, or cannot tell it apart.
 FIXED = {
     "gemm.sustained",
     "gemm.smallest_k",
@@ -43,8 +45,7 @@ FIXED_FAMILIES = {
     "split_copy",
     "concatenate",
 }
-# a GEMM repeated alone runs into the power limit above this size, one among others in a step does
-# not
+# Above this size a GEMM that is repeated alone runs into the power limit; one in a step does not.
 THROTTLED_FLOP = 1.2e11
 STEP_WEIGHT = 4.0  # a signature from a real step counts as much as this many from single operators
 
@@ -61,7 +62,7 @@ def weighted(found: list[estimator_errors.Case]) -> list[tuple[estimator_errors.
             continue
         if (
             case.cold
-            and case.kind == signature.GEMM
+            and case.kind == SignatureKind.GEMM
             and gemm.flop(signature.Gemm(*case.fields)) > THROTTLED_FLOP
         ):
             continue

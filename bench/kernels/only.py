@@ -1,11 +1,10 @@
-"""Copies from a recording the kernels whose names begin with a prefix, and nothing of what its host
-paid.
+"""Copies the kernels whose names begin with a prefix from a recording, without its host times.
 
     python -m bench.kernels.only RECORDING.sqlite OUT.sqlite triton_
 
 Why it exists: a sweep over operators (bench/frameworks/triton_sweep.py) is a job that nobody runs.
-Its Triton kernels belong in the database that ships; the gaps of its host, and the kernels that
-fill its inputs, would shift what is known of real steps.
+Its Triton kernels belong in the database that ships. Its host times, and the kernels that fill its
+inputs, do not: they would change what is known of real steps.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import Host
 from phantora_ns.kernels.database.writer import save
+from phantora_ns.protocol import SignatureKind
 
 
 def wanted(data: bytes, prefix: str) -> bool:
     kind, fields = signature.decode(data)
-    return kind == signature.KERNEL and fields[0].startswith(prefix)
+    return kind == SignatureKind.KERNEL and fields[0].startswith(prefix)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.databases import shipped_path
 from phantora_ns.kernels.lookup import KernelTimes
-from phantora_ns.kernels.signature import KERNEL
+from phantora_ns.protocol import SignatureKind
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph, Op
@@ -57,9 +57,9 @@ class Jobs:
         """All ranks of a communicator gather 64 MB, and something depends on each end."""
         operation = Op(ALL_GATHER, 64 << 20, BF16, -1, -1)
         for client in self.clients[which]:
-            start = self.graph.head(client, [0, at_ns, 0])
+            start = self.graph.expression(client, [0, at_ns, 0])
             self.graph.launch(self.groups[which], client, self.number + 1, start, [operation])
-            after = self.graph.head(client, [self.number + 1, 1_000, 0])
+            after = self.graph.expression(client, [self.number + 1, 1_000, 0])
             self.ends.append(self.graph.define(client, self.number + 2, after))
 
 
@@ -84,7 +84,7 @@ def test_a_retiming(benchmark):
 def entries():
     """Signatures that the shipped database holds."""
     with Database.open(shipped_path("h200")) as database:
-        found = [entry for entry in database.signatures() if entry.kind == KERNEL]
+        found = [entry for entry in database.signatures() if entry.kind == SignatureKind.KERNEL]
         return found[:200]
 
 

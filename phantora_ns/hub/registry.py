@@ -13,11 +13,14 @@ import mmap
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
-PAGE_MAGIC = 0x50484E5352414E4B
-PAGE_VERSION = 1
-PAGE_BYTES = 256
-_CLOCK, _SENT_SEQ, _BLOCKED = 2, 3, 5  # 64-bit words of the page, docs/wire-protocol.md
+from phantora_ns.protocol import RANK_STATS, RANK_STATS_AT, RANK_STATS_MAGIC, RANK_STATS_VERSION
+from phantora_ns.sim.graph import Communicator, Rendezvous, Vertex
+
+_CLOCK, _SENT_SEQ, _BLOCKED = (
+    RANK_STATS_AT[field] // 8 for field in ("clock_ns", "sent_seq", "blocked")
+)
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, bits/fcntl.h
 
 
@@ -47,14 +50,14 @@ class Page:
         except OSError as error:
             raise PageError(f"{path}: {error.strerror}") from None
         try:
-            self._map = mmap.mmap(self._descriptor, PAGE_BYTES, prot=mmap.PROT_READ)
+            self._map = mmap.mmap(self._descriptor, RANK_STATS.size, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             os.close(self._descriptor)
             raise PageError(f"{path}: {error}") from None
         self._words = memoryview(self._map).cast("Q")
-        if (self._words[0], self._words[1]) != (PAGE_MAGIC, PAGE_VERSION):
+        if (self._words[0], self._words[1]) != (RANK_STATS_MAGIC, RANK_STATS_VERSION):
             self.close()
-            raise PageError(f"{path}: not a page of version {PAGE_VERSION}")
+            raise PageError(f"{path}: no rank statistics of version {RANK_STATS_VERSION}")
 
     def clock_ns(self, handled_seq: int) -> int | None:
         """The client's clock, if no message sent since `handled_seq` can make it worthless; else
@@ -83,7 +86,7 @@ class Page:
 class Client:
     """One process of the job, from HELLO to BYE or its death."""
 
-    def __init__(self, identity: bytes, number: int, info: dict, page: Page) -> None:
+    def __init__(self, identity: bytes, number: int, info: dict[Any, Any], page: Page) -> None:
         self.identity = identity
         self.number = number
         self.rank = _integer(info.get("rank"), -1)
@@ -99,26 +102,26 @@ class Client:
         self.page = page
         self.seq = 1
         self.clock_ns = 0
-        self.anchor = None  # the node whose time it was told last
+        self.anchor: Vertex | None = None  # the vertex whose time it was sent last
         self.messages = 1
-        self.pending: dict[int, object] = {}
+        self.pending: dict[int, Any] = {}  # its open requests (requests.py), by number
         self.fetching: int | None = None
         """The FETCH that was its last message, unanswered. A client that sends on has other threads
         that run. None for a leader, whose host goes on."""
         self.fetches: set[int] = set()
         """Its open FETCHes. For those of a leader only its GPU waits."""
-        self.results: dict[tuple[int, int], tuple] = {}
+        self.results: dict[tuple[int, int], tuple[Any, int]] = {}
         self.results_dropped_to = 0
-        """The node whose result, the oldest then, was last dropped to make room."""
+        """The vertex whose result, the oldest then, was last dropped to make room."""
         self.complaint: str | None = None
-        """What was wrong with its first message that made no sense: usually the reason for later
+        """What was wrong with its first message that made no sense; usually that explains later
         ones."""
         self.gone = False
         self.failure: str | None = None
         # what the idle rule last saw (hub/horizon.py)
         self.idle = False
         self.still = 0
-        self.seen: tuple = ()
+        self.seen: tuple[Any, ...] = ()
         self.pid: int | None = None
 
     @property
@@ -149,18 +152,18 @@ class Client:
 
 
 class Meeting:
-    """A communicator being formed: who of `size` members has come, and the node that all of them
+    """A communicator being formed: who of `size` members has come, and the vertex that all of them
     will share.
 
     `arrivals` maps a member's rank to (client, request, what else its message said).
     """
 
-    __slots__ = ("size", "node", "arrivals")
+    __slots__ = ("size", "vertex", "arrivals")
 
-    def __init__(self, size: int, node) -> None:
+    def __init__(self, size: int, vertex: Rendezvous) -> None:
         self.size = size
-        self.node = node
-        self.arrivals: dict[int, tuple] = {}
+        self.vertex = vertex
+        self.arrivals: dict[int, tuple[Client, Any, Any]] = {}
 
     @property
     def complete(self) -> bool:
@@ -173,7 +176,7 @@ class Group:
 
     __slots__ = ("comm", "splits", "open_splits", "left")
 
-    def __init__(self, comm) -> None:
+    def __init__(self, comm: Communicator) -> None:
         self.comm = comm
         self.splits: dict[int, int] = {}
         self.open_splits: dict[int, Meeting] = {}

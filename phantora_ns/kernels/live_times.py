@@ -1,10 +1,9 @@
-"""Durations that a leader measures while the job runs, for the ranks that are simulated in the same
-run.
+"""Durations that a leader measures while the job runs, for the simulated ranks of the same run.
 
 Why it exists: what was measured a moment ago beats any model, and must be usable before a database
 has been written. The first sample of a signature is taken with the GPU stopped before and after it,
-so it serves only until there are later ones (docs/leading.md). Durations change while samples come
-in and stand still once there are enough.
+so it serves only until there are later ones (docs/leading.md). A duration changes while samples
+come in, and no longer once there are enough.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from __future__ import annotations
 import statistics
 
 KEPT = 64
-"""Samples per signature that decide; after them its duration stays, so that steps repeat. The
-median of 64 is known to 16 % of the samples' spread (1.25 / sqrt(64) of a standard deviation)."""
+"""Samples that decide a signature's duration. It then stays, so that steps repeat. The standard
+error of the median of 64 is 16 % of the samples' standard deviation (1.25 / sqrt(64))."""
 
 
-class Learned:
+class LiveTimes:
     """Medians of measured durations by a signature's canonical bytes."""
 
     def __init__(self) -> None:
@@ -28,7 +27,7 @@ class Learned:
         return len(self._median_ns)
 
     def add(self, data: bytes, durations_ns: list[int]) -> bool:
-        """Takes samples in; whether the signature's duration is another one now. O(KEPT log
+        """Takes samples in; returns whether the signature's duration has changed. O(KEPT log
         KEPT)."""
         if not durations_ns:
             return False
@@ -47,5 +46,5 @@ class Learned:
         return self._median_ns[data] != before_ns
 
     def duration_ns(self, data: bytes) -> int | None:
-        """The duration of a signature in ns, None when nothing was measured."""
+        """The duration of a signature in ns; None when it was not measured."""
         return self._median_ns.get(data)

@@ -1,10 +1,9 @@
-"""Kernel times: how long a kernel or library call takes on a GPU, from measurements where there are
-any, else from models.
+"""`KernelTimes`: how long a kernel or library call takes on one GPU model.
 
-`KernelTimes(gpu, databases).lookup(kind, fields, context)` is the only face that the hub needs. The
-order: the exact signature, the same launch whatever its identity when its
-recorded variants agree, models fitted to what the databases hold, then the estimators. The answer
-always says where it came from, so that the report can count it.
+Why it exists: a measured time is best, but most jobs launch something that nobody has measured. The
+hub asks here, and gets an answer for any signature, in this order: the exact signature; the same
+launch whatever its identity, when its recorded variants agree; a model fitted to what was measured;
+an estimate. Every answer says where it came from, so that the report can count it.
 """
 
 from __future__ import annotations
@@ -17,36 +16,31 @@ from typing import TYPE_CHECKING, Any
 from phantora_ns.kernels import rates, signature
 from phantora_ns.kernels.database.database import Database, DatabaseError
 from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
-from phantora_ns.kernels.estimators.launch import COMPUTE_BOUND, MEMORY_BOUND, Estimate
-from phantora_ns.kernels.fitted.predictor import Fitted, Scaled
-from phantora_ns.kernels.live_times import Learned
-from phantora_ns.kernels.signature import (
-    CALL,
-    CUDNN,
-    GEMM,
-    KERNEL,
-    MEMORY,
-    Gemm,
-    Memory,
-    SignatureError,
-)
+from phantora_ns.kernels.estimators.launch import Estimate
+from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
+from phantora_ns.kernels.live_times import LiveTimes
+from phantora_ns.kernels.signature import Gemm, Memory, SignatureError
 from phantora_ns.model.gpu import GpuModel
+from phantora_ns.protocol import BoundBy, SignatureKind, Source
 
 if TYPE_CHECKING:
     from phantora_ns.kernels.fitted.model import Prediction
 
 EXACT, VARIANTS = 0, 1
-LONGEST_NS = (
-    1 << 40
-)  # 18 minutes: beyond this a size in a signature is nonsense, and a clock must not be carried away
+LONGEST_NS = 1 << 40
+"""18 minutes. A longer time comes from a nonsensical size in a signature, and would carry the clock
+of the rank away."""
 CACHE_ENTRIES = 1 << 18
 
 
 class KernelTimes:
-    """Durations for one GPU model. `gpu` is a GpuModel or its name; `databases` are Database
-    objects or their paths, asked in order; where all are of the GPU that this one's data file names
-    as alike, their times are taken by data sheet ratio, and `scaled_from` names it. Raises
-    ConfigError (GPU without efficiencies) and DatabaseError (unreadable or foreign file)."""
+    """Durations for one GPU model.
+
+    `gpu` is a GpuModel or its name; `databases` are Database objects or paths, asked in order. If
+    all of them are of the GPU that the data file of `gpu` names as similar (`like`), their times
+    are scaled by data sheet ratios, and `scaled_from` names that GPU. Raises ConfigError for a GPU
+    without efficiencies, and DatabaseError for a file that cannot be read or is of another GPU.
+    """
 
     def __init__(self, gpu: GpuModel | str, databases: Iterable[Database | Path | str] = ()):
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
@@ -61,64 +55,68 @@ class KernelTimes:
                     f"{database.path}: holds times of {database.gpu!r}, not of {self.rates.model!r}; "
                     "choose the simulated GPU's file"
                 )
-        self._unseen = Fitted(self.databases, self.rates, self.estimate) if self.databases else None
+        self._predictor = (
+            FittedPredictor(self.databases, self.rates, self.estimate) if self.databases else None
+        )
         if self.scaled_from:
             other = KernelTimes(self.scaled_from, opened)
-            self._unseen = Scaled(other.lookup, other.estimate, self.estimate)
+            self._predictor = ScaledPredictor(other.lookup, other.estimate, self.estimate)
         self.scaled = 0  # signatures answered by data sheet ratio
-        self._known: dict[Any, tuple[int, int, int]] = {}
-        self._learned = Learned()
+        self._answers: dict[Any, tuple[int, int, int]] = {}
+        self._live = LiveTimes()
 
     def lookup(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> tuple[int, int, int]:
-        """(duration_ns, source, klass) of a signature; at least 1 ns, and an answer for any input
-        whatever.
+        """(duration_ns, source, bound_by) of a signature. The duration is at least 1 ns, and no input
+        raises.
 
-        `fields`, `context` and `parameters` as in docs/wire-protocol.md. O(1) when asked before,
-        else an SQLite look-up and some arithmetic.
+        `fields`, `context` and `parameters` are as in docs/wire-protocol.md. O(1) for a signature
+        that was asked for before, else an SQLite look-up and some arithmetic.
         """
         try:
             token = signature.encode(kind, fields), signature.encode(0, [context])
         except SignatureError:
             return self._whole(self._guess())
-        learned_ns = self._learned.duration_ns(token[0])
-        if learned_ns is not None:
-            return self._whole(Estimate(learned_ns, EXACT, self.estimate(kind, fields).klass))
-        known = self._known.get(token)
-        if known is None:
-            known = self._measured(token[0], kind, fields, context, parameters)
-            known = known or self._whole(self._model(kind, fields, context, parameters))
-            if len(self._known) >= CACHE_ENTRIES:
-                self._known.clear()
-            self._known[token] = known
-        return known
+        live_ns = self._live.duration_ns(token[0])
+        if live_ns is not None:
+            return self._whole(Estimate(live_ns, EXACT, self.estimate(kind, fields).bound_by))
+        answer = self._answers.get(token)
+        if answer is None:
+            answer = self._measured(token[0], kind, fields, context, parameters)
+            answer = answer or self._whole(self._model(kind, fields, context, parameters))
+            if len(self._answers) >= CACHE_ENTRIES:
+                self._answers.clear()
+            self._answers[token] = answer
+        return answer
 
     def _model(
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> Prediction | Estimate:
-        """What measurements of other signatures tell of this one, else the estimate."""
-        found = self._unseen.predict(kind, fields, context, parameters) if self._unseen else None
+        """What follows from measurements of other signatures, else the estimate."""
+        found = (
+            self._predictor.predict(kind, fields, context, parameters) if self._predictor else None
+        )
         self.scaled += found is not None and self.scaled_from is not None
         return found or self.estimate(kind, fields, context, parameters)
 
     def measured(self, kind: int, fields: Any) -> bool:
-        """Whether this very signature has been measured: in a database, or by a leader of this run.
+        """Whether exactly this signature has been measured, in a database or by a leader of this run.
         O(log n)."""
         try:
             data = signature.encode(kind, fields)
         except SignatureError:
             return False
-        return self._learned.duration_ns(data) is not None or self._recorded(data)
+        return self._live.duration_ns(data) is not None or self._recorded(data)
 
     def learn(self, kind: int, fields: Any, durations_ns: list[int]) -> bool:
-        """Takes in what a leader has just measured; whether `lookup` answers otherwise from now on.
+        """Takes in what a leader has just measured. Returns whether the answer of `lookup` changes.
 
-        A database that knows the signature stays in force, so that a run repeats without its
-        leader. Raises SignatureError.
+        It does not for a signature that a database holds, so that a run repeats without its leader.
+        Raises SignatureError.
         """
         data = signature.encode(kind, fields)
-        return not self._recorded(data) and self._learned.add(data, durations_ns)
+        return not self._recorded(data) and self._live.add(data, durations_ns)
 
     def _recorded(self, data: bytes) -> bool:
         return any(database.exact(data) is not None for database in self.databases)
@@ -126,8 +124,8 @@ class KernelTimes:
     def estimate(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> Estimate:
-        """What the models say of a signature, databases left aside; a guess for what they cannot
-        read."""
+        """What the estimators say of a signature, whatever was measured; a guess for a signature
+        that they cannot read."""
         try:
             return self._estimate(kind, fields, context, parameters)
         except (
@@ -138,47 +136,47 @@ class KernelTimes:
             LookupError,
             AttributeError,
         ):
-            # Sizes and nested lists come from a foreign process; whatever they break, the answer is
-            # a counted guess.
+            # Sizes and nested lists come from another process. Whatever they break, the answer is a
+            # guess, and the report counts it.
             return self._guess()
 
     def _estimate(self, kind: int, fields: Any, context: Any, parameters: bytes | None) -> Estimate:
-        if kind == KERNEL:
+        if kind == SignatureKind.KERNEL:
             return launch.estimate(
                 signature.parse_kernel(fields, parameters),
                 launch.context_of(context),
                 self.rates,
                 fields[11],
             )
-        if kind == GEMM:
+        if kind == SignatureKind.GEMM:
             product = signature.parse_numbers(Gemm, fields)
             if min(product.m, product.n, product.k, product.batch) < 0:
                 raise SignatureError("negative size")
             return Estimate(
-                gemm.duration_ns(product, self.rates), launch.GEMM, self._class(product)
+                gemm.duration_ns(product, self.rates), Source.GEMM, self._bound_by(product)
             )
-        if kind == CUDNN:
+        if kind == SignatureKind.CUDNN:
             return self._graph(fields[0])
-        if kind == MEMORY:
+        if kind == SignatureKind.MEMORY:
             return Estimate(
                 copies.duration_ns(signature.parse_numbers(Memory, fields), self.rates),
-                launch.COPY,
-                MEMORY_BOUND,
+                Source.COPY,
+                BoundBy.MEMORY,
             )
-        if kind == CALL:
+        if kind == SignatureKind.CALL:
             name, numbers = fields
-            known = calls.duration_ns(name, numbers, self.rates)
-            if known is not None:
-                return Estimate(known, launch.GUESS, MEMORY_BOUND)
+            answer = calls.duration_ns(name, numbers, self.rates)
+            if answer is not None:
+                return Estimate(answer, Source.GUESS, BoundBy.MEMORY)
         return self._guess()
 
-    def _class(self, product: Gemm) -> int:
+    def _bound_by(self, product: Gemm) -> int:
         """Compute-bound when arithmetic at the peak takes longer than moving the operands."""
         arithmetic = gemm.flop(product) / self.rates.peak(gemm.arithmetic(product))
         return (
-            COMPUTE_BOUND
+            BoundBy.COMPUTE
             if arithmetic > sum(gemm.moved_bytes(product)) / self.rates.memory_bytes_per_ns
-            else MEMORY_BOUND
+            else BoundBy.MEMORY
         )
 
     def _graph(self, graph: Any) -> Estimate:
@@ -186,7 +184,7 @@ class KernelTimes:
         call = cudnn_graphs.as_attention(found)
         if call is not None:
             return Estimate(
-                attention.duration_ns(call, self.rates), launch.ATTENTION, launch.ATTENTION_BOUND
+                attention.duration_ns(call, self.rates), Source.ATTENTION, BoundBy.ATTENTION
             )
         products = [(o, p) for o in found if (p := cudnn_graphs.as_gemm(o)) is not None]
         if products:
@@ -196,37 +194,37 @@ class KernelTimes:
                 else gemm.duration_ns(p, self.rates)
                 for o, p in products
             )
-            klass = max(self._class(p) for _, p in products)
-            return Estimate(total, launch.GEMM, klass)
+            bound_by = max(self._bound_by(p) for _, p in products)
+            return Estimate(total, Source.GEMM, bound_by)
         moved = sum(tensor.bytes for tensor in {t for o in found for t in o.tensors.values()})
         if not moved:
             return self._guess()
-        return Estimate(self.rates.memory_ns("other", moved), launch.ROOFLINE, MEMORY_BOUND)
+        return Estimate(self.rates.memory_ns("other", moved), Source.ROOFLINE, BoundBy.MEMORY)
 
     def _guess(self) -> Estimate:
-        return Estimate(self.rates.memory_ns("other", 0), launch.GUESS, MEMORY_BOUND)
+        return Estimate(self.rates.memory_ns("other", 0), Source.GUESS, BoundBy.MEMORY)
 
     def _measured(
         self, data: bytes, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> tuple[int, int, int] | None:
         for database in self.databases:
             duration = database.exact(data)
-            source = EXACT
-            if duration is None and kind == KERNEL:
+            source = Source.EXACT
+            if duration is None and kind == SignatureKind.KERNEL:
                 duration, source = (
                     database.variants(fields, launch.alike(fields, context, parameters)),
-                    VARIANTS,
+                    Source.LAUNCH,
                 )
             if duration is not None:
-                klass = self.estimate(kind, fields).klass
-                return self._whole(Estimate(duration, source, klass))
+                bound_by = self.estimate(kind, fields).bound_by
+                return self._whole(Estimate(duration, source, bound_by))
         return None
 
     @staticmethod
     def _whole(estimate: Estimate | Prediction) -> tuple[int, int, int]:
         duration = estimate.duration_ns
         if not math.isfinite(duration):
-            return LONGEST_NS, launch.GUESS, estimate.klass
+            return LONGEST_NS, Source.GUESS, estimate.bound_by
         if duration > LONGEST_NS:
-            return LONGEST_NS, launch.GUESS, estimate.klass
-        return max(1, round(duration)), estimate.source, estimate.klass
+            return LONGEST_NS, Source.GUESS, estimate.bound_by
+        return max(1, round(duration)), estimate.source, estimate.bound_by

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from phantora_ns.launch.command.command import node_address
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine import environment
+from phantora_ns.launch.machine import environment, installation
 from phantora_ns.launch.machine.interposition import try_preload
-from phantora_ns.launch.machine.sandbox import Sandbox, write_spec
+from phantora_ns.launch.machine.sandbox import Sandbox, SandboxSpec
+from phantora_ns.launch.nodes import node_address
 from phantora_ns.launch.run.hub_process import HubProcess
 from phantora_ns.launch.run.rundir import RunDir
 
@@ -74,17 +74,17 @@ def _check_python() -> str:
 
 
 def _check_built() -> str:
-    environment.require_built()
+    installation.require_built()
     values = (
         ""
-        if environment.VALUES_LIBRARY.is_file()
+        if installation.VALUES_LIBRARY.is_file()
         else " (without libphantora-values.so: small values stay zero; make build with torch's headers and c++ there)"
     )
-    return f"{environment.LIBRARIES}{values}"
+    return f"{installation.LIBRARIES}{values}"
 
 
 def _check_torch() -> str:
-    torch = environment.find_torch(shutil.which("torchrun"))
+    torch = installation.find_torch(shutil.which("torchrun"))
     if torch is None:
         raise LaunchError(
             f"not installed; neither for torchrun on PATH nor for {sys.executable}; pip install torch==2.11.0"
@@ -116,7 +116,7 @@ def _try_nodes(report: _Report, run_dir: Path) -> bool:
         "".join(f"{node_address(node, True)} node-{node}\n" for node in range(nodes))
     )
     env = {"PATH": os.environ.get("PATH", os.defpath)}
-    spec = write_spec(
+    spec = SandboxSpec(
         program=sys.executable,
         argv=["python", "-I", "-c", _MEETING],
         cwd="/",
@@ -188,7 +188,7 @@ def _try_hub(run_dir: Path) -> str:
 
 
 def _try_preload(run_dir: Path) -> str:
-    environment.link_installation(run_dir)
+    installation.link_installation(run_dir)
     shape = environment.Shape(1, 1, True)
     try_preload(environment.job_environment({}, run_dir, shape, None))
     return f"through {run_dir.parent}"
@@ -199,7 +199,7 @@ def run_doctor(write: Callable[[str], None]) -> int:
     report = _Report(write)
     report.attempt("Python", _check_python)
     built = report.attempt("C parts built", _check_built)
-    report.attempt("libzmq", lambda: str(environment.find_libzmq()))
+    report.attempt("libzmq", lambda: str(installation.find_libzmq()))
     report.attempt("torch", _check_torch)
     if built:
         try:

@@ -1,115 +1,134 @@
-"""`phantora-ns profile`: the job is run with one leader after another, and what they measure goes
-into one database.
+"""`phantora-ns profile`: runs the job with one leader after another, and keeps in one database what
+they measure.
 
-Why it exists: ranks of one job run different kernels (pipeline stages, experts), and one GPU can
-serve one rank at a time. Each further run takes what the earlier ones measured from the database,
-so only what is still unknown is waited for or estimated. What calls cost the host, and what passes
-between them, takes a run of its own: the profiler that times kernels slows every call.
+Why it exists: ranks of one job run different kernels (pipeline stages, experts), and one GPU serves
+one rank at a time. Each run takes from the database what earlier runs measured, so that only what
+is still unknown is measured or estimated. What the host pays for calls, and between them, takes a
+run of its own, because the profiler that times kernels slows every call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from phantora_ns.kernels.database import databases
+from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import EXIT_OURS, UsageError, say
 from phantora_ns.launch.record.leaders import HOST, KERNELS, NONE, VALUES, parse_leaders
 from phantora_ns.launch.record.recorded_values import default_file, read
-from phantora_ns.launch.run.run_request import build_request
-from phantora_ns.launch.run.runner import Request, Runner
+from phantora_ns.launch.run.run_request import RunRequest, build_request
+from phantora_ns.launch.run.runner import Runner
 
 ENOUGH = 0.001
-"""Share of a rank's GPU time: a rank with less of it unmeasured need not lead."""
+"""Share of a rank's GPU time: a rank of which less is unmeasured need not lead."""
 ALL = "all"
-"""What a profile records: KERNELS, run after run; HOST, in one more; both; or VALUES alone, one
+"""What a profile records: KERNELS, run after run; HOST, in one more run; both; or VALUES alone, one
 leader after another."""
 
 
-def run_profile(
-    argv: Sequence[str],
-    options: Mapping[str, Any],
-    output: Path | None,
-    name: str,
-    record: str = ALL,
-) -> int:
-    """Runs the job once per leader; returns the exit code of the first run that fails, else 0.
-    Raises UsageError, LaunchError.
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What `phantora-ns profile` takes beside a run's options. `output` None: the user's own
+    database, or file of values. `record`: KERNELS, HOST, ALL or VALUES."""
 
-    `options` are those of a run (`build_request`), `record` is KERNELS, HOST, ALL or VALUES. What
-    was measured before a failure is kept.
+    output: Path | None = None
+    name: str = ""
+    record: str = ALL
+
+
+def run_profile(argv: Sequence[str], options: RunOptions, profile: ProfileOptions) -> int:
+    """Runs the job once per leader; returns the exit code of the first run that fails, else 0.
+
+    What was measured before a failure is kept. Raises UsageError, LaunchError.
     """
-    text = options["leaders"]
-    if text == NONE:
-        raise UsageError(
-            "--leaders none measures nothing; on the command line; leave it out, or name ranks"
-        )
-    options = dict(options)
-    first = build_request(argv, **(options | {"leaders": text.partition(",")[0]}), name=name)
-    if (
-        first.leading is None
-    ):  # auto, and no GPU: as if rank 0 had been asked for, which says why it cannot be
-        first = build_request(argv, **(options | {"leaders": "0"}), name=name)
-    named = parse_leaders(text, _world(first))
-    if record == VALUES:
-        return _record_values(first, output, named or (0,))
-    into = Path(
-        databases.user_path(first.cluster.gpu_model.model) if output is None else output
-    ).absolute()
+    first = _first_request(argv, options, profile.name)
+    named = parse_leaders(options.leaders, first.ranks)
+    if profile.record == VALUES:
+        return _record_values(first, profile.output, named or (0,))
+    into = profile.output
+    if into is None:
+        into = Path(databases.user_path(first.cluster.gpu_model.model))
+    into = into.absolute()
     _check_output(into, _open_database)
     first = replace(first, record_into=into)
-    led: list[int] = []
-    rank: int | None = first.leading.rank if record != HOST else None
-    while rank is not None:
-        code, runner = _run(
-            first,
-            _with(into, first.databases),
+    done = []
+    if profile.record != HOST:
+        code, led = _record_kernels(first, into, named)
+        if code != 0:
+            return code
+        done.append(f"kernels measured on {_ranks(led)}")
+    if profile.record != KERNELS:
+        rank = named[0] if named and profile.record == HOST else 0
+        again = " once more" if done else ""
+        code, _ = _run(
+            replace(first, databases=_with(into, first.databases)),
             rank,
-            KERNELS,
-            f"rank {rank} leads; run {len(led) + 1}"
-            f"{f' of {len(named)}' if named is not None else ''}",
+            HOST,
+            f"rank {rank} leads{again}, for what its host pays",
         )
         if code != 0:
             return code
-        led.append(rank)
-        rank = (
-            next((rank for rank in named if rank not in led), None)
-            if named is not None
-            else next_leader(runner.report, led)
-        )
-    if record != KERNELS:
-        host = named[0] if named and record == HOST else 0
-        announcement = f"rank {host} leads{' once more' if led else ''}, for what its host pays"
-        code, _ = _run(first, _with(into, first.databases), host, HOST, announcement)
-        if code != 0:
-            return code
+        done.append(f"host costs on rank {rank}")
     if not first.quiet:
-        what = (
-            [f"kernels measured on rank{'s' if len(led) > 1 else ''} {', '.join(map(str, led))}"]
-            if led
-            else []
-        )
-        what += [f"host costs on rank {host}"] if record != KERNELS else []
-        say(f"{', '.join(what)}; in {into}")
+        say(f"{', '.join(done)}; in {into}")
     return 0
 
 
-def _record_values(first: Request, output: Path | None, ranks: Sequence[int]) -> int:
+def _first_request(argv: Sequence[str], options: RunOptions, name: str) -> RunRequest:
+    """The first leader's run."""
+    if options.leaders == NONE:
+        raise UsageError(
+            "--leaders none measures nothing; on the command line; leave it out, or name ranks"
+        )
+    leader = options.leaders.partition(",")[0]
+    first = build_request(argv, replace(options, leaders=leader), name=name)
+    if first.leading is None:
+        # auto, and no GPU. Asking for rank 0 says why no rank can lead.
+        first = build_request(argv, replace(options, leaders="0"), name=name)
+    return first
+
+
+def _record_kernels(
+    first: RunRequest, into: Path, named: Sequence[int] | None
+) -> tuple[int, list[int]]:
+    """(exit code, ranks that have led): one run for each of the ranks `named`, or, when it is None,
+    for each rank that has enough unmeasured GPU time."""
+    assert first.leading is not None
+    led: list[int] = []
+    rank: int | None = first.leading.rank
+    while rank is not None:
+        of = "" if named is None else f" of {len(named)}"
+        code, runner = _run(
+            replace(first, databases=_with(into, first.databases)),
+            rank,
+            KERNELS,
+            f"rank {rank} leads; run {len(led) + 1}{of}",
+        )
+        if code != 0:
+            return code, led
+        led.append(rank)
+        if named is None:
+            rank = next_leader(runner.report, led)
+        else:
+            rank = next((other for other in named if other not in led), None)
+    return 0, led
+
+
+def _record_values(first: RunRequest, output: Path | None, ranks: Sequence[int]) -> int:
     """The runs of `profile --record values`, one leader after another; returns an exit code. Raises
     UsageError."""
-    into = (
-        default_file(first.cluster.gpu_model.model, first.command.argv, first.cwd)
-        if output is None
-        else output.absolute()
-    )
+    into = output
+    if into is None:
+        into = default_file(first.cluster.gpu_model.model, first.command.argv, first.cwd)
+    into = into.absolute()
     _check_output(into, read)
     kept = 0
     for rank in ranks:
         code, runner = _run(
             replace(first, record_into=into),
-            first.databases,
             rank,
             VALUES,
             f"rank {rank} leads, for the values that its GPU computes",
@@ -118,22 +137,16 @@ def _record_values(first: Request, output: Path | None, ranks: Sequence[int]) ->
             return code
         kept += runner.values_kept
     if not first.quiet:
-        say(
-            f"{kept} values recorded on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}; in {into}; replay "
-            f"them: --values replay{'' if output is None else f':{output}'}"
-        )
+        option = "replay" if output is None else f"replay:{output}"
+        say(f"{kept} values recorded on {_ranks(ranks)}; in {into}; replay them: --values {option}")
     return 0
 
 
-def _run(
-    first: Request, asked: Sequence[str], rank: int, record: str, announcement: str
-) -> tuple[int, Runner]:
-    """One run with one leader that asks these databases: (its exit code, or ours when it recorded
-    nothing; the run)."""
+def _run(first: RunRequest, rank: int, record: str, announcement: str) -> tuple[int, Runner]:
+    """One run with one leader. Returns its exit code, or ours when it recorded nothing, and the
+    run."""
     assert first.leading is not None
-    request = replace(
-        first, leading=replace(first.leading, rank=rank, record=record), databases=tuple(asked)
-    )
+    request = replace(first, leading=replace(first.leading, rank=rank, record=record))
     if not request.quiet:
         say(announcement)
     runner = Runner(request)
@@ -145,6 +158,10 @@ def _run(
     return code, runner
 
 
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
 _NOTHING = {
     KERNELS: "nothing was measured",
     HOST: "nothing was recorded of the host",
@@ -153,10 +170,10 @@ _NOTHING = {
 
 
 def next_leader(report: Mapping[str, Any] | None, led: Sequence[int]) -> int | None:
-    """The rank with the most GPU time that nobody has measured, None when no rank has more than
-    ENOUGH of its own left.
+    """The rank with the most unmeasured GPU time; None when no rank has more than the share
+    ENOUGH of its own unmeasured.
 
-    `report` is of the latest run; ranks that have led are left out.
+    `report` is that of the latest run. Ranks that have led are left out.
     """
     if report is None or not (report["leading"] or {}).get("unmeasured_signatures"):
         return None
@@ -177,22 +194,21 @@ def _problem(runner: Runner, rank: int, record: str) -> str | None:
         return leading["problem"]
     if rank not in leading.get("led", ()):
         return (
-            "no process of the job came as its leader; its Python has to start with RANK set, as under torchrun, and without "
-            "-I or -E"
+            "no process of the job became its leader; its Python has to start with RANK set, "
+            "as under torchrun, and without -I or -E"
         )
     if record == VALUES:
-        return None if runner.values_kept else "the job neither reads nor chooses by any"
+        return None if runner.values_kept else "the job reads none, and none decides what it does"
     if not leading.get("samples" if record == KERNELS else "host_recorded"):
-        return "its process launched no work on the GPU, or ended without its exit handlers (os._exit, a signal)"
+        return (
+            "its process launched no work on the GPU, or ended without its exit handlers "
+            "(os._exit, a signal)"
+        )
     return None
 
 
-def _world(request: Request) -> int:
-    return request.shape.nodes * (request.command.processes_per_node or request.shape.gpus_per_node)
-
-
 def _with(into: Path, others: Sequence[str]) -> tuple[str, ...]:
-    """The databases of one run: what has been recorded so far first."""
+    """The databases of one run: first what has been recorded so far."""
     return tuple(dict.fromkeys([*([str(into)] if into.is_file() else []), *others]))
 
 
@@ -203,8 +219,8 @@ def _open_database(path: Path) -> None:
 
 
 def _check_output(path: Path, opened: Callable[[Path], object]) -> None:
-    """Raises UsageError for a file that cannot become what is to be added to, or that `opened`
-    finds to be something else."""
+    """Raises UsageError for an output file that `opened` refuses, or whose folder cannot be
+    made."""
     try:
         if path.exists():
             opened(path)

@@ -180,7 +180,7 @@ def test_calls_are_weighted_by_their_counts_and_sites_take_the_least(tmp_path):
     databases.merge(tmp_path / "both.sqlite", paths)
     with Database.open(tmp_path / "both.sqlite") as database:
         assert database.host_calls() == {"copy": (2, 7, 6), "launch": (4, 17.5, 11)}
-        assert database.host_sites() == [
+        assert database.call_sites() == [
             (5, 1, "x", 5, 10, 10),
             (6, 1, "z", 2, 9, 9),
             (4, 2, "y", 1, 1, 1),

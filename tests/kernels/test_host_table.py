@@ -112,7 +112,7 @@ def test_what_every_run_saw_once_is_not_known(tmp_path):
     more = record(tmp_path / "d.sqlite", uid="d", host={"sites": [site(6, 4, mean=8.0)]})
     merge(tmp_path / "all.sqlite", [*once, more])
     with Database.open(tmp_path / "all.sqlite") as database:
-        assert [(found.key, found.count) for found in database.host_sites()] == [(5, 1), (6, 4)]
+        assert [(found.key, found.count) for found in database.call_sites()] == [(5, 1), (6, 4)]
         assert read_hosts([database]).sites == {6: 8.0}
 
 

@@ -1,4 +1,4 @@
-"""Why it exists: the works that a call is counted as are those that real traces show for it."""
+"""A call takes as many slots of the launch queue as real traces show for it."""
 
 import json
 from collections import Counter
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phantora_ns.compressed import read_text
-from phantora_ns.kernels.queue_slots import Works, works_of
+from phantora_ns.kernels.queue_slots import QueueSlots, queue_slots_of
 
 TRACES = Path(__file__).resolve().parents[2] / "bench" / "accuracy" / "data" / "traces"
 MULTIPROCESSORS = 132
@@ -84,7 +84,7 @@ def products(tokens, width, grouped, between, vocabulary, layers):
 )
 def test_a_steps_products_are_as_many_works_as_in_the_trace(name, sizes):
     counted = Counter(
-        works_of(1, product(*each), MULTIPROCESSORS).count for each in products(*sizes)
+        queue_slots_of(1, product(*each), MULTIPROCESSORS).count for each in products(*sizes)
     )
     assert counted == {
         count: times
@@ -95,19 +95,19 @@ def test_a_steps_products_are_as_many_works_as_in_the_trace(name, sizes):
 
 def test_attention_is_as_many_works_as_in_the_traces():
     grouped, own = launched("1b-none-4k-mbs2"), launched("13b-tp8-4k")
-    backward = works_of(2, attention(43, 2851, 2852, 32, 8), MULTIPROCESSORS)
+    backward = queue_slots_of(2, attention(43, 2851, 2852, 32, 8), MULTIPROCESSORS)
     assert grouped["aten::_cudnn_attention_backward", backward.count] == 16
-    backward = works_of(2, attention(43, 2851, 2852, 5, 5), MULTIPROCESSORS)
+    backward = queue_slots_of(2, attention(43, 2851, 2852, 5, 5), MULTIPROCESSORS)
     assert own["aten::_cudnn_attention_backward", backward.count] == 20
-    forward = works_of(2, attention(41, 2800, 2801, 32, 8), MULTIPROCESSORS)
+    forward = queue_slots_of(2, attention(41, 2800, 2801, 32, 8), MULTIPROCESSORS)
     assert grouped["aten::_cudnn_attention_forward", forward.count] == 16 and forward.ahead == 1
 
 
 def test_copies_between_host_and_device_are_no_works():
     ways = ((0, 2), (1, 2), (2, 1), (2, 2))
-    copies = {way: works_of(3, [0, 4096, *way], MULTIPROCESSORS).count for way in ways}
+    copies = {way: queue_slots_of(3, [0, 4096, *way], MULTIPROCESSORS).count for way in ways}
     assert copies == {(0, 2): 0, (1, 2): 0, (2, 1): 0, (2, 2): 1}
-    assert works_of(3, [1, 4096, 0, 2], MULTIPROCESSORS) == Works()
+    assert queue_slots_of(3, [1, 4096, 0, 2], MULTIPROCESSORS) == QueueSlots()
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_copies_between_host_and_device_are_no_works():
     ],
 )
 def test_what_cannot_be_read_is_one_work(kind, fields):
-    assert works_of(kind, fields, MULTIPROCESSORS) == Works()
+    assert queue_slots_of(kind, fields, MULTIPROCESSORS) == QueueSlots()

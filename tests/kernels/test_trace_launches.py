@@ -6,7 +6,8 @@ import json
 import pytest
 
 from phantora_ns.kernels import signature
-from phantora_ns.kernels.evaluation import estimator_errors, trace_launches
+from phantora_ns.kernels.evaluation import estimator_errors, trace_launches, trace_signatures
+from phantora_ns.protocol import SignatureKind
 
 
 def operator(identity, name, **arguments):
@@ -59,7 +60,7 @@ def test_a_product_becomes_the_call_that_cublas_sees(tmp_path):
         kernel(1, "splitk_reduce", 14, 2),
     )
     (found,) = trace_launches.launches(path)
-    assert found.kind == signature.GEMM
+    assert found.kind == SignatureKind.GEMM
     assert signature.Gemm(*found.fields) == signature.Gemm(
         0, 1, 0, 16, 8, 32, 1, 14, 14, 14, 14, 68, 1, 32, 32, 16
     )
@@ -80,7 +81,7 @@ def test_overlap_with_other_streams_is_measured(tmp_path):
 
 
 def test_model_sizes_name_the_products_of_a_trace_without_shapes(tmp_path):
-    llama = trace_launches.LlamaShapes(64, 16, 256, 1000, 2, 128, 4)
+    llama = trace_signatures.LlamaShapes(64, 16, 256, 1000, 2, 128, 4)
     products = llama.products()
     assert len(products) == (2 * 7 + 1) * 3
     assert sum(m * n * k for _, _, m, n, k in products) == 3 * 128 * (

@@ -5,21 +5,17 @@ import sys
 
 import pytest
 
-from phantora_ns.launch.command.command import (
-    check_multi_node,
-    foreign_names,
-    node_address,
-    parse_command,
-    split_endpoint,
-)
+from phantora_ns.launch.command.job_command import parse_command
+from phantora_ns.launch.command.multi_node import check_multi_node, foreign_names, split_endpoint
 from phantora_ns.launch.errors import UsageError
 from phantora_ns.launch.machine.environment import (
     Shape,
     hosts_file,
     job_environment,
     node_environments,
-    replaced_notes,
+    replaced_variables,
 )
+from phantora_ns.launch.nodes import node_address
 
 BIN = {"PATH": f"{sys.exec_prefix}/bin:/usr/bin:/bin"}
 
@@ -249,7 +245,9 @@ def test_the_environment_of_the_job(tmp_path):
     )
     assert env["PYTHONPATH"] == f"{tmp_path}/startup:/mine" and "CUDA_VISIBLE_DEVICES" not in env
     assert env["GLOO_SOCKET_IFNAME"] == "eth0" and env["PATH"] == "/bin"
-    assert len(replaced_notes(outer)) == 1 and not replaced_notes({"CUDA_VISIBLE_DEVICES": ""})
+    assert len(replaced_variables(outer)) == 1 and not replaced_variables(
+        {"CUDA_VISIBLE_DEVICES": ""}
+    )
     bare = job_environment({}, tmp_path, Shape(2, 4, False), None)
     assert bare["OMP_WAIT_POLICY"] == "PASSIVE", "spinning would count as the job's host time"
     assert (

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from phantora_ns.launch.command import deepspeed
-from phantora_ns.launch.command.command import check_multi_node, parse_command
+from phantora_ns.launch.command.job_command import parse_command
+from phantora_ns.launch.command.multi_node import check_multi_node
 from phantora_ns.launch.errors import UsageError
 
 BIN = {"PATH": f"{sys.exec_prefix}/bin:/usr/bin:/bin"}

@@ -11,12 +11,8 @@ import pytest
 
 from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.machine import interposition
-from phantora_ns.launch.machine.environment import (
-    INTERCEPTOR,
-    Shape,
-    job_environment,
-    link_installation,
-)
+from phantora_ns.launch.machine.environment import Shape, job_environment
+from phantora_ns.launch.machine.installation import INTERCEPTOR, link_installation
 from phantora_ns.launch.run import rundir
 
 COUNT = """
@@ -69,7 +65,7 @@ def test_the_doctor_sees_an_interceptor_that_is_not_loaded(tmp_path, monkeypatch
     """A library that the loader skips: it says so on standard error, and starts the program."""
     broken = tmp_path / "libphantora.so"
     broken.write_bytes(b"no library" * 1000)
-    monkeypatch.setattr("phantora_ns.launch.machine.environment.INTERCEPTOR", broken)
+    monkeypatch.setattr("phantora_ns.launch.machine.installation.INTERCEPTOR", broken)
     link_installation(tmp_path)
     environment = job_environment({}, tmp_path, Shape(1, 1, True), None)
     with pytest.raises(LaunchError, match="does not load it.*invalid ELF header"):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from phantora_ns.launch.machine import environment
+from phantora_ns.launch.machine import installation
 from phantora_ns.launch.machine.own_python import own_path
 from phantora_ns.launch.run import hub_process
 
@@ -73,11 +73,11 @@ def test_the_hub_does_not_look_into_the_current_folder(poisoned, tmp_path):
 
 def test_libzmq_is_that_of_the_installed_pyzmq(poisoned, monkeypatch):
     folder, env = poisoned
-    expected = environment.find_libzmq()
+    expected = installation.find_libzmq()
     monkeypatch.setenv("PYTHONPATH", env["PYTHONPATH"])
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(folder)
-    assert environment.find_libzmq() == expected
+    assert installation.find_libzmq() == expected
     assert not {str(folder), ""} & set(own_path())
 
 
@@ -85,4 +85,4 @@ def test_a_torch_that_only_the_job_sees_is_found(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert environment.find_torch(None) == tmp_path / "torch"
+    assert installation.find_torch(None) == tmp_path / "torch"

@@ -3,7 +3,7 @@
 import pytest
 
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine.sandbox import Message, parse_message, write_spec
+from phantora_ns.launch.machine.sandbox import Message, SandboxSpec, parse_message
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_messages_of_another_version(data):
 
 
 def test_spec_is_one_record_per_line():
-    spec = write_spec(
+    spec = SandboxSpec(
         program="/bin/x",
         argv=["x", "a\nb\\"],
         cwd="/",
@@ -38,6 +38,6 @@ def test_spec_is_one_record_per_line():
         node_envs=[{"N": "0"}, {}],
         isolated=True,
     )
-    lines = spec.decode().splitlines()
+    lines = spec.encode().decode().splitlines()
     assert lines[0] == "phantora-sandbox 1" and "arg a\\nb\\\\" in lines and "env A=1\\n2" in lines
     assert lines[-3:] == ["node node-0 10.77.0.1/16", "env N=0", "node node-1 10.77.0.2/16"]

@@ -175,6 +175,5 @@ def test_a_job_without_a_leader_says_why(machine, tmp_path):
     )
     assert (
         done.returncode == 70
-        and "nothing was measured on rank 0: no process of the job came as its leader"
-        in done.stderr
+        and "nothing was measured on rank 0: no process of the job became its leader" in done.stderr
     )

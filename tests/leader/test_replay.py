@@ -127,7 +127,7 @@ def test_a_job_without_replay_keys_records_nothing(phantora, tmp_path):
     )
     assert (
         done.returncode == 70
-        and "no values were recorded on rank 0: the job neither reads nor chooses by any"
+        and "no values were recorded on rank 0: the job reads none, and none decides what it does"
         in done.stderr
     )
     assert not (tmp_path / "job.values").exists()

@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from phantora_ns.config import load_gpu
-from phantora_ns.launch.machine.environment import find_kernel_info
+from phantora_ns.launch.machine.installation import find_kernel_info
 
 HERE = Path(__file__).parent
 _spec = importlib.util.spec_from_file_location("leading", HERE / "leading.py")

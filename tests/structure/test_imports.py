@@ -14,9 +14,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "phantora_ns"
 
-EVERYWHERE = {"protocol"}
-"""What every part may import: numbers and file layouts that C has as well (protocol/)."""
+EVERYWHERE = {"protocol", "compressed"}
+"""What every part may import: numbers and file layouts that C has as well (protocol/), and how files
+are compressed."""
 MAY_IMPORT = {
+    "compressed": set(),
     "protocol": set(),
     "model": set(),
     "sim": {"model"},

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database import schema
 from phantora_ns.kernels.database.durations import Statistics, combine
-from phantora_ns.kernels.database.records import Host, HostTime, Observation, Run, Sample, Site
+from phantora_ns.kernels.database.records import CallSite, Host, HostTime, Observation, Run, Sample
 from phantora_ns.kernels.database.schema import (
     RUN_FIELDS,
     DatabaseError,
@@ -26,6 +26,7 @@ from phantora_ns.kernels.database.schema import (
     unsigned,
 )
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.protocol import SignatureKind
 
 __all__ = ["Database", "DatabaseError", "Entry", "HostNumbers", "Statistics", "VARIANT_TOLERANCE"]
 
@@ -126,7 +127,7 @@ class Database:
         it. Launches recorded in a context that is not `alike` do not count. O(log n + variants)."""
         if len(fields) != len(signature.KERNEL_FIELDS):
             return None
-        launch = signed(signature.key(signature.KERNEL, signature.launch_fields(fields)))
+        launch = signed(signature.key(SignatureKind.KERNEL, signature.launch_fields(fields)))
         rows = self._query(
             f"SELECT s.id, t.text, s.rest, c.body, {_NUMBERS}, first FROM signatures s "
             "JOIN texts t ON t.id = s.name JOIN samples ON signature = s.id "
@@ -231,7 +232,7 @@ class Database:
             for run, key, depth, text, *time in self._query(
                 "SELECT run, key, depth, text, count, mean_ns, median_ns FROM host_sites"
             ):
-                found[run].host.sites[unsigned(key)] = Site(
+                found[run].host.sites[unsigned(key)] = CallSite(
                     unsigned(key), depth, names[text], *time
                 )
         return list(found.values())
@@ -261,7 +262,7 @@ class Database:
         ((score,),) = self._query("SELECT avg(host_score) FROM runs")
         return HostNumbers(score, self._host_times("what", "host_numbers"))
 
-    def host_sites(self) -> list[Site]:
+    def call_sites(self) -> list[CallSite]:
         """Host time up to each call site: of the run where it took least, in order of (depth, key).
 
         Between the same operators one job's Python does more than another's (DTensor, FSDP), and
@@ -280,7 +281,7 @@ class Database:
             "GROUP BY key, depth"
         )
         return sorted(
-            (Site(unsigned(key), *others) for key, *others in rows),
+            (CallSite(unsigned(key), *others) for key, *others in rows),
             key=lambda site: (site.depth, site.key),
         )
 

@@ -9,21 +9,22 @@ speed by the ratio of host scores, so that a table speaks of one machine.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phantora_ns.kernels.database.database import Database
-from phantora_ns.kernels.database.records import Host, HostTime, Site
+from phantora_ns.kernels.database.records import CallSite, Host, HostTime
 from phantora_ns.model.gpu import HOST_CALLS, HostCosts
+from phantora_ns.protocol import (
+    HOST_TABLE_MAGIC,
+    HOST_TABLE_SLOT,
+    HOST_TABLE_VERSION,
+    HostTableHeader,
+)
 
-MAGIC = 0x50484E53484F5354
-VERSION = 1
 INTERRUPTION_KEY = 64
 """The site that stands for what interrupts the job anywhere: libintercept/time/host_model.c."""
-_HEADER = struct.Struct("<6Q16x")
-_SLOT = struct.Struct("<2Q")
 MIN_CAPACITY = 64
 
 
@@ -72,7 +73,7 @@ def read_hosts(databases: Iterable[Database], *, sites: bool = True) -> HostReco
         ) in numbers.times.items():  # of the GPU's side: the host's speed does not matter
             times.setdefault(name, time.median_ns)
         if sites:
-            for site in database.host_sites():
+            for site in database.call_sites():
                 if (
                     site.count > 1
                 ):  # else it pays for loading, and less of what came before it tells more
@@ -103,7 +104,7 @@ def joined(messages: Iterable[Mapping]) -> dict:
         for key, site in host.sites.items():
             before = whole.sites.get(key)
             time = _seen(before and HostTime(*before[3:]), HostTime(*site[3:]))
-            whole.sites[key] = Site(
+            whole.sites[key] = CallSite(
                 key, site.depth, min(site.text, before.text) if before else site.text, *time
             )
     return whole.message()
@@ -142,14 +143,14 @@ def write_table(path: Path, record: HostRecord, unknown_ns: int) -> None:
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:
         file.write(
-            _HEADER.pack(
-                MAGIC,
-                VERSION,
+            HostTableHeader(
+                HOST_TABLE_MAGIC,
+                HOST_TABLE_VERSION,
                 capacity,
                 len(record.sites),
                 round(record.interruption_ns),
                 unknown_ns,
-            )
+            ).pack()
         )
-        file.write(b"".join(_SLOT.pack(*slot) for slot in slots))
+        file.write(b"".join(HOST_TABLE_SLOT.pack(*slot) for slot in slots))
     os.replace(partial, path)

@@ -33,7 +33,7 @@ class HostTime(NamedTuple):
     median_ns: float
 
 
-class Site(NamedTuple):
+class CallSite(NamedTuple):
     """Host time up to one call site (docs/leading.md, HOST): `depth` sites of history are in its
     key, `text` names it."""
 
@@ -77,7 +77,7 @@ class Host:
     score: float | None = None
     numbers: dict[str, HostTime] = field(default_factory=dict)
     calls: dict[str, HostTime] = field(default_factory=dict)
-    sites: dict[int, Site] = field(default_factory=dict)
+    sites: dict[int, CallSite] = field(default_factory=dict)
 
     @classmethod
     def of_message(cls, message: Any) -> Host:
@@ -109,7 +109,9 @@ class Host:
                             f"host site {number!r} of depth {depth!r}: not numbers in range"
                         )
                     if found := _time(time, f"host site {number:#x}"):
-                        host.sites[number] = Site(number, depth, _text(text, "host site"), *found)
+                        host.sites[number] = CallSite(
+                            number, depth, _text(text, "host site"), *found
+                        )
             elif found := _time(value, f"host times: {key!r}"):
                 host.numbers[_text(key, "host times")] = found
         return host

@@ -1,8 +1,7 @@
-"""How far fitted and analytic times are from configurations that were left out of the fit.
+"""The error of fitted and analytic times, on configurations that were left out of the fit.
 
 Why it exists: a model is judged on runs that it has not seen. Each configuration is left out in
-turn; what the others have measured exactly is no test of a model and is not judged; the error is
-that of the rest.
+turn. What the others have measured exactly is no test of a model and is not judged.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import NamedTuple
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.records import Observation
-from phantora_ns.kernels.evaluation.observations import usable
-from phantora_ns.kernels.fitted.model import Estimator, FittedModels
+from phantora_ns.kernels.fitted.model import Estimator, FittedModels, usable
 from phantora_ns.kernels.rates import Rates
 
 

@@ -15,8 +15,8 @@ from phantora_ns.compressed import SUFFIXES, existing
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import Observation
-from phantora_ns.kernels.evaluation import heldout, observations
-from phantora_ns.kernels.evaluation.trace_launches import launches
+from phantora_ns.kernels.evaluation import heldout
+from phantora_ns.kernels.evaluation.trace_launches import launches, observations
 from phantora_ns.kernels.lookup import KernelTimes
 
 # folder beside the traces' one, with what bench/kernels/shapes.py recorded of the same steps
@@ -41,7 +41,7 @@ def read(path: Path) -> tuple[str | None, list[Observation]]:
     if is_trace(path):
         name = path.name.partition(".json")[0]
         shapes = existing(path.parent.parent / SHAPES / f"{name}.json")
-        return None, observations.of_launches(name, launches(path, shapes=shapes))
+        return None, observations(name, launches(path, shapes=shapes))
     with Database.open(path) as database:
         return database.gpu, list(database.observations())
 

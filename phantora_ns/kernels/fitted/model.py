@@ -1,16 +1,14 @@
-"""The fitted models of one GPU model: built from observations, family by family when one is first
-asked for.
+"""The fitted models of one GPU model.
 
-Why it exists: a hub must start at once, so nothing is fitted before it is needed, and a family is
-fitted in a fraction of a second from what the database holds. The same observations always give the
-same models.
+Why it exists: a hub must start at once, so a family is fitted when one of its signatures is first
+asked for, in a fraction of a second. The same observations always give the same models.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,38 +16,38 @@ import numpy as np
 
 from phantora_ns.kernels.database.records import Observation
 from phantora_ns.kernels.estimators import launch
-from phantora_ns.kernels.evaluation.observations import usable
 from phantora_ns.kernels.fitted import law
 from phantora_ns.kernels.fitted.points import Point, point
 from phantora_ns.kernels.fitted.residual import CLOCKS, Inputs, Residual
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.protocol import Source
 
-LEAST_FOR_LAW = (
-    4  # measured points before a group gets a law of its own; fewer leave the estimator's time
-)
-LEAST_IN_FAMILY = (
-    8  # measured points before a family says anything of a group that it has never met
-)
-NAMELESS = {
-    "kernel other",
-    "call",
-    "cudnn graph",
-}  # families whose groups have nothing in common but that
+LEAST_FOR_LAW = 4
+"""Measured points that a group needs for a law of its own; with fewer it has the estimator's time."""
+LEAST_IN_FAMILY = 8
+"""Measured points that a family needs to say something about a group that it has never seen."""
+NAMELESS = {"kernel other", "call", "cudnn graph"}
+"""Families whose groups have nothing in common."""
 ERRORS = (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError)
 
 Estimator = Callable[[int, Any, Any], launch.Estimate]
 
 
+def usable(found: Iterable[Observation]) -> Iterator[Observation]:
+    """The observations that took any time at all: a logarithm needs no others."""
+    return (one for one in found if one.median_ns > 0 and one.count > 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """`error`: the relative error to expect (one standard deviation of the logarithm); `source` and
-    `klass` as in docs/wire-protocol.md; `family` for reports."""
+    `bound_by` as in docs/wire-protocol.md; `family` for reports."""
 
     duration_ns: float
     error: float
     source: int
-    klass: int
+    bound_by: int
     family: str
 
 
@@ -73,7 +71,7 @@ class _Family:
         self._names = {name: i for i, name in enumerate(sorted({p.name for p in points}))}
         terms = np.array([p.terms for p in points])
         self._laws: dict[str, law.Law] = {}
-        run = CLOCKS if points[0].source in (launch.GEMM, launch.ATTENTION) else 0.0
+        run = CLOCKS if points[0].source in (Source.GEMM, Source.ATTENTION) else 0.0
         lawful = np.empty(len(points))
         numbered = np.array([self.groups[p.group] for p in points])
         for group, number in self.groups.items():
@@ -160,4 +158,4 @@ class FittedModels:
         ):
             return None
         duration, error = family.predict(where)
-        return Prediction(max(1.0, duration), error, where.source, where.klass, where.family)
+        return Prediction(max(1.0, duration), error, where.source, where.bound_by, where.family)

@@ -1,9 +1,8 @@
-"""Signatures that no database holds: models fitted to those that it does hold, or another GPU's
-times by data sheet ratio.
+"""Times of signatures that no database holds: from fitted models, or from another GPU's times.
 
-Why it exists: it decides when a model may speak, so that look-up and estimators need not know of
-each other's rules. Rule: it answers only from measurements; what nothing alike was measured of is
-left to the estimators.
+Why it exists: it decides when such a time may be used, so that look-up and estimators need not know
+each other's rules. Rule: it answers only from measurements. A signature of which nothing similar
+was measured is left to the estimators.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators import launch
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.rates import Rates
+from phantora_ns.protocol import SignatureKind, Source
 
 if TYPE_CHECKING:
     from phantora_ns.kernels.database.records import Observation
     from phantora_ns.kernels.fitted.model import FittedModels, Prediction
 
-# an estimate that changes by more than this when it sees the parameters has learned a size from
-# them
-TOLD = 0.10
-# expected error up to which a law that has not seen the parameters may be scaled by what they tell
+CHANGED_BY_PARAMETERS = 0.10
+"""An estimate that changes by more than this share when it sees the launch's parameters has got a
+size from them."""
 CERTAIN = 0.20
+"""Up to this expected error, a law that has not seen the parameters may be scaled by such a size."""
 SOURCES = {
-    signature.KERNEL: launch.LAW,
-    signature.CALL: launch.LAW,
-    signature.GEMM: launch.GEMM,
-    signature.MEMORY: launch.COPY,
+    SignatureKind.KERNEL: Source.LAW,
+    SignatureKind.CALL: Source.LAW,
+    SignatureKind.GEMM: Source.GEMM,
+    SignatureKind.MEMORY: Source.COPY,
 }
 
 Estimator = Callable[..., Estimate]
@@ -42,8 +41,9 @@ class Measured(Protocol):
     def observations(self) -> Iterable[Observation]: ...
 
 
-class Fitted:
-    """Models fitted to databases of this very GPU; nothing is read before the first question."""
+class FittedPredictor:
+    """Models fitted to databases of the simulated GPU model. The files are read when the first
+    signature is asked for."""
 
     def __init__(self, databases: Iterable[Measured], rates: Rates, estimate: Estimator):
         self._databases, self._rates, self._estimate = list(databases), rates, estimate
@@ -52,9 +52,9 @@ class Fitted:
     def predict(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> Prediction | None:
-        """The time of a signature, with the error to expect; None when nothing alike was measured,
-        or when the launch's parameters tell a size that its signature does not and that the models
-        are unsure of."""
+        """The time of a signature and its expected error. None when nothing similar was measured, or
+        when the launch's parameters give a size that the signature does not, and the models are
+        unsure of it."""
         if self._models is None:
             from phantora_ns.kernels.fitted.model import (
                 FittedModels,  # numpy with it, which the launcher has no use for
@@ -62,38 +62,38 @@ class Fitted:
 
             observations = (one for database in self._databases for one in database.observations())
             self._models = FittedModels(observations, self._rates, self._estimate)
-        if kind == signature.KERNEL and launch.scattered(fields, parameters):
-            return None  # no measurement tells its strides, so the models do not know of them
-        found = self._told(kind, fields, context, parameters)
-        if found is None or kind != signature.KERNEL:
+        if kind == SignatureKind.KERNEL and launch.scattered(fields, parameters):
+            return None  # its strides are in no measurement, so the models do not know them
+        found = self._scaled(kind, fields, context, parameters)
+        if found is None or kind != SignatureKind.KERNEL:
             return found
-        # Where all that was measured fits into the cache, the law is the cache's.
+        # If everything that was measured fits into the cache, the law describes the cache.
         least = launch.least_ns(fields, context, parameters, self._rates)
         return replace(found, duration_ns=least) if found.duration_ns < least else found
 
-    def _told(
+    def _scaled(
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> Prediction | None:
-        """What the models say, scaled by the sizes that parameters tell."""
+        """What the models say, scaled by the sizes that the parameters give."""
         assert self._models is not None
         found = self._models.predict(kind, fields, context)
         if found is None or not parameters:
             return found
-        blind, told = (
+        without, with_sizes = (
             self._estimate(kind, fields, context, p).duration_ns for p in (None, parameters)
         )
-        if abs(told / blind - 1) <= TOLD:
+        if abs(with_sizes / without - 1) <= CHANGED_BY_PARAMETERS:
             return found
         if found.error > CERTAIN:
             return None
-        return replace(found, duration_ns=max(1.0, found.duration_ns * told / blind))
+        return replace(found, duration_ns=max(1.0, found.duration_ns * with_sizes / without))
 
 
-class Scaled:
+class ScaledPredictor:
     """Another GPU's measured or fitted times, each multiplied by the ratio of the two GPUs'
-    estimates: that is the ratio of whichever rate limits the work (arithmetic by type, memory
-    bandwidth, multiprocessors x clock), as the data sheets have it. `lookup` and `estimate` are the
-    other GPU's."""
+    estimates. That is the ratio, by the data sheets, of the rate that limits the work: arithmetic by
+    type, memory bandwidth, or multiprocessors x clock. `lookup` and `other` are those of the other
+    GPU, `own` estimates for this one."""
 
     def __init__(
         self, lookup: Callable[..., tuple[int, int, int]], other: Estimator, own: Estimator
@@ -103,8 +103,8 @@ class Scaled:
     def predict(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> Estimate | None:
-        """The time of a signature on this GPU, never called exact; None when the other GPU's is no
-        more than an estimate."""
+        """The time of a signature on this GPU, whose source is never "exact". None when the other
+        GPU's time is only an estimate."""
         duration_ns, source, _ = self._lookup(kind, fields, context, parameters)
         other, own = (e(kind, fields, context, parameters) for e in (self._other, self._own))
         if (source, duration_ns) == (
@@ -115,5 +115,5 @@ class Scaled:
         return Estimate(
             duration_ns * own.duration_ns / other.duration_ns,
             SOURCES.get(kind, own.source),
-            own.klass,
+            own.bound_by,
         )

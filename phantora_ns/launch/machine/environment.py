@@ -1,39 +1,27 @@
-"""Why it exists: the variables that turn an ordinary process into a rank of the simulated cluster,
-all in one place.
+"""The environment of the job's processes: the variables that make a process a rank of the cluster.
 
-The contract is ARCHITECTURE.md, "Environment of the job". Rule: what the user exported stays,
-except for what names this machine's hardware, which the simulated nodes do not have.
+Rule: what the user exported stays, except for what names this machine's hardware, which the
+simulated nodes do not have.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 
-from phantora_ns.launch.command.command import (
-    C10D_PORT,
-    STATIC_PORT,
-    JobCommand,
-    foreign_names,
-    node_address,
-    node_name,
+from phantora_ns.launch.command.job_command import JobCommand
+from phantora_ns.launch.command.multi_node import foreign_names
+from phantora_ns.launch.machine.installation import (
+    INTERCEPTOR,
+    VALUES_LIBRARY,
+    find_libzmq,
 )
-from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine.own_python import own_path
+from phantora_ns.launch.nodes import C10D_PORT, STATIC_PORT, node_address, node_name
 from phantora_ns.model.cluster import Fault
 
-PACKAGE = Path(__file__).resolve().parents[2]
-LIBRARIES = PACKAGE / "lib"
-SANDBOX = LIBRARIES / "phantora-sandbox"
-INTERCEPTOR = LIBRARIES / "libphantora.so"
-LEADER_LIBRARY = LIBRARIES / "libphantora-leader.so"
-VALUES_LIBRARY = LIBRARIES / "libphantora-values.so"
-CUDA_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _THIS_MACHINES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
@@ -45,91 +33,6 @@ class Shape:
     nodes: int
     gpus_per_node: int
     isolated: bool
-
-
-def find_libzmq() -> Path:
-    """The libzmq that the pyzmq wheel carries. Raises LaunchError when there is none."""
-    found = PathFinder.find_spec("zmq", own_path())  # not imported: only where it lies matters
-    if found is None or found.origin is None:
-        raise LaunchError(f"pyzmq is not installed; for {sys.executable}; pip install pyzmq")
-    folder = Path(found.origin).resolve().parent
-    for pattern in (folder.parent / "pyzmq.libs", folder / ".libs", folder):
-        for candidate in sorted(pattern.glob("libzmq*.so*")):
-            return candidate
-    raise LaunchError(
-        f"the pyzmq in {folder} carries no libzmq; beside it; install the wheel: pip install --force-reinstall "
-        "--only-binary :all: pyzmq"
-    )
-
-
-def find_torch(program: str | None) -> Path | None:
-    """The torch package that the job's `program` would import: that of its environment, else of
-    ours; None without any."""
-    if program is not None:
-        for found in sorted(Path(program).parent.parent.glob("lib*/python3*/site-packages/torch")):
-            return found
-    theirs = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    found = PathFinder.find_spec("torch", [*filter(None, theirs), *sys.path])
-    return None if found is None or found.origin is None else Path(found.origin).parent
-
-
-def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
-    """What the kernels in the job's torch say of their parameters, for the interceptor; None
-    without torch.
-
-    `arch`: 90 for sm_90. Read from torch's libraries the first time (seconds), then from a cache;
-    for a user whose home cannot be written, into `run_dir` each time. Raises LaunchError when the
-    libraries cannot be read.
-    """
-    from phantora_ns.kernels.binary.fatbin import (
-        TORCH_LIBRARIES,
-        FatbinError,
-        ensure_kernel_info,
-        write_kernel_info,
-    )
-
-    torch = find_torch(program)
-    if torch is None:
-        return None
-    folder = torch / "lib"
-    try:
-        try:
-            return ensure_kernel_info(folder, arch)
-        except OSError:
-            path = run_dir / "kernels.bin"
-            write_kernel_info(
-                [folder / name for name in TORCH_LIBRARIES if (folder / name).exists()], arch, path
-            )
-            return path
-    except (FatbinError, OSError) as error:
-        raise LaunchError(
-            f"torch's kernels cannot be read: {error}; in {folder}; install torch's CUDA build"
-        ) from None
-
-
-def require_built() -> None:
-    """Raises LaunchError when the C parts are not there."""
-    for path in (SANDBOX, INTERCEPTOR):
-        if not path.is_file():
-            raise LaunchError(
-                f"{path.name} is not built; in {LIBRARIES}; run make build, or pip install . again"
-            )
-
-
-def link_installation(run_dir: Path) -> None:
-    """Makes `run_dir` name what the job's processes are to load: in lib/ our libraries, and under
-    the names of CUDA's the interceptor; in startup/ the hook for Python.
-
-    The loader splits LD_PRELOAD at spaces and colons, and Python splits PYTHONPATH at colons. A run
-    directory has neither in its name, and an installation may (rundir.py).
-    """
-    folder = run_dir / "lib"
-    folder.mkdir()
-    for name in CUDA_NAMES:
-        (folder / name).symlink_to(INTERCEPTOR)
-    for library in (INTERCEPTOR, LEADER_LIBRARY):
-        (folder / library.name).symlink_to(library)
-    (run_dir / "startup").symlink_to(PACKAGE / "startup")
 
 
 def _prefixed(first: str, rest: str | None) -> str:
@@ -163,7 +66,7 @@ def job_environment(
     return env
 
 
-def replaced_notes(outer: Mapping[str, str]) -> list[str]:
+def replaced_variables(outer: Mapping[str, str]) -> list[str]:
     """What the user should know about exported variables that do not reach the job."""
     return [
         f"{name}={outer[name]} is not passed on, since it names this machine's GPUs; in the environment; to restrict a "

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine.environment import CUDA_NAMES, INTERCEPTOR
+from phantora_ns.launch.machine.installation import CUDA_NAMES, INTERCEPTOR
 
 _HEADER = struct.Struct("<4sBB10xHHIQQQIHHHHHH")  # Elf64_Ehdr, elf(5)
 _SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr

@@ -1,7 +1,7 @@
-"""Why it exists: speaks with phantora-sandbox; its spec format is launcher/spec.c, its messages
-launcher/supervise.c.
+"""How we start phantora-sandbox and talk to it.
 
-Rule: policy (whom to stop, when) is the runner's; this is the mechanism.
+The format of its spec is that of launcher/spec.c, its messages are those of launcher/supervise.c.
+Rule: this is the mechanism; the runner decides whom to stop and when.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phantora_ns.launch.command.command import node_address, node_name
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine.environment import SANDBOX
+from phantora_ns.launch.machine.installation import SANDBOX
+from phantora_ns.launch.nodes import node_address, node_name
 
 _MESSAGE_MAX = 4096
 
@@ -63,63 +63,70 @@ def _record(key: str, value: str) -> bytes:
     )
 
 
-def write_spec(
-    *,
-    program: str,
-    argv: Sequence[str],
-    cwd: str,
-    env: Mapping[str, str],
-    node_envs: Sequence[Mapping[str, str]],
-    isolated: bool,
-    fake_gpus: int = 0,
-    hosts: str | None = None,
-    remove: str | None = None,
-    steps: bool = False,
-) -> bytes:
-    """The description of a cluster and of the command on each node, in the format of
-    launcher/spec.c."""
-    lines = [b"phantora-sandbox 1\n", _record("isolation", "namespaces" if isolated else "none")]
-    if steps:
-        lines.append(_record("steps", "yes"))
-    if remove:
-        lines.append(_record("remove", remove))
-    if hosts:
-        lines.append(_record("hosts", hosts))
-    lines += [
-        _record("fake-gpus", str(fake_gpus)),
-        _record("cwd", cwd),
-        _record("program", program),
-    ]
-    lines += [_record("arg", argument) for argument in argv]
-    lines += [_record("env", f"{name}={value}") for name, value in env.items()]
-    for node, node_env in enumerate(node_envs):
-        lines.append(
-            _record(
-                "node", f"{node_name(node)} {node_address(node, isolated)}/{16 if isolated else 8}"
-            )
-        )
-        lines += [_record("env", f"{name}={value}") for name, value in node_env.items()]
-    return b"".join(lines)
+@dataclass(frozen=True)
+class SandboxSpec:
+    """A cluster, and the command that runs on each of its nodes.
+
+    `env` is for all nodes, `node_envs` has what differs, one entry for each node. `hosts`: a file
+    that becomes every node's /etc/hosts. `fake_gpus`: how many /dev/nvidiaN each node shows.
+    `remove`: a folder to delete if we die before the helper. `steps`: report every step
+    (phantora-ns doctor).
+    """
+
+    program: str
+    argv: Sequence[str]
+    cwd: str
+    env: Mapping[str, str]
+    node_envs: Sequence[Mapping[str, str]]
+    isolated: bool
+    fake_gpus: int = 0
+    hosts: str | None = None
+    remove: str | None = None
+    steps: bool = False
+
+    def encode(self) -> bytes:
+        """The spec in the format of launcher/spec.c."""
+        isolation = "namespaces" if self.isolated else "none"
+        lines = [b"phantora-sandbox 1\n", _record("isolation", isolation)]
+        if self.steps:
+            lines.append(_record("steps", "yes"))
+        if self.remove:
+            lines.append(_record("remove", self.remove))
+        if self.hosts:
+            lines.append(_record("hosts", self.hosts))
+        lines.append(_record("fake-gpus", str(self.fake_gpus)))
+        lines.append(_record("cwd", self.cwd))
+        lines.append(_record("program", self.program))
+        lines += [_record("arg", argument) for argument in self.argv]
+        lines += [_record("env", f"{name}={value}") for name, value in self.env.items()]
+        prefix = 16 if self.isolated else 8
+        for node, node_env in enumerate(self.node_envs):
+            address = f"{node_address(node, self.isolated)}/{prefix}"
+            lines.append(_record("node", f"{node_name(node)} {address}"))
+            lines += [_record("env", f"{name}={value}") for name, value in node_env.items()]
+        return b"".join(lines)
 
 
 class Sandbox:
     """A running phantora-sandbox. Nothing of it survives us: its channel closes when we die."""
 
-    def __init__(self, spec: bytes, stdout: int | None = None, stderr: int | None = None) -> None:
-        """Starts the helper, with our own output descriptors unless told others. Raises LaunchError
-        when that is impossible."""
+    def __init__(
+        self, spec: SandboxSpec, stdout: int | None = None, stderr: int | None = None
+    ) -> None:
+        """Starts the helper. `stdout`, `stderr`: descriptors for the job (default: our own). Raises
+        LaunchError when that is impossible."""
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        memory = os.memfd_create("phantora-spec")  # the environment in it is nobody else's business
+        memory = os.memfd_create("phantora-spec")  # no file: others must not read the environment
         try:
             with os.fdopen(os.dup(memory), "wb") as file:
-                file.write(spec)
+                file.write(spec.encode())
             self.process = subprocess.Popen(
                 [SANDBOX, "run", f"/proc/self/fd/{memory}", str(theirs.fileno())],
                 pass_fds=(memory, theirs.fileno()),
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-            )  # Ctrl-C reaches us alone, and is forwarded once
+            )  # a session of its own: Ctrl-C reaches only us, and we pass it on once
         except OSError as error:
             self.channel.close()
             raise LaunchError(
@@ -137,22 +144,23 @@ class Sandbox:
             return None
         return parse_message(data) if data else None
 
-    def _order(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         try:
             self.channel.send(text.encode())
         except OSError:
-            pass  # it has ended: what was ordered is done
+            pass  # it has ended, and its nodes with it
 
     def signal(self, number: signal.Signals, node: int | None = None) -> None:
         """Signals the command's process group on one node, or on all."""
-        self._order(f"signal {'all' if node is None else node} {int(number)}")
+        self._send(f"signal {'all' if node is None else node} {int(number)}")
 
     def kill(self, node: int | None = None) -> None:
-        """Ends one node, or all, at once and whole."""
-        self._order(f"kill {'all' if node is None else node}")
+        """Kills all processes of one node, or of all."""
+        self._send(f"kill {'all' if node is None else node}")
 
     def close(self, timeout_s: float) -> None:
-        """Waits for the helper's end, and forces it after `timeout_s`; its nodes end with it."""
+        """Waits until the helper has ended, and kills it after `timeout_s`. Its nodes end with
+        it."""
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:

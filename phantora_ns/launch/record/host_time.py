@@ -19,19 +19,20 @@ from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import DatabaseError
 from phantora_ns.kernels.database.host_table import HostRecord, read_hosts, write_table
 from phantora_ns.launch.errors import LaunchError, UsageError, say
-from phantora_ns.launch.machine.environment import INTERCEPTOR
+from phantora_ns.launch.machine.installation import INTERCEPTOR
 from phantora_ns.model.gpu import GpuModel
+from phantora_ns.protocol import HOST_TABLE_FILE
 
 MODES = ("measured", "model", "none")
 AUTO = "auto"
 REPEATABLE_HASHES = "0"
 SCORE_S = 60.0
 _SCORE = "import ctypes; f = ctypes.CDLL(None).phantora_host_score; f.restype = ctypes.c_uint64; print(f())"
-RECORDING = "recording.sqlite"  # hub/recording.py
+RECORDING = "recording.sqlite"  # hub/recorder.py
 
 
 @dataclass(frozen=True)
-class HostTime:
+class HostTimeOptions:
     """What the options say. `scale`: a factor for the job's own host time, None: by host scores.
     `record`: keep it there."""
 
@@ -48,7 +49,7 @@ class Prepared:
     run: dict[str, object]
 
 
-def check(mode: str, scale: str, record: Path | None) -> HostTime:
+def check(mode: str, scale: str, record: Path | None) -> HostTimeOptions:
     """The options, validated. Raises UsageError."""
     if record is not None:
         if mode != "measured":
@@ -60,7 +61,7 @@ def check(mode: str, scale: str, record: Path | None) -> HostTime:
             raise UsageError(
                 f"--record-host {record} cannot be written; on the command line; choose another file"
             )
-    return HostTime(mode, None if scale == AUTO else float(scale), record)
+    return HostTimeOptions(mode, None if scale == AUTO else float(scale), record)
 
 
 def host_score(run_dir: Path) -> float:
@@ -97,7 +98,11 @@ def _record(paths: Iterable[str], gpu: str, sites: bool) -> HostRecord:
 
 
 def prepare(
-    options: HostTime, gpu: GpuModel, databases: Iterable[str], path: Path, quiet: bool = False
+    options: HostTimeOptions,
+    gpu: GpuModel,
+    databases: Iterable[str],
+    path: Path,
+    quiet: bool = False,
 ) -> Prepared:
     """Writes what ranks read of host time into run directory `path`. Raises LaunchError,
     OSError."""
@@ -114,7 +119,7 @@ def prepare(
         scale = 1.0 if options.mode == "model" else record.score / host_score(path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
     if options.mode == "model":
-        write_table(path / "host.tbl", record, gpu.host.unknown_ns)
+        write_table(path / HOST_TABLE_FILE, record, gpu.host.unknown_ns)
         env["PYTHONHASHSEED"] = os.environ.get(
             "PYTHONHASHSEED", REPEATABLE_HASHES
         )  # sets of names keep one order

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine.environment import SANDBOX
+from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from phantora_ns.launch.command.command import node_name
 from phantora_ns.launch.errors import EXIT_OURS
+from phantora_ns.launch.nodes import node_name
 
 
 def signal_name(number: int) -> str:

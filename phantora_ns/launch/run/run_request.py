@@ -1,36 +1,118 @@
-"""Why it exists: everything that can be wrong with a request is found here, before a file or a
-process has been made."""
+"""What one run is to do, checked.
+
+Why it exists: everything that can be wrong with a run is found here, before a file or a process has
+been made. What is made of it afterwards cannot fail for a reason that the user could have been told
+at once.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from phantora_ns.launch.command.command import (
-    MAX_NODES,
-    JobCommand,
-    check_multi_node,
-    parse_command,
-)
+from phantora_ns.launch.command.job_command import JobCommand, parse_command
+from phantora_ns.launch.command.multi_node import check_multi_node
+from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import UsageError, say
-from phantora_ns.launch.machine import environment
-from phantora_ns.launch.record import host_time as host_times
-from phantora_ns.launch.record.leaders import AUTO, choose, require_library
-from phantora_ns.launch.record.recorded_values import BALANCED, REPLAY
-from phantora_ns.launch.record.recorded_values import check as check_values
-from phantora_ns.launch.run.runner import Request
-from phantora_ns.trace.options import TraceOptionError, check_options
+from phantora_ns.launch.machine import environment, installation
+from phantora_ns.launch.nodes import MAX_NODES
+from phantora_ns.launch.record import host_time, leaders, recorded_values
+from phantora_ns.model.cluster import Cluster
+from phantora_ns.trace.options import TraceOptionError, TraceOptions, check_options
 
 
-def _load_cluster(
-    name: str | None, nodes: int | None, gpus: int | None, processes: int | None
-) -> Any:
-    """The cluster with the asked sizes. A job that starts fewer workers than a fixed server has
-    GPUs leaves some idle."""
+@dataclass(frozen=True)
+class RunRequest:
+    """All that a run needs, checked.
+
+    `options`: those that shape the cluster, as the user would type them again. `name`: of the job's
+    configuration, for the recording. `record_into`: the database, or file of values, that gets what
+    is recorded; None: a recording serves this run only.
+    """
+
+    command: JobCommand
+    cluster: Cluster
+    shape: environment.Shape
+    cwd: str
+    report: Path | None = None
+    host: host_time.HostTimeOptions = host_time.HostTimeOptions()
+    sync: str = "conservative"
+    values: recorded_values.ValuesOption = recorded_values.ValuesOption()
+    keep_run_dir: bool = False
+    quiet: bool = False
+    databases: tuple[str, ...] = ()
+    trace: TraceOptions | None = None
+    options: tuple[str, ...] = ()
+    leading: leaders.Leading | None = None
+    name: str = ""
+    record_into: Path | None = None
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the job starts on all nodes together."""
+        per_node = self.command.processes_per_node or self.shape.gpus_per_node
+        return self.shape.nodes * per_node
+
+
+def build_request(
+    argv: Sequence[str],
+    options: RunOptions,
+    *,
+    name: str = "",
+    outer: Mapping[str, str] | None = None,
+) -> RunRequest:
+    """Checks what the user asked for: the job's command `argv`, and our own options.
+
+    `name`: the configuration's name (`phantora-ns profile --name`). `outer`: the environment around
+    us (default: this process's). Raises UsageError, or LaunchError when the installation itself is
+    incomplete.
+    """
+    outer = environment.outer_environment() if outer is None else outer
+    command = parse_command(argv, outer, nnodes=options.nnodes)
+    cluster = _load_cluster(options, command)
+    _check_size(command, cluster)
+    check_multi_node(command, cluster.nodes, options.isolated)
+    report, cwd = _check_report(options.report), _check_cwd(options.isolated)
+    world = cluster.nodes * (command.processes_per_node or cluster.gpus_per_node)
+    trace = _check_trace(options, world)
+    values = _check_values(options.values, cluster, command, cwd)
+    host = host_time.check(options.host_time, options.host_scale, options.record_host)
+    installation.require_built()
+    installation.find_libzmq()
+    if not options.quiet:
+        for warning in environment.replaced_variables(outer):
+            say(warning)
+    leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
+    if leading is not None:
+        leaders.require_library(installation.LEADER_LIBRARY)
+    return RunRequest(
+        command=command,
+        cluster=cluster,
+        shape=environment.Shape(cluster.nodes, cluster.gpus_per_node, options.isolated),
+        cwd=cwd,
+        report=report,
+        host=host,
+        sync=options.sync,
+        values=values,
+        keep_run_dir=options.keep_run_dir,
+        quiet=options.quiet,
+        databases=_databases(cluster.gpu, options.kernels),
+        trace=trace,
+        options=options.cluster_words(),
+        leading=leading,
+        name=name,
+    )
+
+
+def _load_cluster(options: RunOptions, command: JobCommand) -> Cluster:
+    """The cluster in the size that was asked for. A job that starts fewer workers than a fixed
+    server has GPUs leaves some idle."""
     from phantora_ns.config import ConfigError, load_cluster
 
+    name, nodes, gpus = options.cluster, command.nodes, options.gpus_per_node
+    processes = command.processes_per_node
     try:
         return load_cluster(name, nodes, gpus if gpus is not None else processes)
     except ConfigError as error:
@@ -42,6 +124,27 @@ def _load_cluster(
             if whole is not None and whole.gpus_per_node >= processes:
                 return whole
         raise UsageError(str(error)) from error
+
+
+def _check_size(command: JobCommand, cluster: Cluster) -> None:
+    """Raises UsageError when the job does not fit the cluster, or the cluster this machine."""
+    if cluster.nodes > MAX_NODES:
+        raise UsageError(
+            f"{cluster.nodes} nodes are more than one machine can isolate; in the command; "
+            f"use at most {MAX_NODES}"
+        )
+    processes = command.processes_per_node
+    if processes is not None and processes > cluster.gpus_per_node:
+        option = "--nproc-per-node" if command.torchrun is not None else "--num_gpus"
+        raise UsageError(
+            f"{option} {processes} is more than the {cluster.gpus_per_node} GPUs of a node; "
+            "in the command; start fewer processes, or raise --gpus-per-node"
+        )
+    if command.torchrun is not None and command.nodes != cluster.nodes:
+        raise UsageError(
+            f"the cluster has {cluster.nodes} nodes and the job runs on {command.nodes}; "
+            f"{cluster.file}; pass --nnodes {cluster.nodes} to torchrun"
+        )
 
 
 def _check_report(path: Path | None) -> Path | None:
@@ -56,7 +159,8 @@ def _check_report(path: Path | None) -> Path | None:
     elif not os.access(path.parent, os.W_OK | os.X_OK):
         missing = "does not exist" if not path.parent.exists() else "cannot be written"
         raise UsageError(
-            f"--report: the folder {path.parent} {missing}; on the command line; create it or choose another"
+            f"--report: the folder {path.parent} {missing}; on the command line; "
+            "create it or choose another"
         )
     return path
 
@@ -70,13 +174,33 @@ def _check_cwd(isolated: bool) -> str:
         ) from error
     if isolated and (cwd + "/").startswith("/dev/shm/"):
         raise UsageError(
-            f"the current folder is hidden in the nodes, which have a /dev/shm of their own; {cwd}; cd to another"
+            "the current folder cannot be seen in the nodes, which have a /dev/shm of their own; "
+            f"{cwd}; cd to another"
         )
     return cwd
 
 
+def _check_trace(options: RunOptions, world: int) -> TraceOptions | None:
+    try:
+        return check_options(options.trace, options.trace_steps, options.trace_ranks, world)
+    except TraceOptionError as error:
+        raise UsageError(str(error)) from error
+
+
+def _check_values(
+    text: str, cluster: Cluster, command: JobCommand, cwd: str
+) -> recorded_values.ValuesOption:
+    values = recorded_values.check(text, cluster.gpu_model.model, command.argv, cwd)
+    if values.policy == recorded_values.REPLAY and not installation.VALUES_LIBRARY.is_file():
+        raise UsageError(
+            f"--values {text} needs the values library, which is not built; "
+            f"in {installation.LIBRARIES}; run make build"
+        )
+    return values
+
+
 def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
-    """The kernel-time databases to ask, in order; each is opened once, so that a bad one is named
+    """The kernel-time databases to ask, in order. Each is opened once, so that a bad one is named
     before anything starts."""
     from phantora_ns.kernels.database import databases
     from phantora_ns.kernels.database.schema import DatabaseError
@@ -88,103 +212,3 @@ def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
     for database in opened:
         database.close()
     return tuple(os.path.abspath(database.path) for database in opened)
-
-
-def build_request(
-    argv: Sequence[str],
-    *,
-    cluster: str | None,
-    nnodes: int | None,
-    gpus_per_node: int | None,
-    report: Path | None,
-    host_time: str,
-    host_scale: str,
-    record_host: Path | None,
-    sync: str,
-    isolation: str,
-    keep_run_dir: bool,
-    quiet: bool,
-    values: str = BALANCED,
-    kernels: Sequence[Path] = (),
-    leaders: str = AUTO,
-    name: str = "",
-    record_into: Path | None = None,
-    trace: Path | None = None,
-    trace_steps: str | None = None,
-    trace_ranks: str | None = None,
-    outer: Mapping[str, str] | None = None,
-) -> Request:
-    """Validates a request. Raises UsageError, or LaunchError when the installation itself is
-    incomplete.
-
-    `name` and `record_into` are of `phantora-ns profile`: the configuration's name, and the
-    database for what is measured.
-    """
-    outer = environment.outer_environment() if outer is None else outer
-    isolated = isolation == "namespaces"
-    command: JobCommand = parse_command(argv, outer, nnodes=nnodes)
-    loaded = _load_cluster(cluster, command.nodes, gpus_per_node, command.processes_per_node)
-    if loaded.nodes > MAX_NODES:
-        raise UsageError(
-            f"{loaded.nodes} nodes are more than one machine can isolate; in the command; use at most {MAX_NODES}"
-        )
-    if command.processes_per_node is not None and command.processes_per_node > loaded.gpus_per_node:
-        option = "--nproc-per-node" if command.torchrun is not None else "--num_gpus"
-        raise UsageError(
-            f"{option} {command.processes_per_node} is more than the {loaded.gpus_per_node} GPUs of a node; "
-            "in the command; start fewer processes, or raise --gpus-per-node"
-        )
-    if command.torchrun is not None and command.nodes != loaded.nodes:
-        raise UsageError(
-            f"the cluster has {loaded.nodes} nodes and the job runs on {command.nodes}; {loaded.file}; pass "
-            f"--nnodes {loaded.nodes} to torchrun"
-        )
-    check_multi_node(command, loaded.nodes, isolated)
-    checked_report, cwd = _check_report(report), _check_cwd(isolated)
-    world = loaded.nodes * (command.processes_per_node or loaded.gpus_per_node)
-    try:
-        traced = check_options(trace, trace_steps, trace_ranks, world)
-    except TraceOptionError as error:
-        raise UsageError(str(error)) from error
-    told = check_values(values, loaded.gpu_model.model, command.argv, cwd)
-    if told.policy == REPLAY and not environment.VALUES_LIBRARY.is_file():
-        raise UsageError(
-            f"--values {values} needs the values library, which is not built; in {environment.LIBRARIES}; "
-            "run make build"
-        )
-    host = host_times.check(host_time, host_scale, record_host)
-    environment.require_built()
-    environment.find_libzmq()
-    if not quiet:
-        for note in environment.replaced_notes(outer):
-            say(note)
-    leading = choose(leaders, world, loaded.gpu_model.name, outer)
-    if leading is not None:
-        require_library(environment.LEADER_LIBRARY)
-    words = [
-        ("--cluster", cluster),
-        ("--nnodes", nnodes),
-        ("--gpus-per-node", gpus_per_node),
-        ("--isolation", None if isolated else isolation),
-        ("--values", None if values == BALANCED else values),
-    ]
-    options = tuple(str(word) for pair in words if pair[1] is not None for word in pair)
-    shape = environment.Shape(loaded.nodes, loaded.gpus_per_node, isolated)
-    return Request(
-        command=command,
-        cluster=loaded,
-        shape=shape,
-        cwd=cwd,
-        report=checked_report,
-        host=host,
-        sync=sync,
-        values=told,
-        keep_run_dir=keep_run_dir,
-        quiet=quiet,
-        databases=_databases(loaded.gpu, kernels),
-        options=options,
-        leading=leading,
-        name=name,
-        record_into=record_into,
-        trace=traced,
-    )

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 from phantora_ns.launch.errors import LaunchError, say
-from phantora_ns.launch.machine.environment import SANDBOX
+from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
 
 LOOK_S = 0.05  # between looks at the processes

@@ -1,13 +1,11 @@
-"""Why it exists: tells what kind of command the user gave, how large a cluster it means, and what
-is sure to fail in it.
+"""The job's command: which launcher it starts, if any, and how large a cluster it means.
 
-Rule: the command line is never changed. What torchrun has to be told per node it is told by PET_*
-variables, and only where the command line does not say it already.
+Rule: the command line is never changed. What torchrun has to be told on each node it is told by
+PET_* variables (machine/environment.py), and only where the command line does not say it already.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import shutil
@@ -24,10 +22,6 @@ from phantora_ns.launch.command.torchrun import (
     processes_per_node,
 )
 from phantora_ns.launch.errors import UsageError
-
-STATIC_PORT = 29500  # torchrun's default --master-port
-C10D_PORT = 29400  # torchrun's default port of a c10d endpoint
-MAX_NODES = 1000  # ports of one Linux bridge: BR_MAX_PORTS 1024, net/bridge/br_private.h
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -151,129 +145,3 @@ def _deepspeed_command(
         deepspeed.processes_per_node(options),
         options,
     )
-
-
-def node_name(node: int) -> str:
-    """Host name of a node, counted from 0."""
-    return f"node-{node}"
-
-
-def node_address(node: int, isolated: bool) -> str:
-    """IPv4 address of a node: in the cluster's own /16, or on this machine's loopback when nodes
-    are not isolated."""
-    high, low = divmod(node + 1, 256)
-    return f"10.77.{high}.{low}" if isolated else f"127.77.{high}.{low}"
-
-
-def split_endpoint(endpoint: str) -> tuple[str, str]:
-    """Host and port ("" when absent) of torchrun's HOST[:PORT], IPv6 brackets included."""
-    if endpoint.startswith("["):
-        host, _, port = endpoint[1:].partition("]")
-        return host, port.removeprefix(":")
-    host, _, port = endpoint.partition(":")
-    return host, port
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def meeting_host(command: JobCommand) -> tuple[str, str] | None:
-    """Where torchrun's agents are told to meet: (option, host), or None when the command line
-    leaves it to us."""
-    options = command.torchrun
-    if options is None:
-        return None
-    if options.get("rdzv_endpoint"):
-        return "rdzv-endpoint", split_endpoint(options.get("rdzv_endpoint"))[0]
-    if options.has("master_addr") and options.get("rdzv_backend", "static") == "static":
-        return "master-addr", options.get("master_addr")
-    return None
-
-
-def foreign_names(command: JobCommand, nodes: int) -> list[str]:
-    """Names of real machines that the command uses for its master: they have to mean node-0 in the
-    cluster."""
-    meeting = meeting_host(command)
-    if meeting is None or _is_loopback(meeting[1]) or meeting[1] in map(node_name, range(nodes)):
-        return []
-    try:
-        ipaddress.ip_address(meeting[1])
-    except ValueError:
-        return [meeting[1]]
-    return []
-
-
-def _refuse_deepspeed(options: deepspeed.DeepSpeedOptions, nodes: int) -> None:
-    cure = (
-        "in the command; start it on each node: phantora-ns --nnodes N --gpus-per-node G bash -c 'deepspeed --hostfile FILE "
-        "--no_ssh --node_rank $NODE_RANK --master_addr $MASTER_ADDR train.py', or use torchrun"
-    )
-    if not options.hosts:
-        raise UsageError(
-            f"deepspeed without a hostfile runs a job of its own on each of the {nodes} nodes; {cure}"
-        )
-    if options.spreads:
-        raise UsageError(
-            f"deepspeed starts the other hosts by ssh, and simulated nodes run no ssh server; {cure}"
-        )
-    raise UsageError(
-        f"--node_rank {options.given.get('node_rank', '-1')} would give all {nodes} nodes the same rank; {cure}"
-    )
-
-
-def check_multi_node(command: JobCommand, nodes: int, isolated: bool) -> None:
-    """Refuses what would hang or fail minutes later on several nodes. Raises UsageError with the
-    cure."""
-    options = command.torchrun
-    if command.deepspeed is not None and nodes > 1:
-        _refuse_deepspeed(command.deepspeed, nodes)
-    if options is None or nodes == 1:
-        return
-    if options.flag("standalone"):
-        raise UsageError(
-            f"--standalone runs a job of its own on each of the {nodes} nodes; in the command; remove it"
-        )
-    if options.has("node_rank"):
-        raise UsageError(
-            f"--node-rank {options.get('node_rank')} would give all {nodes} nodes the same rank; in the command; "
-            "remove it: each node gets its own (PET_NODE_RANK)"
-        )
-    meeting = meeting_host(command)
-    if meeting is None:
-        return
-    option, host = meeting
-    here = [node_address(node, isolated) for node in range(nodes)]
-    if not isolated:
-        if host in map(node_name, range(nodes)):
-            raise UsageError(
-                f"--{option} {host}: node names cannot be resolved with --isolation none; in the command; "
-                f"remove it, or use {here[0]}"
-            )
-        return
-    if _is_loopback(host):
-        raise UsageError(
-            f"--{option} {host}: each of the {nodes} nodes would meet itself alone; in the command; remove it, "
-            f"or use {node_name(0)}"
-        )
-    if re.fullmatch(r"[0-9.]+|.*:.*", host) and host not in here:
-        raise UsageError(
-            f"--{option} {host} is no address of the simulated cluster; in the command; remove it, or use "
-            f"{node_name(0)}"
-        )
-    if (
-        host not in here
-        and foreign_names(command, nodes)
-        and options.get("rdzv_backend") == "c10d"
-        and options.get("rdzv_conf")
-        and "is_host" not in options.get("rdzv_conf")
-    ):
-        raise UsageError(
-            f"--rdzv-endpoint {host} is no node of the simulated cluster, and --rdzv-conf keeps us from naming its "
-            f"host; in the command; use {node_name(0)}, or add is_host to --rdzv-conf"
-        )

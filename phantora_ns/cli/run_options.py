@@ -1,0 +1,147 @@
+"""The options of a run: `phantora-ns` takes them, and `phantora-ns profile` after its own name too.
+
+Why it exists: their help text is what a user reads first, and it stands in one place. Defaults are
+those of launch/command/options.py. tests/cli compares all help texts with files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phantora_ns.launch.command.options import RunOptions
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+Command = Callable[..., Any]
+
+
+def _scale(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    """A factor in its shortest exact form, or auto."""
+    if text == "auto":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        raise click.BadParameter("must be a number above 0, or auto") from None
+    if not math.isfinite(value) or value <= 0:
+        raise click.BadParameter("must be a number above 0")
+    return repr(value)
+
+
+_OPTIONS = (
+    click.option(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="The cluster to simulate: a name that `phantora-ns clusters` lists, or a TOML file.",
+    ),
+    click.option(
+        "--nnodes",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Nodes, if the job's command does not say how many  [default: 1].",
+    ),
+    click.option(
+        "--gpus-per-node",
+        type=click.IntRange(1),
+        metavar="N",
+        help="GPUs of a node  [default: the command's processes per node, else all of a server's].",
+    ),
+    click.option("--report", type=_FILE, metavar="FILE", help="Write a JSON report of the run."),
+    click.option(
+        "--trace",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Write a Kineto trace (Chrome trace JSON, gzip) of each rank to folder DIR.",
+    ),
+    click.option(
+        "--trace-steps",
+        metavar="FIRST:END",
+        help="Trace only these steps, counted from 0; 3:5 is steps 3 and 4  [default: all].",
+    ),
+    click.option(
+        "--trace-ranks",
+        metavar="LIST",
+        help="Trace only these ranks, such as 0,8-11  [default: all].",
+    ),
+    click.option(
+        "--host-time",
+        type=click.Choice(["measured", "model", "none"]),
+        default=RunOptions.host_time,
+        show_default=True,
+        help="What the host code between GPU calls costs. measured: the CPU time that the process "
+        "uses here. model: times recorded in a database, so that runs repeat exactly. none: zero.",
+    ),
+    click.option(
+        "--host-scale",
+        default=RunOptions.host_scale,
+        show_default=True,
+        callback=_scale,
+        metavar="FACTOR|auto",
+        help="Multiply host time by FACTOR: below 1 if the cluster's CPUs are faster than this "
+        "machine's. auto: as fast as the CPU on which the database was recorded.",
+    ),
+    click.option(
+        "--record-host",
+        type=_FILE,
+        metavar="FILE",
+        help="Add the host time measured in this run to kernel-time database FILE, for later runs "
+        "with --host-time model.",
+    ),
+    click.option(
+        "--sync",
+        type=click.Choice(["conservative", "optimistic"]),
+        default=RunOptions.sync,
+        show_default=True,
+        help="When a waiting rank learns a time. conservative: once nothing can change it any more. "
+        "optimistic: as soon as it is known, to be corrected if it changes; for many cores.",
+    ),
+    click.option(
+        "--isolation",
+        type=click.Choice(["namespaces", "none"]),
+        default=RunOptions.isolation,
+        show_default=True,
+        help="How nodes are kept apart. namespaces: own network, processes, host name. none: own "
+        "loopback addresses only; needs no user namespaces.",
+    ),
+    click.option(
+        "--kernels",
+        type=_FILE,
+        multiple=True,
+        metavar="FILE",
+        help="Kernel-time database to ask before your own and the shipped one; may be repeated.",
+    ),
+    click.option(
+        "--leaders",
+        default=RunOptions.leaders,
+        show_default=True,
+        metavar="auto|none|RANKS",
+        help="The rank that runs on this machine's GPU and measures kernels; with profile, ranks such "
+        "as 0,4. auto: rank 0 if the GPU is the simulated model, else none.",
+    ),
+    click.option(
+        "--values",
+        default=RunOptions.values,
+        show_default=True,
+        metavar="zeros|balanced|replay[:FILE]",
+        help="What a job reads where only a GPU could know the value. zeros; balanced: zeros, and "
+        "choices such as tokens' experts spread evenly; replay: what profile --record values "
+        "recorded, by default in a file for each command and folder.",
+    ),
+    click.option(
+        "--keep-run-dir",
+        is_flag=True,
+        help="Keep the folder of the run's own files, to look into a failure.",
+    ),
+    click.option("--quiet", is_flag=True, help="Print no summary and no progress, only failures."),
+)
+
+
+def run_options(command: Command) -> Command:
+    """Decorates a click command with the options of a run."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command

@@ -1,0 +1,53 @@
+"""The options of a run, as the user typed them.
+
+Why it exists: `phantora-ns` and `phantora-ns profile` take the same options, and one frozen object
+carries them from the command line to where they are checked (run/run_request.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """One field for each option of the command line, by its name (cli/app.py has the help texts).
+
+    Nothing has been checked yet beyond the types. None: the option was not given.
+    """
+
+    cluster: str | None = None
+    nnodes: int | None = None
+    gpus_per_node: int | None = None
+    report: Path | None = None
+    trace: Path | None = None
+    trace_steps: str | None = None
+    trace_ranks: str | None = None
+    host_time: str = "measured"
+    host_scale: str = "1.0"
+    record_host: Path | None = None
+    sync: str = "conservative"
+    isolation: str = "namespaces"
+    kernels: tuple[Path, ...] = ()
+    leaders: str = "auto"
+    values: str = "balanced"
+    keep_run_dir: bool = False
+    quiet: bool = False
+
+    @property
+    def isolated(self) -> bool:
+        """Whether each node gets namespaces of its own."""
+        return self.isolation == "namespaces"
+
+    def cluster_words(self) -> tuple[str, ...]:
+        """The options that shape the cluster, as the user would type them again; those that have
+        their default value are left out."""
+        words = (
+            ("--cluster", self.cluster),
+            ("--nnodes", self.nnodes),
+            ("--gpus-per-node", self.gpus_per_node),
+            ("--isolation", None if self.isolated else self.isolation),
+            ("--values", None if self.values == RunOptions.values else self.values),
+        )
+        return tuple(str(word) for pair in words if pair[1] is not None for word in pair)

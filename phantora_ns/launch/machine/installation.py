@@ -1,0 +1,108 @@
+"""What this installation and the job's torch consist of: our C parts, libzmq, torch's libraries.
+
+Why it exists: the launcher and the doctor look for the same files and give the same cure when one
+is missing. Rule: nothing is imported in order to be found.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.machine.own_python import own_path
+
+PACKAGE = Path(__file__).resolve().parents[2]
+LIBRARIES = PACKAGE / "lib"
+SANDBOX = LIBRARIES / "phantora-sandbox"
+INTERCEPTOR = LIBRARIES / "libphantora.so"
+LEADER_LIBRARY = LIBRARIES / "libphantora-leader.so"
+VALUES_LIBRARY = LIBRARIES / "libphantora-values.so"
+CUDA_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
+
+
+def find_libzmq() -> Path:
+    """The libzmq that the pyzmq wheel carries. Raises LaunchError when there is none."""
+    found = PathFinder.find_spec("zmq", own_path())  # not imported: only where it lies matters
+    if found is None or found.origin is None:
+        raise LaunchError(f"pyzmq is not installed; for {sys.executable}; pip install pyzmq")
+    folder = Path(found.origin).resolve().parent
+    for pattern in (folder.parent / "pyzmq.libs", folder / ".libs", folder):
+        for candidate in sorted(pattern.glob("libzmq*.so*")):
+            return candidate
+    raise LaunchError(
+        f"the pyzmq in {folder} carries no libzmq; beside it; install the wheel: pip install --force-reinstall "
+        "--only-binary :all: pyzmq"
+    )
+
+
+def find_torch(program: str | None) -> Path | None:
+    """The torch package that the job's `program` would import: that of its environment, else of
+    ours; None without any."""
+    if program is not None:
+        for found in sorted(Path(program).parent.parent.glob("lib*/python3*/site-packages/torch")):
+            return found
+    theirs = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    found = PathFinder.find_spec("torch", [*filter(None, theirs), *sys.path])
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
+    """What the kernels in the job's torch say of their parameters, for the interceptor; None
+    without torch.
+
+    `arch`: 90 for sm_90. Read from torch's libraries the first time (seconds), then from a cache;
+    for a user whose home cannot be written, into `run_dir` each time. Raises LaunchError when the
+    libraries cannot be read.
+    """
+    from phantora_ns.kernels.binary.fatbin import (
+        TORCH_LIBRARIES,
+        FatbinError,
+        ensure_kernel_info,
+        write_kernel_info,
+    )
+
+    torch = find_torch(program)
+    if torch is None:
+        return None
+    folder = torch / "lib"
+    try:
+        try:
+            return ensure_kernel_info(folder, arch)
+        except OSError:
+            path = run_dir / "kernels.bin"
+            write_kernel_info(
+                [folder / name for name in TORCH_LIBRARIES if (folder / name).exists()], arch, path
+            )
+            return path
+    except (FatbinError, OSError) as error:
+        raise LaunchError(
+            f"torch's kernels cannot be read: {error}; in {folder}; install torch's CUDA build"
+        ) from None
+
+
+def require_built() -> None:
+    """Raises LaunchError when the C parts are not there."""
+    for path in (SANDBOX, INTERCEPTOR):
+        if not path.is_file():
+            raise LaunchError(
+                f"{path.name} is not built; in {LIBRARIES}; run make build, or pip install . again"
+            )
+
+
+def link_installation(run_dir: Path) -> None:
+    """Makes `run_dir` name what the job's processes load: in lib/ our libraries, and the interceptor
+    under the names of CUDA's; in startup/ the hook for Python.
+
+    The loader splits LD_PRELOAD at spaces and colons, and Python splits PYTHONPATH at colons. The
+    path of an installation may have them, that of a run directory never has (run/rundir.py).
+    """
+    folder = run_dir / "lib"
+    folder.mkdir()
+    for name in CUDA_NAMES:
+        (folder / name).symlink_to(INTERCEPTOR)
+    for library in (INTERCEPTOR, LEADER_LIBRARY):
+        (folder / library.name).symlink_to(library)
+    (run_dir / "startup").symlink_to(PACKAGE / "startup")

@@ -1,0 +1,112 @@
+"""What is left of a run once it has ended: the report, and what was recorded.
+
+Why it exists: these files are made after the job, of a failed one too, and none of them may hide
+why the job failed. Rule: a failure in here is said in one line, and decides the exit code only
+where the job itself ended well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
+from phantora_ns.launch.record import host_time, leaders, recorded_values
+from phantora_ns.launch.run.outcome import Verdict
+from phantora_ns.launch.run.run_request import RunRequest
+
+
+class Results:
+    """The results of one run, made from its run directory. `verdict` is the run's so far; `report`
+    and `values_kept` are filled in."""
+
+    def __init__(self, request: RunRequest, run_dir: Path, verdict: Verdict) -> None:
+        self._request = request
+        self._run_dir = run_dir
+        self.verdict = verdict
+        self.report: dict[str, Any] | None = None
+        self.values_kept = 0
+
+    def _failed(self, message: str, failed_by: str = "launcher") -> None:
+        say(message)
+        if self.verdict.exit_code == 0:
+            self.verdict = Verdict(EXIT_OURS, failed_by)
+
+    def make_report(self, wall_s: float) -> None:
+        """Builds the report, prints its summary, and writes it where the user wants it."""
+        from phantora_ns.report.run_report import build_report, summary_lines
+
+        ended = self.verdict
+        try:
+            self.report = build_report(
+                self._run_dir,
+                exit_code=ended.exit_code,
+                failed_by=ended.failed_by,
+                wall_s=wall_s,
+            )
+            for line in [] if self._request.quiet else summary_lines(self.report):
+                say(line)
+        except (OSError, ValueError, KeyError) as error:
+            self._failed(
+                f"cannot build the report: {error}; in {self._run_dir}; "
+                "the hub ended without writing its part",
+                "hub",
+            )
+            return
+        if self._request.report is None:
+            return
+        try:
+            write_report(self._request.report, self.report)
+        except OSError as error:
+            self._failed(
+                f"cannot write the report: {error.strerror}; {self._request.report}; "
+                f"the job itself ended with exit code {ended.exit_code}"
+            )
+
+    def keep_host_times(self) -> None:
+        """Adds the host times that ranks recorded to the database of --record-host."""
+        file = self._request.host.record
+        if file is None:
+            return
+        try:
+            host_time.keep(self._run_dir, file)
+        except LaunchError as error:
+            self._failed(str(error))
+
+    def keep_recording(self) -> None:
+        """Adds what a leader measured to the user's database, or its values to their file."""
+        from phantora_ns.kernels.database import databases
+        from phantora_ns.kernels.database.schema import DatabaseError
+
+        request, into = self._request, self._request.record_into
+        if into is None:
+            return
+        recording = self._run_dir / host_time.RECORDING
+        try:
+            if request.leading is not None and request.leading.record == leaders.VALUES:
+                about = recorded_values.describe(request.command.argv, request.cwd)
+                rank = request.leading.rank
+                self.values_kept = recorded_values.keep(self._run_dir, into, rank, about)
+            elif recording.is_file():
+                databases.add(into, [recording])
+        except (DatabaseError, LaunchError) as error:
+            self._failed(f"what was recorded is not kept: {error}")
+
+
+def write_report(path: Path, report: dict[str, Any]) -> None:
+    """Writes JSON whole or not at all, so that a reader never sees half a report. Raises
+    OSError."""
+    text = json.dumps(report, indent=2) + "\n"
+    if path.exists() and not path.is_file():  # a pipe or a terminal
+        path.write_text(text)
+        return
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise

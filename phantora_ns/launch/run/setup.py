@@ -1,0 +1,131 @@
+"""What a run is made of before it starts: the files in RUN_DIR, and the sandbox's spec.
+
+Why it exists: the hub and the ranks read from RUN_DIR what the request says. Everything is written
+here, so that one place shows what they are told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phantora_ns.config.description import write_cluster
+from phantora_ns.launch.machine import environment, installation, interposition
+from phantora_ns.launch.machine.gpus import RealGpu
+from phantora_ns.launch.machine.sandbox import SandboxSpec
+from phantora_ns.launch.record import host_time, leaders
+from phantora_ns.launch.run.run_request import RunRequest
+from phantora_ns.protocol import VALUE_TABLE_FILE
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run directory that is ready. `kernel_info`: what torch's kernels say of their parameters,
+    None without torch."""
+
+    path: Path
+    host: host_time.Prepared
+    kernel_info: Path | None
+
+
+def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
+    """Writes what the hub and the ranks read into the run directory `path`. `gpu`: the real one on
+    which the leader runs, None without a leader. Raises LaunchError, OSError."""
+    model = request.cluster.gpu_model
+    installation.link_installation(path)
+    host = host_time.prepare(request.host, model, request.databases, path, request.quiet)
+    if request.trace is not None:
+        (path / "trace").mkdir()
+    run = _run_description(request, gpu) | host.run
+    (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+    write_cluster(request.cluster, path)
+    if request.values.file is not None:
+        shutil.copyfile(request.values.file, path / VALUE_TABLE_FILE)
+    architecture = 10 * model.compute_major + model.compute_minor
+    kernel_info = installation.find_kernel_info(request.command.program, architecture, path)
+    (path / "hosts").write_text(environment.hosts_file(request.command, request.shape.nodes))
+    return Prepared(path, host, kernel_info)
+
+
+def _run_description(request: RunRequest, gpu: RealGpu | None) -> dict[str, Any]:
+    """run.json, host time apart."""
+    values_work = installation.VALUES_LIBRARY.is_file()
+    run: dict[str, Any] = {
+        "cluster": os.path.abspath(request.cluster.file),
+        "nodes": request.shape.nodes,
+        "gpus_per_node": request.shape.gpus_per_node,
+        "sync": request.sync,
+        "values": request.values.policy if values_work else "none",
+        "databases": list(request.databases),
+        "leader": None,
+        "recording": None,
+        "command": list(request.command.argv),
+        "options": list(request.options),
+        "warnings": interposition.warnings(request.command.program),
+    }
+    model = request.cluster.gpu_model
+    if request.leading is not None:
+        assert gpu is not None
+        about = leaders.describe_run(
+            request.leading,
+            model.model,
+            installation.find_torch(request.command.program),
+            request.command.argv,
+            request.name,
+        )
+        run["leader"] = request.leading.rank
+        run["records"] = request.leading.record
+        run["recording"] = about | {"device": gpu.name, "clocks": gpu.clocks}
+    if request.host.record is not None:
+        run["recording"] = host_time.recording_meta(model, request.command.argv)
+    if request.trace is not None:
+        run["trace"] = request.trace.describe()
+    return run
+
+
+def sandbox_spec(request: RunRequest, prepared: Prepared, gpu: RealGpu | None) -> SandboxSpec:
+    """The nodes, and what each of them runs. `gpu` as for `prepare`. Raises LaunchError."""
+    outer = environment.outer_environment()
+    isolated, path = request.shape.isolated, prepared.path
+    nodes = environment.node_environments(request.command, request.shape, outer)
+    faults = request.cluster.faults
+    return SandboxSpec(
+        program=request.command.program,
+        argv=request.command.argv,
+        cwd=request.cwd,
+        isolated=isolated,
+        env=_job_environment(request, prepared, gpu, outer),
+        node_envs=[own | environment.gpu_faults(faults, node) for node, own in enumerate(nodes)],
+        fake_gpus=request.shape.gpus_per_node if isolated else 0,
+        hosts=str(path / "hosts") if isolated else None,
+        remove=None if request.keep_run_dir else str(path),
+    )
+
+
+def _job_environment(
+    request: RunRequest, prepared: Prepared, gpu: RealGpu | None, outer: dict[str, str]
+) -> dict[str, str]:
+    """What every process of the job sees, on all nodes alike."""
+    job = environment.job_environment(outer, prepared.path, request.shape, prepared.kernel_info)
+    job |= prepared.host.environment
+    job |= {"PHANTORA_VALUES": request.values.policy}
+    if request.trace is not None:
+        job |= request.trace.environment()
+    if request.leading is not None:
+        assert gpu is not None
+        job |= leaders.leader_environment(
+            request.leading,
+            gpu,
+            prepared.path / "lib" / installation.LEADER_LIBRARY.name,
+            installation.find_torch(request.command.program),
+            outer,
+            job,
+        )
+        if request.command.torchrun is not None or request.command.deepspeed is not None:
+            # A launcher has no rank of its own, whatever is exported around us; its workers have.
+            job.pop("RANK", None)
+    return job

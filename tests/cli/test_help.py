@@ -1,0 +1,86 @@
+"""The help texts, one file for each command: the first thing that a user reads.
+
+After a change: `python tests/cli/test_help.py` writes the files anew; read the difference.
+"""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from phantora_ns.cli.app import cli, main
+from phantora_ns.cli.kernels import kernels
+from phantora_ns.launch.command.options import RunOptions
+
+GOLDEN = Path(__file__).parent / "golden"
+WIDTH = 98  # what click makes of a terminal of 100 columns
+
+
+def commands(command: click.Command, path: tuple[str, ...]):
+    """A command and all below it, as (words, command)."""
+    if path == ("kernels",):
+        command = kernels  # the group that is imported only when it is asked for
+    if command.hidden:
+        return
+    yield path, command
+    for name, below in sorted(getattr(command, "commands", {}).items()):
+        yield from commands(below, (*path, name))
+
+
+ALL = dict(commands(cli, ()))
+
+
+def help_of(path: tuple[str, ...]) -> str:
+    parent = None
+    for depth in range(len(path) + 1):
+        name = path[depth - 1] if depth else "phantora-ns"
+        command = ALL[path[:depth]]
+        parent = click.Context(
+            command, parent=parent, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH
+        )
+        parent.help_option_names = ["-h", "--help"]
+    return command.get_help(parent) + "\n"
+
+
+def file_of(path: tuple[str, ...]) -> Path:
+    return GOLDEN / f"{'-'.join(('phantora-ns', *path))}.txt"
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: " ".join(path) or "phantora-ns")
+def test_help_is_as_written_down(path):
+    assert help_of(path) == file_of(path).read_text()
+
+
+def test_every_file_is_a_command():
+    assert {path.name for path in GOLDEN.iterdir()} == {file_of(path).name for path in ALL}
+
+
+def test_every_option_has_a_help_text():
+    for path, command in ALL.items():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, (path, parameter.name)
+
+
+def test_the_options_of_a_run_are_the_fields_that_carry_them():
+    """Defaults included, so that a run from Python and one from the shell are the same."""
+    context = cli.make_context("phantora-ns", ["true"])
+    assert {parameter.name for parameter in cli.params if parameter.expose_value} == set(
+        RunOptions.__dataclass_fields__
+    )
+    assert RunOptions(**context.params) == RunOptions()
+
+
+@pytest.mark.parametrize("path", [(), ("kernels",), ("kernels", "show"), ("profile",)])
+def test_the_command_line_prints_it(capsys, monkeypatch, path):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main([*path, "--help"]) == 0
+    words = capsys.readouterr().out.split()
+    assert words == file_of(path).read_text().split()
+
+
+if __name__ == "__main__":
+    for old in GOLDEN.iterdir():
+        old.unlink()
+    for words in ALL:
+        file_of(words).write_text(help_of(words))
