@@ -172,7 +172,7 @@ class _Events:
         self._threads[thread] = (named[0] + self._shift, named[1])
 
     def _at(self, moment: Moment) -> int | None:
-        time_ns = self.times.node(moment.node)
+        time_ns = self.times.vertex(moment.node)
         return None if time_ns is None else max(0, time_ns + moment.offset)
 
     def _host_span(self, record: Call) -> tuple[int, int] | None:
@@ -327,7 +327,7 @@ class _Events:
         correlation, inside = self._last_call.get(thread, (0, True))
         if correlation == comm.correlation and not inside:
             return
-        launch, end_ns = self.times.launch(comm.node), self.times.node(comm.node)
+        launch, end_ns = self.times.launch(comm.node), self.times.vertex(comm.node)
         where = (comm.device, comm.stream)
         if launch is None or end_ns is None:
             self.written.unknown += 1
