@@ -23,9 +23,8 @@ from pathlib import Path
 from bench.accuracy import configs
 from bench.contention import steps
 from phantora_ns.config import load_cluster, load_gpu
-from phantora_ns.kernels import signature
-from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
 from phantora_ns.model.contention import tiles_of
+from phantora_ns.protocol import BoundBy, SignatureKind
 from phantora_ns.sim._courses import Courses
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
@@ -56,7 +55,11 @@ def named_product(name):
 def predicted_us(name, alone_us, permille):
     product = named_product(name)
     bound_by = steps.class_of(name)
+<<<<<<< HEAD
+    kind = SignatureKind.GEMM if product else SignatureKind.KERNEL
+=======
     kind = signature.GEMM if product else signature.KERNEL
+>>>>>>> main
     return alone_us * (
         1 + permille(kind, product or [], max(1, round(alone_us * 1000)), bound_by) / 1000
     )
@@ -164,7 +167,11 @@ def replay(name, step, gpu):
         f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of "
         "them have equal launches alone"
     )
+<<<<<<< HEAD
+    for bound_by in (BoundBy.COMPUTE, BoundBy.ATTENTION, BoundBy.MEMORY, None):
+=======
     for bound_by in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
+>>>>>>> main
         rows = [(a, b) for a, b in zip(tiled, flat) if bound_by is None or a.bound_by == bound_by]
         if not rows:
             continue

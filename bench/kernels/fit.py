@@ -22,6 +22,7 @@ from phantora_ns.kernels.evaluation.trace_launches import launches
 from phantora_ns.kernels.evaluation.trace_signatures import LlamaShapes
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.rates import Family
+from phantora_ns.protocol import SignatureKind
 
 ROUNDS = 40
 # Set by hand: what these traces cannot tell apart, or hold too little of.
@@ -62,7 +63,7 @@ def weighted(found: list[estimator_errors.Case]) -> list[tuple[estimator_errors.
             continue
         if (
             case.cold
-            and case.kind == signature.GEMM
+            and case.kind == SignatureKind.GEMM
             and gemm.flop(signature.Gemm(*case.fields)) > THROTTLED_FLOP
         ):
             continue

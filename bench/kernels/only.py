@@ -17,11 +17,12 @@ from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import Host
 from phantora_ns.kernels.database.writer import save
+from phantora_ns.protocol import SignatureKind
 
 
 def wanted(data: bytes, prefix: str) -> bool:
     kind, fields = signature.decode(data)
-    return kind == signature.KERNEL and fields[0].startswith(prefix)
+    return kind == SignatureKind.KERNEL and fields[0].startswith(prefix)
 
 
 def main() -> None:

@@ -13,16 +13,13 @@ from functools import partial
 from typing import NamedTuple
 
 from phantora_ns.hub import protocol
-from phantora_ns.hub.payload import RECV, SEND, Exchange
+from phantora_ns.hub.payload import Exchange
 from phantora_ns.hub.protocol import BadMessage
 from phantora_ns.hub.registry import Client, Group, Meeting, split_members
 from phantora_ns.hub.requests import Joining, Splitting
+from phantora_ns.protocol import Collective, OpFlag
 from phantora_ns.sim.graph import EventGraph, Mismatch, Op
 
-WANTED = 1
-"""OPS' flag bit: the client will fetch the result."""
-UNKNOWN = 2
-"""OPS' flag bit: nothing has computed what the client sends."""
 MAX_RESULTS = 65536
 """Results remembered per client for a FETCH to come; the oldest go first."""
 MAX_VALUE_BYTES = 256 << 20
@@ -205,16 +202,16 @@ class Communicators:
             zip(transfers, items, strict=True)
         ):
             exchange = transfer.values
-            if payload is not None or flags & (WANTED | UNKNOWN):
+            if payload is not None or flags & (OpFlag.WANTS_RESULT | OpFlag.UNDEFINED):
                 if exchange is None:
                     exchange = transfer.values = _exchange(op, len(comm.clients))
                     exchange.absent = partial(comm.absent, transfer)
                     exchange.what = op.describe()
                 if payload is not None:
                     exchange.payloads[rank] = payload
-                if flags & UNKNOWN:
+                if flags & OpFlag.UNDEFINED:
                     exchange.unknown.add(rank)
-                if flags & WANTED:
+                if flags & OpFlag.WANTS_RESULT:
                     self._keep(client, (node, index), exchange, rank)
         for transfer in (
             transfers
@@ -287,10 +284,15 @@ class Communicators:
 
 def _exchange(op: Op, size: int) -> Exchange:
     return Exchange(
-        op.kind, op.count_bytes, op.dtype, op.redop, op.peer, 1 if op.kind in (SEND, RECV) else size
+        op.kind,
+        op.count_bytes,
+        op.dtype,
+        op.redop,
+        op.peer,
+        1 if op.kind in (Collective.SEND, Collective.RECV) else size,
     )
 
 
-_EXPIRED = Exchange(SEND, 0, 0, -1, -1, 1)
+_EXPIRED = Exchange(Collective.SEND, 0, 0, -1, -1, 1)
 """Stands for a result that was remembered no longer."""
 _EXPIRED.complete = _EXPIRED.expired = True

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 from pathlib import Path
 
-MAGIC = 0x50484E534B524E4C
-VERSION = 1
+from phantora_ns.protocol import (
+    KERNEL_TABLE_HEADER,
+    KERNEL_TABLE_HEADER_AT,
+    KERNEL_TABLE_MAGIC,
+    KERNEL_TABLE_SLOT,
+    KERNEL_TABLE_VERSION,
+    BoundBy,
+    KernelTableHeader,
+    KernelTableSlot,
+)
+
 CAPACITY = 65536
-HEADER_BYTES = 64
-SLOT_BYTES = 32
+_COUNT, _GENERATION = (KERNEL_TABLE_HEADER_AT[field] // 8 for field in ("count", "generation"))
 MAX_FILL = 0.75
 """Linear probing degrades beyond this load; later signatures are answered by message only."""
 
@@ -27,7 +34,7 @@ class KernelTable:
     def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
         if capacity & (capacity - 1):
             raise ValueError("the capacity is a power of two")
-        size = HEADER_BYTES + capacity * SLOT_BYTES
+        size = KERNEL_TABLE_HEADER.size + capacity * KERNEL_TABLE_SLOT.size
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -37,16 +44,17 @@ class KernelTable:
         self.capacity = capacity
         self.count = 0
         self._words = memoryview(self._map).cast("Q")
-        struct.pack_into("<QQQQQ", self._map, 0, MAGIC, VERSION, capacity, 0, 0)
+        header = KernelTableHeader(KERNEL_TABLE_MAGIC, KERNEL_TABLE_VERSION, capacity, 0, 0)
+        self._map[: KERNEL_TABLE_HEADER.size] = header.pack()
 
     def put(
         self,
         key: int,
         duration_ns: int,
         source: int,
-        drag_permille: int,
-        klass: int = 0,
-        works: int = 1,
+        contention_permille: int,
+        bound_by: int = BoundBy.MEMORY,
+        queue_slots: int = 1,
     ) -> bool:
         """Stores a duration unless the key is there already or the table is full; True when it is
         in afterwards."""
@@ -56,31 +64,34 @@ class KernelTable:
             return True
         if self.count >= self.capacity * MAX_FILL:
             return False
-        words[at + 1] = duration_ns
-        struct.pack_into("<IIII", self._map, at * 8 + 16, source, drag_permille, klass, works)
+        slot = KernelTableSlot(0, duration_ns, source, contention_permille, bound_by, queue_slots)
+        self._map[at * 8 : at * 8 + KERNEL_TABLE_SLOT.size] = slot.pack()
         words[at] = key
         self.count += 1
-        words[3] = self.count
+        words[_COUNT] = self.count
         return True
 
-    def revise(self, key: int, duration_ns: int, source: int, drag_permille: int) -> bool:
+    def revise(self, key: int, duration_ns: int, source: int, contention_permille: int) -> bool:
         """Replaces what is stored under a key; whether it was there and has changed. Ranks look
         again after `announce`."""
         words = self._words
         at, found = self._find(key)
         if not found:
             return False
-        fresh = struct.pack("<II", source, drag_permille)
-        if words[at + 1] == duration_ns and self._map[at * 8 + 16 : at * 8 + 24] == fresh:
+        old = KernelTableSlot.unpack(self._map, at * 8)
+        new = old._replace(
+            duration_ns=duration_ns, source=source, contention_permille=contention_permille
+        )
+        if new == old:
             return False
-        words[at + 1] = duration_ns
-        self._map[at * 8 + 16 : at * 8 + 24] = fresh
+        words[at + 1] = duration_ns  # one store: a rank may read the slot at this moment
+        self._map[at * 8 + 16 : at * 8 + KERNEL_TABLE_SLOT.size] = new.pack()[16:]
         return True
 
     def announce(self) -> None:
         """Tells the ranks that durations were revised: what they remember of the table is old
         (libintercept/work/duration.c)."""
-        self._words[4] += 1
+        self._words[_GENERATION] += 1
 
     def _find(self, key: int) -> tuple[int, bool]:
         """The place (in 64-bit words) of a key or of the empty slot where it belongs, and whether
@@ -88,7 +99,7 @@ class KernelTable:
         words = self._words
         index = key & (self.capacity - 1)
         while True:
-            at = (HEADER_BYTES + index * SLOT_BYTES) // 8
+            at = (KERNEL_TABLE_HEADER.size + index * KERNEL_TABLE_SLOT.size) // 8
             if words[at] == key or words[at] == 0:
                 return at, words[at] == key
             index = (index + 1) & (self.capacity - 1)

@@ -15,36 +15,38 @@ from collections.abc import Callable
 
 import numpy as np
 
-(
-    ALL_REDUCE,
-    ALL_GATHER,
-    REDUCE_SCATTER,
-    BROADCAST,
-    REDUCE,
-    ALL_TO_ALL,
-    GATHER,
-    SCATTER,
-    SEND,
-    RECV,
-) = range(10)
-_SUM, _PROD, _MAX, _MIN, _AVG = range(5)
-_BF16 = 9
+from phantora_ns.protocol import Collective, DataType, Reduction
+
 _NUMPY_TYPES = {
-    0: np.int8, 1: np.uint8, 2: np.int32, 3: np.uint32, 4: np.int64, 5: np.uint64, 6: np.float16, 7: np.float32, 8: np.float64,
-    _BF16: np.uint16,
-}  # fmt: skip
-_COMBINE = {_SUM: np.add, _PROD: np.multiply, _MAX: np.maximum, _MIN: np.minimum, _AVG: np.add}
+    DataType.INT8: np.int8,
+    DataType.UINT8: np.uint8,
+    DataType.INT32: np.int32,
+    DataType.UINT32: np.uint32,
+    DataType.INT64: np.int64,
+    DataType.UINT64: np.uint64,
+    DataType.FP16: np.float16,
+    DataType.FP32: np.float32,
+    DataType.FP64: np.float64,
+    DataType.BF16: np.uint16,
+}
+_COMBINE = {
+    Reduction.SUM: np.add,
+    Reduction.PROD: np.multiply,
+    Reduction.MAX: np.maximum,
+    Reduction.MIN: np.minimum,
+    Reduction.AVG: np.add,
+}
 
 
 def _decode(data: bytes, dtype: int) -> np.ndarray:
     values = np.frombuffer(data, _NUMPY_TYPES[dtype])
-    if dtype == _BF16:
+    if dtype == DataType.BF16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
 def _encode(values: np.ndarray, dtype: int) -> bytes:
-    if dtype != _BF16:
+    if dtype != DataType.BF16:
         return values.astype(_NUMPY_TYPES[dtype]).tobytes()
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (
@@ -68,7 +70,7 @@ def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
         total = arrays[0]
         for array in arrays[1:]:
             total = _COMBINE[redop](total, array)
-        if redop == _AVG:
+        if redop == Reduction.AVG:
             if total.dtype.kind == "f":
                 total = total / total.dtype.type(len(parts))
             else:  # C's integer division, as NCCL's, rounds toward zero
@@ -138,28 +140,32 @@ class Exchange:
 
     def send_bytes(self) -> int:
         """How long a member's send buffer is."""
-        whole = self.kind in (REDUCE_SCATTER, ALL_TO_ALL, SCATTER)
+        whole = self.kind in (Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL, Collective.SCATTER)
         return self.count_bytes * (self.size if whole else 1)
 
     def result(self, rank: int) -> bytes:
         """The receive buffer of `rank`; empty when the operation gives it none, or when no value
         was sent."""
         kind, count = self.kind, self.count_bytes
-        if kind in (ALL_REDUCE, REDUCE_SCATTER, REDUCE):
-            if kind == REDUCE and rank != self.root:
+        if kind in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE):
+            if kind == Collective.REDUCE and rank != self.root:
                 return b""
             total = self._reduce()
-            return total[rank * count : (rank + 1) * count] if kind == REDUCE_SCATTER else total
-        if kind in (SEND, RECV, BROADCAST, SCATTER):
+            return (
+                total[rank * count : (rank + 1) * count]
+                if kind == Collective.REDUCE_SCATTER
+                else total
+            )
+        if kind in (Collective.SEND, Collective.RECV, Collective.BROADCAST, Collective.SCATTER):
             data = (
                 next(iter(self.payloads.values()), b"")
-                if kind in (SEND, RECV)
+                if kind in (Collective.SEND, Collective.RECV)
                 else self.payloads.get(self.root, b"")
             )
-            return data[rank * count : (rank + 1) * count] if kind == SCATTER else data
-        if kind == GATHER and rank != self.root or not self.payloads:
+            return data[rank * count : (rank + 1) * count] if kind == Collective.SCATTER else data
+        if kind == Collective.GATHER and rank != self.root or not self.payloads:
             return b""
-        if kind == ALL_TO_ALL:
+        if kind == Collective.ALL_TO_ALL:
             return b"".join(
                 self._part(source)[rank * count : (rank + 1) * count] for source in range(self.size)
             )
@@ -171,13 +177,15 @@ class Exchange:
         if self.expired:
             return True
         if (
-            self.kind in (ALL_REDUCE, REDUCE_SCATTER, REDUCE)
+            self.kind in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
             and self.payloads
             and not self._reduce()
         ):
             return True
         return (
-            self.root in self.unknown if self.kind in (BROADCAST, SCATTER) else bool(self.unknown)
+            self.root in self.unknown
+            if self.kind in (Collective.BROADCAST, Collective.SCATTER)
+            else bool(self.unknown)
         )
 
     def _part(self, rank: int) -> bytes:

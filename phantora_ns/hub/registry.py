@@ -14,10 +14,11 @@ import os
 import struct
 from pathlib import Path
 
-PAGE_MAGIC = 0x50484E5352414E4B
-PAGE_VERSION = 1
-PAGE_BYTES = 256
-_CLOCK, _SENT_SEQ, _BLOCKED = 2, 3, 5  # 64-bit words of the page, docs/wire-protocol.md
+from phantora_ns.protocol import RANK_STATS, RANK_STATS_AT, RANK_STATS_MAGIC, RANK_STATS_VERSION
+
+_CLOCK, _SENT_SEQ, _BLOCKED = (
+    RANK_STATS_AT[field] // 8 for field in ("clock_ns", "sent_seq", "blocked")
+)
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, bits/fcntl.h
 
 
@@ -47,14 +48,14 @@ class Page:
         except OSError as error:
             raise PageError(f"{path}: {error.strerror}") from None
         try:
-            self._map = mmap.mmap(self._descriptor, PAGE_BYTES, prot=mmap.PROT_READ)
+            self._map = mmap.mmap(self._descriptor, RANK_STATS.size, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             os.close(self._descriptor)
             raise PageError(f"{path}: {error}") from None
         self._words = memoryview(self._map).cast("Q")
-        if (self._words[0], self._words[1]) != (PAGE_MAGIC, PAGE_VERSION):
+        if (self._words[0], self._words[1]) != (RANK_STATS_MAGIC, RANK_STATS_VERSION):
             self.close()
-            raise PageError(f"{path}: not a page of version {PAGE_VERSION}")
+            raise PageError(f"{path}: no rank statistics of version {RANK_STATS_VERSION}")
 
     def clock_ns(self, handled_seq: int) -> int | None:
         """The client's clock, if no message sent since `handled_seq` can make it worthless; else

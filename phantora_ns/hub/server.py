@@ -30,8 +30,8 @@ from phantora_ns.hub.requests import Arrival, Query, Request, Times
 from phantora_ns.hub.trace_times import TraceTimes
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.schema import DatabaseError
-from phantora_ns.kernels.lookup import EXACT
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.protocol import KERNEL_TABLE_FILE, RANK_STATS_FILE, Source
 from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph
 
 COMMIT_EVERY = 4096
@@ -41,7 +41,7 @@ MAX_NOTES = 1000
 """Different texts remembered per kind of note, so that a client cannot grow the hub."""
 
 
-def no_drag(kind: int, fields: list, duration_ns: int, klass: int) -> int:
+def no_drag(kind: int, fields: list, duration_ns: int, bound_by: int) -> int:
     """As kernels/contention.py, of a GPU on which nothing slows anything."""
     return 0
 
@@ -79,7 +79,7 @@ class Hub:
         self.optimistic = optimistic
         self.config = config or {}
         options = {} if table_capacity is None else {"capacity": table_capacity}
-        self.table = KernelTable(run_dir / "kernels.tbl", **options)
+        self.table = KernelTable(run_dir / KERNEL_TABLE_FILE, **options)
         self.clients: dict[bytes, Client] = {}
         self.everyone: list[Client] = []
         self.communicators = Communicators(graph, nodes, gpus_per_node)
@@ -204,7 +204,7 @@ class Hub:
             )
             raise BadMessage("no shm")
         try:
-            page = Page(self.run_dir / "ranks" / name)
+            page = Page(self.run_dir / RANK_STATS_FILE / name)
         except PageError as error:
             self._send(identity, [protocol.HELLO, -1, {"error": str(error)}])
             raise BadMessage(str(error)) from None
@@ -236,7 +236,10 @@ class Hub:
                 if type(item) is not list or len(item) != 3 or type(item[0]) is not int:
                     raise BadMessage("a stall is [device, head, head]")
                 graph.stall(
-                    number, item[0], graph.expression(number, item[1]), graph.expression(number, item[2])
+                    number,
+                    item[0],
+                    graph.expression(number, item[1]),
+                    graph.expression(number, item[2]),
                 )
         keep = extra.get("keep")
         if keep is not None:
@@ -278,7 +281,8 @@ class Hub:
         _, _, number, client.clock_ns, extra, flats = message
         self._extra(client, extra)
         self._wait(
-            client, Times(client, number, [self.graph.expression(client.number, flat) for flat in flats])
+            client,
+            Times(client, number, [self.graph.expression(client.number, flat) for flat in flats]),
         )
 
     def _comm_init(self, client: Client, message: list) -> None:
@@ -341,15 +345,25 @@ class Hub:
         """Answers LOOKUPs with what is known now; `estimated`: they waited for a measurement in
         vain."""
         for request in requests:
-            duration_ns, source, klass = self.kernel_times.lookup(*request.signature, *request.rest)
-            drag_permille = self.drag_permille(*request.signature, duration_ns, klass)
+            duration_ns, source, bound_by = self.kernel_times.lookup(
+                *request.signature, *request.rest
+            )
+            drag_permille = self.drag_permille(*request.signature, duration_ns, bound_by)
             works = self.works(*request.signature)
-            self.table.put(request.key, duration_ns, source, drag_permille, klass, works)
-            if self.awaiting.leader is not None and source != EXACT:
+            self.table.put(request.key, duration_ns, source, drag_permille, bound_by, works)
+            if self.awaiting.leader is not None and source != Source.EXACT:
                 self.awaiting.guessed(request, estimated)
             self._answer(
                 request,
-                [protocol.LOOKUP, request.number, duration_ns, source, drag_permille, klass, works],
+                [
+                    protocol.LOOKUP,
+                    request.number,
+                    duration_ns,
+                    source,
+                    drag_permille,
+                    bound_by,
+                    works,
+                ],
             )
 
     def _measured(self, client: Client, message: list) -> None:
@@ -366,12 +380,12 @@ class Hub:
             if self.recorder is not None:
                 self.recorder.measured(kind, fields, context, durations_ns)
             if self.kernel_times.learn(kind, fields, durations_ns):
-                duration_ns, source, klass = self.kernel_times.lookup(kind, fields)
+                duration_ns, source, bound_by = self.kernel_times.lookup(kind, fields)
                 revised |= self.table.revise(
                     signature.key_of(token),
                     duration_ns,
                     source,
-                    self.drag_permille(kind, fields, duration_ns, klass),
+                    self.drag_permille(kind, fields, duration_ns, bound_by),
                 )
             self._tell_times(self.awaiting.take(token))
         if revised:

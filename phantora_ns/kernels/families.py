@@ -12,7 +12,8 @@ from typing import Any
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import cudnn_graphs, launch, memory
-from phantora_ns.kernels.signature import CALL, CUDNN, GEMM, KERNEL, MEMORY, SignatureError
+from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.protocol import SignatureKind
 
 
 def family(kind: int, fields: Any, context: Any = None) -> str:
@@ -20,18 +21,18 @@ def family(kind: int, fields: Any, context: Any = None) -> str:
     `call`, and for kernels what the estimators call them (`elementwise`, `optimizer`, `reduction`,
     ...); `unknown` for what is no signature."""
     try:
-        if kind == GEMM:
+        if kind == SignatureKind.GEMM:
             return "gemm"
-        if kind == CUDNN:
+        if kind == SignatureKind.CUDNN:
             return _graph(fields)
-        if kind == MEMORY:
+        if kind == SignatureKind.MEMORY:
             call = signature.parse_numbers(signature.Memory, fields)
             if call.op == 1:
                 return "memset"
             return "device copy" if (call.src, call.dst) == (2, 2) else "host copy"
-        if kind == CALL:
+        if kind == SignatureKind.CALL:
             return "call"
-        if kind == KERNEL:
+        if kind == SignatureKind.KERNEL:
             return _kernel(signature.parse_kernel(fields), launch.context_of(context))
     except (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
         pass  # nested lists come from another process, and a listing must not fail on them

@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING, Any
 from phantora_ns.kernels import rates, signature
 from phantora_ns.kernels.database.database import Database, DatabaseError
 from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
+<<<<<<< HEAD
+from phantora_ns.kernels.estimators.launch import Estimate
+from phantora_ns.kernels.fitted.predictor import Fitted, Scaled
+from phantora_ns.kernels.live_times import Learned
+from phantora_ns.kernels.signature import Gemm, Memory, SignatureError
+=======
 from phantora_ns.kernels.estimators.launch import COMPUTE_BOUND, MEMORY_BOUND, Estimate
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
 from phantora_ns.kernels.live_times import LiveTimes
@@ -29,15 +35,23 @@ from phantora_ns.kernels.signature import (
     Memory,
     SignatureError,
 )
+>>>>>>> main
 from phantora_ns.model.gpu import GpuModel
+from phantora_ns.protocol import BoundBy, SignatureKind, Source
 
 if TYPE_CHECKING:
     from phantora_ns.kernels.fitted.model import Prediction
 
+<<<<<<< HEAD
+LONGEST_NS = (
+    1 << 40
+)  # 18 minutes: beyond this a size in a signature is nonsense, and a clock must not be carried away
+=======
 EXACT, VARIANTS = 0, 1
 LONGEST_NS = 1 << 40
 """18 minutes. A longer time comes from a nonsensical size in a signature, and would carry the clock
 of the rank away."""
+>>>>>>> main
 CACHE_ENTRIES = 1 << 18
 
 
@@ -76,8 +90,13 @@ class KernelTimes:
     def lookup(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> tuple[int, int, int]:
+<<<<<<< HEAD
+        """(duration_ns, source, bound_by) of a signature; at least 1 ns, and an answer for any input
+        whatever.
+=======
         """(duration_ns, source, bound_by) of a signature. The duration is at least 1 ns, and no input
         raises.
+>>>>>>> main
 
         `fields`, `context` and `parameters` are as in docs/wire-protocol.md. O(1) for a signature
         that was asked for before, else an SQLite look-up and some arithmetic.
@@ -86,6 +105,21 @@ class KernelTimes:
             token = signature.encode(kind, fields), signature.encode(0, [context])
         except SignatureError:
             return self._whole(self._guess())
+<<<<<<< HEAD
+        learned_ns = self._learned.duration_ns(token[0])
+        if learned_ns is not None:
+            return self._whole(
+                Estimate(learned_ns, Source.EXACT, self.estimate(kind, fields).bound_by)
+            )
+        known = self._known.get(token)
+        if known is None:
+            known = self._measured(token[0], kind, fields, context, parameters)
+            known = known or self._whole(self._model(kind, fields, context, parameters))
+            if len(self._known) >= CACHE_ENTRIES:
+                self._known.clear()
+            self._known[token] = known
+        return known
+=======
         live_ns = self._live.duration_ns(token[0])
         if live_ns is not None:
             return self._whole(Estimate(live_ns, EXACT, self.estimate(kind, fields).bound_by))
@@ -97,6 +131,7 @@ class KernelTimes:
                 self._answers.clear()
             self._answers[token] = answer
         return answer
+>>>>>>> main
 
     def _model(
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
@@ -149,42 +184,52 @@ class KernelTimes:
             return self._guess()
 
     def _estimate(self, kind: int, fields: Any, context: Any, parameters: bytes | None) -> Estimate:
-        if kind == KERNEL:
+        if kind == SignatureKind.KERNEL:
             return launch.estimate(
                 signature.parse_kernel(fields, parameters),
                 launch.context_of(context),
                 self.rates,
                 fields[11],
             )
-        if kind == GEMM:
+        if kind == SignatureKind.GEMM:
             product = signature.parse_numbers(Gemm, fields)
             if min(product.m, product.n, product.k, product.batch) < 0:
                 raise SignatureError("negative size")
             return Estimate(
+<<<<<<< HEAD
+                gemm.duration_ns(product, self.rates), Source.GEMM, self._class(product)
+=======
                 gemm.duration_ns(product, self.rates), launch.GEMM, self._bound_by(product)
+>>>>>>> main
             )
-        if kind == CUDNN:
+        if kind == SignatureKind.CUDNN:
             return self._graph(fields[0])
-        if kind == MEMORY:
+        if kind == SignatureKind.MEMORY:
             return Estimate(
                 copies.duration_ns(signature.parse_numbers(Memory, fields), self.rates),
-                launch.COPY,
-                MEMORY_BOUND,
+                Source.COPY,
+                BoundBy.MEMORY,
             )
-        if kind == CALL:
+        if kind == SignatureKind.CALL:
             name, numbers = fields
+<<<<<<< HEAD
+            known = calls.duration_ns(name, numbers, self.rates)
+            if known is not None:
+                return Estimate(known, Source.GUESS, BoundBy.MEMORY)
+=======
             answer = calls.duration_ns(name, numbers, self.rates)
             if answer is not None:
                 return Estimate(answer, launch.GUESS, MEMORY_BOUND)
+>>>>>>> main
         return self._guess()
 
     def _bound_by(self, product: Gemm) -> int:
         """Compute-bound when arithmetic at the peak takes longer than moving the operands."""
         arithmetic = gemm.flop(product) / self.rates.peak(gemm.arithmetic(product))
         return (
-            COMPUTE_BOUND
+            BoundBy.COMPUTE
             if arithmetic > sum(gemm.moved_bytes(product)) / self.rates.memory_bytes_per_ns
-            else MEMORY_BOUND
+            else BoundBy.MEMORY
         )
 
     def _graph(self, graph: Any) -> Estimate:
@@ -192,7 +237,7 @@ class KernelTimes:
         call = cudnn_graphs.as_attention(found)
         if call is not None:
             return Estimate(
-                attention.duration_ns(call, self.rates), launch.ATTENTION, launch.ATTENTION_BOUND
+                attention.duration_ns(call, self.rates), Source.ATTENTION, BoundBy.ATTENTION
             )
         products = [(o, p) for o in found if (p := cudnn_graphs.as_gemm(o)) is not None]
         if products:
@@ -202,26 +247,31 @@ class KernelTimes:
                 else gemm.duration_ns(p, self.rates)
                 for o, p in products
             )
+<<<<<<< HEAD
+            bound_by = max(self._class(p) for _, p in products)
+            return Estimate(total, Source.GEMM, bound_by)
+=======
             bound_by = max(self._bound_by(p) for _, p in products)
             return Estimate(total, launch.GEMM, bound_by)
+>>>>>>> main
         moved = sum(tensor.bytes for tensor in {t for o in found for t in o.tensors.values()})
         if not moved:
             return self._guess()
-        return Estimate(self.rates.memory_ns("other", moved), launch.ROOFLINE, MEMORY_BOUND)
+        return Estimate(self.rates.memory_ns("other", moved), Source.ROOFLINE, BoundBy.MEMORY)
 
     def _guess(self) -> Estimate:
-        return Estimate(self.rates.memory_ns("other", 0), launch.GUESS, MEMORY_BOUND)
+        return Estimate(self.rates.memory_ns("other", 0), Source.GUESS, BoundBy.MEMORY)
 
     def _measured(
         self, data: bytes, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> tuple[int, int, int] | None:
         for database in self.databases:
             duration = database.exact(data)
-            source = EXACT
-            if duration is None and kind == KERNEL:
+            source = Source.EXACT
+            if duration is None and kind == SignatureKind.KERNEL:
                 duration, source = (
                     database.variants(fields, launch.alike(fields, context, parameters)),
-                    VARIANTS,
+                    Source.LAUNCH,
                 )
             if duration is not None:
                 bound_by = self.estimate(kind, fields).bound_by
@@ -232,7 +282,13 @@ class KernelTimes:
     def _whole(estimate: Estimate | Prediction) -> tuple[int, int, int]:
         duration = estimate.duration_ns
         if not math.isfinite(duration):
+<<<<<<< HEAD
+            return LONGEST_NS, Source.GUESS, estimate.bound_by
+        if duration > LONGEST_NS:
+            return LONGEST_NS, Source.GUESS, estimate.bound_by
+=======
             return LONGEST_NS, launch.GUESS, estimate.bound_by
         if duration > LONGEST_NS:
             return LONGEST_NS, launch.GUESS, estimate.bound_by
+>>>>>>> main
         return max(1, round(duration)), estimate.source, estimate.bound_by

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from phantora_ns.kernels import signature
-from phantora_ns.kernels.estimators import copies, cudnn_graphs
+from phantora_ns.kernels.estimators import cudnn_graphs
 from phantora_ns.model.contention import tiles_of
+from phantora_ns.protocol import MemoryKind, MemoryOp, SignatureKind
 
 COUNTER_WAVES = 3
 """A product of more waves of tiles than this distributes them by a counter in memory, which a fill
@@ -43,16 +44,22 @@ def queue_slots_of(kind: int, fields: Any, multiprocessors: int) -> QueueSlots:
     between host and GPU take none: they have a queue of their own, which no trace fills. O(size of
     the signature)."""
     try:
-        if kind == signature.GEMM:
+        if kind == SignatureKind.GEMM:
             return _product(signature.parse_numbers(signature.Gemm, fields), multiprocessors)
-        if kind == signature.MEMORY:
+        if kind == SignatureKind.MEMORY:
             memory = signature.parse_numbers(signature.Memory, fields)
             return (
+<<<<<<< HEAD
+                Works()
+                if memory.op == MemoryOp.SET or (memory.src == memory.dst == MemoryKind.DEVICE)
+                else Works(0)
+=======
                 QueueSlots()
                 if memory.op == 1 or (memory.src == memory.dst == copies.DEVICE)
                 else QueueSlots(0)
+>>>>>>> main
             )
-        if kind == signature.CUDNN:
+        if kind == SignatureKind.CUDNN:
             return _graph(fields[0])
     except (signature.SignatureError, TypeError, LookupError, ValueError):
         pass  # lists of another process: whatever is wrong with them, the call takes one slot

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from phantora_ns.protocol import MemoryKind, MemoryOp, SignatureKind
+
 FNV_OFFSET = 0xCBF29CE484222325
 FNV_PRIME = 0x100000001B3
 _MASK = 0xFFFFFFFFFFFFFFFF
 
-KERNEL, GEMM, CUDNN, MEMORY, CALL = range(5)
-KIND_NAMES = ("kernel", "gemm", "cudnn", "memory", "call")
 KERNEL_FIELDS = ("name", "gx", "gy", "gz", "bx", "by", "bz", "smem", "cx", "cy", "cz", "identity")
 GEMM_FIELDS = (
     "api",
@@ -219,12 +219,12 @@ def parse_numbers(kind: type[NamedTuple], fields: Any) -> Any:
 def describe(kind: int, fields: Any) -> str:
     """One line for people; any input is described as far as it makes sense."""
     try:
-        if kind == KERNEL:
+        if kind == SignatureKind.KERNEL:
             k = parse_kernel(fields)
             cluster = f" cluster {k.cx}x{k.cy}x{k.cz}" if k.cx else ""
             identity = fields[11].hex() if isinstance(fields[11], bytes) else ""
             return f"{k.name} <<<({k.gx},{k.gy},{k.gz}), ({k.bx},{k.by},{k.bz}), {k.smem}>>>{cluster} {identity}".rstrip()
-        if kind == GEMM:
+        if kind == SignatureKind.GEMM:
             g = parse_numbers(Gemm, fields)
             names = "NTC"
             trans = "".join(names[t] if 0 <= t < 3 else "?" for t in (g.transa, g.transb))
@@ -232,20 +232,20 @@ def describe(kind: int, fields: Any) -> str:
                 f"gemm {trans} {g.m}x{g.n}x{g.k} batch {g.batch} types {g.atype},{g.btype},{g.ctype},{g.dtype} "
                 f"compute {g.compute} epilogue {g.epilogue}"
             )
-        if kind == MEMORY:
+        if kind == SignatureKind.MEMORY:
             m = parse_numbers(Memory, fields)
-            places = ("pageable", "pinned", "device", "peer")
-            place = [places[p] if 0 <= p < 4 else "?" for p in (m.src, m.dst)]
+            kinds = MemoryKind.LABELS
+            place = [kinds[p] if 0 <= p < len(kinds) else "?" for p in (m.src, m.dst)]
             return (
                 f"copy {m.bytes} bytes {place[0]} -> {place[1]}"
-                if m.op == 0
+                if m.op == MemoryOp.COPY
                 else f"set {m.bytes} bytes"
             )
     except SignatureError:
         pass
     name = (
-        KIND_NAMES[kind]
-        if isinstance(kind, int) and 0 <= kind < len(KIND_NAMES)
+        SignatureKind.LABELS[kind]
+        if isinstance(kind, int) and 0 <= kind < len(SignatureKind.LABELS)
         else f"kind {kind!r}"
     )
     return f"{name} {fields!r}"

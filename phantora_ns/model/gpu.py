@@ -14,22 +14,10 @@ from typing import Any
 from phantora_ns.model.contention import Contention
 from phantora_ns.model.nccl import NcclTimes
 from phantora_ns.model.power import Power
+from phantora_ns.protocol import CallClass
 
-HOST_CALLS = (
-    "launch",
-    "gemm",
-    "dnn",
-    "comm",
-    "copy",
-    "memset",
-    "record",
-    "wait",
-    "sync",
-    "query",
-    "malloc",
-    "free",
-)
-"""Classes of calls that cost the host time: enum ph_call of libintercept/base/shim.h."""
+HOST_CALLS = CallClass.LABELS[: CallClass.FREE + 1]
+"""Classes of calls that cost the host time. Of the others only the job's own time is known."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from phantora_ns.report.rank_stats import HOST_LEVELS, RankPage
+from phantora_ns.protocol import HostLevel, RankStats
 
 UNKNOWN_WARNING_SHARE = 0.05
 """Above this share of host time, times charged without a record of the place are worth a
@@ -20,18 +20,18 @@ WALL_CLOCK = ("wall_s", "hub_cpu_ns", "messages", "rollbacks")
 all others repeat."""
 
 
-def host_part(run: dict[str, Any], pages: Iterable[RankPage]) -> dict[str, Any]:
+def host_part(run: dict[str, Any], ranks: Iterable[RankStats]) -> dict[str, Any]:
     """`host_time` of the report (docs/report.md)."""
-    pages = list(pages)
-    calls = [sum(page.host_calls[level] for page in pages) for level in range(len(HOST_LEVELS))]
-    times = [sum(page.host_ns[level] for page in pages) for level in range(len(HOST_LEVELS))]
+    ranks, levels = list(ranks), HostLevel.LABELS
+    calls = [sum(stats.host_calls[level] for stats in ranks) for level in range(len(levels))]
+    times = [sum(stats.host_ns[level] for stats in ranks) for level in range(len(levels))]
     total = sum(times)
     return {
         "mode": run.get("host_time"),
         "scale": run.get("host_scale"),
-        "sites": {name: count for name, count in zip(HOST_LEVELS, calls, strict=True) if count},
+        "sites": {name: count for name, count in zip(levels, calls, strict=True) if count},
         "time_share": {
-            name: round(ns / total, 6) for name, ns in zip(HOST_LEVELS, times, strict=True) if ns
+            name: round(ns / total, 6) for name, ns in zip(levels, times, strict=True) if ns
         },
     }
 

@@ -1,7 +1,7 @@
 """The report of one run: JSON for programs, a few lines for a person.
 
 Why it exists: what a run says about itself is put together once, after it has ended, from the hub's
-part (hub.json) and the ranks' pages. Either may be missing when something was killed; what is then
+part (hub.json) and the rank statistics. Either may be missing when something was killed; what is then
 unknown is null, never zero. The fields are documented in docs/report.md.
 """
 
@@ -12,11 +12,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.protocol import RANK_STATS_FILE, RankStats, Source
 from phantora_ns.report.host_part import host_lines, host_part
-from phantora_ns.report.rank_stats import SOURCES, RankPage, read_page
+from phantora_ns.report.rank_stats import read_rank_stats
 
 SCHEMA = 1
-MEASURED_SOURCES = 2
+MEASURED_SOURCES = Source.LAW
 """So many of the first sources are measurements (the signature's own, or those of the same launch);
 the others are models."""
 VALUES = "values"  # launch/record/leaders.py
@@ -29,19 +30,24 @@ def build_report(
 ) -> dict[str, Any]:
     """The report as JSON data. `failed_by`: None, "job", "launcher" or "hub". Raises OSError,
     ValueError, KeyError when run.json is missing or damaged; a missing or damaged hub.json, or
-    page, only leaves gaps."""
+    rank statistics, only leave gaps."""
     run_dir = Path(run_dir)
     run = json.loads((run_dir / "run.json").read_text())
     hub = _read_hub(run_dir / "hub.json")
-    pages = _read_pages(run_dir / "ranks")
+    statistics = _read_stats(run_dir / RANK_STATS_FILE)
     clients = (
         hub["clients"]
         if hub
-        else [{"rank": None, "node": None, "device": -1, "shm": name} for name in sorted(pages)]
+        else [
+            {"rank": None, "node": None, "device": -1, "shm": name} for name in sorted(statistics)
+        ]
     )
-    ranks = _ranks(clients, pages)
-    busy = [sum(page.busy_ns[source] for page in pages.values()) for source in range(len(SOURCES))]
-    clocks = [page.clock_ns for page in pages.values()]
+    ranks = _ranks(clients, statistics)
+    busy = [
+        sum(stats.busy_ns[source] for stats in statistics.values())
+        for source in range(len(Source.LABELS))
+    ]
+    clocks = [stats.clock_ns for stats in statistics.values()]
     leading = hub.get("leading") if hub else None
     return {
         "schema": SCHEMA,
@@ -59,15 +65,17 @@ def build_report(
         "expired_values": _of(hub, "expired_values"),
         "hub_cpu_ns": _of(hub, "hub_cpu_ns"),
         "kernel_time_share": {
-            name: round(ns / sum(busy), 6) for name, ns in zip(SOURCES, busy, strict=True) if ns
+            name: round(ns / sum(busy), 6)
+            for name, ns in zip(Source.LABELS, busy, strict=True)
+            if ns
         },
-        "host_time": host_part(run, pages.values()),
+        "host_time": host_part(run, statistics.values()),
         "values": {
             "policy": run.get("values"),
-            "unknown_reads": sum(page.unknown_reads for page in pages.values()),
-            "chosen": sum(page.chosen_values for page in pages.values()),
-            "replayed": sum(page.replayed_values for page in pages.values()),
-            "repeated": sum(page.repeated_values for page in pages.values()),
+            "unknown_reads": sum(stats.unknown_reads for stats in statistics.values()),
+            "chosen": sum(stats.chosen_values for stats in statistics.values()),
+            "replayed": sum(stats.replayed_values for stats in statistics.values()),
+            "repeated": sum(stats.repeated_values for stats in statistics.values()),
         },
         "databases": run.get("databases", []),
         "leading": leading
@@ -238,17 +246,17 @@ def _read_hub(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _read_pages(folder: Path) -> dict[str, RankPage]:
-    pages = {}
+def _read_stats(folder: Path) -> dict[str, RankStats]:
+    statistics = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         try:
-            pages[path.name] = read_page(path)
-        except (OSError, ValueError):  # a process killed while it made its page
+            statistics[path.name] = read_rank_stats(path)
+        except (OSError, ValueError):  # a process killed while it made its stats
             continue
-    return pages
+    return statistics
 
 
-def _ranks(clients: list[dict[str, Any]], pages: dict[str, RankPage]) -> list[dict[str, Any]]:
+def _ranks(clients: list[dict[str, Any]], statistics: dict[str, RankStats]) -> list[dict[str, Any]]:
     """One entry per rank, its processes added up (a restarted rank has several); processes without
     a rank one each."""
     groups: dict[Any, list[dict[str, Any]]] = {}
@@ -258,15 +266,15 @@ def _ranks(clients: list[dict[str, Any]], pages: dict[str, RankPage]) -> list[di
             client
         )
     return [
-        _rank(group, [pages[c["shm"]] for c in group if c["shm"] in pages])
+        _rank(group, [statistics[c["shm"]] for c in group if c["shm"] in statistics])
         for _, group in sorted(groups.items())
     ]
 
 
-def _rank(clients: list[dict[str, Any]], pages: list[RankPage]) -> dict[str, Any]:
+def _rank(clients: list[dict[str, Any]], statistics: list[RankStats]) -> dict[str, Any]:
     first = clients[0]
     devices = [client["device"] for client in clients if client["device"] >= 0] + [
-        page.device for page in pages
+        stats.device for stats in statistics
     ]
     rank = first["rank"]
     return {
@@ -274,10 +282,10 @@ def _rank(clients: list[dict[str, Any]], pages: list[RankPage]) -> dict[str, Any
         "node": first["node"],
         "device": devices[0] if devices else None,
         "processes": len(clients),
-        "host_cpu_ns": sum(page.host_cpu_ns for page in pages) if pages else None,
-        "gpu_busy_ns": sum(sum(page.busy_ns) for page in pages) if pages else None,
-        "gpu_unmeasured_ns": sum(sum(page.busy_ns[MEASURED_SOURCES:]) for page in pages)
-        if pages
+        "host_cpu_ns": sum(stats.host_cpu_ns for stats in statistics) if statistics else None,
+        "gpu_busy_ns": sum(sum(stats.busy_ns) for stats in statistics) if statistics else None,
+        "gpu_unmeasured_ns": sum(sum(stats.busy_ns[MEASURED_SOURCES:]) for stats in statistics)
+        if statistics
         else None,
         "comm_ns": sum(c["comm_ns"] for c in clients) if "comm_ns" in first else None,
         "comm_wait_ns": sum(c["comm_wait_ns"] for c in clients)
@@ -286,17 +294,20 @@ def _rank(clients: list[dict[str, Any]], pages: list[RankPage]) -> dict[str, Any
         "exposed_comm_ns": sum(c["exposed_comm_ns"] for c in clients)
         if "exposed_comm_ns" in first
         else None,
-        "peak_allocated_bytes": max((page.torch_peak_allocated for page in pages), default=0)
+        "peak_allocated_bytes": max((stats.torch_peak_allocated for stats in statistics), default=0)
         or None,
-        "peak_reserved_bytes": max((page.torch_peak_reserved for page in pages), default=0) or None,
-        "peak_driver_bytes": max((page.peak_driver_bytes for page in pages), default=0)
-        if pages
+        "peak_reserved_bytes": max((stats.torch_peak_reserved for stats in statistics), default=0)
+        or None,
+        "peak_driver_bytes": max((stats.peak_driver_bytes for stats in statistics), default=0)
+        if statistics
         else None,
-        "peak_pinned_bytes": max((page.peak_pinned_bytes for page in pages), default=0)
-        if pages
+        "peak_pinned_bytes": max((stats.peak_pinned_bytes for stats in statistics), default=0)
+        if statistics
         else None,
-        "kernel_launches": sum(page.kernel_launches for page in pages) if pages else None,
-        "comm_launches": sum(page.comm_launches for page in pages) if pages else None,
+        "kernel_launches": sum(stats.kernel_launches for stats in statistics)
+        if statistics
+        else None,
+        "comm_launches": sum(stats.comm_launches for stats in statistics) if statistics else None,
         "messages": sum(c["messages"] for c in clients) if "messages" in first else None,
     }
 

@@ -17,7 +17,8 @@ import msgpack
 
 from phantora_ns.kernels.binary.names import demangle
 from phantora_ns.kernels.estimators import cudnn_graphs
-from phantora_ns.trace.log import Comm, Signature
+from phantora_ns.protocol import Collective, LogComm, MemoryKind, MemoryOp, SignatureKind
+from phantora_ns.trace.log import Signature
 from phantora_ns.trace.times import Launch
 
 SIMULATED = "[simulated]"
@@ -42,7 +43,7 @@ _DNN_TYPES = {
     13: "fp8e5m2",
 }  # cudnnDataType
 _TRANSPOSED = "NTC"
-_PLACES = ("Pageable", "Pinned", "Device", "Device")  # docs/wire-protocol.md, signature kind 3
+_PLACES = ("Pageable", "Pinned", "Device", "Device")  # by MemoryKind
 _CONVOLUTIONS = {
     cudnn_graphs.CONVOLUTION_FORWARD: "fprop",
     cudnn_graphs.CONVOLUTION_DATA: "dgrad",
@@ -52,8 +53,14 @@ _CONVOLUTIONS = {
 # and the sum, and runs whatever was chosen inside it; signed integers share the unsigned ones'
 # (src/device/generate.py of NCCL 2.28, best_kernel and equivalent_primary). All that is point to
 # point is one kernel.
-_NCCL = {0: "AllReduce", 1: "AllGather", 2: "ReduceScatter", 3: "Broadcast", 4: "Reduce"}
-_NCCL_REDUCES = (0, 2, 4)
+_NCCL = {
+    Collective.ALL_REDUCE: "AllReduce",
+    Collective.ALL_GATHER: "AllGather",
+    Collective.REDUCE_SCATTER: "ReduceScatter",
+    Collective.BROADCAST: "Broadcast",
+    Collective.REDUCE: "Reduce",
+}
+_NCCL_REDUCES = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
 _NCCL_TYPES = (
     "u8",
     "u8",
@@ -113,20 +120,20 @@ def describe(signature: Signature, multiprocessors: int) -> Described:
     """What a signature is called. Never fails: a signature that makes no sense is named as such."""
     try:
         kind, fields = msgpack.unpackb(signature.packed, strict_map_key=False)
-        if kind == 0:
+        if kind == SignatureKind.KERNEL:
             return _kernel(fields, signature, multiprocessors)
-        if kind == 1:
+        if kind == SignatureKind.GEMM:
             return Described(_gemm_name(fields), "kernel", "")
-        if kind == 2:
+        if kind == SignatureKind.CUDNN:
             return Described(_cudnn_name(fields[0]), "kernel", "")
-        if kind == 3:
+        if kind == SignatureKind.MEMORY:
             return _memory(fields)
         return Described(f"{fields[0]}({', '.join(map(str, fields[1]))}) {SIMULATED}", "kernel", "")
     except (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException):
         return Described(f"unknown work {SIMULATED}", "kernel", "")
 
 
-def communication(comm: Comm, launch: Launch, description: str) -> tuple[str, str]:
+def communication(comm: LogComm, launch: Launch, description: str) -> tuple[str, str]:
     """(name, JSON members) of a launch of communication; `description` is what PyTorch says of it,
     "" when it said nothing."""
     if comm.kind in _NCCL:
@@ -203,10 +210,10 @@ def _cudnn_name(graph: Any) -> str:
 
 def _memory(fields: list) -> Described:
     op, size, source, target = fields
-    if op == 1:
+    if op == MemoryOp.SET:
         return Described(f"Memset ({_PLACES[target]})", "gpu_memset", f', "bytes": {size}', size)
-    letters = ["D" if place == 2 else "H" for place in (source, target)]
-    kind = "PtoP" if 3 in (source, target) else f"{letters[0]}to{letters[1]}"
+    letters = ["D" if place == MemoryKind.DEVICE else "H" for place in (source, target)]
+    kind = "PtoP" if MemoryKind.PEER in (source, target) else f"{letters[0]}to{letters[1]}"
     return Described(
         f"Memcpy {kind} ({_PLACES[source]} -> {_PLACES[target]})",
         "gpu_memcpy",

@@ -1,49 +1,38 @@
-"""Reads a process's log of its work, RUN_DIR/trace/<page>.log.
+"""Reads a process's log of its work, RUN_DIR/trace/NAME.log.
 
-Why it exists: libintercept/trace/trace_log.c writes records of fixed structures, which this file mirrors;
-what they mean is for trace_writer.py. A log may end anywhere, since processes are killed: a record
-that is there is whole.
+Why it exists: libintercept/trace/trace_log.c writes records, whose layouts are in protocol/; what
+they mean is for trace/writer.py. A log may end anywhere, since processes are killed: a record that
+is there is whole.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-CHUNK = 1 << 20
-VERSION = 1
-START, THREAD, TEXT, SIGNATURE, CALL, WORK, COMM, OPERATOR, STEP = range(1, 10)
-FUNCTION, BACKWARD, USER = range(3)
-_HEAD = struct.Struct("<HHI")
-_START = struct.Struct("<Iiiiii")
-_THREAD = struct.Struct("<iI16s")
-_TEXT = struct.Struct("<II")
-_SIGNATURE = struct.Struct("<IIII")
-_CALL = struct.Struct("<IIQQqQq")
-_WORK = struct.Struct("<IIIHHQQQ")
-_COMM = struct.Struct("<IIIIQQIIIIIIQQQ")
-_STEP = struct.Struct("<QQq")
-_ENTRY = struct.Struct("<Qqqq")
-
-
-class Moment(NamedTuple):
-    """Of the host clock: `offset` ns after a node."""
-
-    node: int
-    offset: int
-
-
-class Start(NamedTuple):
-    """The process; -1 for what its environment does not say."""
-
-    rank: int
-    world_size: int
-    node: int
-    pid: int
+from phantora_ns.protocol import (
+    LOG_CHUNK_BYTES,
+    LOG_HEADER,
+    LOG_SIGNATURE,
+    LOG_TEXT,
+    LOG_VERSION,
+    LOG_WORK,
+    TERM,
+    LogCall,
+    LogComm,
+    LogOperator,
+    LogRecord,
+    LogSignature,
+    LogStart,
+    LogStep,
+    LogText,
+    LogThread,
+    LogWork,
+    Moment,
+)
 
 
 class Signature(NamedTuple):
@@ -56,51 +45,12 @@ class Signature(NamedTuple):
     packed: bytes
 
 
-class Call(NamedTuple):
-    """A host call, or an operator: then `correlation` is its kind. `external`: the operator's id,
-    or that of the one around."""
-
-    name: int
-    correlation: int
-    external: int
-    begin: Moment
-    end: Moment
-
-
 class Work(NamedTuple):
-    """GPU work. `entries` is its stream's head once it is done, (node, lag, work, drag), its own
-    `duration` and `drag` in it."""
+    """A piece of GPU work, and the terms of its stream's time expression, (vertex, lag, work,
+    contention), which ends with the work."""
 
-    signature: int
-    correlation: int
-    stream: int
-    device: int
-    source: int
-    external: int
-    duration: int
-    drag: int
-    entries: tuple[tuple[int, int, int, int], ...]
-
-
-class Comm(NamedTuple):
-    """A launch of communication; from `kind` on, its first operation (docs/wire-protocol.md,
-    OPS)."""
-
-    description: int
-    correlation: int
-    stream: int
-    device: int
-    external: int
-    node: int
-    kind: int
-    dtype: int
-    rank: int
-    size: int
-    count: int
-    reserved: int
-    send_bytes: int
-    recv_bytes: int
-    comm: int
+    logged: LogWork
+    terms: tuple[tuple[int, int, int, int], ...]
 
 
 class Log:
@@ -108,17 +58,14 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size < CHUNK:
+            if os.fstat(file.fileno()).st_size < LOG_CHUNK_BYTES:
                 raise ValueError(f"{path}: no log of a process's work")
             self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         first = next(self._records(), None)
-        if (
-            first is None
-            or first[0] != START
-            or _START.unpack_from(self._map, first[2])[0] != VERSION
-        ):
-            raise ValueError(f"{path}: no log of version {VERSION} of a process's work")
-        self.start = Start(*_START.unpack_from(self._map, first[2])[1:5])
+        start = LogStart.unpack(self._map, first[2]) if first else None
+        if first is None or first[0] != LogRecord.START or start.version != LOG_VERSION:
+            raise ValueError(f"{path}: no log of version {LOG_VERSION} of a process's work")
+        self.start = start
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -129,62 +76,51 @@ class Log:
         process. O(records)."""
         found = {}
         for kind, thread, at, _ in self._records():
-            if kind == STEP:
-                number, node, offset = _STEP.unpack_from(self._map, at)
-                found[number] = (Moment(node, offset), thread)
+            if kind == LogRecord.STEP:
+                step = LogStep.unpack(self._map, at)
+                found[step.number] = (step.begin, thread)
         return found
 
     def records(self) -> Iterator[tuple[int, int, object]]:
         """(kind, number of the thread, record) in the order in which they were logged. A text is
         (number, text), a thread (tid, name)."""
         data = self._map
-        entry_bytes = _ENTRY.size
+        term_bytes = TERM.size
         for kind, thread, at, end in self._records():
-            if kind in (CALL, OPERATOR):
-                name, correlation, external, node, offset, end_node, end_offset = _CALL.unpack_from(
-                    data, at
+            if kind == LogRecord.CALL:
+                yield kind, thread, LogCall.unpack(data, at)
+            elif kind == LogRecord.OPERATOR:
+                yield kind, thread, LogOperator.unpack(data, at)
+            elif kind == LogRecord.WORK:
+                terms = tuple(
+                    TERM.unpack_from(data, t) for t in range(at + LOG_WORK.size, end, term_bytes)
                 )
-                yield (
-                    kind,
-                    thread,
-                    Call(
-                        name,
-                        correlation,
-                        external,
-                        Moment(node, offset),
-                        Moment(end_node, end_offset),
-                    ),
-                )
-            elif kind == WORK:
-                entries = tuple(
-                    _ENTRY.unpack_from(data, e) for e in range(at + _WORK.size, end, entry_bytes)
-                )
-                yield kind, thread, Work(*_WORK.unpack_from(data, at), entries)
-            elif kind == COMM:
-                yield kind, thread, Comm(*_COMM.unpack_from(data, at))
-            elif kind == TEXT:
-                number, length = _TEXT.unpack_from(data, at)
-                text = data[at + _TEXT.size : at + _TEXT.size + length]
+                yield kind, thread, Work(LogWork.unpack(data, at), terms)
+            elif kind == LogRecord.COMM:
+                yield kind, thread, LogComm.unpack(data, at)
+            elif kind == LogRecord.TEXT:
+                number, length = LogText.unpack(data, at)
+                text = data[at + LOG_TEXT.size : at + LOG_TEXT.size + length]
                 yield kind, thread, (number, text.decode("utf-8", "replace"))
-            elif kind == SIGNATURE:
-                number, length, registers, shared = _SIGNATURE.unpack_from(data, at)
-                packed = data[at + _SIGNATURE.size : at + _SIGNATURE.size + length]
+            elif kind == LogRecord.SIGNATURE:
+                number, length, registers, shared = LogSignature.unpack(data, at)
+                packed = data[at + LOG_SIGNATURE.size : at + LOG_SIGNATURE.size + length]
                 yield kind, thread, Signature(number, registers, shared, packed)
-            elif kind == THREAD:
-                tid, _, name = _THREAD.unpack_from(data, at)
+            elif kind == LogRecord.THREAD:
+                tid, name = LogThread.unpack(data, at)
                 yield kind, thread, (tid, name.split(b"\0")[0].decode("utf-8", "replace"))
 
     def _records(self) -> Iterator[tuple[int, int, int, int]]:
         """(kind, thread, where its structure begins, where it ends)."""
-        data, size = self._map, len(self._map)
-        unpack = _HEAD.unpack_from
+        data, size, chunk = self._map, len(self._map), LOG_CHUNK_BYTES
+        unpack, header = LOG_HEADER.unpack_from, LOG_HEADER.size
         at = 0
-        while at + _HEAD.size <= size:
+        while at + header <= size:
             kind, thread, length = unpack(data, at)
             if kind == 0:
-                at = (at // CHUNK + 1) * CHUNK
+                at = (at // chunk + 1) * chunk
                 continue
-            if length < _HEAD.size or at % CHUNK + length > CHUNK:
+            if length < header or at % chunk + length > chunk:
                 raise ValueError(f"a damaged record at byte {at}")
-            yield kind, thread, at + _HEAD.size, at + length
+            yield kind, thread, at + header, at + length
             at += length

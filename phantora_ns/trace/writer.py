@@ -17,9 +17,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.trace import log as trace_log
+from phantora_ns.protocol import LogCall, LogComm, LogOperator, LogRecord, Moment, OperatorKind
 from phantora_ns.trace.describe import Described, communication, describe
-from phantora_ns.trace.log import Call, Comm, Log, Moment, Work
+from phantora_ns.trace.log import Log, Signature, Work
 from phantora_ns.trace.sort import EventSorter
 from phantora_ns.trace.times import Times
 
@@ -139,13 +139,13 @@ class _Events:
                 )
             self._window = (begins_ns, ends_ns)
         take = {
-            trace_log.CALL: self._call,
-            trace_log.WORK: self._launched,
-            trace_log.COMM: self._communication,
-            trace_log.OPERATOR: self._operator,
-            trace_log.TEXT: self._text,
-            trace_log.SIGNATURE: self._signature,
-            trace_log.THREAD: self._thread,
+            LogRecord.CALL: self._call,
+            LogRecord.WORK: self._launched,
+            LogRecord.COMM: self._communication,
+            LogRecord.OPERATOR: self._operator,
+            LogRecord.TEXT: self._text,
+            LogRecord.SIGNATURE: self._signature,
+            LogRecord.THREAD: self._thread,
         }
         for kind, thread, record in self.log.records():
             take[kind](thread, record)
@@ -159,7 +159,7 @@ class _Events:
         self._texts[text[0]] = text[1]
         self._quoted[text[0]] = json.dumps(text[1])
 
-    def _signature(self, _thread: int, signature: trace_log.Signature) -> None:
+    def _signature(self, _thread: int, signature: Signature) -> None:
         described = describe(signature, self.gpu.properties["numSms"])
         self._work[signature.number] = Described(
             json.dumps(described.name),
@@ -172,10 +172,10 @@ class _Events:
         self._threads[thread] = (named[0] + self._shift, named[1])
 
     def _at(self, moment: Moment) -> int | None:
-        time_ns = self.times.vertex(moment.node)
+        time_ns = self.times.vertex(moment.vertex)
         return None if time_ns is None else max(0, time_ns + moment.offset)
 
-    def _host_span(self, record: Call) -> tuple[int, int] | None:
+    def _host_span(self, record: LogCall | LogOperator) -> tuple[int, int] | None:
         begin_ns, end_ns = self._at(record.begin), self._at(record.end)
         if begin_ns is None or end_ns is None:
             self.written.unknown += 1
@@ -218,7 +218,7 @@ class _Events:
     def _host(self, thread: int) -> tuple[int, int]:
         return self._pid, self._threads[thread][0]
 
-    def _call(self, thread: int, call: Call) -> None:
+    def _call(self, thread: int, call: LogCall) -> None:
         works = self._waiting.pop(call.correlation, ())
         span = self._host_span(call)
         self._last_call[thread] = (call.correlation, span is not None)
@@ -238,16 +238,16 @@ class _Events:
         for work in works:
             self._gpu_work(work)
 
-    def _operator(self, thread: int, operator: Call) -> None:
+    def _operator(self, thread: int, operator: LogOperator) -> None:
         span = self._host_span(operator)
         if span is None:
             return
         quoted = self._quoted[operator.name]
-        if operator.correlation == trace_log.USER and quoted.startswith('"ProfilerStep#'):
+        if operator.kind == OperatorKind.USER and quoted.startswith('"ProfilerStep#'):
             # steps are counted in one way, whether the job profiles itself or not
             quoted = f'"job: {quoted[1:]}'
         self._add(
-            "user_annotation" if operator.correlation == trace_log.USER else "cpu_op",
+            "user_annotation" if operator.kind == OperatorKind.USER else "cpu_op",
             quoted,
             self._host(thread),
             span,
@@ -255,8 +255,8 @@ class _Events:
         )
 
     def _launched(self, _thread: int, work: Work) -> None:
-        if work.correlation:
-            self._waiting.setdefault(work.correlation, []).append(work)
+        if work.logged.correlation:
+            self._waiting.setdefault(work.logged.correlation, []).append(work)
         else:
             self._gpu_work(work)
 
@@ -301,9 +301,10 @@ class _Events:
         if correlation:
             self._flow("f", correlation, where, span[0])
 
-    def _gpu_work(self, work: Work) -> None:
+    def _gpu_work(self, placed: Work) -> None:
+        work = placed.logged
         where = (work.device, work.stream)
-        span = self._place(where, self.times.span(work.entries, work.duration, work.drag))
+        span = self._place(where, self.times.span(placed.terms, work.duration, work.contention))
         if span is None:
             return
         described = self._work[work.signature]
@@ -323,11 +324,11 @@ class _Events:
         )
         self.written.busy_ns[where] += work.duration
 
-    def _communication(self, thread: int, comm: Comm) -> None:
+    def _communication(self, thread: int, comm: LogComm) -> None:
         correlation, inside = self._last_call.get(thread, (0, True))
         if correlation == comm.correlation and not inside:
             return
-        launch, end_ns = self.times.launch(comm.node), self.times.vertex(comm.node)
+        launch, end_ns = self.times.launch(comm.vertex), self.times.vertex(comm.vertex)
         where = (comm.device, comm.stream)
         if launch is None or end_ns is None:
             self.written.unknown += 1

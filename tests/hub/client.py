@@ -16,6 +16,8 @@ from pathlib import Path
 import msgpack
 import zmq
 
+from phantora_ns.protocol import RANK_STATS_MAGIC, RANK_STATS_VERSION
+
 (
     ERROR,
     HELLO,
@@ -82,7 +84,7 @@ class Client:
         os.ftruncate(self._fd, 4096)
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, 0)
         self.page = mmap.mmap(self._fd, 4096)
-        struct.pack_into("<QQ", self.page, 0, 0x50484E5352414E4B, 1)
+        struct.pack_into("<QQ", self.page, 0, RANK_STATS_MAGIC, RANK_STATS_VERSION)
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RCVTIMEO, timeout_ms)

@@ -10,6 +10,7 @@ import msgpack
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.hub.registry import Page
 from phantora_ns.hub.server import Hub
+from phantora_ns.protocol import RANK_STATS, RANK_STATS_MAGIC, RANK_STATS_VERSION
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph
@@ -50,7 +51,10 @@ class Bench:
     def page(self) -> str:
         name = f"page{len(self.pages)}"
         fd = os.open(self.folder / "ranks" / name, os.O_RDWR | os.O_CREAT, 0o600)
-        os.write(fd, struct.pack("<32Q", 0x50484E5352414E4B, 1, *[0] * 30))
+        os.write(
+            fd,
+            struct.pack("<QQ", RANK_STATS_MAGIC, RANK_STATS_VERSION).ljust(RANK_STATS.size, b"\0"),
+        )
         self.pages.append(fd)
         return name
 

@@ -17,10 +17,10 @@ import pytest
 from client import ALL_REDUCE, FP32, HOST, MEASURED, SUM, Client, form
 from running import start_hub
 
-from phantora_ns.hub.kernel_table import HEADER_BYTES
 from phantora_ns.hub.recording import FILE, Recorder
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.signature import encode, key_of
+from phantora_ns.protocol import KERNEL_TABLE_HEADER
 
 SIZE = 1 << 20
 EXACT = 0
@@ -78,7 +78,9 @@ def table_entry(hub, name: str) -> tuple[int, int, int]:
     _, _, capacity, _, generation = struct.unpack_from("<5Q", data)
     index = key(name) & (capacity - 1)
     while True:
-        found, duration, source, _ = struct.unpack_from("<QQII", data, HEADER_BYTES + index * 32)
+        found, duration, source, _ = struct.unpack_from(
+            "<QQII", data, KERNEL_TABLE_HEADER.size + index * 32
+        )
         if found == key(name):
             return duration, source, generation
         assert found, f"{name} is not in the table"

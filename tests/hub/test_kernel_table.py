@@ -5,7 +5,8 @@ import struct
 
 import pytest
 
-from phantora_ns.hub.kernel_table import HEADER_BYTES, MAX_FILL, SLOT_BYTES, KernelTable
+from phantora_ns.hub.kernel_table import MAX_FILL, KernelTable
+from phantora_ns.protocol import KERNEL_TABLE_HEADER, KERNEL_TABLE_SLOT
 
 
 def find(data: bytes, key: int):
@@ -14,11 +15,11 @@ def find(data: bytes, key: int):
     assert (magic, version) == (0x50484E534B524E4C, 1)
     index = key & (capacity - 1)
     while True:
-        found, duration, source, klass = struct.unpack_from(
-            "<QQII", data, HEADER_BYTES + index * SLOT_BYTES
+        found, duration, source, bound_by = struct.unpack_from(
+            "<QQII", data, KERNEL_TABLE_HEADER.size + index * KERNEL_TABLE_SLOT.size
         )
         if found == key:
-            return duration, source, klass
+            return duration, source, bound_by
         if found == 0:
             return None
         index = (index + 1) % capacity
@@ -41,7 +42,7 @@ def test_what_is_put_is_found_and_the_table_never_fills_up(table, tmp_path):
         key: (key % 10_007, 3, key & 1) for key in keys if table.put(key, key % 10_007, 3, key & 1)
     }
     data = (tmp_path / "kernels.tbl").read_bytes()
-    assert len(data) == HEADER_BYTES + 64 * SLOT_BYTES
+    assert len(data) == KERNEL_TABLE_HEADER.size + 64 * KERNEL_TABLE_SLOT.size
     assert {key: find(data, key) for key in stored} == stored
     assert len(stored) == table.count == 64 * MAX_FILL
     assert all(find(data, key) is None for key in keys if key not in stored)

@@ -19,11 +19,11 @@ def test_the_shipped_hub_starts_answers_and_ends(short_dir):
     try:
         client = Client(hub.run_dir)
         square = [0, 0, 0, 4096, 4096, 4096, 1, 14, 14, 14, 14, 68, 1, 4096, 4096, 4096]
-        kind, _, duration_ns, source, drag_permille, klass, works = client.lookup(5, 1, square)
+        kind, _, duration_ns, source, drag_permille, bound_by, works = client.lookup(5, 1, square)
         assert (
             kind == 10 and 50_000 < duration_ns < 1_000_000 and drag_permille > 0
         )  # 137 GFLOP on an H200
-        assert (source, klass, works) == (
+        assert (source, bound_by, works) == (
             3,
             1,
             2 | 1 << 8,

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantora_ns.hub.payload import ALL_REDUCE, REDUCE, REDUCE_SCATTER, Exchange, reduce_bytes
+from phantora_ns.hub.payload import Exchange, reduce_bytes
+from phantora_ns.protocol import Collective
 
 TYPES = {0: torch.int8, 1: torch.uint8, 2: torch.int32, 4: torch.int64, 6: torch.float16, 7: torch.float32,
          8: torch.float64, 9: torch.bfloat16}  # fmt: skip
@@ -78,13 +79,13 @@ def test_what_is_refused_has_no_value(dtype, redop, data):
 
 
 def test_missing_payloads_are_zeros_and_results_go_where_they_belong():
-    exchange = Exchange(REDUCE_SCATTER, 4, 2, 0, -1, 2)
+    exchange = Exchange(Collective.REDUCE_SCATTER, 4, 2, 0, -1, 2)
     exchange.payloads[1] = np.array([5, 6], np.int32).tobytes()
     assert [np.frombuffer(exchange.result(rank), np.int32).tolist() for rank in range(2)] == [
         [5],
         [6],
     ]
-    rooted = Exchange(REDUCE, 4, 2, 0, 1, 2)
+    rooted = Exchange(Collective.REDUCE, 4, 2, 0, 1, 2)
     rooted.payloads[0] = np.array([5], np.int32).tobytes()
     assert (rooted.result(0), np.frombuffer(rooted.result(1), np.int32).tolist()) == (b"", [5])
-    assert Exchange(ALL_REDUCE, 4, 2, 0, -1, 2).result(0) == b""
+    assert Exchange(Collective.ALL_REDUCE, 4, 2, 0, -1, 2).result(0) == b""

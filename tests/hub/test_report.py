@@ -6,7 +6,7 @@ import struct
 import pytest
 from client import Client, form
 
-from phantora_ns.report.rank_stats import read_page
+from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.run_report import build_report, summary_lines
 
 
@@ -168,7 +168,7 @@ def test_a_run_in_which_nothing_happened(tmp_path):
 def test_what_is_no_page_is_refused(tmp_path, data):
     (tmp_path / "page").write_bytes(data)
     with pytest.raises(ValueError):
-        read_page(tmp_path / "page")
+        read_rank_stats(tmp_path / "page")
 
 
 def test_a_real_hubs_part_fits(hub):

@@ -3,7 +3,7 @@ condition of c/conditions.h."""
 
 import pytest
 
-from phantora_ns.report.rank_stats import read_page
+from phantora_ns.report.rank_stats import read_rank_stats
 
 DURATION_NS = 50_000  # long beside a launch on the host, so that the GPU is the bottleneck
 
@@ -45,7 +45,7 @@ def test_pinned_memory_is_reserved_counted_and_zeroed_by_large_copies(run_progra
         "only pages that hold something are written"
     )
     assert seen["registered"] == "0" and seen["unregistered"] == "0 713" and seen["freed"] == "0 1"
-    (page,) = [read_page(path) for path in (run_dir / "ranks").iterdir()]
+    (page,) = [read_rank_stats(path) for path in (run_dir / "ranks").iterdir()]
     assert page.peak_pinned_bytes == (4 << 40) + (256 << 20) + (1 << 20)
     assert page.pinned_bytes == 256 << 20
 

@@ -91,47 +91,47 @@ def start(power, model=MODEL):
     power.set((ctypes.c_int64 * len(numbers))(*numbers))
 
 
-def step(power, now, duration, klass, idle, device=0, kernels=100):
+def step(power, now, duration, bound_by, idle, device=0, kernels=100):
     """A hundred kernels, then idle time, then the host waits; returns the new time and the kernels'
     time."""
-    busy = sum(power.ph_power_run_locked(device, duration, klass) for _ in range(kernels))
+    busy = sum(power.ph_power_run_locked(device, duration, bound_by) for _ in range(kernels))
     power.ph_power_waited_locked(now + busy + idle)
     return now + busy + idle, busy
 
 
-@pytest.mark.parametrize("klass", [COMPUTE, ATTENTION])
-def test_a_gpu_that_always_computes_takes_the_recorded_times(power, klass):
+@pytest.mark.parametrize("bound_by", [COMPUTE, ATTENTION])
+def test_a_gpu_that_always_computes_takes_the_recorded_times(power, bound_by):
     start(power)
     now = 0
     for _ in range(20):
-        now, busy = step(power, now, 1_000_000, klass, 0)
+        now, busy = step(power, now, 1_000_000, bound_by, 0)
     assert busy == 100 * 1_000_000
 
 
-@pytest.mark.parametrize("klass", range(3))
-def test_a_gpu_that_mostly_idles_is_faster_by_its_gain(power, klass):
+@pytest.mark.parametrize("bound_by", range(3))
+def test_a_gpu_that_mostly_idles_is_faster_by_its_gain(power, bound_by):
     start(power)
     now = 0
     for _ in range(20):
-        now, busy = step(power, now, 1_000_000, klass, 300_000_000)
-    assert busy == 100 * (1_000_000 - 1000 * MODEL.gains[klass])
+        now, busy = step(power, now, 1_000_000, bound_by, 300_000_000)
+    assert busy == 100 * (1_000_000 - 1000 * MODEL.gains[bound_by])
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     idle=st.lists(st.integers(0, 300_000_000), min_size=2, max_size=2),
-    klass=st.sampled_from([MEMORY, COMPUTE, ATTENTION]),
+    bound_by=st.sampled_from([MEMORY, COMPUTE, ATTENTION]),
 )
-def test_more_idle_time_never_makes_kernels_longer(power, idle, klass):
+def test_more_idle_time_never_makes_kernels_longer(power, idle, bound_by):
     times = []
     for each in sorted(idle):
         start(power)
         now = 0
         for _ in range(30):
-            now, busy = step(power, now, 1_000_000, klass, each)
+            now, busy = step(power, now, 1_000_000, bound_by, each)
         times.append(busy)
     assert times[0] >= times[1]
-    assert klass != MEMORY or times == [100_000_000] * 2
+    assert bound_by != MEMORY or times == [100_000_000] * 2
 
 
 def test_what_is_queued_counts_when_it_runs(power):

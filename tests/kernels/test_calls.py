@@ -6,7 +6,7 @@ import pytest
 from phantora_ns.kernels import rates
 from phantora_ns.kernels.estimators import calls
 from phantora_ns.kernels.lookup import KernelTimes
-from phantora_ns.kernels.signature import CALL, MEMORY
+from phantora_ns.protocol import SignatureKind
 
 R_32F, R_64F, C_32F = 0, 1, 4
 SOLVERS = [
@@ -28,7 +28,7 @@ def times():
 
 
 def ns(times, name, *numbers):
-    return times.lookup(CALL, [name, list(numbers)])[0]
+    return times.lookup(SignatureKind.CALL, [name, list(numbers)])[0]
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -92,13 +92,13 @@ def test_a_transform_moves_its_data_at_least_once(times):
 )
 def test_odd_input_is_a_guess(times, numbers):
     for name in ("cusolverDnSpotrf", "cufftXtExec", "cusolverDnSnothing", "cublasSdot_v2"):
-        assert times.lookup(CALL, [name, numbers])[0] >= 1
+        assert times.lookup(SignatureKind.CALL, [name, numbers])[0] >= 1
     assert calls.duration_ns("cublasSdot_v2", [5], rates.load("h200")) is None
 
 
 def test_copies_between_gpus_take_nvlink_where_there_is_any():
     def rate(gpu):
-        return (1 << 28) / KernelTimes(gpu).lookup(MEMORY, [0, 1 << 28, 3, 2])[0]
+        return (1 << 28) / KernelTimes(gpu).lookup(SignatureKind.MEMORY, [0, 1 << 28, 3, 2])[0]
 
     assert rate("h200") > 5 * rates.load("h200").pcie_bytes_per_ns
     assert rate("l40s") < rates.load("l40s").pcie_bytes_per_ns  # a model without NVLink

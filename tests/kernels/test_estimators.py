@@ -15,6 +15,7 @@ from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import attention, cudnn_graphs, gemm, grouped, memory, triton
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.signature import Gemm, Kernel
+from phantora_ns.protocol import SignatureKind
 
 H200 = rates.load("h200")
 TIMES = KernelTimes("h200")
@@ -120,10 +121,12 @@ def test_a_grouped_product_takes_the_time_of_a_product_and_its_helper_does_not()
         0,
         [[16384, 2048], [8, 2048, 1024], [8]],
     ]
-    time, *_ = TIMES.lookup(signature.KERNEL, launch(GROUPED, (132, 1, 1), (384, 1, 1)), context)
+    time, *_ = TIMES.lookup(
+        SignatureKind.KERNEL, launch(GROUPED, (132, 1, 1), (384, 1, 1)), context
+    )
     assert 1.1 < time / gemm.duration_ns(product(1024, 2048, 2048, 8), H200) < 1.3
     helper, *_ = TIMES.lookup(
-        signature.KERNEL,
+        SignatureKind.KERNEL,
         launch("_ZN2at4cuda6detail25prepare_grouped_gemm_dataIN7cutlass10bfloat16_tE"),
         context,
     )
@@ -507,7 +510,7 @@ def test_known_names_with_odd_parameters_get_an_answer(tail, numbers, scalars):
             base,
         ):
             duration, _, _ = TIMES.lookup(
-                signature.KERNEL, [name, *numbers, scalars], None, scalars
+                SignatureKind.KERNEL, [name, *numbers, scalars], None, scalars
             )
             assert duration > 0
 

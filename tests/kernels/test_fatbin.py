@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from phantora_ns.kernels.binary import fatbin
 from phantora_ns.kernels.binary.cubin import CubinError, KernelInfo, read_kernels
 from phantora_ns.kernels.signature import fnv1a64
+from phantora_ns.protocol import KERNEL_INFO_HEADER
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -170,8 +171,8 @@ def test_c_survives_any_damage(reader, tmp_path):
     source = random.Random(2)
     damaged = [sound[:length] for length in source.sample(range(len(sound)), 8)]
     for at in [
-        *range(0, fatbin.HEADER.size, 3),
-        *source.sample(range(fatbin.HEADER.size, len(sound)), 12),
+        *range(0, KERNEL_INFO_HEADER.size, 3),
+        *source.sample(range(KERNEL_INFO_HEADER.size, len(sound)), 12),
     ]:
         data = bytearray(sound)
         data[at] ^= 0xFF
@@ -188,7 +189,7 @@ def test_python_notices_any_damage(tmp_path):
     path.write_bytes(sound)
     assert fatbin.is_kernel_info(path, 90)
     assert not fatbin.is_kernel_info(path, 80)
-    tables = range(fatbin.HEADER.size, len(sound))
+    tables = range(KERNEL_INFO_HEADER.size, len(sound))
     for data in [
         sound[:-1],
         b"",

@@ -22,6 +22,7 @@ from phantora_ns.kernels.fitted import law
 from phantora_ns.kernels.fitted.model import FittedModels
 from phantora_ns.kernels.fitted.predictor import FittedPredictor
 from phantora_ns.kernels.lookup import KernelTimes
+from phantora_ns.protocol import SignatureKind
 
 H200 = rates.load("h200")
 TIMES = KernelTimes("h200")
@@ -88,7 +89,7 @@ def test_a_law_of_launches_is_recovered():
         found.append(
             Observation(
                 f"run{i % 5}",
-                signature.KERNEL,
+                SignatureKind.KERNEL,
                 launch(ADD, blocks),
                 ["aten::add", size * 2 // 3, 0, [[size // 6]]],
                 max(2400.0, 1100 + size / 3100),
@@ -107,7 +108,7 @@ def test_a_law_of_rows_is_recovered_where_only_the_context_tells_the_work():
         found.append(
             Observation(
                 f"run{i % 3}",
-                signature.KERNEL,
+                SignatureKind.KERNEL,
                 launch(NORM, rows),
                 ["aten::rms_norm", size, 0, [[rows, width]]],
                 1700 + 2 * size / 2600,
@@ -132,7 +133,12 @@ def test_a_law_of_inductors_reductions_is_recovered(kind):
         )
         found.append(
             Observation(
-                f"run{i % 5}", signature.KERNEL, fields, None, 1500 + 4 * rows * length / 2900, 3
+                f"run{i % 5}",
+                SignatureKind.KERNEL,
+                fields,
+                None,
+                1500 + 4 * rows * length / 2900,
+                3,
             )
         )
     judged = errors(found)
@@ -150,7 +156,9 @@ def test_a_law_of_products_is_recovered():
     ):
         tiles = math.ceil(m / 128) * math.ceil(n / 256)
         time = 4000 + math.ceil(tiles / 132) * 132 * 2 * 128 * 256 * k / 780e3 + 2 * m * n / 3500
-        found.append(Observation(f"run{i % 4}", signature.GEMM, product(m, n, k), None, time, 1))
+        found.append(
+            Observation(f"run{i % 4}", SignatureKind.GEMM, product(m, n, k), None, time, 1)
+        )
     judged = errors(found)
     assert np.median(judged) < 0.02 and np.mean(judged) < 0.02
 
@@ -163,7 +171,7 @@ def test_a_law_of_attention_is_recovered():
         found.append(
             Observation(
                 f"run{i % 4}",
-                signature.CUDNN,
+                SignatureKind.CUDNN,
                 graph(batch, 32, length, size),
                 None,
                 6000 + attention.flop(call) / 520e3,
@@ -243,7 +251,7 @@ sizes = st.integers(16, 40000)
 
 @given(sizes, sizes, sizes, st.integers(1, 16))
 def test_a_product_is_positive_and_twice_the_rows_take_no_less(learned, m, n, k, batch):
-    once = learned.predict(signature.GEMM, product(m, n, k, batch))
+    once = learned.predict(SignatureKind.GEMM, product(m, n, k, batch))
     assert once.duration_ns >= 1 and once.source == 3 and 0 < once.error < 10
     for larger in (
         (2 * m, n, k, batch),
@@ -252,7 +260,8 @@ def test_a_product_is_positive_and_twice_the_rows_take_no_less(learned, m, n, k,
         (m, n, k, 2 * batch),
     ):
         assert (
-            learned.predict(signature.GEMM, product(*larger)).duration_ns >= 0.95 * once.duration_ns
+            learned.predict(SignatureKind.GEMM, product(*larger)).duration_ns
+            >= 0.95 * once.duration_ns
         )
 
 
@@ -265,7 +274,7 @@ def test_a_product_is_positive_and_twice_the_rows_take_no_less(learned, m, n, k,
     st.booleans(),
 )
 def test_twice_the_attention_takes_no_less(learned, batch, heads, length, size, backward, causal):
-    once = learned.predict(signature.CUDNN, graph(batch, heads, length, size, backward, causal))
+    once = learned.predict(SignatureKind.CUDNN, graph(batch, heads, length, size, backward, causal))
     assert once.source == 4
     for larger in (
         (2 * batch, heads, length),
@@ -273,7 +282,7 @@ def test_twice_the_attention_takes_no_less(learned, batch, heads, length, size, 
         (batch, heads, 2 * length),
     ):
         assert (
-            learned.predict(signature.CUDNN, graph(*larger, size, backward, causal)).duration_ns
+            learned.predict(SignatureKind.CUDNN, graph(*larger, size, backward, causal)).duration_ns
             >= 0.95 * once.duration_ns
         )
 
@@ -284,7 +293,8 @@ def test_twice_the_blocks_take_no_less(learned, blocks, known):
         return ["aten::add", n * 128 * 8 * 2 * 2, 0, [[n, 1024]] * 2] if known else None
 
     times = [
-        learned.predict(signature.KERNEL, launch(ADD, n), context(n)) for n in (blocks, 2 * blocks)
+        learned.predict(SignatureKind.KERNEL, launch(ADD, n), context(n))
+        for n in (blocks, 2 * blocks)
     ]
     assert times[0].source == 2 and times[1].duration_ns >= 0.95 * times[0].duration_ns > 0
 
@@ -295,7 +305,7 @@ def test_a_measured_signature_comes_back_as_measured(real, learned):
     ratios = [
         abs(math.log(learned.predict(s.kind, s.fields, s.context).duration_ns / s.median_ns))
         for s in real
-        if s.median_ns * s.count > 1e6 and s.kind != signature.MEMORY
+        if s.median_ns * s.count > 1e6 and s.kind != SignatureKind.MEMORY
     ]
     assert np.median(ratios) < 0.02 and np.percentile(ratios, 90) < 0.10
 
@@ -303,13 +313,15 @@ def test_a_measured_signature_comes_back_as_measured(real, learned):
 def test_the_same_observations_give_the_same_times_in_any_order(real, learned):
     other = models(list(reversed(real)))
     for fields in (product(4096, 4096, 1234), product(2048, 24576, 2048)):
-        assert other.predict(signature.GEMM, fields) == learned.predict(signature.GEMM, fields)
+        assert other.predict(SignatureKind.GEMM, fields) == learned.predict(
+            SignatureKind.GEMM, fields
+        )
 
 
 def test_what_nothing_alike_was_measured_of_is_left_to_the_estimators(learned):
-    assert learned.predict(signature.KERNEL, launch("unheard_of_kernel", 10)) is None
-    assert learned.predict(signature.CALL, ["unheard_of", [1, 2]]) is None
-    assert models([]).predict(signature.GEMM, product(64, 64, 64)) is None
+    assert learned.predict(SignatureKind.KERNEL, launch("unheard_of_kernel", 10)) is None
+    assert learned.predict(SignatureKind.CALL, ["unheard_of", [1, 2]]) is None
+    assert models([]).predict(SignatureKind.GEMM, product(64, 64, 64)) is None
 
 
 @pytest.mark.parametrize(
@@ -365,10 +377,10 @@ def test_expected_errors_are_honest(real):
 def test_nothing_of_a_configuration_helps_to_judge_it():
     """One configuration alone: what is judged is judged by nothing, so the analytic time stands."""
     found = [
-        Observation("a", signature.GEMM, product(512 * i, 512, 512), None, 1e9, 1)
+        Observation("a", SignatureKind.GEMM, product(512 * i, 512, 512), None, 1e9, 1)
         for i in range(1, 10)
     ]
-    other = [Observation("b", signature.KERNEL, launch(ADD, 100), None, 5000.0, 1)]
+    other = [Observation("b", SignatureKind.KERNEL, launch(ADD, 100), None, 5000.0, 1)]
     judged = heldout.leave_out([*found, *other], H200, TIMES.estimate)
     assert (
         all(row.error is None and row.fitted_ns == row.analytic_ns for row in judged)
@@ -378,7 +390,8 @@ def test_nothing_of_a_configuration_helps_to_judge_it():
 
 def test_what_others_have_measured_exactly_is_not_judged():
     found = [
-        Observation(run, signature.GEMM, product(512, 512, 512), None, 9000.0, 1) for run in "ab"
+        Observation(run, SignatureKind.GEMM, product(512, 512, 512), None, 9000.0, 1)
+        for run in "ab"
     ]
     assert heldout.leave_out(found, H200, TIMES.estimate) == []
 
@@ -402,10 +415,10 @@ def test_databases_are_read_when_first_asked_and_once(real):
     fitted = FittedPredictor([held], H200, TIMES.estimate)
     assert held.reads == 0
     whole = product(4096, 4096, 4096)
-    assert fitted.predict(signature.GEMM, whole).duration_ns > gemm.flop(
+    assert fitted.predict(SignatureKind.GEMM, whole).duration_ns > gemm.flop(
         signature.Gemm(*whole)
     ) / H200.peak("bf16")
-    fitted.predict(signature.GEMM, product(4096, 4096, 2048))
+    fitted.predict(SignatureKind.GEMM, product(4096, 4096, 2048))
     assert held.reads == 1
 
 
@@ -415,7 +428,7 @@ def test_sizes_that_only_parameters_tell_scale_the_law():
     found = [
         Observation(
             f"run{i % 3}",
-            signature.KERNEL,
+            SignatureKind.KERNEL,
             launch(ADD, blocks),
             None,
             1500 + blocks * 1024 * 6 / 3500,
@@ -425,12 +438,14 @@ def test_sizes_that_only_parameters_tell_scale_the_law():
     ]
     fitted = FittedPredictor([Held(found)], H200, TIMES.estimate)
     fields = launch(ADD, 20000)
-    whole = fitted.predict(signature.KERNEL, fields)
+    whole = fitted.predict(SignatureKind.KERNEL, fields)
     assert (
-        fitted.predict(signature.KERNEL, fields, None, (20000 * 1024).to_bytes(4, "little"))
+        fitted.predict(SignatureKind.KERNEL, fields, None, (20000 * 1024).to_bytes(4, "little"))
         == whole
     )
-    half = fitted.predict(signature.KERNEL, fields, None, (19999 * 512 + 1).to_bytes(4, "little"))
+    half = fitted.predict(
+        SignatureKind.KERNEL, fields, None, (19999 * 512 + 1).to_bytes(4, "little")
+    )
     assert half.duration_ns < 0.6 * whole.duration_ns
 
 
@@ -443,13 +458,13 @@ def test_a_law_of_the_cache_does_not_outrun_the_memory():
     ]
     found = [
         Observation(
-            f"run{i % 3}", signature.KERNEL, launch(ADD, int(blocks)), None, 1500 + ns / 3, 1
+            f"run{i % 3}", SignatureKind.KERNEL, launch(ADD, int(blocks)), None, 1500 + ns / 3, 1
         )
         for i, (blocks, ns) in enumerate(least)
     ]
     fitted = FittedPredictor([Held(found)], H200, TIMES.estimate)
     least_ns = (200_000 * 1024 * 6 - H200.cache_bytes) / H200.memory_bytes_per_ns
-    assert fitted.predict(signature.KERNEL, launch(ADD, 200_000)).duration_ns >= least_ns
+    assert fitted.predict(SignatureKind.KERNEL, launch(ADD, 200_000)).duration_ns >= least_ns
 
 
 def test_a_database_answers_for_sizes_that_it_does_not_hold(tmp_path):

@@ -4,10 +4,11 @@ and never called exact."""
 import pytest
 from recorded import record
 
-from phantora_ns.kernels import rates, signature
+from phantora_ns.kernels import rates
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import DatabaseError
 from phantora_ns.kernels.lookup import KernelTimes
+from phantora_ns.protocol import SignatureKind
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>, "
@@ -39,9 +40,9 @@ def measured(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "fields", "source", "rate"),
     [
-        (signature.GEMM, LARGE, 3, lambda r: r.peak("bf16")),
-        (signature.KERNEL, STREAM, 2, lambda r: r.memory_bytes_per_ns),
-        (signature.MEMORY, COPY, 6, lambda r: r.pcie_bytes_per_ns),
+        (SignatureKind.GEMM, LARGE, 3, lambda r: r.peak("bf16")),
+        (SignatureKind.KERNEL, STREAM, 2, lambda r: r.memory_bytes_per_ns),
+        (SignatureKind.MEMORY, COPY, 6, lambda r: r.pcie_bytes_per_ns),
     ],
 )
 def test_the_limiting_rate_scales_a_measured_time(measured, gpu, kind, fields, source, rate):

@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantora_ns.kernels import signature
+from phantora_ns.protocol import SignatureKind
 
 
 def test_canonical_bytes_are_the_shortest_msgpack():
-    assert signature.encode(signature.MEMORY, [0, 256, 1, 2]) == bytes.fromhex(
+    assert signature.encode(SignatureKind.MEMORY, [0, 256, 1, 2]) == bytes.fromhex(
         "92 03 94 00 cd0100 01 02"
     )
-    assert signature.encode(signature.CALL, ["ab", [-1, 70000]]) == bytes.fromhex(
+    assert signature.encode(SignatureKind.CALL, ["ab", [-1, 70000]]) == bytes.fromhex(
         "92 04 92 a26162 92 ff ce00011170"
     )
     assert signature.encode(0, [b"\x01"]) == bytes.fromhex("92 00 91 c40101")

@@ -6,7 +6,12 @@ import json
 import pytest
 
 from phantora_ns.kernels import signature
+<<<<<<< HEAD
+from phantora_ns.kernels.evaluation import estimator_errors, trace_launches
+from phantora_ns.protocol import SignatureKind
+=======
 from phantora_ns.kernels.evaluation import estimator_errors, trace_launches, trace_signatures
+>>>>>>> main
 
 
 def operator(identity, name, **arguments):
@@ -59,7 +64,7 @@ def test_a_product_becomes_the_call_that_cublas_sees(tmp_path):
         kernel(1, "splitk_reduce", 14, 2),
     )
     (found,) = trace_launches.launches(path)
-    assert found.kind == signature.GEMM
+    assert found.kind == SignatureKind.GEMM
     assert signature.Gemm(*found.fields) == signature.Gemm(
         0, 1, 0, 16, 8, 32, 1, 14, 14, 14, 14, 68, 1, 32, 32, 16
     )

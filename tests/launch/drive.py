@@ -24,7 +24,7 @@ report.build_report = lambda run_dir, **facts: {
 }
 report.summary_lines = lambda facts: [f"ended: {facts}"]
 pages = types.ModuleType("phantora_ns.report.rank_stats")
-pages.read_page = lambda path: types.SimpleNamespace(clock_ns=int(path.read_text()))
+pages.read_rank_stats = lambda path: types.SimpleNamespace(clock_ns=int(path.read_text()))
 sys.modules["phantora_ns.report.run_report"] = report
 sys.modules["phantora_ns.report.rank_stats"] = pages
 hub_process.hub_command = _hub_command

@@ -12,6 +12,7 @@ from phantora_ns.kernels.signature import fnv1a64
 from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.record import recorded_values
 from phantora_ns.launch.record.recorded_values import Value
+from phantora_ns.protocol import VALUE_RECORD_FILE
 
 QUESTIONS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60)
 RECORDS = st.lists(
@@ -35,7 +36,7 @@ def test_a_file_gives_back_what_was_recorded_as_far_as_it_was(tmp_path_factory, 
     folder = tmp_path_factory.mktemp("values")
     whole = b"".join(recorded(records))
     cut = data.draw(st.integers(0, len(whole)))
-    (folder / recorded_values.RECORDED).write_bytes(whole[:cut])
+    (folder / VALUE_RECORD_FILE).write_bytes(whole[:cut])
     complete = [record for record, end in zip(records, ends(records), strict=True) if end <= cut]
     assert recorded_values.keep(folder, folder / "job.values", 3, {"command": ["x"]}) == len(
         complete
@@ -74,7 +75,7 @@ def test_entries_stand_in_the_order_in_which_ranks_search(tmp_path):
 
 
 def test_a_rank_that_leads_again_replaces_its_values_alone(tmp_path):
-    into, record = tmp_path / "job.values", tmp_path / recorded_values.RECORDED
+    into, record = tmp_path / "job.values", tmp_path / VALUE_RECORD_FILE
     for rank, data in ((0, b"old"), (1, b"one"), (0, b"new")):
         record.write_bytes(b"".join(recorded([("q", 0, 0, data)])))
         assert recorded_values.keep(tmp_path, into, rank, {}) == 1
@@ -92,7 +93,7 @@ def test_a_damaged_file_is_no_file(tmp_path):
     path = tmp_path / "job.values"
     recorded_values.write(path, [Value("q", 0, 0, 0, b"1234")], {})
     whole = path.read_bytes()
-    (tmp_path / recorded_values.RECORDED).write_bytes(b"".join(recorded([("q", 0, 0, b"1")])))
+    (tmp_path / VALUE_RECORD_FILE).write_bytes(b"".join(recorded([("q", 0, 0, b"1")])))
     for content in (b"", b"something else", whole[:70], whole[:8] + b"\x02" + whole[9:]):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="job.values"):

@@ -83,7 +83,7 @@ def sites(tmp_path_factory):
     """hostsite.c by itself; called with samples of one site, it gives {text: (count, mean)}."""
     folder = tmp_path_factory.mktemp("sites")
     harness = folder / "harness.c"
-    harness.write_text(f"""
+    harness.write_text("""
 #include "base/api.h"
 #include "base/environment.h"
 #include "base/fork.h"
@@ -96,27 +96,28 @@ def sites(tmp_path_factory):
 static struct ph_rank_stats page;
 pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
 static void (*forget)(void);
-void ph_forget_in_child(void (*function)(void)) {{ forget = function; }}
-void ph_die(const char *format, ...) {{ (void)format, abort(); }}
-void ph_warn(const char *format, ...) {{ (void)format; }}
-const char *ph_env(const char *name) {{ return (void)name, NULL; }}
-struct ph_rank_stats *ph_stats(void) {{ return &page; }}
-bool ph_touched(void) {{ return false; }}
-uint64_t ph_request_id(void) {{ return 0; }}
-void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields) {{ (void)type, (void)body, (void)fields; }}
-bool ph_wait(uint64_t req, struct ph_reply *reply, int ms) {{ return (void)req, (void)reply, (void)ms, false; }}
-void ph_reply_free(struct ph_reply *reply) {{ (void)reply; }}
-uint32_t ph_operator_place(const char **name, bool count) {{ return (void)count, *name = NULL, 0; }}
+void ph_forget_in_child(void (*function)(void)) { forget = function; }
+void ph_die(const char *format, ...) { (void)format, abort(); }
+void ph_warn(const char *format, ...) { (void)format; }
+const char *ph_env(const char *name) { return (void)name, NULL; }
+struct ph_rank_stats *ph_stats(void) { return &page; }
+bool ph_touched(void) { return false; }
+uint64_t ph_request_id(void) { return 0; }
+void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
+{ (void)type, (void)body, (void)fields; }
+bool ph_wait(uint64_t req, struct ph_reply *reply, int ms) { return (void)req, (void)reply, (void)ms, false; }
+void ph_reply_free(struct ph_reply *reply) { (void)reply; }
+uint32_t ph_operator_place(const char **name, bool count) { return (void)count, *name = NULL, 0; }
 PH_EXPORT size_t record(const uint64_t *ns, int count, void *into);
 PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
-{{
-    struct ph_pack pack = {{0}};
+{
+    struct ph_pack pack = {0};
     ph_sites_record(), forget();
     for (int i = 0; i < count; i++) ph_site_passed(PH_CALL_QUERY, ns[i]);
     ph_sites_pack(&pack);
     for (size_t i = 0; i < pack.length; i++) ((char *)into)[i] = (char)pack.data[i];
     return pack.length;
-}}
+}
 """)
     target = folder / "sites.so"
     sources = [

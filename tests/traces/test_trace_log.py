@@ -4,8 +4,9 @@ import struct
 
 import pytest
 
+from phantora_ns.protocol import LOG_CHUNK_BYTES, LogCall, LogRecord, Moment
 from phantora_ns.trace import sort as trace_sort
-from phantora_ns.trace.log import CALL, CHUNK, START, STEP, TEXT, Call, Log, Moment
+from phantora_ns.trace.log import Log
 from phantora_ns.trace.sort import EventSorter
 
 
@@ -14,32 +15,35 @@ def record(kind, payload, thread=1):
     return struct.pack("<HHI", kind, thread, length) + payload.ljust(length - 8, b"\0")
 
 
-START_RECORD = record(START, struct.pack("<Iiiiii", 1, 3, 8, 1, 77, 0))
+START_RECORD = record(LogRecord.START, struct.pack("<Iiiiii", 1, 3, 8, 1, 77, 0))
 
 
 def call(number):
-    return record(CALL, struct.pack("<IIQQqQq", 1, number, 0, 0, 10 * number, 0, 10 * number + 5))
+    return record(
+        LogRecord.CALL, struct.pack("<IIQQqQq", 1, number, 0, 0, 10 * number, 0, 10 * number + 5)
+    )
 
 
 def write(path, *chunks):
-    path.write_bytes(b"".join(chunk.ljust(CHUNK, b"\0") for chunk in chunks))
+    path.write_bytes(b"".join(chunk.ljust(LOG_CHUNK_BYTES, b"\0") for chunk in chunks))
     return path
 
 
 def test_records_go_on_in_the_next_chunk_where_one_ends(tmp_path):
-    text = record(TEXT, struct.pack("<II", 1, 5) + "laün".encode())
+    text = record(LogRecord.TEXT, struct.pack("<II", 1, 5) + "laün".encode())
     log = Log(write(tmp_path / "x.log", START_RECORD + text + call(1), call(2) + call(3)))
     assert (log.start.rank, log.start.world_size, log.start.node, log.start.pid) == (3, 8, 1, 77)
     kinds = [(kind, thing) for kind, _, thing in log.records()]
-    assert kinds == [(TEXT, (1, "laün"))] + [
-        (CALL, Call(1, n, 0, Moment(0, 10 * n), Moment(0, 10 * n + 5))) for n in (1, 2, 3)
+    assert kinds == [(LogRecord.TEXT, (1, "laün"))] + [
+        (LogRecord.CALL, LogCall(1, n, 0, Moment(0, 10 * n), Moment(0, 10 * n + 5)))
+        for n in (1, 2, 3)
     ]
     log.close()
 
 
 def test_a_step_that_moves_is_where_it_was_said_last(tmp_path):
     marks = [
-        record(STEP, struct.pack("<QQq", number, 4, offset), 2)
+        record(LogRecord.STEP, struct.pack("<QQq", number, 4, offset), 2)
         for number, offset in ((1, 10), (1, 20), (2, 30))
     ]
     log = Log(write(tmp_path / "x.log", START_RECORD + b"".join(marks)))
@@ -47,7 +51,7 @@ def test_a_step_that_moves_is_where_it_was_said_last(tmp_path):
 
 
 def test_what_is_no_log_is_refused(tmp_path):
-    other = record(START, struct.pack("<Iiiiii", 2, 3, 8, 1, 77, 0))
+    other = record(LogRecord.START, struct.pack("<Iiiiii", 2, 3, 8, 1, 77, 0))
     for content in (b"", call(1), other):
         with pytest.raises(ValueError, match="no log of version 1"):
             Log(write(tmp_path / "x.log", content))
@@ -56,9 +60,11 @@ def test_what_is_no_log_is_refused(tmp_path):
         Log(tmp_path / "short.log")
 
 
-@pytest.mark.parametrize("length", [0, 4, CHUNK])
+@pytest.mark.parametrize("length", [0, 4, LOG_CHUNK_BYTES])
 def test_a_damaged_record_is_no_endless_loop(tmp_path, length):
-    log = Log(write(tmp_path / "x.log", START_RECORD + struct.pack("<HHI", CALL, 1, length)))
+    log = Log(
+        write(tmp_path / "x.log", START_RECORD + struct.pack("<HHI", LogRecord.CALL, 1, length))
+    )
     with pytest.raises(ValueError, match="a damaged record at byte 32"):
         list(log.records())
 

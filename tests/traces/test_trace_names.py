@@ -7,8 +7,9 @@ import msgpack
 import pytest
 
 from phantora_ns.compressed import read_text
+from phantora_ns.protocol import LogComm
 from phantora_ns.trace.describe import communication, describe
-from phantora_ns.trace.log import Comm, Signature
+from phantora_ns.trace.log import Signature
 from phantora_ns.trace.times import Launch
 
 REAL = Path(__file__).resolve().parents[2] / "bench" / "accuracy" / "data" / "traces"
@@ -22,7 +23,7 @@ def described(kind, fields, registers=0, static_shared=0):
 
 
 def comm_name(kind, dtype, algorithm="ring", description=""):
-    comm = Comm(0, 1, 7, 0, 0, 5, kind, dtype, 0, 8, 1, 0, 1024, 1024, 3)
+    comm = LogComm(0, 1, 7, 0, 0, 5, kind, dtype, 0, 8, 1, 1024, 1024, 3)
     return communication(comm, Launch(0, 0, algorithm, "Simple", 24), description)
 
 

@@ -43,6 +43,15 @@ import zstandard
 
 from phantora_ns.kernels.binary.cubin import CubinError, KernelInfo, read_kernels
 from phantora_ns.kernels.signature import FNV_OFFSET, FNV_PRIME
+from phantora_ns.protocol import (
+    KERNEL_INFO,
+    KERNEL_INFO_HEADER,
+    KERNEL_INFO_MAGIC,
+    KERNEL_INFO_VERSION,
+    KERNEL_PARAM,
+    KernelInfoHeader,
+)
+from phantora_ns.protocol import KernelInfo as KernelInfoRecord
 
 FATBIN_MAGIC = 0xBA55ED50
 ENTRY_ELF = 2
@@ -50,10 +59,6 @@ FLAG_ZSTD = 0x8000
 FLAG_LZ4 = 0x2000
 FLAG_ARCH_SPECIFIC = 0x100000  # sm_90a and the like: runs on exactly this architecture
 
-INFO_MAGIC = 0x50484E534B494E46
-INFO_VERSION = 1
-HEADER = struct.Struct("<QIIIIQQQQQII")
-RECORD = struct.Struct("<QIIIIIHHHHI")
 _FATBIN_HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -240,7 +245,7 @@ def pack_kernel_info(kernels: Iterable[KernelInfo], architecture: int) -> bytes:
             > _U16_MAX
         ):
             raise ValueError(f"parameters of {kernel.name} do not fit 64 KiB")
-        records += RECORD.pack(
+        records += KernelInfoRecord(
             digest,
             len(text),
             len(name),
@@ -251,10 +256,9 @@ def pack_kernel_info(kernels: Iterable[KernelInfo], architecture: int) -> bytes:
             kernel.param_bytes,
             kernel.max_threads,
             kernel.registers,
-            0,
-        )
+        ).pack()
         for offset, size in kernel.params:
-            params += struct.pack("<HH", offset, size)
+            params += KERNEL_PARAM.pack(offset, size)
         first += len(kernel.params)
         text += name + b"\0"
         slot = digest & (slot_count - 1)
@@ -265,16 +269,16 @@ def pack_kernel_info(kernels: Iterable[KernelInfo], architecture: int) -> bytes:
     tables, offsets, at = (
         [struct.pack(f"<{slot_count}I", *slots), records, params, text],
         [],
-        HEADER.size,
+        KERNEL_INFO_HEADER.size,
     )
     body = bytearray()
     for table in tables:
         offsets.append(at)
         body += table + bytes(-len(table) % 8)
-        at = HEADER.size + len(body)
-    header = HEADER.pack(
-        INFO_MAGIC,
-        INFO_VERSION,
+        at = KERNEL_INFO_HEADER.size + len(body)
+    header = KernelInfoHeader(
+        KERNEL_INFO_MAGIC,
+        KERNEL_INFO_VERSION,
         architecture,
         len(kernels),
         slot_count,
@@ -282,7 +286,7 @@ def pack_kernel_info(kernels: Iterable[KernelInfo], architecture: int) -> bytes:
         *offsets,
         first,
         zlib.crc32(body),
-    )
+    ).pack()
     return header + body
 
 
@@ -291,12 +295,14 @@ def is_kernel_info(path: Path, architecture: int) -> bool:
     architecture."""
     try:
         data = path.read_bytes()
-        magic, version, arch, _, _, size, *_, checksum = HEADER.unpack_from(data)
+        header = KernelInfoHeader.unpack(data)
     except (OSError, struct.error):
         return False
-    if (magic, version, arch, size) != (INFO_MAGIC, INFO_VERSION, architecture, len(data)):
-        return False
-    return zlib.crc32(memoryview(data)[HEADER.size :]) == checksum
+    return (
+        (header.magic, header.version) == (KERNEL_INFO_MAGIC, KERNEL_INFO_VERSION)
+        and (header.architecture, header.file_bytes) == (architecture, len(data))
+        and zlib.crc32(memoryview(data)[KERNEL_INFO_HEADER.size :]) == header.checksum
+    )
 
 
 def read_kernel_info(path: Path | str) -> dict[str, KernelInfo]:
@@ -305,35 +311,32 @@ def read_kernel_info(path: Path | str) -> dict[str, KernelInfo]:
     path = Path(path)
     try:
         data = path.read_bytes()
-        magic, version, arch, count, _, size, _, records, params, names, _, _ = HEADER.unpack_from(
-            data
-        )
+        header = KernelInfoHeader.unpack(data)
     except struct.error as error:
         raise FatbinError(f"{path}: shorter than a kernel info header") from error
-    if (magic, version, size) != (INFO_MAGIC, INFO_VERSION, len(data)) or not is_kernel_info(
-        path, arch
-    ):
-        raise FatbinError(f"{path}: damaged, or not a kernel info file of version {INFO_VERSION}")
-    kernels = {}
-    for index in range(count):
-        (
-            _,
-            name_at,
-            name_bytes,
-            first,
-            shared,
-            stack,
-            param_count,
-            param_bytes,
-            threads,
-            registers,
-            _,
-        ) = RECORD.unpack_from(data, records + index * RECORD.size)
-        name = data[names + name_at : names + name_at + name_bytes].decode("ascii")
-        layout = tuple(
-            struct.unpack_from("<HH", data, params + 4 * (first + i)) for i in range(param_count)
+    if not is_kernel_info(path, header.architecture):
+        raise FatbinError(
+            f"{path}: damaged, or not a kernel info file of version {KERNEL_INFO_VERSION}"
         )
-        kernels[name] = KernelInfo(name, layout, param_bytes, threads, registers, shared, stack)
+    kernels = {}
+    for index in range(header.kernels):
+        record = KernelInfoRecord.unpack(data, header.records_at + index * KERNEL_INFO.size)
+        name_at = header.names_at + record.name
+        name = data[name_at : name_at + record.name_bytes].decode("ascii")
+        first = header.params_at + record.first_param * KERNEL_PARAM.size
+        layout = tuple(
+            KERNEL_PARAM.unpack_from(data, first + i * KERNEL_PARAM.size)
+            for i in range(record.param_count)
+        )
+        kernels[name] = KernelInfo(
+            name,
+            layout,
+            record.param_bytes,
+            record.max_threads,
+            record.registers,
+            record.static_shared_bytes,
+            record.stack_bytes,
+        )
     return kernels
 
 
@@ -385,7 +388,7 @@ def ensure_kernel_info(torch_lib_dir: Path | str, arch: int) -> Path:
         raise FatbinError(
             f"{folder}: no {TORCH_LIBRARIES[0]}; install a CUDA build of torch (pip install torch)"
         )
-    identity = [str(INFO_VERSION), str(arch)]
+    identity = [str(KERNEL_INFO_VERSION), str(arch)]
     for library in libraries:
         status = library.stat()
         identity += [str(library.resolve()), str(status.st_size), str(status.st_mtime_ns)]

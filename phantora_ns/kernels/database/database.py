@@ -26,6 +26,7 @@ from phantora_ns.kernels.database.schema import (
     unsigned,
 )
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.protocol import SignatureKind
 
 __all__ = ["Database", "DatabaseError", "Entry", "HostNumbers", "Statistics", "VARIANT_TOLERANCE"]
 
@@ -126,7 +127,7 @@ class Database:
         it. Launches recorded in a context that is not `alike` do not count. O(log n + variants)."""
         if len(fields) != len(signature.KERNEL_FIELDS):
             return None
-        launch = signed(signature.key(signature.KERNEL, signature.launch_fields(fields)))
+        launch = signed(signature.key(SignatureKind.KERNEL, signature.launch_fields(fields)))
         rows = self._query(
             f"SELECT s.id, t.text, s.rest, c.body, {_NUMBERS}, first FROM signatures s "
             "JOIN texts t ON t.id = s.name JOIN samples ON signature = s.id "

@@ -9,7 +9,6 @@ speed by the ratio of host scores, so that a table speaks of one machine.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,13 +16,15 @@ from pathlib import Path
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import CallSite, Host, HostTime
 from phantora_ns.model.gpu import HOST_CALLS, HostCosts
+from phantora_ns.protocol import (
+    HOST_TABLE_MAGIC,
+    HOST_TABLE_SLOT,
+    HOST_TABLE_VERSION,
+    HostTableHeader,
+)
 
-MAGIC = 0x50484E53484F5354
-VERSION = 1
 INTERRUPTION_KEY = 64
 """The site that stands for what interrupts the job anywhere: libintercept/time/host_model.c."""
-_HEADER = struct.Struct("<6Q16x")
-_SLOT = struct.Struct("<2Q")
 MIN_CAPACITY = 64
 
 
@@ -142,14 +143,14 @@ def write_table(path: Path, record: HostRecord, unknown_ns: int) -> None:
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:
         file.write(
-            _HEADER.pack(
-                MAGIC,
-                VERSION,
+            HostTableHeader(
+                HOST_TABLE_MAGIC,
+                HOST_TABLE_VERSION,
                 capacity,
                 len(record.sites),
                 round(record.interruption_ns),
                 unknown_ns,
-            )
+            ).pack()
         )
-        file.write(b"".join(_SLOT.pack(*slot) for slot in slots))
+        file.write(b"".join(HOST_TABLE_SLOT.pack(*slot) for slot in slots))
     os.replace(partial, path)

@@ -18,6 +18,7 @@ from phantora_ns.kernels.database.database import Database, Entry
 from phantora_ns.kernels.database.durations import Statistics
 from phantora_ns.kernels.database.interchange import operator
 from phantora_ns.kernels.families import family
+from phantora_ns.protocol import SignatureKind
 
 WIDTH = 110  # of a signature in a table, in characters
 
@@ -62,7 +63,7 @@ def run_lines(database: Database) -> Iterator[str]:
 def readable(kind: int, fields: list, width: int | None = WIDTH) -> str:
     """One line about a signature, kernel names demangled; cut after `width` characters (None:
     whole)."""
-    if kind == signature.KERNEL and fields and isinstance(fields[0], str):
+    if kind == SignatureKind.KERNEL and fields and isinstance(fields[0], str):
         fields = [names.demangle(fields[0]).removeprefix("void "), *fields[1:]]
         if width is not None:  # the launch says more than the tail of a template
             launch = signature.describe(kind, ["", *fields[1:]]).strip()

@@ -17,6 +17,7 @@ from phantora_ns.kernels.database import schema
 from phantora_ns.kernels.database.durations import Statistics
 from phantora_ns.kernels.database.records import Host, Run, Sample
 from phantora_ns.kernels.database.schema import RUN_FIELDS, reported, signed
+from phantora_ns.protocol import SignatureKind
 
 _SAMPLE_COLUMNS = ("signature", "run", "context", "first", *Statistics.__slots__)
 _PUT_SAMPLE = (
@@ -67,7 +68,7 @@ class Writer:
         kind, fields = signature.decode(data)
         name, rest = signature.split(fields)
         launch = None
-        if kind == signature.KERNEL and len(fields) == len(signature.KERNEL_FIELDS):
+        if kind == SignatureKind.KERNEL and len(fields) == len(signature.KERNEL_FIELDS):
             launch = signed(signature.key(kind, signature.launch_fields(fields)))
         row = (
             signed(signature.key_of(data)),

@@ -10,32 +10,30 @@ from __future__ import annotations
 
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import Memory
-
-COPY, SET = 0, 1
-PAGEABLE, PINNED, DEVICE, PEER = range(4)
+from phantora_ns.protocol import MemoryKind, MemoryOp
 
 
 def duration_ns(memory: Memory, rates: Rates) -> float:
     """Nanoseconds that the operation keeps the GPU's copy engine or memory busy."""
     size = max(0, memory.bytes)
-    if memory.op == SET:
+    if memory.op == MemoryOp.SET:
         return rates.memory_ns("memset", size)
     places = {memory.src, memory.dst}
-    if PAGEABLE in places:
-        direction = "to_device" if memory.src == PAGEABLE else "to_host"
+    if MemoryKind.PAGEABLE in places:
+        direction = "to_device" if memory.src == MemoryKind.PAGEABLE else "to_host"
         share = rates.number(
             f"copy.pageable_{direction}"
             if size > rates.number("copy.staged_above")
             else "copy.pinned"
         )
         return rates.number("copy.base") + size / (rates.pcie_bytes_per_ns * share)
-    if PINNED in places:
+    if MemoryKind.PINNED in places:
         return rates.number("copy.base") + size / (
             rates.pcie_bytes_per_ns * rates.number("copy.pinned")
         )
-    if PEER in places and rates.nvlink_bytes_per_ns:
+    if MemoryKind.PEER in places and rates.nvlink_bytes_per_ns:
         return rates.number("copy.base") + size / rates.nvlink_bytes_per_ns
-    if PEER in places:
+    if MemoryKind.PEER in places:
         return rates.number("copy.base") + size / (
             rates.pcie_bytes_per_ns * rates.number("copy.peer")
         )

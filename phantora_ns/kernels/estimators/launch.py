@@ -17,9 +17,8 @@ from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import attention, grouped, memory, triton
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import Kernel
+from phantora_ns.protocol import BoundBy, Source
 
-LAW, GEMM, ATTENTION, ROOFLINE, COPY, GUESS = 2, 3, 4, 5, 6, 7  # sources, docs/wire-protocol.md
-MEMORY_BOUND, COMPUTE_BOUND, ATTENTION_BOUND = 0, 1, 2
 JOINING = (
     "aten::cat",
     "aten::stack",
@@ -97,18 +96,20 @@ def estimate(
     `identity`: the signature's."""
     inductor = triton.work(kernel, identity) if context is None else None
     if inductor is not None:
-        return Estimate(triton.duration_ns(inductor, kernel, rates), ROOFLINE, MEMORY_BOUND)
+        return Estimate(
+            triton.duration_ns(inductor, kernel, rates), Source.ROOFLINE, BoundBy.MEMORY
+        )
     name = names.parse(kernel.name)
     call = flash_call(kernel, name, context)
     if call is not None:
-        return Estimate(attention.duration_ns(call, rates), ATTENTION, ATTENTION_BOUND)
+        return Estimate(attention.duration_ns(call, rates), Source.ATTENTION, BoundBy.ATTENTION)
     product = (
         grouped.product(context.operator, kernel.name, context.input_bytes, context.shapes)
         if context
         else None
     )
     if product is not None:
-        return Estimate(grouped.duration_ns(product, rates), GEMM, COMPUTE_BOUND)
+        return Estimate(grouped.duration_ns(product, rates), Source.GEMM, BoundBy.COMPUTE)
     found = memory.traffic(kernel, name)
     threads = kernel.blocks * kernel.block_threads
     if found is not None:
@@ -126,7 +127,7 @@ def estimate(
             time = max(
                 time, rates.memory_ns(found.family, 0) + rates.scattered_ns(size + found.scattered)
             )
-        return Estimate(time, ROOFLINE, MEMORY_BOUND)
+        return Estimate(time, Source.ROOFLINE, BoundBy.MEMORY)
     if context and context.input_bytes:
         family = memory.family(name)
         size = context.total_bytes * memory.passes(name)
@@ -136,10 +137,10 @@ def estimate(
             )
         elements = max(context.input_bytes, context.output_bytes) / memory.element_bytes(name)
         return Estimate(
-            rates.memory_ns(family, size, elements, kernel.blocks), ROOFLINE, MEMORY_BOUND
+            rates.memory_ns(family, size, elements, kernel.blocks), Source.ROOFLINE, BoundBy.MEMORY
         )
     return Estimate(
-        rates.memory_ns("other", threads * GUESSED_BYTES_PER_THREAD), GUESS, MEMORY_BOUND
+        rates.memory_ns("other", threads * GUESSED_BYTES_PER_THREAD), Source.GUESS, BoundBy.MEMORY
     )
 
 

@@ -26,6 +26,7 @@ from phantora_ns.kernels.estimators import launch, memory
 from phantora_ns.kernels.evaluation.trace_launches import Launch, TraceError, launches
 from phantora_ns.kernels.evaluation.trace_signatures import LlamaShapes
 from phantora_ns.kernels.lookup import KernelTimes
+from phantora_ns.protocol import SignatureKind, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class Case:
 
 def family_of(call: Launch) -> str:
     """The name under which a launch's error is reported."""
-    if call.kind == signature.GEMM:
+    if call.kind == SignatureKind.GEMM:
         return "gemm"
-    if call.kind == signature.CUDNN:
+    if call.kind == SignatureKind.CUDNN:
         return "convolution" if "convolution" in call.operator else "attention"
-    if call.kind == signature.MEMORY:
+    if call.kind == SignatureKind.MEMORY:
         if call.fields[0] == 1:
             return "memset"
         return "device copy" if call.fields[2:] == [2, 2] else "host copy"
@@ -194,7 +195,7 @@ def main(arguments: list[str]) -> int:
     overlapped = sum(o.duration_ns for o in found if not o.alone)
     total = sum(o.duration_ns for o in found)
     guessed = sum(
-        o.duration_ns for o in found if times.lookup(o.kind, o.fields, o.context)[1] == launch.GUESS
+        o.duration_ns for o in found if times.lookup(o.kind, o.fields, o.context)[1] == Source.GUESS
     )
     print(
         f"compute in the traces {total / 1e6:.2f} ms, of it beside other streams {overlapped / 1e6:.2f} ms (not judged), "

@@ -21,6 +21,7 @@ from phantora_ns.kernels.fitted.points import Point, point
 from phantora_ns.kernels.fitted.residual import CLOCKS, Inputs, Residual
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.protocol import Source
 
 LEAST_FOR_LAW = 4
 """Measured points that a group needs for a law of its own; with fewer it has the estimator's time."""
@@ -70,7 +71,7 @@ class _Family:
         self._names = {name: i for i, name in enumerate(sorted({p.name for p in points}))}
         terms = np.array([p.terms for p in points])
         self._laws: dict[str, law.Law] = {}
-        run = CLOCKS if points[0].source in (launch.GEMM, launch.ATTENTION) else 0.0
+        run = CLOCKS if points[0].source in (Source.GEMM, Source.ATTENTION) else 0.0
         lawful = np.empty(len(points))
         numbered = np.array([self.groups[p.group] for p in points])
         for group, number in self.groups.items():

@@ -23,7 +23,6 @@ from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import (
     attention,
-    copies,
     cudnn_graphs,
     gemm,
     launch,
@@ -31,7 +30,8 @@ from phantora_ns.kernels.estimators import (
     triton,
 )
 from phantora_ns.kernels.rates import Rates
-from phantora_ns.kernels.signature import CUDNN, GEMM, KERNEL, MEMORY, Gemm, Kernel, Memory
+from phantora_ns.kernels.signature import Gemm, Kernel, Memory
+from phantora_ns.protocol import MemoryKind, MemoryOp, SignatureKind, Source
 
 OCTAVES = 2.0  # sizes within a factor of 4 take alike times, relative to the law
 WAVE_OCTAVES = (
@@ -85,19 +85,19 @@ def point(
 ) -> Point | None:
     """The point of a signature whose estimate is known; None for one that says nothing of its work.
     Raises SignatureError and the arithmetic errors of nonsensical sizes, as the estimators do."""
-    if kind == GEMM:
+    if kind == SignatureKind.GEMM:
         return _gemm(signature.parse_numbers(Gemm, fields), estimate, rates)
-    if kind == CUDNN:
+    if kind == SignatureKind.CUDNN:
         return _graph(fields[0], estimate, rates)
-    if kind == MEMORY:
+    if kind == SignatureKind.MEMORY:
         return _memory(signature.parse_numbers(Memory, fields), estimate, rates)
-    if kind == KERNEL:
+    if kind == SignatureKind.KERNEL:
         kernel, around = signature.parse_kernel(fields), launch.context_of(context)
         work = triton.work(kernel, fields[11]) if around is None else None
         if work is not None:
             return _inductor(kernel, work, estimate, rates)
         return _kernel(kernel, fields[11], around, estimate, rates)
-    if kind == signature.CALL:
+    if kind == SignatureKind.CALL:
         return _call(fields, estimate, rates)
     return None
 
@@ -142,7 +142,11 @@ def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
     types = f"{product.atype},{product.btype},{product.ctype},{product.dtype} {gemm.arithmetic(product)}"
     layout = f"{product.transa}{product.transb} {product.api} {product.epilogue}"
     return Point(
+<<<<<<< HEAD
+        "gemm", types, layout, (estimate.duration_ns, *terms), place, Source.GEMM, estimate.bound_by
+=======
         "gemm", types, layout, (estimate.duration_ns, *terms), place, launch.GEMM, estimate.bound_by
+>>>>>>> main
     )
 
 
@@ -163,7 +167,11 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     if not products:
         place = (_log(moved), _log(max(math.prod(t.dims) for t in tensors)))
         terms = (estimate.duration_ns, 1.0, moved / rates.memory_bytes_per_ns)
+<<<<<<< HEAD
+        return Point("cudnn graph", kinds, kinds, terms, place, Source.LAW, estimate.bound_by)
+=======
         return Point("cudnn graph", kinds, kinds, terms, place, launch.LAW, estimate.bound_by)
+>>>>>>> main
     operation, product = products[0]
     sums = [sum(values) for values in zip(*(_product_terms(p, rates)[0] for _, p in products))]
     dims = [t.dims for t in operation.tensors.values()]
@@ -179,7 +187,7 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     )
     name = f"{len(products)} {'last' if inner else 'first'} {window > 1}"
     terms = (estimate.duration_ns, *sums, moved / rates.memory_bytes_per_ns)
-    source = launch.GEMM
+    source = Source.GEMM
     return Point(
         "convolution",
         f"{kinds} {gemm.arithmetic(product)}",
@@ -216,7 +224,11 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     family = (
         "attention" if call.backend == "cudnn" else f"attention {call.backend}"
     )  # a family is of one kind throughout
+<<<<<<< HEAD
+    return Point(family, group, name, terms, place, Source.ATTENTION, estimate.bound_by)
+=======
     return Point(family, group, name, terms, place, launch.ATTENTION, estimate.bound_by)
+>>>>>>> main
 
 
 # ---- copies and other calls ----
@@ -224,11 +236,15 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
 
 def _memory(call: Memory, estimate: launch.Estimate, rates: Rates) -> Point:
     places = {call.src, call.dst}
-    over_bus = call.op == copies.COPY and places != {copies.DEVICE}
+    over_bus = call.op == MemoryOp.COPY and places != {MemoryKind.DEVICE}
     limit = rates.pcie_bytes_per_ns if over_bus else rates.memory_bytes_per_ns
-    group = f"{call.op} {call.src} {call.dst}" if call.op == copies.COPY else "set"
+    group = f"{call.op} {call.src} {call.dst}" if call.op == MemoryOp.COPY else "set"
     terms = (estimate.duration_ns, 1.0, max(0, call.bytes) / limit)
+<<<<<<< HEAD
+    return Point("copy", group, group, terms, (_log(call.bytes),), Source.COPY, estimate.bound_by)
+=======
     return Point("copy", group, group, terms, (_log(call.bytes),), launch.COPY, estimate.bound_by)
+>>>>>>> main
 
 
 def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
@@ -240,7 +256,11 @@ def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     volume = math.prod(sizes[:8]) if sizes else 0
     terms = (estimate.duration_ns, 1.0, min(volume, 1 << 50) / rates.memory_bytes_per_ns)
     place = (_log(volume), _log(max(sizes, default=1)))
+<<<<<<< HEAD
+    return Point("call", fields[0], fields[0], terms, place, Source.LAW, estimate.bound_by)
+=======
     return Point("call", fields[0], fields[0], terms, place, launch.LAW, estimate.bound_by)
+>>>>>>> main
 
 
 # ---- kernels ----
@@ -287,7 +307,11 @@ def _inductor(kernel: Kernel, work: triton.Work, estimate: launch.Estimate, rate
         label,
         terms,
         place,
+<<<<<<< HEAD
+        Source.LAW,
+=======
         launch.LAW,
+>>>>>>> main
         estimate.bound_by,
     )
 
@@ -357,7 +381,7 @@ def _kernel(
         family = found.family
     known = "with" if given else "without"
     operator = context.operator if context else ""
-    source = estimate.source if estimate.source == launch.ATTENTION else launch.LAW
+    source = estimate.source if estimate.source == Source.ATTENTION else Source.LAW
     return Point(
         f"kernel {family}",
         f"{group} {known}",

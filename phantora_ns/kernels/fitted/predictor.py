@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from phantora_ns.kernels import signature
 from phantora_ns.kernels.estimators import launch
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.rates import Rates
+from phantora_ns.protocol import SignatureKind, Source
 
 if TYPE_CHECKING:
     from phantora_ns.kernels.database.records import Observation
@@ -26,10 +26,10 @@ size from them."""
 CERTAIN = 0.20
 """Up to this expected error, a law that has not seen the parameters may be scaled by such a size."""
 SOURCES = {
-    signature.KERNEL: launch.LAW,
-    signature.CALL: launch.LAW,
-    signature.GEMM: launch.GEMM,
-    signature.MEMORY: launch.COPY,
+    SignatureKind.KERNEL: Source.LAW,
+    SignatureKind.CALL: Source.LAW,
+    SignatureKind.GEMM: Source.GEMM,
+    SignatureKind.MEMORY: Source.COPY,
 }
 
 Estimator = Callable[..., Estimate]
@@ -62,10 +62,17 @@ class FittedPredictor:
 
             observations = (one for database in self._databases for one in database.observations())
             self._models = FittedModels(observations, self._rates, self._estimate)
+<<<<<<< HEAD
+        if kind == SignatureKind.KERNEL and launch.scattered(fields, parameters):
+            return None  # no measurement tells its strides, so the models do not know of them
+        found = self._told(kind, fields, context, parameters)
+        if found is None or kind != SignatureKind.KERNEL:
+=======
         if kind == signature.KERNEL and launch.scattered(fields, parameters):
             return None  # its strides are in no measurement, so the models do not know them
         found = self._scaled(kind, fields, context, parameters)
         if found is None or kind != signature.KERNEL:
+>>>>>>> main
             return found
         # If everything that was measured fits into the cache, the law describes the cache.
         least = launch.least_ns(fields, context, parameters, self._rates)

@@ -24,6 +24,7 @@ from phantora_ns.launch.errors import LaunchError, UsageError, say
 from phantora_ns.launch.machine.host_cpu import host_cpu_name
 from phantora_ns.launch.machine.installation import INTERCEPTOR
 from phantora_ns.model.gpu import GpuModel
+from phantora_ns.protocol import HOST_TABLE_FILE
 
 MODES = ("measured", "model", "none")
 AUTO = "auto"
@@ -121,7 +122,7 @@ def prepare(
         scale = 1.0 if options.mode == "model" else record.score / cpu_score(path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
     if options.mode == "model":
-        write_table(path / "host.tbl", record, gpu.host.unknown_ns)
+        write_table(path / HOST_TABLE_FILE, record, gpu.host.unknown_ns)
         # With a fixed seed, sets of names have the same order in every run.
         env["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", REPEATABLE_HASHES)
         if not record.sites and not quiet:

@@ -24,15 +24,20 @@ from typing import Any, NamedTuple
 from phantora_ns.kernels.database.databases import user_path
 from phantora_ns.kernels.signature import fnv1a64
 from phantora_ns.launch.errors import LaunchError, UsageError
+from phantora_ns.protocol import (
+    VALUE_RECORD,
+    VALUE_RECORD_FILE,
+    VALUE_TABLE_ENTRY,
+    VALUE_TABLE_HEADER,
+    VALUE_TABLE_MAGIC,
+    VALUE_TABLE_VERSION,
+    ValueRecord,
+    ValueTableEntry,
+    ValueTableHeader,
+)
 
 ZEROS, BALANCED, REPLAY = "zeros", "balanced", "replay"
 POLICIES = (ZEROS, BALANCED, REPLAY)
-RECORDED, TABLE = "values.rec", "values.tbl"
-"""Names in RUN_DIR."""
-MAGIC, VERSION = b"PHVALUES", 1
-_HEADER = struct.Struct("<8sQQQQ24x")
-_ENTRY = struct.Struct("<QQIIIHBx")
-_RECORD = struct.Struct("<IIHBx")
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def check(text: str, gpu: str, argv: Sequence[str], cwd: str) -> ValuesOption:
         )
     try:
         with open(path, "rb") as file:
-            _header(file.read(_HEADER.size), path)
+            _header(file.read(VALUE_TABLE_HEADER.size), path)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"--values {text}: {error}; on the command line; name a file made by phantora-ns profile --record "
@@ -104,9 +109,9 @@ def read_recorded(data: bytes, rank: int) -> Iterator[Value]:
     """The values in a leader's records, in its order; a last one that is cut short (the leader was
     killed) is left out."""
     at = 0
-    while at + _RECORD.size <= len(data):
-        size, occasion, length, dtype = _RECORD.unpack_from(data, at)
-        at += _RECORD.size
+    while at + VALUE_RECORD.size <= len(data):
+        size, occasion, length, dtype = ValueRecord.unpack(data, at)
+        at += VALUE_RECORD.size
         if at + length + size > len(data):
             return
         yield Value(
@@ -125,11 +130,11 @@ def write(path: Path, values: Sequence[Value], about: Mapping[str, Any]) -> None
     rows = sorted(
         (fnv1a64(value.question.encode()), value.rank, value.occasion, value) for value in values
     )
-    offset = _HEADER.size + _ENTRY.size * len(rows)
+    offset = VALUE_TABLE_HEADER.size + VALUE_TABLE_ENTRY.size * len(rows)
     index, blobs = bytearray(), bytearray()
     for key, rank, occasion, value in rows:
         question = value.question.encode()
-        index += _ENTRY.pack(
+        index += VALUE_TABLE_ENTRY.pack(
             key, offset + len(blobs), rank, occasion, len(value.data), len(question), value.dtype
         )
         blobs += question + value.data
@@ -137,7 +142,9 @@ def write(path: Path, values: Sequence[Value], about: Mapping[str, Any]) -> None
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_bytes(
-            _HEADER.pack(MAGIC, VERSION, len(rows), offset + len(blobs), len(meta))
+            ValueTableHeader(
+                VALUE_TABLE_MAGIC, VALUE_TABLE_VERSION, len(rows), offset + len(blobs), len(meta)
+            ).pack()
             + index
             + blobs
             + meta
@@ -156,8 +163,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[Value]]:
     values = []
     try:
         for row in range(entries):
-            _, offset, rank, occasion, size, length, dtype = _ENTRY.unpack_from(
-                data, _HEADER.size + row * _ENTRY.size
+            _, offset, rank, occasion, size, length, dtype = ValueTableEntry.unpack(
+                data, VALUE_TABLE_HEADER.size + row * VALUE_TABLE_ENTRY.size
             )
             if offset + length + size > len(data):
                 raise ValueError("cut short")
@@ -173,14 +180,15 @@ def read(path: Path) -> tuple[dict[str, Any], list[Value]]:
 
 
 def _header(data: bytes, path: Path) -> tuple[int, int, int]:
-    if len(data) < _HEADER.size or not data.startswith(MAGIC):
+    header = ValueTableHeader.unpack(data) if len(data) >= VALUE_TABLE_HEADER.size else None
+    if header is None or header.magic != VALUE_TABLE_MAGIC:
         raise ValueError(f"{path} holds no recorded values")
-    _, version, entries, meta_at, meta_bytes = _HEADER.unpack_from(data)
-    if version != VERSION:
+    if header.version != VALUE_TABLE_VERSION:
         raise ValueError(
-            f"{path} is of version {version}, and this phantora-ns reads version {VERSION}"
+            f"{path} is of version {header.version}, and this phantora-ns reads version "
+            f"{VALUE_TABLE_VERSION}"
         )
-    return entries, meta_at, meta_bytes
+    return header.entries, header.meta_offset, header.meta_bytes
 
 
 def describe(argv: Sequence[str], cwd: str) -> dict[str, Any]:
@@ -199,7 +207,7 @@ def keep(run_dir: Path, into: Path, rank: int, about: Mapping[str, Any]) -> int:
     Without any the file stays as it is. Raises LaunchError.
     """
     try:
-        recorded = run_dir / RECORDED
+        recorded = run_dir / VALUE_RECORD_FILE
         fresh = list(read_recorded(recorded.read_bytes(), rank)) if recorded.is_file() else []
         if fresh:
             others = (

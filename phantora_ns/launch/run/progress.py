@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from phantora_ns.launch.run.terminal import JobTerminal
+from phantora_ns.protocol import RANK_STATS_FILE
 
 INTERVAL_S = 0.25
 _CLEAR = "\r\x1b[K"
@@ -51,13 +52,13 @@ def format_line(clocks_ns: Iterable[int], real_s: float, world_size: int) -> str
 
 
 def read_clocks(run_dir: Path) -> list[int]:
-    """Host clocks, ns, of all clients that have a page; a page that is being made is left out."""
-    from phantora_ns.report.rank_stats import read_page
+    """Host clocks, ns, of all clients that have rank statistics; those that are being made are left out."""
+    from phantora_ns.report.rank_stats import read_rank_stats
 
     clocks = []
-    for path in sorted((run_dir / "ranks").iterdir()):
+    for path in sorted((run_dir / RANK_STATS_FILE).iterdir()):
         try:
-            clocks.append(read_page(path).clock_ns)
+            clocks.append(read_rank_stats(path).clock_ns)
         except (OSError, ValueError):
             continue
     return clocks

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from phantora_ns.launch.errors import LaunchError
+from phantora_ns.protocol import RANK_STATS_FILE
 
 _PREFIX = "phantora-ns-"
 _NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")  # what tempfile.mkdtemp makes of the prefix
@@ -86,7 +87,7 @@ class RunDir:
         try:
             while not self._claim(folders[0]):
                 pass
-            (self.path / "ranks").mkdir()
+            (self.path / RANK_STATS_FILE).mkdir()
         except OSError as error:
             raise LaunchError(
                 f"cannot make the run directory: {error.strerror}; in {folders[0]}; free some space there, or set "
