@@ -55,11 +55,7 @@ def named_product(name):
 def predicted_us(name, alone_us, permille):
     product = named_product(name)
     bound_by = steps.class_of(name)
-<<<<<<< HEAD
     kind = SignatureKind.GEMM if product else SignatureKind.KERNEL
-=======
-    kind = signature.GEMM if product else signature.KERNEL
->>>>>>> main
     return alone_us * (
         1 + permille(kind, product or [], max(1, round(alone_us * 1000)), bound_by) / 1000
     )
@@ -167,11 +163,7 @@ def replay(name, step, gpu):
         f"  {name}: {step.touched_ns / 1e6:.1f} ms beside collectives, {judged_ns / 1e6:.1f} of "
         "them have equal launches alone"
     )
-<<<<<<< HEAD
     for bound_by in (BoundBy.COMPUTE, BoundBy.ATTENTION, BoundBy.MEMORY, None):
-=======
-    for bound_by in (COMPUTE_BOUND, ATTENTION_BOUND, MEMORY_BOUND, None):
->>>>>>> main
         rows = [(a, b) for a, b in zip(tiled, flat) if bound_by is None or a.bound_by == bound_by]
         if not rows:
             continue

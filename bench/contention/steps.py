@@ -13,22 +13,10 @@ from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
-<<<<<<< HEAD
-from phantora_ns.kernels.contention import Drags
-from phantora_ns.kernels.evaluation.trace_launches import (
-    GEMM_OPERATORS,
-    gemm_fields,
-    join_shapes,
-    read_events,
-)
-from phantora_ns.protocol import BoundBy, SignatureKind
-=======
-from phantora_ns.kernels import signature
 from phantora_ns.kernels.contention import KernelContention
-from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
 from phantora_ns.kernels.evaluation.trace_launches import join_shapes, read_events
 from phantora_ns.kernels.evaluation.trace_signatures import GEMM_OPERATORS, gemm_fields
->>>>>>> main
+from phantora_ns.protocol import BoundBy, SignatureKind
 from phantora_ns.sim.contention import Activity
 
 NAMES = {BoundBy.MEMORY: "memory", BoundBy.COMPUTE: "gemm", BoundBy.ATTENTION: "attention"}
@@ -152,11 +140,7 @@ class Step:
         )
         bound_by = class_of(event["name"])
         plain = (
-<<<<<<< HEAD
             bound_by == BoundBy.COMPUTE
-=======
-            bound_by == COMPUTE_BOUND
->>>>>>> main
             and operator is not None
             and operator["name"] in GEMM_OPERATORS
         )
@@ -194,11 +178,7 @@ class Step:
             drag_ns = (
                 alone_ns
                 * permille(
-<<<<<<< HEAD
                     SignatureKind.GEMM if product else SignatureKind.KERNEL,
-=======
-                    signature.GEMM if product else signature.KERNEL,
->>>>>>> main
                     product or [],
                     alone_ns,
                     bound_by,
@@ -244,11 +224,7 @@ def shares(gpu, product=None):
     if product is None:
         return permille
     return lambda kind, fields, ns, bound_by: (
-<<<<<<< HEAD
         product if kind == SignatureKind.GEMM else permille(kind, fields, ns, bound_by)
-=======
-        product if kind == signature.GEMM else permille(kind, fields, ns, bound_by)
->>>>>>> main
     )
 
 

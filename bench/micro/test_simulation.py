@@ -6,7 +6,7 @@ from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.databases import shipped_path
 from phantora_ns.kernels.lookup import KernelTimes
-from phantora_ns.kernels.signature import KERNEL
+from phantora_ns.protocol import SignatureKind
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph, Op
@@ -84,7 +84,7 @@ def test_a_retiming(benchmark):
 def entries():
     """Signatures that the shipped database holds."""
     with Database.open(shipped_path("h200")) as database:
-        found = [entry for entry in database.signatures() if entry.kind == KERNEL]
+        found = [entry for entry in database.signatures() if entry.kind == SignatureKind.KERNEL]
         return found[:200]
 
 

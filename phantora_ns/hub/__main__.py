@@ -17,14 +17,16 @@ import zmq
 
 from phantora_ns.config import ConfigError
 from phantora_ns.config.description import read_cluster
+from phantora_ns.hub.lookups import KernelModels
 from phantora_ns.hub.loop import serve
-from phantora_ns.hub.recording import FILE, Recorder
+from phantora_ns.hub.recorder import FILE, Recorder
 from phantora_ns.hub.result import write_result
-from phantora_ns.hub.server import Hub
+from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.hub.trace_times import TraceTimes
 from phantora_ns.kernels.contention import KernelContention
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.queue_slots import queue_slots_of
+from phantora_ns.model.cluster import Cluster
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph
@@ -33,43 +35,49 @@ from phantora_ns.sim.topology import Topology
 GC_THRESHOLD = 100_000
 """Objects are freed by reference count as history is dropped; the collector only has rare circles
 to find."""
+SYNC_MODES = ("conservative", "optimistic")
+
+
+def build_graph(cluster: Cluster) -> EventGraph:
+    """The event graph of an empty run on `cluster`, with its faults."""
+    topology = Topology.build(cluster)
+    flows = FlowSimulator(topology.capacities)
+    for at_ns, link, bytes_per_ns in topology.capacity_changes():
+        flows.set_capacity(at_ns, link, bytes_per_ns)
+    gpu = cluster.gpu_model
+    return EventGraph(
+        flows,
+        CollectiveModel(topology, gpu),
+        topology.capacities,
+        contention=gpu.contention.collective,
+    )
 
 
 def build_hub(run_dir: Path) -> Hub:
-    """The hub of the run that RUN_DIR/run.json describes. Raises OSError, KeyError, ValueError,
-    ConfigError."""
+    """The hub of the run that RUN_DIR/run.json and RUN_DIR/cluster.json describe. Raises OSError,
+    ValueError, KeyError, ConfigError."""
     run = json.loads((run_dir / "run.json").read_text())
-    sync = run.get("sync", "conservative")
-    if sync not in ("conservative", "optimistic"):
+    sync = run.get("sync", SYNC_MODES[0])
+    if sync not in SYNC_MODES:
         raise ValueError(f'run.json: sync: {sync!r} is neither "conservative" nor "optimistic"')
     cluster = read_cluster(run_dir)
     gpu = cluster.gpu_model
-    topology = Topology.build(cluster)
-    capacities = topology.capacities
-    flows = FlowSimulator(capacities)
-    for at_ns, link, bytes_per_ns in topology.capacity_changes():
-        flows.set_capacity(at_ns, link, bytes_per_ns)
-    graph = EventGraph(
-        flows, CollectiveModel(topology, gpu), capacities, contention=gpu.contention.collective
+    graph = build_graph(cluster)
+    models = KernelModels(
+        KernelTimes(gpu, run.get("databases") or []),
+        KernelContention(gpu).permille,
+        lambda kind, fields: queue_slots_of(kind, fields, gpu.multiprocessors).packed(),
     )
-    kernel_times = KernelTimes(gpu, run.get("databases") or [])
-    recording = run.get(
-        "recording"
-    )  # what is known of this machine and job; none: nobody measures in this run
-    recorder = None if recording is None else Recorder(run_dir / FILE, recording)
-    hub = Hub(
-        run_dir,
-        graph,
-        kernel_times,
+    options = HubOptions(
         nodes=cluster.nodes,
         gpus_per_node=cluster.gpus_per_node,
-        drag_permille=KernelContention(gpu).permille,
-        works=lambda kind, fields: queue_slots_of(kind, fields, gpu.multiprocessors).packed(),
         optimistic=sync == "optimistic",
         leader=run.get("leader"),
-        recorder=recorder,
         config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")},
     )
+    recording = run.get("recording")  # None: nobody measures in this run
+    recorder = None if recording is None else Recorder(run_dir / FILE, recording)
+    hub = Hub(run_dir, graph, models, options, recorder)
     if run.get("trace") is not None:
         hub.traces = TraceTimes(run_dir, graph, run["trace"]["ranks"])
     return hub

@@ -1,19 +1,19 @@
-"""Kernel times that are awaited: a leader may be about to measure what a simulated rank asks for.
+"""LOOKUPs that are held back because a leader may be about to measure the kernel.
 
-Why it exists: docs/leading.md. While a leader is there, a LOOKUP of a signature that nobody has
-measured is held back. It is answered with the measurement once that comes; or with an estimate, and
-counted, once the leader cannot come to it any more: the leader has left, or could not measure it
-itself, or waits (directly or not) for the rank that asks. The last is known when every client is
-stuck: blocked in a request, waiting here, or idle outside of our calls. Then the one that is
-furthest behind is given its estimate, and the others go on waiting: what they ask for the leader
-may still reach.
+Why it exists: while a leader runs (docs/leading.md), a LOOKUP of a signature that nobody has
+measured is held back. It is answered with the measurement once that comes. It is answered with an
+estimate, and counted, once no measurement can come: the leader has left, or could not measure the
+kernel itself, or waits (directly or not) for the rank that asks. The last is known when every
+client is stuck: blocked in a request, waiting here, or idle outside of our calls. Then the rank
+that is furthest behind gets its estimate. The others go on waiting, since the leader may still
+reach what they ask for.
 
-A held LOOKUP bounds virtual time by the clock of the rank that asks. When all are stuck this bound
-may be the only thing that keeps an answer from the leader; then it is waived, as an idle client's
+A held LOOKUP bounds virtual time by the clock of the rank that asks. When all are stuck, this bound
+may be the only thing that keeps an answer from the leader. Then it is waived, as an idle client's
 is (hub/horizon.py), before anything is estimated.
 
-A leader that lives but has not said HELLO yet is known by the lock on RUN_DIR/leader.lock, which it
-holds for its life.
+A leader that has started but has not said HELLO yet is known by the lock on RUN_DIR/leader.lock,
+which it holds for its life.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from phantora_ns.hub import horizon
 from phantora_ns.hub.registry import Client, lock_owner
@@ -32,17 +33,17 @@ POLL_MS = 10
 """Between looks at clients that may be idle while a LOOKUP is held; a client that blocks in a
 request is seen at once."""
 STILL_S = 0.5  # as horizon.LEADER_STILL_SAMPLES
-"""A leader whose clock stands still for this long, and whose process tree sleeps, is blocked
-outside of our calls. Loading modules and compiling keep a processor busy or a child at work; a wait
-on a socket does not."""
+"""A leader is blocked outside of our calls when its clock stands still for this long and its
+process tree sleeps. Loading modules and compiling keep a processor or a child busy; a wait on a
+socket does not."""
 ARRIVAL_S = 30.0
-"""Ranks that have not come yet may be what the others wait for, and importing torch takes long on a
-busy machine; after this long without any event nobody is expected any more."""
+"""The others may wait for ranks that have not come yet, and importing torch takes long on a busy
+machine. After this long without any event nobody is expected any more."""
 
 
 class Held(Request):
-    """A LOOKUP that is not answered yet. `signature`: (kind, fields), `rest`: what else the
-    estimators are told."""
+    """A LOOKUP that is not answered yet. `signature`: (kind, fields); `rest`: (context, parameters),
+    which the estimators use as well."""
 
     __slots__ = ("key", "token", "signature", "rest", "clock_ns", "waived")
 
@@ -52,8 +53,8 @@ class Held(Request):
         number: int,
         key: int,
         token: bytes,
-        signature: tuple[int, list],
-        rest: tuple,
+        signature: tuple[int, list[Any]],
+        rest: tuple[Any, Any],
     ) -> None:
         super().__init__(client, number)
         self.key = key
@@ -68,12 +69,11 @@ class Held(Request):
         return None
 
     def bound_ns(self) -> int | None:
-        """The rank goes on where it asked, unless everybody else would stand still because of
-        that."""
+        """The rank goes on where it asked, unless that would keep everybody else waiting."""
         return None if self.waived else self.clock_ns
 
     def floor_ns(self) -> int:
-        """What it does next is no earlier than that, waived or not."""
+        """What the rank does next is no earlier than that, waived or not."""
         return self.clock_ns
 
     @property
@@ -89,9 +89,9 @@ class Awaiting:
         self.leader = leader
         self.awaited = 0
         self.estimated: Counter[int] = Counter()
-        """LOOKUPs that waited and were estimated all the same, by rank."""
-        self.unknown: dict[bytes, tuple[tuple[int, list], set[int]]] = {}
-        """Signatures that were answered without a measurement, and the ranks that asked. They may
+        """LOOKUPs that waited and were estimated in the end, by rank."""
+        self.unknown: dict[bytes, tuple[tuple[int, list[Any]], set[int]]] = {}
+        """Signatures that were answered without a measurement, and the ranks that asked. Some may
         have been measured since."""
         self.led: set[int] = set()
         """Ranks that came as leaders, each once."""
@@ -101,13 +101,13 @@ class Awaiting:
         self._lock_seen = False
         self._asked_at: float | None = None
         self._since = 0.0
-        self._seen: tuple = ()
+        self._seen: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return len(self._held)
 
     def expected(self, clients: Collection[Client]) -> bool:
-        """Whether a leader that measures is there, or may still come. O(clients)."""
+        """Whether a leader that measures runs, or may still come. O(clients)."""
         if self.leader is None:
             return False
         leaders = [client for client in clients if client.leads]
@@ -115,7 +115,7 @@ class Awaiting:
             return any(client.measures for client in leaders)
         if self._lock_owner() is not None:
             return True
-        if self.led or self._lock_seen:  # it has been there and has gone
+        if self.led or self._lock_seen:  # it has run and has left
             return False
         return self._asked_at is None or time.monotonic() - self._asked_at < ARRIVAL_S
 
@@ -136,8 +136,8 @@ class Awaiting:
         """Nobody needs to wait for this signature: the leader itself could not measure it."""
         self._hopeless.add(token)
 
-    def guessed(self, request: Held, after_waiting: bool) -> None:
-        """Notes a LOOKUP that was answered without a measurement."""
+    def answer_without(self, request: Held, after_waiting: bool) -> None:
+        """Counts a LOOKUP that is answered without a measurement."""
         self.unknown.setdefault(request.token, (request.signature, set()))[1].add(
             request.client.rank
         )
@@ -145,16 +145,16 @@ class Awaiting:
             self.estimated[request.client.rank] += 1
 
     def take(self, token: bytes) -> list[Held]:
-        """Those who wait for a signature, who do not any more."""
+        """Those who wait for a signature; they wait no more."""
         return self._take(lambda held: held.token == token)
 
     def take_all(self) -> list[Held]:
-        """Everyone who waits."""
+        """Everyone who waits; they wait no more."""
         return self._take(lambda held: True)
 
     def take_first(self) -> list[Held]:
-        """Those who wait for the signature that the rank furthest behind has asked for, so that all
-        get one answer."""
+        """All who wait for the signature that the rank furthest behind has asked for; they wait no
+        more."""
         waiting = [held for held in self._held if held.open]
         if not waiting:
             self._held.clear()
@@ -168,8 +168,8 @@ class Awaiting:
             held.waived = waived
 
     def stuck(self, everyone: Collection[Client]) -> bool:
-        """Whether nobody can act before a held LOOKUP is answered. `everyone`: also those who have
-        gone. O(clients), and a look at the leader's processes."""
+        """Whether nobody can act before a held LOOKUP is answered. `everyone` includes clients that
+        have left. O(clients), and a look at the leader's processes."""
         clients = [client for client in everyone if not client.gone]
         position = tuple((client.number, client.seq, client.bound_ns()) for client in clients)
         if position != self._seen:
@@ -190,7 +190,7 @@ class Awaiting:
         owner = self._lock_owner()
         return still_s >= (STILL_S if owner and horizon.tree_sleeps(owner) else ARRIVAL_S)
 
-    def _take(self, chosen) -> list[Held]:
+    def _take(self, chosen: Callable[[Held], bool]) -> list[Held]:
         taken = [held for held in self._held if held.open and chosen(held)]
         self._held = [held for held in self._held if held.open and not chosen(held)]
         if taken:
@@ -203,8 +203,8 @@ class Awaiting:
         self._since = time.monotonic()
 
     def _missing(self, everyone: Collection[Client]) -> bool:
-        """Whether ranks of the job have not come yet; the leader does not count, its lock tells of
-        it."""
+        """Whether ranks of the job have not come yet. The leader does not count: it has its
+        lock."""
         world = max((client.world_size for client in everyone), default=-1)
         return len({client.rank for client in everyone if client.rank >= 0} | {self.leader}) < world
 

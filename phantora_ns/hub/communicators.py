@@ -2,15 +2,15 @@
 through them.
 
 Why it exists: forming a communicator is a rendezvous of messages (by unique id, or by the order of
-splits), which the event graph knows only as a meeting of times; and values travel with operations
-whose matching the graph decides. Both meet here.
+splits); the event graph knows only the meeting of their times. Values travel with operations; the
+event graph decides which operations match. This part joins the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from phantora_ns.hub import protocol
 from phantora_ns.hub.payload import Exchange
@@ -18,7 +18,7 @@ from phantora_ns.hub.protocol import BadMessage
 from phantora_ns.hub.registry import Client, Group, Meeting, split_members
 from phantora_ns.hub.requests import Joining, Splitting
 from phantora_ns.protocol import Collective, OpFlag
-from phantora_ns.sim.graph import EventGraph, Mismatch, Op
+from phantora_ns.sim.graph import Communicator, EventGraph, Mismatch, Op, Transfer
 
 MAX_RESULTS = 65536
 """Results remembered per client for a FETCH to come; the oldest go first."""
@@ -28,7 +28,7 @@ fetch what it never reads."""
 
 
 class JobError(Exception):
-    """The job's own mistake, which real NCCL would hang or fail on; `members` are the clients that
+    """The job's own mistake, on which real NCCL would hang or fail; `members` are the clients that
     it concerns."""
 
     def __init__(self, text: str, members: Iterable[int]) -> None:
@@ -82,8 +82,8 @@ class Communicators:
         self,
         client: Client,
         request: int,
-        node: int,
-        flat: list,
+        vertex: int,
+        terms: list[Any],
         uid: bytes,
         size: int,
         rank: int,
@@ -95,7 +95,7 @@ class Communicators:
             raise BadMessage(f"rank {rank} of a communicator of {size}", request)
         if not (0 <= client.node < self._nodes and 0 <= device < self._gpus_per_node):
             raise BadMessage(f"node {client.node} device {device} is not in the cluster", request)
-        head = self._graph.expression(client.number, flat)
+        expression = self._graph.expression(client.number, terms)
         meeting = self._meetings.get(uid)
         if meeting is None:
             meeting = Meeting(size, self._graph.rendezvous(size))
@@ -105,61 +105,74 @@ class Communicators:
             )
         if any(arrival[0] is client for arrival in meeting.arrivals.values()):
             raise BadMessage("one process cannot be two ranks of one communicator", request)
-        self._graph.join(meeting.node, client.number, node, head)
+        self._graph.join(meeting.vertex, client.number, vertex, expression)
         self._meetings[uid] = meeting
-        joining = Joining(client, request, meeting.node, head)
+        joining = Joining(client, request, meeting.vertex, expression)
         if client.device < 0:
             client.device = device
         meeting.arrivals[rank] = (client, joining, device)
         if meeting.complete:
             del self._meetings[uid]
-            arrivals = [meeting.arrivals[rank] for rank in range(size)]
-            gpus = [member.node * self._gpus_per_node + local for member, _, local in arrivals]
-            if len(set(gpus)) < size:
-                names = ", ".join(
-                    f"{member.name} on node {member.node} device {local}"
-                    for member, _, local in arrivals
-                )
-                raise JobError(
-                    f"two ranks of one communicator share a GPU: {names}",
-                    (a[0].number for a in arrivals),
-                )
-            number = self._form(
-                [(member, gpu) for (member, _, _), gpu in zip(arrivals, gpus, strict=True)]
-            )
-            for _, other, _ in arrivals:
-                other.group_number = number
+            self._complete_init(meeting)
         return joining
 
+    def _complete_init(self, meeting: Meeting) -> None:
+        """Everybody has come: forms the communicator. Raises JobError."""
+        arrivals = [meeting.arrivals[rank] for rank in range(meeting.size)]
+        gpus = [member.node * self._gpus_per_node + local for member, _, local in arrivals]
+        if len(set(gpus)) < meeting.size:
+            names = ", ".join(
+                f"{member.name} on node {member.node} device {local}"
+                for member, _, local in arrivals
+            )
+            raise JobError(
+                f"two ranks of one communicator share a GPU: {names}",
+                (member.number for member, _, _ in arrivals),
+            )
+        members = [member for member, _, _ in arrivals]
+        number = self._form(list(zip(members, gpus, strict=True)))
+        for _, joining, _ in arrivals:
+            joining.group_number = number
+
     def split(
-        self, client: Client, request: int, node: int, flat: list, number: int, color: int, key: int
+        self,
+        client: Client,
+        request: int,
+        vertex: int,
+        terms: list[Any],
+        number: int,
+        color: int,
+        key: int,
     ) -> Splitting:
         """COMM_SPLIT: `client` comes to its next split of communicator `number`. Raises BadMessage,
         BadExpression."""
         group = self._group(client, number)
-        comm = group.comm
-        rank = comm.ranks[client.number]
+        members = len(group.comm.clients)
+        rank = group.comm.ranks[client.number]
         ordinal = group.splits.get(rank, 0)
         meeting = group.open_splits.get(ordinal)
         if meeting is None:
-            meeting = Meeting(len(comm.clients), self._graph.rendezvous(len(comm.clients)))
-        head = self._graph.expression(client.number, flat)
-        self._graph.join(meeting.node, client.number, node, head)
+            meeting = Meeting(members, self._graph.rendezvous(members))
+        expression = self._graph.expression(client.number, terms)
+        self._graph.join(meeting.vertex, client.number, vertex, expression)
         group.open_splits[ordinal] = meeting
         group.splits[rank] = ordinal + 1
-        splitting = Splitting(client, request, meeting.node, head)
+        splitting = Splitting(client, request, meeting.vertex, expression)
         meeting.arrivals[rank] = (client, splitting, (color, key))
         if meeting.complete:
             del group.open_splits[ordinal]
-            wishes = {rank: arrival[2] for rank, arrival in meeting.arrivals.items()}
-            for members in split_members(wishes).values():
-                number = self._form(
-                    [(meeting.arrivals[rank][0], comm.gpus[rank]) for rank in members]
-                )
-                for new_rank, rank in enumerate(members):
-                    other = meeting.arrivals[rank][1]
-                    other.group_number, other.rank, other.size = number, new_rank, len(members)
+            self._complete_split(group.comm, meeting)
         return splitting
+
+    def _complete_split(self, comm: Communicator, meeting: Meeting) -> None:
+        """Everybody has come: forms a communicator per color."""
+        wishes = {rank: arrival[2] for rank, arrival in meeting.arrivals.items()}
+        for members in split_members(wishes).values():
+            number = self._form([(meeting.arrivals[rank][0], comm.gpus[rank]) for rank in members])
+            for new_rank, rank in enumerate(members):
+                splitting = meeting.arrivals[rank][1]
+                splitting.group_number = number
+                splitting.rank, splitting.size = new_rank, len(members)
 
     def leave(self, client: Client, number: int) -> None:
         """COMM_FREE. Raises BadMessage."""
@@ -178,49 +191,64 @@ class Communicators:
                     del self._groups[number]
 
     def launch(
-        self, client: Client, number: int, node: int, flat: list, items: list, beside: bool
+        self,
+        client: Client,
+        number: int,
+        vertex: int,
+        terms: list[Any],
+        items: list[tuple[Op, bytes | None, int]],
+        overlapped: bool,
     ) -> list[Waiter]:
         """OPS. Returns the fetches that it completes. Raises BadMessage, BadExpression, BadOp,
         JobError."""
         comm = self._group(client, number).comm
         ops = [op for op, _, _ in items]
-        head = self._graph.expression(client.number, flat)
+        expression = self._graph.expression(client.number, terms)
         for op, payload, _ in items:
             if payload is not None:
                 comm.validate((op,))
                 if len(payload) != _exchange(op, len(comm.clients)).send_bytes():
                     raise BadMessage(f"{op.describe()} with a payload of {len(payload)} bytes")
         try:
-            transfers = self._graph.launch(comm, client.number, node, head, ops, beside)
+            transfers = self._graph.launch(comm, client.number, vertex, expression, ops, overlapped)
         except Mismatch as error:
             raise JobError(
                 f"the members of a communicator disagree: {error}", comm.clients
             ) from None
-        rank = comm.ranks[client.number]
+        for index, (transfer, item) in enumerate(zip(transfers, items, strict=True)):
+            if item[1] is not None or item[2] & (OpFlag.WANTS_RESULT | OpFlag.UNDEFINED):
+                self._take_values(client, (vertex, index), comm, transfer, item)
         ready: list[Waiter] = []
-        for index, (transfer, (op, payload, flags)) in enumerate(
-            zip(transfers, items, strict=True)
-        ):
-            exchange = transfer.values
-            if payload is not None or flags & (OpFlag.WANTS_RESULT | OpFlag.UNDEFINED):
-                if exchange is None:
-                    exchange = transfer.values = _exchange(op, len(comm.clients))
-                    exchange.absent = partial(comm.absent, transfer)
-                    exchange.what = op.describe()
-                if payload is not None:
-                    exchange.payloads[rank] = payload
-                if flags & OpFlag.UNDEFINED:
-                    exchange.unknown.add(rank)
-                if flags & OpFlag.WANTS_RESULT:
-                    self._keep(client, (node, index), exchange, rank)
-        for transfer in (
-            transfers
-        ):  # only now: a rank that sends to itself has both halves of one transfer in `items`
+        # only now: a rank that sends to itself has both halves of one transfer in `items`
+        for transfer in transfers:
             exchange = transfer.values
             if exchange is not None and transfer.matched:
                 transfer.values = None
                 ready.extend(self._complete(exchange))
         return ready
+
+    def _take_values(
+        self,
+        client: Client,
+        key: tuple[int, int],
+        comm: Communicator,
+        transfer: Transfer,
+        item: tuple[Op, bytes | None, int],
+    ) -> None:
+        """Keeps what one operation of a launch carries, and that its result is wanted."""
+        op, payload, flags = item
+        rank = comm.ranks[client.number]
+        exchange: Exchange | None = transfer.values
+        if exchange is None:
+            exchange = transfer.values = _exchange(op, len(comm.clients))
+            exchange.absent = partial(comm.absent, transfer)
+            exchange.what = op.describe()
+        if payload is not None:
+            exchange.payloads[rank] = payload
+        if flags & OpFlag.UNDEFINED:
+            exchange.unknown.add(rank)
+        if flags & OpFlag.WANTS_RESULT:
+            self._keep(client, key, exchange, rank)
 
     def delivered(self, waiter: Waiter) -> None:
         """A fetch has been answered; the last one lets the values go."""
@@ -231,12 +259,14 @@ class Communicators:
             self._kept_bytes -= self._kept.pop(exchange)
             exchange.drop()
 
-    def fetch(self, client: Client, request: int, node: int, index: int) -> Waiter:
-        """FETCH: who waits for what; `launch` returns it when the exchange completes, unless it
-        has. Raises BadMessage."""
-        entry = client.results.pop((node, index), None)
-        if entry is None and not 0 < node <= client.results_dropped_to:
-            raise BadMessage(f"operation {index} of node {node} has no result to fetch", request)
+    def fetch(self, client: Client, request: int, vertex: int, index: int) -> Waiter:
+        """FETCH: who waits for what. If the exchange is not complete yet, the `launch` that
+        completes it returns the waiter. Raises BadMessage."""
+        entry = client.results.pop((vertex, index), None)
+        if entry is None and not 0 < vertex <= client.results_dropped_to:
+            raise BadMessage(
+                f"operation {index} of vertex {vertex} has no result to fetch", request
+            )
         exchange, rank = entry or (_EXPIRED, 0)
         waiter = Waiter(client, request, exchange, rank)
         if not exchange.complete:
@@ -252,8 +282,8 @@ class Communicators:
         exchange.wanted += 1
 
     def _complete(self, exchange: Exchange) -> list[Waiter]:
-        """All values are there: who waits for them. They are kept for those who may still ask,
-        within the budget."""
+        """All values have come: returns who waits for them. They are kept for those who may still
+        ask, within the budget."""
         exchange.complete = True
         waiters, exchange.waiters = exchange.waiters, []
         if exchange.wanted and exchange.payloads:
@@ -294,5 +324,5 @@ def _exchange(op: Op, size: int) -> Exchange:
 
 
 _EXPIRED = Exchange(Collective.SEND, 0, 0, -1, -1, 1)
-"""Stands for a result that was remembered no longer."""
+"""Stands for a result that is no longer remembered."""
 _EXPIRED.complete = _EXPIRED.expired = True

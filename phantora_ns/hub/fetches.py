@@ -38,7 +38,7 @@ class Fetches:
         self._open: dict[tuple[int, int], Waiter] = {}
         self._looked = 0.0
         self._suspects: set[tuple[int, int]] = set()
-        self._seen: tuple = ()
+        self._seen: tuple[tuple[int, bool], ...] = ()
         self._since = 0.0
 
     def __len__(self) -> int:

@@ -1,35 +1,32 @@
 """How far virtual time is known: the lower bound on time stamps (LBTS) over all clients, and who is
 idle.
 
-Why it exists: an answer may be released once nothing that any client still does
-can change it. Each client is in one of three states:
+Why it exists: an answer may be released once nothing that any client still does can change it. Each
+client is in one of three states:
 
-- running: bounded by its host clock, read from its page (or, with a message under way, by its last
-  handled message);
-- blocked on an answer whose time is known: bounded by that time;
-- blocked on something not known yet (a collective, a communicator, the values of others): it can
-  only act after one of the
-  others has, so it is never the earliest to act. Its own bound is a maximum over clients it waits
-  for, a fixed point over
-  the wait-for graph; since that is never below the smallest bound of the first two kinds, the
-  minimum over all clients is
-  the minimum over those, and the fixed point need not be computed. Clients that wait for each other
-  in a circle never act.
+- Running: it is bounded by its host clock, which is in its rank statistics (or, with a message
+  under way, by its last handled message).
+- Blocked on an answer whose time is known: it is bounded by that time.
+- Blocked on something that is not known yet (a collective, a communicator, the values of others):
+  it can act only after one of the others has, so it is never the earliest to act. Its own bound
+  would be a fixed point over the graph of who waits for whom. That is never below the smallest
+  bound of the first two kinds, so the minimum over those is the minimum over all. Clients that wait
+  for each other in a circle never act.
 
 Processes of the job that have not said HELLO do not count: they reach the others' timelines only
 through a communicator, which meets no earlier than its other members.
 
-A client blocked outside our calls (a socket, a lock, a sleep) may be waiting for someone whose
-answer waits for it. It is noticed: nothing is under way between it and us, its page stands still
-over some samples, it uses no CPU and all of its threads sleep. It is then left out of the LBTS
-until it moves. What it does next may lie in the past of answers already given; the graph re-times
-everything, and counts the told times that moved (`revised`). The commit horizon, behind which
-history is dropped, does include it.
+A client that is blocked outside our calls (a socket, a lock, a sleep) may be waiting for someone
+whose answer waits for it. It counts as idle when nothing is under way between it and us, its clock
+stands still over some samples, it uses no CPU, and all of its threads sleep. It is then left out of
+the LBTS until it moves. What it does next may lie in the past of answers already given. The graph
+then re-times everything, and counts the answers that would have been different (`revised`). The
+commit horizon, behind which history is dropped, does include idle clients.
 
-In optimistic mode (many cores) a time is told as soon as it is known, whatever the LBTS says; if it
-moves, the graph re-times all that hangs on it, the rank's later clock included, and counts it.
-Queries stay conservative. The rank itself goes on with what it was told: only what its own code
-reads from clocks keeps the old time.
+In optimistic mode (for many cores) a time is answered as soon as it is known, whatever the LBTS is.
+If it moves, the graph re-times all that depends on it, including the rank's later clock, and counts
+it. Queries stay conservative. Only what the rank's own code has read from clocks keeps the old
+time.
 """
 
 from __future__ import annotations
@@ -46,16 +43,16 @@ SAMPLE_MS = 5
 """Between samples; three of them are well below a person's notice and well above a thread's usual
 hand-over."""
 HELD_POLL_MS = 2
-"""Between looks at the running clients' clocks while answers are held back: a page that moves sends
-no message."""
+"""Between looks at the running clients' clocks while answers are held back: a clock that moves
+sends no message."""
 STILL_CPU_NS = 100_000
 """CPU time between two samples that still counts as none: watchdog threads wake up now and then."""
 LEADER_STILL_SAMPLES = 100
 """A leader loads modules, compiles, and waits for a real GPU: half a second, in which none of its
 children works either."""
 UNSEEN_STILL_SAMPLES = 100
-"""For a client whose PID we cannot see: only its page tells, and half a second of silence must
-do."""
+"""For a client whose PID we cannot see: only its clock is visible, so the wait is half a
+second."""
 
 
 def lower_bound_ns(clients: Iterable[Client]) -> int | None:
@@ -78,7 +75,7 @@ def lower_bound_ns(clients: Iterable[Client]) -> int | None:
 
 
 def commit_bound_ns(clients: Iterable[Client]) -> int | None:
-    """Nothing will be done before this, by idle clients and by those who wait for values either;
+    """Nothing will be done before this, including by idle clients and by those who wait for values;
     None when unknown."""
     lowest = None
     for client in clients:
@@ -98,15 +95,17 @@ def commit_bound_ns(clients: Iterable[Client]) -> int | None:
 
 
 def anchors_may_move(clients: Iterable[Client], before_ns: int) -> bool:
-    """Whether a client's clock may still be revised to before `before_ns`: its anchor was told
-    before it was final.
+    """Whether a client's clock may still be revised to before `before_ns`, because its anchor was
+    sent before it was final.
 
     If no anchor may, the clocks that `before_ns` was computed from are right, so nothing earlier
     can come. O(clients).
     """
-    anchors = [client.anchor for client in clients if not client.gone and client.anchor is not None]
+    anchors = (client.anchor for client in clients if not client.gone)
     return any(
-        not anchor.retired and (anchor.settled_ns is None or anchor.settled_ns > before_ns)
+        anchor is not None
+        and not anchor.retired
+        and (anchor.settled_ns is None or anchor.settled_ns > before_ns)
         for anchor in anchors
     )
 
@@ -118,42 +117,40 @@ def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
     """
     dead = []
     for client in clients:
-        if (
-            client.gone
-            or client.pending
-            or client.fetching is not None
-            or (not client.idle and client.bound_ns() >= needed_ns)
-        ):
+        if client.gone or client.pending or client.fetching is not None:
+            continue
+        if not client.idle and client.bound_ns() >= needed_ns:
             continue
         pid = client.page.owner()
         if pid is None:
             dead.append(client)
-            continue
-        cpu_ns = _cpu_ns(pid) if pid else 0
-        position = (client.bound_ns(), client.seq)
-        before = client.seen
-        client.seen = (position, cpu_ns)
-        moved = (
-            not before
-            or before[0] != position
-            or cpu_ns is None
-            or cpu_ns - before[1] > STILL_CPU_NS
-        )
-        if moved or not client.page.quiet(client.seq):
-            client.still = 0
-            client.idle = False
-            continue
-        client.still += 1
-        enough = (
-            UNSEEN_STILL_SAMPLES
-            if not pid
-            else LEADER_STILL_SAMPLES
-            if client.leads
-            else STILL_SAMPLES
-        )
-        if not client.idle and client.still >= enough:
-            client.idle = not pid or (tree_sleeps(pid) if client.leads else _all_threads_sleep(pid))
+        else:
+            _sample(client, pid)
     return dead
+
+
+def _sample(client: Client, pid: int) -> None:
+    """One look at a living client (`pid` 0: of a PID namespace that we cannot see into)."""
+    cpu_ns = _cpu_ns(pid) if pid else 0
+    position = (client.bound_ns(), client.seq)
+    before = client.seen
+    client.seen = (position, cpu_ns)
+    moved = (
+        not before or before[0] != position or cpu_ns is None or cpu_ns - before[1] > STILL_CPU_NS
+    )
+    if moved or not client.page.quiet(client.seq):
+        client.still = 0
+        client.idle = False
+        return
+    client.still += 1
+    if client.idle:
+        return
+    if not pid:
+        client.idle = client.still >= UNSEEN_STILL_SAMPLES
+    elif client.leads:
+        client.idle = client.still >= LEADER_STILL_SAMPLES and tree_sleeps(pid)
+    else:
+        client.idle = client.still >= STILL_SAMPLES and _all_threads_sleep(pid)
 
 
 def tree_sleeps(pid: int) -> bool:

@@ -1,7 +1,7 @@
-"""The hub's loop: the socket, the end by a signal, and nothing of what messages mean (server.py).
+"""The hub's loop: the socket, and the end by a signal.
 
-Messages are taken in batches, all that have come; times are brought up to date and answers released
-once a batch.
+Why it exists: server.py knows what messages mean and nothing of sockets. Messages are taken in
+batches of all that have come; times are brought up to date and answers released once a batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
         poller.register(router, zmq.POLLIN)
         poller.register(wakened.fileno(), zmq.POLLIN)
         while not stopping:
-            poller.poll(hub.hold_ms())
+            poller.poll(hub.releases.hold_ms())
             _batch(hub, router)
             if hub.recorder is not None:
                 hub.recorder.flush()
@@ -58,8 +58,8 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
         context.term()
 
 
-def _batch(hub: Hub, router: zmq.Socket) -> bool:
-    """Takes one batch, settles, answers. Whether there may be more."""
+def _batch(hub: Hub, router: zmq.Socket[bytes]) -> bool:
+    """Takes one batch, settles, answers. Returns whether there may be more messages."""
     receive, handle = router.recv_multipart, hub.handle
     more = True
     for _ in range(BATCH):
@@ -73,7 +73,6 @@ def _batch(hub: Hub, router: zmq.Socket) -> bool:
         else:
             hub.unreadable()
     hub.settle()
-    outbox, hub.outbox = hub.outbox, []
-    for identity, reply in outbox:
+    for identity, reply in hub.answers.take():
         router.send_multipart((identity, protocol.pack(reply)), zmq.NOBLOCK)
     return more

@@ -13,8 +13,10 @@ import mmap
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 from phantora_ns.protocol import RANK_STATS, RANK_STATS_AT, RANK_STATS_MAGIC, RANK_STATS_VERSION
+from phantora_ns.sim.graph import Communicator, Rendezvous, Vertex
 
 _CLOCK, _SENT_SEQ, _BLOCKED = (
     RANK_STATS_AT[field] // 8 for field in ("clock_ns", "sent_seq", "blocked")
@@ -84,7 +86,7 @@ class Page:
 class Client:
     """One process of the job, from HELLO to BYE or its death."""
 
-    def __init__(self, identity: bytes, number: int, info: dict, page: Page) -> None:
+    def __init__(self, identity: bytes, number: int, info: dict[Any, Any], page: Page) -> None:
         self.identity = identity
         self.number = number
         self.rank = _integer(info.get("rank"), -1)
@@ -100,26 +102,26 @@ class Client:
         self.page = page
         self.seq = 1
         self.clock_ns = 0
-        self.anchor = None  # the node whose time it was told last
+        self.anchor: Vertex | None = None  # the vertex whose time it was sent last
         self.messages = 1
-        self.pending: dict[int, object] = {}
+        self.pending: dict[int, Any] = {}  # its open requests (requests.py), by number
         self.fetching: int | None = None
         """The FETCH that was its last message, unanswered. A client that sends on has other threads
         that run. None for a leader, whose host goes on."""
         self.fetches: set[int] = set()
         """Its open FETCHes. For those of a leader only its GPU waits."""
-        self.results: dict[tuple[int, int], tuple] = {}
+        self.results: dict[tuple[int, int], tuple[Any, int]] = {}
         self.results_dropped_to = 0
-        """The node whose result, the oldest then, was last dropped to make room."""
+        """The vertex whose result, the oldest then, was last dropped to make room."""
         self.complaint: str | None = None
-        """What was wrong with its first message that made no sense: usually the reason for later
+        """What was wrong with its first message that made no sense; usually that explains later
         ones."""
         self.gone = False
         self.failure: str | None = None
         # what the idle rule last saw (hub/horizon.py)
         self.idle = False
         self.still = 0
-        self.seen: tuple = ()
+        self.seen: tuple[Any, ...] = ()
         self.pid: int | None = None
 
     @property
@@ -150,18 +152,18 @@ class Client:
 
 
 class Meeting:
-    """A communicator being formed: who of `size` members has come, and the node that all of them
+    """A communicator being formed: who of `size` members has come, and the vertex that all of them
     will share.
 
     `arrivals` maps a member's rank to (client, request, what else its message said).
     """
 
-    __slots__ = ("size", "node", "arrivals")
+    __slots__ = ("size", "vertex", "arrivals")
 
-    def __init__(self, size: int, node) -> None:
+    def __init__(self, size: int, vertex: Rendezvous) -> None:
         self.size = size
-        self.node = node
-        self.arrivals: dict[int, tuple] = {}
+        self.vertex = vertex
+        self.arrivals: dict[int, tuple[Client, Any, Any]] = {}
 
     @property
     def complete(self) -> bool:
@@ -174,7 +176,7 @@ class Group:
 
     __slots__ = ("comm", "splits", "open_splits", "left")
 
-    def __init__(self, comm) -> None:
+    def __init__(self, comm: Communicator) -> None:
         self.comm = comm
         self.splits: dict[int, int] = {}
         self.open_splits: dict[int, Meeting] = {}

@@ -1,14 +1,16 @@
 """Requests that cannot be answered yet, one class per kind.
 
-Why it exists: the server asks every pending request the same four questions (is the answer known,
-how long is it open to change, what does it bound, what are the bytes), and each kind has its own
-reasons. Times are virtual nanoseconds.
+Why it exists: the hub asks every open request the same four questions (is the answer known, until
+when can it change, what does it bound, what is the reply), and each kind has its own reasons. Times
+are virtual nanoseconds.
 """
 
 from __future__ import annotations
 
-from phantora_ns.hub import protocol
+from typing import Any
+
 from phantora_ns.hub.registry import Client
+from phantora_ns.protocol import Message
 from phantora_ns.sim.graph import TimeExpression, Vertex
 
 
@@ -16,8 +18,8 @@ class Request:
     """A client's open question; `number` is what the reply carries."""
 
     __slots__ = ("client", "number")
-    # whether optimistic mode may answer as soon as an answer is known, to be revised if it moves
     early = True
+    """Optimistic mode may answer as soon as an answer is known, to be revised if it moves."""
 
     def __init__(self, client: Client, number: int) -> None:
         self.client = client
@@ -33,63 +35,69 @@ class Request:
         raise NotImplementedError
 
     def floor_ns(self) -> int | None:
-        """As `bound_ns`, but true whatever the others do; None when only they can say."""
+        """As `bound_ns`, but true whatever the others do; None when it depends on them alone."""
         return self.bound_ns()
 
-    def reply(self, lbts_ns: int | None = None) -> list:
+    def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """The answer's message at that LBTS (None: nobody can act before this is answered); the
-        request must have one."""
+        request must have an answer."""
         raise NotImplementedError
 
 
 class Arrival(Request):
-    """SYNC and the two rendezvous: the answer is the time of a node, which becomes the client's
-    host anchor."""
+    """SYNC and the two rendezvous: the answer is the time of a vertex, which becomes the client's
+    host anchor. `expression`: when the client's own host gets there."""
 
-    __slots__ = ("node", "head")
+    __slots__ = ("vertex", "expression")
 
-    def __init__(self, client: Client, number: int, node: Vertex, head: TimeExpression) -> None:
+    def __init__(
+        self, client: Client, number: int, vertex: Vertex, expression: TimeExpression
+    ) -> None:
         super().__init__(client, number)
-        self.node = node
-        self.head = head
+        self.vertex = vertex
+        self.expression = expression
 
     def settled_ns(self) -> int | None:
-        """The node's, which is None while it is unknown."""
-        return self.node.settled_ns
+        """The vertex's, which is None while it is unknown."""
+        return self.vertex.settled_ns
 
     def bound_ns(self) -> int | None:
-        """The client goes on at the node's time."""
-        return self.node.time_ns
+        """The client goes on at the vertex's time."""
+        return self.vertex.time_ns
 
     def floor_ns(self) -> int | None:
-        """Its own host head, even where the meeting waits for ranks that we have not heard of."""
-        reached = self.head.reach()
+        """When its own host gets there, even where the meeting waits for ranks that have not
+        come."""
+        reached = self.expression.reach()
         return None if reached is None else reached[0]
 
-    def reply(self, lbts_ns: int | None = None) -> list:
+    def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """SYNC's answer."""
-        self._tell()
-        return [protocol.SYNC, self.number, self.node.time_ns]
+        return [Message.SYNC, self.number, self._report()]
 
-    def _tell(self) -> None:
-        self.node.reported = True
-        self.client.anchor = self.node
-        self.client.clock_ns = max(self.client.clock_ns, self.node.time_ns)
+    def _report(self) -> int:
+        """The vertex's time, which the client is sent now."""
+        assert self.vertex.time_ns is not None
+        self.vertex.reported = True
+        self.client.anchor = self.vertex
+        self.client.clock_ns = max(self.client.clock_ns, self.vertex.time_ns)
+        return self.vertex.time_ns
 
 
 class Joining(Arrival):
-    """COMM_INIT; `group` is set once every member has come."""
+    """COMM_INIT; `group_number` is set once every member has come."""
 
     __slots__ = ("group_number",)
 
-    def __init__(self, client: Client, number: int, node: Vertex, head: TimeExpression) -> None:
-        super().__init__(client, number, node, head)
+    def __init__(
+        self, client: Client, number: int, vertex: Vertex, expression: TimeExpression
+    ) -> None:
+        super().__init__(client, number, vertex, expression)
         self.group_number = -1
 
-    def reply(self, lbts_ns: int | None = None) -> list:
+    def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """The communicator's number and the time."""
-        self._tell()
-        return [protocol.COMM_INIT, self.number, self.group_number, self.node.time_ns]
+        return [Message.COMM_INIT, self.number, self.group_number, self._report()]
 
 
 class Splitting(Joining):
@@ -97,100 +105,95 @@ class Splitting(Joining):
 
     __slots__ = ("rank", "size")
 
-    def __init__(self, client: Client, number: int, node: Vertex, head: TimeExpression) -> None:
-        super().__init__(client, number, node, head)
+    def __init__(
+        self, client: Client, number: int, vertex: Vertex, expression: TimeExpression
+    ) -> None:
+        super().__init__(client, number, vertex, expression)
         self.rank = -1
         self.size = 0
 
-    def reply(self, lbts_ns: int | None = None) -> list:
+    def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """The communicator's number, this client's rank in it, its size, and the time."""
-        self._tell()
-        return [
-            protocol.COMM_SPLIT,
-            self.number,
-            self.group_number,
-            self.rank,
-            self.size,
-            self.node.time_ns,
-        ]
+        group = [self.group_number, self.rank, self.size]
+        return [Message.COMM_SPLIT, self.number, *group, self._report()]
 
 
 class Query(Request):
-    """Whether a head has been reached at the host's time.
+    """Whether an expression has been reached at the host's time.
 
-    Decided when the host's time is final and either the head is, or the LBTS has come up to the
-    host's time: what is unknown or may still move then lies strictly after the LBTS, so the head
-    has not been reached (sim/graph.py).
+    Decided when the host's time is final and either the expression is, or the LBTS has come up to
+    the host's time. What is unknown or may still move then lies strictly after the LBTS, so the
+    expression has not been reached (sim/graph.py).
     """
 
-    __slots__ = ("head", "host_head")
+    __slots__ = ("expression", "host")
     early = False  # the caching allocator acts on the answer: a guess would change peak memory
 
-    def __init__(self, client: Client, number: int, head: TimeExpression, host_head: TimeExpression) -> None:
+    def __init__(
+        self, client: Client, number: int, expression: TimeExpression, host: TimeExpression
+    ) -> None:
         super().__init__(client, number)
-        self.head = head
-        self.host_head = host_head
+        self.expression = expression
+        self.host = host
 
     def settled_ns(self) -> int | None:
-        """The sooner of the head's settling and the host's time, no sooner than the host's own
-        settling."""
-        host = self.host_head.reach()
+        """The sooner of the expression's settling and the host's time, no sooner than the host's
+        own settling."""
+        host = self.host.reach()
         if host is None:
             return None
-        reached = self.head.reach()
+        reached = self.expression.reach()
         return host[0] if reached is None else max(host[1], min(host[0], reached[1]))
 
     def bound_ns(self) -> int | None:
         """The host's time: a query does not move the clock."""
-        host = self.host_head.reach()
+        host = self.host.reach()
         return None if host is None else host[0]
 
-    def reply(self, lbts_ns: int | None = None) -> list:
-        """1 when reached; else 0, and a time before which it will not be: its own if that is final,
-        else the LBTS."""
-        reached = self.head.reach()
-        host_ns = self.host_head.reach()[0]
+    def reply(self, lbts_ns: int | None = None) -> list[Any]:
+        """1 when reached. Otherwise 0, and a time before which it will not be: its own if that is
+        final, else the LBTS."""
+        reached = self.expression.reach()
+        host_ns = self.host.reached()[0]
         if reached is not None and reached[0] <= host_ns:
-            return [protocol.QUERY, self.number, 1, 0]
+            return [Message.QUERY, self.number, 1, 0]
         if reached is not None and (lbts_ns is None or reached[1] <= lbts_ns):
-            return [protocol.QUERY, self.number, 0, reached[0]]
-        return [protocol.QUERY, self.number, 0, max(host_ns, lbts_ns or 0)]
+            return [Message.QUERY, self.number, 0, reached[0]]
+        return [Message.QUERY, self.number, 0, max(host_ns, lbts_ns or 0)]
 
 
 class Times(Request):
-    """The times of several heads; the client's clock stays where it is."""
+    """The times of several expressions; the client's clock stays where it is."""
 
-    __slots__ = ("heads",)
+    __slots__ = ("expressions",)
 
-    def __init__(self, client: Client, number: int, heads: list[TimeExpression]) -> None:
+    def __init__(self, client: Client, number: int, expressions: list[TimeExpression]) -> None:
         super().__init__(client, number)
-        self.heads = heads
+        self.expressions = expressions
 
     def settled_ns(self) -> int | None:
-        """The latest settling of the heads."""
-        latest = 0
-        for head in self.heads:
-            reached = head.reach()
-            if reached is None:
-                return None
-            latest = max(latest, reached[1])
-        return latest
+        """The latest settling of the expressions."""
+        return self._latest(0, 1)
 
     def bound_ns(self) -> int | None:
-        """The client's clock, or the latest of the times when that is ahead: the client waits for
-        it to become final."""
-        latest = self.client.clock_ns
-        for head in self.heads:
-            reached = head.reach()
-            if reached is None:
-                return None
-            latest = max(latest, reached[0])
-        return latest
+        """The client's clock, or the latest of the times when that is ahead: the client waits until
+        it is final."""
+        return self._latest(self.client.clock_ns, 0)
 
     def floor_ns(self) -> int:
         """The client's clock."""
         return self.client.clock_ns
 
-    def reply(self, lbts_ns: int | None = None) -> list:
+    def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """The times, in the order asked."""
-        return [protocol.TIMES, self.number, [head.reach()[0] for head in self.heads]]
+        times = [expression.reached()[0] for expression in self.expressions]
+        return [Message.TIMES, self.number, times]
+
+    def _latest(self, least: int, which: int) -> int | None:
+        """The latest time (0) or settling (1) of the expressions; None while one is not known."""
+        for expression in self.expressions:
+            reached = expression.reach()
+            if reached is None:
+                return None
+            least = max(least, reached[which])
+        return least

@@ -1,8 +1,7 @@
 """RUN_DIR/hub.json: what the hub knows about the run when it ends.
 
-Why it exists: the report is put together after the run (report/run_report.py) from this file and
-the ranks' pages; the hub adds what only it saw: times of communication, messages, what was
-unsupported.
+Why it exists: after the run, report/run_report.py makes the report from this file and the ranks'
+statistics. The hub adds what only it saw: times of communication, messages, diagnostics.
 """
 
 from __future__ import annotations
@@ -11,68 +10,89 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
+from phantora_ns.hub.registry import Client
 from phantora_ns.hub.server import Hub
 
 SCHEMA = 1
 
 
-def result(hub: Hub) -> dict:
+def result(hub: Hub) -> dict[str, Any]:
     """The content of hub.json; times in nanoseconds, fields in docs/report.md."""
     hub.graph.run()
-    clients = []
-    simulated_ns = 0
-    for client in hub.everyone:
-        totals = hub.graph.totals(client.number)
-        simulated_ns = max(simulated_ns, totals.latest_ns, client.clock_ns)
-        if not client.gone:
-            simulated_ns = max(simulated_ns, client.bound_ns())
-        clients.append({
-            "client": client.number, "rank": client.rank, "node": client.node, "device": client.device, "shm": client.shm,
-            "comm_ns": totals.comm_ns, "comm_wait_ns": totals.comm_wait_ns, "exposed_comm_ns": sum(totals.exposed_ns.values()),
-            "exposed_comm_ns_by_device": {str(device): ns for device, ns in sorted(totals.exposed_ns.items())},
-            "messages": client.messages,
-        })  # fmt: skip
+    diagnostics = hub.diagnostics
+    clients = [_client(hub, client) for client in hub.clients.everyone]
     return {
-        "schema": SCHEMA, "simulated_ns": simulated_ns, "rollbacks": hub.graph.retimed, "revised": hub.graph.revised,
-        "late": hub.graph.late, "messages": hub.messages, "bad_messages": hub.bad_messages,
+        "schema": SCHEMA,
+        "simulated_ns": max((latest_ns for _, latest_ns in clients), default=0),
+        "rollbacks": hub.graph.retimed,
+        "revised": hub.graph.revised,
+        "late": hub.graph.late,
+        "messages": diagnostics.messages,
+        "bad_messages": diagnostics.bad_messages,
         "expired_values": hub.communicators.expired,
-        "internal_errors": hub.internal_errors, "hub_cpu_ns": time.process_time_ns(), "errors": hub.errors,
-        "unsupported_calls": dict(sorted(hub.notes["unsupported"].items())),
-        "warnings": dict(sorted(hub.notes["warning"].items())), "guesses": _guesses(hub),
-        "leading": _leading(hub), "clients": clients,
-    }  # fmt: skip
+        "internal_errors": diagnostics.internal_errors,
+        "hub_cpu_ns": time.process_time_ns(),
+        "errors": diagnostics.errors,
+        "unsupported_calls": diagnostics.of("unsupported"),
+        "warnings": diagnostics.of("warning"),
+        "guesses": _guesses(hub),
+        "leading": _leading(hub),
+        "clients": [entry for entry, _ in clients],
+    }
+
+
+def _client(hub: Hub, client: Client) -> tuple[dict[str, Any], int]:
+    """A client's entry, and the latest time of anything on it."""
+    totals = hub.graph.totals(client.number)
+    latest_ns = max(totals.latest_ns, client.clock_ns)
+    if not client.gone:
+        latest_ns = max(latest_ns, client.bound_ns())
+    exposed_ns = dict(sorted(totals.exposed_ns.items()))
+    return {
+        "client": client.number,
+        "rank": client.rank,
+        "node": client.node,
+        "device": client.device,
+        "shm": client.shm,
+        "comm_ns": totals.comm_ns,
+        "comm_wait_ns": totals.comm_wait_ns,
+        "exposed_comm_ns": sum(exposed_ns.values()),
+        "exposed_comm_ns_by_device": {str(device): ns for device, ns in exposed_ns.items()},
+        "messages": client.messages,
+    }, latest_ns
 
 
 def _guesses(hub: Hub) -> dict[str, int]:
-    """What ranks guessed, and how many signatures another GPU's measurements stand for."""
-    times, found = hub.kernel_times, dict(sorted(hub.notes["guess"].items()))
-    return found | (
-        {f"kernel time by data sheet ratio from {times.scaled_from}": times.scaled}
-        if times.scaled
-        else {}
-    )
+    """What ranks guessed, and how many signatures took another GPU model's measurements."""
+    times, found = hub.lookups.models.times, hub.diagnostics.of("guess")
+    if times.scaled:
+        found[f"kernel time by data sheet ratio from {times.scaled_from}"] = times.scaled
+    return found
 
 
-def _leading(hub: Hub) -> dict | None:
-    """Who led, what was measured, and what had to be estimated after all; None in a run without a
+def _leading(hub: Hub) -> dict[str, Any] | None:
+    """Who led, what was measured, and what had to be estimated in the end; None in a run without a
     leader."""
-    awaiting, recorder = hub.awaiting, hub.recorder
+    awaiting, recorder = hub.lookups.awaiting, hub.recorder
     if awaiting.leader is None:
         return None
-    unknown = [
-        ranks
-        for signature, ranks in awaiting.unknown.values()
-        if not hub.kernel_times.measured(*signature)
-    ]
+    measured = hub.lookups.models.times.measured
+    unknown = [ranks for signature, ranks in awaiting.unknown.values() if not measured(*signature)]
+    estimated = sorted(awaiting.estimated.items())
     return {
-        "leader": awaiting.leader, "led": sorted(awaiting.led), "awaited": awaiting.awaited,
-        "estimated_after_waiting": {str(rank): count for rank, count in sorted(awaiting.estimated.items())},
-        "unmeasured_signatures": len(unknown), "unmeasured_ranks": sorted(set().union(*unknown)),
+        "leader": awaiting.leader,
+        "led": sorted(awaiting.led),
+        "awaited": awaiting.awaited,
+        "estimated_after_waiting": {str(rank): count for rank, count in estimated},
+        "unmeasured_signatures": len(unknown),
+        "unmeasured_ranks": sorted(set().union(*unknown)),
         "host_recorded": recorder.host_recorded if recorder else False,
-        "measured_signatures": recorder.signatures if recorder else 0, "samples": recorder.samples if recorder else 0,
+        "measured_signatures": recorder.signatures if recorder else 0,
+        "samples": recorder.samples if recorder else 0,
         "problem": recorder.problem if recorder else None,
-    }  # fmt: skip
+    }
 
 
 def write_result(path: Path, hub: Hub) -> None:

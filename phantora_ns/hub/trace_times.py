@@ -1,10 +1,10 @@
-"""RUN_DIR/trace/<page>.times: the final times of the nodes that one process's work hangs on.
+"""RUN_DIR/trace/<page>.times: the final times of the vertices on which one process's work depends.
 
-Why it exists: processes log their work with the heads that place it (libintercept/trace/trace_log.c); only
-the event graph knows the nodes' times. They are written as they become final, so that the hub keeps
-nothing for it, and the rest when the run ends.
+Why it exists: processes log their work with the time expressions that place it
+(libintercept/trace/trace_log.c); only the event graph knows the times of their vertices. Times are
+written as they become final, so that the hub keeps nothing for it, and the rest when the run ends.
 
-One JSON array a line: `[node, time_ns]`, and for a launch of communication `[node, end_ns,
+One JSON array a line: `[vertex, time_ns]`, and for a launch of communication `[vertex, end_ns,
 reached_ns, started_ns, algorithm, protocol, channels]`: when this process's stream reached it, when
 its last member had, and what NCCL would have chosen for the first operation of the launch.
 """
@@ -15,8 +15,9 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from phantora_ns.sim.graph import EventGraph, TimeExpression, Vertex, Transfer
+from phantora_ns.sim.graph import EventGraph, LaunchEnd, TimeExpression, Transfer, Vertex
 
 FLUSH_LINES = 4096
 """Lines kept per client before they are written: files are not kept open, of which a run may have
@@ -36,31 +37,23 @@ class _Client:
         self.path = path
         self.lines: list[str] = []
 
-    def tell(self, number: int, node: Vertex, reached: TimeExpression | None) -> None:
-        """What the event graph calls. Raises OSError."""
+    def take(self, number: int, vertex: Vertex, reached: TimeExpression | None) -> None:
+        """What the event graph calls with each final time. Raises OSError."""
         if reached is None:
-            self.lines.append(f"[{number},{node.time_ns}]\n")
+            self.lines.append(f"[{number},{vertex.time_ns}]\n")
         else:
-            course = (node if isinstance(node, Transfer) else node.transfers[0]).course
-            self.lines.append(
-                json.dumps(
-                    [
-                        number,
-                        node.time_ns,
-                        reached.reach()[0],
-                        node.start_ns,
-                        course.algorithm,
-                        course.protocol,
-                        course.channels,
-                    ]
-                )
-                + "\n"
-            )
+            assert isinstance(vertex, (Transfer, LaunchEnd))
+            first = vertex if isinstance(vertex, Transfer) else vertex.transfers[0]
+            course = first.course
+            assert course is not None
+            choice = [course.algorithm, course.protocol, course.channels]
+            times = [vertex.time_ns, reached.reached()[0], vertex.start_ns]
+            self.lines.append(json.dumps([number, *times, *choice]) + "\n")
         if len(self.lines) >= FLUSH_LINES:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what has been told. Raises OSError."""
+        """Writes the lines taken so far. Raises OSError."""
         with open(self.path, "a") as file:
             file.writelines(self.lines)
         self.lines.clear()
@@ -69,7 +62,9 @@ class _Client:
 class TraceTimes:
     """Writes the times of every client that is traced; `ranks` as in run.json."""
 
-    def __init__(self, run_dir: Path, graph: EventGraph, ranks: list | None) -> None:
+    def __init__(
+        self, run_dir: Path, graph: EventGraph, ranks: Sequence[Sequence[int]] | None
+    ) -> None:
         self._folder = run_dir / "trace"
         self._graph = graph
         self._ranks = ranks
@@ -77,11 +72,11 @@ class TraceTimes:
         self._failed = False
 
     def join(self, number: int, rank: int, page: str) -> None:
-        """A client has come: `page` names its files."""
+        """A client has come; `page` names its files."""
         if traced(self._ranks, rank):
             client = _Client(self._folder / f"{page}.times")
             self._clients.append(client)
-            self._graph.follow(number, lambda *told: self._guard(client.tell, *told))
+            self._graph.follow(number, lambda *final: self._guard(client.take, *final))
 
     def finish(self) -> None:
         """The run is over: writes all times that are known."""
@@ -89,7 +84,7 @@ class TraceTimes:
         for client in self._clients:
             self._guard(client.flush)
 
-    def _guard(self, action: Callable[..., None], *arguments) -> None:
+    def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
         """A disk that is full costs the traces, not the run."""
         if self._failed:
             return

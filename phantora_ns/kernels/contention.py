@@ -29,36 +29,13 @@ class KernelContention:
         self._peaks = gpu.peak_flop_per_ns
 
     def permille(self, kind: int, fields: Any, duration_ns: int, bound_by: int) -> int:
-<<<<<<< HEAD
-        """Thousandths of `duration_ns`, the kernel's time alone (at least 1), that it takes longer
-        beside communication.
-
-        `kind`, `fields`: the signature; `bound_by` as `KernelTimes.lookup` tells it. What cannot be
-        read as a product goes by its class. O(1).
-        """
-        if kind == SignatureKind.GEMM and bound_by == BoundBy.COMPUTE:
-            try:
-                product = signature.parse_numbers(signature.Gemm, fields)
-            except signature.SignatureError:
-                return self._by_class[bound_by]
-            peak = self._peaks.get(gemm.arithmetic(product)) or self._peaks["fp32"]
-            beside_ns = self._contention.product_ns(
-                duration_ns,
-                tiles_of(product.m, product.n, product.batch),
-                product.k,
-                peak / self._multiprocessors,
-                self._multiprocessors,
-            )
-            return min(MOST_PERMILLE, round(1000 * (beside_ns / duration_ns - 1)))
-        return self._by_class[bound_by]
-=======
         """How much longer the kernel takes beside communication, in thousandths of `duration_ns`,
         its time alone (at least 1).
 
         `kind` and `fields` are the signature; `bound_by` is as `KernelTimes.lookup` returns it.
         Everything that cannot be read as a matrix product goes by its class. O(1).
         """
-        if kind != signature.GEMM or bound_by != COMPUTE_BOUND:
+        if kind != SignatureKind.GEMM or bound_by != BoundBy.COMPUTE:
             return self._by_class[bound_by]
         try:
             product = signature.parse_numbers(signature.Gemm, fields)
@@ -73,4 +50,3 @@ class KernelContention:
             self._multiprocessors,
         )
         return min(MOST_PERMILLE, round(1000 * (overlapped_ns / duration_ns - 1)))
->>>>>>> main

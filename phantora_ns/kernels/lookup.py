@@ -16,42 +16,20 @@ from typing import TYPE_CHECKING, Any
 from phantora_ns.kernels import rates, signature
 from phantora_ns.kernels.database.database import Database, DatabaseError
 from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
-<<<<<<< HEAD
 from phantora_ns.kernels.estimators.launch import Estimate
-from phantora_ns.kernels.fitted.predictor import Fitted, Scaled
-from phantora_ns.kernels.live_times import Learned
-from phantora_ns.kernels.signature import Gemm, Memory, SignatureError
-=======
-from phantora_ns.kernels.estimators.launch import COMPUTE_BOUND, MEMORY_BOUND, Estimate
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
 from phantora_ns.kernels.live_times import LiveTimes
-from phantora_ns.kernels.signature import (
-    CALL,
-    CUDNN,
-    GEMM,
-    KERNEL,
-    MEMORY,
-    Gemm,
-    Memory,
-    SignatureError,
-)
->>>>>>> main
+from phantora_ns.kernels.signature import Gemm, Memory, SignatureError
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import BoundBy, SignatureKind, Source
 
 if TYPE_CHECKING:
     from phantora_ns.kernels.fitted.model import Prediction
 
-<<<<<<< HEAD
-LONGEST_NS = (
-    1 << 40
-)  # 18 minutes: beyond this a size in a signature is nonsense, and a clock must not be carried away
-=======
 EXACT, VARIANTS = 0, 1
 LONGEST_NS = 1 << 40
 """18 minutes. A longer time comes from a nonsensical size in a signature, and would carry the clock
 of the rank away."""
->>>>>>> main
 CACHE_ENTRIES = 1 << 18
 
 
@@ -90,13 +68,8 @@ class KernelTimes:
     def lookup(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> tuple[int, int, int]:
-<<<<<<< HEAD
-        """(duration_ns, source, bound_by) of a signature; at least 1 ns, and an answer for any input
-        whatever.
-=======
         """(duration_ns, source, bound_by) of a signature. The duration is at least 1 ns, and no input
         raises.
->>>>>>> main
 
         `fields`, `context` and `parameters` are as in docs/wire-protocol.md. O(1) for a signature
         that was asked for before, else an SQLite look-up and some arithmetic.
@@ -105,21 +78,6 @@ class KernelTimes:
             token = signature.encode(kind, fields), signature.encode(0, [context])
         except SignatureError:
             return self._whole(self._guess())
-<<<<<<< HEAD
-        learned_ns = self._learned.duration_ns(token[0])
-        if learned_ns is not None:
-            return self._whole(
-                Estimate(learned_ns, Source.EXACT, self.estimate(kind, fields).bound_by)
-            )
-        known = self._known.get(token)
-        if known is None:
-            known = self._measured(token[0], kind, fields, context, parameters)
-            known = known or self._whole(self._model(kind, fields, context, parameters))
-            if len(self._known) >= CACHE_ENTRIES:
-                self._known.clear()
-            self._known[token] = known
-        return known
-=======
         live_ns = self._live.duration_ns(token[0])
         if live_ns is not None:
             return self._whole(Estimate(live_ns, EXACT, self.estimate(kind, fields).bound_by))
@@ -131,7 +89,6 @@ class KernelTimes:
                 self._answers.clear()
             self._answers[token] = answer
         return answer
->>>>>>> main
 
     def _model(
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
@@ -196,11 +153,7 @@ class KernelTimes:
             if min(product.m, product.n, product.k, product.batch) < 0:
                 raise SignatureError("negative size")
             return Estimate(
-<<<<<<< HEAD
-                gemm.duration_ns(product, self.rates), Source.GEMM, self._class(product)
-=======
-                gemm.duration_ns(product, self.rates), launch.GEMM, self._bound_by(product)
->>>>>>> main
+                gemm.duration_ns(product, self.rates), Source.GEMM, self._bound_by(product)
             )
         if kind == SignatureKind.CUDNN:
             return self._graph(fields[0])
@@ -212,15 +165,9 @@ class KernelTimes:
             )
         if kind == SignatureKind.CALL:
             name, numbers = fields
-<<<<<<< HEAD
-            known = calls.duration_ns(name, numbers, self.rates)
-            if known is not None:
-                return Estimate(known, Source.GUESS, BoundBy.MEMORY)
-=======
             answer = calls.duration_ns(name, numbers, self.rates)
             if answer is not None:
-                return Estimate(answer, launch.GUESS, MEMORY_BOUND)
->>>>>>> main
+                return Estimate(answer, Source.GUESS, BoundBy.MEMORY)
         return self._guess()
 
     def _bound_by(self, product: Gemm) -> int:
@@ -247,13 +194,8 @@ class KernelTimes:
                 else gemm.duration_ns(p, self.rates)
                 for o, p in products
             )
-<<<<<<< HEAD
-            bound_by = max(self._class(p) for _, p in products)
-            return Estimate(total, Source.GEMM, bound_by)
-=======
             bound_by = max(self._bound_by(p) for _, p in products)
-            return Estimate(total, launch.GEMM, bound_by)
->>>>>>> main
+            return Estimate(total, Source.GEMM, bound_by)
         moved = sum(tensor.bytes for tensor in {t for o in found for t in o.tensors.values()})
         if not moved:
             return self._guess()
@@ -282,13 +224,7 @@ class KernelTimes:
     def _whole(estimate: Estimate | Prediction) -> tuple[int, int, int]:
         duration = estimate.duration_ns
         if not math.isfinite(duration):
-<<<<<<< HEAD
             return LONGEST_NS, Source.GUESS, estimate.bound_by
         if duration > LONGEST_NS:
             return LONGEST_NS, Source.GUESS, estimate.bound_by
-=======
-            return LONGEST_NS, launch.GUESS, estimate.bound_by
-        if duration > LONGEST_NS:
-            return LONGEST_NS, launch.GUESS, estimate.bound_by
->>>>>>> main
         return max(1, round(duration)), estimate.source, estimate.bound_by

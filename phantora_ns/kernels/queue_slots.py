@@ -49,15 +49,9 @@ def queue_slots_of(kind: int, fields: Any, multiprocessors: int) -> QueueSlots:
         if kind == SignatureKind.MEMORY:
             memory = signature.parse_numbers(signature.Memory, fields)
             return (
-<<<<<<< HEAD
-                Works()
-                if memory.op == MemoryOp.SET or (memory.src == memory.dst == MemoryKind.DEVICE)
-                else Works(0)
-=======
                 QueueSlots()
-                if memory.op == 1 or (memory.src == memory.dst == copies.DEVICE)
+                if memory.op == MemoryOp.SET or (memory.src == memory.dst == MemoryKind.DEVICE)
                 else QueueSlots(0)
->>>>>>> main
             )
         if kind == SignatureKind.CUDNN:
             return _graph(fields[0])

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgpack
 
 from phantora_ns.config import load_cluster, load_gpu
+from phantora_ns.hub.lookups import KernelModels
 from phantora_ns.hub.registry import Page
-from phantora_ns.hub.server import Hub
+from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.protocol import RANK_STATS, RANK_STATS_MAGIC, RANK_STATS_VERSION
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
@@ -38,8 +39,10 @@ class Bench:
         graph = EventGraph(
             FlowSimulator(TOPOLOGY.capacities), CollectiveModel(TOPOLOGY, GPU), TOPOLOGY.capacities
         )
-        self.hub = Hub(folder, graph, NoTimes(), nodes=2, gpus_per_node=2, table_capacity=64)
-        self.hub._internal_error = self.give_up
+        models = KernelModels(NoTimes(), lambda *_: 0, lambda *_: 1)
+        options = HubOptions(nodes=2, gpus_per_node=2, table_capacity=64)
+        self.hub = Hub(folder, graph, models, options)
+        self.hub.answers.internal_error = self.give_up
         self.folder = folder
         self.pages = []
 
@@ -47,6 +50,11 @@ class Bench:
     def give_up() -> None:
         """Called inside of the handler that would keep the hub alive: shows the defect instead."""
         raise sys.exc_info()[1]
+
+    @property
+    def outbox(self) -> list:
+        """What the hub has to send, (identity, message) each."""
+        return self.hub.answers.outbox
 
     def page(self) -> str:
         name = f"page{len(self.pages)}"
@@ -63,8 +71,8 @@ class Bench:
         self.hub.handle(identity, msgpack.packb([1, 1, 1, info]))
 
     def close(self) -> None:
-        for client in list(self.hub.clients.values()):
-            self.hub._leave(client)
-        self.hub.table.close()
+        for client in list(self.hub.clients.present()):
+            self.hub.clients.leave(client)
+        self.hub.lookups.table.close()
         for fd in self.pages:
             os.close(fd)

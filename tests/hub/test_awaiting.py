@@ -17,7 +17,7 @@ import pytest
 from client import ALL_REDUCE, FP32, HOST, MEASURED, SUM, Client, form
 from running import start_hub
 
-from phantora_ns.hub.recording import FILE, Recorder
+from phantora_ns.hub.recorder import FILE, Recorder
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.signature import encode, key_of
 from phantora_ns.protocol import KERNEL_TABLE_HEADER
@@ -38,7 +38,7 @@ def ask(client: Client, name: str) -> int:
     return client.start_lookup(key(name), 0, [*kernel(name), None, b""])
 
 
-def told(client: Client, request: int) -> tuple[int, int]:
+def answer(client: Client, request: int) -> tuple[int, int]:
     """(duration, source) of a LOOKUP's answer."""
     _, _, duration_ns, source, *_ = client.wait(request)
     return duration_ns, source
@@ -93,7 +93,7 @@ def test_a_rank_waits_for_the_leaders_measurement(hub):
     request = ask(rank, "gelu")
     assert held(rank, request, leader)
     leader.measured([0, kernel("gelu"), ["aten::gelu", 4096, 0, [[8, 128]]], [4321]])
-    assert told(rank, request) == (4321, EXACT)
+    assert answer(rank, request) == (4321, EXACT)
     assert table_entry(hub, "gelu")[:2] == (4321, EXACT)
     leading = hub.stop()["leading"]
     assert (
@@ -113,8 +113,8 @@ def test_nobody_waits_for_a_leader_that_only_records_its_host(hub):
     early = ask(rank, "gelu")  # before it has come: it might have measured
     leader = Client(hub.run_dir, 0, 0, world=2, leader=True, measures=0)
     leader.look_busy()
-    assert told(rank, early)[1] != EXACT
-    assert told(rank, ask(rank, "tanh"))[1] != EXACT
+    assert answer(rank, early)[1] != EXACT
+    assert answer(rank, ask(rank, "tanh"))[1] != EXACT
     assert leader.lookup(key("relu"), 0, [*kernel("relu"), None, b""])[3] != EXACT
     leader.host_costs(
         {
@@ -155,13 +155,13 @@ def test_later_samples_replace_the_first_and_are_announced(hub):
     leader.measured([0, kernel("gelu"), None, [9000]])
     leader.look_busy()
     assert leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[2] == 9000
-    assert told(rank, ask(rank, "gelu")) == (9000, EXACT)
+    assert answer(rank, ask(rank, "gelu")) == (9000, EXACT)
     before = table_entry(hub, "gelu")[2]
     leader.measured([0, kernel("gelu"), None, [4100, 4000, 4200]])
     assert (
         leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[2] == 4100
     )  # two clients' messages have no order
-    assert told(rank, ask(rank, "gelu")) == (4100, EXACT)
+    assert answer(rank, ask(rank, "gelu")) == (4100, EXACT)
     assert table_entry(hub, "gelu") == (4100, EXACT, before + 1)
 
 
@@ -170,7 +170,7 @@ def test_what_was_estimated_is_put_right_when_it_is_measured(hub):
     assert leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[3] != EXACT
     leader.measured([0, kernel("gelu"), None, [4321]])
     assert leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[2] == 4321
-    assert told(rank, ask(rank, "gelu")) == (4321, EXACT)
+    assert answer(rank, ask(rank, "gelu")) == (4321, EXACT)
     assert table_entry(hub, "gelu") == (4321, EXACT, 1)
     assert hub.stop()["leading"]["unmeasured_signatures"] == 0
 
@@ -184,10 +184,10 @@ def test_nobody_waits_for_what_the_leader_could_not_measure(hub):
         leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[3] != EXACT
     )  # after trying, as a leader does
     leader.look_busy()
-    assert told(first, waiting)[1] != EXACT
-    assert told(second, ask(second, "gelu"))[1] != EXACT
+    assert answer(first, waiting)[1] != EXACT
+    assert answer(second, ask(second, "gelu"))[1] != EXACT
     leader.measured([0, kernel("tanh"), None, []])  # the other way to say it
-    assert told(first, other)[1] != EXACT
+    assert answer(first, other)[1] != EXACT
     leading = hub.stop()["leading"]
     assert leading["estimated_after_waiting"] == {"1": 2} and leading["unmeasured_ranks"] == [
         0,
@@ -204,8 +204,8 @@ def test_a_leader_that_leaves_lets_the_others_go(hub, how):
     request = ask(rank, "gelu")
     assert held(rank, request, leader)
     getattr(leader, how)()
-    assert told(rank, request)[1] != EXACT
-    assert told(rank, ask(rank, "tanh"))[1] != EXACT  # and later ones do not wait at all
+    assert answer(rank, request)[1] != EXACT
+    assert answer(rank, ask(rank, "tanh"))[1] != EXACT  # and later ones do not wait at all
     leading = hub.stop()["leading"]
     assert (leading["awaited"], leading["estimated_after_waiting"]) == (1, {"1": 1})
 
@@ -217,7 +217,7 @@ def test_a_leader_that_waits_for_the_asking_rank_cannot_measure(hub):
     comm = form(clients)
     leader.all_reduce(comm, SIZE)
     sync = leader.start_sync()
-    assert told(rank, ask(rank, "gelu"))[1] != EXACT
+    assert answer(rank, ask(rank, "gelu"))[1] != EXACT
     rank.compute(7000)
     rank.all_reduce(comm, SIZE)
     assert leader.finish_sync(*sync) == rank.sync() > 7000
@@ -233,11 +233,11 @@ def test_only_the_rank_that_holds_the_others_up_gets_an_estimate(hub):
     leader.all_reduce(comm, SIZE)
     second.advance(50)
     sync, behind, ahead = leader.start_sync(), ask(first, "gelu"), ask(second, "tanh")
-    assert told(first, behind)[1] != EXACT
+    assert answer(first, behind)[1] != EXACT
     first.all_reduce(comm, SIZE)
     leader.finish_sync(*sync)
     leader.measured([0, kernel("tanh"), None, [1234]])
-    assert told(second, ahead) == (1234, EXACT)
+    assert answer(second, ahead) == (1234, EXACT)
     assert hub.stop()["leading"]["estimated_after_waiting"] == {"1": 1}
 
 
@@ -255,7 +255,7 @@ def test_a_rank_that_still_runs_may_free_the_leader(hub):
     other = working.start_sync()
     leader.finish_sync(*sync)
     leader.measured([0, kernel("gelu"), None, [777]])
-    assert told(waiting, request) == (777, EXACT)
+    assert answer(waiting, request) == (777, EXACT)
     working.finish_sync(*other)
     assert hub.stop()["leading"]["estimated_after_waiting"] == {}
 
@@ -271,7 +271,7 @@ def test_an_answer_that_only_a_held_rank_keeps_back_is_told_to_the_leader(hub):
     end = leader.sync()
     assert end >= 50_000 > rank.clock
     leader.measured([0, kernel("gelu"), None, [31]])
-    assert told(rank, request) == (31, EXACT)
+    assert answer(rank, request) == (31, EXACT)
     for client in clients:
         client.all_reduce(comm, SIZE)
     sync = leader.start_sync()
@@ -283,7 +283,7 @@ def test_an_answer_that_only_a_held_rank_keeps_back_is_told_to_the_leader(hub):
     ) == (0, 0)
 
 
-def test_what_a_held_rank_does_later_counts_in_the_past_of_what_was_told(hub):
+def test_what_a_held_rank_does_later_counts_in_the_past_of_what_was_answer(hub):
     """The leader is told the end of an all-reduce; a rank that was held then starts a flow before
     it, over the same link: all is timed anew, and the told time that moved is counted."""
     clients = job(hub, 4)
@@ -297,7 +297,7 @@ def test_what_a_held_rank_does_later_counts_in_the_past_of_what_was_told(hub):
     end = leader.finish_sync(*sync)
     assert end > alone
     leader.measured([0, kernel("gelu"), None, [5]])
-    assert told(clients[2], request) == (5, EXACT)
+    assert answer(clients[2], request) == (5, EXACT)
     for client in clients[2:]:
         client.all_reduce(second, SIZE)
     assert clients[2].clock < end
@@ -319,7 +319,7 @@ def test_ranks_that_have_not_come_may_free_the_leader(hub):
     late.finish_init(*late.start_init(b"u", 2, 1, device=2))
     leader.finish_init(*start)
     leader.measured([0, kernel("gelu"), None, [99]])
-    assert told(waiting, request) == (99, EXACT)
+    assert answer(waiting, request) == (99, EXACT)
 
 
 def test_a_leader_whose_gpu_waits_for_values_of_others_is_stuck(hub):
@@ -330,7 +330,7 @@ def test_a_leader_whose_gpu_waits_for_values_of_others_is_stuck(hub):
     node = leader.ops(comm, [ALL_REDUCE, 4, FP32, SUM, -1, b"\0\0\x80?", 1])
     fetch = leader.start_fetch(node)
     leader.look_busy()
-    assert told(rank, ask(rank, "gelu"))[1] != EXACT
+    assert answer(rank, ask(rank, "gelu"))[1] != EXACT
     rank.ops(comm, [ALL_REDUCE, 4, FP32, SUM, -1, b"\0\0\x80?", 0])
     assert leader.wait(fetch)[2] == b"\0\0\0@"
 
@@ -376,24 +376,25 @@ def test_a_leader_that_is_still_coming_is_waited_for_while_it_works(hub, coming)
     assert not rank.socket.poll(1000)  # twice what a sleeping one is waited for
     pipe.send("sleep")
     assert pipe.recv() == "asleep"
-    assert told(rank, request)[1] != EXACT  # it may be waiting for us, in a store
+    assert answer(rank, request)[1] != EXACT  # it may be waiting for us, in a store
 
 
 def test_a_leader_that_dies_before_it_came_is_not_waited_for(hub, coming):
     process, _ = coming
     rank = Client(hub.run_dir, 1, 0, world=2)
     request = ask(rank, "gelu")
+    assert held(rank, request, rank)  # the hub has seen the leader's lock
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    assert told(rank, request)[1] != EXACT
-    assert told(rank, ask(rank, "tanh"))[1] != EXACT
+    assert answer(rank, request)[1] != EXACT
+    assert answer(rank, ask(rank, "tanh"))[1] != EXACT
 
 
 def test_without_a_leader_nobody_waits(short_dir):
     running = start_hub(short_dir / "run", main=("-m", "phantora_ns.hub"))
     try:
         rank = Client(running.run_dir, 1, 0, world=2)
-        assert told(rank, ask(rank, "gelu"))[1] != EXACT
+        assert answer(rank, ask(rank, "gelu"))[1] != EXACT
         assert running.stop()["leading"] is None
     finally:
         running.close()
@@ -424,7 +425,7 @@ def test_only_leaders_measure_and_only_times(hub):
 def test_what_has_come_survives_the_hubs_death(hub):
     leader, rank = job(hub, 2)
     leader.measured(*[[0, kernel(f"k{i}"), None, [100 + i] * 10] for i in range(100)])
-    assert told(rank, ask(rank, "k99")) == (199, EXACT)
+    assert answer(rank, ask(rank, "k99")) == (199, EXACT)
     os.kill(hub.process.pid, signal.SIGKILL)
     hub.process.wait()
     with Database.open(hub.run_dir / "recording.sqlite") as database:
@@ -439,7 +440,7 @@ def test_a_recording_that_cannot_be_written_costs_the_recording_only(hub):
     leader, rank = job(hub, 2)
     leader.measured([0, kernel("gelu"), None, [4321]])
     assert leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[2] == 4321
-    assert told(rank, ask(rank, "gelu")) == (4321, EXACT)
+    assert answer(rank, ask(rank, "gelu")) == (4321, EXACT)
     assert "exists already" in hub.stop()["leading"]["problem"]
 
 

@@ -34,7 +34,7 @@ def bench(tmp_path, monkeypatch):
     for rank in (1, 2):
         send(made, rank, 5, 2, 0, {}, 2, [1, 0, 0], b"v", 2, rank - 1, rank % 2)
     made.hub.settle()
-    made.hub.outbox.clear()
+    made.outbox.clear()
     yield made
     made.close()
 
@@ -50,11 +50,11 @@ def reduce(bench, rank, comm=0, node=3):
 
 def look(bench, seconds):
     """What the hub says after `seconds`, and one look more."""
-    bench.hub.outbox.clear()
+    bench.outbox.clear()
     for step in (seconds, fetches.LOOK_S):
         bench.clock.now += step
         bench.hub.settle()
-    return [(who, reply[0], reply[-1]) for who, reply in bench.hub.outbox]
+    return [(who, reply[0], reply[-1]) for who, reply in bench.outbox]
 
 
 def test_a_member_that_comes_an_hour_late_is_waited_for(bench):
@@ -64,9 +64,9 @@ def test_a_member_that_comes_an_hour_late_is_waited_for(bench):
     for _ in range(60):
         assert look(bench, 60) == []
     reduce(bench, 2)
-    ((who, reply),) = bench.hub.outbox
+    ((who, reply),) = bench.outbox
     assert (who, reply) == (b"0", [FETCH, 7, bytes([63] + [0] * 7), 0])
-    assert not bench.hub.fetches and bench.hub.hold_ms() is None
+    assert not bench.hub.fetches and bench.hub.releases.hold_ms() is None
 
 
 @pytest.mark.parametrize("word", [True, False])
@@ -75,11 +75,11 @@ def test_a_member_that_has_ended_is_not_waited_for(bench, word, monkeypatch):
     for rank in (0, 1):
         reduce(bench, rank)
     send(bench, 0, FETCH, 7, 0, 3, 0)
-    assert look(bench, 1) == [] and bench.hub.hold_ms() <= 1000 * fetches.LOOK_S
+    assert look(bench, 1) == [] and bench.hub.releases.hold_ms() <= 1000 * fetches.LOOK_S
     if word:
         send(bench, 2, 12, 0)
     else:
-        monkeypatch.setattr(type(bench.hub.everyone[2].page), "owner", lambda page: None)
+        monkeypatch.setattr(type(bench.hub.clients.everyone[2].page), "owner", lambda page: None)
     ((who, kind, text),) = look(bench, 1)
     assert (who, kind) == (b"0", ERROR)
     assert "rank 0 waits" in text and "rank 2 has ended" in text and "all_reduce" in text
@@ -90,11 +90,11 @@ def test_what_a_member_sent_before_it_was_killed_still_counts(bench, monkeypatch
     for rank in (0, 1):
         reduce(bench, rank)
     send(bench, 0, FETCH, 7, 0, 3, 0)
-    monkeypatch.setattr(type(bench.hub.everyone[2].page), "owner", lambda page: None)
+    monkeypatch.setattr(type(bench.hub.clients.everyone[2].page), "owner", lambda page: None)
     bench.clock.now += 1
     bench.hub.settle()
     reduce(bench, 2)
-    assert [reply[0] for _, reply in bench.hub.outbox] == [FETCH]
+    assert [reply[0] for _, reply in bench.outbox] == [FETCH]
 
 
 def test_a_message_whose_sender_has_ended(bench):

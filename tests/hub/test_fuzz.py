@@ -191,7 +191,7 @@ def feed(bench: Bench, sent) -> None:
     for who, frame in sent:
         bench.hub.handle(b"client%d" % who, frame)
         bench.hub.settle()
-    bench.hub.commit()
+    bench.hub.releases.commit()
     bench.hub.settle()
 
 
@@ -210,12 +210,12 @@ def test_nothing_that_is_sent_breaks_the_hub(benches, seed, length):
             ),
         )
     bench.hub.settle()
-    assert len(bench.hub.outbox) == 8
+    assert len(bench.outbox) == 8
     fuzzer = Fuzzer(random.Random(seed))
     feed(bench, (fuzzer.message() for _ in range(length)))
-    assert bench.hub.internal_errors == 0
+    assert bench.hub.diagnostics.internal_errors == 0
     bench.hub.graph.check()
-    assert all(msgpack.packb(reply) for _, reply in bench.hub.outbox)
+    assert all(msgpack.packb(reply) for _, reply in bench.outbox)
     bench.close()
 
 
@@ -228,6 +228,6 @@ def test_nothing_that_is_sent_breaks_the_hub(benches, seed, length):
 def test_bytes_that_are_no_messages_are_counted(benches, sent):
     bench = benches()
     feed(bench, sent)
-    assert bench.hub.internal_errors == 0
-    assert bench.hub.bad_messages == bench.hub.messages == len(sent)
+    assert bench.hub.diagnostics.internal_errors == 0
+    assert bench.hub.diagnostics.bad_messages == bench.hub.diagnostics.messages == len(sent)
     bench.close()

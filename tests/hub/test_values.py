@@ -43,9 +43,9 @@ def reduce(bench, node, wanted=(0, 1), unknown=()):
 
 def fetch(bench, rank, node) -> bytes:
     bench.seq[rank] += 1
-    bench.hub.outbox.clear()
+    bench.outbox.clear()
     bench.hub.handle(b"%d" % rank, msgpack.packb([9, bench.seq[rank], 100 + node, 0, node, 0]))
-    ((_, (kind, _, data, *known)),) = bench.hub.outbox
+    ((_, (kind, _, data, *known)),) = bench.outbox
     bench.unknown = known == [1]
     return (kind, data[:1])
 
@@ -72,7 +72,7 @@ def test_results_that_are_never_fetched_do_not_pile_up(bench, monkeypatch):
     monkeypatch.setattr(communicators, "MAX_RESULTS", 4)
     for node in range(2, 12):
         reduce(bench, node)
-    assert all(len(client.results) == 4 for client in bench.hub.everyone)
+    assert all(len(client.results) == 4 for client in bench.hub.clients.everyone)
     assert fetch(bench, 0, 3) == (9, b"") and fetch(bench, 0, 11) == (9, b"\x16")
     assert bench.hub.communicators.expired == 1
     assert fetch(bench, 0, 50)[0] == 0  # never was

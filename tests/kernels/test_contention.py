@@ -4,14 +4,8 @@ products their tiles."""
 import pytest
 
 from phantora_ns.config import load_gpu
-<<<<<<< HEAD
-from phantora_ns.kernels.contention import Drags
-from phantora_ns.protocol import BoundBy, SignatureKind
-=======
-from phantora_ns.kernels import signature
 from phantora_ns.kernels.contention import KernelContention
-from phantora_ns.kernels.estimators.launch import ATTENTION_BOUND, COMPUTE_BOUND, MEMORY_BOUND
->>>>>>> main
+from phantora_ns.protocol import BoundBy, SignatureKind
 
 BF16, FP32, COMPUTE_32F = 14, 0, 68
 
@@ -25,69 +19,47 @@ def contention():
     return KernelContention(load_gpu("h200"))
 
 
-<<<<<<< HEAD
-def test_a_class_has_one_share(drags):
+def test_a_class_has_one_share(contention):
     for bound_by, permille in (
         (BoundBy.MEMORY, 220),
         (BoundBy.COMPUTE, 340),
         (BoundBy.ATTENTION, 200),
     ):
-        assert drags.permille(SignatureKind.CUDNN, [[]], 1000, bound_by) == permille
-        assert drags.permille(SignatureKind.KERNEL, [], 77, bound_by) == permille
-
-
-def test_a_thin_product_is_bound_by_memory(drags):
-    assert drags.permille(SignatureKind.GEMM, product(1, 4096, 4096), 20_000, BoundBy.MEMORY) == 220
-=======
-def test_a_class_has_one_share(contention):
-    for bound_by, permille in ((MEMORY_BOUND, 220), (COMPUTE_BOUND, 340), (ATTENTION_BOUND, 200)):
-        assert contention.permille(signature.CUDNN, [[]], 1000, bound_by) == permille
-        assert contention.permille(signature.KERNEL, [], 77, bound_by) == permille
+        assert contention.permille(SignatureKind.CUDNN, [[]], 1000, bound_by) == permille
+        assert contention.permille(SignatureKind.KERNEL, [], 77, bound_by) == permille
 
 
 def test_a_thin_product_is_bound_by_memory(contention):
-    assert contention.permille(signature.GEMM, product(1, 4096, 4096), 20_000, MEMORY_BOUND) == 220
->>>>>>> main
+    assert (
+        contention.permille(SignatureKind.GEMM, product(1, 4096, 4096), 20_000, BoundBy.MEMORY)
+        == 220
+    )
 
 
 def test_a_product_that_fills_the_gpu_exactly_once_takes_twice_as_long(contention):
     assert (
-<<<<<<< HEAD
-        drags.permille(SignatureKind.GEMM, product(2048, 2048, 16384), 170_000, BoundBy.COMPUTE)
-=======
-        contention.permille(signature.GEMM, product(2048, 2048, 16384), 170_000, COMPUTE_BOUND)
->>>>>>> main
+        contention.permille(
+            SignatureKind.GEMM, product(2048, 2048, 16384), 170_000, BoundBy.COMPUTE
+        )
         == 1000
     )
 
 
-<<<<<<< HEAD
-def test_a_product_that_leaves_room_is_not_stretched(drags):
-    assert (
-        drags.permille(SignatureKind.GEMM, product(1024, 2048, 4096), 45_000, BoundBy.COMPUTE) == 0
-    )
-
-
-def test_batches_are_tiles_too(drags):
-    one = drags.permille(SignatureKind.GEMM, product(4096, 4096, 4096), 172_700, BoundBy.COMPUTE)
-    assert (
-        one
-        == drags.permille(
-            SignatureKind.GEMM, product(1024, 1024, 4096, batch=16), 172_700, BoundBy.COMPUTE
-=======
 def test_a_product_that_leaves_room_is_not_stretched(contention):
     assert (
-        contention.permille(signature.GEMM, product(1024, 2048, 4096), 45_000, COMPUTE_BOUND) == 0
+        contention.permille(SignatureKind.GEMM, product(1024, 2048, 4096), 45_000, BoundBy.COMPUTE)
+        == 0
     )
 
 
 def test_batches_are_tiles_too(contention):
-    one = contention.permille(signature.GEMM, product(4096, 4096, 4096), 172_700, COMPUTE_BOUND)
+    one = contention.permille(
+        SignatureKind.GEMM, product(4096, 4096, 4096), 172_700, BoundBy.COMPUTE
+    )
     assert (
         one
         == contention.permille(
-            signature.GEMM, product(1024, 1024, 4096, batch=16), 172_700, COMPUTE_BOUND
->>>>>>> main
+            SignatureKind.GEMM, product(1024, 1024, 4096, batch=16), 172_700, BoundBy.COMPUTE
         )
         > 0
     )
@@ -95,11 +67,7 @@ def test_batches_are_tiles_too(contention):
 
 def test_a_product_that_the_power_limit_slows_alone_is_stretched_less(contention):
     burst, limited = (
-<<<<<<< HEAD
-        drags.permille(SignatureKind.GEMM, product(4096, 4096, 14336), ns, BoundBy.COMPUTE)
-=======
-        contention.permille(signature.GEMM, product(4096, 4096, 14336), ns, COMPUTE_BOUND)
->>>>>>> main
+        contention.permille(SignatureKind.GEMM, product(4096, 4096, 14336), ns, BoundBy.COMPUTE)
         for ns in (606_000, 741_000)
     )
     assert burst > limited > 0
@@ -117,13 +85,8 @@ def test_a_product_that_the_power_limit_slows_alone_is_stretched_less(contention
         product(1 << 62, 1 << 62, 1 << 62),
     ],
 )
-<<<<<<< HEAD
-def test_any_fields_have_an_answer(drags, fields):
-    assert 0 <= drags.permille(SignatureKind.GEMM, fields, 1, BoundBy.COMPUTE) < 1 << 32
-=======
 def test_any_fields_have_an_answer(contention, fields):
-    assert 0 <= contention.permille(signature.GEMM, fields, 1, COMPUTE_BOUND) < 1 << 32
->>>>>>> main
+    assert 0 <= contention.permille(SignatureKind.GEMM, fields, 1, BoundBy.COMPUTE) < 1 << 32
 
 
 @pytest.mark.parametrize("model", ["h100", "a100", "b200", "l40s"])
@@ -132,13 +95,8 @@ def test_every_model_has_an_answer_for_every_type(model):
     for kind in (0, 1, 2, 3, 14, 28):
         assert (
             0
-<<<<<<< HEAD
-            <= drags.permille(
-                SignatureKind.GEMM, product(4096, 4096, 4096, kind=kind), 200_000, BoundBy.COMPUTE
-=======
             <= contention.permille(
-                signature.GEMM, product(4096, 4096, 4096, kind=kind), 200_000, COMPUTE_BOUND
->>>>>>> main
+                SignatureKind.GEMM, product(4096, 4096, 4096, kind=kind), 200_000, BoundBy.COMPUTE
             )
             <= 1000
         )

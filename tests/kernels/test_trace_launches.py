@@ -6,12 +6,8 @@ import json
 import pytest
 
 from phantora_ns.kernels import signature
-<<<<<<< HEAD
-from phantora_ns.kernels.evaluation import estimator_errors, trace_launches
-from phantora_ns.protocol import SignatureKind
-=======
 from phantora_ns.kernels.evaluation import estimator_errors, trace_launches, trace_signatures
->>>>>>> main
+from phantora_ns.protocol import SignatureKind
 
 
 def operator(identity, name, **arguments):

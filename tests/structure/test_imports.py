@@ -14,19 +14,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "phantora_ns"
 
-<<<<<<< HEAD
-EVERYWHERE = {"compressed", "protocol"}
-"""What every part may import: how files are read that may be compressed; numbers and file layouts
-that C has as well (protocol/)."""
-=======
 EVERYWHERE = {"protocol", "compressed"}
 """What every part may import: numbers and file layouts that C has as well (protocol/), and how files
 are compressed."""
->>>>>>> main
 MAY_IMPORT = {
     "compressed": set(),
     "protocol": set(),
-    "compressed": set(),
     "model": set(),
     "sim": {"model"},
     "config": {"model", "sim"},

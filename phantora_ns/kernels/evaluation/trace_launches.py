@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.compressed import read_text
-<<<<<<< HEAD
-from phantora_ns.protocol import SignatureKind
-=======
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.records import Observation
 from phantora_ns.kernels.evaluation.trace_signatures import (
@@ -29,7 +26,6 @@ from phantora_ns.kernels.evaluation.trace_signatures import (
     LlamaShapes,
     sign,
 )
->>>>>>> main
 
 # Inductor's mark around a compiled graph, with the hash of its code: not the same in every process
 GRAPH_CALL = "## Call"
@@ -180,157 +176,6 @@ def launches(
     return result
 
 
-<<<<<<< HEAD
-def _sign(
-    group: list[dict], operator: dict | None, products, llama: LlamaShapes | None
-) -> tuple[int, list, list | None] | None:
-    name = operator["name"] if operator else ""
-    shaped = operator is not None and "Input Dims" in operator["args"]
-    if name in GEMM_OPERATORS:
-        if shaped:
-            tf32 = any("tf32" in e["name"] or "s1688gemm" in e["name"] for e in group)
-            return SignatureKind.GEMM, gemm_fields(operator, tf32), None
-        product = next(products, None) if products is not None else None
-        if product is None:
-            return None
-        transa, transb, m, n, k = product
-        bf16 = CUDA_TYPES["c10::BFloat16"]
-        return (
-            SignatureKind.GEMM,
-            [
-                0,
-                transa,
-                transb,
-                m,
-                n,
-                k,
-                1,
-                bf16,
-                bf16,
-                bf16,
-                bf16,
-                COMPUTE_32F,
-                1,
-                k if transa else m,
-                n if transb else k,
-                m,
-            ],
-            None,
-        )
-    if name in ATTENTION_OPERATORS:
-        graph = (
-            attention_graph(operator) if shaped else llama.attention_graph(name) if llama else None
-        )
-        return None if graph is None else (SignatureKind.CUDNN, [graph], None)
-    if name in CONVOLUTION_OPERATORS:
-        return (SignatureKind.CUDNN, [convolution_graph(operator)], None) if shaped else None
-    event = group[0]
-    arguments = event["args"]
-    if event["cat"] == "kernel":
-        fields = [
-            event["name"],
-            *arguments["grid"],
-            *arguments["block"],
-            int(arguments.get("shared memory", 0)),
-            0,
-            0,
-            0,
-            b"",
-        ]
-        return (
-            SignatureKind.KERNEL,
-            fields,
-            _context(operator, event["name"]) if shaped else llama.context(name) if llama else None,
-        )
-    if event["cat"] == "gpu_memset":
-        return SignatureKind.MEMORY, [1, arguments["bytes"], 2, 2], None
-    places = {"Pageable": 0, "Pinned": 1, "Device": 2}
-    source, _, destination = event["name"].partition("(")[2].rstrip(")").partition(" -> ")
-    return (
-        SignatureKind.MEMORY,
-        [0, arguments["bytes"], places.get(source, 2), places.get(destination, 2)],
-        None,
-    )
-
-
-def _graph_tensor(dims: list[int], kind: str, strides: list[int] | None = None) -> list:
-    if strides is None:
-        strides = [1]
-        for size in reversed(dims[1:]):
-            strides.insert(0, strides[0] * size)
-    return ["t", CUDNN_TYPES[kind], list(dims), strides]
-
-
-def sdpa_graph(query: list[int], key: list[int], kind: str, causal: bool, backward: bool) -> list:
-    """The graph that PyTorch's cuDNN attention comes to: its products (two forward, five backward)
-    and the mask."""
-    batch, heads, queries, size = query
-    keys = key[2]
-    scores = [batch, heads, queries, keys]
-    first = [
-        MATMUL,
-        [
-            [1520, _graph_tensor(query, kind)],
-            [1521, _graph_tensor([batch, key[1], size, keys], kind)],
-            [1522, _graph_tensor(scores, kind)],
-        ],
-    ]
-    other = [
-        MATMUL,
-        [
-            [1520, _graph_tensor(scores, kind)],
-            [1521, _graph_tensor([batch, key[1], keys, size], kind)],
-            [1522, _graph_tensor(query, kind)],
-        ],
-    ]
-    mask = [[POINTWISE, [[0, GEN_INDEX], [753, _graph_tensor(scores, "int")]]]] if causal else []
-    return [first, *mask, *[other] * (4 if backward else 1)]
-
-
-def attention_graph(operator: dict) -> list:
-    """The cuDNN graph of an attention operator with recorded shapes."""
-    arguments = operator["args"]
-    backward = operator["name"].endswith("backward")
-    causal = arguments["Concrete Inputs"][14 if backward else 10] == "True"
-    query, key = arguments["Input Dims"][1:3] if backward else arguments["Input Dims"][0:2]
-    return sdpa_graph(query, key, arguments["Input type"][1], causal, backward)
-
-
-def convolution_graph(operator: dict) -> list:
-    """The cuDNN graph of a convolution operator with recorded shapes: one operation, or two for
-    both gradients."""
-    arguments = operator["args"]
-    dims, kind, strides = (
-        arguments["Input Dims"],
-        arguments["Input type"][0],
-        arguments["Input Strides"],
-    )
-    if operator["name"].endswith("backward"):
-        out, image, weight = dims[:3]
-        wanted = json.loads(arguments["Concrete Inputs"][10].lower())
-        tensors = [
-            _graph_tensor(t, kind, strides[i]) for t, i in ((image, 1), (weight, 2), (out, 0))
-        ]
-        graph = (
-            [[12, [[710, tensors[0]], [709, tensors[1]], [711, tensors[2]]]]] if wanted[0] else []
-        )
-        return graph + (
-            [[11, [[716, tensors[0]], [715, tensors[1]], [717, tensors[2]]]]] if wanted[1] else []
-        )
-    image, weight = dims[:2]
-    padding, stride, dilation = (json.loads(arguments["Concrete Inputs"][i]) for i in (2, 3, 4))
-    spatial = [
-        (size + 2 * p - d * (w - 1) - 1) // s + 1
-        for size, w, p, s, d in zip(image[2:], weight[2:], padding, stride, dilation)
-    ]
-    out = [image[0], weight[0], *spatial]
-    channels_last = strides[0][1] == 1
-    out_strides = (
-        [math.prod(out[1:]), 1, out[1] * out[3], out[1]]
-        if channels_last and len(out) == 4
-        else None
-    )
-=======
 def observations(configuration: str, found: Iterable[Launch]) -> list[Observation]:
     """The distinct signatures of a trace, with the median of their launches that ran alone.
     O(launches)."""
@@ -338,7 +183,6 @@ def observations(configuration: str, found: Iterable[Launch]) -> list[Observatio
     for launch in found:
         if launch.alone:
             groups[signature.encode(launch.kind, [launch.fields, launch.context])].append(launch)
->>>>>>> main
     return [
         Observation(
             configuration,

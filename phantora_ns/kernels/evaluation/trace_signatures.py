@@ -13,7 +13,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from phantora_ns.kernels import signature
+from phantora_ns.protocol import SignatureKind
+
 
 GEMM_OPERATORS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"}
 ATTENTION_OPERATORS = {"aten::_cudnn_attention_forward", "aten::_cudnn_attention_backward"}
@@ -126,14 +127,14 @@ def sign(
     if name in GEMM_OPERATORS:
         if shaped:
             tf32 = any("tf32" in e["name"] or "s1688gemm" in e["name"] for e in group)
-            return signature.GEMM, gemm_fields(operator, tf32), None
+            return SignatureKind.GEMM, gemm_fields(operator, tf32), None
         product = next(products, None) if products is not None else None
         if product is None:
             return None
         transa, transb, m, n, k = product
         bf16 = CUDA_TYPES["c10::BFloat16"]
         return (
-            signature.GEMM,
+            SignatureKind.GEMM,
             [
                 0,
                 transa,
@@ -158,9 +159,9 @@ def sign(
         graph = (
             attention_graph(operator) if shaped else llama.attention_graph(name) if llama else None
         )
-        return None if graph is None else (signature.CUDNN, [graph], None)
+        return None if graph is None else (SignatureKind.CUDNN, [graph], None)
     if name in CONVOLUTION_OPERATORS:
-        return (signature.CUDNN, [convolution_graph(operator)], None) if shaped else None
+        return (SignatureKind.CUDNN, [convolution_graph(operator)], None) if shaped else None
     event = group[0]
     arguments = event["args"]
     if event["cat"] == "kernel":
@@ -175,16 +176,16 @@ def sign(
             b"",
         ]
         return (
-            signature.KERNEL,
+            SignatureKind.KERNEL,
             fields,
             _context(operator, event["name"]) if shaped else llama.context(name) if llama else None,
         )
     if event["cat"] == "gpu_memset":
-        return signature.MEMORY, [1, arguments["bytes"], 2, 2], None
+        return SignatureKind.MEMORY, [1, arguments["bytes"], 2, 2], None
     places = {"Pageable": 0, "Pinned": 1, "Device": 2}
     source, _, destination = event["name"].partition("(")[2].rstrip(")").partition(" -> ")
     return (
-        signature.MEMORY,
+        SignatureKind.MEMORY,
         [0, arguments["bytes"], places.get(source, 2), places.get(destination, 2)],
         None,
     )

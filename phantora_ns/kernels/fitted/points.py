@@ -142,11 +142,7 @@ def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
     types = f"{product.atype},{product.btype},{product.ctype},{product.dtype} {gemm.arithmetic(product)}"
     layout = f"{product.transa}{product.transb} {product.api} {product.epilogue}"
     return Point(
-<<<<<<< HEAD
         "gemm", types, layout, (estimate.duration_ns, *terms), place, Source.GEMM, estimate.bound_by
-=======
-        "gemm", types, layout, (estimate.duration_ns, *terms), place, launch.GEMM, estimate.bound_by
->>>>>>> main
     )
 
 
@@ -167,11 +163,7 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     if not products:
         place = (_log(moved), _log(max(math.prod(t.dims) for t in tensors)))
         terms = (estimate.duration_ns, 1.0, moved / rates.memory_bytes_per_ns)
-<<<<<<< HEAD
         return Point("cudnn graph", kinds, kinds, terms, place, Source.LAW, estimate.bound_by)
-=======
-        return Point("cudnn graph", kinds, kinds, terms, place, launch.LAW, estimate.bound_by)
->>>>>>> main
     operation, product = products[0]
     sums = [sum(values) for values in zip(*(_product_terms(p, rates)[0] for _, p in products))]
     dims = [t.dims for t in operation.tensors.values()]
@@ -224,11 +216,7 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     family = (
         "attention" if call.backend == "cudnn" else f"attention {call.backend}"
     )  # a family is of one kind throughout
-<<<<<<< HEAD
     return Point(family, group, name, terms, place, Source.ATTENTION, estimate.bound_by)
-=======
-    return Point(family, group, name, terms, place, launch.ATTENTION, estimate.bound_by)
->>>>>>> main
 
 
 # ---- copies and other calls ----
@@ -240,11 +228,7 @@ def _memory(call: Memory, estimate: launch.Estimate, rates: Rates) -> Point:
     limit = rates.pcie_bytes_per_ns if over_bus else rates.memory_bytes_per_ns
     group = f"{call.op} {call.src} {call.dst}" if call.op == MemoryOp.COPY else "set"
     terms = (estimate.duration_ns, 1.0, max(0, call.bytes) / limit)
-<<<<<<< HEAD
     return Point("copy", group, group, terms, (_log(call.bytes),), Source.COPY, estimate.bound_by)
-=======
-    return Point("copy", group, group, terms, (_log(call.bytes),), launch.COPY, estimate.bound_by)
->>>>>>> main
 
 
 def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
@@ -256,11 +240,7 @@ def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     volume = math.prod(sizes[:8]) if sizes else 0
     terms = (estimate.duration_ns, 1.0, min(volume, 1 << 50) / rates.memory_bytes_per_ns)
     place = (_log(volume), _log(max(sizes, default=1)))
-<<<<<<< HEAD
     return Point("call", fields[0], fields[0], terms, place, Source.LAW, estimate.bound_by)
-=======
-    return Point("call", fields[0], fields[0], terms, place, launch.LAW, estimate.bound_by)
->>>>>>> main
 
 
 # ---- kernels ----
@@ -307,11 +287,7 @@ def _inductor(kernel: Kernel, work: triton.Work, estimate: launch.Estimate, rate
         label,
         terms,
         place,
-<<<<<<< HEAD
         Source.LAW,
-=======
-        launch.LAW,
->>>>>>> main
         estimate.bound_by,
     )
 

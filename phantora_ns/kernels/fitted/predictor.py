@@ -62,17 +62,10 @@ class FittedPredictor:
 
             observations = (one for database in self._databases for one in database.observations())
             self._models = FittedModels(observations, self._rates, self._estimate)
-<<<<<<< HEAD
         if kind == SignatureKind.KERNEL and launch.scattered(fields, parameters):
-            return None  # no measurement tells its strides, so the models do not know of them
-        found = self._told(kind, fields, context, parameters)
-        if found is None or kind != SignatureKind.KERNEL:
-=======
-        if kind == signature.KERNEL and launch.scattered(fields, parameters):
             return None  # its strides are in no measurement, so the models do not know them
         found = self._scaled(kind, fields, context, parameters)
-        if found is None or kind != signature.KERNEL:
->>>>>>> main
+        if found is None or kind != SignatureKind.KERNEL:
             return found
         # If everything that was measured fits into the cache, the law describes the cache.
         least = launch.least_ns(fields, context, parameters, self._rates)

@@ -31,7 +31,7 @@ AUTO = "auto"
 REPEATABLE_HASHES = "0"
 SCORE_S = 60.0
 _SCORE = "import ctypes; f = ctypes.CDLL(None).phantora_host_score; f.restype = ctypes.c_uint64; print(f())"
-RECORDING = "recording.sqlite"  # hub/recording.py
+RECORDING = "recording.sqlite"  # hub/recorder.py
 
 
 @dataclass(frozen=True)

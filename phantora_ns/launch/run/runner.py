@@ -25,11 +25,6 @@ from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.launch.run.rundir import RunDir
 from phantora_ns.launch.run.setup import Prepared, prepare, sandbox_spec
 from phantora_ns.launch.run.tracing import LOOK_S, TraceWriters
-<<<<<<< HEAD
-from phantora_ns.protocol import VALUE_TABLE_FILE
-from phantora_ns.trace.options import TraceOptions
-=======
->>>>>>> main
 
 HUB_START_S = 60.0  # imports on a busy machine; only a hub that hangs takes longer
 OTHERS_GRACE_S = 1.0  # after one node failed, for the others to fail by themselves and say why
@@ -112,101 +107,8 @@ class Runner:
             self._gpu = self._gpu_lock.take()
         return self._outcome.failure is None
 
-<<<<<<< HEAD
-    def _prepare(self, path: Path) -> None:
-        request = self._request
-        environment.link_installation(path)
-        self._host = host_time.prepare(
-            request.host, request.cluster.gpu_model, request.databases, path, request.quiet
-        )
-        run = {
-            "cluster": os.path.abspath(request.cluster.file),
-            "nodes": request.shape.nodes,
-            "gpus_per_node": request.shape.gpus_per_node,
-            **self._host.run,
-            "sync": request.sync,
-            "values": request.values.policy if environment.VALUES_LIBRARY.is_file() else "none",
-            "databases": list(request.databases),
-            "leader": None,
-            "recording": None,
-            "command": list(request.command.argv),
-            "options": list(request.options),
-            "warnings": interposition.warnings(request.command.program),
-        }
-        if request.leading is not None:
-            assert self._gpu is not None
-            known = leaders.describe_run(
-                request.leading,
-                request.cluster.gpu_model.model,
-                environment.find_torch(request.command.program),
-                request.command.argv,
-                request.name,
-            )
-            run |= {
-                "leader": request.leading.rank,
-                "records": request.leading.record,
-                "recording": known | {"device": self._gpu.name, "clocks": self._gpu.clocks},
-            }
-        if request.host.record is not None:
-            run["recording"] = host_time.recording_meta(
-                request.cluster.gpu_model, request.command.argv
-            )
-        if request.trace is not None:
-            run["trace"] = request.trace.describe()
-            (path / "trace").mkdir()
-        (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
-        write_cluster(request.cluster, path)
-        if request.values.file is not None:
-            shutil.copyfile(request.values.file, path / VALUE_TABLE_FILE)
-        gpu = request.cluster.gpu_model
-        self._kernel_info = environment.find_kernel_info(
-            request.command.program, 10 * gpu.compute_major + gpu.compute_minor, path
-        )
-        (path / "hosts").write_text(environment.hosts_file(request.command, request.shape.nodes))
-
-    def _start_nodes(self, path: Path) -> None:
-        request, outer = self._request, environment.outer_environment()
-        isolated = request.shape.isolated
-        job = (
-            environment.job_environment(outer, path, request.shape, self._kernel_info)
-            | self._host.environment
-        )
-        job |= {"PHANTORA_VALUES": request.values.policy}
-        if request.trace is not None:
-            job |= request.trace.environment()
-        if request.leading is not None:
-            assert self._gpu is not None
-            job |= leaders.leader_environment(
-                request.leading,
-                self._gpu,
-                path / "lib" / environment.LEADER_LIBRARY.name,
-                environment.find_torch(request.command.program),
-                outer,
-                job,
-            )
-            if request.command.torchrun is not None or request.command.deepspeed is not None:
-                # its workers have ranks; it has none, whatever is exported around us
-                job.pop("RANK", None)
-        spec = write_spec(
-            program=request.command.program,
-            argv=request.command.argv,
-            cwd=request.cwd,
-            isolated=isolated,
-            env=job,
-            node_envs=[
-                own | environment.gpu_faults(request.cluster.faults, node)
-                for node, own in enumerate(
-                    environment.node_environments(request.command, request.shape, outer)
-                )
-            ],
-            fake_gpus=request.shape.gpus_per_node if isolated else 0,
-            hosts=str(path / "hosts") if isolated else None,
-            remove=None if request.keep_run_dir else str(path),
-        )
-=======
     def _start_nodes(self, prepared: Prepared) -> None:
         spec = sandbox_spec(self._request, prepared, self._gpu)
->>>>>>> main
         terminal = self._progress.terminal if self._progress is not None else None
         if terminal is None:
             self._sandbox = Sandbox(spec)

@@ -17,8 +17,9 @@ from phantora_ns.config.description import write_cluster
 from phantora_ns.launch.machine import environment, installation, interposition
 from phantora_ns.launch.machine.gpus import RealGpu
 from phantora_ns.launch.machine.sandbox import SandboxSpec
-from phantora_ns.launch.record import host_time, leaders, recorded_values
+from phantora_ns.launch.record import host_time, leaders
 from phantora_ns.launch.run.run_request import RunRequest
+from phantora_ns.protocol import VALUE_TABLE_FILE
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     write_cluster(request.cluster, path)
     if request.values.file is not None:
-        shutil.copyfile(request.values.file, path / recorded_values.TABLE)
+        shutil.copyfile(request.values.file, path / VALUE_TABLE_FILE)
     architecture = 10 * model.compute_major + model.compute_minor
     kernel_info = installation.find_kernel_info(request.command.program, architecture, path)
     (path / "hosts").write_text(environment.hosts_file(request.command, request.shape.nodes))

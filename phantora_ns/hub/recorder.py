@@ -1,13 +1,13 @@
-"""What leaders measure, on its way to RUN_DIR/recording.sqlite.
+"""Writes what leaders measure into RUN_DIR/recording.sqlite.
 
-Why it exists: a leader's samples must outlive a crash of the job, and a disk that is full must cost
-the recording and not the job. The file appears with the first measurement; what happened to it is
-in hub.json. Who keeps it is the launcher's affair.
+Why it exists: a leader's samples must survive a crash of the job, and a full disk must cost the
+recording and not the job. The file appears with the first measurement; hub.json says what became of
+it. The launcher decides who keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Recorder:
         self._recording: Recording | None = None
         self._seen: set[bytes] = set()
         self.host_recorded = False
-        """Whether a leader has told what its host paid for calls."""
+        """Whether a leader has reported what its host paid for calls."""
         self._leader: Mapping[str, Any] = {}
         self._others: Mapping[str, Any] = {}
 
@@ -42,7 +42,11 @@ class Recorder:
         return len(self._seen)
 
     def measured(
-        self, kind: int, fields: list, context: list | None, durations_ns: list[int]
+        self,
+        kind: int,
+        fields: list[Any],
+        context: list[Any] | None,
+        durations_ns: list[int],
     ) -> None:
         """Takes samples of a signature; the first ones were taken with the GPU stopped around them
         (docs/leading.md).
@@ -58,8 +62,8 @@ class Recorder:
         )
 
     def host(self, costs: Mapping[str, Any], leads: bool) -> None:
-        """Takes what a process paid on its host; what a leader tells, from a real driver, stands
-        for all others'. Those add up.
+        """Takes what a process paid on its host. A leader reports costs of a real driver, which
+        replace those of all other processes; those of the others add up.
 
         Raises DatabaseError for what is no HOST message.
         """
@@ -68,8 +72,8 @@ class Recorder:
             self.host_recorded |= bool(self._leader.get("calls"))
         else:
             self._others = joined([self._others, costs])
-        told = {**self._others, **{name: value for name, value in self._leader.items() if value}}
-        self._write(lambda recording: recording.host(told))
+        merged = {**self._others, **{name: value for name, value in self._leader.items() if value}}
+        self._write(lambda recording: recording.host(merged))
 
     @property
     def open(self) -> bool:
@@ -88,7 +92,7 @@ class Recorder:
             self._write(lambda recording: recording.close())
             self._recording = None
 
-    def _write(self, action) -> None:
+    def _write(self, action: Callable[[Recording], None]) -> None:
         if self.problem is not None:
             return
         try:

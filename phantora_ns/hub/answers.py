@@ -1,0 +1,72 @@
+"""Answers on their way to clients, and the failures that take the place of answers.
+
+Why it exists: a request is answered once, by whoever can; whatever goes wrong, nobody who waits for
+an answer may hang. The loop sends what lies in `outbox` after each batch.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+from phantora_ns.hub.clients import Clients
+from phantora_ns.hub.diagnostics import Diagnostics
+from phantora_ns.hub.requests import Request
+from phantora_ns.protocol import Message
+
+INTERNAL = (
+    "the hub failed (this is a defect of phantora-ns): the lines above on standard error say how; "
+    "please report them"
+)
+
+
+class Answers:
+    """All answers of the hub go through here."""
+
+    def __init__(self, clients: Clients, diagnostics: Diagnostics) -> None:
+        self._clients = clients
+        self._diagnostics = diagnostics
+        self.outbox: list[tuple[bytes, list[Any]]] = []
+
+    def take(self) -> list[tuple[bytes, list[Any]]]:
+        """What is to be sent, (identity, message) each; it leaves the outbox."""
+        outbox, self.outbox = self.outbox, []
+        return outbox
+
+    def send(self, identity: bytes, message: list[Any]) -> None:
+        """Sends a message to a socket identity."""
+        self.outbox.append((identity, message))
+
+    def answer(self, request: Request, reply: list[Any]) -> None:
+        """Answers a request, unless it has failed meanwhile."""
+        if request.client.pending.pop(request.number, None) is not None:
+            request.client.still = 0
+            self.send(request.client.identity, reply)
+
+    def refuse(self, identity: bytes, number: int, text: str) -> None:
+        """Answers a request with an error."""
+        client = self._clients.get(identity)
+        if client is not None:
+            client.pending.pop(number, None)
+        self.send(identity, [Message.ERROR, number, text])
+
+    def fail(self, text: str, members: Iterable[int]) -> None:
+        """Reports an error once, and fails everything that these clients wait for and will ask,
+        instead of letting them hang."""
+        self._diagnostics.error(text)
+        for number in members:
+            client = self._clients.everyone[number]
+            if client.gone or client.failure is not None:
+                continue
+            client.failure = text
+            for request in [*client.pending, *client.fetches]:
+                self.refuse(client.identity, request, text)
+
+    def internal_error(self) -> None:
+        """The hub has a defect. Times may be wrong from here on, so the job is failed instead of
+        left hanging. To be called where the exception is handled."""
+        self._diagnostics.internal_errors += 1
+        if self._diagnostics.internal_errors == 1:
+            traceback.print_exc()
+            self.fail(INTERNAL, range(len(self._clients.everyone)))

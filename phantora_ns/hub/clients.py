@@ -1,0 +1,66 @@
+"""The processes of the job that talk to the hub, from their HELLO until they leave.
+
+Why it exists: every part of the hub asks who is there. A client is admitted once, by a HELLO whose
+page is one of the run's; it leaves with BYE or when it is found dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, ValuesView
+from pathlib import Path
+from typing import Any
+
+from phantora_ns.hub.communicators import Communicators
+from phantora_ns.hub.protocol import BadMessage
+from phantora_ns.hub.registry import Client, Page, PageError
+from phantora_ns.protocol import RANK_STATS_FILE, VERSION
+from phantora_ns.sim.graph import EventGraph
+
+
+class Refused(BadMessage):
+    """A HELLO that does not make its sender a client; the text goes into the answer."""
+
+
+class Clients:
+    """All clients of a run. `everyone` holds them by number, including those that have left."""
+
+    def __init__(self, run_dir: Path, graph: EventGraph, communicators: Communicators) -> None:
+        self._pages = run_dir / RANK_STATS_FILE
+        self._graph = graph
+        self._communicators = communicators
+        self._present: dict[bytes, Client] = {}
+        self.everyone: list[Client] = []
+
+    def get(self, identity: bytes) -> Client | None:
+        """The client of a socket identity, None when none has said HELLO."""
+        return self._present.get(identity)
+
+    def present(self) -> ValuesView[Client]:
+        """Those that have not left."""
+        return self._present.values()
+
+    def items(self) -> ItemsView[bytes, Client]:
+        """As `present`, with their socket identities."""
+        return self._present.items()
+
+    def admit(self, identity: bytes, version: int, info: dict[Any, Any]) -> Client:
+        """A client by its HELLO. Raises Refused."""
+        if version != VERSION:
+            raise Refused(f"the hub speaks version {VERSION}, not {version}")
+        name = info.get("shm")
+        if type(name) is not str or not name or "/" in name or "\0" in name or name in (".", ".."):
+            raise Refused("shm must name a file in the run directory's ranks folder")
+        try:
+            page = Page(self._pages / name)
+        except PageError as error:
+            raise Refused(str(error)) from None
+        client = Client(identity, self._graph.add_client(), info, page)
+        self._present[identity] = client
+        self.everyone.append(client)
+        return client
+
+    def leave(self, client: Client) -> None:
+        """It has gone."""
+        del self._present[client.identity]
+        self._communicators.depart(client)
+        client.leave()

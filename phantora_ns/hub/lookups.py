@@ -1,0 +1,136 @@
+"""Kernel times for ranks, and measurements from leaders.
+
+Why it exists: a LOOKUP is answered from the databases and models, unless a leader may be about to
+measure the kernel (awaiting.py). Every answer also goes into the kernel table, where all ranks find
+it without asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from phantora_ns.hub.answers import Answers
+from phantora_ns.hub.awaiting import Awaiting, Held
+from phantora_ns.hub.kernel_table import KernelTable
+from phantora_ns.hub.protocol import BadMessage, parse_samples
+from phantora_ns.hub.recorder import Recorder
+from phantora_ns.hub.registry import Client
+from phantora_ns.kernels import signature
+from phantora_ns.protocol import Message, SignatureKind, Source
+
+Fields = list[Any]
+
+
+class Durations(Protocol):
+    """What the hub asks of kernels.lookup.KernelTimes."""
+
+    scaled: int
+    scaled_from: str | None
+
+    def lookup(
+        self, kind: int, fields: Fields, context: Any = None, parameters: bytes | None = None
+    ) -> tuple[int, int, int]: ...
+
+    def measured(self, kind: int, fields: Fields) -> bool: ...
+
+    def learn(self, kind: int, fields: Fields, durations_ns: list[int]) -> bool: ...
+
+
+class KernelModels(NamedTuple):
+    """What is known of kernels on the simulated GPU model.
+
+    `contention_permille(kind, fields, duration_ns, bound_by)`: how much longer a kernel takes
+    beside communication. `queue_slots(kind, fields)`: how many slots of the launch queue it takes.
+    """
+
+    times: Durations
+    contention_permille: Callable[[int, Fields, int, int], int]
+    queue_slots: Callable[[int, Fields], int]
+
+
+class Lookups:
+    """Answers LOOKUP and takes MEASURED. `recorder`: None when nobody measures in this run."""
+
+    def __init__(
+        self,
+        models: KernelModels,
+        table: KernelTable,
+        awaiting: Awaiting,
+        recorder: Recorder | None,
+        answers: Answers,
+    ) -> None:
+        self.models = models
+        self.table = table
+        self.awaiting = awaiting
+        self.recorder = recorder
+        self._answers = answers
+
+    def look_up(self, request: Held, others: Collection[Client]) -> None:
+        """Answers a LOOKUP, now or when it has been measured. `others`: all clients that have not
+        left."""
+        client, token = request.client, request.token
+        if self.awaiting.leader is not None and not self.models.times.measured(*request.signature):
+            if client.measures:  # it has just tried
+                self.awaiting.give_up(token)
+                self.estimate(self.awaiting.take(token))
+            elif self.awaiting.expected(others) and self.awaiting.hold(request):
+                return
+        client.pending[request.number] = request
+        self._answer([request], waited=False)
+
+    def estimate(self, requests: Iterable[Held]) -> None:
+        """Answers LOOKUPs that waited for a measurement in vain."""
+        self._answer(requests, waited=True)
+
+    def take_measured(self, client: Client, items: list[Any]) -> None:
+        """A leader's measurements: records them, revises the table, answers who waits for them.
+        Raises BadMessage, SignatureError."""
+        if not client.leads:
+            raise BadMessage("only a leader measures")
+        revised = False
+        for kind, fields, context, durations_ns in parse_samples(items):
+            token = signature.encode(kind, fields)
+            if not durations_ns:
+                self.awaiting.give_up(token)
+                self.estimate(self.awaiting.take(token))
+                continue
+            if self.recorder is not None:
+                self.recorder.measured(kind, fields, context, durations_ns)
+            if self.models.times.learn(kind, fields, durations_ns):
+                revised |= self._revise(kind, fields, signature.key_of(token))
+            self._answer(self.awaiting.take(token), waited=False)
+        if revised:
+            self.table.announce()
+
+    def _answer(self, requests: Iterable[Held], waited: bool) -> None:
+        """Answers LOOKUPs with what is known now; `waited`: for a measurement, in vain."""
+        for request in requests:
+            kind, fields = request.signature
+            duration_ns, source, bound_by = self.models.times.lookup(kind, fields, *request.rest)
+            contention_permille = self.models.contention_permille(
+                kind, fields, duration_ns, bound_by
+            )
+            queue_slots = self.models.queue_slots(kind, fields)
+            entry = [duration_ns, source, contention_permille, bound_by, queue_slots]
+            self.table.put(request.key, *entry)
+            if self.awaiting.leader is not None and source != Source.EXACT:
+                self.awaiting.answer_without(request, waited)
+            self._answers.answer(request, [Message.LOOKUP, request.number, *entry])
+
+    def _revise(self, kind: int, fields: Fields, key: int) -> bool:
+        duration_ns, source, bound_by = self.models.times.lookup(kind, fields)
+        permille = self.models.contention_permille(kind, fields, duration_ns, bound_by)
+        return self.table.revise(key, duration_ns, source, permille)
+
+
+def parse_lookup(client: Client, message: list[Any]) -> Held:
+    """The request of a LOOKUP. Raises BadMessage, SignatureError."""
+    _, _, number, client.clock_ns, key, kind, fields = message
+    if not 0 < key < 1 << 64:
+        raise BadMessage("a signature's key is 64 bits and not zero")
+    context = parameters = None
+    if kind == SignatureKind.KERNEL and len(fields) == 14:
+        *fields, context, parameters = fields
+    token = signature.encode(kind, fields)
+    return Held(client, number, key, token, (kind, fields), (context, parameters))

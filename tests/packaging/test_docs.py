@@ -1,0 +1,74 @@
+"""Why it exists: documents go stale silently. Links, anchors and the paths that documents name must
+exist in the tree."""
+
+import re
+import subprocess
+
+import pytest
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# `folder/file.ext` in text: a path of the repository, or of libintercept/ or phantora_ns/
+PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:c|cpp|h|py|toml|md|jsonl|map|json))`")
+BASES = (
+    "",
+    "libintercept",
+    "phantora_ns",
+    "phantora_ns/kernels",
+    "libintercept/simulated",
+    "docs",
+    "examples/frameworks",
+)
+HISTORY = {"docs/notebook.md", "CHANGELOG.md"}  # they may name what is gone
+
+
+def documents(root):
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=root, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    return [root / name for name in done.stdout.splitlines() if (root / name).exists()]
+
+
+def prose(page):
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+
+
+def anchors(page):
+    """The anchors of a page's headings, as code hosts make them."""
+    found = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    texts = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).lower() for text in found)
+    return {re.sub(r"[^\w\- ]", "", text).replace(" ", "-") for text in texts}
+
+
+def test_links_and_anchors_exist(root):
+    broken = []
+    for page in documents(root):
+        for target in LINK.findall(prose(page)):
+            if "://" in target:
+                continue
+            path, _, anchor = target.partition("#")
+            other = (page.parent / path).resolve() if path else page
+            if not other.exists() or (anchor and anchor not in anchors(other)):
+                broken.append(f"{page.relative_to(root)}: {target}")
+    assert broken == []
+
+
+def test_paths_that_documents_name_exist(root):
+    missing = []
+    for page in documents(root):
+        if page.relative_to(root).as_posix() in HISTORY:
+            continue
+        bases = [*(root / base for base in BASES), page.parent]
+        for path in set(PATH.findall(prose(page))):
+            if re.search(r"\b[A-Z]{2,}\b|_[A-Z]{2,}\b", path):  # NAME stands for any
+                continue
+            if not any((base / path).exists() for base in bases):
+                missing.append(f"{page.relative_to(root)}: {path}")
+    assert sorted(missing) == []
+
+
+def test_the_glossary_is_in_order(root):
+    terms = re.findall(r"^### (.*)$", (root / "docs/glossary.md").read_text(), re.M)
+    assert terms == sorted(terms, key=str.lower)
