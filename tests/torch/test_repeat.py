@@ -1,5 +1,5 @@
-"""Why it exists: with recorded host time two runs of a job are equal to the byte, in what it prints
-and in what is reported; and take as long as the run that was recorded."""
+"""Why it exists: with recorded host time two runs of a job print and report the same bytes, and
+take as long as the recorded run."""
 
 import json
 import re
