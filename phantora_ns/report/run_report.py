@@ -211,7 +211,8 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         ]
         share = max((rank["gpu_unmeasured_ns"] / rank["gpu_busy_ns"] for rank in ranks), default=0)
         lines.append(
-            f"warning: {leading['unmeasured_signatures']} signatures were measured on no rank, at most {share:.1%} of a "
+            f"warning: {leading['unmeasured_signatures']} signatures were measured on no rank, at "
+            f"most {share:.1%} of a "
             f"rank's GPU time; to measure them: {leading['profile']}"
         )
     if report["guesses"]:
@@ -229,7 +230,8 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         )
     if report["expired_values"]:
         lines.append(
-            f"warning: {report['expired_values']} results of small collectives were read so late that their values were "
+            f"warning: {report['expired_values']} results of small collectives were read so late "
+            "that their values were "
             "gone; they read as zero"
         )
     if report["bad_messages"]:

@@ -172,7 +172,7 @@ class _Events:
         self._threads[thread] = (named[0] + self._shift, named[1])
 
     def _at(self, moment: Moment) -> int | None:
-        time_ns = self.times.node(moment.vertex)
+        time_ns = self.times.vertex(moment.vertex)
         return None if time_ns is None else max(0, time_ns + moment.offset)
 
     def _host_span(self, record: LogCall | LogOperator) -> tuple[int, int] | None:
@@ -328,7 +328,7 @@ class _Events:
         correlation, inside = self._last_call.get(thread, (0, True))
         if correlation == comm.correlation and not inside:
             return
-        launch, end_ns = self.times.launch(comm.vertex), self.times.node(comm.vertex)
+        launch, end_ns = self.times.launch(comm.vertex), self.times.vertex(comm.vertex)
         where = (comm.device, comm.stream)
         if launch is None or end_ns is None:
             self.written.unknown += 1
