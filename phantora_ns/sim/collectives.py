@@ -16,24 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from phantora_ns.model.gpu import GpuModel
+from phantora_ns.protocol import Collective
 from phantora_ns.sim._nccl_layout import Layout
 from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, SIMPLE, Choice, PairChoice, Tuner
 from phantora_ns.sim.topology import Topology
 
-KINDS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "send",
-    "recv",
-)
+KINDS = Collective.LABELS
 # Bytes on the wire per byte of data: LL sends a 4-byte flag with every 4 bytes, LL128 an 8-byte
 # flag with every 120.
 _WIRE = (2.0, 128 / 120, 1.0)
@@ -70,7 +61,7 @@ class CollectiveModel:
         self.topology, self.gpu = topology, gpu
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._tuners: dict[tuple[int, int, int], Tuner] = {}
-        self._plans: dict[tuple, Plan] = {}
+        self._plans: dict[tuple[Any, ...], Plan] = {}
 
     def plan(
         self, kind: int, gpus: Sequence[int], count_bytes: int, dtype: int = 9, root: int = 0
@@ -302,7 +293,8 @@ class CollectiveModel:
             out.setdefault(a, []).append(size)
             into.setdefault(b, []).append(size)
         flows: list[FlowSpec] = []
-        channels = protocol = fill = crossing = 0
+        channels = protocol = crossing = 0
+        fill = 0.0
         for a, b, size in remote:
             choice = tuner.choose_pair(size, ranks)
             channels, protocol = max(channels, choice.channels), max(protocol, choice.protocol)
