@@ -252,9 +252,11 @@ OBJECTS := $(INTERCEPT_OBJECTS) $(LEADER_OBJECTS) $(LAUNCHER_OBJECTS) $(FLOWS_OB
 -include $(OBJECTS:.o=.d)
 
 # ---- sanitizers -------------------------------------------------------------------------------------------------------
-# The C unit tests against the C parts, built with AddressSanitizer and UndefinedBehaviorSanitizer.
+# The tests of the interceptor and of the leader's library that need no PyTorch, against C parts built with
+# AddressSanitizer and UndefinedBehaviorSanitizer. Tests that measure time are left out.
+SANITIZED = tests/intercept $(addprefix tests/leader/test_,calls.py gpu_load.py map_and_random.py measure.py samples.py)
 sanitize: venv
 	$(Q)$(MAKE) --no-print-directory native-c LIB=build/sanitize/lib OBJ=build/sanitize/obj \
 		SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
 	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 \
-		UBSAN_OPTIONS=halt_on_error=1 $(VENV)/bin/python -m pytest tests/intercept
+		UBSAN_OPTIONS=halt_on_error=1 $(VENV)/bin/python -m pytest $(SANITIZED)

@@ -360,7 +360,7 @@ static struct ph_comm *comm_make(int64_t number, int rank, int size)
 }
 
 PH_API(int, ncclGetVersion, (int *version)) { return *version = 22809, OK; }
-PH_API(int, ncclGetUniqueId, (struct unique_id * id))
+PH_API(int, ncclGetUniqueId, (struct unique_id *id))
 {
     return getrandom(id, sizeof *id, 0) == sizeof *id ? OK : INTERNAL_ERROR;
 }

@@ -47,7 +47,9 @@ def format_line(clocks_ns: Iterable[int], real_s: float, world_size: int) -> str
         if low == high
         else f"{format_duration(low)} to {format_duration(high)}"
     )
-    return f"simulated {simulated} | real {real} | slow-down {real_s * 1e9 / high:.3g}x | {len(clocks)}/{world_size} ranks up"
+    slower = f"{real_s * 1e9 / high:.3g}x"
+    ranks = f"{len(clocks)}/{world_size} ranks up"
+    return f"simulated {simulated} | real {real} | slow-down {slower} | {ranks}"
 
 
 def read_clocks(run_dir: Path) -> list[int]:

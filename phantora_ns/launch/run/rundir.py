@@ -1,9 +1,10 @@
 """RUN_DIR, the folder of the files that one run shares.
 
-Why it exists: the folder must not outlive its run, however the run ends. Its owner holds a lock (flock) on RUN_DIR/owner.lock for its life, so that a
-later run can tell a forgotten directory from one in use without trusting process numbers. The content of that file marks
-the directory as ours. Rule: a name never proves that a folder may be deleted. A sweep deletes only
-what has the marker, the owner, the mode and the name of a run directory.
+Why it exists: the folder must not outlive its run, however the run ends. Its owner holds a lock
+(flock) on RUN_DIR/owner.lock for its life, so that a later run can tell a forgotten directory from
+one in use without trusting process numbers. The content of that file marks the directory as ours.
+Rule: a name never proves that a folder may be deleted. A sweep deletes only what has the marker,
+the owner, the mode and the name of a run directory.
 """
 
 from __future__ import annotations
