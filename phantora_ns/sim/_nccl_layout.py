@@ -113,9 +113,9 @@ class Layout:
                 for parent, child in zip(found, found[1:]):
                     edges[child, parent, None] = edges.get((child, parent, None), 0.0) + share
             for parents in double_tree(self.nodes):
-                for child, parent in enumerate(parents):
-                    if parent is not None:
-                        edge = (order[child][0], order[parent][0], rail)
+                for lower, upper in enumerate(parents):
+                    if upper is not None:
+                        edge = (order[lower][0], order[upper][0], rail)
                         edges[edge] = edges.get(edge, 0.0) + share / 2
         return edges
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import Collective
@@ -60,7 +61,7 @@ class CollectiveModel:
         self.topology, self.gpu = topology, gpu
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._tuners: dict[tuple[int, int, int], Tuner] = {}
-        self._plans: dict[tuple, Plan] = {}
+        self._plans: dict[tuple[Any, ...], Plan] = {}
 
     def plan(
         self, kind: int, gpus: Sequence[int], count_bytes: int, dtype: int = 9, root: int = 0
@@ -292,7 +293,8 @@ class CollectiveModel:
             out.setdefault(a, []).append(size)
             into.setdefault(b, []).append(size)
         flows: list[FlowSpec] = []
-        channels = protocol = fill = crossing = 0
+        channels = protocol = crossing = 0
+        fill = 0.0
         for a, b, size in remote:
             choice = tuner.choose_pair(size, ranks)
             channels, protocol = max(channels, choice.channels), max(protocol, choice.protocol)
