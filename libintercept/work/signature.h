@@ -49,7 +49,7 @@ struct ph_launch {
     size_t shared_bytes;
     void *stream;
 };
-struct ph_packed_name; /* a kernel's name as signatures hold it, hashed with what precedes it */
+struct ph_packed_name;     /* a kernel's name as signatures hold it, hashed with what precedes it */
 struct ph_runtime_launch { /* cudaLaunchConfig_t */
     struct ph_dim3 grid, block;
     size_t shared_bytes;
