@@ -237,6 +237,28 @@ void ph_host_call(enum ph_call call)
     ph_leave();
 }
 
+/* ---- requests ---- */
+uint64_t ph_request_begin_locked(struct ph_pack *body)
+{
+    uint64_t req = ph_request_id();
+    ph_pack_uint(body, req);
+    ph_pack_uint(body, ph_clock());
+    ph_extra_pack(body, false);
+    return req;
+}
+
+bool ph_request_locked(enum ph_message type, uint64_t req, struct ph_pack *body, uint32_t fields,
+                       struct ph_reply *reply, int timeout_ms)
+{
+    atomic_store(&ph_stats()->blocked, 1);
+    ph_send(type, body, fields);
+    pthread_mutex_unlock(&ph_lock);
+    ph_pack_free(body);
+    bool answered = ph_wait(req, reply, timeout_ms);
+    pthread_mutex_lock(&ph_lock);
+    return answered;
+}
+
 /* ---- for the trace ---- */
 static struct ph_moment moment_now(void)
 {

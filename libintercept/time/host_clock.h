@@ -2,6 +2,7 @@
 #ifndef PH_HOST_CLOCK_H
 #define PH_HOST_CLOCK_H
 #include "base/host_calls.h"
+#include "link/connection.h"
 #include "time/expression.h"
 #include <pthread.h>
 #include <stdbool.h>
@@ -25,6 +26,16 @@ void ph_host_resume(void);
 void ph_host_cost(uint64_t cost_ns);
 /* on the way out of a call: what the interceptor spent is not the job's; needs no lock */
 void ph_leave(void);
+
+/* ---- requests: with ph_lock held ---- */
+/* Begins the body of a request with what each one begins with: its number, which is returned, the
+ * clock, and what the message defines. */
+uint64_t ph_request_begin_locked(struct ph_pack *body);
+/* Sends the request, whose body is freed, and lets go of ph_lock until it is answered. The rank
+ * counts as blocked from then on; the caller says when it no longer is. False when the time ran out
+ * (timeout_ms < 0: never); then there is no reply to free. */
+bool ph_request_locked(enum ph_message type, uint64_t req, struct ph_pack *body, uint32_t fields,
+                       struct ph_reply *reply, int timeout_ms);
 
 /* ---- within time/: ph_lock is held ---- */
 extern struct ph_host {

@@ -30,24 +30,16 @@ static bool ask(const struct ph_expr *expr, const struct ph_stream_position *pos
         return decided;
     }
     struct ph_pack body = {0};
-    uint64_t req = ph_request_id();
     struct ph_expr own = {0};
     ph_expr_add_host(&own, 0);
-    ph_pack_uint(&body, req);
-    ph_pack_uint(&body, now);
-    ph_extra_pack(&body, false);
+    uint64_t req = ph_request_begin_locked(&body);
     ph_expr_pack(&body, expr);
     ph_expr_pack(&body, &own);
-    atomic_store(&ph_stats()->blocked, 1);
-    ph_send(PH_MESSAGE_QUERY, &body, 5);
-    pthread_mutex_unlock(&ph_lock);
-    ph_pack_free(&body);
     struct ph_reply reply;
-    ph_wait(req, &reply, -1);
+    ph_request_locked(PH_MESSAGE_QUERY, req, &body, 5, &reply, -1);
     bool ready = ph_read_int(&reply) != 0;
     uint64_t floor = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
-    pthread_mutex_lock(&ph_lock);
     if (!ready) ph_expr_not_before(expr, now, floor);
     if (ready && !ph_host.open) ph_expr_reached(expr, now);
     /* else the chain stands still for us */
@@ -130,18 +122,11 @@ uint64_t ph_event_moment(const struct ph_event *event)
         return time;
     }
     struct ph_pack body = {0};
-    uint64_t req = ph_request_id();
-    ph_pack_uint(&body, req);
-    ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body, false);
+    uint64_t req = ph_request_begin_locked(&body);
     ph_pack_array(&body, 1);
     ph_expr_pack(&body, &event->expr);
-    atomic_store(&ph_stats()->blocked, 1);
-    ph_send(PH_MESSAGE_TIMES, &body, 4);
-    pthread_mutex_unlock(&ph_lock);
-    ph_pack_free(&body);
     struct ph_reply reply;
-    if (ph_wait(req, &reply, PATIENCE_MS)) {
+    if (ph_request_locked(PH_MESSAGE_TIMES, req, &body, 4, &reply, PATIENCE_MS)) {
         ph_read_array(&reply);
         time = (uint64_t)ph_read_int(&reply);
         ph_reply_free(&reply);
@@ -152,7 +137,6 @@ uint64_t ph_event_moment(const struct ph_event *event)
                 PATIENCE_MS / 1000);
         time = lower;
     }
-    pthread_mutex_lock(&ph_lock);
     atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
@@ -165,24 +149,16 @@ bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, 
     uint64_t from = ph_expr_exact(&start->expr, 0), to = ph_expr_exact(&end->expr, 0);
     if (from == PH_UNKNOWN || to == PH_UNKNOWN) {
         struct ph_pack body = {0};
-        uint64_t req = ph_request_id();
-        ph_pack_uint(&body, req);
-        ph_pack_uint(&body, ph_clock());
-        ph_extra_pack(&body, false);
+        uint64_t req = ph_request_begin_locked(&body);
         ph_pack_array(&body, 2);
         ph_expr_pack(&body, &start->expr);
         ph_expr_pack(&body, &end->expr);
-        atomic_store(&ph_stats()->blocked, 1);
-        ph_send(PH_MESSAGE_TIMES, &body, 4);
-        pthread_mutex_unlock(&ph_lock);
-        ph_pack_free(&body);
         struct ph_reply reply;
-        ph_wait(req, &reply, -1);
+        ph_request_locked(PH_MESSAGE_TIMES, req, &body, 4, &reply, -1);
         ph_read_array(&reply);
         from = (uint64_t)ph_read_int(&reply);
         to = (uint64_t)ph_read_int(&reply);
         ph_reply_free(&reply);
-        pthread_mutex_lock(&ph_lock);
         atomic_store(&ph_stats()->blocked, 0);
     }
     if (ph_host.open && (from > ph_clock() || to > ph_clock())) ph_host_settle_locked();

@@ -248,28 +248,20 @@ void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fi
 {
     struct ph_pack body = {0};
     struct ph_expr expr = {0};
-    uint64_t req = ph_request_id();
     ph_touch();
     pthread_mutex_lock(&ph_lock);
     ph_clock_advance(PH_CALL_MEET);
     ph_expr_add_host(&expr, 0);
     uint64_t vertex = ph_vertex_new(ph_clock(), PH_UNKNOWN);
-    ph_pack_uint(&body, req);
-    ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body, false);
+    uint64_t req = ph_request_begin_locked(&body);
     ph_pack_uint(&body, vertex);
     ph_expr_pack(&body, &expr);
     ph_pack_raw(&body, rest->data, rest->length);
-    atomic_store(&ph_stats()->blocked, 1);
-    ph_send(type, &body, fields + 5);
-    pthread_mutex_unlock(&ph_lock);
-    ph_pack_free(&body);
     struct ph_reply reply;
-    ph_wait(req, &reply, -1);
+    ph_request_locked(type, req, &body, fields + 5, &reply, -1);
     for (int i = 0; i < answers; i++) answer[i] = ph_read_int(&reply);
     uint64_t time = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
-    pthread_mutex_lock(&ph_lock);
     anchor_locked(vertex, time);
     ph_power_waited_locked(ph_clock());
     pthread_mutex_unlock(&ph_lock);
@@ -304,22 +296,15 @@ static void synchronize_locked(struct ph_expr *expr)
         return;
     }
     struct ph_pack body = {0};
-    uint64_t req = ph_request_id(), vertex = ph_vertex_new(ph_expr_lower(expr), PH_UNKNOWN);
+    uint64_t vertex = ph_vertex_new(ph_expr_lower(expr), PH_UNKNOWN);
     ph_extra_keep(ph_expr_oldest(expr, oldest_named_locked()));
-    ph_pack_uint(&body, req);
-    ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body, false);
+    uint64_t req = ph_request_begin_locked(&body);
     ph_pack_uint(&body, vertex);
     ph_expr_pack(&body, expr);
-    atomic_store(&ph_stats()->blocked, 1);
-    ph_send(PH_MESSAGE_SYNC, &body, 5);
-    pthread_mutex_unlock(&ph_lock);
-    ph_pack_free(&body);
     struct ph_reply reply;
-    ph_wait(req, &reply, -1);
+    ph_request_locked(PH_MESSAGE_SYNC, req, &body, 5, &reply, -1);
     uint64_t time = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
-    pthread_mutex_lock(&ph_lock);
     ph_expr_reached(expr, time);
     anchor_locked(vertex, time);
 }

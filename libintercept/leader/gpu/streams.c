@@ -107,22 +107,14 @@ static void await_expr(struct ph_expr expr)
         pthread_mutex_unlock(&ph_lock);
         return;
     }
-    uint64_t req = ph_request_id();
-    ph_pack_uint(&body, req);
-    ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body, false);
+    uint64_t req = ph_request_begin_locked(&body);
     ph_pack_array(&body, 1);
     ph_expr_pack(&body, &expr);
-    atomic_store(&ph_stats()->blocked, 1);
-    ph_send(PH_MESSAGE_TIMES, &body, 4);
-    pthread_mutex_unlock(&ph_lock);
-    ph_pack_free(&body);
     struct ph_reply reply;
-    ph_wait(req, &reply, -1);
+    ph_request_locked(PH_MESSAGE_TIMES, req, &body, 4, &reply, -1);
     ph_read_array(&reply);
     uint64_t time = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
-    pthread_mutex_lock(&ph_lock);
     ph_expr_reached(&expr, time);
     atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
