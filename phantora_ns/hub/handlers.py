@@ -72,6 +72,8 @@ class TimeHandlers:
 
     def extra(self, client: Client, extra: dict[Any, Any]) -> None:
         """What came along with a message: definitions, stalls, and what will not be named again."""
+        if not extra:
+            return
         number, graph = client.number, self._graph
         for item in _items(extra, "nodes"):
             if type(item) is not list or len(item) != 2:

@@ -7,6 +7,8 @@ one tuple comparison because it runs for every message of every rank.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgpack
 
 from phantora_ns.sim.graph import Op
@@ -65,7 +67,7 @@ class BadMessage(ValueError):
         self.seq = seq
 
 
-def parse(frame: bytes) -> list:
+def parse(frame: bytes) -> list[Any]:
     """The message in a frame, its shape and clock checked. Raises BadMessage on anything else."""
     try:
         message = msgpack.unpackb(frame, strict_map_key=False)
@@ -85,13 +87,13 @@ def parse(frame: bytes) -> list:
     return message
 
 
-def _numbers(message: list) -> tuple[int | None, int | None]:
+def _numbers(message: list[Any]) -> tuple[int | None, int | None]:
     """(request, seq) of a message that is wrong otherwise."""
     numbers = [field if type(field) is int else None for field in (message + [None, None])[1:3]]
     return numbers[1] if message[0] in REQUESTS else None, numbers[0]
 
 
-def parse_ops(items: list) -> list[tuple[Op, bytes | None, int]]:
+def parse_ops(items: list[Any]) -> list[tuple[Op, bytes | None, int]]:
     """OPS' list of operations as (operation, payload, flags). Raises BadMessage."""
     ops = []
     for item in items:
@@ -106,7 +108,7 @@ def parse_ops(items: list) -> list[tuple[Op, bytes | None, int]]:
     return ops
 
 
-def parse_samples(items: list) -> list[tuple[int, list, list | None, list[int]]]:
+def parse_samples(items: list[Any]) -> list[tuple[int, list[Any], list[Any] | None, list[int]]]:
     """MEASURED's list as (kind, fields, context, durations in ns); without durations, what cannot
     be measured.
 
