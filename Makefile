@@ -1,11 +1,11 @@
-# Why it exists: the two commands a newcomer types (`make demo`, `make test`), and the only rules by which the C parts
-# are compiled (setup.py calls `make native` for `pip install .`). Everything is incremental: a second `make build`
-# does nothing.
+# Why it exists: the two commands a newcomer types (`make demo`, `make test`), and the only rules that compile the C
+# parts (setup.py calls `make native` for `pip install .`). Everything is incremental: a second `make build` does
+# nothing.
 #
 #   PYTHON  the Python (3.11 or later) that .venv is made from
 #   TORCH   the torch that .venv gets
 #   CC/CXX  the compilers; without a C++ compiler the values library is left out, with a notice
-#   WERROR=1  makes a compiler's warning an error: for our own builds, as a user's compiler may be newer and warn of more
+#   WERROR=1  a compiler's warning is an error: for our own builds only, because a newer compiler may warn of more
 #   V=1     prints every command in full
 
 PYTHON ?= python3
@@ -23,13 +23,14 @@ CFLAGS ?= -O2 -g
 CXXFLAGS ?= -O2 -g
 WERROR ?=
 WARN = -Wall -Wextra $(if $(WERROR),-Werror)
+C_WARN = $(WARN) -Wmissing-prototypes -Wstrict-prototypes
 SANITIZE =
 
 V ?=
 Q := $(if $(filter 1,$(V)),,@)
 say = $(if $(Q),@printf '  %-7s %s\n' '$1' '$2')
 
-# The core, with what answers for a GPU that is not there, and with the leader's part: two libraries.
+# Two libraries share the core: one answers for a GPU that is not there, the other is the leader's.
 CORE_SOURCES := $(foreach layer,base link time work cudagraph nccl trace,$(wildcard libintercept/$(layer)/*.c))
 INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c libintercept/simulated/*/*.c)
 LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c libintercept/leader/*/*.c)
@@ -43,8 +44,8 @@ FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine test test-all bench bench-micro accuracy sanitize lint lint-python lint-c format clean \
-	native native-alone native-c native-c-alone venv values values-alone FORCE
+.PHONY: build demo frameworks transformer-engine test test-all bench bench-micro accuracy sanitize lint lint-python \
+	lint-c format clean native native-alone native-c native-c-alone venv values values-alone FORCE
 .DELETE_ON_ERROR:
 
 build: venv
@@ -56,12 +57,11 @@ demo: build
 # TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned in one file
 frameworks: $(VENV)/.stamp-frameworks
 
-# Transformer Engine, which Megatron-Core needs for most of what it can do: NVIDIA publishes its PyTorch part as source only, so
-# this compiles it against the headers of torch's own CUDA, from wheels: 15 minutes of CPU time, 1.7 to 2.4 GB of memory per job
-# (MAX_JOBS=2). pip keeps the wheel and gives it to the next environment in seconds, whatever torch that has: for another TORCH,
-# `pip cache remove transformer_engine_torch` first. Most of the time goes into reading torch's headers: without optimisation
-# (which its setup.py leaves no option for) a file takes 25 s in place of 30, and the job's host would pay what no user's
-# does.
+# Transformer Engine: Megatron-Core needs it for most of its features. NVIDIA publishes its PyTorch part as source only,
+# so this compiles it against the headers of torch's own CUDA, from wheels. That takes 15 minutes of CPU time, and 1.7 to
+# 2.4 GB of memory per job (MAX_JOBS=2). pip keeps the wheel and installs it into the next environment in seconds, whatever
+# torch that has; for another TORCH run `pip cache remove transformer_engine_torch` first. Most of the time goes into
+# reading torch's headers: without optimisation a file takes 25 s instead of 30.
 transformer-engine: $(VENV)/.stamp-transformer-engine
 
 test: build frameworks
@@ -78,7 +78,8 @@ bench: build
 bench-micro: build
 	$(VENV)/bin/python -m pytest bench/micro --benchmark-columns min,median,rounds $(MICRO)
 
-# real against simulated, no GPU needed; ACCURACY: options of compare.py, e.g. ACCURACY='--gpus 1,2 --host-time none'
+# Compares simulated with measured runs; needs no GPU. ACCURACY: options of bench.accuracy.compare, for example
+# ACCURACY='--gpus 1,2 --host-time none'
 accuracy: build
 	$(VENV)/bin/python -m bench.accuracy.compare --docs $(ACCURACY)
 
@@ -86,6 +87,7 @@ accuracy: build
 lint: lint-python lint-c
 
 lint-python: $(VENV)/.stamp-lint
+	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' || { echo 'a merge is not finished' >&2; exit 1; }
 	$(LINTERS)/ruff check .
 	$(LINTERS)/ruff format --check .
 	$(LINTERS)/mypy
@@ -110,7 +112,8 @@ venv: $(VENV)/.stamp-project
 
 $(VENV)/.stamp-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "phantora-ns needs Python 3.11 or later; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.11" >&2; exit 1; }
+		{ echo "phantora-ns needs Python 3.11 or later; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.11" \
+			>&2; exit 1; }
 	$(call say,VENV,$(VENV))
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "no virtual environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
@@ -135,7 +138,7 @@ $(VENV)/.stamp-lint: pyproject.toml | $(VENV)/.stamp-project
 
 $(VENV)/.stamp-frameworks: examples/frameworks/requirements.txt | $(VENV)/.stamp-project
 	$(call say,PIP,$<)
-	$(Q)DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation -r examples/frameworks/requirements.txt
+	$(Q)DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation -r $<
 	@touch $@
 
 $(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engine.txt | $(VENV)/.stamp-frameworks
@@ -147,8 +150,7 @@ $(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engi
 	@touch $@
 
 # ---- the C parts ------------------------------------------------------------------------------------------------------
-# Builds of one folder take turns, by a lock that the shell holds while it waits for the second make: two at once would write
-# each other's objects.
+# The shell holds a lock while it waits for the second make, so that two builds never write the same objects at once.
 native native-c values:
 	@mkdir -p $(OBJ)
 	@if command -v flock >/dev/null; then exec 9>$(OBJ)/lock; \
@@ -161,26 +163,27 @@ native-alone: native-c-alone values-alone
 native-c-alone: $(addprefix $(LIB)/,libphantora.so libphantora-leader.so phantora-sandbox libphantora-flows.so)
 	@:
 
-# Written beside their places and moved there: a job that starts meanwhile finds the old ones whole.
+# Libraries are written under another name and then moved, so that a job that starts meanwhile finds a whole one.
 # SONAME libcuda.so.1: a process that opens the driver by that name must find this library already loaded.
 $(LIB)/libphantora.so: $(INTERCEPT_OBJECTS) libintercept/simulated/exports.map
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libcuda.so.1 -Wl,--version-script=libintercept/simulated/exports.map \
-		-o $@.new $(INTERCEPT_OBJECTS) -ldl
+	$(Q)$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libcuda.so.1 \
+		-Wl,--version-script=libintercept/simulated/exports.map -o $@.new $(INTERCEPT_OBJECTS) -ldl
 	@mv $@.new $@
 
 $(LIB)/libphantora-leader.so: $(LEADER_OBJECTS) libintercept/leader/exports.map
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libphantora-leader.so -Wl,--version-script=libintercept/leader/exports.map \
-		$(if $(SANITIZE),,-Wl,-z,defs) -o $@.new $(LEADER_OBJECTS) -ldl -lm
+	$(Q)$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libphantora-leader.so \
+		-Wl,--version-script=libintercept/leader/exports.map $(if $(SANITIZE),,-Wl,-z,defs) -o $@.new $(LEADER_OBJECTS) -ldl -lm
 	@mv $@.new $@
 
 $(OBJ)/libintercept/%.o: libintercept/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) -std=gnu11 -iquote libintercept $(CFLAGS) $(WARN) -fPIC -fvisibility=hidden -pthread $(SANITIZE) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) -std=gnu11 -iquote libintercept $(CFLAGS) $(C_WARN) -fPIC -fvisibility=hidden -pthread $(SANITIZE) \
+		-MMD -MP -c -o $@ $<
 
 # A sanitizer that starts looks functions up, through here and before its own checks can work.
 $(OBJ)/libintercept/base/lookup.o: override SANITIZE =
@@ -194,7 +197,7 @@ $(LIB)/phantora-sandbox: $(LAUNCHER_OBJECTS)
 $(OBJ)/launcher/%.o: launcher/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(SANITIZE) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE $(CFLAGS) $(C_WARN) $(SANITIZE) -MMD -MP -c -o $@ $<
 
 $(LIB)/libphantora-flows.so: $(FLOWS_OBJECTS)
 	@mkdir -p $(@D)
@@ -202,14 +205,14 @@ $(LIB)/libphantora-flows.so: $(FLOWS_OBJECTS)
 	$(Q)$(CC) -shared $(SANITIZE) $(LDFLAGS) -o $@.new $(FLOWS_OBJECTS) -lm
 	@mv $@.new $@
 
-# No contraction: the compiled and the Python engine must round alike.
+# No contraction: the compiled and the Python engine must round equally.
 $(OBJ)/libflows/%.o: libflows/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) -std=c11 $(CFLAGS) $(WARN) -ffp-contract=off -fPIC -fvisibility=hidden $(SANITIZE) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) -std=c11 $(CFLAGS) $(C_WARN) -ffp-contract=off -fPIC -fvisibility=hidden $(SANITIZE) -MMD -MP -c -o $@ $<
 
-# The values library needs a C++ compiler and torch's headers, and nothing else needs either: their absence is a notice.
-# With both there, a compilation error is an error. torch.mk is written anew when the answer changes (a torch upgrade).
+# Only the values library needs a C++ compiler and torch's headers, so their absence is a notice. If both are there, a
+# compilation error is an error. torch.mk is rewritten when the answer changes (a torch upgrade).
 ifneq ($(filter native-alone values-alone,$(MAKECMDGOALS)),)
 include $(OBJ)/torch.mk
 endif
@@ -238,19 +241,22 @@ $(LIB)/libphantora-values.so: $(VALUES_OBJECTS)
 	$(Q)$(CXX) -shared -pthread $(SANITIZE) $(LDFLAGS) -o $@.new $(VALUES_OBJECTS) -L$(TORCH_LIB) -lc10 -ltorch_cpu -ldl
 	@mv $@.new $@
 
-# torch's headers are system headers here: their warnings are not ours to mend
+# torch's headers are system headers here, so that their warnings are not shown
 $(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.mk
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)
-	$(Q)$(CXX) -std=c++17 -iquote libintercept $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) \
-		-MMD -MP -c -o $@ $<
+	$(Q)$(CXX) -std=c++17 -iquote libintercept $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread \
+		$(SANITIZE) $(TORCH_INCLUDES) -MMD -MP -c -o $@ $<
 
--include $(INTERCEPT_OBJECTS:.o=.d) $(LEADER_OBJECTS:.o=.d) $(LAUNCHER_OBJECTS:.o=.d) $(FLOWS_OBJECTS:.o=.d) $(VALUES_OBJECTS:.o=.d)
+OBJECTS := $(INTERCEPT_OBJECTS) $(LEADER_OBJECTS) $(LAUNCHER_OBJECTS) $(FLOWS_OBJECTS) $(VALUES_OBJECTS)
+-include $(OBJECTS:.o=.d)
 
 # ---- sanitizers -------------------------------------------------------------------------------------------------------
-# The C unit tests against the C parts, built with AddressSanitizer and UndefinedBehaviorSanitizer.
+# The tests of the interceptor and of the leader's library that need no PyTorch, against C parts built with
+# AddressSanitizer and UndefinedBehaviorSanitizer. Tests that measure time are left out.
+SANITIZED = tests/intercept $(addprefix tests/leader/test_,calls.py gpu_load.py map_and_random.py measure.py samples.py)
 sanitize: venv
 	$(Q)$(MAKE) --no-print-directory native-c LIB=build/sanitize/lib OBJ=build/sanitize/obj \
 		SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
 	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 \
-		UBSAN_OPTIONS=halt_on_error=1 $(VENV)/bin/python -m pytest tests/intercept
+		UBSAN_OPTIONS=halt_on_error=1 $(VENV)/bin/python -m pytest $(SANITIZED)

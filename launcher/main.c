@@ -1,10 +1,15 @@
+/* clang-format off */
 /* main.c - phantora-sandbox: the helper that owns a simulated cluster's namespaces.
  *
  * Why it exists: Python cannot enter a user namespace once its libraries have started threads, and
  * a machine that restricts user namespaces can allow one small program by its path (an AppArmor
- * profile). Usage: phantora-sandbox run SPEC [CHANNEL_FD]       builds the cluster of SPEC ("-":
- * stdin; format: spec.c) and runs its command phantora-sandbox guard PARENT_PID COMMAND... becomes
- * COMMAND, and is killed when process PARENT_PID dies */
+ * profile). Usage:
+ *
+ *     phantora-sandbox run SPEC [CHANNEL_FD]
+ *         builds the cluster of SPEC ("-": stdin; format: spec.c) and runs its command
+ *     phantora-sandbox guard PARENT_PID COMMAND...
+ *         becomes COMMAND, and is killed when process PARENT_PID dies */
+/* clang-format on */
 #include "sandbox.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* clang-format off */
 /* spec.c - what to build and run, as lines of text.
  *
  * Why it exists: the description (environment included) is too large for a command line and too
@@ -11,10 +12,13 @@
  *     remove DIR                 delete DIR if our parent dies before us
  *     hosts FILE                 show FILE as /etc/hosts in each node
  *     fake-gpus N                show /dev/nvidia0..N-1 and /dev/nvidiactl unless the machine has a
- * GPU cwd DIR                    where the command starts program FILE               the
- * executable; the arguments follow, argv[0] included arg TEXT env NAME=VALUE             the whole
- * environment of the command node NAME ADDRESS/PREFIX   one more node; the next env lines are this
- * node's own, and win */
+ *                                GPU
+ *     cwd DIR                    where the command starts
+ *     program FILE               the executable; the arguments follow, argv[0] included
+ *     arg TEXT
+ *     env NAME=VALUE             the whole environment of the command
+ *     node NAME ADDRESS/PREFIX   one more node; the next env lines are this node's own, and win */
+/* clang-format on */
 #include "sandbox.h"
 
 #include <errno.h>

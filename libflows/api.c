@@ -9,12 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
+/* Declares and defines an exported function: no header holds a declaration, because only Python
+ * calls these. */
+#define API(type, name, parameters)                              \
+    __attribute__((visibility("default"))) type name parameters; \
+    type name parameters
 
 /* Log entries kept by default: 6 MB, what the caches of today's machines hold. */
 #define DEFAULT_BUDGET (1 << 17)
 
-EXPORT struct engine *ph_flows_new(int32_t count, const double *capacities, int64_t budget)
+API(struct engine *, ph_flows_new, (int32_t count, const double *capacities, int64_t budget))
 {
     struct engine *e = grow_array(NULL, sizeof *e, 1);
     *e = (struct engine){.link_count = count,
@@ -37,7 +41,7 @@ EXPORT struct engine *ph_flows_new(int32_t count, const double *capacities, int6
     return e;
 }
 
-EXPORT void ph_flows_free(struct engine *e)
+API(void, ph_flows_free, (struct engine * e))
 {
     for (int32_t i = 0; i < e->slots; i++) {
         struct component *c = e->state[i] == ACTIVE ? e->component[i] : NULL;
@@ -90,9 +94,10 @@ static int32_t add_one(struct engine *e, int32_t group, int64_t start_ns, double
 
 /* `count` groups of one flow; flow i crosses links[offsets[i]] to links[offsets[i + 1] - 1], at
  * least one. The groups' numbers go to `groups`. */
-EXPORT void ph_flows_add(struct engine *e, int64_t count, const int64_t *starts,
-                         const double *sizes, const double *caps, const int64_t *counts,
-                         const int64_t *offsets, const int32_t *links, int32_t *groups)
+API(void, ph_flows_add,
+    (struct engine * e, int64_t count, const int64_t *starts, const double *sizes,
+     const double *caps, const int64_t *counts, const int64_t *offsets, const int32_t *links,
+     int32_t *groups))
 {
     for (int64_t i = 0; i < count; i++) {
         groups[i] = group_new(e);
@@ -103,9 +108,9 @@ EXPORT void ph_flows_add(struct engine *e, int64_t count, const int64_t *starts,
 }
 
 /* One group of `count` flows, at least one, which start together. Returns its number. */
-EXPORT int32_t ph_flows_add_group(struct engine *e, int64_t start, int64_t count,
-                                  const double *sizes, const double *caps, const int64_t *counts,
-                                  const int64_t *offsets, const int32_t *links)
+API(int32_t, ph_flows_add_group,
+    (struct engine * e, int64_t start, int64_t count, const double *sizes, const double *caps,
+     const int64_t *counts, const int64_t *offsets, const int32_t *links))
 {
     int32_t group = group_new(e);
     e->groups[group].start_ns = start;
@@ -127,15 +132,15 @@ static void move_flow(struct engine *e, int32_t flow, tick_t start)
 
 /* The group starts at `start_ns` instead, as if it had been added so. None of its flows has been
  * forgotten. */
-EXPORT void ph_flows_move(struct engine *e, int32_t group, int64_t start_ns)
+API(void, ph_flows_move, (struct engine * e, int32_t group, int64_t start_ns))
 {
     e->groups[group].start_ns = start_ns;
     for (int32_t flow = e->groups[group].first; flow >= 0; flow = e->flows[flow].next_member)
         move_flow(e, flow, ns_to_tick(start_ns));
 }
 
-EXPORT void ph_flows_set_capacity(struct engine *e, int64_t at_ns, int32_t number,
-                                  double bytes_per_ns)
+API(void, ph_flows_set_capacity,
+    (struct engine * e, int64_t at_ns, int32_t number, double bytes_per_ns))
 {
     tick_t tick = ns_to_tick(at_ns);
     struct link *link = &e->links[number];
@@ -155,7 +160,7 @@ EXPORT void ph_flows_set_capacity(struct engine *e, int64_t at_ns, int32_t numbe
     e->grown++;
 }
 
-EXPORT void ph_flows_settle(struct engine *e) { settle(e); }
+API(void, ph_flows_settle, (struct engine * e)) { settle(e); }
 
 static bool run_to_end(struct engine *e, int32_t number, int64_t *time_ns)
 {
@@ -169,7 +174,7 @@ static bool run_to_end(struct engine *e, int32_t number, int64_t *time_ns)
 }
 
 /* 0, or -1 when the completion does not fit in 64 bits of nanoseconds. */
-EXPORT int ph_flows_completion(struct engine *e, int32_t group, int64_t *time_ns)
+API(int, ph_flows_completion, (struct engine * e, int32_t group, int64_t *time_ns))
 {
     settle(e);
     if (!run_to_end(e, group, time_ns)) return -1;
@@ -179,7 +184,7 @@ EXPORT int ph_flows_completion(struct engine *e, int32_t group, int64_t *time_ns
 }
 
 /* Reported completions that moved, as results; returns how many, or -1 as above. */
-EXPORT int64_t ph_flows_changed(struct engine *e)
+API(int64_t, ph_flows_changed, (struct engine * e))
 {
     settle(e);
     e->result_count = 0;
@@ -197,7 +202,7 @@ EXPORT int64_t ph_flows_changed(struct engine *e)
 
 /* Runs up to `before_ns` and forgets; the groups that are gone for good are the results. Returns
  * how many. */
-EXPORT int64_t ph_flows_commit(struct engine *e, int64_t before_ns)
+API(int64_t, ph_flows_commit, (struct engine * e, int64_t before_ns))
 {
     tick_t horizon = ns_to_tick(before_ns);
     settle(e);
@@ -208,10 +213,10 @@ EXPORT int64_t ph_flows_commit(struct engine *e, int64_t before_ns)
     return e->result_count;
 }
 
-EXPORT const struct result *ph_flows_results(const struct engine *e) { return e->results; }
+API(const struct result *, ph_flows_results, (const struct engine *e)) { return e->results; }
 
 /* rollbacks, events, retained objects, slots ever used at once */
-EXPORT void ph_flows_statistics(const struct engine *e, int64_t out[4])
+API(void, ph_flows_statistics, (const struct engine *e, int64_t out[4]))
 {
     int64_t changes = 0;
     for (int32_t i = 0; i < e->link_count; i++) changes += e->links[i].capacity_count;
@@ -232,15 +237,15 @@ static void split_tick(tick_t tick, int64_t out[2])
 }
 
 /* `since`: the logs are complete from there on; beyond `now` when they are being thinned. */
-EXPORT void ph_flows_now(const struct engine *e, int64_t now[2], int64_t since[2])
+API(void, ph_flows_now, (const struct engine *e, int64_t now[2], int64_t since[2]))
 {
     split_tick(e->now, now);
     split_tick(e->all_from > e->horizon ? e->all_from : e->horizon, since);
 }
 
 /* The group's start, and the end of its last flow: false when some have not ended. */
-EXPORT bool ph_flows_group(const struct engine *e, int32_t number, int64_t *start_ns,
-                           int64_t done[2])
+API(bool, ph_flows_group,
+    (const struct engine *e, int32_t number, int64_t *start_ns, int64_t done[2]))
 {
     tick_t latest = e->groups[number].latest;
     *start_ns = e->groups[number].start_ns;
@@ -255,8 +260,9 @@ EXPORT bool ph_flows_group(const struct engine *e, int32_t number, int64_t *star
 
 /* State of the flow (enum state); its start, end (when ended), size, cap, number of log entries and
  * of links on its route. */
-EXPORT int ph_flows_flow(const struct engine *e, int32_t flow, int64_t start[2], int64_t done[2],
-                         double size_cap[2], int64_t lengths[2])
+API(int, ph_flows_flow,
+    (const struct engine *e, int32_t flow, int64_t start[2], int64_t done[2], double size_cap[2],
+     int64_t lengths[2]))
 {
     if (e->state[flow] == FREE) return FREE;
     split_tick(e->flows[flow].start, start);
@@ -271,8 +277,9 @@ EXPORT int ph_flows_flow(const struct engine *e, int32_t flow, int64_t start[2],
 }
 
 /* The log, newest first, and the route, into arrays of the lengths told by ph_flows_flow. */
-EXPORT void ph_flows_log(const struct engine *e, int32_t flow, int64_t (*since)[2], double *left,
-                         double *rate, int32_t *links, double *weights)
+API(void, ph_flows_log,
+    (const struct engine *e, int32_t flow, int64_t (*since)[2], double *left, double *rate,
+     int32_t *links, double *weights))
 {
     int64_t i = 0;
     if (e->state[flow] != PENDING) {
@@ -293,8 +300,8 @@ EXPORT void ph_flows_log(const struct engine *e, int32_t flow, int64_t (*since)[
 }
 
 /* The link's capacities since the horizon; `since` and `values` may be NULL, to learn how many. */
-EXPORT int32_t ph_flows_capacities(const struct engine *e, int32_t number, int64_t (*since)[2],
-                                   double *values)
+API(int32_t, ph_flows_capacities,
+    (const struct engine *e, int32_t number, int64_t (*since)[2], double *values))
 {
     const struct link *link = &e->links[number];
     for (int32_t i = 0; since != NULL && i < link->capacity_count; i++) {

@@ -49,7 +49,7 @@ struct ph_backend {
          * sent. */
         void (*payload)(struct ph_pack *pack, const struct ph_operation *op);
         /* Whether it sends values that nothing computed. Called after `payload`. */
-        bool (*unknown)(const struct ph_operation *op);
+        bool (*undefined)(const struct ph_operation *op);
         /* Sees to the receive buffer: operation `index` of the launch that ends at `node` has been
          * sent. */
         void (*result)(const struct ph_operation *op, uint64_t node, uint32_t index);

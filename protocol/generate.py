@@ -16,6 +16,7 @@ from pathlib import Path
 
 import emit_c
 import emit_docs
+import emit_messages
 import emit_python
 from description import load
 
@@ -29,6 +30,7 @@ def generated():
     texts = {
         ROOT / "libintercept" / "base" / "protocol.gen.h": emit_c.header(description),
         package / "protocol.py": emit_python.module(description),
+        package / "hub" / "messages.py": emit_messages.module(description),
     }
     for name in ("wire-protocol.md", "report.md", "environment.md"):
         path = ROOT / "docs" / name

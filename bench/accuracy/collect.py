@@ -27,10 +27,8 @@ from pathlib import Path
 
 from bench.accuracy.configs import ROOT, Configuration, load
 
-SAMPLE_SECONDS = (
-    2  # nvidia-smi takes the driver's locks: sampled more often, it would show in the steps
-)
-PATIENCE = 1.8  # a run that takes this many times what was set aside for it is hung
+SAMPLE_SECONDS = 2  # nvidia-smi takes the driver's locks: more samples would lengthen the steps
+PATIENCE = 1.8  # a run that takes this many times its planned seconds is taken for hung
 
 
 class Clocks:
@@ -168,8 +166,7 @@ def collect(configurations: list[Configuration], gpus: int, budget: float, out: 
             for configuration in [c for c in waiting if c.seconds > left]:
                 waiting.remove(configuration)
                 print(f"left out, no time: {configuration.name}", flush=True)
-            # strictly in order: letting small runs overtake would keep the large ones waiting for
-            # ever
+            # Strictly in order. If small runs could overtake, large ones would never start.
             while waiting and waiting[0].gpus <= len(free):
                 chosen = sorted(free)[: waiting[0].gpus]
                 free.difference_update(chosen)
@@ -184,7 +181,7 @@ def collect(configurations: list[Configuration], gpus: int, budget: float, out: 
 
 
 def show(entry: dict, elapsed: float) -> None:
-    """One line on what has just ended."""
+    """Prints one line about the run that has just ended."""
     result = entry.get("result")
     if result is None:
         print(

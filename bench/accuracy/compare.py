@@ -5,8 +5,8 @@ simulation is from the truth.
     python -m bench.accuracy.compare [--only NAME,NAME] [--set evaluation] [--gpus 1,2]
         [--host-time none] [--steps 6] [--jobs 2]
 
-Why it exists: the one table that says what the simulator is worth. Each configuration runs with the
-very flags that were measured. Step time is the median over the steps after the warm-up, real and
+Why it exists: this is the table that says how accurate the simulator is. Each configuration runs
+with the flags that were measured. Step time is the median over the steps after the warm-up, real and
 simulated alike. Rows are kept as they are made (store.py), so a run that was stopped goes on where
 it was. Exit status: 0 when every run gave a result, 1 otherwise.
 """
@@ -45,8 +45,8 @@ DOCS = ROOT / "docs" / "accuracy.md"
 
 
 def flags_of(real: Measured, steps: int | None) -> list[str]:
-    """The job's flags; with `steps` fewer than measured, half of them as warm-up (of two scripts,
-    the last flag counts)."""
+    """The job's flags. With fewer steps than were measured, half of them are warm-up. (Where a
+    flag is given twice, the last one counts.)"""
     flags = list(real.flags)
     if steps is not None and steps < real.steps:
         flags += [f"--steps={steps}", f"--warmup={steps // 2}"]
@@ -56,7 +56,7 @@ def flags_of(real: Measured, steps: int | None) -> list[str]:
 def command_of(
     real: Measured, ours: list[str], steps: int | None, out: Path, report: Path
 ) -> list[str]:
-    """What simulates it: our own flags, then the job as it was measured."""
+    """The command that simulates the job: our own flags, then the job as it was measured."""
     return [
         sys.executable,
         "-m",
@@ -89,8 +89,8 @@ def simulate(
     with tempfile.TemporaryDirectory() as scratch:
         out, log, report = Path(scratch, "result"), Path(scratch, "log"), Path(scratch, "report")
         if traces is not None:
-            # the last but one: where its work outlasts its launches, the next step says where it
-            # ends (trace/kineto.py)
+            # Trace the last step but one. Where work outlasts its launches, only the next step
+            # tells where this one ends (trace/kineto.py).
             first = max(0, min(steps or real.steps, real.steps) - 2)
             ours = [
                 *ours,
@@ -101,8 +101,7 @@ def simulate(
                 "--trace-steps",
                 f"{first}:",
             ]
-        # kernel times that this user has recorded would come first, and nobody else would get the
-        # same table
+        # Hide kernel times that this user has recorded: with them, only this user gets the table.
         environment = os.environ | {"XDG_DATA_HOME": scratch}
         with log.open("w") as stream:
             try:

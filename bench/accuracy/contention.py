@@ -119,7 +119,7 @@ def timed(issue, count, stream, cover=None, covers=0, cover_stream=None):
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     with torch.cuda.stream(stream):
         if cover:
-            torch.cuda._sleep(400_000)  # lets the cover get going on every rank
+            torch.cuda._sleep(400_000)  # so that the cover is running on every rank
         before.record()
         for _ in range(count):
             issue()

@@ -26,8 +26,7 @@ import torch.nn.functional as F
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 15
-# launches before a synchronisation: the driver's queue (1,024 entries) must never be what is
-# measured
+# Launches before a synchronisation: few enough that the driver's queue (1,024 entries) never fills.
 BURST = 400
 KERNELS = r"""
 extern "C" __global__ void empty() {}
@@ -187,7 +186,7 @@ def gpu_period(loops, runtime, empty, spin, spin_parameters, blocks, threads, co
     adjacent events, in all)."""
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    before.record(), after.record()  # created lazily: not while it counts
+    before.record(), after.record()  # created before the measurement, because it is created lazily
     loops.launch_loop(runtime.cudaLaunchKernel, spin, 1, 1, spin_parameters, stream, 1)
     before.record()
     if count:

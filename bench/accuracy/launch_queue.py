@@ -1,13 +1,14 @@
-"""How many works of its stream were unfinished when a launch returned that had to wait: `python
-bench/accuracy/launch_queue.py`.
+"""How full a stream's launch queue was when a launch that had to wait returned.
 
-Why it exists: `launch_queue` in the GPUs' data files, and what counts into it
-(libintercept/time/launch_queue.c), come from here. For every real trace: the launches that took 60 us or
-more (others take 3 to 10), and how many of the works issued to their stream before had not ended by
-their return. What counts is what makes one number of it in all traces, and that number plus the
-launch itself is the limit; the host notices 4 to 12 us late, so that the number is one lower where
-the next work is a fill (1 us). Calibration traces give all of it but one thing: that copies from
-the host do not count shows in the evaluation traces alone.
+    python -m bench.accuracy.launch_queue
+
+Why it exists: this is the source of `launch_queue` in the GPUs' data files, and of the rule which
+operations take a slot (libintercept/time/launch_queue.c). In each real trace it finds the launches
+that took 60 us or more (others take 3 to 10), and counts the earlier operations of their stream
+that had not ended when they returned. The right rule gives one number in all traces. That number
+plus the launch itself is the limit. The host notices 4 to 12 us late, so the number is one lower
+where the next operation is a fill (1 us). Calibration traces give everything except that copies
+from the host take no slot: only the evaluation traces show this.
 """
 
 from __future__ import annotations
@@ -47,9 +48,7 @@ def unfinished(events: list[dict], counts) -> Counter:
     for call in sorted(launches, key=lambda e: e["ts"]):
         work = works[call["args"]["correlation"]]
         before = ends[work["args"]["stream"]]
-        if (
-            call["dur"] >= WAITED_US and len(before) > 500
-        ):  # an earlier one waits for something else
+        if call["dur"] >= WAITED_US and len(before) > 500:  # earlier waits have another cause
             found[len(before) - bisect_right(before, call["ts"] + call["dur"])] += 1
         if counts(work):
             before.append(work["ts"] + work["dur"])

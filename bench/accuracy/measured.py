@@ -32,9 +32,9 @@ TRUTH_SWITCHES = ("ac", "compile")
 class Measured:
     """One configuration with its real result.
 
-    `every_peaks`: [[allocated, reserved] of each rank that was recorded] of all its measurements:
-    where real runs differ (DDP's first bucket lives until NCCL's watchdog, which looks every 100
-    ms, has seen its all-reduce), each of them is a right answer. `issue_s` is None when it was not
+    `every_peaks`: for each measurement, [allocated, reserved] of each rank that was recorded. Where
+    real runs differ, each of them is a right answer. (DDP's first bucket lives until NCCL's
+    watchdog, which looks every 100 ms, has seen its all-reduce.) `issue_s` is None when it was not
     recorded; `trace` is the real trace, if there is one. `script` is how torchrun starts it: a path,
     or -m and a module.
     """

@@ -4,8 +4,8 @@
         --mode none --steps 3
     python -m bench.accuracy.memory_history diff REAL.jsonl.xz SIMULATED.jsonl.xz
 
-Why it exists: peak memory must equal a real GPU's to the byte; when it does not, the peak alone
-does not say which allocation is to blame. A line of the record is [action, address, bytes, stream]
+Why it exists: peak memory must equal a real GPU's to the byte. When it does not, the peak alone
+does not tell which allocation differs. A line of the record is [action, address, bytes, stream]
 of rank 0's caching allocator, in order; addresses are relative to the lowest segment, since only
 their order can matter (the allocator breaks ties by it).
 """

@@ -83,7 +83,7 @@ def main():
             timed(issue, 3)
             time.sleep(
                 1.0
-            )  # lets clock and temperature recover: the first chunk must be a burst on a rested GPU
+            )  # so that clock and temperature recover: the first chunk is a burst on a rested GPU
             burst = timed(issue, 3)
             count = max(1, int(CHUNK_SECONDS * 1e6 / burst))
             series, start = [], time.monotonic()

@@ -26,14 +26,14 @@ PARTS = tuple(field for _, field in COLUMNS)
 
 
 def kind_of(bound: str, spread: float) -> str:
-    """Which bar a run is held against: "host-bound" by its configuration, else "steady" or
-    "varying" by its real steps."""
+    """The kind of a run, which decides its bar: "host-bound" by its configuration, else "steady"
+    or "varying" by its real steps."""
     return "host-bound" if bound == "host" else "steady" if spread < STEADY else "varying"
 
 
 def unequal(measured, simulated: list[list[int]], index: int) -> list[tuple[int, int]]:
-    """(rank, bytes too many) of each rank whose peak no measurement shows; index 0: allocated, 1:
-    reserved.
+    """(rank, difference in bytes) of each rank whose peak equals that of no measurement. Index 0:
+    allocated, 1: reserved.
 
     `measured`: peaks of every measurement, of as many ranks as were recorded.
     """

@@ -29,8 +29,8 @@ def _digest(paths: list[Path]) -> str:
 
 
 def content() -> str:
-    """A hash over all that decides a simulated result: the package with its data and compiled
-    parts, clusters, the job."""
+    """A hash over everything that decides a simulated result: the package with its data and
+    compiled parts, the clusters, and the job."""
     files = [
         path
         for folder in ("phantora_ns", "topologies")

@@ -1,7 +1,7 @@
 """Where `[contention]` in the GPU models' files comes from, and how well it describes what was
 measured.
 
-Why it exists: constants are chosen on calibration only, and everything else is shown apart from it.
+Why it exists: constants are chosen on calibration data only, and all other data is shown apart.
 Calibration: steps of real jobs (`set` in bench/accuracy/configs.toml), and pairs of one kernel and
 one collective, each wholly covered by the other (bench/accuracy/contention.py). Evaluation: steps
 of other jobs, and the `overlap` lines of the NCCL sweep. No number is fitted to those, but the form
@@ -34,7 +34,7 @@ BENCH = Path(__file__).resolve().parent.parent
 DATA = BENCH / "accuracy" / "data"
 PAIRS = DATA / "contention.jsonl"
 SWEEP = BENCH / "nccl" / "data" / "nccl.jsonl"
-FLAT = 340  # permille: one share for every product, what the tiles are compared with
+FLAT = 340  # permille: one share for every product, for comparison with the tiles
 BF16, COMPUTE_32F = 14, 68
 
 
@@ -62,8 +62,8 @@ def predicted_us(name, alone_us, permille):
 
 
 def pairs(permille, shares):
-    """Prints measured extra time by class. Collectives shorter than a big kernel mostly wait for it
-    to leave: left out."""
+    """Prints measured extra time by class. Collectives that are shorter than a big kernel are left
+    out, because they mostly wait for it to end."""
     found, errors, back = defaultdict(list), [], []
     for line in lines(PAIRS):
         if line["collective"].startswith("all_reduce-25"):

@@ -27,7 +27,7 @@ KINDS = {
 }  # by the name of NCCL's kernel; numbers as in sim/collectives.py
 ITEM_BYTES = {"BFloat16": 2, "Half": 2, "Float": 4}
 FREE, COVERED = 0.01, 0.98  # share of a launch beside collectives
-STEADY = 1.3  # launches alone that differ by more are not of one kind
+STEADY = 1.3  # uncovered launches that differ by more are not of one kind
 
 
 class Launch(NamedTuple):

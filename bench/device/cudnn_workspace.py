@@ -1,16 +1,15 @@
 """Measures, on a real GPU, how many bytes of workspace cuDNN asks PyTorch for.
 
-Why it exists: PyTorch allocates exactly what cuDNN's execution plan says it needs, and we promise a
-real GPU's peak memory to the byte, so libintercept/simulated/math/cudnn_real.c needs cuDNN's own
+Why it exists: PyTorch allocates exactly what cuDNN's execution plan asks for, and we promise a real
+GPU's peak memory to the byte. So libintercept/simulated/math/cudnn_real.c needs cuDNN's own
 figures, which are published nowhere. The caching allocator's history lists every allocation of a
-call with the size that was *requested* (before rounding); what is neither an output of the call nor
-a copy made by PyTorch is the workspace.
+call with the requested size (before rounding). An allocation that is neither an output of the call
+nor a copy made by PyTorch is the workspace.
 
 Needs only torch (and its CUDA wheels) and a GPU. Prints one JSON object per line: first the
 machine, then one per case:
 
-    python cudnn_workspace.py [--grid star|full] [--only sdpa|conv] [--seconds 300] >
-    workspace.jsonl
+    python cudnn_workspace.py [--grid star|full] [--only sdpa|conv] [--seconds 300] >OUT.jsonl
 
 `allocations`: requested bytes in the order of the calls; `outputs`: bytes of the tensors that the
 call returned; `workspace`: the allocations left once each output has taken one of its size (a list:

@@ -1,7 +1,7 @@
 """How fast is the flow simulator? Flows per second on collectives and on a fat tree; what a
 rollback costs against its depth.
 
-Why it exists: the numbers behind "fast" must be repeatable. `python -m bench.flows.run [--engine
+Why it exists: a claim of speed must be repeatable. `python -m bench.flows.run [--engine
 native|python] [--full]` prints one line per measurement; --full adds the all-to-all of 432 hosts
 with sizes that differ, which takes minutes. `simgrid/compare.py` beside it runs the same schedules
 through SimGrid too.
@@ -39,7 +39,7 @@ def run_ring(engine, hosts, flows):
 
 
 def run_ring_singly(engine, hosts, flows):
-    """The same with a handle and a question for each flow."""
+    """The same with a handle for each flow, and its completion read."""
     simulator = FlowSimulator(schedules.star(hosts), engine=engine)
     now = 0
     for step in schedules.ring_steps(hosts, flows):

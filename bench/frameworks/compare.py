@@ -3,7 +3,7 @@
     python -m bench.frameworks.compare [--only NAME,NAME] [--gpus 1,2] [--host-time model] [--out
     FILE] [-- PHANTORA-NS OPTIONS]
 
-Why it exists: the one place that says what the simulation of an unmodified framework is worth. Real
+Why it exists: this says how accurate the simulation of an unmodified framework is. Real
 runs: h200.jsonl, the lines that real.py wrote (of a job measured twice, the last). Both are medians
 over the same steps of the same command line.
 """
@@ -41,8 +41,7 @@ def simulate(job: Job, ours: list[str]) -> dict:
     """
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch, "report.json")
-        # kernel times that this user has recorded would come first, and nobody else would get the
-        # same table
+        # Hide kernel times that this user has recorded: with them, only this user gets the table.
         extra = environment(job) | {"XDG_DATA_HOME": scratch}
         command = [
             sys.executable,

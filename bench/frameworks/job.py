@@ -52,8 +52,8 @@ class Watch:
         self.reset(device)
 
     def stepped(self, optimizer, _args, _kwargs) -> None:
-        """After each step of an optimizer that is one itself; TorchTitan's and accelerate's
-        wrappers count no second time."""
+        """Called after each optimizer step. Wrappers (TorchTitan's, accelerate's) are not counted
+        again."""
         if getattr(optimizer, "optimizers", None) or hasattr(optimizer, "accelerator_state"):
             return
         self.updates.append(time.perf_counter())

@@ -78,7 +78,7 @@ class Job:
         ]
         found.setdefault(
             "step_ms", [0.0, *found["update_ms"]]
-        )  # where none is printed: from update to update
+        )  # where the log prints no step times: from update to update
         if len(found["step_ms"]) != STEPS:
             raise ValueError(f"{len(found['step_ms'])} steps in the log, not {STEPS}")
         found |= summary(found["step_ms"])
@@ -153,8 +153,8 @@ def titan(
     seconds: int = 70,
     share: int = 1,
 ) -> Job:
-    """`share`: ranks over which a sequence's tokens are spread (tensor parallel): TorchTitan's tps
-    is of a rank."""
+    """`share`: the tensor-parallel ranks that share a sequence's tokens; TorchTitan's tps is that
+    of one rank."""
     words = (
         "-m",
         "torchtitan.train",
@@ -286,7 +286,7 @@ JOBS = [
             str(STEPS),
         ),
         packages=("torchvision",),
-    ),  # a batch for each worker: none is waited for after the first
+    ),  # a batch for each worker, so that no step after the first waits for one
     Job(
         "unet-ddp",
         "vision",

@@ -506,7 +506,8 @@ SECTIONS = {"graphs": graphs, "grouped": grouped, "transforms": transforms, "sol
 
 
 def entries(section):
-    """The lines of a section, each measured as it is asked for; a case that fails says why."""
+    """Measures the cases of a section one by one and yields a line for each; a line of a case that
+    fails says why."""
     for made in SECTIONS[section]():
         if isinstance(made, dict):
             yield made
@@ -547,7 +548,7 @@ def main() -> int:
                     if time.monotonic() - start > limit:
                         print(f"{section}: stopped, no time", flush=True)
                         break
-            except RuntimeError as error:  # a section must not cost those after it
+            except RuntimeError as error:  # a failed section must not lose those after it
                 print(f"{section}: {error}", flush=True)
             print(f"{section}: {count} lines in {time.monotonic() - start:.1f} s", flush=True)
             torch.cuda.empty_cache()

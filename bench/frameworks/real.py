@@ -187,7 +187,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for number, job in enumerate(chosen):
             left = options.budget - (time.monotonic() - begin)
-            if left < job.seconds / 2:  # what a job may take is about twice what it takes
+            if left < job.seconds / 2:  # `seconds` is about twice what a job takes
                 print(f"left out, no time: {job.name}", flush=True)
                 continue
             trace = None if options.no_traces else Path(scratch, f"{job.name}.json")

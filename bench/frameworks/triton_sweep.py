@@ -350,7 +350,7 @@ def main() -> int:
                 f"{time.monotonic() - ready:.1f} s, peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB",
                 flush=True,
             )
-        except Exception as error:  # whatever it is, the next shape is worth as much
+        except Exception as error:  # the other shapes are worth measuring whatever failed here
             failed += 1
             print(f"{shape}: FAILED: {str(error)[:1500]}", flush=True)
         step = None

@@ -1,8 +1,9 @@
 """Memory and CPU of the event graph over a long synthetic FSDP job, without any I/O.
 
+    python -m bench.hub.flatness [--ranks 64] [--steps 10000] [--collectives 24] [--drag 90000]
+
 Why it exists: the hub's memory must not grow with the number of steps, and its CPU time per message
-bounds how many ranks one core can serve. Usage: python -m bench.hub.flatness [--ranks 64] [--steps
-10000] [--collectives 24] [--drag 90000]. Prints one line per tenth of the run: steps done, resident
+bounds how many ranks one core can serve. Prints one line per tenth of the run: steps done, resident
 memory, live nodes, objects kept by the flow simulator, microseconds per message.
 """
 

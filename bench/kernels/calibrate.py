@@ -25,7 +25,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 BENCH = HERE.parent / "accuracy"
 ROOT = HERE.parent.parent
-# what a run may take from its start to the database; one that would end too late is not begun
+# seconds from the start of a run to its entry in the database; a run that would end later than the
+# limit is not started
 NEEDED_S = 35
 
 
@@ -42,7 +43,7 @@ class Run:
 
 
 def identity(gpus: int, flags: str) -> tuple:
-    """What makes two jobs the same, however many steps they run."""
+    """A key that is equal for equal jobs, whatever their number of steps."""
     words = flags.split()
     options = {
         word: words[i + 1] if i + 1 < len(words) and not words[i + 1].startswith("--") else ""
@@ -63,8 +64,8 @@ def load(path: Path) -> list[Run]:
 
 
 def evaluation() -> list[Run]:
-    """The jobs that accuracy is judged on. A pipeline's first and last stage lead, others are as
-    their neighbours."""
+    """The jobs that accuracy is judged on. Of a pipeline the first and last stages lead; the
+    others are like their neighbours."""
     entries = tomllib.loads((BENCH / "configs.toml").read_text())["config"]
     return [
         Run(

@@ -25,7 +25,7 @@ from phantora_ns.kernels.rates import Family
 from phantora_ns.protocol import SignatureKind
 
 ROUNDS = 40
-# Set by hand: what these traces cannot tell apart, or hold too little of.
+# Set by hand: these traces hold too little of it, or cannot tell it apart.
 FIXED = {
     "gemm.sustained",
     "gemm.smallest_k",
@@ -45,8 +45,7 @@ FIXED_FAMILIES = {
     "split_copy",
     "concatenate",
 }
-# a GEMM repeated alone runs into the power limit above this size, one among others in a step does
-# not
+# Above this size a GEMM that is repeated alone runs into the power limit; one in a step does not.
 THROTTLED_FLOP = 1.2e11
 STEP_WEIGHT = 4.0  # a signature from a real step counts as much as this many from single operators
 

@@ -1,11 +1,10 @@
-"""Copies from a recording the kernels whose names begin with a prefix, and nothing of what its host
-paid.
+"""Copies the kernels whose names begin with a prefix from a recording, without its host times.
 
     python -m bench.kernels.only RECORDING.sqlite OUT.sqlite triton_
 
 Why it exists: a sweep over operators (bench/frameworks/triton_sweep.py) is a job that nobody runs.
-Its Triton kernels belong in the database that ships; the gaps of its host, and the kernels that
-fill its inputs, would shift what is known of real steps.
+Its Triton kernels belong in the database that ships. Its host times, and the kernels that fill its
+inputs, do not: they would change what is known of real steps.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ SIZES = {"u8": 1, "bf16": 2, "f32": 4, "f64": 8}
 LEAST_ROWS, LEAST_COLUMNS = (
     512,
     256,
-)  # shorter ones find some of their sectors in the L1 cache, and the law is their upper bound
+)  # shorter rows find some sectors in the L1 cache, so the law is an upper bound for them
 MULTIPROCESSORS, CYCLES_PER_NS = 132, 1.98
 
 

@@ -2,7 +2,8 @@
  *
  * Why it exists: every new signature and every message is packed by base/msgpack.c, whose
  * functions no library exports. */
-#include "base/core.h"
+#include "base/log.h"
+#include "base/msgpack.h"
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -49,7 +49,7 @@ class Job:
             head = [communication, 1_000 + rank, 0]
             self.send(rank, SYNC, anchor, 0, {}, anchor, head)
         self.bench.hub.settle()
-        self.bench.hub.outbox.clear()
+        self.bench.outbox.clear()
         self.anchor = anchor
 
 
@@ -69,7 +69,8 @@ def test_messages(benchmark, job):
 
     benchmark.extra_info["messages"] = 4 * PAIRS
     benchmark.pedantic(steps, warmup_rounds=1, rounds=20)
-    assert job.bench.hub.bad_messages == 0 and job.bench.hub.internal_errors == 0
+    diagnostics = job.bench.hub.diagnostics
+    assert diagnostics.bad_messages == 0 and diagnostics.internal_errors == 0
 
 
 @pytest.fixture

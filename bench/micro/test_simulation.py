@@ -57,9 +57,9 @@ class Jobs:
         """All ranks of a communicator gather 64 MB, and something depends on each end."""
         operation = Op(ALL_GATHER, 64 << 20, BF16, -1, -1)
         for client in self.clients[which]:
-            start = self.graph.head(client, [0, at_ns, 0])
+            start = self.graph.expression(client, [0, at_ns, 0])
             self.graph.launch(self.groups[which], client, self.number + 1, start, [operation])
-            after = self.graph.head(client, [self.number + 1, 1_000, 0])
+            after = self.graph.expression(client, [self.number + 1, 1_000, 0])
             self.ends.append(self.graph.define(client, self.number + 2, after))
 
 

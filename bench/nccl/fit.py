@@ -51,8 +51,8 @@ class Row:
 
 
 def read(paths: list[Path]) -> tuple[list[Row], list[Row]]:
-    """(what the model must predict, what only helps to fit): graph-captured sizes and 1 GB; forced
-    algorithms."""
+    """(rows that the model must predict, rows that only help to fit). The first are graph-captured
+    sizes and 1 GB; the others have a forced algorithm."""
     target, forced_rows = [], []
     for path in paths:
         for line in path.read_text().splitlines():
@@ -65,14 +65,14 @@ def read(paths: list[Path]) -> tuple[list[Row], list[Row]]:
                 forced_rows.append(row)
             elif (
                 entry.get("graph") or row.bytes == 1 << 30
-            ):  # other sizes issued one by one are the host's rate
+            ):  # other sizes, issued one by one, measure the host
                 target.append(row)
     return target, forced_rows
 
 
 def bounded(matrix: numpy.ndarray, wanted: numpy.ndarray, low: list[float]) -> numpy.ndarray:
-    """Least squares for matrix @ x = wanted with x[k] >= low[k]: the worst offender is fixed at its
-    bound until none is left."""
+    """Least squares for matrix @ x = wanted with x[k] >= low[k]. The worst offender is fixed at its
+    bound until there is none."""
     found = numpy.array(low)
     free = list(range(matrix.shape[1]))
     while free:

@@ -1,15 +1,15 @@
 """What a run costs: `python -m bench.overhead.run` prints a table for 2, 8 and 16 ranks of FSDP,
 Llama 1B.
 
-overhead         wall time x cores / CPU time of the ranks' own host work (1.0: the machine did
-nothing but the job's Python),
-                 of the steps alone: a run of one step is subtracted; "whole" includes starting,
-                 whose CPU time is not the job's
-messages         to the hub, per rank and step, likewise hub us/message   CPU time of the hub per
-message USS MiB          memory that only one rank holds, largest over ranks
+- overhead: wall time x cores, divided by the CPU time of the ranks' own host work. 1.0 means that
+  the machine did nothing but the job's Python. A run of one step is subtracted, so this is about
+  steps alone. "whole" includes the start, whose CPU time is not the job's.
+- messages: sent to the hub, per rank and step, a run of one step subtracted as well.
+- hub us/message: CPU time of the hub per message.
+- USS MiB: memory that only one rank holds, the largest over the ranks.
 
-Rule: the job is examples/train_llama.py as a user would start it; what is measured comes from the
-report and from /proc.
+Rule: the job is examples/train_llama.py as a user would start it. Figures come from the report and
+from /proc.
 """
 
 import argparse

@@ -1,9 +1,8 @@
 """Runs inside an emulated rank: what the values library adds to an operator's host time, in
 nanoseconds.
 
-The same operator is timed on the real clock with the callback on and off, alternately; the figure
-is the difference of the two minima, because everything that disturbs a measurement only ever adds
-to it.
+The same operator is timed on the real clock with the callback on and off, alternately. The figure
+is the difference of the two minima, because disturbances only add time.
 """
 
 import json

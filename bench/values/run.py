@@ -1,6 +1,6 @@
 """What running small operators on the CPU costs: `python -m bench.values.run` prints a table.
 
-Operators on large tensors, which are most of a job's, must stay under 1,000 ns.
+Most operators of a job work on large tensors. For those the cost must stay under 1,000 ns.
 """
 
 import json

@@ -1,4 +1,4 @@
-/* leader/backend.c - what answers for the GPU in a leader: the real one. */
+/* leader/backend.c - the backend of a leader, whose GPU is real. */
 #include "base/api.h"
 #include "base/memory.h"
 #include "work/cudart.h"
@@ -11,7 +11,7 @@
 extern const int phantora_values_observe_only PH_EXPORT;
 const int phantora_values_observe_only = 1;
 
-/* cudaPointerAttributes: what follows differs between versions, 64 bytes so far */
+/* cudaPointerAttributes; the rest differs between versions (64 bytes in all so far) */
 struct pointer_attributes {
     int type, device;
     char rest[120];
@@ -25,7 +25,7 @@ enum ph_memory_kind ph_lead_memory_kind(const void *pointer)
     struct pointer_attributes attributes = {0};
     bool clean = PH_REAL(cudaPeekAtLastError)() == CUDA_OK;
     if (PH_REAL(cudaPointerGetAttributes)(&attributes, pointer) != CUDA_OK) {
-        if (clean) PH_REAL(cudaGetLastError)(); /* our question: the job must not find its error */
+        if (clean) PH_REAL(cudaGetLastError)(); /* our query: the job must not find its error */
         return PH_PAGEABLE;
     }
     return attributes.type == UNREGISTERED ? PH_PAGEABLE
@@ -33,8 +33,8 @@ enum ph_memory_kind ph_lead_memory_kind(const void *pointer)
                                            : PH_DEVICE;
 }
 
-/* For the parameters that estimators are told (a few launches of each signature): whether a word is
- * an address of the GPU's. */
+/* Whether a word is an address of the GPU's, for the parameters that estimators receive (a few
+ * launches of each signature). */
 static bool find(const void *pointer, struct ph_allocation *found)
 {
     enum ph_memory_kind kind = ph_lead_memory_kind(pointer);
@@ -56,7 +56,7 @@ const struct ph_backend ph_backend = {
     .find = find,
     .nccl = {.refused = ph_nccl_refused,
              .payload = ph_nccl_payload,
-             .unknown = ph_nccl_unknown,
+             .undefined = ph_nccl_undefined,
              .result = ph_nccl_result,
              .scalar = ph_nccl_scalar,
              .alloc = ph_nccl_alloc,

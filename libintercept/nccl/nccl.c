@@ -123,7 +123,7 @@ static void issue(void *operations, struct ph_stream *stream)
         ph_backend.nccl.payload(&ops, op);
         bool wanted = op->recv_bytes && ph_nccl_carries(op);
         ph_pack_uint(&ops, (wanted ? PH_OP_WANTS_RESULT : 0) |
-                               (ph_backend.nccl.unknown(op) ? PH_OP_UNDEFINED : 0));
+                               (ph_backend.nccl.undefined(op) ? PH_OP_UNDEFINED : 0));
     }
     ph_host_resume();
     uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
@@ -360,7 +360,7 @@ static struct ph_comm *comm_make(int64_t number, int rank, int size)
 }
 
 PH_API(int, ncclGetVersion, (int *version)) { return *version = 22809, OK; }
-PH_API(int, ncclGetUniqueId, (struct unique_id * id))
+PH_API(int, ncclGetUniqueId, (struct unique_id *id))
 {
     return getrandom(id, sizeof *id, 0) == sizeof *id ? OK : INTERNAL_ERROR;
 }

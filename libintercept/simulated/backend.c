@@ -1,4 +1,4 @@
-/* simulated/backend.c - what answers for the GPU in a simulated rank. */
+/* simulated/backend.c - the backend of a simulated rank. */
 #include "time/timeline.h"
 #include "work/values_library.h"
 #include "simulated/cuda/runtime.h"
@@ -6,8 +6,8 @@
 #include "simulated/memory/memory.h"
 #include "simulated/values/nccl_values.h"
 
-/* A handle is our own stream, or 0, cudaStreamLegacy (1) or cudaStreamPerThread (2), which is
- * treated as the legacy stream's equal. */
+/* A handle is our own stream, or 0, cudaStreamLegacy (1) or cudaStreamPerThread (2). The latter is
+ * treated like the legacy stream. */
 static struct ph_stream *stream(void *handle)
 {
     if ((uintptr_t)handle > 2) return ph_stream_valid(handle) ? handle : NULL;
@@ -25,7 +25,7 @@ const struct ph_backend ph_backend = {
     .find = ph_find,
     .nccl = {.refused = ph_nccl_refused,
              .payload = ph_nccl_payload,
-             .unknown = ph_nccl_unknown,
+             .undefined = ph_nccl_undefined,
              .result = ph_nccl_result,
              .scalar = ph_nccl_scalar,
              .alloc = ph_nccl_alloc,

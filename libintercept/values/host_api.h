@@ -11,7 +11,7 @@
 namespace phantora
 {
 
-/* Tensors that span more than this have no values. Equals PH_SMALL_BYTES in base/base/memory.h. */
+/* Tensors that span more than this have no values. Equals PH_SMALL_BYTES in base/memory.h. */
 constexpr size_t kSmallBytes = 65536;
 
 /* Rows of bytes are pickled objects for other ranks. They have values up to this size. Equals

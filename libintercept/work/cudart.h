@@ -34,6 +34,4 @@ struct ph_launch_attribute {
         struct ph_dim3 cluster;
     } value;
 };
-/* all zero: none asked for */
-struct ph_dim3 ph_cluster(const struct ph_launch_attribute *attributes, unsigned count);
 #endif

@@ -116,13 +116,28 @@ void ph_launch_signature(struct ph_pack *signature, const char *name,
 
 void ph_launch_over(void) { launching.facts = NULL; }
 
-struct ph_dim3 ph_cluster(const struct ph_launch_attribute *attributes, unsigned count)
+/* all zero: no cluster was asked for */
+static struct ph_dim3 cluster_of(const struct ph_launch_attribute *attributes, unsigned count)
 {
     enum { CLUSTER_DIMENSION = 4 };
     struct ph_dim3 cluster = {0, 0, 0};
     for (unsigned i = 0; i < count; i++)
         if (attributes[i].id == CLUSTER_DIMENSION) cluster = attributes[i].value.cluster;
     return cluster;
+}
+
+struct ph_launch ph_launch_of_runtime(const struct ph_runtime_launch *config)
+{
+    return (struct ph_launch){config->grid, config->block,
+                              cluster_of(config->attributes, config->attribute_count),
+                              config->shared_bytes, config->stream};
+}
+
+struct ph_launch ph_launch_of_driver(const struct ph_driver_launch *config)
+{
+    return (struct ph_launch){config->grid, config->block,
+                              cluster_of(config->attributes, config->attribute_count),
+                              config->shared_bytes, config->stream};
 }
 
 /* ---- copies and fills ---- */

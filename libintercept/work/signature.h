@@ -21,6 +21,22 @@ struct ph_launch {
     size_t shared_bytes;
     void *stream;
 };
+struct ph_runtime_launch { /* cudaLaunchConfig_t */
+    struct ph_dim3 grid, block;
+    size_t shared_bytes;
+    void *stream;
+    struct ph_launch_attribute *attributes;
+    unsigned attribute_count;
+};
+struct ph_driver_launch { /* CUlaunchConfig */
+    struct ph_dim3 grid, block;
+    unsigned shared_bytes;
+    void *stream;
+    struct ph_launch_attribute *attributes;
+    unsigned attribute_count;
+};
+struct ph_launch ph_launch_of_runtime(const struct ph_runtime_launch *config);
+struct ph_launch ph_launch_of_driver(const struct ph_driver_launch *config);
 struct ph_kernel_facts {
     bool known;
     unsigned registers, max_threads, static_shared, local_bytes;

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.hub.communicators import Communicators
-from phantora_ns.hub.protocol import BadMessage
+from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.registry import Client, Page, PageError
 from phantora_ns.protocol import RANK_STATS_FILE, VERSION
 from phantora_ns.sim.graph import EventGraph

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from phantora_ns.hub import protocol
+from phantora_ns.hub import messages
+from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.payload import Exchange
-from phantora_ns.hub.protocol import BadMessage
 from phantora_ns.hub.registry import Client, Group, Meeting, split_members
 from phantora_ns.hub.requests import Joining, Splitting
 from phantora_ns.protocol import Collective, OpFlag
 from phantora_ns.sim.graph import Communicator, EventGraph, Mismatch, Op, Transfer
 
+MAX_RANKS = 1 << 20
+"""Of a communicator."""
 MAX_RESULTS = 65536
 """Results remembered per client for a FETCH to come; the oldest go first."""
 MAX_VALUE_BYTES = 256 << 20
@@ -81,21 +83,17 @@ class Communicators:
     def join(
         self,
         client: Client,
-        request: int,
-        vertex: int,
-        terms: list[Any],
-        uid: bytes,
-        size: int,
-        rank: int,
-        device: int,
+        message: messages.CommInit,
     ) -> Joining:
-        """COMM_INIT: `client` comes to the communicator of `uid`. Raises BadMessage, BadExpression,
-        JobError."""
-        if not 0 <= rank < size <= protocol.MAX_RANKS:
+        """COMM_INIT: `client` comes to the communicator of its `uid`. Raises BadMessage,
+        BadExpression, JobError."""
+        request, uid, device = message.request, message.uid, message.device
+        rank, size = message.rank, message.nranks
+        if not 0 <= rank < size <= MAX_RANKS:
             raise BadMessage(f"rank {rank} of a communicator of {size}", request)
         if not (0 <= client.node < self._nodes and 0 <= device < self._gpus_per_node):
             raise BadMessage(f"node {client.node} device {device} is not in the cluster", request)
-        expression = self._graph.expression(client.number, terms)
+        expression = self._graph.expression(client.number, message.expression)
         meeting = self._meetings.get(uid)
         if meeting is None:
             meeting = Meeting(size, self._graph.rendezvous(size))
@@ -105,7 +103,7 @@ class Communicators:
             )
         if any(arrival[0] is client for arrival in meeting.arrivals.values()):
             raise BadMessage("one process cannot be two ranks of one communicator", request)
-        self._graph.join(meeting.vertex, client.number, vertex, expression)
+        self._graph.join(meeting.vertex, client.number, message.vertex, expression)
         self._meetings[uid] = meeting
         joining = Joining(client, request, meeting.vertex, expression)
         if client.device < 0:
@@ -134,31 +132,22 @@ class Communicators:
         for _, joining, _ in arrivals:
             joining.group_number = number
 
-    def split(
-        self,
-        client: Client,
-        request: int,
-        vertex: int,
-        terms: list[Any],
-        number: int,
-        color: int,
-        key: int,
-    ) -> Splitting:
-        """COMM_SPLIT: `client` comes to its next split of communicator `number`. Raises BadMessage,
+    def split(self, client: Client, message: messages.CommSplit) -> Splitting:
+        """COMM_SPLIT: `client` comes to its next split of a communicator. Raises BadMessage,
         BadExpression."""
-        group = self._group(client, number)
+        group = self._group(client, message.comm)
         members = len(group.comm.clients)
         rank = group.comm.ranks[client.number]
         ordinal = group.splits.get(rank, 0)
         meeting = group.open_splits.get(ordinal)
         if meeting is None:
             meeting = Meeting(members, self._graph.rendezvous(members))
-        expression = self._graph.expression(client.number, terms)
-        self._graph.join(meeting.vertex, client.number, vertex, expression)
+        expression = self._graph.expression(client.number, message.expression)
+        self._graph.join(meeting.vertex, client.number, message.vertex, expression)
         group.open_splits[ordinal] = meeting
         group.splits[rank] = ordinal + 1
-        splitting = Splitting(client, request, meeting.vertex, expression)
-        meeting.arrivals[rank] = (client, splitting, (color, key))
+        splitting = Splitting(client, message.request, meeting.vertex, expression)
+        meeting.arrivals[rank] = (client, splitting, (message.color, message.key))
         if meeting.complete:
             del group.open_splits[ordinal]
             self._complete_split(group.comm, meeting)
@@ -190,21 +179,15 @@ class Communicators:
                 if len(group.left) == len(group.comm.clients):
                     del self._groups[number]
 
-    def launch(
-        self,
-        client: Client,
-        number: int,
-        vertex: int,
-        terms: list[Any],
-        items: list[tuple[Op, bytes | None, int]],
-        overlapped: bool,
-    ) -> list[Waiter]:
+    def launch(self, client: Client, message: messages.Ops) -> list[Waiter]:
         """OPS. Returns the fetches that it completes. Raises BadMessage, BadExpression, BadOp,
         JobError."""
-        comm = self._group(client, number).comm
-        ops = [op for op, _, _ in items]
-        expression = self._graph.expression(client.number, terms)
-        for op, payload, _ in items:
+        comm = self._group(client, message.comm).comm
+        vertex, overlapped = message.vertex, bool(message.extra.overlap)
+        ops = [Op(o.kind, o.count_bytes, o.dtype, o.redop, o.peer) for o in message.ops]
+        expression = self._graph.expression(client.number, message.expression)
+        for op, sent in zip(ops, message.ops, strict=True):
+            payload = sent.payload
             if payload is not None:
                 comm.validate((op,))
                 if len(payload) != _exchange(op, len(comm.clients)).send_bytes():
@@ -215,11 +198,12 @@ class Communicators:
             raise JobError(
                 f"the members of a communicator disagree: {error}", comm.clients
             ) from None
-        for index, (transfer, item) in enumerate(zip(transfers, items, strict=True)):
-            if item[1] is not None or item[2] & (OpFlag.WANTS_RESULT | OpFlag.UNDEFINED):
-                self._take_values(client, (vertex, index), comm, transfer, item)
+        for index, sent in enumerate(message.ops):
+            if sent.payload is not None or sent.flags & (OpFlag.WANTS_RESULT | OpFlag.UNDEFINED):
+                transfer, key = transfers[index], (vertex, index)
+                self._take_values(client, key, comm, transfer, ops[index], sent)
         ready: list[Waiter] = []
-        # only now: a rank that sends to itself has both halves of one transfer in `items`
+        # only now: a rank that sends to itself has both halves of one transfer in this launch
         for transfer in transfers:
             exchange = transfer.values
             if exchange is not None and transfer.matched:
@@ -233,21 +217,21 @@ class Communicators:
         key: tuple[int, int],
         comm: Communicator,
         transfer: Transfer,
-        item: tuple[Op, bytes | None, int],
+        op: Op,
+        sent: messages.Operation,
     ) -> None:
         """Keeps what one operation of a launch carries, and that its result is wanted."""
-        op, payload, flags = item
         rank = comm.ranks[client.number]
         exchange: Exchange | None = transfer.values
         if exchange is None:
             exchange = transfer.values = _exchange(op, len(comm.clients))
             exchange.absent = partial(comm.absent, transfer)
             exchange.what = op.describe()
-        if payload is not None:
-            exchange.payloads[rank] = payload
-        if flags & OpFlag.UNDEFINED:
+        if sent.payload is not None:
+            exchange.payloads[rank] = sent.payload
+        if sent.flags & OpFlag.UNDEFINED:
             exchange.unknown.add(rank)
-        if flags & OpFlag.WANTS_RESULT:
+        if sent.flags & OpFlag.WANTS_RESULT:
             self._keep(client, key, exchange, rank)
 
     def delivered(self, waiter: Waiter) -> None:
@@ -259,9 +243,10 @@ class Communicators:
             self._kept_bytes -= self._kept.pop(exchange)
             exchange.drop()
 
-    def fetch(self, client: Client, request: int, vertex: int, index: int) -> Waiter:
+    def fetch(self, client: Client, message: messages.Fetch) -> Waiter:
         """FETCH: who waits for what. If the exchange is not complete yet, the `launch` that
         completes it returns the waiter. Raises BadMessage."""
+        request, vertex, index = message.request, message.vertex, message.index
         entry = client.results.pop((vertex, index), None)
         if entry is None and not 0 < vertex <= client.results_dropped_to:
             raise BadMessage(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from phantora_ns.protocol import DiagnosticKind
+
 MAX_TEXTS = 1000
 """Different texts remembered per kind of diagnostic, so that a client cannot grow the hub."""
 
@@ -22,9 +24,9 @@ class Diagnostics:
         self.errors: list[str] = []
         """Why clients' requests failed, each text once."""
         self.texts: dict[str, Counter[str]] = {
-            "unsupported": Counter(),
-            "warning": Counter(),
-            "guess": Counter(),
+            DiagnosticKind.UNSUPPORTED: Counter(),
+            DiagnosticKind.WARNING: Counter(),
+            DiagnosticKind.GUESS: Counter(),
         }
 
     def add(self, kind: str, text: str) -> bool:

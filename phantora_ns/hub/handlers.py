@@ -1,7 +1,7 @@
 """What each message does, one method per kind; docs/wire-protocol.md defines their fields.
 
 Why it exists: a handler takes a message apart and gives its parts to whoever deals with them; it
-decides nothing itself. Messages have passed `protocol.parse`, so their shapes are right; what they
+decides nothing itself. Messages have been decoded (decoding.py), so their shapes are right; what they
 name may still not exist. Every handler may raise BadMessage, BadExpression, BadOp, SignatureError
 or JobError, and has then changed nothing that others depend on.
 """
@@ -14,10 +14,11 @@ from typing import Any
 from phantora_ns.hub.answers import Answers
 from phantora_ns.hub.clients import Clients
 from phantora_ns.hub.communicators import Communicators, Waiter
+from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.diagnostics import Diagnostics
 from phantora_ns.hub.fetches import Fetches
 from phantora_ns.hub.lookups import Lookups, parse_lookup
-from phantora_ns.hub.protocol import BadMessage, parse_ops
+from phantora_ns.hub import messages
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
 from phantora_ns.hub.requests import Arrival, Query, Times
@@ -25,7 +26,7 @@ from phantora_ns.kernels.database.schema import DatabaseError
 from phantora_ns.protocol import Message
 from phantora_ns.sim.graph import EventGraph
 
-Handler = Callable[[Client, list[Any]], None]
+Handler = Callable[[Client, Any], None]
 
 
 class TimeHandlers:
@@ -36,59 +37,56 @@ class TimeHandlers:
         self._releases = releases
         self._answers = answers
 
-    def table(self) -> dict[int, Handler]:
+    def table(self) -> dict[type, Handler]:
         """The handlers by kind of message."""
-        return {Message.SYNC: self.sync, Message.QUERY: self.query, Message.TIMES: self.times}
+        return {
+            messages.Sync: self.sync,
+            messages.Query: self.query,
+            messages.Times: self.times,
+        }
 
-    def sync(self, client: Client, message: list[Any]) -> None:
+    def sync(self, client: Client, message: messages.Sync) -> None:
         """The host waits until it reaches an expression."""
-        _, _, number, client.clock_ns, extra, vertex_number, terms = message
-        self.extra(client, extra)
-        expression = self._graph.expression(client.number, terms)
-        vertex = self._graph.define(client.number, vertex_number, expression)
-        self._releases.wait(Arrival(client, number, vertex, expression))
+        client.clock_ns = message.clock
+        self.extra(client, message.extra)
+        expression = self._graph.expression(client.number, message.expression)
+        vertex = self._graph.define(client.number, message.vertex, expression)
+        self._releases.wait(Arrival(client, message.request, vertex, expression))
 
-    def query(self, client: Client, message: list[Any]) -> None:
+    def query(self, client: Client, message: messages.Query) -> None:
         """Whether an expression has been reached at the host's time."""
-        _, _, number, client.clock_ns, extra, terms, host_terms = message
-        self.extra(client, extra)
-        expression = self._graph.expression(client.number, terms)
-        host = self._graph.expression(client.number, host_terms)
-        if host_terms:
-            self._releases.wait(Query(client, number, expression, host))
+        client.clock_ns = message.clock
+        self.extra(client, message.extra)
+        expression = self._graph.expression(client.number, message.expression)
+        host = self._graph.expression(client.number, message.host_expression)
+        if message.host_expression:
+            self._releases.wait(Query(client, message.request, expression, host))
             return
         # the watchdog: it is answered with what is known now, and bounds nothing
         self._graph.run()
         reached = expression.reach()
         at = 0 if reached is None else 1 + reached[0]
-        self._answers.send(client.identity, [Message.QUERY, number, at])
+        self._answers.send(client.identity, [Message.QUERY, message.request, at])
 
-    def times(self, client: Client, message: list[Any]) -> None:
+    def times(self, client: Client, message: messages.Times) -> None:
         """The times of several expressions; nobody waits in virtual time."""
-        _, _, number, client.clock_ns, extra, terms = message
-        self.extra(client, extra)
-        expressions = [self._graph.expression(client.number, one) for one in terms]
-        self._releases.wait(Times(client, number, expressions))
+        client.clock_ns = message.clock
+        self.extra(client, message.extra)
+        expressions = [self._graph.expression(client.number, one) for one in message.expressions]
+        self._releases.wait(Times(client, message.request, expressions))
 
-    def extra(self, client: Client, extra: dict[Any, Any]) -> None:
+    def extra(self, client: Client, extra: messages.Extra) -> None:
         """What came along with a message: definitions, stalls, and what will not be named again."""
         if not extra:
             return
         number, graph = client.number, self._graph
-        for item in _items(extra, "nodes"):
-            if type(item) is not list or len(item) != 2:
-                raise BadMessage("a definition is [vertex, time expression]")
-            graph.define(number, item[0], graph.expression(number, item[1]))
-        for item in _items(extra, "stalls"):
-            if type(item) is not list or len(item) != 3 or type(item[0]) is not int:
-                raise BadMessage("a stall is [device, time expression, time expression]")
-            before, after = (graph.expression(number, terms) for terms in item[1:])
-            graph.stall(number, item[0], before, after)
-        keep = extra.get("keep")
-        if keep is not None:
-            if type(keep) is not int or keep < 0:
-                raise BadMessage("keep is a vertex number")
-            graph.forget(number, keep)
+        for item in extra.definitions:
+            graph.define(number, item.vertex, graph.expression(number, item.expression))
+        for stall in extra.stalls:
+            before, after = (graph.expression(number, end) for end in (stall.before, stall.after))
+            graph.stall(number, stall.device, before, after)
+        if extra.keep is not None:
+            graph.forget(number, extra.keep)
 
 
 class CommunicatorHandlers:
@@ -108,51 +106,50 @@ class CommunicatorHandlers:
         self._fetches = fetches
         self._answers = answers
 
-    def table(self) -> dict[int, Handler]:
+    def table(self) -> dict[type, Handler]:
         """The handlers by kind of message."""
         return {
-            Message.COMM_INIT: self.init,
-            Message.COMM_SPLIT: self.split,
-            Message.COMM_FREE: self.free,
-            Message.OPS: self.ops,
-            Message.FETCH: self.fetch,
+            messages.CommInit: self.init,
+            messages.CommSplit: self.split,
+            messages.CommFree: self.free,
+            messages.Ops: self.ops,
+            messages.Fetch: self.fetch,
         }
 
-    def init(self, client: Client, message: list[Any]) -> None:
+    def init(self, client: Client, message: messages.CommInit) -> None:
         """A rank comes to a communicator that is being formed."""
-        client.clock_ns = message[3]
-        self._times.extra(client, message[4])
-        self._releases.wait(self._communicators.join(client, message[2], *message[5:]))
+        client.clock_ns = message.clock
+        self._times.extra(client, message.extra)
+        self._releases.wait(self._communicators.join(client, message))
 
-    def split(self, client: Client, message: list[Any]) -> None:
+    def split(self, client: Client, message: messages.CommSplit) -> None:
         """A rank comes to its next split of a communicator."""
-        client.clock_ns = message[3]
-        self._times.extra(client, message[4])
-        self._releases.wait(self._communicators.split(client, message[2], *message[5:]))
+        client.clock_ns = message.clock
+        self._times.extra(client, message.extra)
+        self._releases.wait(self._communicators.split(client, message))
 
-    def free(self, client: Client, message: list[Any]) -> None:
+    def free(self, client: Client, message: messages.CommFree) -> None:
         """A rank lets go of a communicator."""
-        client.clock_ns = message[2]
-        self._communicators.leave(client, message[3])
+        client.clock_ns = message.clock
+        self._communicators.leave(client, message.comm)
 
-    def ops(self, client: Client, message: list[Any]) -> None:
+    def ops(self, client: Client, message: messages.Ops) -> None:
         """A launch of communication."""
-        _, _, client.clock_ns, extra, comm, vertex, terms, items = message
-        self._times.extra(client, extra)
-        ops, overlapped = parse_ops(items), bool(extra.get("beside"))
-        for waiter in self._communicators.launch(client, comm, vertex, terms, ops, overlapped):
+        client.clock_ns = message.clock
+        self._times.extra(client, message.extra)
+        for waiter in self._communicators.launch(client, message):
             self._deliver(waiter)
 
-    def fetch(self, client: Client, message: list[Any]) -> None:
+    def fetch(self, client: Client, message: messages.Fetch) -> None:
         """A rank reads the result of a small operation."""
-        _, _, number, client.clock_ns, vertex, index = message
-        waiter = self._communicators.fetch(client, number, vertex, index)
+        client.clock_ns = message.clock
+        waiter = self._communicators.fetch(client, message)
         if waiter.exchange.complete:
             self._deliver(waiter)
             return
         self._fetches.open(waiter)
         if not client.leads:
-            client.fetching = number
+            client.fetching = message.request
 
     def _deliver(self, waiter: Waiter) -> None:
         client, number = waiter.client, waiter.number
@@ -174,50 +171,41 @@ class OtherHandlers:
         self._lookups = lookups
         self._diagnostics = diagnostics
 
-    def table(self) -> dict[int, Handler]:
+    def table(self) -> dict[type, Handler]:
         """The handlers by kind of message."""
         return {
-            Message.LOOKUP: self.look_up,
-            Message.MEASURED: self.measured,
-            Message.HOST: self.host,
-            Message.DIAGNOSTIC: self.diagnostic,
-            Message.BYE: self.bye,
+            messages.Lookup: self.look_up,
+            messages.Measured: self.measured,
+            messages.Host: self.host,
+            messages.Diagnostic: self.diagnostic,
+            messages.Bye: self.bye,
         }
 
-    def look_up(self, client: Client, message: list[Any]) -> None:
+    def look_up(self, client: Client, message: messages.Lookup) -> None:
         """How long does this kernel take?"""
         self._lookups.look_up(parse_lookup(client, message), self._clients.present())
 
-    def measured(self, client: Client, message: list[Any]) -> None:
+    def measured(self, client: Client, message: messages.Measured) -> None:
         """A leader's measurements."""
-        _, _, client.clock_ns, items = message
-        self._lookups.take_measured(client, items)
+        client.clock_ns = message.clock
+        self._lookups.take_measured(client, message.measurements)
 
-    def host(self, client: Client, message: list[Any]) -> None:
+    def host(self, client: Client, message: messages.Host) -> None:
         """What a process paid on its host."""
-        _, _, client.clock_ns, costs = message
+        client.clock_ns = message.clock
         if self._lookups.recorder is not None:
             try:
-                self._lookups.recorder.host(costs, client.leads)
+                self._lookups.recorder.host(message.costs, client.leads)
             except DatabaseError as error:
                 raise BadMessage(str(error)) from None
 
-    def diagnostic(self, client: Client, message: list[Any]) -> None:
+    def diagnostic(self, client: Client, message: messages.Diagnostic) -> None:
         """Something that the user should know."""
-        _, _, client.clock_ns, kind, text = message
-        if not self._diagnostics.add(kind, text):
-            raise BadMessage(f"unknown diagnostic {kind!r}")
+        client.clock_ns = message.clock
+        if not self._diagnostics.add(message.kind, message.text):
+            raise BadMessage(f"unknown diagnostic {message.kind!r}")
 
-    def bye(self, client: Client, message: list[Any]) -> None:
+    def bye(self, client: Client, message: messages.Bye) -> None:
         """A process ends."""
-        client.clock_ns = message[2]
+        client.clock_ns = message.clock
         self._clients.leave(client)
-
-
-def _items(extra: dict[Any, Any], key: str) -> list[Any]:
-    items = extra.get(key)
-    if not items:
-        return []
-    if type(items) is not list:
-        raise BadMessage(f"{key} is not an array")
-    return items

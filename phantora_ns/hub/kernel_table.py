@@ -1,7 +1,7 @@
 """The kernel table in shared memory: durations that every rank reads without asking.
 
 Why it exists: a kernel that has been looked up once must cost no message afterwards, in any rank.
-Layout in docs/wire-protocol.md ("Shared memory"). The hub is the only writer, and stores a slot's
+Layout in docs/wire-protocol.md ("Kernel table"). The hub is the only writer, and stores a slot's
 key after the rest of it.
 """
 

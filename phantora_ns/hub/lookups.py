@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol
 from phantora_ns.hub.answers import Answers
 from phantora_ns.hub.awaiting import Awaiting, Held
 from phantora_ns.hub.kernel_table import KernelTable
-from phantora_ns.hub.protocol import BadMessage, parse_samples
+from phantora_ns.hub.decoding import BadMessage
+from phantora_ns.hub.messages import Lookup, Measurement
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
 from phantora_ns.kernels import signature
@@ -83,20 +84,21 @@ class Lookups:
         """Answers LOOKUPs that waited for a measurement in vain."""
         self._answer(requests, waited=True)
 
-    def take_measured(self, client: Client, items: list[Any]) -> None:
+    def take_measured(self, client: Client, items: list[Measurement]) -> None:
         """A leader's measurements: records them, revises the table, answers who waits for them.
         Raises BadMessage, SignatureError."""
         if not client.leads:
             raise BadMessage("only a leader measures")
         revised = False
-        for kind, fields, context, durations_ns in parse_samples(items):
+        for item in items:
+            kind, fields, durations_ns = item.kind, item.fields, item.durations_ns
             token = signature.encode(kind, fields)
             if not durations_ns:
                 self.awaiting.give_up(token)
                 self.estimate(self.awaiting.take(token))
                 continue
             if self.recorder is not None:
-                self.recorder.measured(kind, fields, context, durations_ns)
+                self.recorder.measured(kind, fields, item.context, durations_ns)
             if self.models.times.learn(kind, fields, durations_ns):
                 revised |= self._revise(kind, fields, signature.key_of(token))
             self._answer(self.awaiting.take(token), waited=False)
@@ -124,13 +126,14 @@ class Lookups:
         return self.table.revise(key, duration_ns, source, permille)
 
 
-def parse_lookup(client: Client, message: list[Any]) -> Held:
+def parse_lookup(client: Client, message: Lookup) -> Held:
     """The request of a LOOKUP. Raises BadMessage, SignatureError."""
-    _, _, number, client.clock_ns, key, kind, fields = message
+    client.clock_ns, key = message.clock, message.key
+    kind, fields = message.kind, message.fields
     if not 0 < key < 1 << 64:
         raise BadMessage("a signature's key is 64 bits and not zero")
     context = parameters = None
     if kind == SignatureKind.KERNEL and len(fields) == 14:
         *fields, context, parameters = fields
     token = signature.encode(kind, fields)
-    return Held(client, number, key, token, (kind, fields), (context, parameters))
+    return Held(client, message.request, key, token, (kind, fields), (context, parameters))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import zmq
 
-from phantora_ns.hub import protocol
+from phantora_ns.hub.decoding import encode
 from phantora_ns.hub.server import Hub
 
 BATCH = 256
@@ -74,5 +74,5 @@ def _batch(hub: Hub, router: zmq.Socket[bytes]) -> bool:
             hub.unreadable()
     hub.settle()
     for identity, reply in hub.answers.take():
-        router.send_multipart((identity, protocol.pack(reply)), zmq.NOBLOCK)
+        router.send_multipart((identity, encode(reply)), zmq.NOBLOCK)
     return more

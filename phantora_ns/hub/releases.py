@@ -15,7 +15,7 @@ from phantora_ns.hub.awaiting import POLL_MS
 from phantora_ns.hub.clients import Clients
 from phantora_ns.hub.fetches import LOOK_S, Fetches
 from phantora_ns.hub.lookups import Lookups
-from phantora_ns.hub.protocol import MAX_TIME_NS
+from phantora_ns.hub.messages import MAX_TIME_NS
 from phantora_ns.hub.recorder import FLUSH_MS
 from phantora_ns.hub.requests import Request
 from phantora_ns.sim.graph import EventGraph

@@ -1,6 +1,6 @@
 """The hub: it takes messages, and answers what can be answered.
 
-Why it exists: every process of the job talks to this one. A message is checked (protocol.py) and
+Why it exists: every process of the job talks to this one. A message is checked (decoding.py) and
 goes to its handler (handlers.py), which enters it into the event graph (sim/graph.py); answers go
 out when they are final (releases.py). Rule: whatever a client sends, the hub goes on. A message
 that makes no sense is counted, and a request among them is answered with an error.
@@ -15,17 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.hub import protocol
+from phantora_ns.hub import decoding
 from phantora_ns.hub.answers import INTERNAL, Answers
 from phantora_ns.hub.awaiting import Awaiting
 from phantora_ns.hub.clients import Clients, Refused
 from phantora_ns.hub.communicators import Communicators, JobError
+from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.diagnostics import Diagnostics
 from phantora_ns.hub.fetches import Fetches
 from phantora_ns.hub.handlers import CommunicatorHandlers, OtherHandlers, TimeHandlers
 from phantora_ns.hub.kernel_table import CAPACITY, KernelTable
 from phantora_ns.hub.lookups import KernelModels, Lookups
-from phantora_ns.hub.protocol import BadMessage
+from phantora_ns.hub.messages import Hello
+from phantora_ns.hub.messages import Request as ClientRequest
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
@@ -100,22 +102,21 @@ class Hub:
         client = self.clients.get(identity)
         request: int | None = None
         try:
-            message = protocol.parse(frame)
-            kind = message[0]
-            if kind in protocol.REQUESTS:
-                request = message[2]
-            if kind == Message.HELLO:
+            message = decoding.decode(frame)
+            if isinstance(message, ClientRequest):
+                request = message.request
+            elif type(message) is Hello:
                 self._hello(identity, client, message)
                 return
             if client is None:
                 raise BadMessage("no HELLO came first", request)
-            self._count(client, message[1], request)
+            self._count(client, message.seq, request)
             if client.failure is not None and request is not None:
                 self.answers.refuse(client.identity, request, client.failure)
                 return
             if request is not None and request in client.pending:
                 raise BadMessage(f"request {request} is open already")
-            self._handlers[kind](client, message)
+            self._handlers[type(message)](client, message)
         except (BadMessage, BadExpression, BadOp, SignatureError) as error:
             self._reject(identity, client, request, error)
         except JobError as error:
@@ -142,17 +143,16 @@ class Hub:
             self._next_commit = self.diagnostics.messages + COMMIT_EVERY
             self.releases.commit()
 
-    def _hello(self, identity: bytes, client: Client | None, message: list[Any]) -> None:
-        _, seq, version, info = message
-        if client is not None or seq != 1:
+    def _hello(self, identity: bytes, client: Client | None, message: Hello) -> None:
+        if client is not None or message.seq != 1:
             raise BadMessage("a second HELLO")
         try:
-            client = self.clients.admit(identity, version, info)
+            client = self.clients.admit(identity, message.version, message.info)
         except Refused as error:
             self.answers.send(identity, [Message.HELLO, -1, {"error": str(error)}])
             raise
         if self.traces is not None:
-            self.traces.join(client.number, client.rank, info["shm"])
+            self.traces.join(client.number, client.rank, message.info["shm"])
         if client.leads:
             self.lookups.awaiting.led.add(client.rank)
         self.answers.send(identity, [Message.HELLO, client.number, self.options.config])

@@ -223,7 +223,8 @@ def describe(kind: int, fields: Any) -> str:
             k = parse_kernel(fields)
             cluster = f" cluster {k.cx}x{k.cy}x{k.cz}" if k.cx else ""
             identity = fields[11].hex() if isinstance(fields[11], bytes) else ""
-            return f"{k.name} <<<({k.gx},{k.gy},{k.gz}), ({k.bx},{k.by},{k.bz}), {k.smem}>>>{cluster} {identity}".rstrip()
+            sizes = f"({k.gx},{k.gy},{k.gz}), ({k.bx},{k.by},{k.bz}), {k.smem}"
+            return f"{k.name} <<<{sizes}>>>{cluster} {identity}".rstrip()
         if kind == SignatureKind.GEMM:
             g = parse_numbers(Gemm, fields)
             names = "NTC"

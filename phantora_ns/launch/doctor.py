@@ -1,8 +1,8 @@
-"""Why it exists: "it does not start" has a dozen causes outside our code; the doctor does what a
-run does, step by step, until one step fails, and prints that step's reason and cure.
+"""`phantora-ns doctor`: does what a run does, step by step, and prints what fails, why, and the cure.
 
-Rule: nothing is guessed from version numbers or files where the real thing can be tried. A check
-that cannot matter after an earlier failure is left out.
+Why it exists: "it does not start" has a dozen causes outside our code. Rule: where the real thing
+can be tried, nothing is guessed from version numbers or files. A check that cannot matter after an
+earlier failure is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phantora_ns.launch.run.hub_process import HubProcess
 from phantora_ns.launch.run.rundir import RunDir
 
 _TESTED_TORCH = "2.11"
-# on both nodes: bind one port everywhere, meet over it by name
+# On both nodes: bind the same port, and meet by name.
 _MEETING = """
 import os, socket, sys, time
 node = int(os.environ["PHANTORA_NODE"])
@@ -45,7 +45,7 @@ else:
 
 
 class _Report:
-    """Prints one line per check and remembers whether all went well."""
+    """Prints one line per check, and remembers whether all succeeded."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write

@@ -1,7 +1,6 @@
-"""Why it exists: the one way in which the launcher speaks, and the two ways in which it gives up.
+"""How the launcher speaks to the user, and its two kinds of failure.
 
-Rule: one line, `phantora-ns: WHAT; WHERE; WHAT TO DO`, on stderr, never on stdout, which is the
-job's.
+Rule: one line, `phantora-ns: WHAT; WHERE; WHAT TO DO`, on stderr. Stdout is the job's.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ EXIT_OURS = 70  # EX_SOFTWARE of sysexits.h: a failure of phantora-ns itself, no
 
 
 class UsageError(Exception):
-    """The request is wrong; nothing has been started. Exit code 2."""
+    """The user asked for something wrong; nothing has been started. Exit code 2."""
 
 
 class LaunchError(Exception):
@@ -25,7 +24,7 @@ class LaunchError(Exception):
 
 
 def say(text: str) -> None:
-    """One message to the user, on stderr. A stderr that is gone is no reason to fail."""
+    """Prints one message on stderr. A closed stderr is no failure."""
     try:
         print(f"phantora-ns: {text}", file=sys.stderr, flush=True)
     except (OSError, ValueError):

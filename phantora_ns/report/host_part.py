@@ -1,8 +1,8 @@
 """The report's part on host time: where it came from, and how much of it was known.
 
-Why it exists: with --host-time model every nanosecond of host time is recorded, backed off, or a
-default; how much of each is what a reader must know before trusting a job that is bound by its
-host.
+Why it exists: with --host-time model, host time is recorded for exactly this call site, for less of
+its history, or for its class of calls, or it is a default. A reader must know how much of each
+there is before trusting a job that is bound by its host.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any
 from phantora_ns.protocol import HostLevel, RankStats
 
 UNKNOWN_WARNING_SHARE = 0.05
-"""Above this share of host time, times charged without a record of the place are worth a
-warning."""
+"""Above this share of host time, times of call sites without a record get a warning."""
 WALL_CLOCK = ("wall_s", "hub_cpu_ns", "messages", "rollbacks")
-"""Fields of the report that tell of the run and not of what was simulated: with --host-time model
-all others repeat."""
+"""Fields of the report that describe the run and not what was simulated. With --host-time model all
+others repeat."""
 
 
 def host_part(run: dict[str, Any], ranks: Iterable[RankStats]) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def host_part(run: dict[str, Any], ranks: Iterable[RankStats]) -> dict[str, Any]
     return {
         "mode": run.get("host_time"),
         "scale": run.get("host_scale"),
-        "sites": {name: count for name, count in zip(levels, calls, strict=True) if count},
+        "call_sites": {name: count for name, count in zip(levels, calls, strict=True) if count},
         "time_share": {
             name: round(ns / total, 6) for name, ns in zip(levels, times, strict=True) if ns
         },
@@ -37,7 +36,7 @@ def host_part(run: dict[str, Any], ranks: Iterable[RankStats]) -> dict[str, Any]
 
 
 def host_lines(part: dict[str, Any]) -> list[str]:
-    """What a person should know of it."""
+    """The lines of the summary about it."""
     shares = part["time_share"]
     if not shares:
         return []
@@ -46,14 +45,14 @@ def host_lines(part: dict[str, Any]) -> list[str]:
     unknown = shares.get("unknown", 0) + shares.get("class", 0)
     if unknown > UNKNOWN_WARNING_SHARE:
         lines.append(
-            f"warning: {unknown:.1%} of host time is of places that no database holds; record them with --record-host, "
-            "or with phantora-ns profile"
+            f"warning: {unknown:.1%} of host time is of call sites that no database holds; "
+            "record them with --record-host, or with phantora-ns profile"
         )
     return lines
 
 
 def repeatable(report: dict[str, Any]) -> dict[str, Any]:
-    """The report without what tells of the run itself: equal for two runs of one job with
+    """The report without what describes the run itself. It is equal for two runs of one job with
     --host-time model."""
     kept = {name: value for name, value in report.items() if name not in WALL_CLOCK}
     return kept | {

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from phantora_ns.protocol import DataType
 from phantora_ns.sim._courses import Course, Courses
 from phantora_ns.sim._operations import (
-    DTYPE_NAMES,
     MAX_BYTES,
     RECV,
     REDUCING,
@@ -69,7 +69,7 @@ class Communicator:
                 raise BadOp(f"unknown operation kind {op.kind}")
             if not 0 <= op.count_bytes < MAX_BYTES:
                 raise BadOp(f"a size of {op.count_bytes} bytes")
-            if not 0 <= op.dtype < len(DTYPE_NAMES):
+            if not 0 <= op.dtype < len(DataType.LABELS):
                 raise BadOp(f"unknown data type {op.dtype}")
             if (op.kind in ROOTED or op.kind >= SEND) and not 0 <= op.peer < size:
                 raise BadOp(f"peer {op.peer} of a communicator of {size}")

@@ -8,36 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-KIND_NAMES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "send",
-    "recv",
-)
-SEND, RECV = 8, 9
-ROOTED = frozenset((3, 4, 6, 7))
-REDUCING = frozenset((0, 2, 4))
-DTYPE_NAMES = (
-    "int8",
-    "uint8",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "fp16",
-    "fp32",
-    "fp64",
-    "bf16",
-    "fp8e4m3",
-    "fp8e5m2",
-)
-REDOP_NAMES = ("sum", "prod", "max", "min", "avg")
+from phantora_ns.protocol import Collective, DataType, Reduction
+
+SEND, RECV = Collective.SEND, Collective.RECV
+ROOTED = frozenset((Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER))
+REDUCING = frozenset((Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE))
 MAX_BYTES = 1 << 56
 
 
@@ -52,11 +27,15 @@ class Op(NamedTuple):
 
     def describe(self) -> str:
         """For a person: what, how much, of which type."""
-        words = [KIND_NAMES[self.kind], f"{self.count_bytes} bytes", DTYPE_NAMES[self.dtype]]
+        words = [
+            Collective.LABELS[self.kind],
+            f"{self.count_bytes} bytes",
+            DataType.LABELS[self.dtype],
+        ]
         if self.kind in REDUCING:
             words.append(
-                REDOP_NAMES[self.redop]
-                if 0 <= self.redop < len(REDOP_NAMES)
+                Reduction.LABELS[self.redop]
+                if 0 <= self.redop < len(Reduction.LABELS)
                 else f"redop {self.redop}"
             )
         if self.kind in ROOTED:

@@ -18,22 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from phantora_ns.model.gpu import GpuModel
+from phantora_ns.protocol import Collective
 from phantora_ns.sim._nccl_layout import Layout
 from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, SIMPLE, Choice, PairChoice, Tuner
 from phantora_ns.sim.topology import Topology
 
-KINDS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "send",
-    "recv",
-)
+KINDS = Collective.LABELS
 # Bytes on the wire per byte of data: LL sends a 4-byte flag with every 4 bytes, LL128 an 8-byte
 # flag with every 120.
 _WIRE = (2.0, 128 / 120, 1.0)

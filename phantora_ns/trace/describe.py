@@ -138,7 +138,8 @@ def communication(comm: LogComm, launch: Launch, description: str) -> tuple[str,
     "" when it said nothing."""
     if comm.kind in _NCCL:
         what = f"_Sum_{_NCCL_TYPES[comm.dtype]}" if comm.kind in _NCCL_REDUCES else ""
-        name = f"ncclDevKernel_{_NCCL[comm.kind]}{what}_{'TREE' if launch.algorithm == 'tree' else 'RING'}_LL{_NCCL_ARGUMENTS}"
+        algorithm = "TREE" if launch.algorithm == "tree" else "RING"
+        name = f"ncclDevKernel_{_NCCL[comm.kind]}{what}_{algorithm}_LL{_NCCL_ARGUMENTS}"
     else:
         name = f"ncclDevKernel_SendRecv{_NCCL_ARGUMENTS}"
     if not description:
@@ -204,7 +205,8 @@ def _cudnn_name(graph: Any) -> str:
         if names is not None and all(number in operation.tensors for number in names):
             image, weight, _ = (operation.tensors[number] for number in names)
             shapes = " by ".join("x".join(map(str, tensor.dims)) for tensor in (image, weight))
-            return f"cudnn {_CONVOLUTIONS[operation.kind]} {_DNN_TYPES.get(image.kind, f'type{image.kind}')} {shapes} {SIMULATED}"
+            element = _DNN_TYPES.get(image.kind, f"type{image.kind}")
+            return f"cudnn {_CONVOLUTIONS[operation.kind]} {element} {shapes} {SIMULATED}"
     return f"cudnn graph of {len(found)} operations {SIMULATED}"
 
 

@@ -1,9 +1,9 @@
-"""Places work in time: evaluates heads over the final times of one process's nodes.
+"""When work ran: evaluates time expressions over the final times of one process's vertices.
 
-Why it exists: a piece of work lies where an event recorded before it and one recorded after it
-would. Those are heads, and this file evaluates them by the event graph's own arithmetic
-(sim/graph.py, sim/contention.py), after the run, with nothing but the times that the hub wrote
-(hub/trace_times.py). Integer nanoseconds, no rounding but the graph's.
+Why it exists: a piece of work begins and ends where events recorded before and after it would be.
+Those are time expressions. They are evaluated here after the run, by the event graph's own
+arithmetic (sim/graph.py, sim/contention.py), from the times that the hub wrote
+(hub/trace_times.py). Integer nanoseconds, with no other rounding than the graph's.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ UNKNOWN = -1
 
 
 class Launch(NamedTuple):
-    """A launch of communication: reached by this process, started once all members had, and what
-    NCCL would have chosen."""
+    """A launch of communication: when this process reached it, when it started (once all members
+    had reached it), and what NCCL would have chosen."""
 
     reached_ns: int
     started_ns: int
@@ -32,15 +32,15 @@ class Launch(NamedTuple):
 
 
 class Times:
-    """The times of one process's nodes, and when communication ran on its GPU."""
+    """The times of one process's vertices, and when communication ran on its GPU."""
 
-    def __init__(self, nodes: Iterable[Sequence]) -> None:
-        """`nodes`: the arrays of a times file (hub/trace_times.py). O(n log n)."""
+    def __init__(self, vertices: Iterable[Sequence]) -> None:
+        """`vertices`: the arrays of a times file (hub/trace_times.py). O(n log n)."""
         self._times = array("q", [0])
         self._launches: dict[int, tuple[int, int, int]] = {}
         self._plans: dict[tuple[str, str, int], int] = {}
         spans = []
-        for number, time_ns, *launch in nodes:
+        for number, time_ns, *launch in vertices:
             times = self._times
             if number >= len(times):
                 times.extend([UNKNOWN] * (number - len(times) + 1))
@@ -63,43 +63,46 @@ class Times:
         with open(path) as file:
             return cls(json.loads(line) for line in file if line.endswith("\n"))
 
-    def node(self, number: int) -> int | None:
-        """When node `number` was reached; None when that was never known."""
+    def vertex(self, number: int) -> int | None:
+        """When vertex `number` was reached; None when that was never known."""
         time_ns = self._times[number] if number < len(self._times) else UNKNOWN
         return None if time_ns == UNKNOWN else time_ns
 
     def launch(self, number: int) -> Launch | None:
-        """The launch of communication that ends at node `number`."""
+        """The launch of communication that ends at vertex `number`."""
         launch = self._launches.get(number)
         return None if launch is None else Launch(launch[0], launch[1], *self._plan_list[launch[2]])
 
     def span(
-        self, entries: Iterable[tuple[int, int, int, int]], duration_ns: int, drag_ns: int
+        self, terms: Iterable[tuple[int, int, int, int]], duration_ns: int, contention_ns: int
     ) -> tuple[int, int] | None:
-        """(begin, end) of the last piece of work of a head, given by (node, lag, work, drag); None
-        when a time is not known."""
+        """(begin, end) of the last piece of work in a time expression; None when a time is not
+        known. A term is (vertex, lag, work, contention)."""
         begin_ns = end_ns = 0
-        for number, lag, work, drag in entries:
-            time_ns = self.node(number)
+        for number, lag, work, contention in terms:
+            time_ns = self.vertex(number)
             if time_ns is None:
                 return None
             time_ns += lag
-            begin_ns = max(begin_ns, self.finish_ns(time_ns, work - duration_ns, drag - drag_ns))
-            end_ns = max(end_ns, self.finish_ns(time_ns, work, drag))
+            before, contention_before = work - duration_ns, contention - contention_ns
+            begin_ns = max(begin_ns, self.finish_ns(time_ns, before, contention_before))
+            end_ns = max(end_ns, self.finish_ns(time_ns, work, contention))
         return begin_ns, max(begin_ns, end_ns)
 
-    def finish_ns(self, begin_ns: int, work_ns: int, drag_ns: int) -> int:
-        """When work is done that takes `drag_ns` longer beside communication: as Activity.finish_ns
-        of sim/contention.py, over all communication of the run. O(log launches + launches beside
-        the work)."""
+    def finish_ns(self, begin_ns: int, work_ns: int, contention_ns: int) -> int:
+        """When work is done that takes `contention_ns` longer if communication runs all the time.
+
+        As Activity.finish_ns of sim/contention.py, over all communication of the run. O(log launches
+        + launches that overlap the work).
+        """
         ends = self._ends
-        if drag_ns <= 0 or work_ns <= 0 or not ends:
+        if contention_ns <= 0 or work_ns <= 0 or not ends:
             return begin_ns + work_ns
         begins = self._begins
         return stretched_ns(
             begin_ns,
             work_ns,
-            drag_ns,
+            contention_ns,
             ((begins[i], 0, ends[i]) for i in range(bisect_right(ends, begin_ns), len(ends))),
         )
 

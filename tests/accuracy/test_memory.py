@@ -57,6 +57,6 @@ def test_segments_lie_in_a_real_drivers_order(phantora, tmp_path):
     assert done.returncode == 0, done.stderr
     real = memory_history.read(str(BENCH / "data" / "memory" / "160m-none-1k.jsonl.xz"))
     simulated = memory_history.read(str(record))
-    # frees after the last step are the interpreter's affair
+    # the interpreter decides the order of frees after the last step
     assert allocations(simulated) == allocations(real)
     assert segments(simulated) == segments(real)

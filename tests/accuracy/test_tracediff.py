@@ -1,5 +1,5 @@
-"""Why it exists: a diff that loses a microsecond, or pairs the wrong kernels, sends somebody to
-mend what is not broken."""
+"""Why it exists: a diff that loses a microsecond, or pairs the wrong kernels, misleads whoever
+looks for the cause of an error."""
 
 import gzip
 import json

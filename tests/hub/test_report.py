@@ -7,7 +7,8 @@ import pytest
 from client import Client, form
 
 from phantora_ns.report.rank_stats import read_rank_stats
-from phantora_ns.report.run_report import build_report, summary_lines
+from phantora_ns.report.run_report import build_report
+from phantora_ns.report.summary import summary_lines
 
 
 def write_page(path, clock=0, host_cpu=0, launches=0, peak=0, reserved=0, device=0, busy=(0,) * 8):

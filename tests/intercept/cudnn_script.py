@@ -1,5 +1,5 @@
-"""Drives cuDNN's graph API through ctypes: the same calls on NVIDIA's library, told of a GPU, and
-on ours.
+"""Drives cuDNN's graph API through ctypes: the same calls on NVIDIA's library, with a described
+GPU, and on ours.
 
 Why it exists: NVIDIA's library answers for a GPU that is described to it without having one, so it
 is the oracle for ours. Run as `python cudnn_script.py real|ours LIBRARY CASE`; prints one JSON

@@ -1,9 +1,9 @@
-"""A hub double that answers every rank at once and remembers what it was asked.
+"""A hub double that answers every rank at once and keeps the requests.
 
-Why it exists: tests of the interceptor want to see the signatures and messages that a C call leads
-to, not times. It speaks docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts
-`duration_ns` and takes `works` of the launch queue (both may be functions of a signature's fields),
-every launch of communication takes `collective_ns`.
+Why it exists: tests of the interceptor check the signatures and messages of a C call, not times. It
+speaks docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns` and
+takes `works` of the launch queue (both may be functions of a signature's fields), every launch of
+communication takes `collective_ns`.
 """
 
 import struct

@@ -1,5 +1,5 @@
-"""Why it exists: PyTorch allocates what cuDNN says and times come from what we say cuDNN ran; both
-must be right.
+"""Why it exists: PyTorch allocates the workspace that cuDNN reports, and kernel times depend on the
+calls that we record for cuDNN. Both must be right.
 
 The oracle is NVIDIA's own library, which answers for a GPU that is described to it (see
 libintercept/simulated/math/cudnn_real.c).

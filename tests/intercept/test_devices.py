@@ -1,5 +1,4 @@
-"""Why it exists: a job must see the GPUs that the cluster file promises, whoever asks and
-however."""
+"""Why it exists: a job must see the GPUs that the cluster file promises, through every API."""
 
 import json
 import os

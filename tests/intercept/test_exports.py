@@ -1,4 +1,4 @@
-"""Why it exists: a preloaded library overrides by name, so what it exports is its contract: all of
+"""Why it exists: a preloaded library overrides by name, so its exports are its contract: all of
 CUDA's APIs, nothing else."""
 
 import fnmatch
@@ -69,7 +69,7 @@ def test_every_export_is_allowed_by_the_version_script(exported, root):
     assert strays == []
 
 
-def test_nothing_of_the_libraries_that_stay_nvidias(exported):
+def test_libraries_that_stay_nvidias_are_not_exported(exported):
     door = {"cuptiSubscribe"}  # CUPTI's, which is shut
     assert {n for n in exported if re.match(r"(curand|cupti|nvrtc)", n)} == door
     for wheel in ("libcurand.so", "libcupti.so", "libnvrtc.so"):

@@ -1,6 +1,6 @@
-"""Why it exists: what a library looks up by name (dlsym, dlvsym) must be ours for the job, NVIDIA's
-for NVIDIA's own libraries, and untouched for everyone else; and a thread that only ever looks must
-leave its process in peace."""
+"""Why it exists: a function that is looked up by name (dlsym, dlvsym) must be ours for the job,
+NVIDIA's for NVIDIA's own libraries, and untouched for everyone else. A thread that only looks
+functions up must not disturb its process."""
 
 from pathlib import Path
 
@@ -141,7 +141,7 @@ def test_a_rank_alone_communicates_only_what_must_move(run_python, hub):
     assert len([message for message in hub.messages if message[0] == OPS]) == 2
 
 
-def test_a_watchdog_that_looks_without_a_pause_leaves_its_rank_quiet(run_python, hub):
+def test_a_watchdog_that_looks_without_a_pause_does_not_disturb_its_rank(run_python, hub):
     """As PyTorch's does when a process group is destroyed: a rank that is never quiet is never
     found idle by the others."""
     done = run_python(WATCHDOG)

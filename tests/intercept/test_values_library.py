@@ -1,6 +1,5 @@
-"""Why it exists: a job without the values library reads zeros, and must be told the true reason:
-each way to be without it is made here, with libraries of a line of C in the places of torch's and
-ours."""
+"""Why it exists: a job without the values library reads zeros, and must get the true reason. Each
+case is made here, with libraries of one line of C instead of torch's and ours."""
 
 import subprocess
 
@@ -56,7 +55,7 @@ def compile_library(target, source, *flags):
     return target
 
 
-def test_a_library_that_starts_is_no_matter_of_a_warning(warning, tmp_path):
+def test_a_library_that_starts_gives_no_warning(warning, tmp_path):
     assert (
         warning(
             compile_library(tmp_path / "values.so", "int phantora_values_start(void) { return 0; }")
@@ -76,7 +75,7 @@ def test_a_file_that_is_not_there_is_named(warning, tmp_path):
     assert f"{tmp_path / 'values.so'}: No such file or directory; {CURE}" in told
 
 
-def test_a_file_that_is_no_library_is_what_the_loader_says(warning, tmp_path):
+def test_a_file_that_is_not_a_library_gives_the_loader_s_message(warning, tmp_path):
     (tmp_path / "values.so").write_text("half a build")
     assert "values.so: file too short" in warning(tmp_path / "values.so")
 

@@ -22,10 +22,12 @@ report = types.ModuleType("phantora_ns.report.run_report")
 report.build_report = lambda run_dir, **facts: {
     key: value for key, value in facts.items() if key != "wall_s"
 }
-report.summary_lines = lambda facts: [f"ended: {facts}"]
+summary = types.ModuleType("phantora_ns.report.summary")
+summary.summary_lines = lambda facts: [f"ended: {facts}"]
 pages = types.ModuleType("phantora_ns.report.rank_stats")
 pages.read_rank_stats = lambda path: types.SimpleNamespace(clock_ns=int(path.read_text()))
 sys.modules["phantora_ns.report.run_report"] = report
+sys.modules["phantora_ns.report.summary"] = summary
 sys.modules["phantora_ns.report.rank_stats"] = pages
 hub_process.hub_command = _hub_command
 

@@ -91,7 +91,7 @@ def test_recorded_values_are_replayed(phantora, tmp_path, ranks, leaders):
         "repeated": asked // REPLAYED_STEPS,
     }
     assert (
-        f"{asked} values replayed, {asked // REPLAYED_STEPS} of them again, beyond what was recorded"
+        f"{asked} values replayed, {asked // REPLAYED_STEPS} of them repeated beyond the recording"
         in done.stderr
     )
 

@@ -1,5 +1,5 @@
-"""Why it exists: what `make` promises a newcomer: short lines, nothing to do the second time,
-builds that take turns, and a notice instead of a broken build."""
+"""Why it exists: `make` promises a newcomer short lines, a second build that does nothing,
+builds that wait for each other, and a notice in place of a broken build."""
 
 import os
 import re

@@ -89,6 +89,20 @@ def test_the_table_of_variables_is_complete_and_has_no_other(generator):
     assert set(known) <= set(used), "variables that nobody uses"
 
 
+def test_every_part_of_the_description_is_on_a_page(generator):
+    described = generator["description"].load()
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    kinds = {"enum": described.enums, "layout": described.layouts}
+    kinds |= {kind: described.messages[kind] for kind in ("array", "map")}
+    left_out = [
+        f"{kind} {name}"
+        for kind, names in kinds.items()
+        for name in names
+        if f"<!-- generated: {kind} {name} -->" not in pages and (kind, name) != ("enum", "message")
+    ]
+    assert left_out == []
+
+
 @pytest.mark.parametrize(
     "fields, said",
     [

@@ -14,6 +14,7 @@ from bench.nccl import fit as bench
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.sim._nccl_layout import Layout, binary_tree, double_tree
 from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, Tuner, steps_of
+from phantora_ns.protocol import Collective
 from phantora_ns.sim.collectives import KINDS, CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
@@ -282,8 +283,8 @@ def test_more_bytes_never_take_less_of_the_same_algorithm():
 def test_refusals():
     model = model_of("h200-1x8")
     for arguments in (
-        (8, [0, 1], 1),
-        (10, [0], 1),
+        (Collective.SEND, [0, 1], 1),
+        (len(KINDS), [0], 1),
         (0, [0, 1], -1),
         (3, [0, 1], 1, 9, 2),
         (0, [0, 0], 4),

@@ -232,9 +232,14 @@ def test_history_behind_the_commit_horizon_goes_and_its_times_stay(graph):
                 graph.expression(client, [before, 500, 500]),
                 [Op(ALL_REDUCE, 50, 7, 0, -1)] * 2,
             )
-            graph.define(client, number + 1, graph.expression(client, [number, 40, 0, before, 1, 0]))
+            graph.define(
+                client, number + 1, graph.expression(client, [number, 40, 0, before, 1, 0])
+            )
             graph.stall(
-                client, 0, graph.expression(client, [before, 1000, 0]), graph.expression(client, [number, 0, 0])
+                client,
+                0,
+                graph.expression(client, [before, 1000, 0]),
+                graph.expression(client, [number, 0, 0]),
             )
         graph.run()
         end = dict(graph.vertices(0))[number + 1].time_ns

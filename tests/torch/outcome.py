@@ -1,5 +1,5 @@
-"""Why it exists: one launch runs many checks; this takes their JSON lines apart so that pytest
-shows each by name."""
+"""Why it exists: one launch runs many checks. This reads their JSON lines, so that pytest shows
+each check by name."""
 
 import ast
 import json
@@ -9,8 +9,8 @@ JOBS = Path(__file__).resolve().parent / "jobs"
 
 
 def check_names(job):
-    """The names of a job's checks, read from its text: importing it would cost an import of torch
-    at collection."""
+    """The names of a job's checks, read from its source: importing it would import torch at
+    collection."""
     tree = ast.parse((JOBS / f"{job}.py").read_text())
     return [
         node.name

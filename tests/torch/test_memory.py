@@ -1,5 +1,5 @@
-"""Why it exists: a job must see the GPU's memory as it is, and find small values wherever it looks
-for them."""
+"""Why it exists: a job must see the GPU's memory as it is, and read small values wherever it reads
+them."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
-"""Why it exists: with recorded host time two runs of a job are equal to the byte, in what it prints
-and in what is reported; and take as long as the run that was recorded."""
+"""Why it exists: with recorded host time two runs of a job print and report the same bytes, and
+take as long as the recorded run."""
 
 import json
 import re
@@ -48,10 +48,10 @@ def test_two_runs_are_equal_to_the_byte(phantora, root, tmp_path, mode, ranks):
         outcomes.append((done.stdout, json.dumps(repeatable(json.loads(report.read_text())))))
     assert outcomes[0] == outcomes[1]
     host = json.loads(outcomes[0][1])["host_time"]
-    assert host["mode"] == "model" and host["sites"]["exact"] > 10 * host["sites"].get(
+    assert host["mode"] == "model" and host["call_sites"]["exact"] > 10 * host["call_sites"].get(
         "backed off", 0
     )
-    assert "unknown" not in host["sites"]
+    assert "unknown" not in host["call_sites"]
     measured = statistics.mean(steps(recorded))
     assert statistics.mean(steps(done)) == pytest.approx(measured, rel=0.25), (
         "a busy machine's steps vary"

@@ -1,5 +1,5 @@
-"""Placing work: against the contention model's own arithmetic, and against the event graph that
-knows the work as nodes."""
+"""When work ran: against the contention model's own arithmetic, and against an event graph that
+knows the work as vertices."""
 
 import json
 
@@ -16,7 +16,7 @@ spans = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), max_size=1
 
 
 @given(spans, st.integers(0, 600), st.integers(0, 400), st.integers(0, 300))
-def test_stretching_is_the_contention_models(intervals, begin_ns, work_ns, drag_ns):
+def test_stretching_is_the_contention_models(intervals, begin_ns, work_ns, contention_ns):
     activity = Activity()
     for owner, (start, length) in enumerate(intervals):
         activity.put(owner, start, start + length)
@@ -24,8 +24,8 @@ def test_stretching_is_the_contention_models(intervals, begin_ns, work_ns, drag_
         [number + 1, start + length, start, start, "ring", "LL", 1]
         for number, (start, length) in enumerate(intervals)
     )
-    assert times.finish_ns(begin_ns, work_ns, drag_ns) == activity.finish_ns(
-        begin_ns, work_ns, drag_ns
+    assert times.finish_ns(begin_ns, work_ns, contention_ns) == activity.finish_ns(
+        begin_ns, work_ns, contention_ns
     )
 
 
@@ -43,15 +43,19 @@ kernels = st.lists(
 )
 
 
-def flat(entries):
-    return [part for node, lag, work, drag in entries for part in (node, lag, [work, drag])]
+def flat(terms):
+    return [
+        part
+        for vertex, lag, work, contention in terms
+        for part in (vertex, lag, [work, contention])
+    ]
 
 
 @given(kernels, st.integers(0, 200), st.lists(st.integers(1, 300), max_size=4))
-def test_work_lies_where_events_around_it_would(run, lateness, sizes):
+def test_work_runs_between_the_events_around_it(run, lateness, sizes):
     """A stream of client 0 computes; beside it, on another stream, all-reduces with client 1, which
-    comes late; some kernels wait for the last of them. Each kernel's head before and after it is
-    also told to the graph as a node."""
+    comes late. Some kernels wait for the last of them. The time expressions before and after each
+    kernel are also vertices of the graph."""
     graph = EventGraph(FlowSimulator({0: 1.0}), OneLink(), {0: 1.0})
     for _ in range(2):
         graph.add_client()
@@ -66,51 +70,59 @@ def test_work_lies_where_events_around_it_would(run, lateness, sizes):
     number, last = 1, 0
     for index, size in enumerate(sizes):
         for client in (0, 1):
-            head = graph.expression(
+            expression = graph.expression(
                 client,
                 [last if client == 0 else 0, 10 if client == 0 else lateness * (index + 1), 0],
             )
             graph.launch(
-                comm, client, number if client == 0 else index + 1, head, [Op(0, size, 7, 0, -1)]
+                comm,
+                client,
+                number if client == 0 else index + 1,
+                expression,
+                [Op(0, size, 7, 0, -1)],
             )
         last, number = number, number + 1
     graph.run()
-    entries, probes = {0: (0, 0, 0)}, []
-    for duration, drag, gap, waits in run:
-        entries = {node: (lag + gap, work, drags) for node, (lag, work, drags) in entries.items()}
-        if waits and last:
-            entries.setdefault(last, (0, 0, 0))
-        entries = {
-            node: (lag, work + duration, drags + drag)
-            for node, (lag, work, drags) in entries.items()
+    terms, probes = {0: (0, 0, 0)}, []
+    for duration, contention, gap, waits in run:
+        terms = {
+            vertex: (lag + gap, work, contentions)
+            for vertex, (lag, work, contentions) in terms.items()
         }
-        after = tuple((node, *weights) for node, weights in entries.items())
+        if waits and last:
+            terms.setdefault(last, (0, 0, 0))
+        terms = {
+            vertex: (lag, work + duration, contentions + contention)
+            for vertex, (lag, work, contentions) in terms.items()
+        }
+        after = tuple((vertex, *weights) for vertex, weights in terms.items())
         before = tuple(
-            (node, lag, work - duration, drags - drag) for node, lag, work, drags in after
+            (vertex, lag, work - duration, contentions - contention)
+            for vertex, lag, work, contentions in after
         )
         for entry in (before, after):
             graph.define(0, number, graph.expression(0, flat(entry)))
             number += 1
-        probes.append((after, duration, drag, number - 2, number - 1))
+        probes.append((after, duration, contention, number - 2, number - 1))
     graph.run()
     known = {number: node.time_ns for number, node in graph.vertices(0)}
     graph.finish_following()
     times = Times(json.loads(json.dumps(lines)))
     end_before = 0
-    for after, duration, drag, begins, ends in probes:
-        begin_ns, end_ns = times.span(after, duration, drag)
+    for after, duration, contention, begins, ends in probes:
+        begin_ns, end_ns = times.span(after, duration, contention)
         assert (begin_ns, end_ns) == (known[begins], known[ends])
         assert end_before <= begin_ns <= end_ns
         end_before = end_ns
 
 
-def test_what_was_never_known_has_no_place():
+def test_what_was_never_known_has_no_time():
     times = Times([[1, 50], [3, 90]])
     assert (
-        times.node(0) == 0
-        and times.node(1) == 50
-        and times.node(2) is None
-        and times.node(9) is None
+        times.vertex(0) == 0
+        and times.vertex(1) == 50
+        and times.vertex(2) is None
+        and times.vertex(9) is None
     )
     assert times.span([(1, 5, 10, 0)], 10, 0) == (55, 65)
     assert times.span([(1, 5, 10, 0), (2, 0, 10, 0)], 10, 0) is None
@@ -121,5 +133,5 @@ def test_a_line_that_was_not_written_whole_is_left_out(tmp_path):
     path = tmp_path / "x.times"
     path.write_text('[1,50]\n[2, 80, 60, 70, "tree", "LL128", 16]\n[3,9')
     times = Times.read(path)
-    assert times.node(2) == 80 and times.node(3) is None
+    assert times.vertex(2) == 80 and times.vertex(3) is None
     assert times.launch(2) == (60, 70, "tree", "LL128", 16)

@@ -1,5 +1,5 @@
-"""A result that comes late, and one that never comes: the right value, or a failure in words; never
-a zero."""
+"""A result that comes late, and one that never comes: the right value, or an error message; never a
+zero."""
 
 import subprocess
 import sys

@@ -68,7 +68,7 @@ class Run:
 
 
 def all_schedules() -> list[Callable[[], Schedule]]:
-    """Each made only when its turn comes: together they are millions of objects."""
+    """All schedules, each made when it is needed: together they are millions of objects."""
 
     def ring(hosts, flows):
         step = [(0, route, size) for route, size in next(schedules.ring_steps(hosts, hosts))]
@@ -103,7 +103,7 @@ def all_schedules() -> list[Callable[[], Schedule]]:
 
 
 def one_by_one(schedule: Schedule) -> Run:
-    """A handle for each flow, and its completion asked for."""
+    """A handle for each flow, and its completion read."""
     before = time.process_time()
     simulator = FlowSimulator(schedule.capacities, engine=NativeEngine)
     now, ends, adding_s = 0, array("q"), 0.0
@@ -118,7 +118,7 @@ def one_by_one(schedule: Schedule) -> Run:
 
 
 def as_groups(schedule: Schedule) -> Run:
-    """A handle for each step: what the timeline does for a collective. Equal steps are made ready
+    """A handle for each step, as the timeline has for a collective. Equal steps are prepared
     once."""
     before = time.process_time()
     simulator = FlowSimulator(schedule.capacities, engine=NativeEngine)
@@ -137,12 +137,12 @@ def bounded(function: Callable[[Schedule], Run], schedule: Schedule, limit_s: in
     def child(pipe):
         signal.setitimer(
             signal.ITIMER_PROF, limit_s
-        )  # SIGPROF ends a process that does not handle it
+        )  # the default action of SIGPROF ends the process
         run = function(schedule)
         signal.setitimer(signal.ITIMER_PROF, 0)
         pipe.send(run)
 
-    # the schedule is the bench's: neither copied into the child nor looked at by its collector
+    # the child must neither copy the schedule nor scan it for garbage
     gc.freeze()
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -225,8 +225,8 @@ def run_simgrid(driver: Path, path: Path, limit_s: int) -> tuple[Run, str] | Non
 
 
 def explain(schedule: Schedule, ours: Run, theirs: Run) -> str:
-    """Is the difference what rounding makes? An end of ours is rounded up to whole ns, in each step
-    anew."""
+    """Says whether rounding explains the difference. Our end of each step is rounded up to whole
+    ns."""
     difference = ours.makespan_ns - theirs.makespan_ns
     relative = difference / theirs.makespan_ns
     text = f"{ours.makespan_ns:,} ns against {theirs.makespan_ns:,.2f} ns, relative {relative:+.1e}"
@@ -297,7 +297,7 @@ def measure(
         )
     if ours and theirs:
         print(f"  makespan: {explain(schedule, ours, theirs)}")
-        if len(schedule.steps) == 1:  # over many steps it is the makespan's difference once more
+        if len(schedule.steps) == 1:  # over many steps this repeats the difference of the makespans
             print(f"  {largest_difference(ours, theirs)}")
 
 

@@ -212,20 +212,12 @@ PH_API(int, cudaLaunchCooperativeKernel,
         {grid, block, {0, 0, 0}, shared, stream});
 }
 
-struct runtime_config { /* cudaLaunchConfig_t */
-    struct ph_dim3 grid, block;
-    size_t shared_bytes;
-    void *stream;
-    struct ph_launch_attribute *attributes;
-    unsigned attribute_count;
-};
 PH_API(int, cudaLaunchKernelExC,
-       (const struct runtime_config *config, const void *function, void **arguments))
+       (const struct ph_runtime_launch *config, const void *function, void **arguments))
 {
-    return OBSERVED(
-        resolve, function, arguments, PH_REAL(cudaLaunchKernelExC)(config, function, arguments),
-        {config->grid, config->block, ph_cluster(config->attributes, config->attribute_count),
-         config->shared_bytes, config->stream});
+    return OBSERVED(resolve, function, arguments,
+                    PH_REAL(cudaLaunchKernelExC)(config, function, arguments),
+                    ph_launch_of_runtime(config));
 }
 
 PH_API(int, cuLaunchKernel,
@@ -247,18 +239,10 @@ PH_API(int, cuLaunchCooperativeKernel,
                     {{gx, gy, gz}, {bx, by, bz}, {0, 0, 0}, shared, stream});
 }
 
-struct driver_config { /* CUlaunchConfig */
-    struct ph_dim3 grid, block;
-    unsigned shared_bytes;
-    void *stream;
-    struct ph_launch_attribute *attributes;
-    unsigned attribute_count;
-};
 PH_API(int, cuLaunchKernelEx,
-       (const struct driver_config *config, void *function, void **arguments, void **extra))
+       (const struct ph_driver_launch *config, void *function, void **arguments, void **extra))
 {
-    return OBSERVED(
-        loaded, function, arguments, PH_REAL(cuLaunchKernelEx)(config, function, arguments, extra),
-        {config->grid, config->block, ph_cluster(config->attributes, config->attribute_count),
-         config->shared_bytes, config->stream});
+    return OBSERVED(loaded, function, arguments,
+                    PH_REAL(cuLaunchKernelEx)(config, function, arguments, extra),
+                    ph_launch_of_driver(config));
 }

@@ -219,7 +219,7 @@ const char *ph_nccl_refused(const struct ph_operation *op)
 }
 
 /* What a leader sends, its GPU has computed. */
-bool ph_nccl_unknown(const struct ph_operation *op)
+bool ph_nccl_undefined(const struct ph_operation *op)
 {
     (void)op;
     return false;

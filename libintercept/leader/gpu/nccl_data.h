@@ -10,7 +10,7 @@
 
 const char *ph_nccl_refused(const struct ph_operation *op);
 void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op);
-bool ph_nccl_unknown(const struct ph_operation *op);
+bool ph_nccl_undefined(const struct ph_operation *op);
 void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index);
 bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device);
 void *ph_nccl_alloc(size_t bytes);

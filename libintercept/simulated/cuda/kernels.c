@@ -331,23 +331,13 @@ PH_API(int, cudaLaunchCooperativeKernel,
     return cudaLaunchKernel(function, grid, block, arguments, shared, stream);
 }
 
-struct launch_config { /* cudaLaunchConfig_t */
-    struct ph_dim3 grid, block;
-    size_t shared_bytes;
-    void *stream;
-    struct ph_launch_attribute *attributes;
-    unsigned attribute_count;
-};
-
 PH_API(int, cudaLaunchKernelExC,
-       (const struct launch_config *config, const void *function, void **arguments))
+       (const struct ph_runtime_launch *config, const void *function, void **arguments))
 {
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     if (!kernel) return ph_set_error(CUDA_INVALID_FUNCTION);
     PH_TRACE(ph_trace_api("cudaLaunchKernelExC"));
-    struct ph_launch launch = {config->grid, config->block,
-                               ph_cluster(config->attributes, config->attribute_count),
-                               config->shared_bytes, config->stream};
+    struct ph_launch launch = ph_launch_of_runtime(config);
     return ph_set_error(ph_launch(kernel, &launch, arguments));
 }
 

@@ -4,7 +4,7 @@
 #include "work/signature.h"
 #include <stddef.h>
 
-struct ph_kernel; /* what cudaKernel_t, CUfunction and host functions stand for */
+struct ph_kernel; /* stands for cudaKernel_t, CUfunction and host functions */
 struct ph_kernel *ph_kernel_resolve(const void *handle); /* NULL: not a kernel */
 struct ph_kernel *ph_kernel_make(const char *name);      /* for a function of a loaded module */
 int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments);

@@ -338,22 +338,13 @@ PH_API(int, cuLaunchCooperativeKernel,
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, NULL);
 }
 
-struct launch_config { /* CUlaunchConfig */
-    struct ph_dim3 grid, block;
-    unsigned shared_bytes;
-    void *stream;
-    struct ph_launch_attribute *attributes;
-    unsigned attribute_count;
-};
 PH_API(int, cuLaunchKernelEx,
-       (const struct launch_config *config, void *function, void **arguments, void **extra))
+       (const struct ph_driver_launch *config, void *function, void **arguments, void **extra))
 {
     struct ph_kernel *kernel = ph_kernel_resolve(function);
     (void)extra;
     if (!kernel) return CUDA_INVALID_HANDLE;
-    struct ph_launch launch = {config->grid, config->block,
-                               ph_cluster(config->attributes, config->attribute_count),
-                               config->shared_bytes, config->stream};
+    struct ph_launch launch = ph_launch_of_driver(config);
     PH_TRACE(ph_trace_api("cuLaunchKernelEx"));
     return ph_launch(kernel, &launch, arguments);
 }

@@ -36,7 +36,7 @@ void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
         ph_pack_bin(pack, op->send, op->send_bytes);
 }
 
-bool ph_nccl_unknown(const struct ph_operation *op)
+bool ph_nccl_undefined(const struct ph_operation *op)
 {
     return op->send && op->send_bytes && ph_nccl_carries(op) &&
            ph_any_undefined(op->send, op->send_bytes);

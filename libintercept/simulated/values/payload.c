@@ -1,8 +1,8 @@
-/* payload.c - values that small collectives bring, delivered when somebody looks.
+/* payload.c - results of small collectives, delivered when they are needed.
  *
- * Why it exists: issuing a collective must not wait for its other members (NCCL does not), yet a
- * small operator that runs on the CPU reads its result at once. So a result stays owed until a read
- * or write touches its bytes, and only then waits. */
+ * Why it exists: issuing a collective must not wait for the other members, and NCCL does not. But a
+ * small operator that runs on the CPU reads the result at once. So a result stays pending until its
+ * bytes are read or written here, and only then is it waited for. */
 #include "simulated/values/payload.h"
 #include "base/log.h"
 #include "link/connection.h"
@@ -14,32 +14,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct owed {
+struct pending {
     unsigned char *destination;
     size_t bytes;
     uint64_t node;
     uint32_t index;
-    struct owed *next;
+    struct pending *next;
 };
 /* in issue order: a later result overwrites an earlier one */
-static struct owed *first, **last = &first;
-static _Atomic int owed_count;
-static pthread_mutex_t owed_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pending *first, **last = &first;
+static _Atomic int pending_count;
+static pthread_mutex_t pending_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct owed *take_locked(struct owed **link)
+static struct pending *take_locked(struct pending **link)
 {
-    struct owed *item = *link;
+    struct pending *item = *link;
     *link = item->next;
     if (last == &item->next) last = link;
-    atomic_fetch_sub(&owed_count, 1);
+    atomic_fetch_sub(&pending_count, 1);
     return item;
 }
 
-/* These bytes are written as a whole: what was owed to them and never looked at will not be missed.
- * Without this, results that nobody reads (gradients beside large ones) would add up. */
+/* These bytes are overwritten as a whole, so their pending results are not needed. Without this,
+ * results that nothing reads (gradients, next to large ones) would accumulate. */
 static void supersede_locked(const unsigned char *low, const unsigned char *high)
 {
-    for (struct owed **link = &first; *link;)
+    for (struct pending **link = &first; *link;)
         if ((*link)->destination >= low && (*link)->destination + (*link)->bytes <= high)
             free(take_locked(link));
         else
@@ -48,26 +48,26 @@ static void supersede_locked(const unsigned char *low, const unsigned char *high
 
 void ph_payload_drop(const void *pointer, size_t bytes)
 {
-    if (atomic_load_explicit(&owed_count, memory_order_acquire) == 0) return;
-    pthread_mutex_lock(&owed_lock);
+    if (atomic_load_explicit(&pending_count, memory_order_acquire) == 0) return;
+    pthread_mutex_lock(&pending_lock);
     supersede_locked(pointer, (const unsigned char *)pointer + bytes);
-    pthread_mutex_unlock(&owed_lock);
+    pthread_mutex_unlock(&pending_lock);
 }
 
 void ph_payload_expect(void *destination, size_t bytes, uint64_t node, uint32_t index)
 {
-    struct owed *item = malloc(sizeof *item);
+    struct pending *item = malloc(sizeof *item);
     if (!item) ph_die("out of host memory");
-    *item = (struct owed){destination, bytes, node, index, NULL};
-    pthread_mutex_lock(&owed_lock);
+    *item = (struct pending){destination, bytes, node, index, NULL};
+    pthread_mutex_lock(&pending_lock);
     supersede_locked(destination, item->destination + bytes);
     *last = item;
     last = &item->next;
-    atomic_fetch_add(&owed_count, 1);
-    pthread_mutex_unlock(&owed_lock);
+    atomic_fetch_add(&pending_count, 1);
+    pthread_mutex_unlock(&pending_lock);
 }
 
-static void deliver(const struct owed *item)
+static void deliver(const struct pending *item)
 {
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
@@ -80,8 +80,8 @@ static void deliver(const struct owed *item)
     ph_pack_free(&body);
     struct ph_reply reply;
     size_t n;
-    /* Without a time-out: a wrong value would be worse than a wait. What can never come the hub
-     * answers with an error, of which ph_wait dies. */
+    /* Without a time-out, because a wrong value would be worse than a wait. If the result can never
+     * come, the hub answers with an error, and ph_wait exits. */
     ph_wait(req, &reply, -1);
     const unsigned char *bytes = ph_read_bytes(&reply, &n);
     if (n > item->bytes) n = item->bytes;
@@ -98,17 +98,17 @@ static void deliver(const struct owed *item)
 
 void ph_payload_settle(const void *pointer, size_t bytes)
 {
-    if (atomic_load_explicit(&owed_count, memory_order_acquire) == 0) return;
+    if (atomic_load_explicit(&pending_count, memory_order_acquire) == 0) return;
     const unsigned char *low = pointer, *high = low + bytes;
     for (;;) {
-        struct owed *hit = NULL;
-        pthread_mutex_lock(&owed_lock);
-        for (struct owed **link = &first; *link; link = &(*link)->next)
+        struct pending *hit = NULL;
+        pthread_mutex_lock(&pending_lock);
+        for (struct pending **link = &first; *link; link = &(*link)->next)
             if ((*link)->destination < high && low < (*link)->destination + (*link)->bytes) {
                 hit = take_locked(link);
                 break;
             }
-        pthread_mutex_unlock(&owed_lock);
+        pthread_mutex_unlock(&pending_lock);
         if (!hit) return;
         deliver(hit);
         free(hit);

@@ -1,4 +1,4 @@
-/* simulated/values/replay.h - recorded values (simulated/values/replay.c). */
+/* simulated/values/replay.h - recorded values (replay.c). */
 #ifndef PH_SIMULATED_REPLAY_H
 #define PH_SIMULATED_REPLAY_H
 #include <stdbool.h>
@@ -9,10 +9,10 @@ struct ph_replayed {
     size_t bytes;
     int dtype; /* c10::ScalarType */
 };
-/* Every asking counts; with `wanted`, whether the question has a recorded answer on this occasion.
- */
-bool ph_replay(const char *question, bool wanted, struct ph_replayed *told);
-/* Before the host reads device memory: unknown bytes get what was recorded, if it is `wanted`. True
- * when they did. */
+/* Whether this occurrence of a replay key has a recorded value, and that value. The occurrence
+ * counts even if the value is not `wanted`. */
+bool ph_replay(const char *key, bool wanted, struct ph_replayed *recorded);
+/* Before the host reads device memory: if it is `wanted`, undefined bytes get their recorded value.
+ * True if they did. */
 bool ph_replay_read(const void *source, size_t bytes, bool wanted);
 #endif

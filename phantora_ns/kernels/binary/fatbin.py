@@ -426,7 +426,8 @@ def main(arguments: list[str]) -> int:
         )
         if kernels:
             print(
-                f"  parameters {sum(len(k.params) for k in kernels)}, at most {max(k.param_bytes for k in kernels)} bytes; "
+                f"  parameters {sum(len(k.params) for k in kernels)}, at most "
+                f"{max(k.param_bytes for k in kernels)} bytes; "
                 f"registers at most {max(k.registers for k in kernels)}; "
                 f"static shared memory at most {max(k.static_shared_bytes for k in kernels)} bytes"
             )

@@ -117,7 +117,8 @@ def signature_lines(
         s = entry.statistics
         yield (
             f"{_cut(family_of(entry), 17):<18}{_cut(operator(entry.context) or '-', 33):<34}{s.count:>8}"
-            f"{s.median / 1e3:>12.2f}{_spread(s):>8.0%}{s.total / 1e6:>11.3f}  {readable(entry.kind, entry.fields, width)}"
+            f"{s.median / 1e3:>12.2f}{_spread(s):>8.0%}{s.total / 1e6:>11.3f}  "
+            f"{readable(entry.kind, entry.fields, width)}"
         )
     total = sum(e.statistics.total for e in rows)
     yield (
@@ -145,7 +146,10 @@ def difference_lines(a: Database, b: Database, worst: int) -> Iterator[str]:
         groups[family_of(one)].append((other.statistics.median / one.statistics.median, one, other))
     yield f"A: {a.path} ({a.gpu}), {len(left)} signatures"
     yield f"B: {b.path} ({b.gpu}), {len(right)} signatures"
-    yield f"{'medians, B / A':<18}{'signatures':>11}{'median':>9}{'10 %':>8}{'90 %':>8}{'worst':>8}{'time A ms':>12}{'B / A':>8}"
+    yield (
+        f"{'medians, B / A':<18}{'signatures':>11}{'median':>9}{'10 %':>8}{'90 %':>8}{'worst':>8}"
+        f"{'time A ms':>12}{'B / A':>8}"
+    )
     everything = [row for _, group in sorted(groups.items()) for row in group]
     for name, group in [*sorted(groups.items()), ("all", everything)] if both else []:
         yield _family_line(name, group)

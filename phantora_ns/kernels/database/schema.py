@@ -65,7 +65,8 @@ CREATE TABLE samples (
     signature INTEGER NOT NULL REFERENCES signatures(id), run INTEGER NOT NULL REFERENCES runs(id),
     context INTEGER REFERENCES contexts(id), first INTEGER NOT NULL CHECK (first IN (0, 1)),
     count INTEGER NOT NULL CHECK (count > 0), total INTEGER NOT NULL, squares REAL NOT NULL, median REAL NOT NULL,
-    middle INTEGER NOT NULL, low INTEGER NOT NULL, high INTEGER NOT NULL, minimum INTEGER NOT NULL, maximum INTEGER NOT NULL,
+    middle INTEGER NOT NULL, low INTEGER NOT NULL, high INTEGER NOT NULL,
+    minimum INTEGER NOT NULL, maximum INTEGER NOT NULL,
     PRIMARY KEY (signature, run)) WITHOUT ROWID;
 CREATE TABLE host_numbers (
     run INTEGER NOT NULL REFERENCES runs(id), what TEXT NOT NULL, count INTEGER NOT NULL, mean_ns REAL NOT NULL,

@@ -198,7 +198,8 @@ def main(arguments: list[str]) -> int:
         o.duration_ns for o in found if times.lookup(o.kind, o.fields, o.context)[1] == Source.GUESS
     )
     print(
-        f"compute in the traces {total / 1e6:.2f} ms, of it beside other streams {overlapped / 1e6:.2f} ms (not judged), "
+        f"compute in the traces {total / 1e6:.2f} ms, of it beside other streams "
+        f"{overlapped / 1e6:.2f} ms (not judged), "
         f"guessed {guessed / 1e6:.2f} ms"
     )
     return 0

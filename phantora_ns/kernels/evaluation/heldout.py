@@ -88,7 +88,8 @@ def _figures(rows: list[Judged], fitted: bool) -> str:
     total = sum(real * count for _, real, count in times)
     whole = sum(t * count for t, _, count in times) / total - 1
     return (
-        f"{statistics.median(errors):>7.1%}{statistics.fmean(errors):>7.1%}{errors[math.ceil(0.9 * len(errors)) - 1]:>7.1%}"
+        f"{statistics.median(errors):>7.1%}{statistics.fmean(errors):>7.1%}"
+        f"{errors[math.ceil(0.9 * len(errors)) - 1]:>7.1%}"
         f"{whole:>+8.1%}"
     )
 

@@ -1,10 +1,9 @@
-"""Why it exists: the command line of DeepSpeed's launcher says how large the cluster is, and must
-be read without being changed.
+"""The command line of DeepSpeed's launcher, which says how large the cluster is.
 
-Importing DeepSpeed to read it would cost seconds and tie the launcher to the job's own interpreter,
-so its options are listed here (facts of deepspeed/launcher/runner.py, release 0.19.8; a test
-compares the list with the installed DeepSpeed). Spellings are argparse's (options.py). Unlike
-torchrun's, no variables stand in for options.
+Why it exists: importing DeepSpeed to read it would cost seconds and tie the launcher to the job's
+interpreter. So its options are listed here (facts of deepspeed/launcher/runner.py, release 0.19.8;
+a test compares the list with the installed DeepSpeed), spelled as in argparse
+(launcher_options.py). No variables stand in for options. Rule: the command line is never changed.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ HOSTFILE = "/job/hostfile"  # DLTS_HOSTFILE
 
 @dataclass(frozen=True)
 class DeepSpeedOptions:
-    """What the user passed (option -> text, "" for flags), the script, and the hosts (name ->
-    slots) the job is spread over.
+    """What the user passed (option -> text, "" for flags), the script, and the job's hosts (name ->
+    slots).
 
-    `hosts` is empty without a hostfile: the job then runs on the node on which it was typed.
+    `hosts` is empty without a hostfile: the job then runs on the node on which it is started.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +71,7 @@ class DeepSpeedOptions:
 
     @property
     def spreads(self) -> bool:
-        """Whether the launcher, typed once, starts the other nodes itself."""
+        """Whether the launcher itself starts the job on the other hosts."""
         return (
             (len(self.hosts) > 1 or "force_multi" in self.given)
             and bool(self.hosts)
@@ -81,7 +80,7 @@ class DeepSpeedOptions:
 
 
 def _number(given: Mapping[str, str], name: str) -> int | None:
-    """The value of a number option; None where DeepSpeed would ignore it (its default is -1)."""
+    """The value of a numeric option; None where DeepSpeed ignores it (its default is -1)."""
     text = given.get(name, "-1")
     if not re.fullmatch(r"-?\d+", text):
         raise UsageError(f"--{name} {text!r} is not a number; in the command; give one")
@@ -113,8 +112,8 @@ def _read_hosts(path: str) -> dict[str, list[int]]:
 def _filtered(
     hosts: Mapping[str, Sequence[int]], include: str, exclude: str
 ) -> dict[str, list[int]]:
-    """What --include or --exclude (NAME[:SLOT,...]@...) leaves; slots that are not there are
-    DeepSpeed's to complain of."""
+    """The hosts and slots that --include or --exclude (NAME[:SLOT,...]@...) leaves. A slot that does
+    not exist is left to DeepSpeed's own check."""
     chosen: dict[str, set[int]] = {}
     for part in (include or exclude).split("@"):
         name, colon, slots = part.partition(":")
@@ -134,13 +133,12 @@ def _filtered(
 
 
 def parse_deepspeed(arguments: Sequence[str]) -> DeepSpeedOptions:
-    """Reads the launcher's arguments up to the script, and the hostfile. Raises UsageError for what
-    it would not take either."""
+    """Reads the launcher's arguments up to the script, and the hostfile. Raises UsageError for
+    arguments that the launcher would refuse, too."""
     given, script = LAUNCHER.read(arguments)
     path = given.get("hostfile", HOSTFILE)
-    hosts = (
-        _read_hosts(path) if os.path.isfile(path) else {}
-    )  # without the file DeepSpeed warns, and goes on with one node
+    # Without the file, DeepSpeed warns and goes on with one node.
+    hosts = _read_hosts(path) if os.path.isfile(path) else {}
     nodes, gpus = _number(given, "num_nodes"), _number(given, "num_gpus")
     if given.get("include") or given.get("exclude"):
         if (
@@ -165,14 +163,13 @@ def parse_deepspeed(arguments: Sequence[str]) -> DeepSpeedOptions:
 
 
 def node_count(options: DeepSpeedOptions) -> int | None:
-    """Nodes that the job spreads over; None when the command leaves it open (one, unless it is run
-    on each of several)."""
+    """Nodes of the job; None when the command leaves it open."""
     return len(options.hosts) or None
 
 
 def processes_per_node(options: DeepSpeedOptions) -> int | None:
-    """GPUs that each node must have for the job's workers; None: all that it has. Raises UsageError
-    for an uneven hostfile."""
+    """GPUs that the job uses on each node; None: all that it has. Raises UsageError when the hosts
+    differ."""
     if not options.hosts:
         return _number(options.given, "num_gpus")
     counts = {len(slots) for slots in options.hosts.values()}

@@ -1,8 +1,8 @@
 """Reads the command line of a launcher (torchrun, deepspeed) up to its script, as argparse would.
 
-Why it exists: the launchers' own parsers cannot be imported (that would cost seconds, and tie us to
-the job's interpreter), and what they accept is the same: `--name value`, `--name=value`, `-n3`,
-unique prefixes, `--` before the script.
+Why it exists: importing the launchers' own parsers would cost seconds and tie us to the job's
+interpreter. What they accept is the same for both: `--name value`, `--name=value`, `-n3`, unique
+prefixes, and `--` before the script.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from phantora_ns.launch.errors import UsageError
 
 @dataclass(frozen=True)
 class Launcher:
-    """The options that a launcher knows, in their underscore spelling. `short`: letter -> option;
-    `same`: other name -> option; `dashes`: whether dashes stand for underscores."""
+    """The options that a launcher knows, spelled with underscores. `short`: letter -> option.
+    `same`: other name -> option. `dashes`: whether dashes may stand for underscores."""
 
     name: str
     values: frozenset[str]
@@ -26,8 +26,8 @@ class Launcher:
     dashes: bool = False
 
     def read(self, arguments: Sequence[str]) -> tuple[dict[str, str], str | None]:
-        """(option -> text, "" for flags; the script, None without one). Raises UsageError for
-        options that are not known or lack a value."""
+        """(option -> text, "" for flags; the script, or None). Raises UsageError for an option that
+        is not known or lacks its value."""
         given: dict[str, str] = {}
         rest = iter(arguments)
         for argument in rest:
@@ -61,8 +61,7 @@ class Launcher:
         return given, None
 
     def _resolve(self, typed: str, argument: str) -> str:
-        """Full name of a long option from what was typed, as argparse does: exact, else a unique
-        prefix."""
+        """The full name of a long option. As in argparse, a unique prefix is enough."""
         typed = typed.replace("-", "_") if self.dashes else typed
         known = self.values | self.flags
         matches = (

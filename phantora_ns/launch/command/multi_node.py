@@ -62,7 +62,8 @@ def foreign_names(command: JobCommand, nodes: int) -> list[str]:
 
 def _refuse_deepspeed(options: deepspeed.DeepSpeedOptions, nodes: int) -> None:
     cure = (
-        "in the command; start it on each node: phantora-ns --nnodes N --gpus-per-node G bash -c 'deepspeed --hostfile FILE "
+        "in the command; start it on each node: phantora-ns --nnodes N --gpus-per-node G bash -c "
+        "'deepspeed --hostfile FILE "
         "--no_ssh --node_rank $NODE_RANK --master_addr $MASTER_ADDR train.py', or use torchrun"
     )
     if not options.hosts:

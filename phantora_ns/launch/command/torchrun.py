@@ -1,11 +1,10 @@
-"""Why it exists: `torchrun`'s command line says how large the cluster is, and must be read without
-being changed.
+"""torchrun's command line, which says how large the cluster is.
 
-Importing torch to read it would cost two seconds and tie the launcher to torch's own interpreter,
-so the options that torchrun knows are listed here (facts of torch/distributed/run.py, releases 2.4
-to 2.11; a test compares the list with the installed torch). Spellings are argparse's (options.py),
-with dashes or underscores. An option that is not given falls back to the variable PET_NAME, as in
-torchrun.
+Why it exists: importing torch to read it would cost two seconds and tie the launcher to torch's
+interpreter. So the options that torchrun knows are listed here (facts of torch/distributed/run.py,
+releases 2.4 to 2.11; a test compares the list with the installed torch). They may be spelled with
+dashes or underscores, otherwise as in argparse (launcher_options.py). As in torchrun, the variable
+PET_NAME stands in for an option that is not given. Rule: the command line is never changed.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ LAUNCHER = Launcher("torchrun", VALUE_OPTIONS, FLAG_OPTIONS, SHORT_OPTIONS, dash
 
 @dataclass(frozen=True)
 class TorchrunOptions:
-    """What the user passed (`given`: option -> text, "" for flags), the outer PET_* variables, and
-    the script's position."""
+    """`given`: what the user passed (option -> text, "" for flags). `inherited`: what PET_*
+    variables around us say."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     inherited: Mapping[str, str] = field(default_factory=dict)
@@ -65,8 +64,7 @@ class TorchrunOptions:
         return self.given.get(name, self.inherited.get(name, default))
 
     def has(self, name: str) -> bool:
-        """Whether the command line itself says `name`; what the environment says may be
-        replaced."""
+        """Whether the command line itself has `name`. What the environment says may be replaced."""
         return name in self.given
 
     def flag(self, name: str) -> bool:

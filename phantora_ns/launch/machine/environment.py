@@ -28,7 +28,7 @@ _THIS_MACHINES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 @dataclass(frozen=True)
 class Shape:
-    """What the nodes look like."""
+    """The size of the cluster, and whether its nodes are isolated."""
 
     nodes: int
     gpus_per_node: int
@@ -42,13 +42,13 @@ def _prefixed(first: str, rest: str | None) -> str:
 def job_environment(
     outer: Mapping[str, str], run_dir: Path, shape: Shape, kernel_info: Path | None
 ) -> dict[str, str]:
-    """What every process of the job sees, on all nodes alike, host time apart
+    """The variables of every process of the job, the same on all nodes, except for host time
     (host_time.prepare)."""
     env = {name: value for name, value in outer.items() if name not in _THIS_MACHINES}
     for name in _INTERFACES:
         if env.get(name):
             env[name] = "eth0" if shape.isolated else "lo"
-    # A thread that spins until its OpenMP workers get a core of this busy machine would count the
+    # A thread that spins until its OpenMP workers get a core of this busy machine would count that
     # wait as host time of the job.
     env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     cuda = str(run_dir / "lib")
@@ -67,7 +67,7 @@ def job_environment(
 
 
 def replaced_variables(outer: Mapping[str, str]) -> list[str]:
-    """What the user should know about exported variables that do not reach the job."""
+    """A message for each exported variable that does not reach the job."""
     return [
         f"{name}={outer[name]} is not passed on, since it names this machine's GPUs; in the environment; to restrict a "
         f"simulated node run: env {name}=... COMMAND"
@@ -77,7 +77,7 @@ def replaced_variables(outer: Mapping[str, str]) -> list[str]:
 
 
 def free_port() -> int:
-    """A TCP port that nobody uses on this machine at the moment."""
+    """A TCP port that is free on this machine at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -86,7 +86,7 @@ def free_port() -> int:
 def node_environments(
     command: JobCommand, shape: Shape, outer: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    """What differs from node to node, and how the nodes find each other."""
+    """The variables that differ between nodes, and those by which the nodes find each other."""
     master = node_name(0) if shape.isolated else node_address(0, False)
     port = str(STATIC_PORT if shape.isolated else free_port())
     c10d_port = str(C10D_PORT if shape.isolated else free_port())
@@ -104,7 +104,7 @@ def node_environments(
 
 
 def gpu_faults(faults: Iterable[Fault], node: int) -> dict[str, str]:
-    """What a node's ranks are told of its slow GPUs: libintercept/time/gpu_faults.c says how."""
+    """The slow GPUs of a node, as libintercept/time/gpu_faults.c reads them."""
     entries = [
         f"{gpu},{fault.from_ns},{fault.to_ns or 0},{round(fault.factor * 1000)}"
         for fault in faults
@@ -128,9 +128,8 @@ def _plain(node: int, shape: Shape, master: str, port: str) -> dict[str, str]:
         "PET_MASTER_ADDR": master,
         "PET_MASTER_PORT": port,
     }
-    if (
-        shape.gpus_per_node == 1
-    ):  # then the one process is the rank; with more, only the command knows how it numbers them
+    if shape.gpus_per_node == 1:
+        # The one process is the rank. With more, only the command knows how it numbers its ranks.
         env |= {
             "RANK": str(node),
             "LOCAL_RANK": "0",
@@ -159,20 +158,18 @@ def _torchrun(
         if not options.get("rdzv_endpoint"):
             env["PET_RDZV_ENDPOINT"] = f"{master}:{c10d_port}"
         elif foreign_names(command, shape.nodes) and not options.get("rdzv_conf"):
-            env["PET_RDZV_CONF"] = (
-                # by its real name no node would take itself for the host
-                f"is_host={int(node == 0)}"
-            )
+            # By its real name, no node would take itself for the host.
+            env["PET_RDZV_CONF"] = f"is_host={int(node == 0)}"
     return env
 
 
 def hosts_file(command: JobCommand, nodes: int) -> str:
-    """Text of /etc/hosts in every node: all nodes' names, and node-0 under the real names that the
-    command uses.
+    """The text of /etc/hosts in every node: the names of all nodes, and for node-0 also the real
+    names that the command uses.
 
-    Dual-stack sockets (torch's stores) ask for the name of ::ffff:10.77.0.1; without an answer here
-    they ask DNS and warn. That answer is a name of its own, so that the nodes' usual names mean
-    IPv4 addresses only.
+    Dual-stack sockets (torch's stores) ask for the name of ::ffff:10.77.0.1. Without an answer here
+    they ask DNS, and warn. The answer is another name, so that the nodes' usual names stand for IPv4
+    addresses only.
     """
     lines = [
         "127.0.0.1 localhost",
@@ -187,5 +184,5 @@ def hosts_file(command: JobCommand, nodes: int) -> str:
 
 
 def outer_environment() -> dict[str, str]:
-    """This process's environment; undecodable bytes survive as surrogates."""
+    """This process's environment. Bytes that cannot be decoded are kept as surrogates."""
     return dict(os.environ)

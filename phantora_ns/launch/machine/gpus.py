@@ -1,8 +1,8 @@
-"""Which GPUs this machine really has, asked of NVML, and whose turn it is on one.
+"""The real GPUs of this machine, as NVML describes them, and a lock on each.
 
-Why it exists: a rank can only lead on a real GPU of the simulated model, two leaders on one GPU
-would measure each other, and a recording must say where it was made. CUDA itself is not touched
-here: that would cost a context of half a gigabyte. Functions and constants are facts of nvml.h
+Why it exists: a rank can lead only on a real GPU of the simulated model, two leaders on one GPU
+would disturb each other's measurements, and a recording must say where it was made. CUDA is not
+used here, because a context costs half a gigabyte. Functions and constants are facts of nvml.h
 (driver 580).
 """
 
@@ -24,8 +24,8 @@ _LOCK_FOLDER = "/tmp"  # not TMPDIR: every run on this machine must look in the 
 
 @dataclass(frozen=True)
 class RealGpu:
-    """One GPU of this machine. `clocks`: its highest ones, as text; empty where the driver does not
-    tell."""
+    """One GPU of this machine. `clocks`: its highest clocks, as text; empty if the driver does not
+    tell them."""
 
     index: int
     uuid: str
@@ -61,7 +61,7 @@ def _clocks(nvml, handle) -> str:
 
 
 def look() -> Machine:
-    """What NVML says of this machine; an empty Machine where there is no driver. Takes some
+    """What NVML says about this machine; an empty Machine without a driver. Takes some
     milliseconds, a second at most."""
     try:
         nvml = ctypes.CDLL(_LIBRARY)
@@ -95,10 +95,10 @@ def look() -> Machine:
 
 
 def visible(gpus: Sequence[RealGpu], selection: str | None) -> list[RealGpu]:
-    """Those that CUDA_VISIBLE_DEVICES leaves, in its order: numbers or (beginnings of) UUIDs, up to
-    the first that names none.
+    """The GPUs that CUDA_VISIBLE_DEVICES names, in its order; all of them if it is not set (None).
 
-    None: all of them.
+    It has numbers or beginnings of UUIDs. As in CUDA, everything after the first word that names no
+    GPU is ignored.
     """
     if selection is None:
         return list(gpus)
@@ -117,15 +117,15 @@ def visible(gpus: Sequence[RealGpu], selection: str | None) -> list[RealGpu]:
 
 
 class GpuLock:
-    """The right to lead on one of `gpus`, held until `release` or our death. Does not wait: `take`
-    tries once."""
+    """The right to lead on one of `gpus`, held until `release` or our death. `take` does not
+    wait."""
 
     def __init__(self, gpus: Sequence[RealGpu]) -> None:
         self._gpus = gpus
         self._descriptor = -1
 
     def take(self) -> RealGpu | None:
-        """The first GPU on which nobody leads, ours from now on; None when somebody leads on each.
+        """The first GPU on which nobody leads; it is ours from now on. None when there is none.
         Raises LaunchError."""
         for gpu in self._gpus:
             descriptor = self._open(gpu)
@@ -139,15 +139,16 @@ class GpuLock:
         return None
 
     def release(self) -> None:
-        """Lets others lead. Does nothing when nothing is held."""
+        """Lets others lead. Does nothing when no GPU is held."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     @staticmethod
     def _open(gpu: RealGpu) -> int:
-        """Opened for reading, which is enough for a lock: the file may be another user's, and then
-        O_CREAT would be refused in a folder with the sticky bit (fs.protected_regular)."""
+        """Opens the lock file for reading, which is enough for a lock. The file may be another
+        user's, and then O_CREAT is refused in a folder with the sticky bit
+        (fs.protected_regular)."""
         path = os.path.join(_LOCK_FOLDER, f"phantora-gpu-{gpu.uuid}.lock")
         try:
             try:

@@ -39,8 +39,8 @@ def find_libzmq() -> Path:
 
 
 def find_torch(program: str | None) -> Path | None:
-    """The torch package that the job's `program` would import: that of its environment, else of
-    ours; None without any."""
+    """The torch package that the job's `program` would import: that of its Python environment, else
+    that of ours. None without any."""
     if program is not None:
         for found in sorted(Path(program).parent.parent.glob("lib*/python3*/site-packages/torch")):
             return found
@@ -50,12 +50,12 @@ def find_torch(program: str | None) -> Path | None:
 
 
 def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
-    """What the kernels in the job's torch say of their parameters, for the interceptor; None
-    without torch.
+    """The file that tells the interceptor about the parameters of torch's kernels; None without
+    torch.
 
-    `arch`: 90 for sm_90. Read from torch's libraries the first time (seconds), then from a cache;
-    for a user whose home cannot be written, into `run_dir` each time. Raises LaunchError when the
-    libraries cannot be read.
+    `arch`: 90 for sm_90. It is made from torch's libraries the first time (seconds) and kept in a
+    cache; for a user whose home cannot be written it is made in `run_dir` each time. Raises
+    LaunchError when the libraries cannot be read.
     """
     from phantora_ns.kernels.binary.fatbin import (
         TORCH_LIBRARIES,

@@ -1,6 +1,8 @@
-"""Why it exists: how the job's host time comes about (--host-time, --host-scale, --record-host),
-from options and databases to what the ranks read: device.conf's costs, host.tbl and some
-environment variables (docs/host-time.md)."""
+"""The job's host time: --host-time, --host-scale, --record-host (docs/host-time.md).
+
+Why it exists: what the options say and what databases hold becomes what the ranks read: the costs
+in device.conf, host.tbl, and some environment variables.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import DatabaseError
 from phantora_ns.kernels.database.host_table import HostRecord, read_hosts, write_table
 from phantora_ns.launch.errors import LaunchError, UsageError, say
+from phantora_ns.launch.machine.host_cpu import host_cpu_name
 from phantora_ns.launch.machine.installation import INTERCEPTOR
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import HOST_TABLE_FILE
@@ -33,8 +36,8 @@ RECORDING = "recording.sqlite"  # hub/recorder.py
 
 @dataclass(frozen=True)
 class HostTimeOptions:
-    """What the options say. `scale`: a factor for the job's own host time, None: by host scores.
-    `record`: keep it there."""
+    """The options, checked. `scale`: a factor for the job's own host time; None: the ratio of the
+    machines' CPU scores. `record`: the database that gets the host times of this run."""
 
     mode: str = "measured"
     scale: float | None = 1.0
@@ -43,14 +46,14 @@ class HostTimeOptions:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run's host time: `environment` for its ranks, `run` for run.json."""
+    """A run's host time: `environment` is for its ranks, `run` for run.json."""
 
     environment: dict[str, str]
     run: dict[str, object]
 
 
 def check(mode: str, scale: str, record: Path | None) -> HostTimeOptions:
-    """The options, validated. Raises UsageError."""
+    """The options, checked. Raises UsageError."""
     if record is not None:
         if mode != "measured":
             raise UsageError(
@@ -64,10 +67,10 @@ def check(mode: str, scale: str, record: Path | None) -> HostTimeOptions:
     return HostTimeOptions(mode, None if scale == AUTO else float(scale), record)
 
 
-def host_score(run_dir: Path) -> float:
-    """ns of the host-speed workload on this machine now (libintercept's phantora_host_score), with
-    the library that `run_dir` names. Raises LaunchError."""
-    try:  # preloaded: its thread-local data has no room in a process that is up already
+def cpu_score(run_dir: Path) -> float:
+    """How many ns the CPU workload takes on this machine now (libintercept's phantora_host_score).
+    `run_dir` has the library. Raises LaunchError."""
+    try:  # preloaded, because its thread-local data has no room in a process that already runs
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _SCORE],
             env={**os.environ, "LD_PRELOAD": str(run_dir / "lib" / INTERCEPTOR.name)},
@@ -100,63 +103,51 @@ def _record(paths: Iterable[str], gpu: str, sites: bool) -> HostRecord:
 def prepare(
     options: HostTimeOptions,
     gpu: GpuModel,
-    databases: Iterable[str],
+    files: Iterable[str],
     path: Path,
     quiet: bool = False,
 ) -> Prepared:
-    """Writes what ranks read of host time into run directory `path`. Raises LaunchError,
-    OSError."""
-    record = _record(databases, gpu.model, options.mode == "model")
+    """Writes what ranks read about host time into run directory `path`. `files`: the kernel-time
+    databases. Raises LaunchError, OSError."""
+    record = _record(files, gpu.model, options.mode == "model")
     write_device_conf(replace(gpu, host=record.costs(gpu.host)), path / "device.conf")
     env = {"PHANTORA_HOST_TIME": options.mode}
     scale = options.scale
     if scale is None:
         if record.score is None:
             raise LaunchError(
-                "--host-scale auto: no database says how fast its machine was; on the command line; give a number, "
-                "or record a database with phantora-ns profile"
+                "--host-scale auto: no database says how fast its machine was; "
+                "on the command line; give a number, or record one with phantora-ns profile"
             )
-        scale = 1.0 if options.mode == "model" else record.score / host_score(path)
+        scale = 1.0 if options.mode == "model" else record.score / cpu_score(path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
     if options.mode == "model":
         write_table(path / HOST_TABLE_FILE, record, gpu.host.unknown_ns)
-        env["PYTHONHASHSEED"] = os.environ.get(
-            "PYTHONHASHSEED", REPEATABLE_HASHES
-        )  # sets of names keep one order
+        # With a fixed seed, sets of names have the same order in every run.
+        env["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", REPEATABLE_HASHES)
         if not record.sites and not quiet:
             say(
-                "no kernel-time database holds host times: every call is charged the same; with --host-time model; record them "
-                "with phantora-ns profile, or with --record-host"
+                "no kernel-time database holds host times, so every call is charged the same; "
+                "with --host-time model; record them with phantora-ns profile, or --record-host"
             )
     run: dict[str, object] = {"host_time": options.mode, "host_scale": scale}
     if options.record is not None:
         env["PHANTORA_RECORD_HOST"] = "1"
         try:
-            env["PHANTORA_HOST_SCORE"] = repr(host_score(path))
+            env["PHANTORA_HOST_SCORE"] = repr(cpu_score(path))
         except LaunchError as error:
             say(f"{error}; the record will not say how fast this machine is")
     return Prepared(env, run)
 
 
 def recording_meta(gpu: GpuModel, argv: Sequence[str]) -> dict[str, str]:
-    """What a recording of this machine's host says of itself (kernels/database/schema.py, RUN_FIELDS)."""
+    """Where host times are recorded (schema.RUN_FIELDS)."""
     return {
         "gpu": gpu.model,
         "command": shlex.join(argv),
-        "host_cpu": _cpu_name(),
+        "host_cpu": host_cpu_name(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(
-                (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-                "",
-            )
-    except OSError:
-        return ""
 
 
 def keep(run_dir: Path, file: Path) -> None:

@@ -1,14 +1,13 @@
-"""Which rank leads, where, and what has to be different in its environment (docs/leading.md).
+"""Which rank leads, on which GPU, and what its environment needs (docs/leading.md).
 
-Why it exists: `--leaders` means something only together with this machine's GPUs and the simulated
-cluster, and all that is wrong with it must be said before anything starts.
+Why it exists: whether `--leaders` makes sense depends on this machine's GPUs and on the simulated
+cluster. Whatever is wrong with it must be said before anything starts.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import platform
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,17 +17,18 @@ from typing import Any
 
 from phantora_ns.launch.errors import LaunchError, UsageError
 from phantora_ns.launch.machine import gpus
+from phantora_ns.launch.machine.host_cpu import host_cpu_name
 
 AUTO, NONE = "auto", "none"
 KERNELS, HOST, VALUES = "kernels", "host", "values"
-"""What a leader records: see docs/leading.md, PHANTORA_LEAD_RECORD."""
+"""What a leader records (docs/leading.md, PHANTORA_LEAD_RECORD)."""
 _OURS = "PHANTORA_"
 
 
 @dataclass(frozen=True)
 class Leading:
-    """One rank that leads in one run. `candidates`: the GPUs of this machine that it may use.
-    `record`: KERNELS, HOST or VALUES, None as the environment says."""
+    """The rank that leads in one run. `candidates`: the GPUs of this machine that it may use.
+    `record`: KERNELS, HOST or VALUES; None: as the environment says."""
 
     rank: int
     candidates: tuple[gpus.RealGpu, ...]
@@ -37,7 +37,7 @@ class Leading:
 
 
 def parse_leaders(text: str, world: int) -> tuple[int, ...] | None:
-    """The ranks that --leaders names, in its order; () for none, None for auto. Raises
+    """The ranks that --leaders names, in its order: () for none, None for auto. Raises
     UsageError."""
     if text in (AUTO, NONE):
         return () if text == NONE else None
@@ -60,8 +60,8 @@ def parse_leaders(text: str, world: int) -> tuple[int, ...] | None:
 def find_gpus(
     gpu_name: str, outer: Mapping[str, str]
 ) -> tuple[gpus.Machine, tuple[gpus.RealGpu, ...]]:
-    """(this machine, its usable GPUs of the simulated model). `gpu_name`: NVIDIA's name of it, such
-    as "NVIDIA H200"."""
+    """(this machine, its usable GPUs of the simulated model). `gpu_name`: NVIDIA's name of the model,
+    such as "NVIDIA H200"."""
     machine = gpus.look()
     usable = gpus.visible(machine.gpus, outer.get("CUDA_VISIBLE_DEVICES"))
     return machine, tuple(gpu for gpu in usable if gpu.name == gpu_name)
@@ -78,7 +78,8 @@ def why_none(gpu_name: str, machine: gpus.Machine, outer: Mapping[str, str]) -> 
 
 
 def choose(text: str, world: int, gpu_name: str, outer: Mapping[str, str]) -> Leading | None:
-    """Who leads in a run with `--leaders text`. Raises UsageError, for a rank without a GPU too."""
+    """Who leads in a run with `--leaders text`; None: nobody. Raises UsageError, also when there is
+    no GPU for the rank."""
     ranks = parse_leaders(text, world)
     if ranks == ():
         return None
@@ -99,8 +100,8 @@ def choose(text: str, world: int, gpu_name: str, outer: Mapping[str, str]) -> Le
 
 
 def _torch_versions(torch: Path | None) -> tuple[str, str]:
-    """(torch's version, the CUDA it was built with), read and not imported; empty where they cannot
-    be read."""
+    """(torch's version, the CUDA it was built with), read without importing torch; empty if they
+    cannot be read."""
     try:
         text = (torch / "version.py").read_text() if torch is not None else ""
     except OSError:
@@ -112,22 +113,11 @@ def _torch_versions(torch: Path | None) -> tuple[str, str]:
     return tuple(match.group(1) if match else "" for match in found.values())  # type: ignore[return-value]
 
 
-def _host_cpu() -> str:
-    try:
-        with open("/proc/cpuinfo") as cpuinfo:
-            for line in cpuinfo:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def describe_run(
     leading: Leading | None, gpu_model: str, torch: Path | None, argv: Sequence[str], name: str
 ) -> dict[str, Any]:
-    """Where a recording was made: `gpu` and kernels.schema.RUN_FIELDS. The device's part follows
-    once it is chosen."""
+    """Where a recording is made: `gpu` and schema.RUN_FIELDS, without the device, which is chosen
+    later."""
     version, cuda = _torch_versions(torch)
     known = leading.machine if leading is not None else gpus.Machine()
     return {
@@ -139,7 +129,7 @@ def describe_run(
         "driver": known.driver,
         "cuda": cuda or known.cuda,
         "torch": version,
-        "host_cpu": _host_cpu(),
+        "host_cpu": host_cpu_name(),
     }
 
 
@@ -151,12 +141,11 @@ def leader_environment(
     outer: Mapping[str, str],
     job: Mapping[str, str],
 ) -> dict[str, str]:
-    """What every process of the job is told so that one of them can become the leader
-    (startup/sitecustomize.py).
+    """The variables that let one process of the job become the leader (startup/sitecustomize.py).
 
-    PHANTORA_LEAD_RESTORE maps variables to what they are on this machine outside of the run (null:
-    not set): Triton's path, and ours that a run around this one has set. `job` is the environment
-    of the other ranks. CUDA_VISIBLE_DEVICES is the job's.
+    `job` is the environment of the other ranks. PHANTORA_LEAD_RESTORE maps variables to their
+    values on this machine outside of the run (null: not set): Triton's path, and our own variables
+    that a run around this one has set. CUDA_VISIBLE_DEVICES is the job's.
     """
     restore = {"TRITON_LIBCUDA_PATH": outer.get("TRITON_LIBCUDA_PATH")}
     restore |= {name: outer[name] for name in job if name.startswith(_OURS) and name in outer}
@@ -182,6 +171,6 @@ def require_library(library: Path) -> None:
     """Raises LaunchError when the leader's library is not there."""
     if not library.is_file():
         raise LaunchError(
-            f"{library.name} is not built; in {library.parent}; run make build, or leave no rank to lead: "
+            f"{library.name} is not built; in {library.parent}; run make build, or let no rank lead: "
             "--leaders none"
         )

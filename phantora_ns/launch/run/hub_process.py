@@ -1,8 +1,7 @@
-"""Why it exists: the hub is a process of its own, so that a busy hub cannot delay a Ctrl-C, and its
-death is an event.
+"""The hub as a process of its own.
 
-It is started through `phantora-sandbox guard`, which makes the kernel kill it when we die, kill -9
-included.
+Why it exists: a busy hub must not delay a Ctrl-C, and its end must be an event like others. It is
+started through `phantora-sandbox guard`, so that the kernel kills it when we die, of kill -9 too.
 """
 
 from __future__ import annotations
@@ -17,20 +16,19 @@ from phantora_ns.launch.machine.own_python import own_command
 
 
 def hub_command(run_dir: Path) -> list[str]:
-    """What a hub on `run_dir` is started with."""
+    """The command that starts a hub on `run_dir`."""
     return own_command("phantora_ns.hub", str(run_dir))
 
 
 class HubProcess:
-    """A running hub on `run_dir`; ready once its stdout says "ready", ended once that is closed."""
+    """A running hub on `run_dir`. It is ready when its stdout says "ready", and has ended when its
+    stdout is closed."""
 
     def __init__(self, run_dir: Path) -> None:
         """Starts it. Raises LaunchError when that is impossible."""
         env = dict(os.environ)
-        env["OPENBLAS_NUM_THREADS"] = (
-            # its matrices are small: more threads only wait for one another, and round otherwise
-            "1"
-        )
+        # Its matrices are small: more threads only wait for one another, and round differently.
+        env["OPENBLAS_NUM_THREADS"] = "1"
         try:
             self.process = subprocess.Popen(
                 [SANDBOX, "guard", str(os.getpid()), *hub_command(run_dir)],
@@ -47,7 +45,7 @@ class HubProcess:
         self.stdout = self.process.stdout
 
     def describe_end(self) -> str:
-        """How a hub that has ended did so."""
+        """How the hub ended, in words. Waits for its end."""
         code = self.process.wait()
         return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 

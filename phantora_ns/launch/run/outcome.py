@@ -1,8 +1,7 @@
-"""Why it exists: several things can go wrong within a second of one another; the first decides the
-exit code, and this says how.
+"""How a run ends: its exit code, who failed, and what is said about it.
 
-Pure: it is told what happened to nodes and hub, and tells the exit code, who failed, and what to
-say. No clock, no process.
+Why it exists: when one thing fails, others fail within the same second. The first one decides.
+Rule: pure; it hears what happened to nodes and hub, and has no clock and no process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from phantora_ns.launch.nodes import node_name
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL for 9; a number that has no name stays a number."""
+    """The name of a signal, such as SIGKILL for 9; "signal N" for a number without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -24,7 +23,7 @@ def signal_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why the run ends: exit code, whose failure it is (None, "job", "launcher", "hub"), one
+    """Why the run ends: its exit code, who failed (None, "job", "launcher" or "hub"), and one
     message (None: nothing to say)."""
 
     exit_code: int
@@ -33,7 +32,7 @@ class Verdict:
 
 
 class Outcome:
-    """Collects ends; `verdict` is the first failure, or success once all nodes have ended well."""
+    """Collects what ends. `verdict` is the first failure, or success once all nodes have ended."""
 
     def __init__(self, nodes: int) -> None:
         self._left = set(range(nodes))
@@ -52,18 +51,18 @@ class Outcome:
         return sorted(self._left - self._reported)
 
     def verdict(self) -> Verdict:
-        """What the run comes to."""
+        """How the run ends, as far as is known."""
         return self.failure or Verdict(0, None)
 
     def fail(self, verdict: Verdict) -> bool:
-        """Records a failure; False when an earlier one already decides."""
+        """Records a failure. False when an earlier one decides."""
         if self.failure is not None:
             return False
         self.failure = verdict
         return True
 
     def command_exited(self, node: int, code: int) -> bool:
-        """A node's command ended by itself; True when this is the failure that decides."""
+        """A node's command ended by itself. True when this is the failure that decides."""
         self._reported.add(node)
         how = self._not_run.get(node) or f"the command failed with exit code {code}"
         return code != 0 and self.fail(Verdict(code, "job", self._on(node, how)))
@@ -84,8 +83,8 @@ class Outcome:
         self._not_run[node] = text
 
     def node_gone(self, node: int) -> bool:
-        """All of a node's processes are gone; True when its command had not ended, and nobody had
-        asked for this."""
+        """All of a node's processes are gone. True when its command had not ended before, and this
+        is the failure that decides."""
         self._left.discard(node)
         if node in self._reported:
             return False

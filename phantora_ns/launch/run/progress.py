@@ -1,8 +1,7 @@
-"""Why it exists: a simulation that takes minutes must show, on a terminal, that time passes in it,
-and how fast.
+"""The progress line: how far simulated time is, and how fast it passes.
 
-The job's output passes through here while there is such a line (`terminal`), so that neither spoils
-the other.
+Why it exists: a simulation that takes minutes must show that it gets on. While the line is on a
+terminal, the job's output passes through here (terminal.py), so that neither spoils the other.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _CLEAR = "\r\x1b[K"
 
 
 def format_duration(nanoseconds: int) -> str:
-    """A duration with a unit that suits it, three digits or more: 1.23 ms, 45.6 s, 12 min 05 s."""
+    """A duration in a suitable unit, with three digits: 1.23 ms, 45.6 s, 12 min 05 s."""
     seconds = nanoseconds / 1e9
     if seconds >= 60:
         minutes, rest = divmod(int(seconds), 60)
@@ -48,7 +47,9 @@ def format_line(clocks_ns: Iterable[int], real_s: float, world_size: int) -> str
         if low == high
         else f"{format_duration(low)} to {format_duration(high)}"
     )
-    return f"simulated {simulated} | real {real} | slow-down {real_s * 1e9 / high:.3g}x | {len(clocks)}/{world_size} ranks up"
+    slower = f"{real_s * 1e9 / high:.3g}x"
+    ranks = f"{len(clocks)}/{world_size} ranks up"
+    return f"simulated {simulated} | real {real} | slow-down {slower} | {ranks}"
 
 
 def read_clocks(run_dir: Path) -> list[int]:
@@ -65,7 +66,7 @@ def read_clocks(run_dir: Path) -> list[int]:
 
 
 class Progress:
-    """The line on a terminal; does nothing when stderr is none."""
+    """The line on a terminal. Does nothing when stderr is no terminal."""
 
     def __init__(
         self, run_dir: Path, ranks: int, wanted: bool, now: Callable[[], float] = time.monotonic
@@ -81,7 +82,7 @@ class Progress:
         return self.terminal is not None
 
     def show(self) -> None:
-        """Draws the line anew, unless the job has left the cursor within a line of its own."""
+        """Draws the line again, unless the job has left the cursor inside a line of its own."""
         if self.terminal is None or not self.terminal.at_line_start:
             return
         text = format_line(read_clocks(self._run_dir), self._now() - self._start, self._ranks)
@@ -89,7 +90,7 @@ class Progress:
         self._shown = True
 
     def pass_on(self) -> bool:
-        """Writes what the job has printed to the terminal, in the line's place; False when there
+        """Writes what the job has printed to the terminal, in place of the line. False when there
         was nothing."""
         assert self.terminal is not None
         data = self.terminal.read()
@@ -100,14 +101,14 @@ class Progress:
         return bool(data)
 
     def clear(self) -> None:
-        """Takes the line away, so that what is written next stands alone."""
+        """Removes the line, so that what is written next stands alone."""
         if self._shown and self.terminal is not None:
             self.terminal.write(_CLEAR.encode())
             self._shown = False
 
     def close(self) -> None:
-        """Passes on the last of the job's output and takes the line away. To be called once the job
-        has ended."""
+        """Passes on the last of the job's output and removes the line. To be called once the job has
+        ended."""
         if self.terminal is not None:
             self.terminal.close_job_end()
             while self.pass_on():

@@ -36,7 +36,8 @@ class Results:
 
     def make_report(self, wall_s: float) -> None:
         """Builds the report, prints its summary, and writes it where the user wants it."""
-        from phantora_ns.report.run_report import build_report, summary_lines
+        from phantora_ns.report.run_report import build_report
+        from phantora_ns.report.summary import summary_lines
 
         ended = self.verdict
         try:

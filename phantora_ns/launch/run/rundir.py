@@ -1,10 +1,10 @@
-"""Why it exists: RUN_DIR holds all that one run shares, and must not outlive it, however the run
-ended.
+"""RUN_DIR, the folder of the files that one run shares.
 
-Its owner holds a lock (flock) on RUN_DIR/owner.lock for its life, so that a later run can tell a
-forgotten directory from one in use, whatever process numbers say. The content of that file marks
-the directory as ours. Rule: a name never proves that a folder may be deleted. A sweep deletes only
-what has the marker, the owner, the mode and the name of a run directory.
+Why it exists: the folder must not outlive its run, however the run ends. Its owner holds a lock
+(flock) on RUN_DIR/owner.lock for its life, so that a later run can tell a forgotten directory from
+one in use without trusting process numbers. The content of that file marks the directory as ours.
+Rule: a name never proves that a folder may be deleted. A sweep deletes only what has the marker,
+the owner, the mode and the name of a run directory.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _LOCK = "owner.lock"
 _MARKER = b"phantora-ns run directory: deleted by a later run once its owner has died\n"
 _SOCKET_PATH_MAX = 107  # sizeof sockaddr_un.sun_path less the final zero (unix(7))
 _SPLITS = re.compile(r"[\s:;$]")  # what the loader takes apart, or replaces, in its lists of paths
-_UNLOCKED_GRACE_S = (
-    60  # a directory without a lock file is being made by another run, for less than this
-)
+_UNLOCKED_GRACE_S = 60
+"""A younger directory without a lock file may be one that another run is making."""
 
 
 def _usable(folder: Path) -> bool:
@@ -39,9 +38,8 @@ def _usable(folder: Path) -> bool:
     except OSError:
         return False
     longest = len(os.fsencode(folder)) + len(f"/{_PREFIX}12345678/hub.sock")
-    in_shm = (
-        folder == Path("/dev/shm") or Path("/dev/shm") in folder.parents
-    )  # hidden by the nodes' own
+    # Nodes have a /dev/shm of their own, which hides this one.
+    in_shm = folder == Path("/dev/shm") or Path("/dev/shm") in folder.parents
     return (
         stat.S_ISDIR(status.st_mode)
         and os.access(folder, os.W_OK | os.X_OK)
@@ -119,7 +117,7 @@ class RunDir:
         os.close(self._lock)
 
     def keep(self) -> None:
-        """Leaves the directory to the user, under a name that no sweep touches; `path` becomes that
+        """Leaves the directory to the user, under a name that no sweep deletes. `path` becomes that
         name."""
         kept = self.path.with_name("kept-" + self.path.name)
         self.path.rename(kept)

@@ -1,9 +1,8 @@
-"""Why it exists: a progress line and a job that prints cannot share a terminal unless one of them
-knows of the other.
+"""A terminal of the job's own, whose output we copy to the real one.
 
-While there is a progress line the job writes to a terminal of its own (a pty, so that it formats as
-for a terminal) and we copy. Bytes are not changed: the real terminal alone does the output
-processing.
+Why it exists: a progress line and a job that prints cannot share a terminal unless one of them
+knows of the other. So the job writes to a pty, and formats its output as for any terminal. Bytes
+are not changed: only the real terminal processes output.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class JobTerminal:
         self.copy_size()
 
     def copy_size(self) -> int:
-        """Gives the job's terminal the real one's size, which the user may have changed; returns
-        the columns."""
+        """Gives the job's terminal the size of the real one, which the user may have changed.
+        Returns the number of columns."""
         size = fcntl.ioctl(_STDERR, termios.TIOCGWINSZ, bytes(8))
         if size != self._size:
             fcntl.ioctl(self.controller, termios.TIOCSWINSZ, size)
@@ -53,18 +52,18 @@ class JobTerminal:
         except BlockingIOError:
             return b""
         except OSError as error:
-            if error.errno != errno.EIO:  # Linux's way of saying that the other end is closed
+            if error.errno != errno.EIO:  # on Linux: the other end is closed
                 raise
             return b""
 
     def write(self, data: bytes) -> None:
-        """Writes to the real terminal, all of it; one that is gone is no reason to fail."""
+        """Writes everything to the real terminal. A closed terminal is no failure."""
         with contextlib.suppress(OSError):
             while data:
                 data = data[os.write(_STDERR, data) :]
 
     def close_job_end(self) -> None:
-        """Drops our own hold on the job's end."""
+        """Closes our own descriptor of the job's end."""
         if self._job_end >= 0:
             os.close(self._job_end)
             self._job_end = -1

@@ -1,8 +1,8 @@
-"""Why it exists: after the job, its traces are written by processes of their own, as many as this
-machine has CPUs for.
+"""The processes that write the traces after the job, one for each CPU of this machine.
 
-They are started through `phantora-sandbox guard`, as the hub is, so that nothing survives us; the
-runner's loop watches them, so that a signal ends them like everything else.
+Why it exists: writing traces takes CPU time in proportion to the ranks. Like the hub, these
+processes are started through `phantora-sandbox guard`, so that nothing survives us. The runner
+watches them, so that a signal ends them like everything else.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from phantora_ns.launch.errors import LaunchError, say
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
 
-LOOK_S = 0.05  # between looks at the processes
+LOOK_S = 0.05  # between two checks of the processes
 
 
 class TraceWriters:
     """The processes that write the traces of `run_dir`."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Starts them. Raises LaunchError when that is impossible, OSError when the traces' folder
-        cannot be made."""
+        """Starts them. Raises LaunchError when that is impossible, and OSError when the folder of
+        the traces cannot be made."""
         trace = json.loads((run_dir / "run.json").read_text())["trace"]
         self._folder = Path(trace["folder"])
         self._folder.mkdir(exist_ok=True)
@@ -55,7 +55,7 @@ class TraceWriters:
         except OSError as error:
             self.stop()
             raise LaunchError(
-                f"cannot start what writes the traces: {error.strerror}; {SANDBOX}; run make build"
+                f"cannot start the writer of traces: {error.strerror}; {SANDBOX}; run make build"
             ) from error
 
     @property
@@ -64,12 +64,12 @@ class TraceWriters:
         return any(process.poll() is None for process in self._processes)
 
     def stop(self) -> None:
-        """Ends them: what is not written will not be."""
+        """Kills them. Traces that are not complete are not kept."""
         for process in self._processes:
             process.kill()
 
     def finish(self, quiet: bool) -> bool:
-        """Says what was written, once they have ended; False when something is missing."""
+        """Says what was written, once they have ended. False when a trace is missing."""
         entries: list[dict] = []
         failed = False
         for process in self._processes:
@@ -87,17 +87,20 @@ class TraceWriters:
             say(f"no trace {files[0]}{others}: {reason}; in {self._folder}")
         if failed:
             say(
-                f"{self._logs - len(entries)} of {self._logs} traces were not written; in {self._folder}; the writer's message, "
-                "if it had one, is above"
+                f"{self._logs - len(entries)} of {self._logs} traces were not written; "
+                f"in {self._folder}; the writer's message, if it had one, is above"
             )
         if not quiet and written:
+            ranks = f"{len(written)} rank{'s' if len(written) > 1 else ''}"
+            events = sum(entry["events"] for entry in written)
             say(
-                f"traces of {len(written)} rank{'s' if len(written) > 1 else ''}, {written[0]['steps']} steps of each, "
-                f"{sum(entry['events'] for entry in written)} events; in {self._folder}"
+                f"traces of {ranks}, {written[0]['steps']} steps of each, {events} events; "
+                f"in {self._folder}"
             )
         left_out = sum(entry["leftOutEvents"] for entry in written)
         if left_out and not quiet:
             say(
-                f"warning: {left_out} events are not in the traces: they had no final time when the run ended"
+                f"warning: {left_out} events are not in the traces, because they had no final time "
+                "when the run ended"
             )
         return not failed and not reasons

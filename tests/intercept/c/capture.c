@@ -1,8 +1,8 @@
-/* capture.c - what each call answers while streams are being captured, as `scenario code...` lines.
+/* capture.c - what each call returns while streams are being captured, as `scenario code...` lines.
  *
- * Why it exists: PyTorch tells a job what it does wrong in a capture by these codes. The end of
- * each line is the capture's end: its code, the graph, whether both streams still capture, and the
- * last error twice (it is forgotten when it is asked for). */
+ * Why it exists: PyTorch reports a job's mistakes in a capture by these codes. The end of each line
+ * is the end of the capture: its code, the graph, whether both streams are still capturing, and the
+ * last error twice (reading it clears it). */
 #include "conditions.h"
 #include <pthread.h>
 

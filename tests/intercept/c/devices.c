@@ -1,4 +1,5 @@
-/* devices.c - what the runtime and the driver say of the visible GPUs, as `key value` lines. */
+/* devices.c - what the runtime and the driver report about the visible GPUs, as `key value` lines.
+ */
 #include "conditions.h"
 
 int cudaGetDeviceCount(int *);

@@ -1,8 +1,8 @@
-/* graphs.c - what launches of graphs take, and the values that they move, as `key value` lines;
+/* graphs.c - the times of graph launches, and the values that they move, as `key value` lines;
  * times in whole nanoseconds.
  *
- * Why it exists: a graph's times follow from its dependencies alone, whatever the host did while it
- * was captured. */
+ * Why it exists: a graph's times depend on its dependencies only, not on what the host did during
+ * the capture. */
 #include "conditions.h"
 
 struct dim3 {

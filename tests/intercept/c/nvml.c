@@ -1,4 +1,4 @@
-/* nvml.c - what NVML says of the node's GPUs, as `key value` lines. */
+/* nvml.c - what NVML reports about the node's GPUs, as `key value` lines. */
 #include "conditions.h"
 
 struct pci {

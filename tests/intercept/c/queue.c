@@ -1,11 +1,16 @@
-/* queue.c - does what a script on standard input says, one call a line, and prints what the job
- * would see; times in nanoseconds.
+/* clang-format off */
+/* queue.c - makes the calls of a script on standard input, one a line, and prints what the job would
+ * see; times in nanoseconds.
  *
- *   k S N    launches a kernel of N blocks on stream S      h S      copies from pinned memory to
- * the device on stream S c S      all-reduces on stream S                        y S synchronises
- * stream S r E S    records event E on stream S                    q E      asks whether event E is
- * over: 1 or 0 w S E    stream S waits for event E                     t        reads the host's
- * clock */
+ *   k S N    launches a kernel of N blocks on stream S
+ *   h S      copies from pinned memory to the device on stream S
+ *   c S      all-reduces on stream S
+ *   y S      synchronises stream S
+ *   r E S    records event E on stream S
+ *   q E      asks whether event E is over: 1 or 0
+ *   w S E    stream S waits for event E
+ *   t        reads the host's clock */
+/* clang-format on */
 #include "conditions.h"
 
 enum { STREAMS = 4, EVENTS = 8 };

@@ -1,9 +1,9 @@
-/* reads.c - copies to the host of device memory of which something, nothing or all was computed, as
+/* reads.c - copies to the host of device memory that is defined in part, not at all or wholly, as
  * `name COUNT` lines.
  *
- * Why it exists: the report says how often a job read what nothing had computed, so each sort of
- * copy must count once or not at all. COUNT: by how much the counter in this process's page has
- * grown since the line before. */
+ * Why it exists: the report counts reads of undefined bytes, so each kind of copy must count once
+ * or not at all. COUNT: how much the counter in this process's rank statistics has grown since the
+ * previous line. */
 #include "conditions.h"
 #include <glob.h>
 

@@ -1,5 +1,5 @@
-/* unsupported.c - calls functions that nobody implements, each twice, and prints what they return.
- */
+/* unsupported.c - calls functions that are not implemented, each twice, and prints what they
+ * return. */
 #include "conditions.h"
 
 int cudaGraphAddHostNode(void);

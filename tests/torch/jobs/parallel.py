@@ -169,7 +169,7 @@ def tensor_parallel():
         for layer, style in (("0", ColwiseParallel), ("3", RowwiseParallel))
     }
     for block in model:
-        block[2] = nn.Identity()  # the norm over a sharded axis is another layout's business
+        block[2] = nn.Identity()  # a norm over a sharded axis needs another layout
     expected = copy.deepcopy(model).cpu()
     x, y = batch(0)
     F.mse_loss(expected(x), y).backward()

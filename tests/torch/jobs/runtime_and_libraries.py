@@ -1,9 +1,11 @@
-"""Runs as one process with two GPUs: what a job does beyond dispatching operators.
+"""Runs as one process with two GPUs: what a job asks of the CUDA runtime and of
+libraries besides cuBLAS and cuDNN.
 
-Streams and events by hand, copies over PCIe and NVLink, allocator options, tensors handed to other
-processes, and libraries beside cuBLAS and cuDNN.
+Streams and events, copies over PCIe and NVLink, allocator options, tensors that other processes
+use.
 
-`beyond.py settings` is a few allocations alone, for a second process with other allocator settings.
+`runtime_and_libraries.py settings` only allocates, for a second process with other allocator
+settings.
 """
 
 import json

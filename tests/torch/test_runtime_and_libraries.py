@@ -1,5 +1,5 @@
-"""Why it exists: jobs do more than dispatch operators: copies, streams, allocator settings, other
-processes, other libraries."""
+"""Why it exists: jobs do more than dispatch operators. They copy, use streams and events directly,
+set allocator options, share tensors between processes, and call other libraries."""
 
 import sys
 
@@ -8,15 +8,15 @@ import pytest
 from phantora_ns.config import load_gpu
 from tests.torch.outcome import JOBS, Outcome, check_names
 
-# These start processes, compile for long, or leave the process different: each a launch of its own,
-# in the nightly run.
+# These start processes, compile for long, or change the process. Each gets a launch of its own, in
+# the nightly run.
 ALONE = {
     "allocator_options",
     "compiled_by_searching",
     "symmetric_memory_is_refused",
     "tensors_are_handed_to_another_process",
 }
-QUICK = [name for name in check_names("beyond") if name not in ALONE]
+QUICK = [name for name in check_names("runtime_and_libraries") if name not in ALONE]
 
 
 def launch(phantora, names, timeout=150):
@@ -31,7 +31,7 @@ def launch(phantora, names, timeout=150):
             2,
             "--",
             sys.executable,
-            JOBS / "beyond.py",
+            JOBS / "runtime_and_libraries.py",
             *names,
             timeout=timeout,
         ),
@@ -46,14 +46,14 @@ def outcome(phantora):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
-def test_beyond(outcome, name):
+def test_check(outcome, name):
     assert outcome.complaints(name) == []
 
 
 @pytest.mark.slow
 def test_copies_are_as_fast_as_the_links(outcome):
-    """Never faster than the data sheet; pinned memory and NVLink near it, pageable memory far from
-    it."""
+    """No copy is faster than the data sheet. Pinned memory and NVLink come near it, pageable memory
+    does not."""
     gpu = load_gpu("h200")
     pcie, nvlink = gpu.pcie_bytes_per_ns, gpu.nvlink_bytes_per_ns  # bytes per ns are GB/s
     (seen,) = outcome.lines("RATES")
@@ -72,5 +72,5 @@ def test_what_is_refused_is_named(outcome):
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", sorted(ALONE))
-def test_beyond_alone(phantora, name):
+def test_check_alone(phantora, name):
     assert launch(phantora, [name], timeout=380).complaints(name) == []

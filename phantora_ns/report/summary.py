@@ -1,0 +1,165 @@
+"""The report in a few lines: what was simulated, how fast, and what to check before trusting it.
+
+Why it exists: most people read only these lines, so everything that makes a result doubtful must
+be among them. Rule: nothing is computed here that is not in the report.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phantora_ns.report.host_part import host_lines
+
+GUESS_WARNING_SHARE = 0.01
+"""Above this share of GPU time, guessed kernel times get a warning."""
+VALUES = "values"  # launch/record/leaders.py
+
+
+def summary_lines(report: dict[str, Any]) -> list[str]:
+    """The lines, without "phantora-ns:" before them."""
+    simulated_s, wall_s = report["simulated_ns"] / 1e9, report["wall_s"]
+    pace = f", {wall_s / simulated_s:.3g}x slower than simulated time" if simulated_s > 0 else ""
+    lines = [
+        f"simulated {_seconds(simulated_s)} of {report['world_size']} GPUs on {report['nodes']} "
+        f"node{'s' if report['nodes'] > 1 else ''} in {_seconds(wall_s)}{pace}"
+    ]
+    ranks = [rank for rank in report["ranks"] if rank["gpu_busy_ns"]]
+    if ranks:
+        busy = sum(rank["gpu_busy_ns"] for rank in ranks) / len(ranks) / 1e9
+        line = f"per GPU: computing {_seconds(busy)}"
+        if all(rank["comm_ns"] is not None for rank in ranks):
+            comm = sum(rank["comm_ns"] for rank in ranks) / len(ranks) / 1e9
+            exposed = sum(rank["exposed_comm_ns"] for rank in ranks) / len(ranks) / 1e9
+            line += f", communicating {_seconds(comm)}, streams held up by it {_seconds(exposed)}"
+        peaks = [
+            rank["peak_allocated_bytes"]
+            for rank in ranks
+            if rank["peak_allocated_bytes"] is not None
+        ]
+        if peaks:
+            line += f"; peak memory {max(peaks) / 2**30:.2f} GiB"
+        lines.append(line)
+    shares = report["kernel_time_share"]
+    if shares:
+        named = ", ".join(
+            f"{share:.1%} {name}"
+            for name, share in sorted(shares.items(), key=lambda item: -item[1])
+        )
+        lines.append(f"GPU time by source of kernel times: {named}")
+    lines += host_lines(report["host_time"]) + _values_lines(report["values"])
+    if report["databases"]:
+        lines.append(f"kernel times from {', '.join(report['databases'])}")
+    if report["leading"]:
+        lines.append(_leading_line(report["leading"]))
+    return lines + _warnings(report)
+
+
+def _values_lines(values: dict[str, Any]) -> list[str]:
+    """What the job read of tensors that nothing computed (docs/values.md)."""
+    parts = []
+    if values["unknown_reads"]:
+        parts.append(
+            f"the host read device values that nothing computed {values['unknown_reads']} times"
+        )
+    if values["chosen"]:
+        parts.append(f"{values['chosen']} results that only a GPU could know were chosen evenly")
+    if values["replayed"]:
+        again = (
+            f", {values['repeated']} of them repeated beyond the recording"
+            if values["repeated"]
+            else ""
+        )
+        parts.append(f"{values['replayed']} values replayed{again}")
+    return [f"values ({values['policy']}): {', '.join(parts)}"] if parts else []
+
+
+def _leading_line(leading: dict[str, Any]) -> str:
+    if not leading["led"]:
+        return (
+            f"rank {leading['leader']} was to lead, but no process of the job became its leader: "
+            "nothing was measured"
+        )
+    rank = f"rank {', '.join(map(str, leading['led']))}"
+    line = (
+        f"{rank} led: {leading['measured_signatures']} signatures measured, "
+        f"{leading['samples']} samples; other ranks waited for {leading['awaited']} times"
+    )
+    if leading["host_recorded"] and not leading["samples"]:
+        line = f"{rank} led: what its host pays was recorded"
+    if leading["records"] == VALUES:
+        line = f"{rank} led: what its GPU computed was recorded"
+    estimated = leading["estimated_after_waiting"]
+    if estimated:
+        named = ", ".join(
+            f"{count} on rank {rank}"
+            for rank, count in sorted(estimated.items(), key=lambda item: int(item[0]))
+        )
+        line += f", and got estimates after waiting: {named}"
+    return line
+
+
+def _warnings(report: dict[str, Any]) -> list[str]:
+    lines = []
+    guessed = report["kernel_time_share"].get("guess", 0)
+    if guessed > GUESS_WARNING_SHARE:
+        lines.append(
+            f"warning: {guessed:.1%} of GPU time is guessed from launch sizes alone; "
+            "record these kernels on a GPU"
+        )
+    leading = report["leading"]
+    if leading and leading["problem"]:
+        lines.append(f"warning: the recording is not complete: {leading['problem']}")
+    if leading and leading["profile"]:
+        ranks = [
+            rank
+            for rank in report["ranks"]
+            if rank["rank"] in leading["unmeasured_ranks"] and rank["gpu_busy_ns"]
+        ]
+        share = max((rank["gpu_unmeasured_ns"] / rank["gpu_busy_ns"] for rank in ranks), default=0)
+        lines.append(
+            f"warning: {leading['unmeasured_signatures']} signatures were measured on no rank, "
+            f"at most {share:.1%} of a rank's GPU time; to measure them: {leading['profile']}"
+        )
+    if report["guesses"]:
+        lines.append(f"warning: guessed: {_counted(report['guesses'])}")
+    if report["unsupported_calls"]:
+        lines.append(
+            "warning: calls that are not supported and failed: "
+            + _counted(report["unsupported_calls"])
+        )
+    if report["warnings"]:
+        lines.append(f"warning: {_counted(report['warnings'])}")
+    if report["revised"]:
+        lines.append(
+            f"warning: {report['revised']} times changed after a rank had been told them, "
+            "because of ranks that were idle outside of CUDA calls"
+        )
+    if report["expired_values"]:
+        lines.append(
+            f"warning: {report['expired_values']} results of small collectives were read so late "
+            "that their values were "
+            "gone; they read as zero"
+        )
+    if report["bad_messages"]:
+        lines.append(f"warning: the hub could not read {report['bad_messages']} messages")
+    if report["messages"] is None:
+        lines.append("warning: the hub left no result; times of communication are unknown")
+    return lines
+
+
+def _counted(diagnostics: dict[str, int], most: int = 8) -> str:
+    ordered = sorted(diagnostics.items(), key=lambda item: (-item[1], item[0]))
+    named = ", ".join(
+        text if count == 1 else f"{text} ({count} times)" for text, count in ordered[:most]
+    )
+    return named + (
+        f", and {len(ordered) - most} more in the report" if len(ordered) > most else ""
+    )
+
+
+def _seconds(seconds: float) -> str:
+    if seconds >= 100:
+        return f"{seconds:.0f} s"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
