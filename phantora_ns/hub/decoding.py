@@ -32,7 +32,8 @@ class BadMessage(ValueError):
 def decode(frame: bytes) -> FromClient:
     """The message in a frame. Raises BadMessage when it is none, or one of the wrong shape."""
     try:
-        return _decode(frame)
+        message: FromClient = _decode(frame)
+        return message
     except Exception as error:  # of many kinds, and none of them may stop the hub
         raise BadMessage(f"no message: {error}", *_numbers(frame)) from None
 
