@@ -137,8 +137,7 @@ def _warnings(report: dict[str, Any]) -> list[str]:
     if report["expired_values"]:
         lines.append(
             f"warning: {report['expired_values']} results of small collectives were read so late "
-            "that their values were "
-            "gone; they read as zero"
+            "that their values were gone; they read as zero"
         )
     if report["bad_messages"]:
         lines.append(f"warning: the hub could not read {report['bad_messages']} messages")

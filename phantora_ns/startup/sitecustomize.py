@@ -1,14 +1,15 @@
-"""Why it exists: simulated time must reach the job's own log lines, and the allocator's peaks must
-reach the report.
+"""The start-up hook of the job's Python processes.
 
-Python imports this file at start-up because its folder is first on PYTHONPATH in the job's
-processes. It replaces `time.time`, `time.perf_counter` and their `_ns` forms, and nothing else:
-timed waits, `monotonic`, `sleep` and all C and C++ clocks stay real, because a wait whose deadline
-is on one clock and whose waiting is on another hangs or overshoots. Until this process has touched
-CUDA the replaced clocks are real too, so agents and stores never see simulated time. The rank that
-is to lead on a real GPU starts itself anew here, with the leader's library in the interceptor's
-place. Then it hands over to the `sitecustomize` that the user has, if any. It imports nothing that
-costs start-up time.
+Why it exists: the job's own log lines must show simulated time, the report needs the peaks of the
+caching allocator, and the leader has to start again with another library. Python imports this file
+at start-up because its folder is first on PYTHONPATH. Afterwards it runs the `sitecustomize` that
+the user has, if any.
+
+It replaces `time.time`, `time.perf_counter` and their `_ns` forms, and nothing else. Timed waits,
+`monotonic`, `sleep` and all C and C++ clocks stay real, because a wait hangs or overshoots when its
+deadline and its waiting are on different clocks. The replaced clocks are real until the process has
+touched CUDA, so agents and stores never see simulated time. Rule: nothing is imported that costs
+start-up time.
 """
 
 import sys
@@ -18,8 +19,8 @@ _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1  # linux/time.h; Python's perf_counter 
 
 
 class SimulatedClocks:
-    """The four clocks: real until the process touches CUDA, from then on real-at-that-moment plus
-    simulated time elapsed.
+    """The four clocks. They are real until the process touches CUDA. From then on they show the real
+    time of that moment plus the simulated time since.
 
     Bound methods stand in for the built-in functions because, like those and unlike plain
     functions, they do not turn into methods when a class holds them as an attribute. Their names
@@ -70,12 +71,11 @@ class SimulatedClocks:
 
 
 def _report_peaks(report):
-    """Tells the report the caching allocator's peaks, bytes: the largest of this process's devices,
-    since the last reset."""
+    """Gives the report the peaks of the caching allocator in bytes, since the last reset: the largest
+    of this process's devices."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if (
-        cuda is None or not cuda.is_initialized()
-    ):  # False as well in a forked child, where CUDA cannot be asked
+    # In a forked child, where CUDA cannot be asked, it is not initialized either.
+    if cuda is None or not cuda.is_initialized():
         return
     devices = range(cuda.device_count())
     report(
@@ -123,10 +123,10 @@ def _refuse_alone(environ):
 
 
 def _lead(environ):
-    """Starts this process anew as the leader (docs/leading.md) if it is the one that
-    PHANTORA_LEADER names; else returns.
+    """Starts this process again as the leader (docs/leading.md) if PHANTORA_LEADER names its rank;
+    else returns.
 
-    It has to happen by an exec, since what is preloaded is decided at one. Children of a leader
+    It takes an exec, because libraries are preloaded only then. Children of a leader
     inherit PHANTORA_LEAD_PID and never lead; of two processes with the leader's rank the one with
     the lock does, which tells the hub that it lives.
     """
@@ -190,8 +190,8 @@ def _lead(environ):
 
 
 def _without(entry, path):
-    """The entries of a colon-separated path, the first that equals `entry` left out (one may be the
-    user's own)."""
+    """The entries of a colon-separated path without the first one that equals `entry`. A second one
+    is the user's own."""
     entries = [part for part in path.split(":") if part]
     if entry in entries:
         entries.remove(entry)
@@ -199,8 +199,8 @@ def _without(entry, path):
 
 
 def _after_leading(environ):
-    """In a new leader: its children are simulated processes again, and do not get its lock's
-    descriptor."""
+    """In a new leader: restores the environment, so that its children are simulated processes, and
+    keeps the descriptor of its lock from them."""
     import json
     import os
 
@@ -215,8 +215,7 @@ def _after_leading(environ):
 
 
 def _chain(own_folder):
-    """Runs the next `sitecustomize` on the path in our stead, as Python would have done without
-    us."""
+    """Runs the next `sitecustomize` on the path, as Python would have done without us."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 

@@ -32,6 +32,26 @@ MAY_IMPORT = {
     "__main__": {"cli", "launch"},
 }
 """Each part, and the parts that it may import besides itself."""
+ORDER = {
+    "launch": (
+        ("errors", "nodes"),
+        ("command",),
+        ("machine",),
+        ("record",),
+        ("run",),
+        ("profiling", "doctor"),
+    ),
+    "kernels": (
+        ("signature", "rates", "binary", "live_times"),
+        ("estimators",),
+        ("families", "contention", "queue_slots"),
+        ("database",),
+        ("fitted",),
+        ("lookup",),
+        ("evaluation",),
+    ),
+}
+"""The order inside two parts: each group imports only itself and those before it."""
 SIM_FOR_HUB = {"sim.graph"}
 """What the hub may use of the simulator: it computes no time, it asks the event graph."""
 HUB_BUILDS_IN = "hub.__main__"
@@ -136,6 +156,19 @@ def test_every_part_has_its_layer():
 
 def test_imports_point_one_way():
     assert violations(ROOT) == []
+
+
+@pytest.mark.parametrize("part", ORDER)
+def test_imports_inside_a_part_point_one_way(part):
+    known = modules(ROOT)
+    rank = {name: place for place, group in enumerate(ORDER[part]) for name in group}
+    for name, path in known.items():
+        if not name.startswith(f"{part}."):
+            continue
+        for other in imports(name, path, known):
+            if other.startswith(f"{part}."):
+                here, there = (rank[module.split(".")[1]] for module in (name, other))
+                assert there <= here, f"{name} imports {other}"
 
 
 def test_no_modules_import_each_other():

@@ -1,8 +1,8 @@
-"""Measured kernel times: one SQLite file per GPU model, with where each number came from.
+"""Reads a kernel-time database: one SQLite file of measured times, for one GPU model.
 
 Why it exists: a measurement beats any model, and must be traceable to the GPU, driver, libraries
-and run that it was taken on. Tables: schema.py. What is in them: content.py and durations.py. This
-is the reading side; recording.py writes while a job runs, databases.py finds and merges files.
+and run that it comes from. schema.py has the tables, records.py and durations.py what is in them.
+recording.py writes while a job runs, and databases.py finds and merges files.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from phantora_ns.protocol import SignatureKind
 
 __all__ = ["Database", "DatabaseError", "Entry", "HostNumbers", "Statistics", "VARIANT_TOLERANCE"]
 
-VARIANT_TOLERANCE = (
-    0.10  # launches that differ only in identity count as one when no median is further from theirs
-)
+VARIANT_TOLERANCE = 0.10
+"""Launches that differ only in identity count as one if all their medians are this close (a share)."""
 
 _NUMBERS = ", ".join(Statistics.__slots__)
 
 
 class Entry(NamedTuple):
-    """A signature with what all runs measured of it; `context` is that of the run with most
+    """A signature and what all runs measured of it. `context` is that of the run with most
     durations."""
 
     kind: int
@@ -48,7 +47,7 @@ class Entry(NamedTuple):
 
 
 class HostNumbers(NamedTuple):
-    """`score`: ns of the host-speed workload, None when no run measured it; `times`: by name
+    """`score`: the CPU score, ns of a fixed workload; None when no run measured it. `times`: by name
     (`latency`, `gap`)."""
 
     score: float | None
@@ -84,7 +83,7 @@ class Database:
         return cls(path, connection, found)
 
     def close(self) -> None:
-        """Closes the file; the object is of no use afterwards."""
+        """Closes the file. The object cannot be used afterwards."""
         self._connection.close()
 
     def __enter__(self) -> Database:
@@ -170,8 +169,8 @@ class Database:
 
     def observations(self) -> Iterator[Observation]:
         """What each run measured of each signature, in order of runs' uids and signatures' bytes.
-        As in look-ups, launches that the leader stopped for count only for signatures of which no
-        run has others."""
+        As in look-ups, launches for which the leader stopped the GPU count only for signatures of
+        which no run has others."""
         signatures = {
             number: (data, *signature.decode(data)) for number, data in self._signatures().items()
         }
@@ -253,25 +252,25 @@ class Database:
     # ---- what hosts paid
 
     def host_calls(self) -> dict[str, HostTime]:
-        """What a call of each class costs the host: over all runs, weighted by their counts."""
+        """What a call of each class costs the host: the mean over all runs, weighted by count."""
         return self._host_times("class", "host_calls")
 
     def host_numbers(self) -> HostNumbers:
-        """Host score (the mean of the runs' own) and the named times (`latency`, `gap`; weighted by
-        their counts)."""
+        """The CPU score (the mean over the runs) and the named times (`latency`, `gap`; weighted by
+        count)."""
         ((score,),) = self._query("SELECT avg(host_score) FROM runs")
         return HostNumbers(score, self._host_times("what", "host_numbers"))
 
     def call_sites(self) -> list[CallSite]:
-        """Host time up to each call site: of the run where it took least, in order of (depth, key).
+        """Host time before each call site, of the run where it took least; in order of (depth, key).
 
-        Between the same operators one job's Python does more than another's (DTensor, FSDP), and
-        the sites before do not always tell; what the least of them takes is the framework's own.
+        Between the same operators, one job's Python does more than another's (DTensor, FSDP), and
+        earlier call sites do not always show it. The least of them is the framework's own time.
 
-        A key is a hash of its text and those before it: should two texts meet in one, the first by
-        the alphabet names it. What a run has seen once only is mostly what is paid once only (a
-        kernel's loading): it is here where no run has seen more, and as seen once, however many
-        runs that was in.
+        A key is a hash of its text and of those before it. If two texts have one key, the first in
+        alphabetical order names it. What a run has seen only once is mostly paid only once (loading
+        a kernel). It is listed if no run has seen it more often, with count 1 however many runs have
+        seen it.
         """
         rows = self._query(
             "SELECT key, depth, min(text), CASE max(count) WHEN 1 THEN 1 ELSE sum(count) END, min(mean_ns), "
@@ -343,7 +342,7 @@ class Database:
 
     @staticmethod
     def _combined(rows: list[tuple[Statistics, bool]]) -> Statistics | None:
-        """Launches that the leader stopped for (rows with True) count only where there are no
+        """Launches for which the leader stopped the GPU (rows with True) count only if there are no
         others."""
         running = [found for found, first in rows if not first]
         return combine(running or [found for found, _ in rows])

@@ -1,8 +1,8 @@
 """Which kernel-time databases a run uses, and how files are merged.
 
 Why it exists: times come from files that the user names, from what the user has profiled, and from
-what ships with the project, in this order; and the same rules hold for the launcher, the hub and
-the command line.
+what ships with the project, in this order. The launcher, the hub and the command line follow the
+same rules.
 """
 
 from __future__ import annotations
@@ -57,15 +57,14 @@ def paths(gpu: str, extra: Iterable[Path | str] = ()) -> list[Path]:
 
 
 def alike(gpu: str) -> str | None:
-    """The GPU model whose times stand for those of `gpu`, by data sheet ratio, where nobody has
-    measured `gpu` itself: the one whose shares of peak its data file takes over. Raises ConfigError
-    for a model that there is none of."""
+    """The GPU model whose times, scaled by data sheet ratios, are used for a `gpu` that was never
+    measured: the one from which its data file takes the shares of peak (`like`). Raises ConfigError
+    for an unknown model."""
     return load_gpu(gpu).efficiency.get("like")
 
 
 def _readable(path: Path) -> bool:
-    """Whether there is a file that may be looked at: a process may run with the home folder of a
-    user that it is not."""
+    """Whether there is a file that may be read. The home folder may be another user's."""
     try:
         return path.is_file()
     except PermissionError:
@@ -112,11 +111,11 @@ def every_path() -> list[Path]:
 
 
 def merge(out: Path | str, inputs: Iterable[Path | str]) -> list[Run]:
-    """Makes `out` the union of all inputs' runs (content.union), in the place of what it held, and
-    returns those runs.
+    """Replaces the content of `out` by the union of all inputs' runs (records.union), and returns
+    those runs.
 
     The same runs always make the same file. `out` may be among the inputs. Raises DatabaseError,
-    and leaves `out` as it was.
+    and leaves `out` as it was then.
     """
     out, gpu, contents = Path(out), None, []
     for path in inputs:
@@ -136,10 +135,10 @@ def merge(out: Path | str, inputs: Iterable[Path | str]) -> list[Run]:
 
 
 def add(out: Path | str, inputs: Iterable[Path | str]) -> list[Run]:
-    """Merges the inputs into `out`, which need not exist (nor its folder); returns all runs that it
+    """Merges the inputs into `out`, which need not exist, nor its folder. Returns all runs that it
     then holds.
 
-    Two processes that do this at once wait for each other. Raises DatabaseError.
+    A second process that does the same waits. Raises DatabaseError.
     """
     out = Path(out)
     with _alone(out):

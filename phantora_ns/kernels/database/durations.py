@@ -1,8 +1,8 @@
-"""Statistics of one signature's durations: gathered one by one, kept small, and taken together over
+"""Statistics of one signature's durations: collected one by one, in little memory, and combined over
 runs.
 
-Why it exists: a leader measures a kernel up to thousands of times a run, and the database keeps ten
-numbers of it. Counts, sums, squares, minimum and maximum are exact; median, percentiles and middle
+Why it exists: a leader measures a kernel up to thousands of times in a run, and the database keeps
+ten numbers. Counts, sums, squares, minimum and maximum are exact; median, percentiles and middle
 mean are those of at most KEPT durations, which are all of them up to KEPT and a uniform sample of
 them beyond (Li 1994, algorithm L). The sample is drawn by a counter-based generator seeded with the
 signature's key, so that the same durations in the same order always give the same numbers. (Every
@@ -25,9 +25,7 @@ KEPT = 256
 """Durations kept per signature and run while recording: the standard error of their median is 8 %
 of their spread (1.25 / sqrt(256) of a standard deviation), for 2 KiB of memory."""
 LOW, HIGH = 10, 90  # percentiles that are kept to tell the spread
-LONGEST_NS = (
-    1 << 40
-)  # 18 minutes: beyond this a duration is nonsense, and must not carry a sum away
+LONGEST_NS = 1 << 40  # 18 minutes: a longer duration is nonsense, and would spoil a sum
 _MASK = (1 << 64) - 1
 
 

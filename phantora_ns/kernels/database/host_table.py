@@ -1,9 +1,9 @@
-"""What hosts paid, from databases to the job's ranks.
+"""Host times, from databases to the table that ranks read.
 
 Why it exists: leaders and `--record-host` record how long the framework takes between calls, and
-what the calls cost; ranks read it from RUN_DIR/host.tbl and device.conf without asking anybody
-(docs/host-time.md). Databases are of different machines: their times are brought to the first one's
-speed by the ratio of host scores, so that a table speaks of one machine.
+what the calls cost. Ranks read it from RUN_DIR/host.tbl and device.conf (docs/host-time.md).
+Databases come from different machines. Their times are scaled to the speed of the first one's
+machine by the ratio of CPU scores, so that a table describes one machine.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from phantora_ns.protocol import (
 )
 
 INTERRUPTION_KEY = 64
-"""The site that stands for what interrupts the job anywhere: libintercept/time/host_model.c."""
+"""The call site that stands for interruptions of the job anywhere (libintercept/time/host_model.c)."""
 MIN_CAPACITY = 64
 
 
 @dataclass(frozen=True)
 class HostRecord:
-    """What is known of one machine's host, ns. `score`: its host-speed workload; None where it is
-    unknown."""
+    """Host times of one machine, ns. `score`: its CPU score; None where it is unknown."""
 
     score: float | None = None
     calls: Mapping[str, float] = field(default_factory=dict)
@@ -40,8 +39,7 @@ class HostRecord:
     interruption_ns: float = 0.0
 
     def costs(self, otherwise: HostCosts) -> HostCosts:
-        """`otherwise` with what has been recorded in its place; classes that cost nothing are not
-        costs."""
+        """`otherwise`, with recorded costs where there are any."""
         calls = {name: round(self.calls.get(name, ns)) for name, ns in otherwise.call_ns.items()}
         return replace(
             otherwise,
@@ -51,8 +49,8 @@ class HostRecord:
 
 
 def read_hosts(databases: Iterable[Database], *, sites: bool = True) -> HostRecord:
-    """What the databases say together; where several know a thing, the first does. `sites`: also
-    the times between calls.
+    """The host times of all databases; the first database that knows a time decides. `sites`: also
+    read the times between calls.
 
     Raises DatabaseError. O(sites).
     """
@@ -67,31 +65,27 @@ def read_hosts(databases: Iterable[Database], *, sites: bool = True) -> HostReco
         for name, time in database.host_calls().items():
             if name in HOST_CALLS:
                 calls.setdefault(name, time.mean_ns * factor)
-        for (
-            name,
-            time,
-        ) in numbers.times.items():  # of the GPU's side: the host's speed does not matter
-            times.setdefault(name, time.median_ns)
+        for name, time in numbers.times.items():
+            times.setdefault(name, time.median_ns)  # the GPU's: the host's speed does not matter
         if sites:
             for site in database.call_sites():
-                if (
-                    site.count > 1
-                ):  # else it pays for loading, and less of what came before it tells more
+                # A call site that was seen once includes loading; a shorter history says more.
+                if site.count > 1:
                     found.setdefault(site.key, site.mean_ns * factor)
     interruption_ns = found.pop(INTERRUPTION_KEY, 0.0)
-    # No latency: a leader's counts from the call of a launch, slowed by what times it, and ranks
-    # count from its return.
+    # Without the latency: a leader counts it from the call of a launch, which its own measuring
+    # slows, and ranks count it from the return of the call.
     return HostRecord(score, calls, times.get("gap"), found, interruption_ns)
 
 
 def joined(messages: Iterable[Mapping]) -> dict:
-    """One HOST message of several processes' on one machine: counts add up, times are weighted by
-    them, the score is their mean.
+    """The HOST messages of several processes on one machine as one: counts are added, times are
+    weighted by count, and the score is the mean.
 
-    What each process has come to only once stays as once (the least of them): eight ranks that each
-    load a kernel have not been there eight times.
+    A call site that each process has seen only once keeps the count 1 and the least time: eight ranks
+    that each load a kernel are no eight visits.
 
-    Raises DatabaseError for what is no HOST message. O(sites).
+    Raises DatabaseError for a malformed message. O(sites).
     """
     hosts = [Host.of_message(message) for message in messages]
     scores = [host.score for host in hosts if host.score is not None]
@@ -120,8 +114,8 @@ def _added(a: HostTime | None, b: HostTime) -> HostTime:
 
 
 def _seen(a: HostTime | None, b: HostTime) -> HostTime:
-    """A site's time of two processes: once is not evidence where one of them has been there more
-    often."""
+    """The time of a call site from two processes. A count of 1 is ignored if the other process has
+    seen it more often."""
     if a is None or (a.count == 1) != (b.count == 1):
         return b if a is None or a.count == 1 else a
     return _added(a, b) if a.count > 1 else min(a, b)

@@ -1,10 +1,10 @@
-"""What a kernel-time database holds, apart from any file: runs, each with its samples and what its
-host paid.
+"""The records of a kernel-time database, independent of any file: runs, with their samples and their
+host times.
 
-Why it exists: merging, exporting and importing must not depend on how SQLite stores a thing. A run
-is known by its `uid`; a database is a set of runs, and merging is the union of two sets. Where both
-hold the same run (one was copied while it was still being recorded) the fuller one stands, by an
-order that is total: so merging is commutative, associative and changes nothing when done twice.
+Why it exists: merging, exporting and importing must not depend on how SQLite stores a record. A run
+is identified by its `uid`. A database is a set of runs, and merging is the union of two sets. If
+both hold the same run (one file was copied while the run was still recorded), the fuller copy is
+kept. That order is total, so merging is commutative, associative and idempotent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_TEXT = 1 << 16
 
 
 class HostTime(NamedTuple):
-    """Times of one kind of host work: how many, their mean and median in ns."""
+    """Times of one kind of host work: their count, and mean and median in ns."""
 
     count: int
     mean_ns: float
@@ -34,8 +34,8 @@ class HostTime(NamedTuple):
 
 
 class CallSite(NamedTuple):
-    """Host time up to one call site (docs/leading.md, HOST): `depth` sites of history are in its
-    key, `text` names it."""
+    """Host time before one call site (docs/leading.md, HOST). Its key covers `depth` earlier call
+    sites; `text` names it."""
 
     key: int
     depth: int
@@ -48,8 +48,8 @@ class CallSite(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Sample:
     """What one run measured of a signature. `context`: canonical msgpack of `[operator,
-    input_bytes, output_bytes, shapes]`, None when no operator was known. `first`: only launches
-    that the leader stopped for to measure were seen."""
+    input_bytes, output_bytes, shapes]`, None when no operator was known. `first`: all measured
+    launches were ones for which the leader stopped the GPU."""
 
     context: bytes | None
     first: bool
@@ -57,9 +57,9 @@ class Sample:
 
 
 class Observation(NamedTuple):
-    """The median time of one signature in one configuration (a run's, Run.fields, or a real trace):
-    what models are fitted on and judged by. `fields` and `context` as in docs/wire-protocol.md (a
-    kernel has 12 fields); `count` launches were measured."""
+    """The median time of one signature in one configuration (of a run, or of a real trace). Models
+    are fitted to observations and judged by them. `fields` and `context` are as in
+    docs/wire-protocol.md (a kernel has 12 fields); `count` launches were measured."""
 
     configuration: str
     kind: int
@@ -71,8 +71,8 @@ class Observation(NamedTuple):
 
 @dataclass
 class Host:
-    """What a run's host paid: `score` in ns of a fixed workload (None: not measured), `numbers`
-    (latency, gap), `calls` by class, `sites` by key."""
+    """The host times of a run: `score`, the CPU score in ns of a fixed workload (None: not
+    measured); `numbers` (latency, gap); `calls` by class; `sites`, the call sites by key."""
 
     score: float | None = None
     numbers: dict[str, HostTime] = field(default_factory=dict)
@@ -81,9 +81,9 @@ class Host:
 
     @classmethod
     def of_message(cls, message: Any) -> Host:
-        """Checks the map of a HOST message. Work that was never seen (count 0) is left out.
+        """From the map of a HOST message. Work that was never seen (count 0) is left out.
 
-        Raises DatabaseError with what is wrong: the map comes from another process.
+        Raises DatabaseError if the map, which comes from another process, is wrong.
         """
         if not isinstance(message, Mapping):
             raise DatabaseError("host times are not a map")
@@ -117,7 +117,7 @@ class Host:
         return host
 
     def message(self) -> dict:
-        """The map again, in a fixed order; `of_message` is its inverse."""
+        """The map, in a fixed order. `of_message` is its inverse."""
         return {
             "score": self.score,
             **{name: list(time) for name, time in sorted(self.numbers.items())},
@@ -138,8 +138,8 @@ class Run:
 
     @property
     def configuration(self) -> str:
-        """The name of the job's configuration, empty when it has none: what models are validated by
-        leaving out."""
+        """The name of the job's configuration, empty if it has none. Validation leaves out one
+        configuration after another."""
         return self.fields["configuration"]
 
     @property
@@ -148,8 +148,8 @@ class Run:
         return sum(sample.statistics.count for sample in self.samples.values())
 
     def precedence(self) -> tuple[int, bytes]:
-        """Which of two copies of a run stands: the one with more durations; a digest makes the
-        order total."""
+        """The copy of a run with the higher precedence is kept: that with more durations. A digest
+        makes the order total."""
         digest = hashlib.sha256()
         for line in self.lines():
             digest.update(line.encode())
@@ -202,7 +202,7 @@ def run_fields(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def new_uid() -> str:
-    """A name for a run that no other run has, anywhere: 64 random bits."""
+    """A unique name for a run: 64 random bits."""
     return secrets.token_hex(8)
 
 
@@ -219,8 +219,8 @@ def union(databases: Iterable[Iterable[Run]]) -> list[Run]:
 
 
 def pack(kind: int, fields: Any) -> bytes:
-    """Canonical bytes of a signature that can be kept. Raises SignatureError for what a file could
-    not give back."""
+    """Canonical bytes of a signature. Raises SignatureError for a signature that a file cannot
+    keep."""
     if type(kind) is not int or not 0 <= kind < 1 << 31:
         raise SignatureError(f"{kind!r} is no kind of signature")
     if not isinstance(fields, (list, tuple)):
@@ -250,8 +250,8 @@ def _check_value(value: Any, depth: int = 0) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """A field's value for JSON: byte strings become {"hex": ...}, and numbers that JSON has not
-    {"float": ...}."""
+    """A field's value for JSON. Byte strings become {"hex": ...}, and numbers that JSON cannot
+    express become {"float": ...}."""
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     if isinstance(value, bytes):

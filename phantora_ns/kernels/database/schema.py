@@ -1,8 +1,7 @@
-"""The file behind a kernel-time database: tables, versions, and the ways in which SQLite says no.
+"""The file of a kernel-time database: tables, versions, and the errors of SQLite.
 
 Why it exists: a file may be missing, foreign, older, cut short, locked, or in a folder that cannot
-be written, and each of these must end as one clear line. Rule: nothing outside this file and its
-users in this package sees an sqlite3.Error.
+be written, and each of these must give one clear line. Rule: no sqlite3.Error leaves this package.
 
 Schema 2. Texts (kernel names, call sites) and contexts are kept once, because mangled names are
 most of the bytes.
@@ -11,11 +10,10 @@ most of the bytes.
 - `runs`: one leader in one run of a job, with where it ran (RUN_FIELDS).
 - `signatures`: `name` and `rest` are the fields: a text first field, and msgpack of the others (of
   all when `name` is null).
-- `samples`: what a run measured of a signature (durations.Statistics); `first` is 1 when only
-  launches that the leader stopped
-  to measure were seen, whose neighbours were not running.
-- `host_numbers`, `host_calls`, `host_sites`: what the run's host paid (docs/leading.md, HOST), in
-  ns.
+- `samples`: what a run measured of a signature (durations.Statistics). `first` is 1 if all measured
+  launches were ones for which the leader stopped the GPU, so that nothing ran before them.
+- `host_numbers`, `host_calls`, `host_sites`: the host times of the run in ns (docs/leading.md,
+  HOST); `host_sites` are its call sites.
 """
 
 from __future__ import annotations
@@ -27,10 +25,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 SCHEMA_VERSION = 2
-APPLICATION_ID = (
-    0x50484B54  # "PHKT", so that `file` and we can tell our files from any other SQLite database
-)
-BUSY_S = 10.0  # how long another process may hold the file before we give up
+APPLICATION_ID = 0x50484B54  # "PHKT": tells our files from other SQLite databases
+BUSY_S = 10.0  # how long we wait for another process that has locked the file
 PAGE_BYTES = 4096  # fixed, so that the same content is the same file on any machine
 
 RUN_FIELDS = (
@@ -45,8 +41,8 @@ RUN_FIELDS = (
     "clocks",
     "host_cpu",
 )
-"""What a run says of itself, each a text, empty when unknown: the name of the job's configuration,
-the rank that led, the job's command line, the date (ISO 8601), NVIDIA's name of the GPU, versions,
+"""What describes a run. Each is a text, empty when unknown: the name of the job's configuration, the
+rank that led, the job's command line, the date (ISO 8601), NVIDIA's name of the GPU, versions,
 clocks, and the host's processor."""
 
 TABLES = f"""
@@ -96,8 +92,8 @@ _PRIMARY = 0xFF  # SQLite's extended codes hold the primary one in their low byt
 
 
 class DatabaseError(ValueError):
-    """A file that is no kernel-time database of ours, or cannot be used; str() says which and what
-    to do."""
+    """A file that is no kernel-time database, or cannot be used. str() says which, and what to
+    do."""
 
 
 def signed(key: int) -> int:
@@ -140,7 +136,7 @@ def reported(path: Path, doing: str) -> Iterator[None]:
 
 
 def make(path: Path, gpu: str, *, wal: bool) -> sqlite3.Connection:
-    """A new file with empty tables, ready for writing. `wal`: readers may come while it is written.
+    """A new file with empty tables, open for writing. `wal`: it may be read while it is written.
 
     Raises DatabaseError when it exists or cannot be written.
     """

@@ -1,8 +1,8 @@
-"""Puts runs into the tables of a kernel-time database.
+"""Writes runs into the tables of a kernel-time database.
 
 Why it exists: a recording adds to its file while the job runs, and a merge makes a whole file at
-once; both write the same rows. `save` makes the same bytes of the same content (with one release of
-SQLite), so that a file that ships can be built again and compared.
+once, and both write the same rows. With one release of SQLite, `save` makes the same bytes from the
+same content, so that the file that ships can be built again and compared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PUT_SAMPLE = (
 
 
 class Writer:
-    """Rows for one open connection, whose transactions are the caller's. Raises sqlite3.Error."""
+    """Writes rows to one open connection. Transactions are the caller's. Raises sqlite3.Error."""
 
     def __init__(self, connection: sqlite3.Connection):
         self._connection = connection
@@ -36,14 +36,14 @@ class Writer:
         self._contexts: dict[bytes, int] = {}
 
     def text(self, text: str) -> int:
-        """The number of a text, which is kept once."""
+        """The number of a text; each text is stored once."""
         found = self._texts.get(text)
         if found is None:
             found = self._texts[text] = self._number("texts", "text", text)
         return found
 
     def context(self, context: bytes | None) -> int | None:
-        """The number of a context, which is kept once."""
+        """The number of a context; each context is stored once."""
         if context is None:
             return None
         found = self._contexts.get(context)
@@ -82,7 +82,7 @@ class Writer:
         ).lastrowid
 
     def run(self, run: Run) -> int:
-        """The number of a new run; its host part and samples are put by themselves."""
+        """The number of a new run. Its host times and samples are written separately."""
         marks = ", ".join("?" * (1 + len(RUN_FIELDS)))
         return self._connection.execute(
             f"INSERT INTO runs (uid, {', '.join(RUN_FIELDS)}) VALUES ({marks})",
@@ -97,7 +97,7 @@ class Writer:
         )
 
     def sample(self, number: int, run: int, sample: Sample) -> None:
-        """What `run` measured of signature `number`, in the place of what is there."""
+        """Replaces what `run` measured of signature `number`."""
         s = sample.statistics
         self._connection.execute(
             _PUT_SAMPLE,
@@ -111,7 +111,7 @@ class Writer:
         )
 
     def host(self, run: int, host: Host) -> None:
-        """A run's host part, in the place of what is there."""
+        """Replaces the host times of a run."""
         connection = self._connection
         for table in ("host_numbers", "host_calls", "host_sites"):
             connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
@@ -134,10 +134,9 @@ class Writer:
 
 
 def save(path: Path, gpu: str, runs: list[Run]) -> None:
-    """Writes a whole database, in the place of what `path` holds; whoever reads the old file goes
-    on reading that.
+    """Replaces the database in `path`. A process that reads the old file goes on reading that.
 
-    `runs` in the order of their uid (content.union). A failure leaves `path` as it was. Raises
+    `runs` are in the order of their uid (records.union). A failure leaves `path` as it was. Raises
     DatabaseError.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -161,7 +160,7 @@ def save(path: Path, gpu: str, runs: list[Run]) -> None:
 
 
 def _fill(writer: Writer, runs: list[Run]) -> None:
-    """Numbers follow the order of what they number, so that they depend on nothing else."""
+    """Numbers rows in the order of their content, so that equal content makes equal files."""
     for text in sorted(_texts(runs)):
         writer.text(text)
     for context in sorted(

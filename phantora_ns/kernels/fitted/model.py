@@ -58,7 +58,7 @@ class _Family:
         merged: dict[Point, list[tuple[float, str]]] = defaultdict(list)
         for where, time, configuration in rows:
             merged[where].append((math.log(time), configuration))
-        points = sorted(merged, key=lambda p: (p.group, p.name, p.terms, p.place))
+        points = sorted(merged, key=lambda p: (p.group, p.name, p.terms, p.position))
         values = np.array([math.fsum(v for v, _ in merged[p]) / len(merged[p]) for p in points])
         numbers = {name: i for i, name in enumerate(sorted({c for _, _, c in rows}))}
         # What several configurations have measured is left out by itself: it would be known exactly
@@ -90,7 +90,7 @@ class _Family:
 
     def _inputs(self, points: list[Point]) -> Inputs:
         return Inputs(
-            np.array([p.place for p in points]),
+            np.array([p.position for p in points]),
             np.array([self.groups.get(p.group, -1) for p in points]),
             np.array([self._names.get(p.name, -1) for p in points]),
         )
@@ -138,7 +138,7 @@ class FittedModels:
             return None
         return (
             where
-            if where is not None and all(map(math.isfinite, (*where.terms, *where.place)))
+            if where is not None and all(map(math.isfinite, (*where.terms, *where.position)))
             else None
         )
 

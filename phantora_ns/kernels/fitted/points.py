@@ -6,7 +6,7 @@ Nothing that only a launch knows (its parameters) is used, for a database does n
 
 A point's `terms` are nanoseconds that parts of its work would take at a limit of the GPU, none of
 which shrinks when the work grows; the first is the estimator's own time, the second constant. Its
-`place` is what decides which library kernel, tile or split is chosen, in units of the distance over
+`position` is what decides which library kernel, tile or split is chosen, in units of the distance over
 which times stay alike.
 """
 
@@ -71,7 +71,7 @@ class Point:
     group: str
     name: str
     terms: tuple[float, ...]
-    place: tuple[float, ...]
+    position: tuple[float, ...]
     source: int
     bound_by: int
 
@@ -106,7 +106,7 @@ def point(
 
 
 def _product_terms(product: Gemm, rates: Rates) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(terms, place) of a product: time by arithmetic, by traffic, and by whole waves of each
+    """(terms, position) of a product: time by arithmetic, by traffic, and by whole waves of each
     tile."""
     m, n, k, batch = (max(1, v) for v in (product.m, product.n, product.k, product.batch))
     peak = rates.peak(gemm.arithmetic(product))
@@ -127,22 +127,28 @@ def _product_terms(product: Gemm, rates: Rates) -> tuple[tuple[float, ...], tupl
         fills.append(waves[-1] / arithmetic)
     bandwidth = rates.memory_bytes_per_ns
     terms = (1.0, arithmetic, (read + written) / bandwidth, written / bandwidth, *waves)
-    place = (
+    position = (
         _log(m),
         _log(n),
         _log(k),
         _log(batch),
         *(min(math.log2(fill), 2.0) / WAVE_OCTAVES / 2 for fill in fills[:3]),
     )
-    return terms, place
+    return terms, position
 
 
 def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
-    terms, place = _product_terms(product, rates)
+    terms, position = _product_terms(product, rates)
     types = f"{product.atype},{product.btype},{product.ctype},{product.dtype} {gemm.arithmetic(product)}"
     layout = f"{product.transa}{product.transb} {product.api} {product.epilogue}"
     return Point(
-        "gemm", types, layout, (estimate.duration_ns, *terms), place, Source.GEMM, estimate.bound_by
+        "gemm",
+        types,
+        layout,
+        (estimate.duration_ns, *terms),
+        position,
+        Source.GEMM,
+        estimate.bound_by,
     )
 
 
@@ -161,9 +167,9 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
         return None
     kinds = "+".join(str(o.kind) for o in found)
     if not products:
-        place = (_log(moved), _log(max(math.prod(t.dims) for t in tensors)))
+        position = (_log(moved), _log(max(math.prod(t.dims) for t in tensors)))
         terms = (estimate.duration_ns, 1.0, moved / rates.memory_bytes_per_ns)
-        return Point("cudnn graph", kinds, kinds, terms, place, Source.LAW, estimate.bound_by)
+        return Point("cudnn graph", kinds, kinds, terms, position, Source.LAW, estimate.bound_by)
     operation, product = products[0]
     sums = [sum(values) for values in zip(*(_product_terms(p, rates)[0] for _, p in products))]
     dims = [t.dims for t in operation.tensors.values()]
@@ -172,7 +178,7 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     )
     window = math.prod(filters.dims[2:]) if filters is not None else 1
     inner = all(t.strides[1] == 1 or t.dims[1] == 1 for t in tensors if len(t.strides) > 2)
-    place = (
+    position = (
         *_product_terms(product, rates)[1],
         _log(window, 1.0),
         _log(dims[0][1]) if len(dims[0]) > 1 else 0.0,
@@ -185,7 +191,7 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
         f"{kinds} {gemm.arithmetic(product)}",
         name,
         terms,
-        place,
+        position,
         source,
         estimate.bound_by,
     )
@@ -203,7 +209,7 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     moving = attention.moved_bytes(call) / rates.memory_bytes_per_ns
     blocks = math.ceil(call.queries / attention.QUERY_BLOCK) * call.batch * call.heads
     wave = math.ceil(blocks / rates.multiprocessors) * rates.multiprocessors / blocks * arithmetic
-    place = (
+    position = (
         _log(call.batch * call.heads),
         _log(call.queries),
         _log(call.keys),
@@ -216,7 +222,7 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     family = (
         "attention" if call.backend == "cudnn" else f"attention {call.backend}"
     )  # a family is of one kind throughout
-    return Point(family, group, name, terms, place, Source.ATTENTION, estimate.bound_by)
+    return Point(family, group, name, terms, position, Source.ATTENTION, estimate.bound_by)
 
 
 # ---- copies and other calls ----
@@ -239,8 +245,8 @@ def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     sizes = [v for v in fields[1] if type(v) is int and v > 0]
     volume = math.prod(sizes[:8]) if sizes else 0
     terms = (estimate.duration_ns, 1.0, min(volume, 1 << 50) / rates.memory_bytes_per_ns)
-    place = (_log(volume), _log(max(sizes, default=1)))
-    return Point("call", fields[0], fields[0], terms, place, Source.LAW, estimate.bound_by)
+    position = (_log(volume), _log(max(sizes, default=1)))
+    return Point("call", fields[0], fields[0], terms, position, Source.LAW, estimate.bound_by)
 
 
 # ---- kernels ----
@@ -272,7 +278,7 @@ def _inductor(kernel: Kernel, work: triton.Work, estimate: launch.Estimate, rate
         scattered,
         float(waves),
     )
-    place = (
+    position = (
         _log(work.elements, SIZE_OCTAVES),
         _log(work.length, SIZE_OCTAVES),
         _log(rows),
@@ -286,7 +292,7 @@ def _inductor(kernel: Kernel, work: triton.Work, estimate: launch.Estimate, rate
         group + dimensions,
         label,
         terms,
-        place,
+        position,
         Source.LAW,
         estimate.bound_by,
     )
@@ -347,7 +353,7 @@ def _kernel(
         per_block * SERIAL_CYCLES / rates.cycles_per_ns / 1000,
         float(waves),
     )
-    place = (
+    position = (
         _log(kernel.blocks),
         _log(kernel.block_threads),
         _log(given or volume),
@@ -363,7 +369,7 @@ def _kernel(
         f"{group} {known}",
         f"{label} {operator}",
         terms,
-        place,
+        position,
         source,
         estimate.bound_by,
     )

@@ -48,10 +48,10 @@ CHOSEN_ON = 120  # measurements that deviations are chosen on: as many as tell
 
 @dataclass(frozen=True)
 class Inputs:
-    """Launches as the process sees them: rows of `places` (in units of the distance over which
+    """Launches as the process sees them: rows of `positions` (in units of the distance over which
     times stay alike), and numbers that stand for their group and name."""
 
-    places: np.ndarray
+    positions: np.ndarray
     groups: np.ndarray
     names: np.ndarray
 
@@ -60,14 +60,16 @@ class Inputs:
 
     def take(self, which: np.ndarray) -> Inputs:
         """The chosen rows."""
-        return Inputs(self.places[which], self.groups[which], self.names[which])
+        return Inputs(self.positions[which], self.groups[which], self.names[which])
 
 
 def parts(first: Inputs, second: Inputs) -> np.ndarray:
     """Correlations, without chance, by what launches may have in common: [family, group, name, near
     by]. O(rows x columns)."""
-    squares = np.sum(first.places**2, axis=1)[:, None] + np.sum(second.places**2, axis=1)[None, :]
-    distance = np.sqrt(3 * np.maximum(squares - 2 * first.places @ second.places.T, 0.0))
+    squares = (
+        np.sum(first.positions**2, axis=1)[:, None] + np.sum(second.positions**2, axis=1)[None, :]
+    )
+    distance = np.sqrt(3 * np.maximum(squares - 2 * first.positions @ second.positions.T, 0.0))
     near = (1 + distance) * np.exp(
         -distance
     )  # Matern, 3/2: continuous, no smoother than sizes of tiles are
