@@ -240,7 +240,7 @@ static void action_locked(struct ph_graph *graph, struct ph_action action)
 }
 
 void ph_capture_node(struct ph_stream *stream, enum ph_node_type type,
-                     const struct ph_pack *signature, struct ph_event *event,
+                     const struct ph_signature *signature, struct ph_event *event,
                      struct ph_action action)
 {
     pthread_mutex_lock(&ph_lock);
@@ -251,10 +251,7 @@ void ph_capture_node(struct ph_stream *stream, enum ph_node_type type,
     }
     struct ph_node *node = node_locked(stream, type);
     node->event = event;
-    if (signature) {
-        ph_pack_raw(&node->signature, signature->data, signature->length);
-        node->key = ph_signature_key(signature);
-    }
+    if (signature) ph_signature_copy(&node->signature, signature);
     action_locked(stream->capture->graph, action);
     pthread_mutex_unlock(&ph_lock);
 }

@@ -80,7 +80,7 @@ void ph_graph_drop(struct ph_graph *graph)
         struct ph_step *step = &graph->step[i];
         if (step->action.release) step->action.release(step->action.data);
         if (!step->node) continue;
-        ph_pack_free(&step->node->signature);
+        ph_signature_free(&step->node->signature);
         ph_nodes_clear(&step->node->before);
         free(step->node);
     }
@@ -151,14 +151,14 @@ static void run_node(struct ph_exec *exec, struct ph_node *node)
             ph_head_merge(&stream->head, &exec->end[node->before.node[i]->index]->head);
     stream->used = true;
     pthread_mutex_unlock(&ph_lock);
-    if (node->signature.length) {
-        PH_TRACE(ph_trace_replayed(&node->signature, 0, 0));
+    if (node->signature.count) {
+        PH_TRACE(ph_signature_trace_replayed(&node->signature));
         /* not what it was at capture: a leader may know better by now */
-        ph_run(stream, ph_duration_of(node->key, &node->signature));
+        ph_run(stream, ph_duration(&node->signature));
     }
     if (node->type == PH_NODE_RECORD) ph_event_record(node->event, stream);
     if (node->type == PH_NODE_WAIT) ph_stream_wait(stream, node->event);
-    if (node->type == PH_NODE_KERNEL && node->signature.length)
+    if (node->type == PH_NODE_KERNEL && node->signature.count)
         atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
 }
 

@@ -8,6 +8,7 @@
 #define PH_GRAPH_H
 #include "base/msgpack.h"
 #include "time/timeline.h"
+#include "work/signature.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,8 +52,7 @@ struct ph_node {
     int device;
     bool awaited; /* a node of another lane, or the end, depends on it */
     struct ph_nodes before;
-    struct ph_pack signature; /* of a kernel, a copy, a fill; else empty */
-    uint64_t key;
+    struct ph_signature signature; /* of a kernel, a copy, a fill; else no fields */
     struct ph_event *event;
     struct ph_action action;
 };
@@ -108,7 +108,7 @@ int ph_capture_check(struct ph_stream *stream);
 /* Adds a node after what the stream has; `signature` may be NULL. Only after ph_capture_check has
  * said -1. */
 void ph_capture_node(struct ph_stream *stream, enum ph_node_type type,
-                     const struct ph_pack *signature, struct ph_event *event,
+                     const struct ph_signature *signature, struct ph_event *event,
                      struct ph_action action);
 /* Adds values to be moved or computed, in the order of the calls. */
 void ph_capture_values(struct ph_stream *stream, struct ph_action action);

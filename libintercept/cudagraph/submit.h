@@ -1,10 +1,12 @@
 /* cudagraph/submit.h - puts GPU work on a stream, or into the graph that it is captured into. */
 #ifndef PH_SUBMIT_H
 #define PH_SUBMIT_H
-#include "base/msgpack.h"
+#include "time/timeline.h"
+#include "work/signature.h"
+#include <stdbool.h>
 
-/* `signature` is the canonical msgpack of [kind, fields] (docs/wire-protocol.md); the duration
- * comes from the shared table, else from the hub. `stream` is a cudaStream_t or CUstream as the job
- * passes it. */
-void ph_submit(void *stream, const struct ph_pack *signature);
+/* The way of a library's call. `handle` is a cudaStream_t or CUstream as the job passes it. */
+void ph_submit(void *handle, const struct ph_signature *signature);
+/* The same where the stream is known, and whether it is being captured. */
+void ph_submit_to(struct ph_stream *stream, bool captured, const struct ph_signature *signature);
 #endif

@@ -7,6 +7,7 @@
 #ifndef PH_LEADER_H
 #define PH_LEADER_H
 #include "time/timeline.h"
+#include "work/signature.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,7 +39,7 @@ void ph_lead_environment(void);
 /* Before the real call: copies the signature and the operator context, pushes an external
  * correlation id, and charges the modelled host cost of a launch. `stream` is the real handle.
  * Returns a token, never 0. */
-uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature);
+uint64_t ph_lead_begin(void *stream, const struct ph_signature *signature);
 /* After the real call: finds the duration (cache, table, or else by waiting for the stream and
  * reading CUPTI) and puts it on the stream's shadow. */
 void ph_lead_end(uint64_t token);

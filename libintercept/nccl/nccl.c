@@ -134,7 +134,7 @@ static void issue(void *operations, struct ph_stream *stream)
                                  .dtype = (uint32_t)ours->dtype,
                                  .rank = (uint32_t)comm->rank,
                                  .size = (uint32_t)comm->size,
-                                 .count = count,
+                                 .operations = count,
                                  .send_bytes = ours->send_bytes,
                                  .recv_bytes = ours->recv_bytes,
                                  .comm = (uint64_t)comm->number};

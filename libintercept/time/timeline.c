@@ -22,7 +22,8 @@ enum {
     EVENT_DISABLE_TIMING = 2
 };
 static uint64_t next_stream = 16;
-static struct ph_stream *streams, *legacy[DEVICES];
+static struct ph_stream *streams;
+static struct ph_stream *_Atomic legacy[DEVICES]; /* set under ph_lock */
 static struct ph_event *events;
 /* the one whose waiting for communication counts as exposed */
 static struct ph_stream *busiest[DEVICES];
@@ -36,7 +37,7 @@ static void forget(void)
 {
     streams = NULL;
     events = NULL;
-    memset(legacy, 0, sizeof legacy);
+    for (int i = 0; i < DEVICES; i++) legacy[i] = NULL;
     memset(busiest, 0, sizeof busiest);
 }
 
@@ -104,9 +105,12 @@ bool ph_stream_valid(const struct ph_stream *stream)
 
 struct ph_stream *ph_stream_default(void)
 {
+    struct ph_stream *stream =
+        atomic_load_explicit(&legacy[ph_device_current()], memory_order_acquire);
+    if (stream) return stream;
     ph_touch();
     pthread_mutex_lock(&ph_lock);
-    struct ph_stream *stream = legacy_locked(ph_device_current());
+    stream = legacy_locked(ph_device_current());
     pthread_mutex_unlock(&ph_lock);
     return stream;
 }
@@ -153,9 +157,8 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
                          (size_t)stream->head.count * sizeof *stream->head.entry);
 }
 
-void ph_run(struct ph_stream *stream, struct ph_time time)
+void ph_run_locked(struct ph_stream *stream, struct ph_time time)
 {
-    pthread_mutex_lock(&ph_lock);
     uint64_t duration_ns = ph_straggle(
         stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.bound_by),
         ph_clock());
@@ -170,6 +173,12 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
     struct ph_rank_stats *page = ph_stats();
     atomic_fetch_add_explicit(&page->busy_ns[time.source], duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
+}
+
+void ph_run(struct ph_stream *stream, struct ph_time time)
+{
+    pthread_mutex_lock(&ph_lock);
+    ph_run_locked(stream, time);
     pthread_mutex_unlock(&ph_lock);
 }
 

@@ -102,6 +102,7 @@ void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fi
 uint32_t ph_stream_trace_number(const struct ph_stream *stream);
 
 /* ---- with ph_lock held ---- */
+void ph_run_locked(struct ph_stream *stream, struct ph_time time);
 bool ph_stream_is_legacy(const struct ph_stream *stream);
 /* the legacy stream and blocking streams wait for each other */
 void ph_stream_order_locked(struct ph_stream *stream);

@@ -286,20 +286,9 @@ void ph_trace_replayed(const struct ph_pack *signature, uint32_t registers, uint
     me.launched = true;
 }
 
-/* docs/wire-protocol.md, "Signatures"; the numbers of kinds fill one byte each */
-const char *ph_trace_call_of(const struct ph_pack *signature)
+void ph_trace_launch(const char *call, const struct ph_pack *signature)
 {
-    int kind = signature->data[1];
-    bool set = kind == PH_SIGNATURE_MEMORY && signature->data[3] == PH_MEMORY_SET;
-    return kind == PH_SIGNATURE_KERNEL   ? "cudaLaunchKernel"
-           : kind != PH_SIGNATURE_MEMORY ? "cuLaunchKernelEx"
-           : set                         ? "cudaMemsetAsync"
-                                         : "cudaMemcpyAsync";
-}
-
-void ph_trace_launch(const struct ph_pack *signature)
-{
-    ph_trace_call_begin(ph_trace_call_of(signature));
+    ph_trace_call_begin(call);
     ph_trace_replayed(signature, me.registers, me.static_shared);
     me.registers = me.static_shared = 0;
 }

@@ -43,12 +43,11 @@ void ph_trace_call_end(void);
 /* ---- GPU work ---- */
 /* of the kernel that the thread's next launch launches */
 void ph_trace_code(uint32_t registers, uint32_t static_shared);
-/* Begins the call that puts the work of `signature` on a stream; the thread's next work is that. */
-void ph_trace_launch(const struct ph_pack *signature);
+/* Begins the call that puts the work of `signature`, packed, on a stream; the thread's next work is
+ * that. */
+void ph_trace_launch(const char *call, const struct ph_pack *signature);
 /* The thread's next work is that of `signature`, within the call that launches a graph. */
 void ph_trace_replayed(const struct ph_pack *signature, uint32_t registers, uint32_t static_shared);
-/* the call that usually launches such work */
-const char *ph_trace_call_of(const struct ph_pack *signature);
 enum { PH_TRACE_LEGACY_STREAM = 7 }; /* CUPTI's number of it */
 struct ph_trace_work {
     uint32_t stream, source;

@@ -1,8 +1,7 @@
 /* work/blas.h - how a call of cuBLAS or cuBLASLt becomes a signature (work/blas_signature.c). */
 #ifndef PH_CUBLAS_H
 #define PH_CUBLAS_H
-#include "base/msgpack.h"
-#include "base/protocol.gen.h"
+#include "work/signature.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -36,9 +35,10 @@ enum { DESC_COMPUTE = 0, DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7 };
 enum { LAYOUT_TYPE = 0, LAYOUT_ROWS = 2, LAYOUT_COLS = 3, LAYOUT_LD = 4, LAYOUT_BATCH = 5 };
 struct ph_gemm ph_gemm_fields(const struct ph_product *product, int math_mode);
 struct ph_gemm ph_lt_fields(const struct ph_lt_product *product);
-/* The signature in place of what `pack` held; false: nothing is launched, or an extent is negative.
+/* Makes `signature` anew; false: nothing is launched, or an extent is negative.
  */
-bool ph_gemm_pack(struct ph_pack *pack, const struct ph_gemm *gemm);
-void ph_blas_call_pack(struct ph_pack *pack, const char *name, const int64_t *numbers,
+bool ph_gemm_signature(struct ph_signature *signature, const struct ph_gemm *gemm);
+/* of any other library call: its name and its numbers */
+void ph_call_signature(struct ph_signature *signature, const char *name, const int64_t *numbers,
                        uint32_t count);
 #endif

@@ -5,28 +5,25 @@
  * handles and descriptors, leader/gpu/blas.c from the real ones. */
 #include "work/blas.h"
 
-bool ph_gemm_pack(struct ph_pack *pack, const struct ph_gemm *gemm)
+bool ph_gemm_signature(struct ph_signature *signature, const struct ph_gemm *gemm)
 {
+    enum { FIELDS = sizeof *gemm / sizeof gemm->api };
     const int64_t *field = &gemm->api;
     if (gemm->m <= 0 || gemm->n <= 0 || gemm->k < 0 || gemm->batch <= 0) return false;
-    pack->length = 0;
-    ph_pack_array(pack, 2);
-    ph_pack_uint(pack, PH_SIGNATURE_GEMM);
-    ph_pack_array(pack, sizeof *gemm / sizeof *field);
-    for (size_t i = 0; i < sizeof *gemm / sizeof *field; i++) ph_pack_int(pack, field[i]);
+    ph_signature_begin(signature, PH_SIGNATURE_GEMM, FIELDS);
+    for (size_t i = 0; i < FIELDS; i++) ph_pack_int(&signature->fields, field[i]);
+    ph_signature_end(signature);
     return true;
 }
 
-void ph_blas_call_pack(struct ph_pack *pack, const char *name, const int64_t *numbers,
+void ph_call_signature(struct ph_signature *signature, const char *name, const int64_t *numbers,
                        uint32_t count)
 {
-    pack->length = 0;
-    ph_pack_array(pack, 2);
-    ph_pack_uint(pack, PH_SIGNATURE_CALL);
-    ph_pack_array(pack, 2);
-    ph_pack_str(pack, name);
-    ph_pack_array(pack, count);
-    for (uint32_t i = 0; i < count; i++) ph_pack_int(pack, numbers[i]);
+    ph_signature_begin(signature, PH_SIGNATURE_CALL, 2);
+    ph_pack_str(&signature->fields, name);
+    ph_pack_array(&signature->fields, count);
+    for (uint32_t i = 0; i < count; i++) ph_pack_int(&signature->fields, numbers[i]);
+    ph_signature_end(signature);
 }
 
 struct ph_gemm ph_gemm_fields(const struct ph_product *product, int math_mode)

@@ -5,8 +5,7 @@
  * cudnn_graph.h, release 9.19; a test compares them with the header where it is installed. */
 #ifndef PH_CUDNN_H
 #define PH_CUDNN_H
-#include "base/msgpack.h"
-#include "base/protocol.gen.h"
+#include "work/signature.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -92,7 +91,7 @@ struct ph_cudnn_descriptor {
     struct ph_cudnn_descriptor *graph;
     /* the same descriptor in NVIDIA's library (simulated/math/cudnn_real.c); NULL until needed */
     void *real;
-    struct ph_pack signature; /* of plans */
+    struct ph_signature signature; /* of plans */
 };
 
 /* ---- cudnn_bag.c ---- */
@@ -115,11 +114,11 @@ struct ph_cudnn_descriptor *ph_cudnn_child(const struct ph_cudnn_descriptor *des
 size_t ph_cudnn_element_bytes(int type);
 
 /* ---- cudnn_signature.c ---- */
-/* Appends [2, [graph]] (docs/wire-protocol.md, Signatures) for an operation graph. */
-void ph_cudnn_signature(struct ph_pack *pack, const struct ph_cudnn_descriptor *graph);
-/* Appends the signature of a batch normalisation of the older API: `call` is its name without "Ex".
+/* Makes `signature` that of an operation graph. */
+void ph_cudnn_signature(struct ph_signature *signature, const struct ph_cudnn_descriptor *graph);
+/* Makes the signature of a batch normalisation of the older API: `call` is its name without "Ex".
  */
-void ph_cudnn_norm_signature(struct ph_pack *pack, const char *call, int mode, int operations,
-                             int data_type, int parameter_type, int dimensions, const int *dims,
-                             const int *strides);
+void ph_cudnn_norm_signature(struct ph_signature *signature, const char *call, int mode,
+                             int operations, int data_type, int parameter_type, int dimensions,
+                             const int *dims, const int *strides);
 #endif

@@ -55,7 +55,7 @@ void ph_cudnn_release(struct ph_cudnn_descriptor *descriptor)
     if (descriptor->graph != NULL) ph_cudnn_release(descriptor->graph);
     if (descriptor->real != NULL && ph_backend.cudnn_destroy != NULL)
         ph_backend.cudnn_destroy(descriptor->real);
-    ph_pack_free(&descriptor->signature);
+    ph_signature_free(&descriptor->signature);
     descriptor->magic = 0;
     free(descriptor->attributes);
     free(descriptor);

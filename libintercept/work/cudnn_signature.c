@@ -105,12 +105,11 @@ static int by_name(const void *left, const void *right)
     return (*a)->name - (*b)->name;
 }
 
-void ph_cudnn_signature(struct ph_pack *pack, const struct ph_cudnn_descriptor *graph)
+void ph_cudnn_signature(struct ph_signature *signature, const struct ph_cudnn_descriptor *graph)
 {
     const struct ph_cudnn_attribute *operations = ph_cudnn_find(graph, CUDNN_OPERATIONGRAPH_OPS);
-    ph_pack_array(pack, 2);
-    ph_pack_int(pack, PH_SIGNATURE_CUDNN);
-    ph_pack_array(pack, 1);
+    struct ph_pack *pack = &signature->fields;
+    ph_signature_begin(signature, PH_SIGNATURE_CUDNN, 1);
     ph_pack_array(pack, (uint32_t)operations->count);
     for (int64_t i = 0; i < operations->count; i++) {
         const struct ph_cudnn_descriptor *operation =
@@ -126,15 +125,15 @@ void ph_cudnn_signature(struct ph_pack *pack, const struct ph_cudnn_descriptor *
             pack_value(pack, list.items[j]);
         }
     }
+    ph_signature_end(signature);
 }
 
-void ph_cudnn_norm_signature(struct ph_pack *pack, const char *call, int mode, int operations,
-                             int data_type, int parameter_type, int dimensions, const int *dims,
-                             const int *strides)
+void ph_cudnn_norm_signature(struct ph_signature *signature, const char *call, int mode,
+                             int operations, int data_type, int parameter_type, int dimensions,
+                             const int *dims, const int *strides)
 {
-    ph_pack_array(pack, 2);
-    ph_pack_int(pack, PH_SIGNATURE_CALL);
-    ph_pack_array(pack, 2);
+    struct ph_pack *pack = &signature->fields;
+    ph_signature_begin(signature, PH_SIGNATURE_CALL, 2);
     ph_pack_str(pack, call);
     ph_pack_array(pack, (uint32_t)(5 + 2 * dimensions));
     ph_pack_int(pack, mode);
@@ -144,4 +143,5 @@ void ph_cudnn_norm_signature(struct ph_pack *pack, const char *call, int mode, i
     ph_pack_int(pack, dimensions);
     for (int i = 0; i < dimensions; i++) ph_pack_int(pack, dims[i]);
     for (int i = 0; i < dimensions; i++) ph_pack_int(pack, strides[i]);
+    ph_signature_end(signature);
 }

@@ -21,12 +21,13 @@ enum { LOCAL = 1 << 14 };
 
 static const struct ph_kernel_table_header *header;
 static const struct ph_kernel_table_slot *slots;
-/* Answers that found no room in the shared table, and a first level for the others. */
+/* Answers that found no room in the shared table. */
 static struct {
     uint64_t key;
     struct ph_time time;
 } local[LOCAL];
 static pthread_mutex_t local_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
 static void map_table(void)
 {
@@ -63,25 +64,27 @@ static bool shared_find(uint64_t key, struct ph_time *time)
     return false;
 }
 
-static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
+/* What a hub of another version may answer. */
+static struct ph_time checked(struct ph_time time)
 {
+    if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
+    if (time.bound_by >= PH_BOUND_BY_COUNT) time.bound_by = PH_BOUND_BY_MEMORY;
+    return time;
+}
+
+static struct ph_time ask_hub(const struct ph_signature *signature)
+{
+    /* a kernel's fields get two more, for the estimators */
+    bool kernel = signature->kind == PH_SIGNATURE_KERNEL;
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
-    ph_pack_uint(&body, key);
-    /* The signature is [kind, fields]; a kernel's fields get two elements more, for the estimators.
-     */
-    bool kernel = signature->data[1] == PH_SIGNATURE_KERNEL;
-    ph_pack_uint(&body, signature->data[1]);
-    if (kernel) {
-        ph_pack_array(&body, 14);
-        ph_pack_raw(&body, signature->data + 3, signature->length - 3);
-        ph_pack_context(&body);
-        ph_pack_parameters(&body);
-    } else {
-        ph_pack_raw(&body, signature->data + 2, signature->length - 2);
-    }
+    ph_pack_uint(&body, signature->key);
+    ph_pack_uint(&body, signature->kind);
+    ph_pack_array(&body, signature->count + (kernel ? 2 : 0));
+    ph_pack_raw(&body, signature->fields.data, signature->fields.length);
+    if (kernel) ph_pack_context(&body), ph_pack_parameters(&body, signature);
     ph_send(PH_MESSAGE_LOOKUP, &body, 5);
     ph_pack_free(&body);
     struct ph_reply reply;
@@ -92,53 +95,38 @@ static struct ph_time ask_hub(uint64_t key, const struct ph_pack *signature)
     time.bound_by = (enum ph_bound_by)ph_read_int(&reply);
     time.works = (uint32_t)ph_read_int(&reply);
     ph_reply_free(&reply);
-    return time;
+    return checked(time);
 }
 
 bool ph_duration_known(uint64_t key, struct ph_time *time)
 {
     static uint64_t generation;
+    pthread_once(&table_once, map_table);
+    if (shared_find(key, time)) return *time = checked(*time), true;
     pthread_mutex_lock(&local_lock);
-    if (!header) map_table();
     uint64_t current = atomic_load_explicit(&header->generation, memory_order_acquire);
-    if (current != generation) { /* a leader knows better by now */
+    if (current != generation) { /* a leader has measured something since */
         memset(local, 0, sizeof local);
         generation = current;
     }
     bool found = local[key % LOCAL].key == key;
     if (found) *time = local[key % LOCAL].time;
     pthread_mutex_unlock(&local_lock);
-    return found || shared_find(key, time);
+    return found;
 }
 
-static void keep(uint64_t key, struct ph_time time)
+struct ph_time ph_duration_ask(const struct ph_signature *signature)
 {
+    struct ph_time time = ask_hub(signature);
     pthread_mutex_lock(&local_lock);
-    local[key % LOCAL].key = key;
-    local[key % LOCAL].time = time;
+    local[signature->key % LOCAL].key = signature->key;
+    local[signature->key % LOCAL].time = time;
     pthread_mutex_unlock(&local_lock);
-}
-
-struct ph_time ph_duration_ask(uint64_t key, const struct ph_pack *signature)
-{
-    struct ph_time time = ask_hub(key, signature);
-    if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
-    if (time.bound_by >= PH_BOUND_BY_COUNT) time.bound_by = PH_BOUND_BY_MEMORY;
-    keep(key, time);
     return time;
 }
 
-struct ph_time ph_duration(const struct ph_pack *signature)
-{
-    return ph_duration_of(ph_signature_key(signature), signature);
-}
-
-struct ph_time ph_duration_of(uint64_t key, const struct ph_pack *signature)
+struct ph_time ph_duration(const struct ph_signature *signature)
 {
     struct ph_time time = {0};
-    if (!ph_duration_known(key, &time)) return ph_duration_ask(key, signature);
-    if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
-    if (time.bound_by >= PH_BOUND_BY_COUNT) time.bound_by = PH_BOUND_BY_MEMORY;
-    keep(key, time);
-    return time;
+    return ph_duration_known(signature->key, &time) ? time : ph_duration_ask(signature);
 }

@@ -3,15 +3,15 @@
 #define PH_DURATION_H
 #include "base/msgpack.h"
 #include "time/timeline.h"
+#include "work/signature.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-struct ph_time ph_duration(const struct ph_pack *signature);
-/* the same, where its key is known */
-struct ph_time ph_duration_of(uint64_t key, const struct ph_pack *signature);
-/* What this process or the shared table knows; false: nobody has asked yet. Sends nothing. */
+struct ph_time ph_duration(const struct ph_signature *signature);
+/* What the shared table or this process knows; false: nobody has asked yet. Sends nothing, and
+ * takes no lock where the table knows. */
 bool ph_duration_known(uint64_t key, struct ph_time *time);
 /* Asks the hub whatever is known here, and keeps its answer: what was MEASURED before it is taken
  * into account. */
-struct ph_time ph_duration_ask(uint64_t key, const struct ph_pack *signature);
+struct ph_time ph_duration_ask(const struct ph_signature *signature);
 #endif

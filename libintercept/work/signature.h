@@ -1,5 +1,6 @@
 /* work/signature.h - signatures: what a launch, a copy or a fill is to the kernel table
- * (work/signature.c). A leader and a simulated rank make the same bytes here. */
+ * (work/signature.c, work/launch_signature.c). A leader and a simulated rank make the same bytes
+ * here. */
 #ifndef PH_SIGNATURE_H
 #define PH_SIGNATURE_H
 #include "base/host_calls.h"
@@ -11,9 +12,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
-uint64_t ph_signature_key(const struct ph_pack *signature);
-/* the class of a signature's call: launch, gemm or dnn */
-enum ph_call ph_call_of(const struct ph_pack *signature);
+/* What a piece of GPU work is to the kernel table: [kind, fields] (docs/wire-protocol.md,
+ * Signatures). */
+struct ph_signature {
+    enum ph_signature_kind kind;
+    enum ph_call call;     /* the class of the call that starts the work */
+    uint32_t count;        /* fields; 0: there is no signature */
+    struct ph_pack fields; /* packed one after the other, without the array's header */
+    uint64_t key;          /* FNV-1a of the packed [kind, fields] */
+    /* of a kernel launch, as long as it lasts: what the hub's estimators are told */
+    const struct ph_kernel_facts *facts;
+    void **arguments;
+};
+/* Makes a signature anew: between the two calls `count` fields are packed into `fields`. Room that
+ * it has is used again. */
+void ph_signature_begin(struct ph_signature *signature, enum ph_signature_kind kind,
+                        uint32_t count);
+void ph_signature_end(struct ph_signature *signature);
+/* The hash of what precedes the fields; and the end of a signature whose fields up to `from` are
+ * hashed already. */
+uint64_t ph_signature_header_hash(const struct ph_signature *signature);
+void ph_signature_end_after(struct ph_signature *signature, uint64_t hash, size_t from);
+void ph_signature_pack(struct ph_pack *pack, const struct ph_signature *signature);
+/* without the launch's parameters */
+void ph_signature_copy(struct ph_signature *to, const struct ph_signature *from);
+void ph_signature_free(struct ph_signature *signature);
+/* the call that usually starts such work */
+const char *ph_signature_call(const struct ph_signature *signature);
+/* ph_trace_launch and ph_trace_replayed of it */
+void ph_signature_trace(const struct ph_signature *signature);
+void ph_signature_trace_replayed(const struct ph_signature *signature);
 
 /* ---- kernels ---- */
 struct ph_launch {
@@ -21,6 +49,7 @@ struct ph_launch {
     size_t shared_bytes;
     void *stream;
 };
+struct ph_packed_name;     /* a kernel's name as signatures hold it, hashed with what precedes it */
 struct ph_runtime_launch { /* cudaLaunchConfig_t */
     struct ph_dim3 grid, block;
     size_t shared_bytes;
@@ -42,17 +71,16 @@ struct ph_kernel_facts {
     unsigned registers, max_threads, static_shared, local_bytes;
     unsigned param_count;
     const struct ph_kernel_param *params;
+    struct ph_packed_name *_Atomic name; /* NULL: not packed yet */
 };
-/* Makes `signature` that of a kernel launch; until ph_launch_over, ph_pack_parameters knows the
- * launch's parameters. */
-void ph_launch_signature(struct ph_pack *signature, const char *name,
-                         const struct ph_kernel_facts *facts, const struct ph_launch *launch,
+/* The first launch keeps the name as it is packed with `facts`. */
+void ph_launch_signature(struct ph_signature *signature, const char *name,
+                         struct ph_kernel_facts *facts, const struct ph_launch *launch,
                          void **arguments);
-void ph_launch_over(void);
-/* of the launch this thread is making: bytes with addresses zeroed */
-void ph_pack_parameters(struct ph_pack *pack);
+/* the launch's parameter bytes with addresses zeroed; none for other work */
+void ph_pack_parameters(struct ph_pack *pack, const struct ph_signature *signature);
 /* `op`: ph_memory_op; `from` and `to`: ph_memory_kind */
-void ph_memory_signature(struct ph_pack *signature, int op, uint64_t bytes, int from, int to);
+void ph_memory_signature(struct ph_signature *signature, int op, uint64_t bytes, int from, int to);
 /* whether the host waits for the copy */
 bool ph_copy_waits(uint64_t bytes, int from, int to, bool blocking);
 #endif

@@ -6,11 +6,13 @@ anything acts on it; msgspec decodes and checks it in one step against the class
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from phantora_ns.hub.messages import AnyMessage, FromClient, Request
 
-_decode = msgspec.msgpack.Decoder(AnyMessage).decode
+_decode: Callable[[bytes], FromClient] = msgspec.msgpack.Decoder(AnyMessage).decode
 _REQUESTS = {
     kind.__struct_config__.tag for kind in AnyMessage.__args__ if issubclass(kind, Request)
 }
@@ -32,7 +34,8 @@ class BadMessage(ValueError):
 def decode(frame: bytes) -> FromClient:
     """The message in a frame. Raises BadMessage when it is none, or one of the wrong shape."""
     try:
-        return _decode(frame)
+        message: FromClient = _decode(frame)
+        return message
     except Exception as error:  # of many kinds, and none of them may stop the hub
         raise BadMessage(f"no message: {error}", *_numbers(frame)) from None
 

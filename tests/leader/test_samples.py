@@ -69,6 +69,7 @@ def built(tmp_path_factory):
         folder / "leader/measure/samples.c",
         folder / "leader/measure/host_costs.c",
         folder / "base/msgpack.c",
+        folder / "work/signature.c",
     ]
     flags = ["-std=gnu11", f"-I{folder}", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run(["cc", *flags, "-o", target, *sources, "-lpthread"], check=True)

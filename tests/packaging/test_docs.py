@@ -69,6 +69,20 @@ def test_paths_that_documents_name_exist(root):
     assert sorted(missing) == []
 
 
+def test_functions_of_the_interceptor_that_documents_name_exist(root):
+    folder = root / "libintercept"
+    source = "\n".join(
+        path.read_text() for path in folder.rglob("*") if path.suffix in (".c", ".h", ".cpp")
+    )
+    known = set(re.findall(r"\b(?:ph|phantora)_\w+", source)) | {"phantora_ns"}
+    missing = []
+    for page in documents(root):
+        if page.relative_to(root).as_posix() not in HISTORY:
+            names = re.findall(r"`(?:struct )?((?:ph|phantora)_\w+)(?:\(\))?`", prose(page))
+            missing += [f"{page.relative_to(root)}: {name}" for name in set(names) - known]
+    assert sorted(missing) == []
+
+
 def test_the_glossary_is_in_order(root):
     terms = re.findall(r"^### (.*)$", (root / "docs/glossary.md").read_text(), re.M)
     assert terms == sorted(terms, key=str.lower)

@@ -18,7 +18,7 @@ int cublasLtMatrixLayoutGetAttribute(void *layout, int attribute, void *value, s
                                      size_t *written);
 
 /* of this thread's outermost call; nested calls make none */
-static _Thread_local struct ph_pack signature;
+static _Thread_local struct ph_signature signature;
 
 /* The real call, observed when it has a signature. */
 #define LEAD(has_signature, stream, call)                                      \
@@ -57,7 +57,7 @@ static bool product(void *handle, void **stream, struct ph_product fields)
     bool good = handle && PH_REAL(cublasGetStream_v2)(handle, stream) == BLAS_OK &&
                 PH_REAL(cublasGetMathMode)(handle, &mode) == BLAS_OK;
     struct ph_gemm gemm = ph_gemm_fields(&fields, mode);
-    return described(good && ph_gemm_pack(&signature, &gemm));
+    return described(good && ph_gemm_signature(&signature, &gemm));
 }
 
 static bool vectors(void *handle, void **stream, const char *name, const int64_t *numbers,
@@ -65,7 +65,7 @@ static bool vectors(void *handle, void **stream, const char *name, const int64_t
 {
     if (!outermost()) return false;
     bool good = handle && PH_REAL(cublasGetStream_v2)(handle, stream) == BLAS_OK;
-    if (good) ph_blas_call_pack(&signature, name, numbers, count);
+    if (good) ph_call_signature(&signature, name, numbers, count);
     return described(good);
 }
 
@@ -125,7 +125,7 @@ static bool lt_product(void *descriptor, void *a, void *b, void *c, void *d)
     struct ph_gemm gemm = ph_lt_fields(&fields);
     if (!good)
         ph_warn("cuBLASLt does not give the attributes of a matrix product: it is not timed");
-    return described(good && ph_gemm_pack(&signature, &gemm));
+    return described(good && ph_gemm_signature(&signature, &gemm));
 }
 
 PH_API(int, cublasLtMatmul,

@@ -22,7 +22,7 @@ struct observed { /* a call between before() and after() */
 
 static struct observed before(int op, uint64_t bytes, int from, int to, void *stream, bool waits)
 {
-    static _Thread_local struct ph_pack signature;
+    static _Thread_local struct ph_signature signature;
     struct observed call = {.stream = stream, .seen = true, .waits = waits};
     ph_memory_signature(&signature, op, bytes, from, to);
     if (waits) ph_lead_settle(stream);

@@ -86,7 +86,7 @@ static void finish_locked(struct ph_cudnn_descriptor *bag)
     case CUDNN_PLAN:
         child = ph_cudnn_child(bag, CUDNN_PLAN_ENGINE_CONFIG, 0);
         if (child) ph_cudnn_set_graph(bag, child->graph);
-        bag->signature.length = 0;
+        bag->signature.count = 0;
         if (bag->graph && ph_cudnn_find(bag->graph, CUDNN_OPERATIONGRAPH_OPS))
             ph_cudnn_signature(&bag->signature, bag->graph);
         break;
@@ -158,18 +158,18 @@ PH_API(int, cudnnBackendGetAttribute,
 
 PH_API(int, cudnnBackendExecute, (void *handle, void *plan, void *pack))
 {
-    static _Thread_local struct ph_pack signature;
+    static _Thread_local struct ph_signature signature;
     void *stream = NULL;
     if (ph_lead_inside()) return PH_REAL(cudnnBackendExecute)(handle, plan, pack);
     ph_host_pause(); /* the host time recorded at a call site must not include ours */
-    signature.length = 0;
+    signature.count = 0;
     pthread_mutex_lock(&bags_lock);
     const struct ph_cudnn_descriptor *bag = find_locked(plan);
-    if (bag) ph_pack_raw(&signature, bag->signature.data, bag->signature.length);
+    if (bag) ph_signature_copy(&signature, &bag->signature);
     pthread_mutex_unlock(&bags_lock);
-    if (!signature.length)
+    if (!signature.count)
         ph_warn("a cuDNN plan whose operations are not known (loaded from JSON?) is not timed");
-    bool good = signature.length && PH_REAL(cudnnGetStream)(handle, &stream) == CUDNN_SUCCESS;
+    bool good = signature.count && PH_REAL(cudnnGetStream)(handle, &stream) == CUDNN_SUCCESS;
     ph_host_resume();
     if (!good) return PH_REAL(cudnnBackendExecute)(handle, plan, pack);
     uint64_t token = ph_lead_begin(stream, &signature);
@@ -180,12 +180,12 @@ PH_API(int, cudnnBackendExecute, (void *handle, void *plan, void *pack))
 
 /* ---- batch normalisation of the older API ---- */
 /* False: part of another call, or arguments that the library will refuse. */
-static bool norm(struct ph_pack *signature, void *handle, void **stream, const char *name, int mode,
-                 int operations, const void *x, const void *parameters)
+static bool norm(struct ph_signature *signature, void *handle, void **stream, const char *name,
+                 int mode, int operations, const void *x, const void *parameters)
 {
     int type, parameter_type, dimensions, ignored, dims[MOST_DIMENSIONS], strides[MOST_DIMENSIONS],
         others[MOST_DIMENSIONS], more[MOST_DIMENSIONS];
-    signature->length = 0;
+    signature->count = 0;
     if (ph_lead_inside() || !handle || !x || !parameters ||
         PH_REAL(cudnnGetStream)(handle, stream) != CUDNN_SUCCESS)
         return false;
@@ -201,7 +201,7 @@ static bool norm(struct ph_pack *signature, void *handle, void **stream, const c
 
 #define NORM(name, mode, operations, x, parameters, call)                                     \
     do {                                                                                      \
-        static _Thread_local struct ph_pack signature;                                        \
+        static _Thread_local struct ph_signature signature;                                   \
         void *stream;                                                                         \
         ph_host_pause();                                                                      \
         bool ours = norm(&signature, handle, &stream, name, mode, operations, x, parameters); \

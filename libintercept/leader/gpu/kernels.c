@@ -73,7 +73,7 @@ static void read_function(struct ph_kernel *kernel, void *function)
     atomic_store_explicit(&kernel->facts_read, true, memory_order_release);
 }
 
-static const struct ph_kernel_facts *facts_of(struct ph_kernel *kernel)
+static struct ph_kernel_facts *facts_of(struct ph_kernel *kernel)
 {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     if (!atomic_load_explicit(&kernel->facts_read, memory_order_acquire)) {
@@ -146,7 +146,7 @@ PH_API(int, cuLibraryUnload, (void *library))
 }
 
 /* ---- launching ---- */
-static _Thread_local struct ph_pack signature;
+static _Thread_local struct ph_signature signature;
 
 /* Time spent here is ours: the host time recorded at a call site must not include it. */
 static bool describe(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments)
@@ -169,7 +169,6 @@ static void after(uint64_t token, int error)
         ph_lead_cancel(token);
     else
         ph_lead_end(token);
-    ph_launch_over();
 }
 
 /* `call` runs the kernel `which` as `...` (a struct ph_launch) describes; `handle_of` finds the

@@ -21,7 +21,6 @@
 #include "time/cpu_score.h"
 #include "time/host_model.h"
 #include "work/duration.h"
-#include "work/signature.h"
 #include "leader/leader.h"
 #include "leader/measure/gpu_load.h"
 #include <pthread.h>
@@ -65,6 +64,7 @@ static _Thread_local struct {
     int depth, copying;
     bool settling, wanted;
     struct ph_measured *what;
+    const struct ph_signature *signature; /* the caller's, which outlives the call */
     void *stream;
 } me;
 
@@ -287,23 +287,25 @@ static bool is_measured(struct ph_measured *what)
 {
     struct ph_time time;
     if (!what->timed)
-        what->timed = ph_duration_known(what->key, &time) && time.source == PH_SOURCE_EXACT;
+        what->timed =
+            ph_duration_known(what->signature.key, &time) && time.source == PH_SOURCE_EXACT;
     return what->timed;
 }
 
-uint64_t ph_lead_begin(void *stream, const struct ph_pack *signature)
+uint64_t ph_lead_begin(void *stream, const struct ph_signature *signature)
 {
     uint64_t token = UNOBSERVED;
     if (me.depth++ > 0) return NESTED;
-    ph_host_call(ph_call_of(signature));
-    PH_TRACE(ph_trace_launch(signature));
+    ph_host_call(signature->call);
+    PH_TRACE(ph_signature_trace(signature));
     ph_host_pause(); /* calls that the real library makes are part of this call */
     ph_gpu_load_stop();
     pthread_mutex_lock(&lock);
     if (!started) start_locked();
     me.settling = true;
     me.stream = stream;
-    me.what = ph_measured_find(ph_signature_key(signature), signature);
+    me.signature = signature;
+    me.what = ph_measured_find(signature);
     if (observing && next_token - settled_at >= BATCH) settle_locked(wait_all_locked(), true);
     bool wanted = observing && !is_measured(me.what) && !me.copying && !ph_lead_capturing(stream);
     if (wanted) {
@@ -364,7 +366,6 @@ static void end(uint64_t token, bool failed)
         if (slot(token)->token == token && slot(token)->wanted && !failed)
             learn_locked(token, what);
     }
-    struct ph_pack signature = what->signature;
     bool asked = what->timed || !observing;
     what->timed |= !failed && !what->retry;
     what->retry = false;
@@ -374,12 +375,11 @@ static void end(uint64_t token, bool failed)
      * learned since, holds for us as for other ranks. */
     if (!failed) {
         struct ph_time time;
-        if (!asked || !ph_duration_known(what->key, &time))
-            time = ph_duration_ask(what->key, &signature);
-        if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
+        if (!asked || !ph_duration_known(what->signature.key, &time))
+            time = ph_duration_ask(me.signature);
         ph_run(ph_shadow_stream(me.stream), time);
         ph_gpu_load_saw(me.stream, time.duration_ns);
-        if (signature.data[1] != PH_SIGNATURE_MEMORY)
+        if (me.signature->kind != PH_SIGNATURE_MEMORY)
             atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
     }
     me.depth--;

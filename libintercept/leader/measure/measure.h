@@ -4,8 +4,7 @@
  * samples.c, host_costs.c and the library wrappers (blas.c, dnn.c) also need this. */
 #ifndef PH_MEASURE_H
 #define PH_MEASURE_H
-#include "base/msgpack.h"
-#include "base/protocol.gen.h"
+#include "work/signature.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -46,19 +45,19 @@ void ph_cupti_flush(struct ph_records *records, bool all);
 
 /* ---- samples.c: the durations of each signature ---- */
 struct ph_measured {
-    uint64_t key;
     struct ph_measured *next;
-    struct ph_pack signature, context; /* [kind, fields]; LOOKUP's context */
-    bool timed;                        /* the hub has answered how long it takes */
-    bool retry;                        /* its call was not seen, but the next one may be */
-    bool sent;                         /* a sample has been sent to the hub */
+    struct ph_signature signature;
+    struct ph_pack context; /* as LOOKUP's */
+    bool timed;             /* the hub has answered how long it takes */
+    bool retry;             /* its call was not seen, but the next one may be */
+    bool sent;              /* a sample has been sent to the hub */
     /* its first sample; 0: none yet. Sent only if it was asked for, or no other followed */
     uint64_t first_ns;
     uint64_t *later;
     uint32_t laters, room;
 };
 /* created if it is new, with this thread's operator */
-struct ph_measured *ph_measured_find(uint64_t key, const struct ph_pack *signature);
+struct ph_measured *ph_measured_find(const struct ph_signature *signature);
 struct ph_call_slot {                       /* one observed call */
     uint64_t token, called_ns, returned_ns; /* host times of CUPTI's clock */
     struct ph_measured *what;

@@ -86,15 +86,15 @@ static void write_down(const struct recording *recording)
     void *narrow =
         dtype == recording->dtype ? NULL : narrowed(recording->from, recording->bytes / 8, dtype);
     struct ph_value_record head = {
-        .bytes = (uint32_t)(narrow ? recording->bytes / 8 * width[dtype] : recording->bytes),
+        .value_bytes = (uint32_t)(narrow ? recording->bytes / 8 * width[dtype] : recording->bytes),
         .occurrence = recording->occurrence,
         .key_bytes = (uint16_t)strlen(recording->key),
         .dtype = (uint8_t)(narrow ? dtype : recording->dtype)};
     struct iovec parts[] = {{&head, sizeof head},
                             {(void *)recording->key, head.key_bytes},
-                            {narrow ? narrow : (void *)recording->from, head.bytes}};
+                            {narrow ? narrow : (void *)recording->from, head.value_bytes}};
     pthread_mutex_lock(&file_lock);
-    if (!full && !append(parts, 3, sizeof head + head.key_bytes + head.bytes)) {
+    if (!full && !append(parts, 3, sizeof head + head.key_bytes + head.value_bytes)) {
         full = true; /* a gap would give later values wrong occurrences */
         ph_warn("no further values are recorded: %s",
                 errno == EFBIG ? "the file has grown to 1 GiB" : strerror(errno));

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "link/connection.h"
 #include "time/operators.h"
+#include "work/signature.h"
 #include "leader/measure/measure.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -39,17 +40,16 @@ static struct {
 } count;
 
 /* ---- signatures ---- */
-struct ph_measured *ph_measured_find(uint64_t key, const struct ph_pack *signature)
+struct ph_measured *ph_measured_find(const struct ph_signature *signature)
 {
-    struct ph_measured **link = &chain[key % CHAINS];
-    while (*link && (*link)->key != key) link = &(*link)->next;
+    struct ph_measured **link = &chain[signature->key % CHAINS];
+    while (*link && (*link)->signature.key != signature->key) link = &(*link)->next;
     if (*link) return *link;
     struct ph_measured *fresh = calloc(1, sizeof *fresh);
     if (!fresh)
         ph_die("out of host memory for the signatures of %llu calls",
                (unsigned long long)count.signatures);
-    fresh->key = key;
-    ph_pack_raw(&fresh->signature, signature->data, signature->length);
+    ph_signature_copy(&fresh->signature, signature);
     ph_pack_context(&fresh->context);
     count.signatures++;
     return *link = fresh;
@@ -114,7 +114,7 @@ static void add_activity(struct ph_call_slot *slot, const struct ph_activity *ac
 
 static bool is_kernel(const struct ph_call_slot *slot)
 {
-    return slot->what->signature.data[1] == PH_SIGNATURE_KERNEL && slot->activities == 1;
+    return slot->what->signature.kind == PH_SIGNATURE_KERNEL && slot->activities == 1;
 }
 
 /* Latency is from a launch on a long idle stream to the kernel's start. The gap is between a kernel
@@ -254,7 +254,7 @@ static void finish(struct ph_call_slot *slot, bool missing)
     else if (count.without_work++ == 0 && !missing)
         ph_warn("a call that was observed did no work on the GPU (signature of kind %u): no "
                 "duration is recorded for such calls",
-                slot->what->signature.data[1]);
+                slot->what->signature.kind);
 }
 
 /* Records of calls that are not complete stay for the next time. */
@@ -329,7 +329,9 @@ static void pack_entry(struct ph_pack *entries, const struct ph_measured *what, 
                        uint32_t samples)
 {
     ph_pack_array(entries, 4);
-    ph_pack_raw(entries, what->signature.data + 1, what->signature.length - 1); /* kind, fields */
+    ph_pack_uint(entries, what->signature.kind);
+    ph_pack_array(entries, what->signature.count);
+    ph_pack_raw(entries, what->signature.fields.data, what->signature.fields.length);
     ph_pack_raw(entries, what->context.data, what->context.length);
     ph_pack_array(entries, samples);
     for (uint32_t i = 0; i < samples; i++) ph_pack_uint(entries, ns[i]);

@@ -4,7 +4,6 @@
  * (cudaGetDevice) cost nanoseconds: no lock, no clock, no message. */
 #define PH_CLASS PH_SIMULATED
 #include "base/log.h"
-#include "work/cudart.h"
 #include "work/values_library.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"

@@ -7,7 +7,6 @@
 #define PH_CLASS PH_SIMULATED
 #include "base/log.h"
 #include "trace/trace_log.h"
-#include "work/cudart.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"
 #include <stdatomic.h>

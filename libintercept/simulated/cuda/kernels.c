@@ -181,18 +181,18 @@ PH_API(int, cudaMemcpyToSymbol,
 /* ---- facts about a kernel's code ---- */
 const char *ph_kernel_name(const struct ph_kernel *kernel) { return kernel->name; }
 
-const struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel)
+struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel)
 {
     if (!kernel->facts_read) {
         const struct ph_kernel_info *info = ph_kernel_info(kernel->name);
         if (info)
-            kernel->facts = (struct ph_kernel_facts){true,
-                                                     info->registers,
-                                                     info->max_threads,
-                                                     info->static_shared_bytes,
-                                                     info->stack_bytes,
-                                                     info->param_count,
-                                                     ph_kernel_params(info)};
+            kernel->facts = (struct ph_kernel_facts){.known = true,
+                                                     .registers = info->registers,
+                                                     .max_threads = info->max_threads,
+                                                     .static_shared = info->static_shared_bytes,
+                                                     .local_bytes = info->stack_bytes,
+                                                     .param_count = info->param_count,
+                                                     .params = ph_kernel_params(info)};
         kernel->facts_read = true;
     }
     return &kernel->facts;
@@ -282,8 +282,8 @@ PH_API(int, cudaOccupancyMaxActiveBlocksPerMultiprocessor,
 /* ---- launching ---- */
 int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **arguments)
 {
-    static _Thread_local struct ph_pack signature;
-    const struct ph_kernel_facts *facts = ph_kernel_facts(kernel);
+    static _Thread_local struct ph_signature signature;
+    struct ph_kernel_facts *facts = ph_kernel_facts(kernel);
     struct ph_stream *stream = ph_stream_resolve(launch->stream);
     if (!stream) return CUDA_INVALID_HANDLE;
     int refused = PH_CAPTURING(stream);
@@ -293,8 +293,7 @@ int ph_launch(struct ph_kernel *kernel, const struct ph_launch *launch, void **a
         return CUDA_INVALID_VALUE;
     ph_launch_signature(&signature, kernel->name, facts, launch, arguments);
     PH_TRACE(ph_trace_code(facts->registers, facts->static_shared));
-    ph_submit(launch->stream, &signature);
-    ph_launch_over();
+    ph_submit_to(stream, refused != 0, &signature);
     return CUDA_OK;
 }
 

@@ -6,7 +6,6 @@
 #define PH_CLASS PH_SIMULATED
 #include "simulated/math/cublas.h"
 #include "base/api.h"
-#include "time/host_clock.h"
 #include "cudagraph/submit.h"
 #include <stdlib.h>
 
@@ -25,9 +24,9 @@ static struct handle *valid(void *handle)
 
 int ph_gemm(void *stream, const struct ph_gemm *gemm)
 {
-    static _Thread_local struct ph_pack signature;
+    static _Thread_local struct ph_signature signature;
     if (gemm->m < 0 || gemm->n < 0 || gemm->k < 0 || gemm->batch < 0) return BLAS_INVALID_VALUE;
-    if (ph_gemm_pack(&signature, gemm)) ph_submit(stream, &signature);
+    if (ph_gemm_signature(&signature, gemm)) ph_submit(stream, &signature);
     return BLAS_OK;
 }
 
@@ -131,11 +130,11 @@ static int product(void *handle, struct ph_product fields)
 static int vectors(void *handle, const char *name, const int64_t *numbers, uint32_t count)
 {
     struct handle *blas = valid(handle);
-    struct ph_pack signature = {0};
+    struct ph_signature signature = {0};
     if (!blas) return BLAS_NOT_INITIALIZED;
-    ph_blas_call_pack(&signature, name, numbers, count);
+    ph_call_signature(&signature, name, numbers, count);
     ph_submit(blas->stream, &signature);
-    ph_pack_free(&signature);
+    ph_signature_free(&signature);
     return BLAS_OK;
 }
 

@@ -5,7 +5,6 @@
  * result code is written as success: here a code on the host could only report bad arguments. */
 #define PH_CLASS PH_ACCOUNTED
 #include "base/api.h"
-#include "time/host_clock.h"
 #include "work/blas.h"
 #include "cudagraph/submit.h"
 #include "simulated/memory/memory.h"
@@ -18,15 +17,15 @@ int cublasGetStream_v2(void *handle, void **stream);
 static int run(void *handle, const char *name, const int64_t numbers[5], int *host_info,
                int *device_info)
 {
-    struct ph_pack signature = {0};
+    struct ph_signature signature = {0};
     void *stream;
     int status = cublasGetStream_v2(handle, &stream);
     if (status) return status;
     for (int i = 1; i < 5; i++)
         if (numbers[i] < 0) return BLAS_INVALID_VALUE;
-    ph_blas_call_pack(&signature, name, numbers, 5);
+    ph_call_signature(&signature, name, numbers, 5);
     ph_submit(stream, &signature);
-    ph_pack_free(&signature);
+    ph_signature_free(&signature);
     if (host_info) *host_info = 0;
     ph_host_pause();
     if (device_info) ph_fill(device_info, 0, (size_t)numbers[4] * sizeof *device_info);

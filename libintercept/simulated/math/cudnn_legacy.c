@@ -141,11 +141,11 @@ static int run(const void *handle, const char *name, int mode, int operations,
     void *stream = ph_cudnn_stream(handle, &valid_handle);
     if (!valid_handle || !valid(x) || !valid(parameters))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "%s: no handle, or not a tensor descriptor", name);
-    struct ph_pack signature = {0};
+    struct ph_signature signature = {0};
     ph_cudnn_norm_signature(&signature, name, mode, operations, x->data_type, parameters->data_type,
                             x->dimensions, x->dims, x->strides);
     ph_submit(stream, &signature);
-    ph_pack_free(&signature);
+    ph_signature_free(&signature);
     return CUDNN_SUCCESS;
 }
 

@@ -4,9 +4,7 @@
  * plan keeps its parameters, and an execution is a `call` signature of them (docs/wire-protocol.md,
  * kind 4). The values library computes small transforms on the CPU. */
 #define PH_CLASS PH_SIMULATED
-#include "base/device.h"
 #include "base/log.h"
-#include "time/host_clock.h"
 #include "cudagraph/submit.h"
 #include "simulated/memory/memory.h"
 #include <pthread.h>
@@ -152,19 +150,18 @@ PH_API(int, cufftXtMakePlanMany,
 PH_API(int, cufftXtExec, (int handle, void *input, void *output, int direction))
 {
     struct plan *plan = plan_of(handle);
-    struct ph_pack signature = {0};
+    struct ph_signature signature = {0};
     (void)input, (void)output, (void)direction; /* both directions move the same bytes */
     if (!plan || !plan->made) return FFT_INVALID_PLAN;
-    ph_pack_array(&signature, 2);
-    ph_pack_uint(&signature, PH_SIGNATURE_CALL);
-    ph_pack_array(&signature, 2);
-    ph_pack_str(&signature, "cufftXtExec");
-    ph_pack_array(&signature, 3 + (uint32_t)plan->rank);
-    ph_pack_int(&signature, plan->in_type);
-    ph_pack_int(&signature, plan->out_type);
-    ph_pack_int(&signature, plan->batch);
-    for (int i = 0; i < plan->rank; i++) ph_pack_int(&signature, plan->size[i]);
+    ph_signature_begin(&signature, PH_SIGNATURE_CALL, 2);
+    ph_pack_str(&signature.fields, "cufftXtExec");
+    ph_pack_array(&signature.fields, 3 + (uint32_t)plan->rank);
+    ph_pack_int(&signature.fields, plan->in_type);
+    ph_pack_int(&signature.fields, plan->out_type);
+    ph_pack_int(&signature.fields, plan->batch);
+    for (int i = 0; i < plan->rank; i++) ph_pack_int(&signature.fields, plan->size[i]);
+    ph_signature_end(&signature);
     ph_submit(plan->stream, &signature);
-    ph_pack_free(&signature);
+    ph_signature_free(&signature);
     return FFT_OK;
 }

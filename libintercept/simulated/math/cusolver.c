@@ -7,7 +7,6 @@
 #define PH_CLASS PH_SIMULATED
 #include "simulated/math/cusolver.h"
 #include "base/log.h"
-#include "time/host_clock.h"
 #include "work/blas.h"
 #include "cudagraph/submit.h"
 #include "simulated/math/library_handle.h"
@@ -23,13 +22,13 @@ static struct ph_library_handle *valid(const void *handle)
 
 int ph_solver_run(void *handle, const char *name, const int64_t numbers[5], int *info)
 {
-    struct ph_pack signature = {0};
+    struct ph_signature signature = {0};
     if (!valid(handle)) return SOLVER_NOT_INITIALIZED;
     for (int i = 1; i < 5; i++)
         if (numbers[i] < 0) return SOLVER_INVALID_VALUE;
-    ph_blas_call_pack(&signature, name, numbers, 5);
+    ph_call_signature(&signature, name, numbers, 5);
     ph_submit(valid(handle)->stream, &signature);
-    ph_pack_free(&signature);
+    ph_signature_free(&signature);
     if (!info) return SOLVER_OK;
     ph_host_pause();
     ph_fill(info, 0, (size_t)numbers[4] * sizeof *info);

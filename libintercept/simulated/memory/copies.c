@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "trace/trace_log.h"
 #include "work/duration.h"
-#include "work/signature.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"
 #include "simulated/memory/memory.h"
@@ -43,7 +42,7 @@ static void move_rows(void *data, struct ph_stream *stream)
 /* The same as an op of the graph that the stream is captured into. */
 static int capture_rows(struct ph_stream *stream, int op, int from, int to, struct rows rows)
 {
-    struct ph_pack signature = {0};
+    struct ph_signature signature = {0};
     struct rows *kept = malloc(sizeof *kept);
     if (!kept) ph_die("out of host memory");
     *kept = rows;
@@ -51,7 +50,7 @@ static int capture_rows(struct ph_stream *stream, int op, int from, int to, stru
     ph_duration(&signature);
     ph_capture_node(stream, op == PH_MEMORY_SET ? PH_NODE_SET : PH_NODE_COPY, &signature, NULL,
                     (struct ph_action){move_rows, free, kept});
-    ph_pack_free(&signature);
+    ph_signature_free(&signature);
     PH_TRACE(ph_trace_call(op == PH_MEMORY_SET ? "cudaMemsetAsync" : "cudaMemcpyAsync"));
     ph_leave();
     return CUDA_OK;
@@ -59,11 +58,11 @@ static int capture_rows(struct ph_stream *stream, int op, int from, int to, stru
 
 static void memory_work(int op, uint64_t bytes, int from, int to, struct ph_stream *stream)
 {
-    struct ph_pack signature = {0};
+    struct ph_signature signature = {0};
     ph_memory_signature(&signature, op, bytes, from, to);
-    PH_TRACE(ph_trace_launch(&signature)); /* the caller ends the call after it has waited */
+    PH_TRACE(ph_signature_trace(&signature)); /* the caller ends the call after it has waited */
     ph_run(stream, ph_duration(&signature));
-    ph_pack_free(&signature);
+    ph_signature_free(&signature);
 }
 
 static int kind_of(const void *pointer, int *device)

@@ -7,7 +7,6 @@
  * pool grows in pieces of 32 MiB and may fragment; that is not modelled. */
 #define PH_CLASS PH_SIMULATED
 #include "base/log.h"
-#include "work/cudart.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"
 #include "simulated/memory/memory.h"

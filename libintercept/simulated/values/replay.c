@@ -96,11 +96,11 @@ bool ph_replay(const char *key, bool wanted, struct ph_replayed *recorded)
     uint32_t occurrence = ph_occasion(hash);
     const struct ph_value_table_entry *entry = wanted ? find(hash, occurrence, &repeated) : NULL;
     if (!entry || entry->offset > file_bytes ||
-        file_bytes - entry->offset < (uint64_t)entry->key_bytes + entry->bytes)
+        file_bytes - entry->offset < (uint64_t)entry->key_bytes + entry->value_bytes)
         return false;
     const char *text = (const char *)file + entry->offset;
     if (strlen(key) != entry->key_bytes || memcmp(text, key, entry->key_bytes) != 0) return false;
-    *recorded = (struct ph_replayed){text + entry->key_bytes, entry->bytes, entry->dtype};
+    *recorded = (struct ph_replayed){text + entry->key_bytes, entry->value_bytes, entry->dtype};
     atomic_fetch_add_explicit(&ph_stats()->replayed_values, 1, memory_order_relaxed);
     if (repeated) atomic_fetch_add_explicit(&ph_stats()->repeated_values, 1, memory_order_relaxed);
     return true;

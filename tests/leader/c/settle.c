@@ -40,13 +40,12 @@ void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
 /* A signature [kind, [number]], kept under its number. */
 struct ph_measured *settle_signature(unsigned kind, unsigned number)
 {
-    struct ph_pack signature = {0};
-    ph_pack_array(&signature, 2);
-    ph_pack_uint(&signature, kind);
-    ph_pack_array(&signature, 1);
-    ph_pack_uint(&signature, number);
-    measured[number] = ph_measured_find(number + 1, &signature);
-    ph_pack_free(&signature);
+    struct ph_signature signature = {0};
+    ph_signature_begin(&signature, kind, 1);
+    ph_pack_uint(&signature.fields, number);
+    ph_signature_end(&signature);
+    measured[number] = ph_measured_find(&signature);
+    ph_signature_free(&signature);
     return measured[number];
 }
 
