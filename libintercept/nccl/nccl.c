@@ -170,8 +170,8 @@ static int launch(struct ph_operation *first)
         }
         if (captured) {
             ph_host_call(PH_CALL_COMM);
-            ph_capture_node(stream, PH_NODE_KERNEL, NULL, NULL,
-                            (struct ph_action){issue, release, ours});
+            ph_capture_op(stream, PH_GRAPH_OP_KERNEL, NULL, NULL,
+                          (struct ph_action){issue, release, ours});
             PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
             ph_leave();
         } else {

@@ -91,9 +91,9 @@ bool ph_replay(const char *key, bool wanted, struct ph_replayed *recorded)
 {
     bool repeated;
     pthread_once(&once, open_table);
-    if (!file || strlen(key) >= PH_QUESTION) return false;
-    uint64_t hash = ph_question_hash(key);
-    uint32_t occurrence = ph_occasion(hash);
+    if (!file || strlen(key) >= PH_REPLAY_KEY) return false;
+    uint64_t hash = ph_replay_key_hash(key);
+    uint32_t occurrence = ph_occurrence(hash);
     const struct ph_value_table_entry *entry = wanted ? find(hash, occurrence, &repeated) : NULL;
     if (!entry || entry->offset > file_bytes ||
         file_bytes - entry->offset < (uint64_t)entry->key_bytes + entry->value_bytes)
@@ -108,12 +108,12 @@ bool ph_replay(const char *key, bool wanted, struct ph_replayed *recorded)
 
 bool ph_replay_read(const void *source, size_t bytes, bool wanted)
 {
-    char key[PH_QUESTION];
+    char key[PH_REPLAY_KEY];
     struct ph_replayed recorded;
     pthread_once(&once, open_table);
     if (!file || bytes > PH_SMALL_BYTES) return false;
     ph_payload_settle(source, bytes);
-    ph_read_question(key, bytes);
+    ph_read_replay_key(key, bytes);
     if (!ph_replay(key, wanted && ph_any_undefined(source, bytes), &recorded) ||
         recorded.bytes != bytes)
         return false;
