@@ -430,7 +430,7 @@ class RankStats(NamedTuple):
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
-        return cls(*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:52])
+        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:52]))
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -470,7 +470,7 @@ KERNEL_TABLE_HEADER_AT = {
     "magic": 0,
     "version": 8,
     "capacity": 16,
-    "count": 24,
+    "used": 24,
     "generation": 32,
     "reserved": 40,
 }
@@ -484,7 +484,7 @@ class KernelTableHeader(NamedTuple):
     version: int
     capacity: int
     """slots, a power of two"""
-    count: int
+    used: int
     """slots in use"""
     generation: int
     """grows when durations were revised"""
@@ -549,7 +549,7 @@ class HostTableHeader(NamedTuple):
     version: int
     capacity: int
     """slots, a power of two"""
-    count: int
+    used: int
     """slots in use"""
     interruption_ns: int
     """added before every call of the history"""
@@ -594,8 +594,7 @@ class ValueRecord(NamedTuple):
     """RUN_DIR/values.rec, what a leader that records values appends as they come: one record after
     another."""
 
-    bytes: int
-    """of the value"""
+    value_bytes: int
     occurrence: int
     """how often this process met the replay key before"""
     key_bytes: int
@@ -653,8 +652,7 @@ class ValueTableEntry(NamedTuple):
     """of the replay key, which the value follows"""
     rank: int
     occurrence: int
-    bytes: int
-    """of the value"""
+    value_bytes: int
     key_bytes: int
     """of the replay key"""
     dtype: int
@@ -771,8 +769,8 @@ class LogHeader(NamedTuple):
     """log record"""
     thread: int
     """the thread's number in this log, from 1"""
-    bytes: int
-    """of the record, this header included"""
+    length: int
+    """bytes of the record, this header included"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "LogHeader":
@@ -929,7 +927,7 @@ class LogCall(NamedTuple):
     def unpack(cls, data: Buffer, at: int = 0) -> "LogCall":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = LOG_CALL.unpack_from(data, at)
-        return cls(*v[0:3], Moment(*v[3:5]), Moment(*v[5:7]))
+        return cls._make((*v[0:3], Moment(*v[3:5]), Moment(*v[5:7])))
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -955,7 +953,7 @@ class LogOperator(NamedTuple):
     def unpack(cls, data: Buffer, at: int = 0) -> "LogOperator":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = LOG_OPERATOR.unpack_from(data, at)
-        return cls(*v[0:3], Moment(*v[3:5]), Moment(*v[5:7]))
+        return cls._make((*v[0:3], Moment(*v[3:5]), Moment(*v[5:7])))
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -1014,8 +1012,8 @@ class LogComm(NamedTuple):
     """in the communicator"""
     size: int
     """of the communicator"""
-    count: int
-    """operations of the launch"""
+    operations: int
+    """of the launch"""
     send_bytes: int
     recv_bytes: int
     comm: int
@@ -1044,7 +1042,7 @@ class LogStep(NamedTuple):
     def unpack(cls, data: Buffer, at: int = 0) -> "LogStep":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = LOG_STEP.unpack_from(data, at)
-        return cls(*v[0:1], Moment(*v[1:3]))
+        return cls._make((*v[0:1], Moment(*v[1:3])))
 
     def pack(self) -> bytes:
         """Its bytes."""

@@ -65,6 +65,8 @@ def place(name, layout, layouts):
         scalar = SCALARS.get(field["type"])
         one = scalar[0] if scalar else layouts[field["type"]]["size"]
         alignment = one if scalar else layouts[field["type"]]["alignment"]
+        if field["name"] in ("bytes", "count", "index"):
+            raise Mistake(f"{name}.{field['name']}: in Python a tuple's own, or a type's name")
         if at % alignment:
             raise Mistake(f"{name}.{field['name']} at byte {at} is not aligned to {alignment}")
         field["offset"], field["bytes"] = at, one * field.get("count", 1)

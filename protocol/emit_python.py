@@ -135,7 +135,8 @@ def py_layout(name, layout, layouts):
         lines.append(f"        return cls._make({upper}.unpack_from(data, at))")
     else:
         lines.append(f"        v = {upper}.unpack_from(data, at)")
-        lines += py_tuple("return cls", joined([made for *_, made, _ in fields]), "        ")
+        values = joined([made for *_, made, _ in fields])
+        lines.append(f"        return cls._make(({', '.join(values)}))")
     lines += ["", "    def pack(self) -> bytes:", '        """Its bytes."""']
     lines += py_tuple(
         f"return {upper}.pack", ["*self"] if flat else [packed for *_, packed in fields], "        "

@@ -352,7 +352,7 @@ struct ph_kernel_table_header {
     /* slots, a power of two */
     uint64_t capacity;
     /* slots in use */
-    uint64_t count;
+    uint64_t used;
     /* grows when durations were revised */
     _Atomic uint64_t generation;
     uint64_t reserved[3];
@@ -361,7 +361,7 @@ PH_SIZE(ph_kernel_table_header, 64);
 PH_AT(ph_kernel_table_header, magic, 0);
 PH_AT(ph_kernel_table_header, version, 8);
 PH_AT(ph_kernel_table_header, capacity, 16);
-PH_AT(ph_kernel_table_header, count, 24);
+PH_AT(ph_kernel_table_header, used, 24);
 PH_AT(ph_kernel_table_header, generation, 32);
 PH_AT(ph_kernel_table_header, reserved, 40);
 
@@ -394,7 +394,7 @@ struct ph_host_table_header {
     /* slots, a power of two */
     uint64_t capacity;
     /* slots in use */
-    uint64_t count;
+    uint64_t used;
     /* added before every call of the history */
     uint64_t interruption_ns;
     /* charged where nothing is known */
@@ -405,7 +405,7 @@ PH_SIZE(ph_host_table_header, 64);
 PH_AT(ph_host_table_header, magic, 0);
 PH_AT(ph_host_table_header, version, 8);
 PH_AT(ph_host_table_header, capacity, 16);
-PH_AT(ph_host_table_header, count, 24);
+PH_AT(ph_host_table_header, used, 24);
 PH_AT(ph_host_table_header, interruption_ns, 32);
 PH_AT(ph_host_table_header, unknown_ns, 40);
 PH_AT(ph_host_table_header, reserved, 48);
@@ -423,8 +423,7 @@ PH_AT(ph_host_table_slot, mean_ns, 8);
 /* RUN_DIR/values.rec, what a leader that records values appends as they come: one record after
  * another. */
 struct ph_value_record {
-    /* of the value */
-    uint32_t bytes;
+    uint32_t value_bytes;
     /* how often this process met the replay key before */
     uint32_t occurrence;
     /* of the replay key */
@@ -434,7 +433,7 @@ struct ph_value_record {
     uint8_t reserved;
 };
 PH_SIZE(ph_value_record, 12);
-PH_AT(ph_value_record, bytes, 0);
+PH_AT(ph_value_record, value_bytes, 0);
 PH_AT(ph_value_record, occurrence, 4);
 PH_AT(ph_value_record, key_bytes, 8);
 PH_AT(ph_value_record, dtype, 10);
@@ -468,8 +467,7 @@ struct ph_value_table_entry {
     uint64_t offset;
     uint32_t rank;
     uint32_t occurrence;
-    /* of the value */
-    uint32_t bytes;
+    uint32_t value_bytes;
     /* of the replay key */
     uint16_t key_bytes;
     /* scalar type */
@@ -481,7 +479,7 @@ PH_AT(ph_value_table_entry, hash, 0);
 PH_AT(ph_value_table_entry, offset, 8);
 PH_AT(ph_value_table_entry, rank, 16);
 PH_AT(ph_value_table_entry, occurrence, 20);
-PH_AT(ph_value_table_entry, bytes, 24);
+PH_AT(ph_value_table_entry, value_bytes, 24);
 PH_AT(ph_value_table_entry, key_bytes, 28);
 PH_AT(ph_value_table_entry, dtype, 30);
 PH_AT(ph_value_table_entry, reserved, 31);
@@ -568,13 +566,13 @@ struct ph_log_header {
     uint16_t type;
     /* the thread's number in this log, from 1 */
     uint16_t thread;
-    /* of the record, this header included */
-    uint32_t bytes;
+    /* bytes of the record, this header included */
+    uint32_t length;
 };
 PH_SIZE(ph_log_header, 8);
 PH_AT(ph_log_header, type, 0);
 PH_AT(ph_log_header, thread, 2);
-PH_AT(ph_log_header, bytes, 4);
+PH_AT(ph_log_header, length, 4);
 
 /* A time of the host clock. */
 struct ph_moment {
@@ -718,8 +716,8 @@ struct ph_log_comm {
     uint32_t rank;
     /* of the communicator */
     uint32_t size;
-    /* operations of the launch */
-    uint32_t count;
+    /* of the launch */
+    uint32_t operations;
     uint32_t reserved;
     uint64_t send_bytes;
     uint64_t recv_bytes;
@@ -737,7 +735,7 @@ PH_AT(ph_log_comm, kind, 32);
 PH_AT(ph_log_comm, dtype, 36);
 PH_AT(ph_log_comm, rank, 40);
 PH_AT(ph_log_comm, size, 44);
-PH_AT(ph_log_comm, count, 48);
+PH_AT(ph_log_comm, operations, 48);
 PH_AT(ph_log_comm, reserved, 52);
 PH_AT(ph_log_comm, send_bytes, 56);
 PH_AT(ph_log_comm, recv_bytes, 64);

@@ -89,23 +89,23 @@ int ph_capture_begin(struct ph_stream *stream, int mode)
 static bool joined_locked(const struct ph_capture *capture)
 {
     const struct ph_graph *graph = capture->graph;
-    uint32_t reached = 0, count = graph->nodes.count;
+    uint32_t reached = 0, count = graph->ops.count;
     if (!count) return true;
     unsigned char *seen = calloc(count, 1);
-    struct ph_node **stack = malloc(count * sizeof *stack);
+    struct ph_graph_op **stack = malloc(count * sizeof *stack);
     if (!seen || !stack) ph_die("out of host memory");
     uint32_t depth = 0;
     for (uint32_t i = 0; i < capture->origin->tails.count; i++) {
-        seen[capture->origin->tails.node[i]->index] = 1;
-        stack[depth++] = capture->origin->tails.node[i];
+        seen[capture->origin->tails.op[i]->index] = 1;
+        stack[depth++] = capture->origin->tails.op[i];
     }
     while (depth) {
-        struct ph_node *node = stack[--depth];
+        struct ph_graph_op *op = stack[--depth];
         reached++;
-        for (uint32_t i = 0; i < node->before.count; i++)
-            if (!seen[node->before.node[i]->index]) {
-                seen[node->before.node[i]->index] = 1;
-                stack[depth++] = node->before.node[i];
+        for (uint32_t i = 0; i < op->before.count; i++)
+            if (!seen[op->before.op[i]->index]) {
+                seen[op->before.op[i]->index] = 1;
+                stack[depth++] = op->before.op[i];
             }
     }
     free(seen);
@@ -118,7 +118,7 @@ static void leave_locked(struct ph_capture *capture)
     for (uint32_t i = 0; i < capture->graph->lanes; i++)
         if (capture->lane[i]) {
             capture->lane[i]->capture = NULL;
-            ph_nodes_clear(&capture->lane[i]->tails);
+            ph_graph_ops_clear(&capture->lane[i]->tails);
         }
     for (struct ph_capture **link = &captures; *link; link = &(*link)->next)
         if (*link == capture) {
@@ -146,8 +146,8 @@ int ph_capture_end(struct ph_stream *stream, struct ph_graph **graph)
                 : joined_locked(capture) ? 0
                                          : PH_CAPTURE_UNJOINED;
         struct ph_graph *built = capture->graph;
-        ph_nodes_copy(&built->last, &stream->tails);
-        for (uint32_t i = 0; i < built->last.count; i++) built->last.node[i]->awaited = true;
+        ph_graph_ops_copy(&built->last, &stream->tails);
+        for (uint32_t i = 0; i < built->last.count; i++) built->last.op[i]->awaited = true;
         leave_locked(capture);
         if (error)
             ph_graph_drop(built);
@@ -159,7 +159,7 @@ int ph_capture_end(struct ph_stream *stream, struct ph_graph **graph)
 }
 
 int ph_capture_status(struct ph_stream *stream, uint64_t *id, struct ph_graph **graph,
-                      const struct ph_nodes **tails)
+                      const struct ph_graph_ops **tails)
 {
     pthread_mutex_lock(&ph_lock);
     struct ph_capture *capture = stream->capture;
@@ -181,7 +181,7 @@ void ph_capture_forget(struct ph_stream *stream)
         capture->lane[stream->lane] = NULL;
         capture->invalid = true; /* it can no longer be joined */
         stream->capture = NULL;
-        ph_nodes_clear(&stream->tails);
+        ph_graph_ops_clear(&stream->tails);
     }
     pthread_mutex_unlock(&ph_lock);
 }
@@ -215,33 +215,33 @@ int ph_capture_check(struct ph_stream *stream)
     return answer;
 }
 
-static struct ph_node *node_locked(struct ph_stream *stream, enum ph_node_type type)
+static struct ph_graph_op *op_locked(struct ph_stream *stream, enum ph_graph_op_type type)
 {
     struct ph_graph *graph = stream->capture->graph;
-    struct ph_node *node = calloc(1, sizeof *node);
-    if (!node) ph_die("out of host memory");
-    node->type = type;
-    node->index = graph->nodes.count;
-    node->lane = stream->lane;
-    node->device = stream->device;
-    ph_nodes_copy(&node->before, &stream->tails);
-    for (uint32_t i = 0; i < node->before.count; i++)
-        if (node->before.node[i]->lane != node->lane) node->before.node[i]->awaited = true;
-    ph_nodes_push(&graph->nodes, node);
+    struct ph_graph_op *op = calloc(1, sizeof *op);
+    if (!op) ph_die("out of host memory");
+    op->type = type;
+    op->index = graph->ops.count;
+    op->lane = stream->lane;
+    op->device = stream->device;
+    ph_graph_ops_copy(&op->before, &stream->tails);
+    for (uint32_t i = 0; i < op->before.count; i++)
+        if (op->before.op[i]->lane != op->lane) op->before.op[i]->awaited = true;
+    ph_graph_ops_push(&graph->ops, op);
     stream->tails.count = 0;
-    ph_nodes_add(&stream->tails, node);
-    ph_graph_step(graph)->node = node;
-    return node;
+    ph_graph_ops_add(&stream->tails, op);
+    ph_graph_item(graph)->op = op;
+    return op;
 }
 
 static void action_locked(struct ph_graph *graph, struct ph_action action)
 {
-    graph->step[graph->count - 1].action = action;
+    graph->item[graph->count - 1].action = action;
 }
 
-void ph_capture_node(struct ph_stream *stream, enum ph_node_type type,
-                     const struct ph_signature *signature, struct ph_event *event,
-                     struct ph_action action)
+void ph_capture_op(struct ph_stream *stream, enum ph_graph_op_type type,
+                   const struct ph_signature *signature, struct ph_event *event,
+                   struct ph_action action)
 {
     pthread_mutex_lock(&ph_lock);
     if (check_locked(stream) != -1) { /* spoilt meanwhile, by another thread */
@@ -249,9 +249,9 @@ void ph_capture_node(struct ph_stream *stream, enum ph_node_type type,
         if (action.release) action.release(action.data);
         return;
     }
-    struct ph_node *node = node_locked(stream, type);
-    node->event = event;
-    if (signature) ph_signature_copy(&node->signature, signature);
+    struct ph_graph_op *op = op_locked(stream, type);
+    op->event = event;
+    if (signature) ph_signature_copy(&op->signature, signature);
     action_locked(stream->capture->graph, action);
     pthread_mutex_unlock(&ph_lock);
 }
@@ -260,7 +260,7 @@ void ph_capture_values(struct ph_stream *stream, struct ph_action action)
 {
     pthread_mutex_lock(&ph_lock);
     bool captured = check_locked(stream) == -1;
-    if (captured) ph_graph_step(stream->capture->graph)->action = action;
+    if (captured) ph_graph_item(stream->capture->graph)->action = action;
     pthread_mutex_unlock(&ph_lock);
     if (!captured && action.release) action.release(action.data);
 }
@@ -270,10 +270,10 @@ int ph_capture_record(struct ph_event *event, struct ph_stream *stream, bool ext
     pthread_mutex_lock(&ph_lock);
     int answer = check_locked(stream);
     if (answer == -1 && external) {
-        node_locked(stream, PH_NODE_RECORD)->event = event;
+        op_locked(stream, PH_GRAPH_OP_RECORD)->event = event;
     } else if (answer == -1) {
         event->captured = stream->capture->id;
-        ph_nodes_copy(&event->tails, &stream->tails);
+        ph_graph_ops_copy(&event->tails, &stream->tails);
     } else if (answer == 0) {
         event->captured = 0;
     }
@@ -309,7 +309,7 @@ static int wait_captured_locked(struct ph_stream *stream, const struct ph_event 
         return PH_CAPTURE_UNSUPPORTED;
     }
     for (uint32_t i = 0; i < event->tails.count; i++)
-        ph_nodes_add(&stream->tails, event->tails.node[i]);
+        ph_graph_ops_add(&stream->tails, event->tails.op[i]);
     return -1;
 }
 
@@ -318,7 +318,7 @@ int ph_capture_wait(struct ph_stream *stream, struct ph_event *event, bool exter
     pthread_mutex_lock(&ph_lock);
     int answer = stream->capture ? check_locked(stream) : 0;
     if (answer == -1 && external) {
-        node_locked(stream, PH_NODE_WAIT)->event = event;
+        op_locked(stream, PH_GRAPH_OP_WAIT)->event = event;
     } else if (answer <= 0 && event->captured) {
         answer = wait_captured_locked(stream, event);
     } else if (answer == -1 && event->recorded) {

@@ -1,13 +1,13 @@
-/* cudagraph/graph.c - graphs as lists of steps, and a launch of one.
+/* cudagraph/graph.c - graphs as lists of items, and a launch of one.
  *
  * Why it exists: a launch is one call of the host, and then the GPU goes through the graph by
- * itself: a node starts when all that it depends on has ended. So a launch puts the nodes on the
- * timeline with the host's clock standing still, each at the maximum of the heads of its
+ * itself: a op starts when all that it depends on has ended. So a launch puts the ops on the
+ * timeline with the host's clock standing still, each at the maximum of the expressions of its
  * predecessors, with the gap that kernels of a graph have ([host] graph_gap of the GPU's file). A
  * captured stream becomes a lane: a stream that nobody else sees; the first lane is the stream that
  * the graph is launched in.
  *
- * Rules: the steps run in the order of capture, which no dependency goes against; launches of one
+ * Rules: the items run in the order of capture, which no dependency goes against; launches of one
  * graph follow one another. */
 #include "cudagraph/graph.h"
 #include "backend.h"
@@ -27,29 +27,29 @@ static void *grown(void *array, uint32_t count, uint32_t *room, size_t bytes)
     return array;
 }
 
-void ph_nodes_add(struct ph_nodes *set, struct ph_node *node)
+void ph_graph_ops_add(struct ph_graph_ops *set, struct ph_graph_op *op)
 {
     for (uint32_t i = 0; i < set->count; i++)
-        if (set->node[i] == node) return;
-    ph_nodes_push(set, node);
+        if (set->op[i] == op) return;
+    ph_graph_ops_push(set, op);
 }
 
-void ph_nodes_push(struct ph_nodes *set, struct ph_node *node)
+void ph_graph_ops_push(struct ph_graph_ops *set, struct ph_graph_op *op)
 {
-    set->node = grown(set->node, set->count, &set->room, sizeof *set->node);
-    set->node[set->count++] = node;
+    set->op = grown(set->op, set->count, &set->room, sizeof *set->op);
+    set->op[set->count++] = op;
 }
 
-void ph_nodes_copy(struct ph_nodes *set, const struct ph_nodes *from)
+void ph_graph_ops_copy(struct ph_graph_ops *set, const struct ph_graph_ops *from)
 {
     set->count = 0;
-    for (uint32_t i = 0; i < from->count; i++) ph_nodes_add(set, from->node[i]);
+    for (uint32_t i = 0; i < from->count; i++) ph_graph_ops_add(set, from->op[i]);
 }
 
-void ph_nodes_clear(struct ph_nodes *set)
+void ph_graph_ops_clear(struct ph_graph_ops *set)
 {
-    free(set->node);
-    *set = (struct ph_nodes){0};
+    free(set->op);
+    *set = (struct ph_graph_ops){0};
 }
 
 struct ph_graph *ph_graph_new(void)
@@ -61,11 +61,11 @@ struct ph_graph *ph_graph_new(void)
     return graph;
 }
 
-struct ph_step *ph_graph_step(struct ph_graph *graph)
+struct ph_graph_item *ph_graph_item(struct ph_graph *graph)
 {
-    graph->step = grown(graph->step, graph->count, &graph->room, sizeof *graph->step);
-    graph->step[graph->count] = (struct ph_step){0};
-    return &graph->step[graph->count++];
+    graph->item = grown(graph->item, graph->count, &graph->room, sizeof *graph->item);
+    graph->item[graph->count] = (struct ph_graph_item){0};
+    return &graph->item[graph->count++];
 }
 
 void ph_graph_keep(struct ph_graph *graph)
@@ -77,16 +77,16 @@ void ph_graph_drop(struct ph_graph *graph)
 {
     if (!graph || __atomic_sub_fetch(&graph->references, 1, __ATOMIC_ACQ_REL)) return;
     for (uint32_t i = 0; i < graph->count; i++) {
-        struct ph_step *step = &graph->step[i];
-        if (step->action.release) step->action.release(step->action.data);
-        if (!step->node) continue;
-        ph_signature_free(&step->node->signature);
-        ph_nodes_clear(&step->node->before);
-        free(step->node);
+        struct ph_graph_item *item = &graph->item[i];
+        if (item->action.release) item->action.release(item->action.data);
+        if (!item->op) continue;
+        ph_signature_free(&item->op->signature);
+        ph_graph_ops_clear(&item->op->before);
+        free(item->op);
     }
-    free(graph->step);
-    free(graph->nodes.node); /* the nodes themselves have gone with their steps */
-    free(graph->last.node);
+    free(graph->item);
+    free(graph->ops.op); /* the ops themselves have gone with their items */
+    free(graph->last.op);
     free(graph);
 }
 
@@ -99,7 +99,7 @@ struct ph_exec {
     /* [0] is the launch's, or `own` if that is on another device */
     struct ph_stream *lane[PH_GRAPH_LANES];
     struct ph_stream *own;
-    /* by node: where it ended, if it is awaited; events, because what they name the hub must keep
+    /* by op: where it ended, if it is awaited; events, because what they name the hub must keep
      */
     struct ph_event **end;
     struct ph_event *done; /* the last launch */
@@ -109,15 +109,15 @@ struct ph_exec *ph_exec_new(struct ph_graph *graph)
 {
     struct ph_exec *exec = calloc(1, sizeof *exec);
     if (!exec) ph_die("out of host memory");
-    exec->end = calloc(graph->nodes.count + 1, sizeof *exec->end);
+    exec->end = calloc(graph->ops.count + 1, sizeof *exec->end);
     if (!exec->end) ph_die("out of host memory");
     pthread_mutex_init(&exec->lock, NULL);
     ph_graph_keep(graph);
     exec->graph = graph;
     for (uint32_t i = 1; i < graph->lanes; i++)
         exec->lane[i] = ph_stream_create(graph->lane_device[i], NON_BLOCKING, 0);
-    for (uint32_t i = 0; i < graph->nodes.count; i++)
-        if (graph->nodes.node[i]->awaited) exec->end[i] = ph_event_create(DISABLE_TIMING);
+    for (uint32_t i = 0; i < graph->ops.count; i++)
+        if (graph->ops.op[i]->awaited) exec->end[i] = ph_event_create(DISABLE_TIMING);
     exec->done = ph_event_create(DISABLE_TIMING);
     return exec;
 }
@@ -126,7 +126,7 @@ void ph_exec_free(struct ph_exec *exec)
 {
     for (uint32_t i = 1; i < exec->graph->lanes; i++) ph_stream_destroy(exec->lane[i]);
     if (exec->own) ph_stream_destroy(exec->own);
-    for (uint32_t i = 0; i < exec->graph->nodes.count; i++)
+    for (uint32_t i = 0; i < exec->graph->ops.count; i++)
         if (exec->end[i]) ph_event_destroy(exec->end[i]);
     ph_event_destroy(exec->done);
     ph_graph_drop(exec->graph);
@@ -136,50 +136,50 @@ void ph_exec_free(struct ph_exec *exec)
 
 static void mark_locked(struct ph_event *event, const struct ph_stream *stream)
 {
-    event->head = stream->head;
-    event->place = ph_queue_place(stream);
+    event->expr = stream->expr;
+    event->position = ph_queue_position(stream);
     event->device = stream->device;
     event->recorded = true;
 }
 
-static void run_node(struct ph_exec *exec, struct ph_node *node)
+static void run_op(struct ph_exec *exec, struct ph_graph_op *op)
 {
-    struct ph_stream *stream = exec->lane[node->lane];
+    struct ph_stream *stream = exec->lane[op->lane];
     pthread_mutex_lock(&ph_lock);
-    for (uint32_t i = 0; i < node->before.count; i++)
-        if (node->before.node[i]->lane != node->lane)
-            ph_head_merge(&stream->head, &exec->end[node->before.node[i]->index]->head);
+    for (uint32_t i = 0; i < op->before.count; i++)
+        if (op->before.op[i]->lane != op->lane)
+            ph_expr_merge(&stream->expr, &exec->end[op->before.op[i]->index]->expr);
     stream->used = true;
     pthread_mutex_unlock(&ph_lock);
-    if (node->signature.count) {
-        PH_TRACE(ph_signature_trace_replayed(&node->signature));
+    if (op->signature.count) {
+        PH_TRACE(ph_signature_trace_replayed(&op->signature));
         /* not what it was at capture: a leader may know better by now */
-        ph_run(stream, ph_duration(&node->signature));
+        ph_run(stream, ph_duration(&op->signature));
     }
-    if (node->type == PH_NODE_RECORD) ph_event_record(node->event, stream);
-    if (node->type == PH_NODE_WAIT) ph_stream_wait(stream, node->event);
-    if (node->type == PH_NODE_KERNEL && node->signature.count)
+    if (op->type == PH_GRAPH_OP_RECORD) ph_event_record(op->event, stream);
+    if (op->type == PH_GRAPH_OP_WAIT) ph_stream_wait(stream, op->event);
+    if (op->type == PH_GRAPH_OP_KERNEL && op->signature.count)
         atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
 }
 
 /* All lanes start where the stream is that the graph is launched in. */
 static void start_locked(struct ph_exec *exec, struct ph_stream *stream)
 {
-    ph_queue_wait_locked(stream, 1); /* a graph is one work, however many nodes it has */
+    ph_queue_wait_locked(stream, 1); /* a graph is one work, however many ops it has */
     ph_stream_order_locked(stream);
-    ph_head_prune(&stream->head, ph_clock());
-    if (exec->done->recorded) ph_head_merge(&stream->head, &exec->done->head);
+    ph_expr_prune(&stream->expr, ph_clock());
+    if (exec->done->recorded) ph_expr_merge(&stream->expr, &exec->done->expr);
     stream->used = true;
     exec->lane[0] = exec->own ? exec->own : stream;
-    for (uint32_t i = 0; i < exec->graph->lanes; i++) exec->lane[i]->head = stream->head;
+    for (uint32_t i = 0; i < exec->graph->lanes; i++) exec->lane[i]->expr = stream->expr;
 }
 
 static void finish_locked(struct ph_exec *exec, struct ph_stream *stream)
 {
-    const struct ph_nodes *last = &exec->graph->last;
+    const struct ph_graph_ops *last = &exec->graph->last;
     for (uint32_t i = 0; i < last->count; i++)
-        if (exec->lane[last->node[i]->lane] != stream)
-            ph_head_merge(&stream->head, &exec->end[last->node[i]->index]->head);
+        if (exec->lane[last->op[i]->lane] != stream)
+            ph_expr_merge(&stream->expr, &exec->end[last->op[i]->index]->expr);
     ph_queue_push_locked(stream, 1, 0, 0);
     mark_locked(exec->done, stream);
 }
@@ -187,8 +187,7 @@ static void finish_locked(struct ph_exec *exec, struct ph_stream *stream)
 void ph_exec_launch(struct ph_exec *exec, struct ph_stream *stream)
 {
     ph_host_call(PH_CALL_LAUNCH);
-    uint64_t cost =
-        ph_spec()->graph_launch_ns + exec->graph->nodes.count * ph_spec()->graph_node_ns;
+    uint64_t cost = ph_spec()->graph_launch_ns + exec->graph->ops.count * ph_spec()->graph_node_ns;
     ph_host_cost(cost > ph_spec()->call_cost[PH_CALL_LAUNCH]
                      ? cost - ph_spec()->call_cost[PH_CALL_LAUNCH]
                      : 0);
@@ -203,14 +202,14 @@ void ph_exec_launch(struct ph_exec *exec, struct ph_stream *stream)
     start_locked(exec, stream);
     pthread_mutex_unlock(&ph_lock);
     for (uint32_t i = 0; i < exec->graph->count; i++) {
-        struct ph_step *step = &exec->graph->step[i];
-        struct ph_node *node = step->node;
-        if (node) run_node(exec, node);
-        if (step->action.run)
-            step->action.run(step->action.data, node ? exec->lane[node->lane] : stream);
-        if (!node || !node->awaited) continue;
+        struct ph_graph_item *item = &exec->graph->item[i];
+        struct ph_graph_op *op = item->op;
+        if (op) run_op(exec, op);
+        if (item->action.run)
+            item->action.run(item->action.data, op ? exec->lane[op->lane] : stream);
+        if (!op || !op->awaited) continue;
         pthread_mutex_lock(&ph_lock);
-        mark_locked(exec->end[node->index], exec->lane[node->lane]);
+        mark_locked(exec->end[op->index], exec->lane[op->lane]);
         pthread_mutex_unlock(&ph_lock);
     }
     pthread_mutex_lock(&ph_lock);

@@ -1,7 +1,7 @@
 /* graph.h - CUDA graphs: what a capture records, and what a launch of it does.
  *
  * Why it exists: work on a stream that is captured must not reach the timeline, whichever API it
- * comes through; it becomes a step of a graph instead, and each launch of the graph puts the steps
+ * comes through; it becomes a item of a graph instead, and each launch of the graph puts the items
  * on the timeline. Rule: an API file asks ph_capturing(stream) before it puts anything on a stream;
  * the state of captures is guarded by ph_lock. */
 #ifndef PH_GRAPH_H
@@ -26,19 +26,19 @@ enum { /* cudaError_t and CUresult, driver_types.h */
        PH_CAPTURE_WRONG_THREAD = 908
 };
 /* cudaGraphNodeType */
-enum ph_node_type {
-    PH_NODE_KERNEL,
-    PH_NODE_COPY,
-    PH_NODE_SET,
-    PH_NODE_HOST,
-    PH_NODE_CHILD,
-    PH_NODE_EMPTY,
-    PH_NODE_WAIT,
-    PH_NODE_RECORD
+enum ph_graph_op_type {
+    PH_GRAPH_OP_KERNEL,
+    PH_GRAPH_OP_COPY,
+    PH_GRAPH_OP_SET,
+    PH_GRAPH_OP_HOST,
+    PH_GRAPH_OP_CHILD,
+    PH_GRAPH_OP_EMPTY,
+    PH_GRAPH_OP_WAIT,
+    PH_GRAPH_OP_RECORD
 };
 enum { PH_CAPTURE_GLOBAL, PH_CAPTURE_THREAD_LOCAL, PH_CAPTURE_RELAXED };
 
-/* What a step does beside taking GPU time: moves values, communicates, calls the job back. Run in
+/* What a item does beside taking GPU time: moves values, communicates, calls the job back. Run in
  * the order of capture. */
 struct ph_action {
     void (*run)(void *data, struct ph_stream *stream);
@@ -46,25 +46,25 @@ struct ph_action {
     void *data;
 };
 
-struct ph_node {
-    enum ph_node_type type;
+struct ph_graph_op {
+    enum ph_graph_op_type type;
     uint32_t index, lane; /* lane: which of the captured streams, 0: where the capture began */
     int device;
-    bool awaited; /* a node of another lane, or the end, depends on it */
-    struct ph_nodes before;
+    bool awaited; /* a op of another lane, or the end, depends on it */
+    struct ph_graph_ops before;
     struct ph_signature signature; /* of a kernel, a copy, a fill; else no fields */
     struct ph_event *event;
     struct ph_action action;
 };
-struct ph_step {
-    struct ph_node *node; /* NULL: values only */
+struct ph_graph_item {
+    struct ph_graph_op *op; /* NULL: values only */
     struct ph_action action;
 };
 struct ph_graph { /* nothing changes it once its capture has ended */
     int references;
     uint32_t count, room, lanes;
-    struct ph_step *step;
-    struct ph_nodes nodes, last; /* last: those that the origin's stream depended on at the end */
+    struct ph_graph_item *item;
+    struct ph_graph_ops ops, last; /* last: those that the origin's stream depended on at the end */
     int lane_device[64];
 };
 enum { PH_GRAPH_LANES = 64 };
@@ -72,12 +72,12 @@ enum { PH_GRAPH_LANES = 64 };
 struct ph_graph *ph_graph_new(void);
 void ph_graph_keep(struct ph_graph *graph);
 void ph_graph_drop(struct ph_graph *graph);
-struct ph_step *ph_graph_step(struct ph_graph *graph);
-void ph_nodes_push(struct ph_nodes *set, struct ph_node *node);
+struct ph_graph_item *ph_graph_item(struct ph_graph *graph);
+void ph_graph_ops_push(struct ph_graph_ops *set, struct ph_graph_op *op);
 /* unless it is there: for the few that a stream depends on */
-void ph_nodes_add(struct ph_nodes *set, struct ph_node *node);
-void ph_nodes_copy(struct ph_nodes *set, const struct ph_nodes *from);
-void ph_nodes_clear(struct ph_nodes *set);
+void ph_graph_ops_add(struct ph_graph_ops *set, struct ph_graph_op *op);
+void ph_graph_ops_copy(struct ph_graph_ops *set, const struct ph_graph_ops *from);
+void ph_graph_ops_clear(struct ph_graph_ops *set);
 
 struct ph_exec;
 struct ph_exec *ph_exec_new(struct ph_graph *graph);
@@ -93,7 +93,7 @@ int ph_capture_end(struct ph_stream *stream, struct ph_graph **graph);
 /* 0: none, 1: active, 2: invalidated. The rest only if it is active; `tails` belongs to the stream.
  */
 int ph_capture_status(struct ph_stream *stream, uint64_t *id, struct ph_graph **graph,
-                      const struct ph_nodes **tails);
+                      const struct ph_graph_ops **tails);
 /* Before a stream is destroyed: it can no longer end or join its capture. */
 void ph_capture_forget(struct ph_stream *stream);
 int ph_capture_exchange_mode(int mode);
@@ -105,11 +105,11 @@ int ph_capture_check(struct ph_stream *stream);
     (__builtin_expect(atomic_load_explicit(&ph_captures, memory_order_relaxed) != 0, 0) \
          ? ph_capture_check(stream)                                                     \
          : 0)
-/* Adds a node after what the stream has; `signature` may be NULL. Only after ph_capture_check has
+/* Adds a op after what the stream has; `signature` may be NULL. Only after ph_capture_check has
  * said -1. */
-void ph_capture_node(struct ph_stream *stream, enum ph_node_type type,
-                     const struct ph_signature *signature, struct ph_event *event,
-                     struct ph_action action);
+void ph_capture_op(struct ph_stream *stream, enum ph_graph_op_type type,
+                   const struct ph_signature *signature, struct ph_event *event,
+                   struct ph_action action);
 /* Adds values to be moved or computed, in the order of the calls. */
 void ph_capture_values(struct ph_stream *stream, struct ph_action action);
 /* Events: as ph_capture_check; -1: it was done. */

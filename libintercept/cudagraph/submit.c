@@ -18,7 +18,7 @@ static void capture(struct ph_stream *stream, const struct ph_signature *signatu
 {
     ph_host_call(signature->call);
     ph_duration(signature); /* asked now, while it is known which operator it belongs to */
-    ph_capture_node(stream, PH_NODE_KERNEL, signature, NULL, (struct ph_action){0});
+    ph_capture_op(stream, PH_GRAPH_OP_KERNEL, signature, NULL, (struct ph_action){0});
     PH_TRACE((ph_trace_code(0, 0), ph_trace_call(ph_signature_call(signature))));
     ph_leave();
 }

@@ -134,7 +134,7 @@ static void issue(void *operations, struct ph_stream *stream)
                                  .dtype = (uint32_t)ours->dtype,
                                  .rank = (uint32_t)comm->rank,
                                  .size = (uint32_t)comm->size,
-                                 .count = count,
+                                 .operations = count,
                                  .send_bytes = ours->send_bytes,
                                  .recv_bytes = ours->recv_bytes,
                                  .comm = (uint64_t)comm->number};
@@ -170,8 +170,8 @@ static int launch(struct ph_operation *first)
         }
         if (captured) {
             ph_host_call(PH_CALL_COMM);
-            ph_capture_node(stream, PH_NODE_KERNEL, NULL, NULL,
-                            (struct ph_action){issue, release, ours});
+            ph_capture_op(stream, PH_GRAPH_OP_KERNEL, NULL, NULL,
+                          (struct ph_action){issue, release, ours});
             PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
             ph_leave();
         } else {

@@ -1,7 +1,7 @@
 /* time/gpu_faults.c - a GPU that is slower than its peers, as the cluster file's [[fault]] says.
  *
  * Why it exists: people ask what one bad GPU costs the whole job. PHANTORA_GPU_FAULTS holds, for
- * this node, entries `ordinal,from_ns,to_ns,speed_permille;...` (to_ns 0: for good); work issued
+ * this vertex, terms `ordinal,from_ns,to_ns,speed_permille;...` (to_ns 0: for good); work issued
  * within the time takes that much longer. */
 #include "time/gpu_faults.h"
 #include "base/device.h"
@@ -19,7 +19,7 @@ static struct fault {
 } faults[FAULTS];
 static int count;
 
-void ph_stragglers_read(void)
+void ph_gpu_faults_read(void)
 {
     const char *at = ph_env("PHANTORA_GPU_FAULTS");
     for (count = 0; at && *at && count < FAULTS; at = strchr(at, ';'), at = at ? at + 1 : NULL) {
@@ -36,7 +36,7 @@ void ph_stragglers_read(void)
     }
 }
 
-uint64_t ph_straggle(int device, uint64_t duration_ns, uint64_t now)
+uint64_t ph_gpu_fault_slows(int device, uint64_t duration_ns, uint64_t now)
 {
     for (int i = 0; i < count; i++)
         if (faults[i].physical == ph_device_physical(device) && now >= faults[i].from &&

@@ -3,7 +3,7 @@
 #define PH_GPU_FAULTS_H
 #include <stdint.h>
 
-void ph_stragglers_read(void);
+void ph_gpu_faults_read(void);
 /* the duration on this GPU, if it is slow */
-uint64_t ph_straggle(int device, uint64_t duration_ns, uint64_t now);
+uint64_t ph_gpu_fault_slows(int device, uint64_t duration_ns, uint64_t now);
 #endif

@@ -90,7 +90,10 @@ bool ph_clock_stands_still(void)
 }
 
 /* A leader records host times whatever its own run charges. */
-static bool measuring(void) { return mode == MEASURED || (mode == NONE && ph_sites_recording()); }
+static bool measuring(void)
+{
+    return mode == MEASURED || (mode == NONE && ph_host_model_recording());
+}
 
 static void spend(uint64_t job_ns, uint64_t cost_ns)
 {
@@ -118,14 +121,14 @@ static void advance_measured(enum ph_call call)
 {
     uint64_t spent = job_cpu_ns();
     if (!me.chain) {
-        ph_site_enter(call);
+        ph_call_site_enter(call);
         return;
     }
     spend(spent, ph_spec()->call_cost[call]);
     me.pending += spent;
-    if (!ph_sites_recording() || !ph_site_counts(call)) return;
+    if (!ph_host_model_recording() || !ph_call_site_counts(call)) return;
     uint64_t ours = me.owed < me.pending ? me.owed : me.pending;
-    ph_site_passed(call, me.pending - ours);
+    ph_call_site_passed(call, me.pending - ours);
     me.pending = 0;
     me.owed -= ours;
 }
@@ -137,7 +140,7 @@ static bool advance_modelled(enum ph_call call)
 {
     if (!me.chain && call > PH_CALL_COMM) return false;
     if (!me.tid) me.tid = gettid();
-    spend(ph_site_time(call), ph_spec()->call_cost[call]);
+    spend(ph_call_site_time(call), ph_spec()->call_cost[call]);
     return true;
 }
 
@@ -191,7 +194,7 @@ void ph_host_resume(void)
 /* ---- what observing operators costs the job (values/observation_cost.cpp) ---- */
 PH_API(int, phantora_values_recording, (void))
 {
-    return ph_touched() && me.chain && measuring() && ph_sites_recording();
+    return ph_touched() && me.chain && measuring() && ph_host_model_recording();
 }
 PH_API(int64_t, phantora_values_job_ns, (void))
 {
@@ -286,11 +289,11 @@ static void read_mode(void)
     if (factor) scale = strtod(factor, NULL);
     /* it records: a table may not know its places yet */
     if (mode == MODEL && ph_backend.leads) mode = MEASURED;
-    if (mode == MODEL) ph_sites_map();
+    if (mode == MODEL) ph_host_model_map();
     /* a leader has its own ways (leader/measure/measure.c) */
     if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_backend.leads) {
-        ph_sites_record();
-        ph_sites_send_at_exit();
+        ph_host_model_record();
+        ph_host_model_send_at_exit();
     }
     look_ns = UINT64_MAX;
     for (int i = 0; i < LOOKS && mode != MODEL; i++) {
@@ -311,10 +314,10 @@ void ph_touch(void)
         ph_expressions_start();
         ph_timeline_start();
         read_mode();
-        ph_stragglers_read();
+        ph_gpu_faults_read();
         const char *page = ph_hub_connect();
         ph_trace_start(page, &trace_clock);
-        ph_node_known(0, 0);
+        ph_vertex_known(0, 0);
         clock_gettime(CLOCK_REALTIME, &touch_real);
         clock_gettime(CLOCK_MONOTONIC, &touch_mono);
         atomic_store_explicit(&touched, true, memory_order_release);

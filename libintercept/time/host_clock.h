@@ -28,17 +28,17 @@ void ph_leave(void);
 
 /* ---- within time/: ph_lock is held ---- */
 extern struct ph_host {
-    uint64_t node, time;             /* the anchor; if `open`, time is a lower bound */
-    int64_t offset;                  /* what passed since */
-    uint64_t ahead;                  /* how far the clock is known to be beyond that */
-    uint64_t known_node, known_time; /* the last anchor that the hub has told */
+    uint64_t vertex, time;             /* the anchor; if `open`, time is a lower bound */
+    int64_t offset;                    /* what passed since */
+    uint64_t ahead;                    /* how far the clock is known to be beyond that */
+    uint64_t known_vertex, known_time; /* the last anchor that the hub has told */
     /* time/launch_queue.c: the host waits in a launch for what the hub alone knows. It is where
-     * `held` is reached, and what passed since offset was held_at; with no entries in it, at the
+     * `held` is reached, and what passed since offset was held_at; with no terms in it, at the
      * anchor. */
     bool open;
-    struct ph_head held;
+    struct ph_expr held;
     int64_t held_at, mark_at, mark;
-    /* reached: works of mark_stream that ended before; shown: node of `held` for the trace */
+    /* reached: works of mark_stream that ended before; shown: vertex of `held` for the trace */
     uint64_t mark_stream, reached, shown;
 } ph_host;
 uint64_t ph_clock(void); /* a lower bound while ph_host.open; else exact */

@@ -1,23 +1,23 @@
-/* time/host_model.c - the job's own host time, by the place in the program where it passes.
+/* time/host_model.c - the job's own host time, by the call site before which it passes.
  *
  * Why it exists: measured CPU time differs from run to run and from machine to machine; what the
  * framework does between two calls of CUDA hardly does. So the time before each call is recorded
  * once, by *site*, and charged ever after: then runs repeat to the byte, and tell of the machine
  * that the record is of (docs/host-time.md).
  *
- * A site is the call's class, the framework operator around it and the call's place in that. Sites
+ * A call site is the call's class, the framework operator around it and its index there. Sites
  * repeat in patterns (a layer, a bucket, a step), and the time before one depends on what came
  * before; so times are kept for the last 4, 3, 2 and 1 sites, and for the class alone (depth 0),
  * and the deepest that the record knows is charged. The history is the process's, not the thread's:
  * the backward pass goes on in another thread where the forward pass stopped.
  *
  * How a mean is made robust: the first sample of a key is left out once there are WARM others, or
- * if it is FAR above the few that there are (it pays for loading what later ones find loaded: of
- * that no other site is charged a share, either). A sample FAR octaves above the key's median
- * octave, and at least INTERRUPTION_NS long, is an interruption (garbage collection, a page of
- * memory, a signal): it happens to any site, so it is taken out of its key's mean, and the sum of
- * all of them is spread evenly over all sites, as one number. Nothing is lost from the sum, and no
- * site is charged another's. */
+ * if it is FAR above the few that there are: it pays for loading what later ones find loaded, and
+ * no other call site shares that cost. A sample FAR octaves above the key's median octave, and at
+ * least INTERRUPTION_NS long, is an interruption (garbage collection, a page of memory, a signal):
+ * it happens to any site, so it is taken out of its key's mean, and the sum of all of them is
+ * spread evenly over all sites, as one number. Nothing is lost from the sum, and no site is charged
+ * another's. */
 #include "time/host_model.h"
 #include "base/environment.h"
 #include "base/fnv1a.h"
@@ -42,7 +42,7 @@ enum {
     SHORTEST = 7,
     WARM = 3,
     FAR = 4,
-    PLACES = 31,
+    INDICES = 31,
     KEY_INTERRUPTION = 64
 };
 #define INTERRUPTION_NS 50000u
@@ -52,7 +52,10 @@ enum {
  * every kind of rank sees (allocations) are no part of the history: they would make equal places
  * look different. */
 static bool in_history(enum ph_call call) { return call <= PH_CALL_SYNC; }
-bool ph_site_counts(enum ph_call call) { return call != PH_CALL_MALLOC && call != PH_CALL_FREE; }
+bool ph_call_site_counts(enum ph_call call)
+{
+    return call != PH_CALL_MALLOC && call != PH_CALL_FREE;
+}
 
 static uint64_t history[DEPTH]; /* the last sites, the latest first */
 
@@ -69,22 +72,22 @@ static uint64_t key_of(uint64_t hash, int depth)
     return (mix(hash + (uint64_t)depth) >> 1) | 1024;
 }
 
-struct place {
+struct call_site {
     enum ph_call call;
     const char *name;
-    unsigned place;
-    int depth; /* of the longest history there is for it */
+    unsigned index; /* among the calls of the operator */
+    int depth;      /* of the longest history there is for it */
     uint64_t key[DEPTH + 1];
 };
 
 /* Where the caller is, and the keys of all depths. Moves the history on. */
-static struct place arrive(enum ph_call call)
+static struct call_site arrive(enum ph_call call)
 {
-    struct place here = {.call = call, .key = {call + 1}};
-    here.place = ph_operator_place(&here.name, in_history(call));
-    if (here.place > PLACES) here.place = PLACES;
+    struct call_site here = {.call = call, .key = {call + 1}};
+    here.index = ph_operator_call(&here.name, in_history(call));
+    if (here.index > INDICES) here.index = INDICES;
     uint64_t site = ph_fnv1a_text(PH_FNV1A ^ call, here.name ? here.name : "");
-    if (in_history(call)) site = (site ^ here.place) * 0x100000001b3ull;
+    if (in_history(call)) site = (site ^ here.index) * 0x100000001b3ull;
     site = mix(site);
     here.key[1] = key_of(site, 1);
     here.depth = 1;
@@ -100,7 +103,7 @@ static struct place arrive(enum ph_call call)
     return here;
 }
 
-void ph_site_enter(enum ph_call call) { arrive(call); }
+void ph_call_site_enter(enum ph_call call) { arrive(call); }
 
 static void forget(void);
 
@@ -108,7 +111,7 @@ static void forget(void);
 static const struct ph_host_table_header *header;
 static const struct ph_host_table_slot *slots;
 
-void ph_sites_map(void)
+void ph_host_model_map(void)
 {
     char path[512];
     struct stat status;
@@ -139,10 +142,10 @@ static bool find(uint64_t key, uint64_t *mean_ns)
     return false;
 }
 
-uint64_t ph_site_time(enum ph_call call)
+uint64_t ph_call_site_time(enum ph_call call)
 {
-    if (!ph_site_counts(call)) return 0;
-    struct place here = arrive(call);
+    if (!ph_call_site_counts(call)) return 0;
+    struct call_site here = arrive(call);
     uint64_t time = header->unknown_ns;
     int depth = here.depth;
     while (depth >= 0 && !find(here.key[depth], &time)) depth--;
@@ -169,12 +172,12 @@ static bool recording;
 static struct record **records; /* open addressing by key */
 static size_t capacity, used;
 
-void ph_sites_record(void)
+void ph_host_model_record(void)
 {
     recording = true;
     ph_forget_in_child(forget);
 }
-bool ph_sites_recording(void) { return recording; }
+bool ph_host_model_recording(void) { return recording; }
 
 /* The parent reports what it has recorded; the child begins anew. */
 static void forget(void)
@@ -203,12 +206,12 @@ static void grow(void)
     capacity = size;
 }
 
-static const char *text_of(const struct place *here)
+static const char *text_of(const struct call_site *here)
 {
     char text[160];
     if (in_history(here->call))
         snprintf(text, sizeof text, "%s %s %u", ph_call_name(here->call),
-                 here->name ? here->name : "-", here->place);
+                 here->name ? here->name : "-", here->index);
     else
         snprintf(text, sizeof text, "%s %s", ph_call_name(here->call),
                  here->name ? here->name : "-");
@@ -236,9 +239,9 @@ static uint64_t samples(const struct record *record)
     return count;
 }
 
-void ph_site_passed(enum ph_call call, uint64_t spent_ns)
+void ph_call_site_passed(enum ph_call call, uint64_t spent_ns)
 {
-    struct place here = arrive(call);
+    struct call_site here = arrive(call);
     const char *text = NULL;
     if (!recording) return;
     for (int depth = 0; depth <= here.depth; depth++) {
@@ -307,7 +310,7 @@ static void pack_site(struct ph_pack *pack, uint64_t key, int depth, const char 
 }
 
 /* Takes ph_lock. */
-void ph_sites_pack(struct ph_pack *pack)
+void ph_host_model_pack(struct ph_pack *pack)
 {
     struct summary interruptions = {0};
     pthread_mutex_lock(&ph_lock);
@@ -336,7 +339,7 @@ static void send_at_exit(void)
     const char *score = ph_env("PHANTORA_HOST_SCORE");
     ph_pack_map(&body, score ? 2 : 1);
     if (score) ph_pack_str(&body, "score"), ph_pack_double(&body, strtod(score, NULL));
-    ph_pack_str(&body, "sites"), ph_sites_pack(&body);
+    ph_pack_str(&body, "sites"), ph_host_model_pack(&body);
     ph_send(PH_MESSAGE_HOST, &body, 2);
     /* Whoever ends takes unsent messages along; an answer to the next one says that this one has
      * come. */
@@ -358,7 +361,7 @@ static void send_at_exit(void)
 static void register_at_exit(void) { atexit(send_at_exit); }
 
 /* For simulated ranks; a leader sends its own HOST message. */
-void ph_sites_send_at_exit(void)
+void ph_host_model_send_at_exit(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_at_exit);

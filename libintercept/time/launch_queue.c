@@ -1,11 +1,11 @@
 /* time/launch_queue.c - how far the host may run ahead of a stream: the driver's launch queue, and
  * a host clock that waits in it.
  *
- * Why it exists: a launch returns once all but N of the works issued to its stream have ended,
- * itself included: the host waits inside of it, which decides what a step's issue takes and what
- * the caching allocator finds finished. What counts is kernels, fills and copies on the device, of
- * one stream alone; not copies to and from the host, records and waits (docs/host-time.md has the
- * evidence).
+ * Why it exists: a launch returns once all but N of the queue_slots issued to its stream have
+ * ended, itself included: the host waits inside of it, which decides what a step's issue takes and
+ * what the caching allocator finds finished. What counts is kernels, fills and copies on the
+ * device, of one stream alone; not copies to and from the host, records and waits
+ * (docs/host-time.md has the evidence).
  *
  * When a work ends may hang on other ranks. Asking for it at every launch would be thousands of
  * messages a step, so the wait is not made but noted: from then on the host's clock is an
@@ -21,12 +21,12 @@
 #include <string.h>
 
 struct work { /* of one call */
-    /* of its works' numbers in the stream; of the nodes that its head names */
+    /* of its works' numbers in the stream; of the vertices that its expr names */
     uint64_t first, lowest;
     uint32_t count, ahead;
-    int64_t duration, drag;
+    int64_t duration, contention;
     int64_t position;    /* the stream's after it */
-    struct ph_head head; /* where it ends */
+    struct ph_expr expr; /* where it ends */
 };
 
 struct ph_queue {
@@ -44,42 +44,43 @@ static struct work *at(struct ph_queue *queue, uint64_t call)
 /* ---- the host's expression ---- */
 static int64_t passed_since(int64_t then) { return ph_host.offset - then; }
 
-void ph_host_anchor(uint64_t node, uint64_t time)
+void ph_host_anchor(uint64_t vertex, uint64_t time)
 {
-    ph_host = (struct ph_host){.node = node, .time = time, .known_node = node, .known_time = time};
+    ph_host = (struct ph_host){
+        .vertex = vertex, .time = time, .known_vertex = vertex, .known_time = time};
 }
 
 void ph_host_reach(uint64_t time)
 {
     if (ph_host.open) {
-        ph_host_anchor(ph_host.known_node, ph_host.known_time);
+        ph_host_anchor(ph_host.known_vertex, ph_host.known_time);
         ph_host.offset = (int64_t)(time - ph_host.time);
     } else if (time > ph_clock()) {
         ph_host.offset += (int64_t)(time - ph_clock());
     }
 }
 
-/* What the host's clock is now, as entries of `head`. */
-static void add_expression(struct ph_head *head, int64_t latency)
+/* What the host's clock is now, as terms of `expr`. */
+static void add_expression(struct ph_expr *expr, int64_t latency)
 {
     int64_t passed = passed_since(ph_host.held_at);
     if (!ph_host.held.count)
-        ph_head_add(head, (struct ph_entry){ph_host.node, ph_host.offset + latency, 0, 0});
+        ph_expr_add(expr, (struct ph_term){ph_host.vertex, ph_host.offset + latency, 0, 0});
     for (int i = 0; i < ph_host.held.count; i++) {
-        struct ph_entry entry = ph_host.held.entry[i];
-        entry.lag += passed + latency;
-        ph_head_add(head, entry);
+        struct ph_term term = ph_host.held.term[i];
+        term.lag += passed + latency;
+        ph_expr_add(expr, term);
     }
 }
 
 static void name_host(void)
 {
-    struct ph_head now = {0};
+    struct ph_expr now = {0};
     uint64_t clock = ph_clock();
     add_expression(&now, 0);
     int64_t mark = ph_host.mark + passed_since(ph_host.mark_at);
-    ph_host.time = ph_head_lower(&now);
-    ph_host.node = ph_head_name(&now);
+    ph_host.time = ph_expr_lower(&now);
+    ph_host.vertex = ph_expr_name(&now);
     ph_host.offset = ph_host.mark_at = ph_host.held_at = 0;
     ph_host.held.count = 0;
     ph_host.shown = 0;
@@ -87,32 +88,32 @@ static void name_host(void)
     ph_host.ahead = clock > ph_host.time ? clock - ph_host.time : 0;
 }
 
-void ph_head_add_host(struct ph_head *head, int64_t latency)
+void ph_expr_add_host(struct ph_expr *expr, int64_t latency)
 {
-    /* one entry instead of many in every head that follows */
+    /* one term instead of many in every expr that follows */
     if (ph_host.held.count > 1) name_host();
-    add_expression(head, latency);
+    add_expression(expr, latency);
 }
 
-/* A trace needs one node for every moment, and must not change what the host is. */
-void ph_host_moment(uint64_t *node, int64_t *offset)
+/* A trace needs one vertex for every moment, and must not change what the host is. */
+void ph_host_moment(uint64_t *vertex, int64_t *offset)
 {
-    *node = ph_host.node;
+    *vertex = ph_host.vertex;
     *offset = ph_host.offset;
     if (!ph_host.held.count) return;
     if (!ph_host.shown) {
-        struct ph_head copy = ph_host.held;
-        ph_host.shown = ph_head_name(&copy);
+        struct ph_expr copy = ph_host.held;
+        ph_host.shown = ph_expr_name(&copy);
     }
-    *node = ph_host.shown;
+    *vertex = ph_host.shown;
     *offset = passed_since(ph_host.held_at);
 }
 
 uint64_t ph_host_oldest(uint64_t otherwise)
 {
-    uint64_t oldest = ph_head_oldest(&ph_host.held, otherwise);
-    if (ph_host.known_node < oldest) oldest = ph_host.known_node;
-    return ph_host.node < oldest ? ph_host.node : oldest;
+    uint64_t oldest = ph_expr_oldest(&ph_host.held, otherwise);
+    if (ph_host.known_vertex < oldest) oldest = ph_host.known_vertex;
+    return ph_host.vertex < oldest ? ph_host.vertex : oldest;
 }
 
 /* Whether a stream that has come to `position` ends no earlier than `latency` after the host is
@@ -124,21 +125,22 @@ static bool beyond_host(uint64_t stream, int64_t position, int64_t latency)
            position > ph_host.mark + passed_since(ph_host.mark_at) + latency;
 }
 
-int ph_host_compare(const struct ph_place *place)
+int ph_host_compare(const struct ph_stream_position *position)
 {
-    if (!ph_host.open || place->stream != ph_host.mark_stream) return -1;
-    if (place->works < ph_host.reached) return 1; /* a work that was issued later has ended */
-    return beyond_host(place->stream, place->position, 0) ? 0 : -1;
+    if (!ph_host.open || position->stream != ph_host.mark_stream) return -1;
+    if (position->queue_slots < ph_host.reached)
+        return 1; /* a work that was issued later has ended */
+    return beyond_host(position->stream, position->position, 0) ? 0 : -1;
 }
 
-/* The host goes on where it is, or once `head` is reached: the end of the work that is the
+/* The host goes on where it is, or once `expr` is reached: the end of the work that is the
  * `number`th of its stream. */
-static void hold(const struct ph_stream *stream, const struct ph_head *head, int64_t position,
+static void hold(const struct ph_stream *stream, const struct ph_expr *expr, int64_t position,
                  uint64_t number)
 {
     uint64_t now = ph_clock(), known;
-    if (ph_head_upper(head) <= now) return;
-    known = ph_host.open ? PH_UNKNOWN : ph_head_exact(head, now);
+    if (ph_expr_upper(expr) <= now) return;
+    known = ph_host.open ? PH_UNKNOWN : ph_expr_exact(expr, now);
     if (known != PH_UNKNOWN) {
         ph_host_reach(known);
         ph_clock_publish();
@@ -146,9 +148,9 @@ static void hold(const struct ph_stream *stream, const struct ph_head *head, int
     }
     int64_t mark = ph_host.mark + passed_since(ph_host.mark_at);
     bool same = ph_host.open && stream->id == ph_host.mark_stream;
-    struct ph_head later = *head;
+    struct ph_expr later = *expr;
     /* it may have been reached already */
-    if (same ? position < mark : ph_host.open || ph_head_lower(head) < now) {
+    if (same ? position < mark : ph_host.open || ph_expr_lower(expr) < now) {
         add_expression(&later, 0);
         /* the launch itself will bound it */
         position = !same ? INT64_MAX / 2 : mark > position ? mark : position;
@@ -160,22 +162,22 @@ static void hold(const struct ph_stream *stream, const struct ph_head *head, int
     ph_host.mark_stream = stream->id;
     ph_host.mark = position;
     ph_host.reached = number;
-    uint64_t lower = ph_head_lower(&later);
+    uint64_t lower = ph_expr_lower(&later);
     if (lower > now) ph_host.ahead += lower - now;
     ph_clock_publish();
 }
 
 /* ---- the queue of a stream ---- */
-static uint32_t count_of(uint32_t works)
+static uint32_t count_of(uint32_t queue_slots)
 {
-    uint32_t count = works & 0xff;
+    uint32_t count = queue_slots & 0xff;
     return count < ph_spec()->launch_queue ? count : (uint32_t)ph_spec()->launch_queue;
 }
 
-void ph_queue_wait_locked(struct ph_stream *stream, uint32_t works)
+void ph_queue_wait_locked(struct ph_stream *stream, uint32_t queue_slots)
 {
     struct ph_queue *queue = stream->queue;
-    uint32_t count = count_of(works);
+    uint32_t count = count_of(queue_slots);
     if (!queue || !count || queue->issued + count <= ph_spec()->launch_queue) return;
     /* from 1: the work that must have ended */
     uint64_t number = queue->issued + count - ph_spec()->launch_queue;
@@ -184,14 +186,14 @@ void ph_queue_wait_locked(struct ph_stream *stream, uint32_t works)
         queue->oldest++;
     const struct work *work = at(queue, queue->oldest);
     if (queue->oldest == queue->newest || work->first >= number) return; /* known to have ended */
-    struct ph_head head = work->head;
+    struct ph_expr expr = work->expr;
     int64_t position = work->position;
     if (number <= work->first + work->ahead) {
-        for (int i = 0; i < head.count; i++)
-            head.entry[i].work -= work->duration, head.entry[i].drag -= work->drag;
+        for (int i = 0; i < expr.count; i++)
+            expr.term[i].work -= work->duration, expr.term[i].contention -= work->contention;
         position -= work->duration;
     }
-    hold(stream, &head, position, number);
+    hold(stream, &expr, position, number);
 }
 
 void ph_queue_free(struct ph_stream *stream)
@@ -200,11 +202,11 @@ void ph_queue_free(struct ph_stream *stream)
     stream->queue = NULL;
 }
 
-void ph_queue_push_locked(struct ph_stream *stream, uint32_t works, uint64_t duration_ns,
-                          uint64_t drag_ns)
+void ph_queue_push_locked(struct ph_stream *stream, uint32_t queue_slots, uint64_t duration_ns,
+                          uint64_t contention_ns)
 {
     uint64_t limit = ph_spec()->launch_queue;
-    uint32_t count = count_of(works), ahead = works >> 8 & 0xff;
+    uint32_t count = count_of(queue_slots), ahead = queue_slots >> 8 & 0xff;
     if (!count) return;
     if (!stream->queue) {
         stream->queue =
@@ -219,26 +221,26 @@ void ph_queue_push_locked(struct ph_stream *stream, uint32_t works, uint64_t dur
     work->count = count;
     work->ahead = ahead < count ? ahead : count - 1;
     work->duration = (int64_t)duration_ns;
-    work->drag = (int64_t)drag_ns;
+    work->contention = (int64_t)contention_ns;
     work->position = stream->position;
-    work->head.count = stream->head.count;
-    memcpy(work->head.entry, stream->head.entry,
-           (size_t)stream->head.count * sizeof *stream->head.entry);
+    work->expr.count = stream->expr.count;
+    memcpy(work->expr.term, stream->expr.term,
+           (size_t)stream->expr.count * sizeof *stream->expr.term);
     work->lowest = UINT64_MAX;
-    for (int i = 0; i < work->head.count; i++) /* the origin is never forgotten */
-        if (work->head.entry[i].node && work->head.entry[i].node < work->lowest)
-            work->lowest = work->head.entry[i].node;
+    for (int i = 0; i < work->expr.count; i++) /* the origin is never forgotten */
+        if (work->expr.term[i].vertex && work->expr.term[i].vertex < work->lowest)
+            work->lowest = work->expr.term[i].vertex;
     queue->issued += count;
 }
 
 void ph_queue_add_host(struct ph_stream *stream, int64_t latency)
 {
     if (beyond_host(stream->id, stream->position, latency)) return;
-    /* mostly the same nodes */
+    /* mostly the same vertices */
     if (ph_host.open && stream->id == ph_host.mark_stream)
-        add_expression(&stream->head, latency);
+        add_expression(&stream->expr, latency);
     else
-        ph_head_add_host(&stream->head, latency);
+        ph_expr_add_host(&stream->expr, latency);
 }
 
 void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns, uint64_t gap_ns)
@@ -253,26 +255,27 @@ void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns, uint64_t gap
     ph_host.mark_at = ph_host.offset;
 }
 
-struct ph_place ph_queue_place(const struct ph_stream *stream)
+struct ph_stream_position ph_queue_position(const struct ph_stream *stream)
 {
     if (stream->queue && stream->position)
-        return (struct ph_place){stream->id, stream->position, stream->queue->issued};
+        return (struct ph_stream_position){stream->id, stream->position, stream->queue->issued};
     return stream->after;
 }
 
-void ph_queue_after(struct ph_stream *stream, const struct ph_place *place)
+void ph_queue_after(struct ph_stream *stream, const struct ph_stream_position *position)
 {
-    if (!place->stream || place->stream == stream->id) return;
-    if (stream->after.stream == place->stream && stream->after.position >= place->position) return;
-    stream->after = *place;
-    stream->after.works = UINT64_MAX; /* it ends after that place, who knows by how much */
+    if (!position->stream || position->stream == stream->id) return;
+    if (stream->after.stream == position->stream && stream->after.position >= position->position)
+        return;
+    stream->after = *position;
+    stream->after.queue_slots = UINT64_MAX; /* it ends after that place, who knows by how much */
 }
 
 uint64_t ph_queue_oldest(struct ph_stream *stream, uint64_t now, uint64_t oldest)
 {
     struct ph_queue *queue = stream->queue;
     if (!queue) return oldest;
-    while (queue->oldest < queue->newest && ph_head_upper(&at(queue, queue->oldest)->head) <= now)
+    while (queue->oldest < queue->newest && ph_expr_upper(&at(queue, queue->oldest)->expr) <= now)
         queue->oldest++;
     for (uint64_t call = queue->oldest; call < queue->newest; call++)
         if (at(queue, call)->lowest < oldest) oldest = at(queue, call)->lowest;

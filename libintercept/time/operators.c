@@ -44,7 +44,7 @@ PH_API(void, phantora_operator_begin,
 
 /* The enclosing operator (NULL: none), and the caller's place among its calls that take host time,
  * from 1; 0 outside of operators, where there is no end to count to. */
-uint32_t ph_operator_place(const char **name, bool count)
+uint32_t ph_operator_call(const char **name, bool count)
 {
     *name = operator_now.name;
     if (!operator_now.name) return 0;

@@ -10,7 +10,7 @@
 
 /* The enclosing operator (NULL: none), and the caller's place among its calls that take host time,
  * from 1; 0 outside of operators. `count`: this is one more such call. */
-uint32_t ph_operator_place(const char **name, bool count);
+uint32_t ph_operator_call(const char **name, bool count);
 /* What tells launches of equal dimensions apart: the operator, its inputs' shapes, and which of its
  * launches this is. False outside of operators. */
 bool ph_operator_identity(uint64_t *identity);

@@ -5,9 +5,9 @@
  * Recorded times are those of a GPU at its limit. Here the rank keeps what its GPU has asked for of
  * late, as a share: kernels by the power that their class draws, over the time that has passed,
  * which is known exactly where the host has waited for the GPU. Below [power].full kernels are
- * shorter, by up to their class's gain at [power].low. Which GPU of several it is decides how much
- * worse than the median it is at its limit. Everything is in whole numbers of simulated time, so
- * runs repeat. */
+ * shorter, by up to their class's gain at [power].low. GPUs of one model differ: at its
+ * limit, each is slower or faster than the median by its own variation. Everything is in whole
+ * numbers of simulated time, so runs repeat. */
 #include "time/power.h"
 #include "base/fork.h"
 #include <string.h>

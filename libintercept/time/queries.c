@@ -13,16 +13,16 @@
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
 
-/* Has `head`, which has that place among works, been reached at the caller's host clock? Decided
+/* Has `expr`, which has that position among works, been reached at the caller's host clock? Decided
  * here if possible, else by the hub. */
-static bool ask(const struct ph_head *head, const struct ph_place *place)
+static bool ask(const struct ph_expr *expr, const struct ph_stream_position *position)
 {
     pthread_mutex_lock(&ph_lock);
     ph_clock_advance(PH_CALL_QUERY);
     uint64_t now = ph_clock();
-    int decided = ph_head_upper(head) <= now  ? 1
-                  : ph_host.open              ? ph_host_compare(place)
-                  : ph_head_floor(head) > now ? 0
+    int decided = ph_expr_upper(expr) <= now  ? 1
+                  : ph_host.open              ? ph_host_compare(position)
+                  : ph_expr_floor(expr) > now ? 0
                                               : -1;
     if (decided >= 0) {
         pthread_mutex_unlock(&ph_lock);
@@ -31,13 +31,13 @@ static bool ask(const struct ph_head *head, const struct ph_place *place)
     }
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
-    struct ph_head own = {0};
-    ph_head_add_host(&own, 0);
+    struct ph_expr own = {0};
+    ph_expr_add_host(&own, 0);
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, now);
     ph_extra_pack(&body, false);
-    ph_head_pack(&body, head);
-    ph_head_pack(&body, &own);
+    ph_expr_pack(&body, expr);
+    ph_expr_pack(&body, &own);
     atomic_store(&ph_stats()->blocked, 1);
     ph_send(PH_MESSAGE_QUERY, &body, 5);
     pthread_mutex_unlock(&ph_lock);
@@ -48,8 +48,8 @@ static bool ask(const struct ph_head *head, const struct ph_place *place)
     uint64_t floor = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
-    if (!ready) ph_head_not_before(head, now, floor);
-    if (ready && !ph_host.open) ph_head_reached(head, now);
+    if (!ready) ph_expr_not_before(expr, now, floor);
+    if (ready && !ph_host.open) ph_expr_reached(expr, now);
     /* else the chain stands still for us */
     if (ph_in_chain()) atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
@@ -60,24 +60,24 @@ static bool ask(const struct ph_head *head, const struct ph_place *place)
 /* The same for a thread that only ever polls (NCCL's watchdog). It bounds nothing, and must not
  * wait: what the hub knows so far will do. Where the host stands still, in a socket or a join, its
  * clock says nothing: then what is known has happened. */
-static bool observe(const struct ph_head *head, const struct ph_place *place)
+static bool observe(const struct ph_expr *expr, const struct ph_stream_position *position)
 {
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
-    enum ph_look look = ph_observer_looks(head);
+    enum ph_look look = ph_watchdog_looks(expr);
     if (look != PH_LOOK_AT_ONCE) {
-        bool over = look == PH_LOOK_EXACTLY && ask(head, place);
-        ph_observer_looked(over);
+        bool over = look == PH_LOOK_EXACTLY && ask(expr, position);
+        ph_watchdog_looked(over);
         return over;
     }
     pthread_mutex_lock(&ph_lock);
-    uint64_t upper = ph_head_upper(head), now = ph_clock();
+    uint64_t upper = ph_expr_upper(expr), now = ph_clock();
     bool known = upper != PH_UNKNOWN;
     if (!known) {
         ph_pack_uint(&body, req);
         ph_pack_uint(&body, now);
         ph_extra_pack(&body, false);
-        ph_head_pack(&body, head);
+        ph_expr_pack(&body, expr);
         ph_pack_array(&body, 0);
         ph_send(PH_MESSAGE_QUERY, &body, 5);
     }
@@ -91,14 +91,15 @@ static bool observe(const struct ph_head *head, const struct ph_place *place)
         ph_reply_free(&reply);
     }
     bool over = known && (upper <= now || ph_clock_stands_still());
-    ph_observer_looked(over);
+    ph_watchdog_looked(over);
     return over;
 }
 
-static bool reached(const struct ph_head *head, const struct ph_place *place, const char *call)
+static bool reached(const struct ph_expr *expr, const struct ph_stream_position *position,
+                    const char *call)
 {
-    if (!ph_in_chain()) return observe(head, place);
-    bool ready = ask(head, place);
+    if (!ph_in_chain()) return observe(expr, position);
+    bool ready = ask(expr, position);
     PH_TRACE(ph_trace_call(call));
     if (!ready) ph_clock_poll_failed();
     return ready;
@@ -106,24 +107,24 @@ static bool reached(const struct ph_head *head, const struct ph_place *place, co
 
 bool ph_event_ready(const struct ph_event *event)
 {
-    return !event->recorded || reached(&event->head, &event->place, "cudaEventQuery");
+    return !event->recorded || reached(&event->expr, &event->position, "cudaEventQuery");
 }
 
 bool ph_stream_ready(struct ph_stream *stream)
 {
     pthread_mutex_lock(&ph_lock);
     ph_stream_order_locked(stream);
-    struct ph_head head = stream->head;
-    struct ph_place place = ph_queue_place(stream);
+    struct ph_expr expr = stream->expr;
+    struct ph_stream_position position = ph_queue_position(stream);
     pthread_mutex_unlock(&ph_lock);
-    return reached(&head, &place, "cudaStreamQuery");
+    return reached(&expr, &position, "cudaStreamQuery");
 }
 
 uint64_t ph_event_moment(const struct ph_event *event)
 {
     enum { PATIENCE_MS = 20000 };
     pthread_mutex_lock(&ph_lock);
-    uint64_t time = ph_head_exact(&event->head, 0), lower = ph_head_lower(&event->head);
+    uint64_t time = ph_expr_exact(&event->expr, 0), lower = ph_expr_lower(&event->expr);
     if (time != PH_UNKNOWN) {
         pthread_mutex_unlock(&ph_lock);
         return time;
@@ -134,7 +135,7 @@ uint64_t ph_event_moment(const struct ph_event *event)
     ph_pack_uint(&body, ph_clock());
     ph_extra_pack(&body, false);
     ph_pack_array(&body, 1);
-    ph_head_pack(&body, &event->head);
+    ph_expr_pack(&body, &event->expr);
     atomic_store(&ph_stats()->blocked, 1);
     ph_send(PH_MESSAGE_TIMES, &body, 4);
     pthread_mutex_unlock(&ph_lock);
@@ -161,7 +162,7 @@ uint64_t ph_event_moment(const struct ph_event *event)
 bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, float *milliseconds)
 {
     pthread_mutex_lock(&ph_lock);
-    uint64_t from = ph_head_exact(&start->head, 0), to = ph_head_exact(&end->head, 0);
+    uint64_t from = ph_expr_exact(&start->expr, 0), to = ph_expr_exact(&end->expr, 0);
     if (from == PH_UNKNOWN || to == PH_UNKNOWN) {
         struct ph_pack body = {0};
         uint64_t req = ph_request_id();
@@ -169,8 +170,8 @@ bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end, 
         ph_pack_uint(&body, ph_clock());
         ph_extra_pack(&body, false);
         ph_pack_array(&body, 2);
-        ph_head_pack(&body, &start->head);
-        ph_head_pack(&body, &end->head);
+        ph_expr_pack(&body, &start->expr);
+        ph_expr_pack(&body, &end->expr);
         atomic_store(&ph_stats()->blocked, 1);
         ph_send(PH_MESSAGE_TIMES, &body, 4);
         pthread_mutex_unlock(&ph_lock);

@@ -1,7 +1,7 @@
 /* timeline.c - the rank's part of the event graph: streams and events, and the messages about them.
  *
  * Why it exists: a run of kernels between two points that another rank can observe is an affine
- * max-plus map, so it is folded into the stream's head (time/expression.c), exactly and on the
+ * max-plus map, so it is folded into the stream's expr (time/expression.c), exactly and on the
  * spot; only collectives and host synchronisations become messages. */
 #include "time/timeline.h"
 #include "backend.h"
@@ -123,19 +123,19 @@ void ph_stream_order_locked(struct ph_stream *stream)
     for (struct ph_stream *other = streams; other; other = other->next)
         if (other != stream && other->device == stream->device && other->used &&
             !(other->flags & STREAM_NON_BLOCKING) && (is_legacy || other == legacy[stream->device]))
-            ph_head_merge(&stream->head, &other->head);
+            ph_expr_merge(&stream->expr, &other->expr);
 }
 
-static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns)
+static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t contention_ns)
 {
     const struct ph_device_spec *spec = ph_spec();
     uint64_t gap_ns = launches_graph ? spec->graph_gap_ns : spec->kernel_gap_ns;
     ph_stream_order_locked(stream);
-    for (int i = 0; i < stream->head.count; i++) stream->head.entry[i].lag += (int64_t)gap_ns;
+    for (int i = 0; i < stream->expr.count; i++) stream->expr.term[i].lag += (int64_t)gap_ns;
     ph_queue_add_host(stream, (int64_t)spec->launch_latency_ns);
-    for (int i = 0; i < stream->head.count; i++)
-        stream->head.entry[i].work += (int64_t)duration_ns,
-            stream->head.entry[i].drag += (int64_t)drag_ns;
+    for (int i = 0; i < stream->expr.count; i++)
+        stream->expr.term[i].work += (int64_t)duration_ns,
+            stream->expr.term[i].contention += (int64_t)contention_ns;
     ph_queue_moved(stream, duration_ns, gap_ns);
     stream->used = true;
 }
@@ -145,28 +145,28 @@ uint32_t ph_stream_trace_number(const struct ph_stream *stream)
     return ph_stream_is_legacy(stream) ? PH_TRACE_LEGACY_STREAM : (uint32_t)stream->id;
 }
 
-static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uint64_t drag_ns,
+static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uint64_t contention_ns,
                        uint32_t source)
 {
     struct ph_trace_work work = {.stream = ph_stream_trace_number(stream),
                                  .source = source,
                                  .device = stream->device,
                                  .duration_ns = duration_ns,
-                                 .contention_ns = drag_ns};
-    ph_trace_work_locked(&work, stream->head.entry,
-                         (size_t)stream->head.count * sizeof *stream->head.entry);
+                                 .contention_ns = contention_ns};
+    ph_trace_work_locked(&work, stream->expr.term,
+                         (size_t)stream->expr.count * sizeof *stream->expr.term);
 }
 
 void ph_run_locked(struct ph_stream *stream, struct ph_time time)
 {
-    uint64_t duration_ns = ph_straggle(
+    uint64_t duration_ns = ph_gpu_fault_slows(
         stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.bound_by),
         ph_clock());
-    uint64_t drag_ns = duration_ns * time.drag_permille / 1000;
-    if (!launches_graph) ph_queue_wait_locked(stream, time.works);
-    run_locked(stream, duration_ns, drag_ns);
-    if (!launches_graph) ph_queue_push_locked(stream, time.works, duration_ns, drag_ns);
-    PH_TRACE(trace_work(stream, duration_ns, drag_ns, time.source));
+    uint64_t contention_ns = duration_ns * time.contention_permille / 1000;
+    if (!launches_graph) ph_queue_wait_locked(stream, time.queue_slots);
+    run_locked(stream, duration_ns, contention_ns);
+    if (!launches_graph) ph_queue_push_locked(stream, time.queue_slots, duration_ns, contention_ns);
+    PH_TRACE(trace_work(stream, duration_ns, contention_ns, time.source));
     stream->busy_ns += duration_ns;
     if (!busiest[stream->device] || stream->busy_ns > busiest[stream->device]->busy_ns)
         busiest[stream->device] = stream;
@@ -188,7 +188,7 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
 static bool computing_past_locked(const struct ph_stream *stream, uint64_t time)
 {
     const struct ph_stream *compute = busiest[stream->device];
-    return compute && compute != stream && ph_head_lower(&compute->head) > time;
+    return compute && compute != stream && ph_expr_lower(&compute->expr) > time;
 }
 
 uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
@@ -197,67 +197,68 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     struct ph_pack body = {0};
     ph_host_call(PH_CALL_COMM);
     PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
-    ph_observers_due();
+    ph_watchdogs_due();
     pthread_mutex_lock(&ph_lock);
     if (!launches_graph) ph_queue_wait_locked(stream, 1);
     ph_stream_order_locked(stream);
-    ph_head_prune(&stream->head, ph_clock());
+    ph_expr_prune(&stream->expr, ph_clock());
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
-    uint64_t node = ph_node_new(ph_head_lower(&stream->head), PH_UNKNOWN);
+    uint64_t vertex = ph_vertex_new(ph_expr_lower(&stream->expr), PH_UNKNOWN);
     ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body, computing_past_locked(stream, ph_head_lower(&stream->head)));
+    ph_extra_pack(&body, computing_past_locked(stream, ph_expr_lower(&stream->expr)));
     ph_pack_uint(&body, comm);
-    ph_pack_uint(&body, node);
-    ph_head_pack(&body, &stream->head);
+    ph_pack_uint(&body, vertex);
+    ph_expr_pack(&body, &stream->expr);
     ph_pack_array(&body, count);
     ph_pack_raw(&body, ops->data, ops->length);
-    ph_communicated(node, stream->last_launch);
-    stream->last_launch = node;
+    ph_communicated(vertex, stream->last_launch);
+    stream->last_launch = vertex;
     ph_send(PH_MESSAGE_OPS, &body,
-            6); /* under ph_lock: messages ph_leave in the order of their nodes */
-    struct ph_head before = stream->head;
-    stream->head.count = 1;
-    stream->head.entry[0] = (struct ph_entry){node, 0, 0, 0};
+            6); /* under ph_lock: messages are sent in the order of their vertices */
+    struct ph_expr before = stream->expr;
+    stream->expr.count = 1;
+    stream->expr.term[0] = (struct ph_term){vertex, 0, 0, 0};
     /* PyTorch's blocking collectives run on the stream that computes, which then waits without
      * being told to */
-    if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->head);
+    if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->expr);
     if (!launches_graph) ph_queue_push_locked(stream, 1, 0, 0);
     stream->used = true;
     atomic_fetch_add_explicit(&ph_stats()->comm_launches, 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
     ph_leave();
-    return node;
+    return vertex;
 }
 
-static void anchor_locked(uint64_t node, uint64_t time)
+static void anchor_locked(uint64_t vertex, uint64_t time)
 {
-    ph_node_known(node, time);
+    ph_vertex_known(vertex, time);
     if (time >= ph_clock()) {
-        ph_host_anchor(node, time);
+        ph_host_anchor(vertex, time);
     }
     atomic_store(&ph_stats()->blocked, 0);
     ph_clock_publish();
 }
 
-/* A host-blocking request whose answer is an anchor: [req, clock, extra, node, host_head, rest...].
+/* A host-blocking request whose answer is an anchor: [req, clock, extra, vertex, host_head,
+ * rest...].
  */
 void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
                    int64_t *answer, int answers)
 {
     struct ph_pack body = {0};
-    struct ph_head head = {0};
+    struct ph_expr expr = {0};
     uint64_t req = ph_request_id();
     ph_touch();
     pthread_mutex_lock(&ph_lock);
     ph_clock_advance(PH_CALL_MEET);
-    ph_head_add_host(&head, 0);
-    uint64_t node = ph_node_new(ph_clock(), PH_UNKNOWN);
+    ph_expr_add_host(&expr, 0);
+    uint64_t vertex = ph_vertex_new(ph_clock(), PH_UNKNOWN);
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, ph_clock());
     ph_extra_pack(&body, false);
-    ph_pack_uint(&body, node);
-    ph_head_pack(&body, &head);
+    ph_pack_uint(&body, vertex);
+    ph_expr_pack(&body, &expr);
     ph_pack_raw(&body, rest->data, rest->length);
     atomic_store(&ph_stats()->blocked, 1);
     ph_send(type, &body, fields + 5);
@@ -269,47 +270,47 @@ void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fi
     uint64_t time = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
-    anchor_locked(node, time);
+    anchor_locked(vertex, time);
     ph_power_waited_locked(ph_clock());
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
 }
 
-/* The lowest node that may still be named: history before it may go. */
+/* The lowest vertex that may still be named: history before it may go. */
 static uint64_t oldest_named_locked(void)
 {
     uint64_t now = ph_clock(), oldest = ph_host_oldest(UINT64_MAX);
     for (struct ph_stream *stream = streams; stream; stream = stream->next) {
-        ph_head_prune(&stream->head, now);
-        oldest = ph_queue_oldest(stream, now, ph_head_oldest(&stream->head, oldest));
+        ph_expr_prune(&stream->expr, now);
+        oldest = ph_queue_oldest(stream, now, ph_expr_oldest(&stream->expr, oldest));
     }
     for (struct ph_event *event = events; event; event = event->next) {
-        if (event->flags & EVENT_DISABLE_TIMING) ph_head_prune(&event->head, now);
+        if (event->flags & EVENT_DISABLE_TIMING) ph_expr_prune(&event->expr, now);
         /* somebody may still ask for its time */
         else if (event->recorded)
-            ph_head_settle(&event->head);
-        oldest = ph_head_oldest(&event->head, oldest);
+            ph_expr_settle(&event->expr);
+        oldest = ph_expr_oldest(&event->expr, oldest);
     }
     return oldest;
 }
 
-/* Blocks the host until `head` (already merged with the host's own entry) has been reached. */
-static void synchronize_locked(struct ph_head *head)
+/* Blocks the host until `expr` (already merged with the host's own term) has been reached. */
+static void synchronize_locked(struct ph_expr *expr)
 {
-    uint64_t known = ph_head_exact(head, ph_clock());
+    uint64_t known = ph_expr_exact(expr, ph_clock());
     if (known != PH_UNKNOWN) { /* nothing in it depends on another rank */
         ph_host_reach(known > ph_clock() ? known : ph_clock());
         ph_clock_publish();
         return;
     }
     struct ph_pack body = {0};
-    uint64_t req = ph_request_id(), node = ph_node_new(ph_head_lower(head), PH_UNKNOWN);
-    ph_extra_keep(ph_head_oldest(head, oldest_named_locked()));
+    uint64_t req = ph_request_id(), vertex = ph_vertex_new(ph_expr_lower(expr), PH_UNKNOWN);
+    ph_extra_keep(ph_expr_oldest(expr, oldest_named_locked()));
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, ph_clock());
     ph_extra_pack(&body, false);
-    ph_pack_uint(&body, node);
-    ph_head_pack(&body, head);
+    ph_pack_uint(&body, vertex);
+    ph_expr_pack(&body, expr);
     atomic_store(&ph_stats()->blocked, 1);
     ph_send(PH_MESSAGE_SYNC, &body, 5);
     pthread_mutex_unlock(&ph_lock);
@@ -319,35 +320,35 @@ static void synchronize_locked(struct ph_head *head)
     uint64_t time = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
-    ph_head_reached(head, time);
-    anchor_locked(node, time);
+    ph_expr_reached(expr, time);
+    anchor_locked(vertex, time);
 }
 
 void ph_host_settle_locked(void)
 {
-    struct ph_head own = {0};
-    ph_head_add_host(&own, 0);
+    struct ph_expr own = {0};
+    ph_expr_add_host(&own, 0);
     synchronize_locked(&own);
 }
 
-static void synchronize_with(const struct ph_head *head)
+static void synchronize_with(const struct ph_expr *expr)
 {
-    struct ph_head all = *head;
+    struct ph_expr all = *expr;
     ph_host_call(PH_CALL_SYNC);
     PH_TRACE(ph_trace_call_begin("cudaDeviceSynchronize"));
     pthread_mutex_lock(&ph_lock);
     uint64_t before = ph_clock();
-    if (!ph_host.open || ph_head_upper(&all) > before) {
-        struct ph_head own = {0};
-        ph_head_add_host(&own, 0);
-        ph_head_merge_all(&all, &own);
+    if (!ph_host.open || ph_expr_upper(&all) > before) {
+        struct ph_expr own = {0};
+        ph_expr_add_host(&own, 0);
+        ph_expr_merge_all(&all, &own);
         synchronize_locked(&all);
         /* not where a full queue held the host back: what is queued would count as done */
         ph_power_waited_locked(ph_clock());
     }
     uint64_t waited = ph_clock() - before;
     pthread_mutex_unlock(&ph_lock);
-    ph_observers_catch_up(waited);
+    ph_watchdogs_catch_up(waited);
     PH_TRACE_END();
     ph_leave();
 }
@@ -355,7 +356,7 @@ static void synchronize_with(const struct ph_head *head)
 void ph_event_synchronize(const struct ph_event *event)
 {
     PH_TRACE(ph_trace_api("cudaEventSynchronize"));
-    if (event->recorded) synchronize_with(&event->head);
+    if (event->recorded) synchronize_with(&event->expr);
 }
 
 void ph_stream_synchronize(struct ph_stream *stream)
@@ -364,9 +365,9 @@ void ph_stream_synchronize(struct ph_stream *stream)
     ph_stream_order_locked(stream);
     pthread_mutex_unlock(&ph_lock);
     PH_TRACE(ph_trace_api("cudaStreamSynchronize"));
-    synchronize_with(&stream->head);
+    synchronize_with(&stream->expr);
     pthread_mutex_lock(&ph_lock);
-    ph_head_prune(&stream->head, ph_clock());
+    ph_expr_prune(&stream->expr, ph_clock());
     pthread_mutex_unlock(&ph_lock);
 }
 
@@ -379,20 +380,20 @@ static bool others_used_locked(int device)
 
 void ph_device_synchronize(int device)
 {
-    struct ph_head all = {0};
+    struct ph_expr all = {0};
     ph_touch();
     pthread_mutex_lock(&ph_lock);
     for (struct ph_stream *stream = streams; stream; stream = stream->next)
         if (stream->device == device && stream->used) {
-            ph_head_prune(&stream->head, ph_clock());
-            ph_head_merge_all(&all, &stream->head);
+            ph_expr_prune(&stream->expr, ph_clock());
+            ph_expr_merge_all(&all, &stream->expr);
         }
     pthread_mutex_unlock(&ph_lock);
     synchronize_with(&all);
     pthread_mutex_lock(&ph_lock);
     /* all work issued so far has ended */
     for (struct ph_stream *stream = streams; stream; stream = stream->next)
-        if (stream->device == device) stream->head.count = 0;
+        if (stream->device == device) stream->expr.count = 0;
     if (!others_used_locked(device)) ph_all_over(ph_clock());
     pthread_mutex_unlock(&ph_lock);
 }
@@ -423,7 +424,7 @@ bool ph_event_destroy(struct ph_event *event)
     if (event->next) event->next->link = event->link;
     event->magic = 0;
     pthread_mutex_unlock(&ph_lock);
-    free(event->tails.node);
+    free(event->tails.op);
     free(event);
     return true;
 }
@@ -433,11 +434,11 @@ void ph_event_record(struct ph_event *event, struct ph_stream *stream)
     ph_host_call(PH_CALL_RECORD);
     pthread_mutex_lock(&ph_lock);
     ph_stream_order_locked(stream);
-    ph_head_prune(&stream->head, ph_clock());
+    ph_expr_prune(&stream->expr, ph_clock());
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
     stream->used = true;
-    event->head = stream->head;
-    event->place = ph_queue_place(stream);
+    event->expr = stream->expr;
+    event->position = ph_queue_position(stream);
     event->recorded = true;
     event->device = stream->device;
     pthread_mutex_unlock(&ph_lock);
@@ -450,17 +451,17 @@ void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event)
     ph_host_call(PH_CALL_WAIT);
     pthread_mutex_lock(&ph_lock);
     if (event->recorded) {
-        struct ph_head before = stream->head;
-        ph_head_prune(&before, ph_clock());
-        stream->head = before;
+        struct ph_expr before = stream->expr;
+        ph_expr_prune(&before, ph_clock());
+        stream->expr = before;
         bool stalls =
-            stream == busiest[stream->device] && ph_head_waits_for_more(&before, &event->head);
-        ph_head_merge(&stream->head, &event->head);
-        ph_queue_after(stream, &event->place);
+            stream == busiest[stream->device] && ph_expr_waits_for_more(&before, &event->expr);
+        ph_expr_merge(&stream->expr, &event->expr);
+        ph_queue_after(stream, &event->position);
         if (stalls) {
-            ph_head_add_host(&before, (int64_t)ph_spec()->launch_latency_ns);
-            struct ph_head after = stream->head;
-            ph_head_add_host(&after, (int64_t)ph_spec()->launch_latency_ns);
+            ph_expr_add_host(&before, (int64_t)ph_spec()->launch_latency_ns);
+            struct ph_expr after = stream->expr;
+            ph_expr_add_host(&after, (int64_t)ph_spec()->launch_latency_ns);
             ph_extra_stall(stream->device, &before, &after);
         }
         stream->used = true;

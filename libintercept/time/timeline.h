@@ -13,10 +13,10 @@
 
 /* What cudagraph/ keeps on streams and events; here it is only carried. */
 struct ph_capture;
-struct ph_node;
-struct ph_nodes { /* a set, in the order in which it was made */
+struct ph_graph_op;
+struct ph_graph_ops { /* a set, in the order in which it was made */
     uint32_t count, room;
-    struct ph_node **node;
+    struct ph_graph_op **op;
 };
 
 struct ph_queue; /* time/launch_queue.c */
@@ -24,14 +24,14 @@ struct ph_stream {
     uint32_t magic;
     int device, priority;
     unsigned flags;
-    uint64_t id, busy_ns, last_launch; /* last_launch: node of the last communication on it */
-    int64_t position;      /* what its works take at least, one after the other, gaps included */
-    struct ph_place after; /* a place of another stream that its head comes after */
+    uint64_t id, busy_ns, last_launch; /* last_launch: vertex of the last communication on it */
+    int64_t position; /* what its works take at least, one after the other, gaps included */
+    struct ph_stream_position after; /* of another stream, which its expression follows */
     struct ph_queue *queue;
     bool used;
-    struct ph_head head;
+    struct ph_expr expr;
     struct ph_capture *capture; /* NULL: none */
-    struct ph_nodes tails;      /* of it: what this stream's next node depends on */
+    struct ph_graph_ops tails;  /* of it: what this stream's next vertex depends on */
     uint32_t lane;
     struct ph_stream *next;
 };
@@ -41,11 +41,11 @@ struct ph_event {
     unsigned flags;
     int device;
     bool recorded;
-    struct ph_place place;
-    struct ph_head head;
+    struct ph_stream_position position;
+    struct ph_expr expr;
     uint64_t captured;             /* the capture that it was last recorded in; 0: none */
-    struct ph_nodes tails;         /* what waiting for it depends on there */
-    struct ph_event *next, **link; /* all events, for the nodes that they still name */
+    struct ph_graph_ops tails;     /* what waiting for it depends on there */
+    struct ph_event *next, **link; /* all events, for the vertices that they still name */
     void *shared;  /* simulated/memory/ipc.c: what other processes see of it; NULL: nothing */
     bool imported; /* another process records it */
     char file[32];
@@ -53,10 +53,10 @@ struct ph_event {
 
 struct ph_time { /* of a piece of GPU work */
     uint64_t duration_ns;
-    uint32_t source;        /* enum ph_source */
-    uint32_t drag_permille; /* how much longer beside communication */
+    uint32_t source;              /* enum ph_source */
+    uint32_t contention_permille; /* how much longer beside communication */
     enum ph_bound_by bound_by;
-    uint32_t works; /* slots of the launch queue, as in ph_kernel_table_slot; 0: none */
+    uint32_t queue_slots; /* slots of the launch queue, as in ph_kernel_table_slot; 0: none */
 };
 
 void ph_timeline_start(void); /* the process joins the run */
@@ -90,7 +90,7 @@ uint64_t ph_event_moment(const struct ph_event *event);
  * and takes no place in the launch queue. */
 void ph_graph_launching(bool on);
 bool ph_replaying(void); /* ... it does */
-/* A collective launch: sends OPS and leaves its end node as the stream's head. `ops` is count
+/* A collective launch: sends OPS and leaves its end vertex as the stream's expr. `ops` is count
  * packed operations. */
 uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
                         uint32_t count);

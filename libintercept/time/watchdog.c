@@ -65,7 +65,7 @@ static void pause_before_round(const void *work)
 }
 
 /* A round began when the pause before this look was of the watchdog's kind. */
-enum ph_look ph_observer_looks(const void *work)
+enum ph_look ph_watchdog_looks(const void *work)
 {
     pause_before_round(work);
     uint64_t now = real_ns();
@@ -95,7 +95,7 @@ enum ph_look ph_observer_looks(const void *work)
     return late || ph_clock_stands_still() ? PH_LOOK_AT_ONCE : PH_LOOK_LATER;
 }
 
-void ph_observer_looked(bool over)
+void ph_watchdog_looked(bool over)
 {
     me.last_ns = real_ns();
     if (over)
@@ -183,7 +183,7 @@ static void window_if_due(uint64_t waited_ns)
     atomic_store(&ph_stats()->blocked, 0);
 }
 
-void ph_observers_due(void)
+void ph_watchdogs_due(void)
 {
     if (ph_clock_repeats()) window_if_due(0);
 }
@@ -191,7 +191,7 @@ void ph_observers_due(void)
 /* ---- without windows ---- */
 /* Whole rounds count: one that was under way when the clock moved has looked at a part of the work
  * too early. */
-void ph_observers_catch_up(uint64_t waited_ns)
+void ph_watchdogs_catch_up(uint64_t waited_ns)
 {
     /* launches at the last catching up: without new ones there is nothing to see */
     static uint64_t communicated;

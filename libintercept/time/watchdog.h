@@ -10,10 +10,10 @@ enum ph_look {
     PH_LOOK_EXACTLY, /* by the order of simulated times */
     PH_LOOK_LATER    /* not now: it shall look again */
 };
-enum ph_look ph_observer_looks(const void *work); /* work: what it looks at */
-void ph_observer_looked(bool over);
+enum ph_look ph_watchdog_looks(const void *work); /* work: what it looks at */
+void ph_watchdog_looked(bool over);
 /* where the chain is about to communicate: it takes no lock */
-void ph_observers_due(void);
+void ph_watchdogs_due(void);
 /* after a wait of the host that took so long in virtual time; takes no lock */
-void ph_observers_catch_up(uint64_t waited_ns);
+void ph_watchdogs_catch_up(uint64_t waited_ns);
 #endif

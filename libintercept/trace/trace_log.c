@@ -1,4 +1,4 @@
-/* trace/trace_log.c - this process's part of the traces: what ran, said before it is known when.
+/* trace/trace_log.c - this process's part of the traces: what ran, logged before its time is known.
  *
  * Why it exists: `--trace` writes one Kineto trace per rank (docs/traces.md), but the times of work
  * are only known once those of the nodes that it hangs on are final, and the hub carries no

@@ -54,7 +54,7 @@ struct ph_trace_work {
     int device;
     uint64_t duration_ns, contention_ns;
 };
-/* Work has been put on a stream, which ends at `head` then: `head_bytes` of struct ph_entry. With
+/* Work has been put on a stream, which ends at `head` then: `head_bytes` of struct ph_term. With
  * ph_lock held. */
 void ph_trace_work_locked(const struct ph_trace_work *work, const void *head, size_t head_bytes);
 

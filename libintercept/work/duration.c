@@ -91,9 +91,9 @@ static struct ph_time ask_hub(const struct ph_signature *signature)
     ph_wait(req, &reply, -1);
     struct ph_time time = {.duration_ns = (uint64_t)ph_read_int(&reply)};
     time.source = (uint32_t)ph_read_int(&reply);
-    time.drag_permille = (uint32_t)ph_read_int(&reply);
+    time.contention_permille = (uint32_t)ph_read_int(&reply);
     time.bound_by = (enum ph_bound_by)ph_read_int(&reply);
-    time.works = (uint32_t)ph_read_int(&reply);
+    time.queue_slots = (uint32_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     return checked(time);
 }

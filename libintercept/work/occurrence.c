@@ -1,10 +1,11 @@
-/* work/occurrence.c - which question a rank asks of its GPU's values, and for the how manieth time.
+/* work/occurrence.c - replay keys: what a rank asks of its GPU's values, and how often it has
+ * asked.
  *
- * Why it exists: what a leader's GPU computed is told again (--values replay) where the same job
- * asks the same thing: an operator of given shapes whose result hangs on values, or the host that
- * reads so many bytes within an operator. A question is a text; occasions count from 0 in each
- * process. Rule: the leader and the simulated rank ask alike and count alike, whether they need the
- * answer or not. */
+ * Why it exists: `--values replay` gives a job the values that a leader's GPU computed where the
+ * same job asks for the same thing: an operator of given shapes whose result depends on values, or
+ * a host that reads so many bytes within an operator. A replay key is a text. Its occurrences are
+ * counted from 0 in each process. Rule: a leader and a simulated rank make the same keys and count
+ * alike, whether they need the value or not. */
 #include "work/occurrence.h"
 #include "base/fnv1a.h"
 #include "base/log.h"
@@ -23,7 +24,7 @@ static struct {
 static size_t room, used;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-uint64_t ph_question_hash(const char *question) { return ph_fnv1a_text(PH_FNV1A, question); }
+uint64_t ph_replay_key_hash(const char *key) { return ph_fnv1a_text(PH_FNV1A, key); }
 
 static size_t slot_of(uint64_t hash)
 {
@@ -43,21 +44,21 @@ static void grow(void)
     free(before);
 }
 
-uint32_t ph_occasion(uint64_t hash)
+uint32_t ph_occurrence(uint64_t hash)
 {
     pthread_mutex_lock(&lock);
     if (2 * used >= room) grow();
     size_t at = slot_of(hash);
     if (!table[at].used) table[at].used = true, table[at].hash = hash, used++;
-    uint32_t occasion = table[at].asked++;
+    uint32_t occurrence = table[at].asked++;
     pthread_mutex_unlock(&lock);
-    return occasion;
+    return occurrence;
 }
 
-void ph_read_question(char text[PH_QUESTION], size_t bytes)
+void ph_read_replay_key(char text[PH_REPLAY_KEY], size_t bytes)
 {
     const char *operator_name;
-    ph_operator_place(&operator_name, false);
-    snprintf(text, PH_QUESTION, "read %zu bytes in %s", bytes,
+    ph_operator_call(&operator_name, false);
+    snprintf(text, PH_REPLAY_KEY, "read %zu bytes in %s", bytes,
              operator_name ? operator_name : "no operator");
 }

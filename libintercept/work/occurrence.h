@@ -1,13 +1,13 @@
-/* work/occurrence.h - which question a rank asks of its GPU's values, and how often it has asked it
+/* work/occurrence.h - replay keys: what a rank asks of its GPU's values, and how often it has asked
  * (work/occurrence.c). */
 #ifndef PH_OCCURRENCE_H
 #define PH_OCCURRENCE_H
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PH_QUESTION = 512 };
-uint64_t ph_question_hash(const char *question);
-uint32_t ph_occasion(uint64_t hash); /* for the how manieth time this process asks it, from 0 */
+enum { PH_REPLAY_KEY = 512 };
+uint64_t ph_replay_key_hash(const char *key);
+uint32_t ph_occurrence(uint64_t hash); /* how often this process has met the key before */
 /* of the host that reads so many bytes of device memory */
-void ph_read_question(char text[PH_QUESTION], size_t bytes);
+void ph_read_replay_key(char text[PH_REPLAY_KEY], size_t bytes);
 #endif

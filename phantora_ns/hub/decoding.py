@@ -6,11 +6,13 @@ anything acts on it; msgspec decodes and checks it in one step against the class
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from phantora_ns.hub.messages import AnyMessage, FromClient, Request
 
-_decode = msgspec.msgpack.Decoder(AnyMessage).decode
+_decode: Callable[[bytes], FromClient] = msgspec.msgpack.Decoder(AnyMessage).decode
 _REQUESTS = {
     kind.__struct_config__.tag for kind in AnyMessage.__args__ if issubclass(kind, Request)
 }

@@ -23,7 +23,7 @@ from phantora_ns.protocol import (
 )
 
 CAPACITY = 65536
-_COUNT, _GENERATION = (KERNEL_TABLE_HEADER_AT[field] // 8 for field in ("count", "generation"))
+_USED, _GENERATION = (KERNEL_TABLE_HEADER_AT[field] // 8 for field in ("used", "generation"))
 MAX_FILL = 0.75
 """Linear probing degrades beyond this load; later signatures are answered by message only."""
 
@@ -68,7 +68,7 @@ class KernelTable:
         self._map[at * 8 : at * 8 + KERNEL_TABLE_SLOT.size] = slot.pack()
         words[at] = key
         self.count += 1
-        words[_COUNT] = self.count
+        words[_USED] = self.count
         return True
 
     def revise(self, key: int, duration_ns: int, source: int, contention_permille: int) -> bool:

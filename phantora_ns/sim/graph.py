@@ -291,8 +291,13 @@ class EventGraph:
         self._wake(vertex)
 
     def _wake(self, vertex: Vertex) -> None:
+        """Evaluates a vertex that has new terms. Nothing but a transfer needs the queue for that:
+        if its terms move later, it is queued like any dependent."""
         if vertex.missing == 0:
-            self._queue.evaluate(vertex, vertex.earliest_ns())
+            if type(vertex) is Transfer or vertex.stretched:
+                self._queue.evaluate(vertex, vertex.earliest_ns())
+            else:
+                self._set(vertex, *vertex.reach())
 
     def _set(self, vertex: Vertex, time_ns: int, settled_ns: int) -> None:
         """A vertex has this time now; what depends on it is queued if that is new."""
@@ -309,6 +314,8 @@ class EventGraph:
         elif kind is Transfer or kind is LaunchEnd:
             for begin in vertex.begins:  # type: ignore[attr-defined]
                 self._stretch_beside(begin)
+        if not vertex.dependents:
+            return
         evaluate = self._queue.evaluate
         if before_ns is None:
             for dependent in vertex.dependents:

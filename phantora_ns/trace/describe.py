@@ -159,7 +159,7 @@ def communication(comm: LogComm, launch: Launch, description: str) -> tuple[str,
         "Algorithm": launch.algorithm,
         "Protocol": launch.protocol,
         "Channels": launch.channels,
-        "Operations": comm.count,
+        "Operations": comm.operations,
     }
     grid = f', "grid": [{max(launch.channels, 1)}, 1, 1]'
     return name, f"{grid}, {description}, {json.dumps(chosen)[1:-1]}"

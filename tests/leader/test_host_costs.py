@@ -107,14 +107,14 @@ void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
 { (void)type, (void)body, (void)fields; }
 bool ph_wait(uint64_t req, struct ph_reply *reply, int ms) { return (void)req, (void)reply, (void)ms, false; }
 void ph_reply_free(struct ph_reply *reply) { (void)reply; }
-uint32_t ph_operator_place(const char **name, bool count) { return (void)count, *name = NULL, 0; }
+uint32_t ph_operator_call(const char **name, bool count) { return (void)count, *name = NULL, 0; }
 PH_EXPORT size_t record(const uint64_t *ns, int count, void *into);
 PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
 {
     struct ph_pack pack = {0};
-    ph_sites_record(), forget();
-    for (int i = 0; i < count; i++) ph_site_passed(PH_CALL_QUERY, ns[i]);
-    ph_sites_pack(&pack);
+    ph_host_model_record(), forget();
+    for (int i = 0; i < count; i++) ph_call_site_passed(PH_CALL_QUERY, ns[i]);
+    ph_host_model_pack(&pack);
     for (size_t i = 0; i < pack.length; i++) ((char *)into)[i] = (char)pack.data[i];
     return pack.length;
 }

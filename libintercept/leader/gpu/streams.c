@@ -98,11 +98,11 @@ PH_API(int, cudaStreamGetDevice, (void *stream, int *device))
 
 /* ---- waiting for the real GPU ---- */
 /* Waits until the hub knows when `head` is reached. The host clock stands still. */
-static void await_head(struct ph_head head)
+static void await_expr(struct ph_expr expr)
 {
     struct ph_pack body = {0};
     pthread_mutex_lock(&ph_lock);
-    if (ph_head_upper(&head) !=
+    if (ph_expr_upper(&expr) !=
         PH_UNKNOWN) { /* everything in it is finished, or its end is known */
         pthread_mutex_unlock(&ph_lock);
         return;
@@ -112,7 +112,7 @@ static void await_head(struct ph_head head)
     ph_pack_uint(&body, ph_clock());
     ph_extra_pack(&body, false);
     ph_pack_array(&body, 1);
-    ph_head_pack(&body, &head);
+    ph_expr_pack(&body, &expr);
     atomic_store(&ph_stats()->blocked, 1);
     ph_send(PH_MESSAGE_TIMES, &body, 4);
     pthread_mutex_unlock(&ph_lock);
@@ -123,7 +123,7 @@ static void await_head(struct ph_head head)
     uint64_t time = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     pthread_mutex_lock(&ph_lock);
-    ph_head_reached(&head, time);
+    ph_expr_reached(&expr, time);
     atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
 }
@@ -134,9 +134,9 @@ void ph_lead_settle(void *handle)
     struct ph_stream *shadow = ph_shadow_stream(handle);
     ph_host_pause();
     pthread_mutex_lock(&ph_lock);
-    struct ph_head head = shadow->head;
+    struct ph_expr expr = shadow->expr;
     pthread_mutex_unlock(&ph_lock);
-    await_head(head);
+    await_expr(expr);
     ph_host_resume();
 }
 

@@ -184,7 +184,7 @@ static void send_host(void)
         ph_samples_pack_host(&body);
     } else {
         ph_pack_str(&body, "calls"), ph_cost_pack(&body);
-        ph_pack_str(&body, "sites"), ph_sites_pack(&body);
+        ph_pack_str(&body, "sites"), ph_host_model_pack(&body);
     }
     ph_send(PH_MESSAGE_HOST, &body, 2);
     ph_pack_free(&body);
@@ -275,7 +275,7 @@ static void start_locked(void)
     if (observing)
         ph_cupti_start();
     else if (ph_lead_records() == PH_RECORD_HOST)
-        ph_cost_record(), ph_sites_record();
+        ph_cost_record(), ph_host_model_record();
     me.depth--;
     if (!handlers) atexit(at_exit), pthread_atfork(before_fork, in_parent, in_child);
     handlers = started = true;

@@ -34,7 +34,7 @@ struct recording {
     size_t bytes;
     uint32_t occurrence;
     int dtype;
-    char key[PH_QUESTION];
+    char key[PH_REPLAY_KEY];
 };
 static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -86,15 +86,15 @@ static void write_down(const struct recording *recording)
     void *narrow =
         dtype == recording->dtype ? NULL : narrowed(recording->from, recording->bytes / 8, dtype);
     struct ph_value_record head = {
-        .bytes = (uint32_t)(narrow ? recording->bytes / 8 * width[dtype] : recording->bytes),
+        .value_bytes = (uint32_t)(narrow ? recording->bytes / 8 * width[dtype] : recording->bytes),
         .occurrence = recording->occurrence,
         .key_bytes = (uint16_t)strlen(recording->key),
         .dtype = (uint8_t)(narrow ? dtype : recording->dtype)};
     struct iovec parts[] = {{&head, sizeof head},
                             {(void *)recording->key, head.key_bytes},
-                            {narrow ? narrow : (void *)recording->from, head.bytes}};
+                            {narrow ? narrow : (void *)recording->from, head.value_bytes}};
     pthread_mutex_lock(&file_lock);
-    if (!full && !append(parts, 3, sizeof head + head.key_bytes + head.bytes)) {
+    if (!full && !append(parts, 3, sizeof head + head.key_bytes + head.value_bytes)) {
         full = true; /* a gap would give later values wrong occurrences */
         ph_warn("no further values are recorded: %s",
                 errno == EFBIG ? "the file has grown to 1 GiB" : strerror(errno));
@@ -137,10 +137,10 @@ bool ph_lead_keeps_values(void) { return ph_lead_records() == PH_RECORD_VALUES; 
 void ph_lead_keep_read(const void *host, size_t bytes, void *stream, bool there)
 {
     if (!ph_lead_keeps_values() || bytes > PH_SMALL_BYTES) return;
-    char key[PH_QUESTION];
-    ph_read_question(key, bytes);
+    char key[PH_REPLAY_KEY];
+    ph_read_replay_key(key, bytes);
     struct recording *recording =
-        new_recording(key, ph_occasion(ph_question_hash(key)), host, bytes, PH_SCALAR_UINT8);
+        new_recording(key, ph_occurrence(ph_replay_key_hash(key)), host, bytes, PH_SCALAR_UINT8);
     if (there)
         arrived(recording);
     else
@@ -152,8 +152,8 @@ PH_API(int, phantora_values_records, (void)) { return ph_lead_keeps_values(); }
 PH_API(void, phantora_values_record,
        (const char *key, const void *device, size_t bytes, int dtype, void *stream))
 {
-    if (ph_lead_capturing(stream) || strlen(key) >= PH_QUESTION) return;
-    uint32_t occurrence = ph_occasion(ph_question_hash(key));
+    if (ph_lead_capturing(stream) || strlen(key) >= PH_REPLAY_KEY) return;
+    uint32_t occurrence = ph_occurrence(ph_replay_key_hash(key));
     if (!bytes) return;
     ph_host_pause();
     ph_lead_copying(true);

@@ -251,8 +251,8 @@ static int start_host_call(struct host_call call)
         return ph_set_error(PH_CAPTURE_UNSUPPORTED);
     }
     if (captured) {
-        ph_capture_node(stream, PH_NODE_HOST, NULL, NULL,
-                        (struct ph_action){repeat_host_call, free, copy});
+        ph_capture_op(stream, PH_GRAPH_OP_HOST, NULL, NULL,
+                      (struct ph_action){repeat_host_call, free, copy});
         return CUDA_OK;
     }
     if (pthread_create(&thread, NULL, host_call, copy) != 0)

@@ -71,13 +71,13 @@ PH_API(int, cudaStreamEndCapture, (void *handle, struct graph_handle **graph))
 
 PH_API(int, cudaStreamGetCaptureInfo,
        (void *handle, int *status, unsigned long long *id, struct graph_handle **graph,
-        struct ph_node ***dependencies, const void **edges, size_t *count))
+        struct ph_graph_op ***dependencies, const void **edges, size_t *count))
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
     /* the job may look at this graph until the capture ends */
     static _Thread_local struct graph_handle building;
     struct ph_graph *built = NULL;
-    const struct ph_nodes *tails = NULL;
+    const struct ph_graph_ops *tails = NULL;
     uint64_t number = 0;
     if (!stream) return ph_set_error(CUDA_INVALID_HANDLE);
     int refused = PH_CAPTURING(stream);
@@ -87,7 +87,7 @@ PH_API(int, cudaStreamGetCaptureInfo,
     building = (struct graph_handle){GRAPH_MAGIC, built};
     if (id) *id = number;
     if (graph) *graph = &building;
-    if (dependencies) *dependencies = tails->node;
+    if (dependencies) *dependencies = tails->op;
     if (edges) *edges = NULL;
     if (count) *count = tails->count;
     return CUDA_OK;
@@ -130,7 +130,7 @@ PH_API(int, cudaGraphDestroy, (struct graph_handle *graph))
 
 /* As in CUDA: without an array only the count is returned; unused elements of the array become
  * NULL. */
-static int list_nodes(struct ph_node *const *nodes, size_t there, struct ph_node **into,
+static int list_nodes(struct ph_graph_op *const *nodes, size_t there, struct ph_graph_op **into,
                       size_t *count)
 {
     if (!count) return ph_set_error(CUDA_INVALID_VALUE);
@@ -139,55 +139,56 @@ static int list_nodes(struct ph_node *const *nodes, size_t there, struct ph_node
     return CUDA_OK;
 }
 
-PH_API(int, cudaGraphGetNodes, (struct graph_handle *graph, struct ph_node **nodes, size_t *count))
+PH_API(int, cudaGraphGetNodes,
+       (struct graph_handle *graph, struct ph_graph_op **nodes, size_t *count))
 {
     struct ph_graph *of = graph_of(graph);
-    return of ? list_nodes(of->nodes.node, of->nodes.count, nodes, count)
+    return of ? list_nodes(of->ops.op, of->ops.count, nodes, count)
               : ph_set_error(CUDA_INVALID_VALUE);
 }
 PH_API(int, cudaGraphGetRootNodes,
-       (struct graph_handle *graph, struct ph_node **nodes, size_t *count))
+       (struct graph_handle *graph, struct ph_graph_op **nodes, size_t *count))
 {
     struct ph_graph *of = graph_of(graph);
-    struct ph_nodes roots = {0};
+    struct ph_graph_ops roots = {0};
     if (!of) return ph_set_error(CUDA_INVALID_VALUE);
-    for (uint32_t i = 0; i < of->nodes.count; i++)
-        if (!of->nodes.node[i]->before.count) ph_nodes_push(&roots, of->nodes.node[i]);
-    int error = list_nodes(roots.node, roots.count, nodes, count);
-    ph_nodes_clear(&roots);
+    for (uint32_t i = 0; i < of->ops.count; i++)
+        if (!of->ops.op[i]->before.count) ph_graph_ops_push(&roots, of->ops.op[i]);
+    int error = list_nodes(roots.op, roots.count, nodes, count);
+    ph_graph_ops_clear(&roots);
     return error;
 }
 PH_API(int, cudaGraphGetEdges,
-       (struct graph_handle *graph, struct ph_node **from, struct ph_node **to, void *edges,
+       (struct graph_handle *graph, struct ph_graph_op **from, struct ph_graph_op **to, void *edges,
         size_t *count))
 {
     struct ph_graph *of = graph_of(graph);
-    struct ph_nodes first = {0}, second = {0};
+    struct ph_graph_ops first = {0}, second = {0};
     if (!of || !count || !from != !to) return ph_set_error(CUDA_INVALID_VALUE);
     (void)edges; /* edge data belongs to programmatic launches, which captures here do not record */
-    for (uint32_t i = 0; i < of->nodes.count; i++)
-        for (uint32_t j = 0; j < of->nodes.node[i]->before.count; j++) {
-            ph_nodes_push(&first, of->nodes.node[i]->before.node[j]);
-            ph_nodes_push(&second, of->nodes.node[i]);
+    for (uint32_t i = 0; i < of->ops.count; i++)
+        for (uint32_t j = 0; j < of->ops.op[i]->before.count; j++) {
+            ph_graph_ops_push(&first, of->ops.op[i]->before.op[j]);
+            ph_graph_ops_push(&second, of->ops.op[i]);
         }
     size_t room = *count;
-    int error = list_nodes(first.node, first.count, from, count);
-    if (to) list_nodes(second.node, second.count, to, &room);
-    ph_nodes_clear(&first);
-    ph_nodes_clear(&second);
+    int error = list_nodes(first.op, first.count, from, count);
+    if (to) list_nodes(second.op, second.count, to, &room);
+    ph_graph_ops_clear(&first);
+    ph_graph_ops_clear(&second);
     return error;
 }
-PH_API(int, cudaGraphNodeGetType, (struct ph_node *node, int *type))
+PH_API(int, cudaGraphNodeGetType, (struct ph_graph_op *node, int *type))
 {
     if (!node || !type) return ph_set_error(CUDA_INVALID_VALUE);
     *type = (int)node->type;
     return CUDA_OK;
 }
 PH_API(int, cudaGraphNodeGetDependencies,
-       (struct ph_node *node, struct ph_node **nodes, void *edges, size_t *count))
+       (struct ph_graph_op *node, struct ph_graph_op **nodes, void *edges, size_t *count))
 {
     (void)edges;
-    return node ? list_nodes(node->before.node, node->before.count, nodes, count)
+    return node ? list_nodes(node->before.op, node->before.count, nodes, count)
                 : ph_set_error(CUDA_INVALID_VALUE);
 }
 
@@ -200,11 +201,11 @@ PH_API(int, cudaGraphDebugDotPrint, (struct graph_handle *graph, const char *pat
     (void)flags; /* selects details to print; there are none */
     if (!file) return ph_set_error(CUDA_INVALID_VALUE);
     fprintf(file, "digraph dot {\n");
-    for (uint32_t i = 0; i < of->nodes.count; i++) {
-        const struct ph_node *node = of->nodes.node[i];
+    for (uint32_t i = 0; i < of->ops.count; i++) {
+        const struct ph_graph_op *node = of->ops.op[i];
         fprintf(file, "node_%u [label=\"%u %s\"];\n", i, i, names[node->type]);
         for (uint32_t j = 0; j < node->before.count; j++)
-            fprintf(file, "node_%u -> node_%u;\n", node->before.node[j]->index, i);
+            fprintf(file, "node_%u -> node_%u;\n", node->before.op[j]->index, i);
     }
     fprintf(file, "}\n");
     return ph_set_error(fclose(file) == 0 ? CUDA_OK : CUDA_INVALID_VALUE);
@@ -304,11 +305,11 @@ DRIVER(cuStreamEndCapture, cudaStreamEndCapture, (void *stream, struct graph_han
 DRIVER(cuStreamIsCapturing, cudaStreamIsCapturing, (void *stream, int *status), (stream, status))
 DRIVER(cuStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo,
        (void *stream, int *status, unsigned long long *id, struct graph_handle **graph,
-        struct ph_node ***dependencies, size_t *count),
+        struct ph_graph_op ***dependencies, size_t *count),
        (stream, status, id, graph, dependencies, NULL, count))
 DRIVER(cuStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo,
        (void *stream, int *status, unsigned long long *id, struct graph_handle **graph,
-        struct ph_node ***dependencies, const void **edges, size_t *count),
+        struct ph_graph_op ***dependencies, const void **edges, size_t *count),
        (stream, status, id, graph, dependencies, edges, count))
 DRIVER(cuThreadExchangeStreamCaptureMode, cudaThreadExchangeStreamCaptureMode, (int *mode), (mode))
 DRIVER(cuGraphCreate, cudaGraphCreate, (struct graph_handle **graph, unsigned flags),
@@ -317,16 +318,19 @@ DRIVER(cuGraphClone, cudaGraphClone, (struct graph_handle **clone, struct graph_
        (clone, graph))
 DRIVER(cuGraphDestroy, cudaGraphDestroy, (struct graph_handle *graph), (graph))
 DRIVER(cuGraphGetNodes, cudaGraphGetNodes,
-       (struct graph_handle *graph, struct ph_node **nodes, size_t *count), (graph, nodes, count))
+       (struct graph_handle *graph, struct ph_graph_op **nodes, size_t *count),
+       (graph, nodes, count))
 DRIVER(cuGraphGetRootNodes, cudaGraphGetRootNodes,
-       (struct graph_handle *graph, struct ph_node **nodes, size_t *count), (graph, nodes, count))
+       (struct graph_handle *graph, struct ph_graph_op **nodes, size_t *count),
+       (graph, nodes, count))
 DRIVER(cuGraphGetEdges_v2, cudaGraphGetEdges,
-       (struct graph_handle *graph, struct ph_node **from, struct ph_node **to, void *edges,
+       (struct graph_handle *graph, struct ph_graph_op **from, struct ph_graph_op **to, void *edges,
         size_t *count),
        (graph, from, to, edges, count))
-DRIVER(cuGraphNodeGetType, cudaGraphNodeGetType, (struct ph_node *node, int *type), (node, type))
+DRIVER(cuGraphNodeGetType, cudaGraphNodeGetType, (struct ph_graph_op *node, int *type),
+       (node, type))
 DRIVER(cuGraphNodeGetDependencies_v2, cudaGraphNodeGetDependencies,
-       (struct ph_node *node, struct ph_node **nodes, void *edges, size_t *count),
+       (struct ph_graph_op *node, struct ph_graph_op **nodes, void *edges, size_t *count),
        (node, nodes, edges, count))
 DRIVER(cuGraphDebugDotPrint, cudaGraphDebugDotPrint,
        (struct graph_handle *graph, const char *path, unsigned flags), (graph, path, flags))

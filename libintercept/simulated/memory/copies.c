@@ -48,8 +48,8 @@ static int capture_rows(struct ph_stream *stream, int op, int from, int to, stru
     *kept = rows;
     ph_memory_signature(&signature, op, rows.width * rows.height, from, to);
     ph_duration(&signature);
-    ph_capture_node(stream, op == PH_MEMORY_SET ? PH_NODE_SET : PH_NODE_COPY, &signature, NULL,
-                    (struct ph_action){move_rows, free, kept});
+    ph_capture_op(stream, op == PH_MEMORY_SET ? PH_GRAPH_OP_SET : PH_GRAPH_OP_COPY, &signature,
+                  NULL, (struct ph_action){move_rows, free, kept});
     ph_signature_free(&signature);
     PH_TRACE(ph_trace_call(op == PH_MEMORY_SET ? "cudaMemsetAsync" : "cudaMemcpyAsync"));
     ph_leave();

@@ -244,9 +244,9 @@ void ph_ipc_look(struct ph_event *event)
     pthread_mutex_lock(&ph_lock);
     if (ph_host.open) ph_host_settle_locked();
     uint64_t now = ph_clock();
-    event->head = (struct ph_head){0};
-    event->place = (struct ph_place){.works = UINT64_MAX};
-    ph_head_add_host(&event->head, time > now ? (int64_t)(time - now) : 0);
+    event->expr = (struct ph_expr){0};
+    event->position = (struct ph_stream_position){.queue_slots = UINT64_MAX};
+    ph_expr_add_host(&event->expr, time > now ? (int64_t)(time - now) : 0);
     event->recorded = true;
     pthread_mutex_unlock(&ph_lock);
 }

@@ -91,16 +91,16 @@ bool ph_replay(const char *key, bool wanted, struct ph_replayed *recorded)
 {
     bool repeated;
     pthread_once(&once, open_table);
-    if (!file || strlen(key) >= PH_QUESTION) return false;
-    uint64_t hash = ph_question_hash(key);
-    uint32_t occurrence = ph_occasion(hash);
+    if (!file || strlen(key) >= PH_REPLAY_KEY) return false;
+    uint64_t hash = ph_replay_key_hash(key);
+    uint32_t occurrence = ph_occurrence(hash);
     const struct ph_value_table_entry *entry = wanted ? find(hash, occurrence, &repeated) : NULL;
     if (!entry || entry->offset > file_bytes ||
-        file_bytes - entry->offset < (uint64_t)entry->key_bytes + entry->bytes)
+        file_bytes - entry->offset < (uint64_t)entry->key_bytes + entry->value_bytes)
         return false;
     const char *text = (const char *)file + entry->offset;
     if (strlen(key) != entry->key_bytes || memcmp(text, key, entry->key_bytes) != 0) return false;
-    *recorded = (struct ph_replayed){text + entry->key_bytes, entry->bytes, entry->dtype};
+    *recorded = (struct ph_replayed){text + entry->key_bytes, entry->value_bytes, entry->dtype};
     atomic_fetch_add_explicit(&ph_stats()->replayed_values, 1, memory_order_relaxed);
     if (repeated) atomic_fetch_add_explicit(&ph_stats()->repeated_values, 1, memory_order_relaxed);
     return true;
@@ -108,12 +108,12 @@ bool ph_replay(const char *key, bool wanted, struct ph_replayed *recorded)
 
 bool ph_replay_read(const void *source, size_t bytes, bool wanted)
 {
-    char key[PH_QUESTION];
+    char key[PH_REPLAY_KEY];
     struct ph_replayed recorded;
     pthread_once(&once, open_table);
     if (!file || bytes > PH_SMALL_BYTES) return false;
     ph_payload_settle(source, bytes);
-    ph_read_question(key, bytes);
+    ph_read_replay_key(key, bytes);
     if (!ph_replay(key, wanted && ph_any_undefined(source, bytes), &recorded) ||
         recorded.bytes != bytes)
         return false;
