@@ -186,7 +186,7 @@ def _network(table: Table, gpu: GpuModel) -> Network:
 
 
 def _share(table: Table, key: str, default: float) -> float:
-    value = table.fraction(key, default)
+    value: float = table.fraction(key, default)
     if not 0 < value <= 1:
         raise table.error(key, "must be more than 0% and at most 100%")
     return value

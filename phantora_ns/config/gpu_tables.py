@@ -7,6 +7,7 @@ missing or cannot be right must be named before a run starts.
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 from phantora_ns.config.toml_table import Table
 from phantora_ns.model.contention import Contention
@@ -22,13 +23,14 @@ def contention_of(top: Table, multiprocessors: int) -> Contention:
     table = top.table("contention")
     whole = {name: table.integer(name) for name in ("held", "tile_start")}
     shares = {name: _percent(table, name) for name in names if name not in whole}
+    values: dict[str, Any] = {**shares, **whole}
     table.done()
     if whole["held"] >= multiprocessors:
         raise table.error("held", f"leaves none of the {multiprocessors} multiprocessors")
     for name in ("tile_rate", "throttle"):
         if not 0 < shares[name] <= 1:
             raise table.error(name, "is a share of a peak: above 0%, at most 100%")
-    return Contention(**shares, **whole)
+    return Contention(**values)
 
 
 def _percent(table: Table, name: str) -> float:
@@ -55,7 +57,7 @@ def power_of(table: Table) -> Power:
 
 
 def _permille(table: Table, name: str) -> int:
-    share = table.fraction(name)
+    share: float = table.fraction(name)
     if not 0 <= share <= 1:
         raise table.error(name, "is not between 0% and 100%")
     return round(1000 * share)

@@ -1,7 +1,6 @@
-"""Why it exists: quantities in our files carry their unit in the text, so that nobody has to guess
-between bits and bytes.
+"""Quantities with their unit in the text: times, sizes, rates, shares.
 
-Rule: a number without a unit is an error, never a default. Decimal prefixes (kB, MB, GB) are powers
+Why it exists: nobody has to guess between bits and bytes. Rule: a number without a unit is an error, never a default. Decimal prefixes (kB, MB, GB) are powers
 of ten and binary ones (KiB, MiB, GiB) powers of two, as IEC 80000-13 defines them; `b` is never
 bits: bits are written "bit".
 """
@@ -9,6 +8,7 @@ bits: bits are written "bit".
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*)(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%/]*)\s*\Z")
 
@@ -26,7 +26,7 @@ class UnitError(ValueError):
     """A text is not a quantity of the kind asked for; the message says what would be."""
 
 
-def _parse(text: object, units: dict[str, float], kind: str, example: str) -> float:
+def _parse(text: object, units: Mapping[str, float], kind: str, example: str) -> float:
     if not isinstance(text, str):
         raise UnitError(
             f'{text!r} is not {kind}; write it with its unit, in quotes, such as "{example}"'

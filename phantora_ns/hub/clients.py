@@ -6,7 +6,7 @@ page is one of the run's; it leaves with BYE or when it is found dead.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, ValuesView
+from collections.abc import Callable, ValuesView
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,13 @@ class Clients:
         self._graph = graph
         self._communicators = communicators
         self._present: dict[bytes, Client] = {}
-        self.everyone: list[Client] = []
-
-    def get(self, identity: bytes) -> Client | None:
+        self.get: Callable[[bytes], Client | None] = self._present.get
         """The client of a socket identity, None when none has said HELLO."""
-        return self._present.get(identity)
+        self.everyone: list[Client] = []
 
     def present(self) -> ValuesView[Client]:
         """Those that have not left."""
         return self._present.values()
-
-    def items(self) -> ItemsView[bytes, Client]:
-        """As `present`, with their socket identities."""
-        return self._present.items()
 
     def admit(self, identity: bytes, version: int, info: dict[Any, Any]) -> Client:
         """A client by its HELLO. Raises Refused."""

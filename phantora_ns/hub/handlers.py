@@ -77,6 +77,8 @@ class TimeHandlers:
 
     def extra(self, client: Client, extra: messages.Extra) -> None:
         """What came along with a message: definitions, stalls, and what will not be named again."""
+        if not extra:
+            return
         number, graph = client.number, self._graph
         for item in extra.definitions:
             graph.define(number, item.vertex, graph.expression(number, item.expression))

@@ -12,6 +12,7 @@ guess.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ class Exchange:
         self.size = size
         self.payloads: dict[int, bytes] = {}
         self.wanted = 0
-        self.waiters: list = []
+        self.waiters: list[Any] = []  # communicators.Waiter
         self.complete = False
         self.expired = False
         self.unknown: set[int] = set()

@@ -92,7 +92,7 @@ class Recorder:
             self._write(lambda recording: recording.close())
             self._recording = None
 
-    def _write(self, action: Callable[[Recording], None]) -> None:
+    def _write(self, action: Callable[[Recording], object]) -> None:
         if self.problem is not None:
             return
         try:

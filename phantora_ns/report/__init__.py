@@ -1,2 +1,4 @@
-"""What is told to the user about a run: from the ranks' shared pages and hub.json, never from the
-running simulation."""
+"""What the user is told about a run: the report and its summary.
+
+Both are made after the run, from hub.json and the rank statistics.
+"""

@@ -6,7 +6,10 @@ and Gallager, Data Networks, section 6.5.2: a feasible allocation is max-min fai
 each flow has a bottleneck).
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from phantora_ns.sim._flow_time import NS_PER_TICK
 
@@ -15,15 +18,32 @@ _RELATIVE = 1e-9
 _BYTES = 1e-6  # bytes per rounding of a log's arithmetic, relative to the flow's size
 
 
-def check_history(now, since, flows, capacities) -> None:
+Entries = Sequence[tuple[int, int]]
+"""(link, weight) of a flow's route."""
+Log = Sequence[tuple[int, float, float]]
+"""(tick, bytes left, rate) at each change of a flow's rate."""
+FlowHistory = tuple[int, int, float, float, Entries, Log, int | None]
+"""(number, start, size, cap, entries, log, end or None) of a flow."""
+History = tuple[int, int, list[FlowHistory], list[list[tuple[int, float]]]]
+"""(now, since, flows, capacities): the history is complete from tick `since` on; capacities are a
+list of (tick, bytes/ns) per link."""
+
+
+def check_history(
+    now: int,
+    since: int,
+    flows: Iterable[FlowHistory],
+    capacities: Sequence[Sequence[tuple[int, float]]],
+) -> None:
     """Asserts, from tick `since` to `now`: logs in order, bytes conserved, ends where the bytes run
     out; and at each instant of change: no link above its capacity, every active flow at its cap or
     across a bottleneck.
 
     Arguments as an engine's `history()` gives them. O(changes x flows active at once).
     """
+    flows = list(flows)
     for flow in flows:
-        _check_log(now, *flow)
+        _check_log(now, flow)
     instants = {tick for _, _, _, _, _, log, _ in flows for tick, _, _ in log if tick >= since}
     instants |= {tick for table in capacities for tick, _ in table if since <= tick <= now}
     instants |= {done for *_, done in flows if done is not None and done >= since}
@@ -41,7 +61,8 @@ def check_history(now, since, flows, capacities) -> None:
         _check_instant(tick, active, routes, capacities)
 
 
-def _check_log(now, slot, start, size, cap, entries, log, done) -> None:
+def _check_log(now: int, flow: FlowHistory) -> None:
+    slot, start, size, cap, entries, log, done = flow
     assert entries and all(weight >= 1 for _, weight in entries), f"flow {slot}: no route"
     assert all(earlier[0] <= later[0] for earlier, later in zip(log, log[1:], strict=False)), (
         f"flow {slot}: log out of order"
@@ -74,7 +95,12 @@ def _check_log(now, slot, start, size, cap, entries, log, done) -> None:
         )
 
 
-def _check_instant(tick, active, routes, capacities) -> None:
+def _check_instant(
+    tick: int,
+    active: Mapping[int, float],
+    routes: Mapping[int, tuple[Entries, float]],
+    capacities: Sequence[Sequence[tuple[int, float]]],
+) -> None:
     load: dict[int, float] = defaultdict(float)
     fastest: dict[int, float] = defaultdict(float)
     for slot, rate in active.items():

@@ -6,22 +6,21 @@ so the function is kept apart and pure: flows and capacities in, rates out.
 Why the result depends on nothing else, and why filling one connected component gives the same bits
 as filling all flows of the network at once:
 
-- All rates rise together; at each *level* the links with the smallest share, and the flows whose
-  cap equals it, are
-  frozen together. Ties are exact equality of floats, so the set frozen at a level does not depend
-  on any order.
-- What a level takes from a link is `weight * level`, with the weight of all the flows frozen on it
-  summed first, in
-  integers: one product and one difference per link and level, however the flows are listed.
+- All rates rise together. At each *level* the links with the smallest share, and the flows whose
+  cap equals it, are frozen together. Ties are exact equality of floats, so the set frozen at a
+  level does not depend on any order.
+- What a level takes from a link is `weight * level`. The weight of all flows frozen on the link is
+  summed first, in integers: one product and one difference per link and level, however the flows
+  are listed.
 - A link's numbers change only at levels that freeze a flow on it, which is a flow of its own
-  component. Filling other
-  components at the same time interleaves their levels but inserts no operation between this
-  component's own.
-- A share is not allowed to fall below the level that has just been filled (mathematically it
-  cannot; by rounding it could),
-  so levels never decrease and ties that rounding has broken downwards are mended. The level is the
-  component's own.
+  component. Filling other components at the same time interleaves their levels, but inserts no
+  operation between this component's own.
+- A share may not fall below the level that has just been filled. Mathematically it cannot; by
+  rounding it could. So levels never decrease, and ties that rounding has broken downwards are
+  mended. The level is the component's own.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
@@ -69,7 +68,13 @@ def fair_rates(
     return rates
 
 
-def _next_level(heap, shares, capped, members, rates) -> tuple[float, set[int]]:
+def _next_level(
+    heap: list[tuple[float, int]],
+    shares: Mapping[int, float],
+    capped: list[tuple[float, int]],
+    members: Mapping[int, list[int]],
+    rates: Mapping[int, float],
+) -> tuple[float, set[int]]:
     """The next level and all flows that freeze at it. Heap keys may be old, hence too low: they are
     renewed on the way."""
     while capped and capped[-1][1] in rates:
@@ -97,7 +102,13 @@ def _next_level(heap, shares, capped, members, rates) -> tuple[float, set[int]]:
     return level, frozen.difference(rates)
 
 
-def _take(level: float, routes: Iterable[Entries], left, weights, shares) -> None:
+def _take(
+    level: float,
+    routes: Iterable[Entries],
+    left: dict[int, float],
+    weights: dict[int, int],
+    shares: dict[int, float],
+) -> None:
     """Charge the frozen flows' links with what they take; links that no unfrozen flow crosses leave
     the filling."""
     taken: dict[int, int] = {}

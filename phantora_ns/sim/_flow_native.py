@@ -1,10 +1,12 @@
 """The flow simulator's compiled engine, through ctypes.
 
-Why it exists: `libflows/` computes, this file converts. Same face as `PythonEngine`, same bits as
-results. A library that has not been built is a choice of the installation, not an error:
-`NativeEngine.available()` says so and `FlowSimulator` takes the Python engine, which gives the same
-times more slowly.
+Why it exists: `libflows/` computes, this file converts. It has the methods of `PythonEngine` and
+gives the same bits. A library that has not been built is a choice of the installation, not an
+error: `NativeEngine.available()` says so, and `FlowSimulator` takes the Python engine, which gives
+the same times more slowly.
 """
+
+from __future__ import annotations
 
 import ctypes
 from array import array
@@ -12,11 +14,17 @@ from collections.abc import Iterable
 from ctypes import POINTER, byref, c_bool, c_double, c_int, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeAlias
+
+from phantora_ns.sim._flow_check import FlowHistory, History
 
 LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libphantora-flows.so"
 
 _ENDED = 3  # enum state in engine.h
 _Tick = c_int64 * 2
+
+Ints: TypeAlias = "array[int]"
+Floats: TypeAlias = "array[float]"
 
 
 class _Result(ctypes.Structure):
@@ -62,16 +70,17 @@ def _library(path: Path = LIBRARY) -> ctypes.CDLL:
     return library
 
 
-def _tick(halves) -> int:
-    return (halves[0] << 64) | (halves[1] & 0xFFFF_FFFF_FFFF_FFFF)
+def _tick(halves: ctypes.Array[c_int64]) -> int:
+    high, low = halves
+    return (int(high) << 64) | (int(low) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
-def _address(values: array) -> int:
+def _address(values: array[Any]) -> int:
     return values.buffer_info()[0]
 
 
 class NativeEngine:
-    """Groups of flows by number. Times at this face are nanoseconds, links are indices into
+    """Groups of flows by number. Times of its methods are nanoseconds, links are indices into
     `capacities`."""
 
     name = "native"
@@ -87,7 +96,7 @@ class NativeEngine:
         )
         self._time = c_int64()
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_engine", None):
             self._library.ph_flows_free(self._engine)
 
@@ -97,22 +106,23 @@ class NativeEngine:
         return LIBRARY.exists()
 
     def add_batch(
-        self, starts: array, sizes: array, caps: array, counts: array, offsets: array, links: array
-    ) -> array:
+        self, starts: Ints, sizes: Floats, caps: Floats, counts: Ints, offsets: Ints, links: Ints
+    ) -> Ints:
         """As `PythonEngine.add_batch`."""
         groups = array("i", bytes(4 * len(starts)))
-        arrays = (starts, sizes, caps, counts, offsets, links, groups)
+        arrays: tuple[array[Any], ...] = (starts, sizes, caps, counts, offsets, links, groups)
         self._library.ph_flows_add(self._engine, len(starts), *map(_address, arrays))
         return groups
 
     def add_group(
-        self, start_ns: int, sizes: array, caps: array, counts: array, offsets: array, links: array
+        self, start_ns: int, sizes: Floats, caps: Floats, counts: Ints, offsets: Ints, links: Ints
     ) -> int:
         """As `PythonEngine.add_group`."""
-        arrays = (sizes, caps, counts, offsets, links)
-        return self._library.ph_flows_add_group(
+        arrays: tuple[array[Any], ...] = (sizes, caps, counts, offsets, links)
+        number: int = self._library.ph_flows_add_group(
             self._engine, start_ns, len(sizes), *map(_address, arrays)
         )
+        return number
 
     def move(self, group: int, start_ns: int) -> None:
         """The group starts at `start_ns` instead, as if it had been added so."""
@@ -172,7 +182,7 @@ class NativeEngine:
         entries, capacity changes."""
         return self._statistics()[2]
 
-    def history(self):
+    def history(self) -> History:
         """As `PythonEngine.history`. Where history has been thinned it is complete only from later
         on, at worst from now."""
         now, since = _Tick(), _Tick()
@@ -194,7 +204,7 @@ class NativeEngine:
         self._library.ph_flows_statistics(self._engine, values)
         return list(values)
 
-    def _flow(self, slot: int, complete_from: int):
+    def _flow(self, slot: int, complete_from: int) -> FlowHistory | None:
         start, done, size_cap, lengths = _Tick(), _Tick(), (c_double * 2)(), (c_int64 * 2)()
         state = self._library.ph_flows_flow(self._engine, slot, start, done, size_cap, lengths)
         if not state:

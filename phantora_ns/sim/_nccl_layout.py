@@ -102,7 +102,7 @@ class Layout:
         other way.
 
         Inside a server a chain that ends at the GPU next to the channel's NIC; between servers two
-        binary trees in which a node is a leaf of at least one (double binary trees: Sanders, Speck,
+        binary trees in which a server is a leaf of at least one (double binary trees: Sanders, Speck,
         Traff, Parallel Computing 35, 2009).
         """
         share = 1.0 / len(self.rails)
@@ -110,12 +110,12 @@ class Layout:
         for ring, rail in enumerate(self.rails):
             order = [self._ordered(node, ring) for node in range(self.nodes)]
             for found in order:
-                for parent, child in zip(found, found[1:]):
-                    edges[child, parent, None] = edges.get((child, parent, None), 0.0) + share
+                for upper, lower in zip(found, found[1:]):
+                    edges[lower, upper, None] = edges.get((lower, upper, None), 0.0) + share
             for parents in double_tree(self.nodes):
-                for lower, upper in enumerate(parents):
-                    if upper is not None:
-                        edge = (order[lower][0], order[upper][0], rail)
+                for child, parent in enumerate(parents):
+                    if parent is not None:
+                        edge: Edge = (order[child][0], order[parent][0], rail)
                         edges[edge] = edges.get(edge, 0.0) + share / 2
         return edges
 
@@ -135,7 +135,7 @@ def binary_tree(size: int) -> list[int | None]:
 
 
 def double_tree(size: int) -> tuple[list[int | None], list[int | None]]:
-    """Two binary trees over the same nodes; the second is the first mirrored (even size) or shifted
+    """Two binary trees over the same servers; the second is the first mirrored (even size) or shifted
     by one (odd)."""
     first = binary_tree(size)
     second: list[int | None] = [None] * size

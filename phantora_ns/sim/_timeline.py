@@ -51,11 +51,12 @@ class Totals(NamedTuple):
 class FinalTimes:
     """Final times of vertices by number, with the numbers that will not be named again dropped."""
 
-    __slots__ = ("_times", "_first", "keep")
+    __slots__ = ("_times", "first", "keep")
 
     def __init__(self) -> None:
         self._times = array("q", [0])
-        self._first = 0
+        self.first = 0
+        """Numbers below it have been dropped."""
         self.keep = 0
         """The client will name no vertex below this number again, except the origin, 0."""
 
@@ -63,7 +64,7 @@ class FinalTimes:
         """The time of a final vertex; None when it is not final, or forgotten."""
         if number == 0:
             return 0
-        index = number - self._first
+        index = number - self.first
         if 0 <= index < len(self._times) and self._times[index] >= 0:
             return self._times[index]
         return None
@@ -71,7 +72,7 @@ class FinalTimes:
     def put(self, number: int, time_ns: int) -> None:
         """Stores a time. O(numbers skipped)."""
         times = self._times
-        index = number - self._first
+        index = number - self.first
         if index < 0:
             return
         if index >= len(times):
@@ -80,21 +81,17 @@ class FinalTimes:
         else:
             times[index] = min(time_ns, LATEST_NS)
 
-    def dropped(self, number: int) -> bool:
-        """Whether `number` lies among those that have been dropped."""
-        return number < self._first
-
     def forget(self, number: int) -> None:
         """The client will name no vertex below `number` again."""
         self.keep = max(self.keep, number)
-        drop = min(number - self._first, len(self._times))
+        drop = min(number - self.first, len(self._times))
         if drop >= MIN_DROP and drop * 2 >= len(self._times):
             del self._times[:drop]
-            self._first += drop
+            self.first += drop
 
     def nameable(self) -> Iterator[int]:
         """The times of all vertices that the client may still name. O(those)."""
-        yield from (time for time in self._times[max(0, self.keep - self._first) :] if time >= 0)
+        yield from (time for time in self._times[max(0, self.keep - self.first) :] if time >= 0)
         if self.keep == 0:
             yield 0
 
@@ -178,7 +175,7 @@ class Timeline:
             raise BadExpression(f"vertex {number!r} is not a positive integer")
         if number in self.live or self.final.get(number) is not None:
             raise BadExpression(f"vertex {number} is defined twice")
-        if number > self._largest + MAX_NUMBER_GAP or self.final.dropped(number):
+        if number > self._largest + MAX_NUMBER_GAP or number < self.final.first:
             raise BadExpression(f"vertex {number} is out of order")
 
     def expression(self, terms: object) -> TimeExpression:

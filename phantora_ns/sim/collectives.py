@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import Collective
@@ -61,7 +60,7 @@ class CollectiveModel:
         self.topology, self.gpu = topology, gpu
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._tuners: dict[tuple[int, int, int], Tuner] = {}
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[tuple[str, tuple[int, ...], int, int], Plan] = {}
 
     def plan(
         self, kind: int, gpus: Sequence[int], count_bytes: int, dtype: int = 9, root: int = 0
@@ -293,8 +292,8 @@ class CollectiveModel:
             out.setdefault(a, []).append(size)
             into.setdefault(b, []).append(size)
         flows: list[FlowSpec] = []
-        channels = protocol = crossing = 0
-        fill = 0.0
+        channels = protocol = 0
+        fill, crossing = 0.0, False
         for a, b, size in remote:
             choice = tuner.choose_pair(size, ranks)
             channels, protocol = max(channels, choice.channels), max(protocol, choice.protocol)
@@ -305,9 +304,7 @@ class CollectiveModel:
                 continue
             busiest = max(out[a], into[b], key=sum)
             flows.append(self._message(a, b, size, choice, len(busiest), sum(busiest)))
-        return self._plan_of_pairs(
-            flows, layout, len(gpus), protocol, channels, fill, bool(crossing)
-        )
+        return self._plan_of_pairs(flows, layout, len(gpus), protocol, channels, fill, crossing)
 
     def plan_message(
         self,

@@ -25,11 +25,12 @@ True
 
 import math
 from array import array
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
+from typing import Any, Protocol
 
-from phantora_ns.sim._flow_check import check_history
+from phantora_ns.sim._flow_check import History, check_history
 from phantora_ns.sim._flow_engine import PythonEngine
 from phantora_ns.sim._flow_native import NativeEngine
 from phantora_ns.sim._flow_time import alone_ns
@@ -51,8 +52,37 @@ class Flow:
 
     __slots__ = ("_slot", "_final_ns")
 
-    def __init__(self, slot: int | None, final_ns: int | None = None):
-        self._slot, self._final_ns = slot, final_ns
+    def __init__(self, slot: int | None, final_ns: int | None = None) -> None:
+        self._slot = slot
+        self._final_ns = final_ns
+
+    @property
+    def slot(self) -> int:
+        """The engine's number of a flow that it has been given."""
+        assert self._slot is not None
+        return self._slot
+
+
+class Engine(Protocol):
+    """What computes: groups of flows by number (a slot), times in nanoseconds, links by number."""
+
+    name: str
+
+    @property
+    def rollbacks(self) -> int: ...
+    @property
+    def events(self) -> int: ...
+    def add_batch(self, *arrays: Any) -> Sequence[int]: ...
+    def add_group(self, start_ns: int, *arrays: Any) -> int: ...
+    def move(self, number: int, start_ns: int, /) -> None: ...
+    def set_capacity(self, at_ns: int, link: int, bytes_per_ns: float) -> None: ...
+    def start_ns(self, number: int, /) -> int: ...
+    def completion_ns(self, number: int, /) -> int: ...
+    def changed(self) -> list[tuple[int, int]]: ...
+    def commit(self, before_ns: int) -> list[tuple[int, int]]: ...
+    def settle(self) -> None: ...
+    def history(self) -> History: ...
+    def retained(self) -> int: ...
 
 
 class FlowGroup:
@@ -61,7 +91,7 @@ class FlowGroup:
 
     __slots__ = ("sizes", "caps", "counts", "offsets", "links")
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.sizes, self.caps, self.counts = array("d"), array("d"), array("q")
         self.offsets, self.links = array("q", [0]), array("i")
 
@@ -89,15 +119,18 @@ class FlowStatistics:
 class FlowSimulator:
     """Max-min fair flows over links of given capacity, with automatic rollback."""
 
-    def __init__(self, capacities: Mapping[Hashable, float], engine=None):
+    def __init__(
+        self, capacities: Mapping[Any, float], engine: Callable[[list[float]], Engine] | None = None
+    ) -> None:
         """`capacities`: link id -> bytes per nanosecond, > 0, from the beginning of time.
 
         `engine` chooses an engine class; by default the compiled one where it has been built.
         Raises ValueError for a capacity that is not positive and finite.
         """
         self._links = {link: number for number, link in enumerate(capacities)}
-        engine = engine or (NativeEngine if NativeEngine.available() else PythonEngine)
-        self._engine = engine(
+        if engine is None:
+            engine = NativeEngine if NativeEngine.available() else PythonEngine
+        self._engine: Engine = engine(
             [_positive(value, f"capacity of link {link!r}") for link, value in capacities.items()]
         )
         self._handles: dict[int, Flow] = {}
@@ -156,9 +189,10 @@ class FlowSimulator:
         without links, whose end hangs on nobody.
         """
         prepared = FlowGroup()
-        for links, size_bytes, *rest in flows:
-            rate_cap, count = *rest, *(None, 1)[len(rest) :]
-            numbers, size, cap = self._validate(links, size_bytes, rate_cap, count)
+        for flow in flows:
+            rate_cap = flow[2] if len(flow) > 2 else None
+            count = flow[3] if len(flow) > 3 else 1
+            numbers, size, cap = self._validate(flow[0], flow[1], rate_cap, count)
             if size and not numbers:
                 raise ValueError(
                     "a flow of a group needs links: one that meets nobody can be computed apart"
@@ -199,8 +233,8 @@ class FlowSimulator:
             raise ValueError(
                 "the flow's completion is final: it has no bytes, no links, or lies before what has been committed"
             )
-        self._refuse_committed(self._engine.start_ns(handle._slot))
-        self._engine.move(handle._slot, start_ns)
+        self._refuse_committed(self._engine.start_ns(handle.slot))
+        self._engine.move(handle.slot, start_ns)
 
     def set_capacity(self, at_ns: int, link: Hashable, bytes_per_ns: float) -> None:
         """From `at_ns` until the next change, `link` carries `bytes_per_ns` (> 0): a degraded or a
@@ -221,7 +255,7 @@ class FlowSimulator:
         if handle._final_ns is not None:
             return handle._final_ns
         self._flush()
-        return self._engine.completion_ns(handle._slot)
+        return self._engine.completion_ns(handle.slot)
 
     def changed(self) -> dict[Flow, int]:
         """Completions reported before, by `completion_ns` or here, that have moved since; with
@@ -268,7 +302,13 @@ class FlowSimulator:
         """Instants computed so far, repetitions included."""
         return self._engine.events
 
-    def _validate(self, links, size_bytes, rate_cap, count) -> tuple[list[int], float, float]:
+    def _validate(
+        self,
+        links: Iterable[Hashable],
+        size_bytes: int,
+        rate_cap: float | None,
+        count: int,
+    ) -> tuple[list[int], float, float]:
         size = float(size_bytes)
         if not 0 <= size < math.inf:
             raise ValueError(f"size_bytes must be at least 0 and finite, not {size_bytes}")

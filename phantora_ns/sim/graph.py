@@ -291,8 +291,13 @@ class EventGraph:
         self._wake(vertex)
 
     def _wake(self, vertex: Vertex) -> None:
+        """Evaluates a vertex that has new terms. Nothing but a transfer needs the queue for that:
+        if its terms move later, it is queued like any dependent."""
         if vertex.missing == 0:
-            self._queue.evaluate(vertex, vertex.earliest_ns())
+            if type(vertex) is Transfer or vertex.stretched:
+                self._queue.evaluate(vertex, vertex.earliest_ns())
+            else:
+                self._set(vertex, *vertex.reach())
 
     def _set(self, vertex: Vertex, time_ns: int, settled_ns: int) -> None:
         """A vertex has this time now; what depends on it is queued if that is new."""
@@ -305,10 +310,12 @@ class EventGraph:
         vertex.settled_ns = settled_ns
         kind = type(vertex)
         if kind is LaunchBegin:
-            self._stretch_beside(vertex)  # type: ignore[arg-type]
+            self._stretch_overlapped(vertex)  # type: ignore[arg-type]
         elif kind is Transfer or kind is LaunchEnd:
             for begin in vertex.begins:  # type: ignore[attr-defined]
-                self._stretch_beside(begin)
+                self._stretch_overlapped(begin)
+        if not vertex.dependents:
+            return
         evaluate = self._queue.evaluate
         if before_ns is None:
             for dependent in vertex.dependents:
@@ -321,7 +328,7 @@ class EventGraph:
                 if dependent.missing == 0:
                     evaluate(dependent, from_ns)
 
-    def _stretch_beside(self, begin: LaunchBegin) -> None:
+    def _stretch_overlapped(self, begin: LaunchBegin) -> None:
         """A launch's span on one client is known, or has moved: the work that it overlaps takes
         another time."""
         if begin.time_ns is None:

@@ -1,6 +1,5 @@
-"""Why it exists: files of recorded values are written by one job and read by another, maybe on
-another machine: nothing may be lost, torn or mistaken on the way, and what cannot be replayed is
-said before anything starts."""
+"""Files of recorded values: one job writes them, another reads them, perhaps on another machine.
+Nothing may be lost or confused, and a job that cannot be replayed must be refused at once."""
 
 import struct
 
@@ -14,9 +13,11 @@ from phantora_ns.launch.record import recorded_values
 from phantora_ns.launch.record.recorded_values import Value
 from phantora_ns.protocol import VALUE_RECORD_FILE
 
-QUESTIONS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60)
+REPLAY_KEYS = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60
+)
 RECORDS = st.lists(
-    st.tuples(QUESTIONS, st.integers(0, 2**32 - 1), st.integers(0, 11), st.binary(max_size=40)),
+    st.tuples(REPLAY_KEYS, st.integers(0, 2**32 - 1), st.integers(0, 11), st.binary(max_size=40)),
     max_size=12,
     unique_by=lambda record: record[:2],
 )
@@ -25,9 +26,11 @@ RECORDS = st.lists(
 def recorded(records):
     """A leader's file, as libintercept/leader/measure/recorded_values.c appends it."""
     parts = []
-    for question, occasion, dtype, data in records:
-        text = question.encode()
-        parts.append(struct.pack("<IIHBB", len(data), occasion, len(text), dtype, 0) + text + data)
+    for replay_key, occurrence, dtype, data in records:
+        text = replay_key.encode()
+        parts.append(
+            struct.pack("<IIHBB", len(data), occurrence, len(text), dtype, 0) + text + data
+        )
     return parts
 
 
@@ -45,8 +48,8 @@ def test_a_file_gives_back_what_was_recorded_as_far_as_it_was(tmp_path_factory, 
         about, kept = recorded_values.read(folder / "job.values")
         assert about == {"command": ["x"]}
         assert sorted(kept) == sorted(
-            Value(question, 3, occasion, dtype, data)
-            for question, occasion, dtype, data in complete
+            Value(replay_key, 3, occurrence, dtype, data)
+            for replay_key, occurrence, dtype, data in complete
         )
     else:
         assert not (folder / "job.values").exists()
@@ -63,7 +66,7 @@ def ends(records):
 def test_entries_stand_in_the_order_in_which_ranks_search(tmp_path):
     path = tmp_path / "job.values"
     recorded_values.write(
-        path, [Value(f"question {n % 7}", n % 3, n, 0, bytes([n])) for n in range(60)], {}
+        path, [Value(f"key {n % 7}", n % 3, n, 0, bytes([n])) for n in range(60)], {}
     )
     raw = path.read_bytes()
     entries = [struct.unpack_from("<QQIIIHBx", raw, 64 + 32 * n) for n in range(60)]

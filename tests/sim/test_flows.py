@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from phantora_ns.sim import _flow_engine
+from phantora_ns.sim import _flow_network
 from phantora_ns.sim._flow_check import check_history
 from phantora_ns.sim._flow_engine import PythonEngine
 from phantora_ns.sim._flow_fill import fair_rates
@@ -275,7 +275,7 @@ def test_check_finds_an_overloaded_link_and_an_unfair_rate(monkeypatch):
         return {key: rate * 0.99 for key, rate in fair_rates(flows, capacity).items()}
 
     for wrong in (too_fast, too_slow):
-        monkeypatch.setattr(_flow_engine, "fair_rates", wrong)
+        monkeypatch.setattr(_flow_network, "fair_rates", wrong)
         with pytest.raises(AssertionError, match="carries|bottleneck|rate outside"):
             busy_simulator().check()
 
@@ -309,10 +309,13 @@ def test_a_rollback_that_forgets_something_breaks_the_law(monkeypatch):
             super()._restore(flow, tick + (1 << 23), component)
 
     class ReachesOneLinkOnly(PythonEngine):
-        def _take_up(self, flow, flows, links, stack):
-            if flow.rolled != self._settlings:
-                flow.rolled = self._settlings
-                flows.append(flow)
+        def _reach(self, tick, seeds):
+            flows = []
+            for link in (self._network.links[seed] for seed in seeds):
+                while link.past and link.past[-1].done >= tick:
+                    flows.append(link.past.pop())
+                flows.extend(link.active)
+            return list(dict.fromkeys(flows)), set(seeds)
 
     for mutant in (KeepsLastEntry, ReachesOneLinkOnly):
         try:

@@ -1,11 +1,10 @@
-"""Why it exists: what a job reads where only a GPU could know (--values, docs/values.md), from the
-option to the ranks' file.
+"""The values of --values replay: the option, the file that leaders make, and the file of the ranks.
 
-A leader that records values (PHANTORA_LEAD_RECORD=values) appends what its GPU computed to
-RUN_DIR/values.rec; `keep` makes of that, and of what other ranks have told, one file, sorted so
-that ranks can look values up where it lies (libintercept/simulated/values/replay.c, as
-RUN_DIR/values.tbl). Both layouts: docs/wire-protocol.md. Rule: a file is written whole or not at
-all.
+Why it exists: only a GPU can know some of the values that a job reads (docs/values.md). A leader
+that records values (PHANTORA_LEAD_RECORD=values) appends them to RUN_DIR/values.rec. `keep` merges
+them with those of other ranks into one file, sorted so that ranks can look values up in the mapped
+file (libintercept/simulated/values/replay.c, as RUN_DIR/values.tbl). Both layouts are in
+docs/wire-protocol.md. Rule: a file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -42,26 +41,25 @@ POLICIES = (ZEROS, BALANCED, REPLAY)
 
 @dataclass(frozen=True)
 class ValuesOption:
-    """The option, validated. `file`: what is replayed; None with the other policies."""
+    """The option, checked. `file`: the values to replay; None with the other policies."""
 
     policy: str = BALANCED
     file: Path | None = None
 
 
 class Value(NamedTuple):
-    """What a GPU computed. `question`: who asked, in words; `occasion`: for the how manieth time in
-    its process, from 0."""
+    """A value that a GPU computed. `replay_key`: the operation that read it, in words. `occurrence`:
+    how often this key was read before in the process."""
 
-    question: str
+    replay_key: str
     rank: int
-    occasion: int
+    occurrence: int
     dtype: int  # c10::ScalarType
     data: bytes
 
 
 def default_file(gpu: str, argv: Sequence[str], cwd: str) -> Path:
-    """Where the values of a job are kept unless the user says otherwise: one file for each command
-    line and folder."""
+    """The default file of a job's values: one for each command line and folder."""
     job = hashlib.sha256(
         json.dumps([list(argv), cwd]).encode("utf-8", "surrogateescape")
     ).hexdigest()
@@ -69,8 +67,8 @@ def default_file(gpu: str, argv: Sequence[str], cwd: str) -> Path:
 
 
 def check(text: str, gpu: str, argv: Sequence[str], cwd: str) -> ValuesOption:
-    """The value of --values: a policy, or replay:FILE. Raises UsageError, also where nothing has
-    been recorded."""
+    """Reads --values: a policy, or replay:FILE. Raises UsageError, also when nothing was
+    recorded."""
     policy, colon, name = text.partition(":")
     if policy not in POLICIES or (colon and policy != REPLAY):
         raise UsageError(
@@ -106,18 +104,18 @@ def check(text: str, gpu: str, argv: Sequence[str], cwd: str) -> ValuesOption:
 
 
 def read_recorded(data: bytes, rank: int) -> Iterator[Value]:
-    """The values in a leader's records, in its order; a last one that is cut short (the leader was
-    killed) is left out."""
+    """The values in a leader's records, in order. A last one that is cut short, because the leader was
+    killed, is left out."""
     at = 0
     while at + VALUE_RECORD.size <= len(data):
-        size, occasion, length, dtype = ValueRecord.unpack(data, at)
+        size, occurrence, length, dtype = ValueRecord.unpack(data, at)
         at += VALUE_RECORD.size
         if at + length + size > len(data):
             return
         yield Value(
             data[at : at + length].decode(),
             rank,
-            occasion,
+            occurrence,
             dtype,
             data[at + length : at + length + size],
         )
@@ -125,19 +123,26 @@ def read_recorded(data: bytes, rank: int) -> Iterator[Value]:
 
 
 def write(path: Path, values: Sequence[Value], about: Mapping[str, Any]) -> None:
-    """Writes a file of values. `about`: what is to be known of the job, JSON. Raises OSError."""
+    """Writes a file of values. `about` describes the job; it is JSON. Raises OSError."""
     meta = json.dumps(dict(about), sort_keys=True).encode()
     rows = sorted(
-        (fnv1a64(value.question.encode()), value.rank, value.occasion, value) for value in values
+        (fnv1a64(value.replay_key.encode()), value.rank, value.occurrence, value)
+        for value in values
     )
     offset = VALUE_TABLE_HEADER.size + VALUE_TABLE_ENTRY.size * len(rows)
     index, blobs = bytearray(), bytearray()
-    for key, rank, occasion, value in rows:
-        question = value.question.encode()
+    for key, rank, occurrence, value in rows:
+        replay_key = value.replay_key.encode()
         index += VALUE_TABLE_ENTRY.pack(
-            key, offset + len(blobs), rank, occasion, len(value.data), len(question), value.dtype
+            key,
+            offset + len(blobs),
+            rank,
+            occurrence,
+            len(value.data),
+            len(replay_key),
+            value.dtype,
         )
-        blobs += question + value.data
+        blobs += replay_key + value.data
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -157,21 +162,25 @@ def write(path: Path, values: Sequence[Value], about: Mapping[str, Any]) -> None
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Value]]:
-    """(about, values) of a file. Raises OSError, and ValueError for what is no such file."""
+    """(about, values) of a file. Raises OSError, and ValueError for a file of another kind."""
     data = path.read_bytes()
     entries, meta_at, meta_bytes = _header(data, path)
     values = []
     try:
         for row in range(entries):
-            _, offset, rank, occasion, size, length, dtype = ValueTableEntry.unpack(
+            _, offset, rank, occurrence, size, length, dtype = ValueTableEntry.unpack(
                 data, VALUE_TABLE_HEADER.size + row * VALUE_TABLE_ENTRY.size
             )
             if offset + length + size > len(data):
                 raise ValueError("cut short")
-            question = data[offset : offset + length].decode()
+            replay_key = data[offset : offset + length].decode()
             values.append(
                 Value(
-                    question, rank, occasion, dtype, data[offset + length : offset + length + size]
+                    replay_key,
+                    rank,
+                    occurrence,
+                    dtype,
+                    data[offset + length : offset + length + size],
                 )
             )
         return json.loads(data[meta_at : meta_at + meta_bytes]), values
@@ -192,7 +201,7 @@ def _header(data: bytes, path: Path) -> tuple[int, int, int]:
 
 
 def describe(argv: Sequence[str], cwd: str) -> dict[str, Any]:
-    """What a file says of the job that its values are of."""
+    """What a file of values says about its job."""
     return {
         "command": list(argv),
         "cwd": cwd,
@@ -201,10 +210,10 @@ def describe(argv: Sequence[str], cwd: str) -> dict[str, Any]:
 
 
 def keep(run_dir: Path, into: Path, rank: int, about: Mapping[str, Any]) -> int:
-    """Adds what the leader of a run recorded to `into`, in the place of what was there of this
-    rank; returns how many values.
+    """Replaces this rank's values in `into` by those that the leader of a run recorded; returns how
+    many there are.
 
-    Without any the file stays as it is. Raises LaunchError.
+    If there are none, the file stays as it is. Raises LaunchError.
     """
     try:
         recorded = run_dir / VALUE_RECORD_FILE
