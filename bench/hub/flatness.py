@@ -1,6 +1,6 @@
 """Memory and CPU of the event graph over a long synthetic FSDP job, without any I/O.
 
-    python -m bench.hub.flatness [--ranks 64] [--steps 10000] [--collectives 24] [--drag 90000]
+    python -m bench.hub.flatness [--ranks 64] [--steps 10000] [--collectives 24] [--contention 90000]
 
 Why it exists: the hub's memory must not grow with the number of steps, and its CPU time per message
 bounds how many ranks one core can serve. Prints one line per tenth of the run: steps done, resident
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--collectives", type=int, default=24, help="collectives per rank and step")
     parser.add_argument(
-        "--drag",
+        "--contention",
         type=int,
         default=90_000,
         help="ns that 300 us of compute take longer beside communication",
@@ -80,7 +80,7 @@ def main() -> None:
                 graph.launch(comm, rank.client, node, graph.expression(rank.client, head), [op])
                 rank.compute = [
                     *rank.comm[:2],
-                    [300_000, options.drag] if options.drag else 300_000,
+                    [300_000, options.contention] if options.contention else 300_000,
                 ]
                 rank.comm = [node, 0, 0]
                 messages += 1

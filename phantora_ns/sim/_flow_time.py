@@ -4,22 +4,18 @@ Why it exists: "the same flows inserted in any order give the same times, to the
 only hold if every number is a pure function of the set of flows. The rules that make it so:
 
 1. Time inside the simulator is an integer count of ticks of 2^-20 ns. Starts are whole nanoseconds,
-so exact; an end is
-   rounded once, to the nearest tick (`end_tick`). Only differences of times enter any formula: a
-   schedule shifted in time
-   gives the same durations, which is what makes training steps repeat.
+   so exact; an end is rounded once, to the nearest tick (`end_tick`). Only differences of times
+   enter any formula: a schedule that is shifted in time has the same durations, so training steps
+   repeat.
 2. A rate is a float that depends on nothing but the links, caps and counts of the flows that are
-active in its connected
-   component (`_flow_fill`), whatever order they are listed in and whatever other components are
-   computed with it.
+   active in its connected component (`_flow_fill`), whatever order they are listed in and whatever
+   other components are computed with it.
 3. The bytes a flow has left are updated when its rate takes another value, and at no other moment.
-Those moments are a
-   function of the set of flows, so the roundings are too.
-4. A completion is reported as the first whole nanosecond at or after the end, where an end that
-exceeds a whole nanosecond
-   by no more than 2^-12 ns counts as being on it (`tick_to_ns`). Without this slack an end that is
-   mathematically whole,
-   as most are, would land on either side by the last bit of a division.
+   Those moments are a function of the set of flows, so the roundings are too.
+4. A completion is reported as the first whole nanosecond at or after the end. An end that exceeds a
+   whole nanosecond by no more than 2^-12 ns counts as being on it (`tick_to_ns`). Most ends are
+   mathematically whole; without this slack they would land on either side by the last bit of a
+   division.
 
 The accumulated error of (1) to (3) against the exact fluid model is some ticks, hundreds of times
 below the slack.

@@ -1,24 +1,24 @@
 """Compute slowed by communication on the same GPU: how long work takes, given when communication
-ran beside it.
+overlapped it.
 
-Why it exists: while a communication kernel is active it holds multiprocessors and
-memory bandwidth, so compute on that GPU proceeds at a lower rate. A piece of work is `work` ns long
-alone and `work + drag` ns when communication runs beside all of it; `drag` is a sum over its
-kernels, since each class of kernel suffers differently. Between the two the work is a fluid: it
-advances at rate 1 alone, and at work / (work + drag) beside communication, however many
-communications there are. All arithmetic is in integers, exact but for one rounding up at the end.
+Why it exists: an active communication kernel holds multiprocessors and memory bandwidth, so compute
+on that GPU proceeds at a lower rate. A piece of work takes `work` ns alone, and `work + contention`
+ns when communication overlaps all of it; `contention` is a sum over its kernels, since each class
+of kernel suffers differently. Between the two the work is a fluid: it advances at rate 1 alone, and
+at work / (work + contention) beside communication, however many communications there are. All
+arithmetic is in integers, exact but for one rounding up at the end.
 
-What is left out, and what it comes to in the calibration steps:
-- Compute slows a collective by one share from its start to its end, if compute was queued beyond
-  its start, whatever runs and
-  however long. Nothing ran beside 1 % to 6 % of most collectives' time, and beside half of the last
-  one's, 1 % of a step.
-- A collective whose blocks find no multiprocessor begins when a kernel leaves: 0.2 ms, a quarter of
-  a kernel, where one
-  collective follows another under a backward pass. Compute hides those.
-- A GPU that is ahead of the others waits inside its collectives, and they go on slowing its
-  compute; that GPUs differ is not
-  modelled: in 8-GPU FSDP a fifth to a quarter of the collectives' time is such waiting.
+What is left out, and how much that is in the calibration steps:
+
+- Compute slows a collective by one share from its start to its end if compute was queued beyond its
+  start, whatever runs and however long. Nothing overlapped 1 % to 6 % of most collectives' time,
+  and half of the last one's, which is 1 % of a step.
+- A collective whose blocks find no multiprocessor begins when a kernel leaves: 0.2 ms later, a
+  quarter of a kernel, where one collective follows another under a backward pass. Compute hides
+  those.
+- A GPU that is ahead of the others waits inside its collectives, which go on slowing its compute.
+  That GPUs differ is not modelled: in 8-GPU FSDP a fifth to a quarter of the collectives' time is
+  such waiting.
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ class Activity:
             return min(old_begin_ns, begin_ns)
         return None if old_end_ns == end_ns else min(old_end_ns, end_ns)
 
-    def finish_ns(self, begin_ns: int, work_ns: int, drag_ns: int) -> int:
+    def finish_ns(self, begin_ns: int, work_ns: int, contention_ns: int) -> int:
         """When work that begins at `begin_ns` is done. O(log intervals + intervals beside the
         work)."""
-        if not (self._intervals or self._open) or drag_ns <= 0 or work_ns <= 0:
+        if not (self._intervals or self._open) or contention_ns <= 0 or work_ns <= 0:
             return begin_ns + work_ns
         open_ns = min(self._open.values(), default=FOREVER_NS)
         intervals = self._intervals.islice(
             self._intervals.bisect_left((begin_ns - self._longest_ns,))
         )
-        return stretched_ns(begin_ns, work_ns, drag_ns, intervals, open_ns)
+        return stretched_ns(begin_ns, work_ns, contention_ns, intervals, open_ns)
 
     def forget(self, before_ns: int) -> None:
         """Drops intervals that ended by `before_ns`: no work that begins earlier will be asked
@@ -111,20 +111,20 @@ class Activity:
 def stretched_ns(
     begin_ns: int,
     work_ns: int,
-    drag_ns: int,
+    contention_ns: int,
     spans: Iterable[tuple[int, int, int]],
     open_ns: int = FOREVER_NS,
 ) -> int:
-    """When work is done that begins at `begin_ns` and takes `work_ns` alone, `work_ns + drag_ns`
+    """When work is done that begins at `begin_ns` and takes `work_ns` alone, `work_ns + contention_ns`
     beside communication.
 
     `spans`: (begin, anything, end) of communication, in order of begin; from `open_ns` on there is
-    communication for ever. `work_ns` and `drag_ns` are positive. O(spans beside the work).
+    communication for ever. `work_ns` and `contention_ns` are positive. O(spans beside the work).
 
     >>> stretched_ns(0, 10, 5, [(4, 0, 10)])  # 4 ns alone, 6 at two thirds of the pace, 2 alone
     12
     """
-    slow = work_ns + drag_ns
+    slow = work_ns + contention_ns
     left = work_ns * slow  # in units of 1 / slow ns of work, so that both rates are whole numbers
     now = begin_ns
     for start, _, end in chain(spans, ((open_ns, 0, FOREVER_NS),)):
@@ -138,9 +138,9 @@ def stretched_ns(
                 break
             left -= alone
             now = start
-        beside = (end - now) * work_ns
-        if left <= beside:
+        overlapped = (end - now) * work_ns
+        if left <= overlapped:
             return now + -(-left // work_ns)
-        left -= beside
+        left -= overlapped
         now = end
     return now + -(-left // slow)

@@ -310,10 +310,10 @@ class EventGraph:
         vertex.settled_ns = settled_ns
         kind = type(vertex)
         if kind is LaunchBegin:
-            self._stretch_beside(vertex)  # type: ignore[arg-type]
+            self._stretch_overlapped(vertex)  # type: ignore[arg-type]
         elif kind is Transfer or kind is LaunchEnd:
             for begin in vertex.begins:  # type: ignore[attr-defined]
-                self._stretch_beside(begin)
+                self._stretch_overlapped(begin)
         if not vertex.dependents:
             return
         evaluate = self._queue.evaluate
@@ -328,7 +328,7 @@ class EventGraph:
                 if dependent.missing == 0:
                     evaluate(dependent, from_ns)
 
-    def _stretch_beside(self, begin: LaunchBegin) -> None:
+    def _stretch_overlapped(self, begin: LaunchBegin) -> None:
         """A launch's span on one client is known, or has moved: the work that it overlaps takes
         another time."""
         if begin.time_ns is None:

@@ -336,7 +336,7 @@ def test_two_hundred_orders_give_one_timeline():
     assert moved > 200  # the orders really made the simulator change its mind
 
 
-def with_drags(job: Job, rng: random.Random) -> Job:
+def with_contention(job: Job, rng: random.Random) -> Job:
     """The same job, with work that communication beside it stretches."""
 
     def heads(call):
@@ -356,7 +356,7 @@ def with_drags(job: Job, rng: random.Random) -> Job:
 def test_with_contention_the_order_does_not_matter_and_final_means_final(
     seed, ranks, events, order
 ):
-    job = with_drags(make_job(random.Random(seed), ranks, events), random.Random(seed + 1))
+    job = with_contention(make_job(random.Random(seed), ranks, events), random.Random(seed + 1))
     reference, expected = replay(job, random.Random(0), 1.0)
     final = [{0: 0, **own} for own in expected]
     begun = [{} for _ in job.programs]  # when each call's head was reached
@@ -397,7 +397,7 @@ def test_with_contention_the_order_does_not_matter_and_final_means_final(
 def test_contention_makes_steps_longer():
     job = make_job(random.Random(7), 5, 40)
     plain = replay(job, random.Random(1), 1.0)[1]
-    slower = replay(with_drags(job, random.Random(2)), random.Random(1), 1.0)[1]
+    slower = replay(with_contention(job, random.Random(2)), random.Random(1), 1.0)[1]
     assert (
         all(
             slow[number] >= time for own, slow in zip(plain, slower) for number, time in own.items()
