@@ -29,7 +29,7 @@ bool ph_thread_sleeps(int tid)
     char text[512];
     read_task(tid, "stat", text, sizeof text);
     const char *state =
-        /* the thread's name comes before it and may contain any character */
+        /* the thread's name, before it, may hold anything */
         strrchr(text, ')');
     return state && state[1] == ' ' && state[2] == 'S';
 }

@@ -1,12 +1,13 @@
 /* time/expression.c - time expressions: max-plus expressions over vertices, and what this process
  * knows about the times of the vertices.
  *
- * Why it exists: an expression is the maximum over its terms of t(vertex) + lag + work. A process
- * uses four kinds of vertex. The time of its origin (vertex 0) and of its anchors (answered by the
- * hub) is known here. The time of the end of a collective and of a named expression is not; it
- * only has bounds, `upper` and `lower`. A term that can no longer decide the maximum is dropped.
- * An operation never starts before the host's clock, so a term known to lie at or before the clock
- * is such a term.
+ * Why it exists: an expression is the maximum over its terms of t(vertex) + lag + work. Some
+ * vertices have times that are known here: the process's origin (vertex 0) and its anchors, which
+ * the hub has answered. Others only have bounds, `upper` and `lower`: the ends of collectives, and
+ * named expressions.
+ *
+ * A term that can no longer decide the maximum is dropped. An operation never starts before the
+ * host's clock, so a term known to lie at or before the clock cannot decide it.
  *
  * Rule: every function here is called with ph_lock held. */
 #include "time/expression.h"
@@ -114,8 +115,8 @@ uint64_t ph_expr_floor(const struct ph_expr *expr)
     return most;
 }
 
-/* Communication that overlaps compute stretches it. Only the hub knows by how much, so this process
- * keeps the recent communication. */
+/* Remembers recent communication: it stretches the compute that overlaps it, and only the hub knows
+ * by how much. */
 void ph_communicated(uint64_t vertex, uint64_t before)
 {
     struct ph_bound *bound = ph_bound(vertex);

@@ -41,8 +41,7 @@ uint64_t ph_expr_floor(const struct ph_expr *expr); /* not below ph_expr_lower *
 uint64_t ph_expr_upper(const struct ph_expr *expr); /* PH_UNKNOWN when there is no upper bound */
 /* PH_UNKNOWN when other ranks decide it */
 uint64_t ph_expr_exact(const struct ph_expr *expr, uint64_t now);
-/* If the time is known here, replaces the expression by that time after the origin. Its value stays
- * the same. */
+/* If the time is known here, replaces the terms by one: that time, relative to the origin. */
 void ph_expr_settle(struct ph_expr *expr);
 void ph_expr_merge(struct ph_expr *expr, const struct ph_expr *other);
 /* As ph_expr_merge, and correct however much communication stretches the work. */

@@ -70,10 +70,10 @@ void ph_clock_publish(void)
 
 bool ph_clock_repeats(void) { return mode == MODEL; }
 
-/* Whether the host stands still because it waits for its observers. In runs that repeat, a rank
- * that waits in a socket for a later rank must look the same as one that does not wait. At its end
- * PyTorch joins the watchdog thread, which ends once all communication is over. Only then does the
- * host wait for the observer. */
+/* Whether the host stands still because it waits for its observers, the threads that only poll. In
+ * runs that repeat, a rank that waits in a socket for a later rank must look the same as one that
+ * does not wait. At its end PyTorch joins the watchdog thread, which ends once all communication is
+ * over. Then the host does wait for an observer. */
 static bool waits_for_observers(int64_t still)
 {
     enum { LONG_MS = 10000 };

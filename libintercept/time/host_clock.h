@@ -63,7 +63,7 @@ void ph_clock_publish(void);
 void ph_clock_advance(enum ph_call call);
 /* Called after a thread of the chain has polled and got "not ready". Takes ph_lock itself. */
 void ph_clock_poll_failed(void);
-/* The clock has not moved for half a second of real time, and the host does not wait for the hub.
+/* The clock has not moved for half a second of real time, and the host is not waiting for the hub.
  */
 bool ph_clock_stands_still(void);
 /* Host time comes from a record, so the job's view must not depend on real time. */

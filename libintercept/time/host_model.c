@@ -12,13 +12,14 @@
  * history belongs to the process, not to a thread, because the backward pass continues in another
  * thread.
  *
- * Robust means: the first sample of a key pays for loading what later calls find loaded, and no
- * other call site shares that cost. So it is left out once there are WARM other samples, or when
- * it lies FAR octaves above the median of the few others. A sample is an interruption (garbage
- * collection, a page fault, a signal) when it lies FAR octaves above the key's median octave and
- * is at least INTERRUPTION_NS long. Any call site may suffer one, so interruptions are taken out
- * of the means. Their sum is spread evenly over all call sites, as one number. The total stays the
- * same, and no call site is charged for the cost of another. */
+ * How means are made robust: the first sample of a key pays for loading what later calls find
+ * loaded, and no other call site shares that cost. So it is left out once there are WARM other
+ * samples, or when it lies at least FAR octaves above the median of the few others. A sample is an
+ * interruption (garbage collection, a page fault, a signal) when it lies at least FAR octaves
+ * above the key's median octave and is at least INTERRUPTION_NS long. Any call site may suffer
+ * one, so interruptions are taken out of the means. Their sum is spread evenly over all call
+ * sites, as one number. The total stays the same, and no call site is charged for the cost of
+ * another. */
 #include "time/host_model.h"
 #include "base/environment.h"
 #include "base/fnv1a.h"
@@ -109,7 +110,7 @@ void ph_call_site_enter(enum ph_call call) { arrive(call); }
 
 static void forget(void);
 
-/* ---- replaying ---- */
+/* ---- charging from a record ---- */
 static const struct ph_host_table_header *header;
 static const struct ph_host_table_slot *slots;
 
@@ -274,7 +275,7 @@ static int median_octave(const struct record *record)
     return middle;
 }
 
-/* A key's samples in summary. The first sample counts only where there are few others and it is
+/* The summary of a key's samples. The first sample counts only if there are few others and it is
  * similar to them. Interruptions are counted separately. */
 struct summary {
     uint64_t count, sum, median, interrupted, interrupted_sum;

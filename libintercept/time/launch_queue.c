@@ -35,7 +35,8 @@ struct work { /* the work of one call */
 struct ph_queue {
     uint64_t issued; /* queue slots */
     uint64_t oldest,
-        newest; /* calls; those from `oldest` up to, not including, `newest` are kept */
+        /* calls; those from `oldest` up to, not including, `newest` are kept */
+        newest;
     uint64_t room;
     struct work work[];
 };
@@ -191,7 +192,7 @@ void ph_queue_wait_locked(struct ph_stream *stream, uint32_t queue_slots)
         queue->oldest++;
     const struct work *work = at(queue, queue->oldest);
     if (queue->oldest == queue->newest || work->first >= number)
-        return; /* that slot is known to have ended */
+        return; /* it is known to have ended */
     struct ph_expr expr = work->expr;
     int64_t position = work->position;
     if (number <= work->first + work->ahead) {
@@ -275,7 +276,8 @@ void ph_queue_after(struct ph_stream *stream, const struct ph_stream_position *p
         return;
     stream->after = *position;
     stream->after.queue_slots =
-        UINT64_MAX; /* the stream ends after that position, by an unknown number of slots */
+        /* the stream ends after that position, by an unknown number of slots */
+        UINT64_MAX;
 }
 
 uint64_t ph_queue_oldest(struct ph_stream *stream, uint64_t now, uint64_t oldest)

@@ -26,7 +26,7 @@ int ph_host_compare(const struct ph_stream_position *position);
 void ph_queue_wait_locked(struct ph_stream *stream, uint32_t queue_slots);
 void ph_queue_push_locked(struct ph_stream *stream, uint32_t queue_slots, uint64_t duration_ns,
                           uint64_t contention_ns);
-/* as ph_expr_add_host for the expression of a stream, where the stream's next work starts */
+/* adds the host's clock plus `latency` to the stream's expression, where its next work starts */
 void ph_queue_add_host(struct ph_stream *stream, int64_t latency);
 /* work was put on the stream */
 void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns, uint64_t gap_ns);

@@ -1,15 +1,15 @@
 /* time/power.c - how a GPU's power limit changes its clock, and so the time of its kernels.
  *
  * Why it exists: a GPU that computes all the time runs at its power limit. Its matrix products
- * then run at three quarters of the clock of a GPU that waits a third of its time (docs/kernel-
- * times.md). Recorded times are those of a GPU at its limit.
+ * then run at three quarters of the clock of a GPU that waits a third of its time
+ * (docs/kernel-times.md). Recorded times are those of a GPU at its limit.
  *
- * This file keeps each GPU's recent power demand, as a share. The demand is the duration of the
- * kernels, weighted by the power that their class draws, over the elapsed time. The elapsed time
- * is known exactly where the host has waited for the GPU. Below [power].full kernels are shorter,
- * by at most their class's gain, which they reach at [power].low. GPUs of one model differ: at its
- * limit, each one is slower or faster than the median by its own GPU variation. All arithmetic
- * uses whole numbers of simulated time, so runs repeat. */
+ * This file keeps the recent power demand of each GPU, as a share: kernel time weighted by the
+ * power that the class of the kernel draws, over elapsed time. The elapsed time is known exactly
+ * where the host has waited for the GPU. Below [power].full kernels are shorter, by at most the
+ * gain of their class, which they reach at [power].low. GPUs of one model differ: at its limit,
+ * each one is slower or faster than the median by its own GPU variation. All arithmetic uses whole
+ * numbers of simulated time, so runs repeat. */
 #include "time/power.h"
 #include "base/fork.h"
 #include <string.h>
@@ -39,8 +39,7 @@ static int64_t held_back(int device)
 uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
 {
     const struct ph_power *power = &ph_spec()->power;
-    if (!power->full_permille)
-        return duration_ns; /* the data file of the GPU model gives no power limit */
+    if (!power->full_permille) return duration_ns; /* the GPU model has no power limit */
     int64_t held = held_back(device), duration = (int64_t)duration_ns,
             gain = (int64_t)power->gain_permille[bound_by];
     duration -= duration * gain / WHOLE * (WHOLE - held) / WHOLE;

@@ -42,16 +42,16 @@ static bool ask(const struct ph_expr *expr, const struct ph_stream_position *pos
     ph_reply_free(&reply);
     if (!ready) ph_expr_not_before(expr, now, floor);
     if (ready && !ph_host.open) ph_expr_reached(expr, now);
-    /* for other threads the chain's own state must stay */
+    /* a thread outside the chain leaves the chain's state as it is */
     if (ph_in_chain()) atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
     return ready;
 }
 
-/* The same for a thread that only polls (NCCL's watchdog). Its queries record no bounds and must
+/* The same for a thread that only polls (NCCL's watchdog). Its queries record no bounds. They must
  * not wait, so the hub answers with what it knows so far. While the host stands still, in a socket
- * or a join, its clock says nothing. Then an event counts as reached if its time is known. */
+ * or a join, its clock says nothing. Then an event whose time is known counts as reached. */
 static bool observe(const struct ph_expr *expr, const struct ph_stream_position *position)
 {
     struct ph_pack body = {0};

@@ -25,10 +25,12 @@ struct ph_stream {
     int device, priority;
     unsigned flags;
     uint64_t id, busy_ns,
-        last_launch;  /* last_launch: end vertex of the stream's last communication */
+        /* last_launch: end vertex of the stream's last communication */
+        last_launch;
     int64_t position; /* stream position: least time of its work in sequence, gaps included */
     struct ph_stream_position
-        after; /* position in another stream that this stream's expression follows */
+        /* position in another stream that this stream's expression follows */
+        after;
     struct ph_queue *queue;
     bool used;
     struct ph_expr expr;
@@ -49,7 +51,8 @@ struct ph_event {
     uint64_t captured;
     struct ph_graph_ops tails; /* ops of that capture that a wait for it depends on */
     struct ph_event *next,
-        **link; /* list of all events, to find the vertices that they still name */
+        /* list of all events, to find the vertices that they still name */
+        **link;
     /* simulated/memory/ipc.c: its state as shared with other processes; NULL: not shared */
     void *shared;
     bool imported; /* another process records it */

@@ -25,8 +25,8 @@ enum {
     OBSERVERS = 64
 };
 /* The first steps of a real job take half a second each, because libraries load and kernels are
- * tuned. In that time the watchdog has freed what those steps used. So here the first waits that
- * could end a step count as long, even if they are short. */
+ * tuned. So the watchdog has freed what those steps used before the later, shorter steps begin.
+ * Here the first waits that could end a step therefore count as long from FIRST_WAIT_MS on. */
 enum { FIRST_WAITS = 6, FIRST_WAIT_MS = 20 };
 
 static struct observer {     /* one polling thread */
@@ -180,7 +180,8 @@ static void window_if_due(uint64_t waited_ns)
     opened_at = now;
     times++;
     atomic_store(&ph_stats()->blocked,
-                 1); /* the hub must not take this rank for idle: it is about to act */
+                 /* The hub must not take this rank for idle: it is about to act. */
+                 1);
     hold_window();
     atomic_store(&ph_stats()->blocked, 0);
 }
@@ -214,7 +215,8 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
     for (unsigned i = 0; i < count; i++)
         before[i] = atomic_load(&observers[i].waits) ? atomic_load(&observers[i].rounds) : 0;
     atomic_store(&ph_stats()->blocked,
-                 1); /* the hub must not take this rank for idle: it is about to act */
+                 /* The hub must not take this rank for idle: it is about to act. */
+                 1);
     uint64_t seen = 0;
     for (int i = 0, quiet = 0; i < PATIENCE_MS && quiet < QUIET_MS; i++) {
         millisecond();
