@@ -28,9 +28,8 @@ bool ph_thread_sleeps(int tid)
 {
     char text[512];
     read_task(tid, "stat", text, sizeof text);
-    const char *state =
-        /* the thread's name, before it, may hold anything */
-        strrchr(text, ')');
+    /* the thread's name, before the bracket, may hold anything */
+    const char *state = strrchr(text, ')');
     return state && state[1] == ' ' && state[2] == 'S';
 }
 

@@ -34,9 +34,8 @@ struct work { /* the work of one call */
 
 struct ph_queue {
     uint64_t issued; /* queue slots */
-    uint64_t oldest,
-        /* calls; those from `oldest` up to, not including, `newest` are kept */
-        newest;
+    /* calls; those from `oldest` up to, not including, `newest` are kept */
+    uint64_t oldest, newest;
     uint64_t room;
     struct work work[];
 };
@@ -191,8 +190,8 @@ void ph_queue_wait_locked(struct ph_stream *stream, uint32_t queue_slots)
            at(queue, queue->oldest)->first + at(queue, queue->oldest)->count < number)
         queue->oldest++;
     const struct work *work = at(queue, queue->oldest);
-    if (queue->oldest == queue->newest || work->first >= number)
-        return; /* it is known to have ended */
+    /* the slot is known to have ended */
+    if (queue->oldest == queue->newest || work->first >= number) return;
     struct ph_expr expr = work->expr;
     int64_t position = work->position;
     if (number <= work->first + work->ahead) {
@@ -275,9 +274,8 @@ void ph_queue_after(struct ph_stream *stream, const struct ph_stream_position *p
     if (stream->after.stream == position->stream && stream->after.position >= position->position)
         return;
     stream->after = *position;
-    stream->after.queue_slots =
-        /* the stream ends after that position, by an unknown number of slots */
-        UINT64_MAX;
+    /* the stream ends after that position, by an unknown number of slots */
+    stream->after.queue_slots = UINT64_MAX;
 }
 
 uint64_t ph_queue_oldest(struct ph_stream *stream, uint64_t now, uint64_t oldest)

@@ -24,13 +24,11 @@ struct ph_stream {
     uint32_t magic;
     int device, priority;
     unsigned flags;
-    uint64_t id, busy_ns,
-        /* last_launch: end vertex of the stream's last communication */
-        last_launch;
+    /* last_launch: end vertex of the stream's last communication */
+    uint64_t id, busy_ns, last_launch;
     int64_t position; /* stream position: least time of its work in sequence, gaps included */
-    struct ph_stream_position
-        /* position in another stream that this stream's expression follows */
-        after;
+    /* position in another stream that this stream's expression follows */
+    struct ph_stream_position after;
     struct ph_queue *queue;
     bool used;
     struct ph_expr expr;
@@ -50,9 +48,8 @@ struct ph_event {
     /* the capture in which it was last recorded; 0: none */
     uint64_t captured;
     struct ph_graph_ops tails; /* ops of that capture that a wait for it depends on */
-    struct ph_event *next,
-        /* list of all events, to find the vertices that they still name */
-        **link;
+    /* list of all events, to find the vertices that they still name */
+    struct ph_event *next, **link;
     /* simulated/memory/ipc.c: its state as shared with other processes; NULL: not shared */
     void *shared;
     bool imported; /* another process records it */

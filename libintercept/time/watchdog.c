@@ -179,9 +179,8 @@ static void window_if_due(uint64_t waited_ns)
     communicated = launched;
     opened_at = now;
     times++;
-    atomic_store(&ph_stats()->blocked,
-                 /* The hub must not take this rank for idle: it is about to act. */
-                 1);
+    /* The hub must not take this rank for idle: it is about to act. */
+    atomic_store(&ph_stats()->blocked, 1);
     hold_window();
     atomic_store(&ph_stats()->blocked, 0);
 }
@@ -214,9 +213,8 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
     times++;
     for (unsigned i = 0; i < count; i++)
         before[i] = atomic_load(&observers[i].waits) ? atomic_load(&observers[i].rounds) : 0;
-    atomic_store(&ph_stats()->blocked,
-                 /* The hub must not take this rank for idle: it is about to act. */
-                 1);
+    /* The hub must not take this rank for idle: it is about to act. */
+    atomic_store(&ph_stats()->blocked, 1);
     uint64_t seen = 0;
     for (int i = 0, quiet = 0; i < PATIENCE_MS && quiet < QUIET_MS; i++) {
         millisecond();
