@@ -2,8 +2,7 @@
 
 Why it exists: nobody has to guess between bits and bytes. Rule: a number without a unit is an
 error, never a default. Decimal prefixes (kB, MB, GB) are powers of ten and binary ones (KiB, MiB,
-GiB) powers of two, as IEC 80000-13 defines them. Bits are always written "bit"; `b` never means
-bits.
+GiB) powers of two, as IEC 80000-13 defines them; `b` is never bits: bits are written "bit".
 """
 
 from __future__ import annotations
