@@ -205,8 +205,8 @@ static int32_t open_flows(struct engine *e, const struct component *c)
 }
 
 /* Stores the rates in the paths, and points `fresh` to the flows that were rated anew. The cost is
- * O(E log L) if each level touches few links. E counts only what lies above the level from which
- * filling starts. */
+ * O(E log L) for E entries over L links, if each level touches few links. E counts only what lies
+ * above the level from which filling starts. */
 void fair_rates(struct engine *e, struct component *c, tick_t tick)
 {
     enum { KEEP_FROM = 32 };

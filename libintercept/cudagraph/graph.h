@@ -50,7 +50,7 @@ struct ph_action {
 
 struct ph_graph_op {
     enum ph_graph_op_type type;
-    uint32_t index, lane; /* lane 0: where the capture began */
+    uint32_t index, lane; /* lane: index of its captured stream; 0: the origin */
     int device;
     bool awaited; /* an op of another lane, or the end of the graph, depends on it */
     struct ph_graph_ops before;
@@ -66,7 +66,7 @@ struct ph_graph { /* unchanged once its capture has ended */
     int references;
     uint32_t count, room, lanes;
     struct ph_graph_item *item;
-    struct ph_graph_ops ops, last; /* last: the capture's tails at its end */
+    struct ph_graph_ops ops, last; /* last: the origin's tails when the capture ended */
     int lane_device[64];
 };
 enum { PH_GRAPH_LANES = 64 };
