@@ -1,34 +1,34 @@
-/* base/api.h - how a function is exported, and what is said of it.
+/* base/api.h - how a function is exported, and the support class it states.
  *
- * Why it exists: a job sees nothing of this library but the functions that it exports. Each is
- * stated once, with what the job gets of it. */
+ * Why it exists: a job sees only the functions that this library exports. Each of them is stated
+ * once, together with what the job gets from it. */
 #ifndef PH_API_H
 #define PH_API_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a job gets of an exported function, stated beside the function: a file sets PH_CLASS before
- * its includes, and again where it changes. It is the section that the function lies in, so the
- * built library says it of every function, and docs/coverage.md is made from that
- * (tools/coverage.py). */
-/* does what the real one does: state, time, and values as far as they are kept */
+/* The support class of an exported function: what the job gets from it. A file defines PH_CLASS
+ * before its includes and redefines it where the class changes. The class is the ELF section of the
+ * function, so the built library records it for every function. tools/coverage.py makes
+ * docs/coverage.md from these sections. */
+/* Behaves like the real function: state, time, and the values that are kept. */
 #define PH_SIMULATED "ph_simulated"
-/* takes the time and memory of the real one; what it computes comes from the values library, or is
- * 0 */
+/* Takes the time and memory of the real function. Its results come from the values library or are
+ * 0. */
 #define PH_ACCOUNTED "ph_accounted"
-/* accepted; on a GPU it changes at most speed or tools, here nothing */
+/* Accepted without effect. On a GPU it changes only speed or tools. */
 #define PH_HINT "ph_hint"
 #define PH_PASSED "ph_passed" /* NVIDIA's own library answers */
-/* the API's "not supported", and a line on stderr and in the report */
+/* Returns the API's "not supported" code, and writes a line on stderr and in the report. */
 #define PH_REFUSED "ph_refused"
 #ifdef PH_CLASS
 #define PH_EXPORT __attribute__((visibility("default"), section(PH_CLASS)))
-#else /* for what is no function of NVIDIA's */
+#else /* for functions that are not NVIDIA's */
 #define PH_EXPORT __attribute__((visibility("default")))
 #endif
-/* Declares and defines an exported function: -Wmissing-prototypes asks for a declaration, and no
- * header of ours holds one. */
+/* Declares and defines an exported function. The declaration satisfies -Wmissing-prototypes: no
+ * header of ours declares these functions. */
 #define PH_API(type, name, parameters) \
     PH_EXPORT type name parameters;    \
     PH_EXPORT type name parameters

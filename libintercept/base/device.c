@@ -1,9 +1,10 @@
-/* device.c - the GPU that we imitate, and which of the node's GPUs this process sees.
+/* base/device.c - the simulated GPU's data, and the GPUs of the node that this process sees.
  *
- * Why it exists: everything that a GPU answers about itself comes from RUN_DIR/device.conf (written
- * by the launcher from the GPU's data file), so no number of any GPU model stands in C. Rule:
- * nothing is read before a CUDA or NVML call needs it (CUDA_VISIBLE_DEVICES may be set by the job
- * after start-up), and it is read once. */
+ * Why it exists: everything that a GPU reports about itself comes from RUN_DIR/device.conf, so the
+ * C code holds no number of any GPU model. The launcher writes that file from the GPU's data file.
+ *
+ * Rule: nothing is read before a CUDA or NVML call needs it, because the job may set
+ * CUDA_VISIBLE_DEVICES after start-up. Everything is read once. */
 #define _GNU_SOURCE
 #include "base/device.h"
 #include "base/environment.h"
@@ -49,7 +50,7 @@ static const struct field {
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
-/* Parses a whole decimal or 0x number; false when anything else is there. */
+/* Parses a decimal or 0x number. False when the text holds anything else. */
 static bool parse_integer(const char *text, long long *value)
 {
     char *end;
@@ -58,7 +59,7 @@ static bool parse_integer(const char *text, long long *value)
     return end != text && *end == '\0' && errno == 0;
 }
 
-/* "cost.launch 3400": what a call of that class costs the host, ns. Classes without a line cost
+/* "cost.launch 3400": the host cost of a call of that class, in ns. A class without a line costs
  * nothing. */
 static void set_cost(const char *path, int line, const char *name, const char *value)
 {
@@ -75,8 +76,8 @@ static void set_cost(const char *path, int line, const char *name, const char *v
            path, line, name);
 }
 
-/* "power.low_permille 550", "power.gain_permille.1 150": one number of struct ph_power, ".N" its
- * element. */
+/* "power.low_permille 550", "power.gain_permille.1 150": one number of struct ph_power. ".N"
+ * selects an array element. */
 static void set_power(const char *path, int line, const char *name, const char *value)
 {
     static const struct {
@@ -210,8 +211,8 @@ static void read_physical(void)
     physical_count = environment_integer("PHANTORA_GPUS_PER_NODE", 1, 0, MAX_DEVICES);
 }
 
-/* Apart from the visible ones: NVML is asked for this before a job has settled
- * CUDA_VISIBLE_DEVICES. */
+/* Separate from the visible count: NVML may ask for this before the job sets CUDA_VISIBLE_DEVICES.
+ */
 int ph_physical_count(void)
 {
     pthread_once(&physical_once, read_physical);
@@ -225,7 +226,7 @@ void ph_physical_uuid(int physical, unsigned char uuid[16])
     for (int half = 0; half < 2; half++) {
         uint64_t hash = ph_fnv1a_text(PH_FNV1A ^ (uint64_t)half, cluster_name);
         hash = ph_fnv1a(hash, place, sizeof place);
-        hash ^= hash >> 29; /* FNV mixes its last bytes weakly into the high bits */
+        hash ^= hash >> 29; /* FNV-1a barely mixes its last bytes into the high bits */
         hash *= 0xbf58476d1ce4e5b9ULL;
         hash ^= hash >> 32;
         memcpy(uuid + 8 * half, &hash, 8);
@@ -258,12 +259,12 @@ void ph_physical_pci(int physical, int *domain, int *bus, int *device)
 
 /* ---- CUDA_VISIBLE_DEVICES ---- */
 
-/* One entry of the list: the physical ordinal it names, -1 when it names none (which ends the
- * list). */
+/* The physical ordinal that one entry of the list names. -1 when it names none, which ends the
+ * list. */
 static int resolve_entry(const char *entry, bool by_uuid)
 {
     if (!by_uuid) {
-        /* Like the driver: the number that the entry begins with counts, what follows it does not.
+        /* Like the driver, takes the number at the start of the entry and ignores what follows it.
          */
         char *end;
         long number = strtol(entry, &end, 10);
@@ -307,7 +308,7 @@ static void read_visible(void)
             by_uuid == (strncmp(entry, "GPU-", 4) == 0) ? resolve_entry(entry, by_uuid) : -1;
         if (physical < 0) break;
         if (taken[physical]) {
-            visible_count = 0; /* the driver shows no GPU at all when one is named twice */
+            visible_count = 0; /* like the driver: no GPU at all when one is named twice */
             break;
         }
         taken[physical] = true;

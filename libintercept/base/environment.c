@@ -14,6 +14,6 @@ const char *ph_env(const char *name)
         snprintf(own, sizeof own, "%s%s", ph_backend.own_prefix, name + sizeof prefix - 1) <
             (int)sizeof own)
         value = getenv(own);
-    if (!value) value = getenv(name); /* an empty PHANTORA_LEAD_X stands for "not set" */
+    if (!value) value = getenv(name); /* an empty PHANTORA_LEAD_X counts as unset */
     return value && *value ? value : NULL;
 }

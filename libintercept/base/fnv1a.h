@@ -1,14 +1,13 @@
-/* fnv1a.h - FNV-1a of 64 bits (Fowler, Noll, Vo), by which signatures, names and questions are
- * found again.
+/* base/fnv1a.h - 64-bit FNV-1a (Fowler, Noll, Vo), the hash of signatures, names and replay keys.
  *
- * Why it exists: the hub computes the same hashes in Python (kernels/signature.py), so there must
- * be one of each. */
+ * Why it exists: the hub computes the same hashes in Python (kernels/signature.py), so the C code
+ * must have exactly one implementation. */
 #ifndef PH_FNV1A_H
 #define PH_FNV1A_H
 #include <stddef.h>
 #include <stdint.h>
 
-#define PH_FNV1A 0xcbf29ce484222325ull /* of nothing */
+#define PH_FNV1A 0xcbf29ce484222325ull /* the hash of no bytes */
 
 static inline uint64_t ph_fnv1a(uint64_t hash, const void *bytes, size_t count)
 {

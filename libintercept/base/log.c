@@ -1,4 +1,4 @@
-/* base/log.c - diagnostics: one line each on stderr, once. See base/log.h. */
+/* base/log.c - diagnostics: each is one line on stderr, written once. See base/log.h. */
 #include "base/log.h"
 #include "base/protocol.gen.h"
 #include <pthread.h>

@@ -1,20 +1,20 @@
-/* base/log.h - what the user must know: refused calls, warnings, our own failures.
+/* base/log.h - diagnostics for the user: refused calls, warnings, failures of the interceptor.
  *
- * Why it exists: nothing may be silently wrong. Each diagnostic is one line on stderr, once. The
- * connection to the hub adds itself as a second reader, so that the report has them as well. */
+ * Why it exists: no wrong result may be silent. Each diagnostic is one line on stderr, written
+ * once. The connection to the hub registers as a second reader, so the report lists the
+ * diagnostics too. */
 #ifndef PH_LOG_H
 #define PH_LOG_H
 #include "base/api.h"
 
-/* once per function: a line on stderr, and in the report */
+/* Once per function: a line on stderr and in the report. */
 void ph_unsupported(const char *function);
-/* "check this before you trust the result" */
+/* Something that the user must check before trusting the result. */
 void ph_warn(const char *format, ...) PH_PRINTF(1, 2);
-/* our own failure, not the job's: one line, exit 70 */
+/* A failure of the interceptor, not of the job: one line, exit status 70. */
 _Noreturn void ph_die(const char *format, ...) PH_PRINTF(1, 2);
 
-/* Who else is told of diagnostics, from now on; NULL: nobody. `kind` is "warning" or
- * "unsupported". */
+/* Sets the second reader of diagnostics; NULL: none. `kind` is "warning" or "unsupported". */
 typedef void ph_diagnostic_reader(const char *kind, const char *text);
 void ph_log_to(ph_diagnostic_reader *reader);
 #endif

@@ -1,12 +1,15 @@
-/* lookup.c - symbols that the job looks up by name get ours too.
+/* base/lookup.c - dlsym and dlvsym, which return our functions to a job that looks them up by
+ * name.
  *
- * Why it exists: a preloaded library wins wherever a symbol is linked, but not where it is looked
- * up in one library: Triton's launcher and parts of PyTorch open libcuda.so.1 and ask dlsym,
- * Transformer Engine's cuDNN front end asks libcudart.so.13. For exactly the names that we export
- * they get ours, by dlsym and dlvsym alike. NVIDIA's own libraries must not: what they do inside of
- * a call is part of that call, and where we ask one of them (simulated/math/cudnn_real.c) it must
- * reach its own parts. Rule: everything else must see both behave as if we were not there,
- * RTLD_NEXT included, which goes by the return address: the real ones are reached by tail calls. */
+ * Why it exists: a preloaded library wins where a symbol is linked, but not where it is looked up
+ * in one library. Triton's launcher and parts of PyTorch open libcuda.so.1 and call dlsym;
+ * Transformer Engine's cuDNN front end does so with libcudart.so.13. For the names that we export,
+ * dlsym and dlvsym return our functions to them. NVIDIA's own libraries get the real functions:
+ * what they do inside a call is part of that call. Where we call one of them
+ * (simulated/math/cudnn_real.c), it must reach its own parts.
+ *
+ * Rule: for everything else, both functions behave as if we were absent. That includes RTLD_NEXT,
+ * which depends on the return address, so we reach the real functions by tail calls. */
 #define _GNU_SOURCE /* dladdr, RTLD_NEXT */
 #include "base/lookup.h"
 #include "base/api.h"
@@ -22,16 +25,17 @@ typedef void *(*dlvsym_type)(void *, const char *, const char *);
 static _Atomic(ph_dlsym_type) real_dlsym;
 static _Atomic(dlvsym_type) real_dlvsym;
 
-/* A function's default version in one library's table of symbols (System V ABI, "Dynamic Linking";
- * DT_GNU_HASH as in glibc's elf/dl-lookup.c, which has turned the entries' addresses into real
- * ones). NULL: not there. */
+/* Finds the default version of a function in the symbol table of one library (System V ABI,
+ * "Dynamic Linking"). The layout of DT_GNU_HASH is that of glibc's elf/dl-lookup.c. glibc has
+ * already relocated the addresses in the dynamic section. NULL: the library does not define the
+ * function. */
 static void *in_table(const struct link_map *library, const char *name)
 {
     const ElfW(Sym) *symbols = NULL;
     const ElfW(Half) *versions = NULL;
     const char *names = NULL;
-    /* how many buckets, the first symbol in them, words of a filter, its shift; filter, buckets,
-     * hashes */
+    /* DT_GNU_HASH: four header words (number of buckets, first symbol in the buckets, filter words,
+     * filter shift), then filter, buckets and hashes */
     const uint32_t *table = NULL;
     for (const ElfW(Dyn) *entry = library->l_ld; entry->d_tag != DT_NULL; entry++) {
         const void *there = (const void *)entry->d_un.d_ptr;
@@ -50,7 +54,7 @@ static void *in_table(const struct link_map *library, const char *name)
         bool hidden = versions[i] & 0x8000; /* an older version */
         if (!hidden && symbol->st_shndx != SHN_UNDEF && strcmp(names + symbol->st_name, name) == 0)
             return (void *)(library->l_addr + symbol->st_value);
-        if (hashes[i - table[1]] & 1) break; /* the bucket's last */
+        if (hashes[i - table[1]] & 1) break; /* the last symbol of the bucket */
     }
     return NULL;
 }
@@ -61,9 +65,10 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Who asks for dlsym by name gets ours, or the emulated GPU's where a leader runs over one; so the
- * C library's are read from its table, by the list that debuggers read: this may be the first call
- * of a process, inside of a constructor or an allocator. */
+/* Finds the C library's dlsym and dlvsym. A lookup by name would return ours, or the emulated GPU's
+ * where a leader runs over one. So both are read from the C library's symbol table, found through
+ * the list that debuggers read. That also works in a constructor or an allocator, where this may be
+ * the first call of the process. */
 static void find_real(void)
 {
     for (const struct link_map *library = _r_debug.r_map; library; library = library->l_next) {
@@ -107,7 +112,8 @@ static bool starts(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-/* NVIDIA's own libraries, ourselves, and the emulated GPU that a leader may run over. */
+/* Whether the caller is one of NVIDIA's libraries, this library, or the emulated GPU under a
+ * leader. */
 static bool is_below(const void *caller)
 {
     static const char *const names[] = {
@@ -122,7 +128,7 @@ static bool is_below(const void *caller)
     return false;
 }
 
-/* Ours, if that is what the caller is to get of a library that has such a function. */
+/* Our function of that name if this caller gets it, else NULL. */
 static void *replacement(void *handle, const char *name, const void *caller)
 {
     if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) return NULL;
@@ -138,7 +144,7 @@ __attribute__((optimize("O2"))) PH_EXPORT void *dlsym(void *restrict handle,
                                                       const char *restrict name)
 {
     void *own = replacement(handle, name, __builtin_return_address(0));
-    /* who asks whether there is one must be told the truth */
+    /* a lookup that tests whether the library has the function must get the true answer */
     if (own && ph_real_dlsym()(handle, name)) return own;
     return ph_real_dlsym()(handle, name);
 }

@@ -3,6 +3,6 @@
 #define PH_LOOKUP_H
 
 typedef void *(*ph_dlsym_type)(void *, const char *);
-void *ph_own_symbol(const char *name); /* of this library; NULL when it has none */
-ph_dlsym_type ph_real_dlsym(void);     /* the C library's */
+void *ph_own_symbol(const char *name); /* a function of this library; NULL: there is none */
+ph_dlsym_type ph_real_dlsym(void);     /* the C library's dlsym */
 #endif

@@ -1,5 +1,5 @@
-/* base/memory.h - what a pointer of the job's can be, where device memory lies, and which buffers
- * carry values. */
+/* base/memory.h - the kinds of a job's pointers, the addresses of device memory, and the size
+ * limits of buffers whose values are carried. */
 #ifndef PH_MEMORY_H
 #define PH_MEMORY_H
 #include "base/protocol.gen.h"
@@ -31,10 +31,10 @@ static inline bool ph_all_zero(const void *pointer, size_t bytes)
 
 /* ---- values ---- */
 #define PH_SMALL_BYTES 65536u /* values of collectives up to this size are carried */
-/* and collectives of integers up to this: tensors of so many integers have values */
+/* Collectives of integers are carried up to this size: integer tensors this small have values. */
 #define PH_INDEX_BYTES (8u << 20)
-#define PH_COPY_BYTES (1u << 20) /* copies up to this size are carried */
-/* collectives of bytes, which are pickled objects, are carried up to this size per rank */
+#define PH_COPY_BYTES (1u << 20) /* values of copies up to this size are carried */
+/* Collectives of bytes, which are pickled objects, are carried up to this size per rank ... */
 #define PH_OBJECT_BYTES (16u << 20)
-#define PH_OBJECTS_BYTES (64u << 20) /* and up to this size for all ranks together */
+#define PH_OBJECTS_BYTES (64u << 20) /* ... and up to this size for all ranks together */
 #endif

@@ -1,8 +1,8 @@
-/* base/msgpack.c - msgpack, the part of it that the wire protocol uses, in its shortest (canonical)
+/* base/msgpack.c - the part of msgpack that the wire protocol uses, in its shortest (canonical)
  * form.
  *
- * Why it exists: signatures are hashed over these bytes here and in Python, so both must encode
- * alike. */
+ * Why it exists: signatures are hashed over these bytes in C and in Python, so both must encode
+ * them identically. */
 #include "base/msgpack.h"
 #include "base/log.h"
 #include <stdlib.h>
@@ -165,7 +165,7 @@ uint32_t ph_read_array(struct ph_reply *reply)
     return 0;
 }
 
-/* str or bin; NULL with length 0 for nil. */
+/* A str or bin. NULL with length 0 for nil. */
 const unsigned char *ph_read_bytes(struct ph_reply *reply, size_t *length)
 {
     unsigned tag = (unsigned)take(reply, 1);

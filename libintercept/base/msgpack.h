@@ -1,5 +1,5 @@
-/* base/msgpack.h - msgpack, the part of it that the wire protocol uses: canonical encoding, each
- * integer in its shortest form. */
+/* base/msgpack.h - the part of msgpack that the wire protocol uses. The encoding is canonical: each
+ * integer has its shortest form. */
 #ifndef PH_MSGPACK_H
 #define PH_MSGPACK_H
 #include <stdbool.h>
@@ -28,10 +28,10 @@ struct ph_reply { /* a received frame with a read cursor */
     unsigned char *data;
     size_t length, at;
     bool bad;
-    void *owner; /* what ph_reply_free frees */
+    void *owner; /* freed by ph_reply_free */
 };
 int64_t ph_read_int(struct ph_reply *reply);
 uint32_t ph_read_array(struct ph_reply *reply);
-/* str or bin; NULL with length 0 for nil */
+/* a str or bin; NULL with length 0 for nil */
 const unsigned char *ph_read_bytes(struct ph_reply *reply, size_t *length);
 #endif

@@ -1,8 +1,8 @@
-/* threads.c - what the kernel says of this process's threads.
+/* base/threads.c - the state of this process's threads, as the kernel reports it.
  *
- * Why it exists: runs that repeat to the byte must wait until NCCL's watchdogs have done a round
- * (time/watchdog.c), and must tell a host that sleeps from one that is only slow. /proc/self/task
- * says both. */
+ * Why it exists: runs that repeat to the byte must wait until NCCL's watchdogs have finished a
+ * round (time/watchdog.c). They must also tell a sleeping host thread from a slow one.
+ * /proc/self/task shows both. */
 #include "base/threads.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The text of /proc/self/task/TID/NAME; empty when there is none. */
+/* Reads /proc/self/task/TID/NAME. The text is empty when the file cannot be read. */
 static void read_task(int tid, const char *name, char *text, size_t size)
 {
     char path[64];
@@ -28,11 +28,12 @@ bool ph_thread_sleeps(int tid)
 {
     char text[512];
     read_task(tid, "stat", text, sizeof text);
-    const char *state = strrchr(text, ')'); /* the name before it may hold anything */
+    /* the thread's name, before the bracket, may hold anything */
+    const char *state = strrchr(text, ')');
     return state && state[1] == ' ' && state[2] == 'S';
 }
 
-/* pthread_join waits until the kernel clears the ended thread's number, with a futex that is not
+/* pthread_join waits until the kernel clears the ended thread's id. It waits on a futex that is not
  * private to the process. */
 bool ph_thread_joins(int tid, int other)
 {
@@ -55,7 +56,7 @@ uint64_t ph_thread_switches(int tid)
 
 int ph_watchers(struct ph_watcher *found, int most)
 {
-    /* as PyTorch's ProcessGroupNCCL names its thread */
+    /* the thread name that PyTorch's ProcessGroupNCCL sets */
     static const char watchdog[] = "pt_nccl_watchdg\n";
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");

@@ -1,17 +1,18 @@
-/* base/threads.h - what the kernel says of this process's threads (base/threads.c). */
+/* base/threads.h - the state of this process's threads, as the kernel reports it (base/threads.c).
+ */
 #ifndef PH_THREADS_H
 #define PH_THREADS_H
 #include <stdbool.h>
 #include <stdint.h>
 
-/* a thread, and how often it has gone to sleep so far */
+/* a thread, and its voluntary context switches so far */
 struct ph_watcher {
     int tid;
     uint64_t switches;
 };
-bool ph_thread_sleeps(int tid); /* false as well for one that is gone */
-/* waits for `other` to end; false where the kernel does not tell */
+bool ph_thread_sleeps(int tid); /* also false for a thread that has ended */
+/* Whether `tid` waits for thread `other` to end. False where the kernel does not show it. */
 bool ph_thread_joins(int tid, int other);
 uint64_t ph_thread_switches(int tid);
-int ph_watchers(struct ph_watcher *found, int most); /* NCCL's watchdogs in this process */
+int ph_watchers(struct ph_watcher *found, int most); /* finds NCCL's watchdogs */
 #endif

@@ -1,8 +1,9 @@
-/* unsupported.h - how a function that we export but do not implement fails.
+/* base/unsupported.h - stubs for functions that we export but do not implement.
  *
- * Why it exists: the generated unsupported_*.gen.c files hold names only. Rule: a stub returns its
- * API's own "not supported" code and names itself once; being weak it gives way to any definition
- * by hand, so the lists need no subtraction. */
+ * Why it exists: the generated unsupported_*.gen.c files hold names only.
+ *
+ * Rule: a stub returns its API's own "not supported" code and reports its name once. Stubs are
+ * weak, so any handwritten definition replaces them and the lists need no exceptions. */
 #ifndef PH_UNSUPPORTED_H
 #define PH_UNSUPPORTED_H
 #ifndef PH_CLASS
@@ -24,13 +25,13 @@ enum {
     PH_CUFFT_UNSUPPORTED = 16,
     PH_CUSOLVER_UNSUPPORTED = 9,
     PH_CUSPARSE_UNSUPPORTED = 10,
-    PH_CUFILE_UNSUPPORTED = 5007, /* the first half of a CUfileError_t; the second, a CUresult, is
-                                     the 0 above it in the register */
+    /* the first half of a CUfileError_t; the second, a CUresult, is the upper 0 of the register */
+    PH_CUFILE_UNSUPPORTED = 5007,
 };
 
 #define PH_STUB __attribute__((weak)) PH_EXPORT
 
-/* A function that returns a status. */
+/* Stub of a function that returns a status. */
 #define PH_UNSUPPORTED(code, name) \
     PH_STUB int name(void);        \
     PH_STUB int name(void)         \
@@ -38,7 +39,8 @@ enum {
         ph_unsupported(#name);     \
         return code;               \
     }
-/* A function that returns a number, a pointer or nothing: 0 is all that can be said. */
+/* Stub of a function that returns a number, a pointer or nothing. It returns 0, the only value it
+ * can give. */
 #define PH_UNSUPPORTED_VALUE(name) \
     PH_STUB void *name(void);      \
     PH_STUB void *name(void)       \

@@ -1,9 +1,11 @@
-/* link/connection.c - this process's connection to the hub: one ZeroMQ DEALER, the rank statistics.
+/* link/connection.c - this process's connection to the hub: one ZeroMQ DEALER socket, and the rank
+ * statistics.
  *
- * Why it exists: libzmq is opened by path at run time, so that the interceptor needs nothing at
- * load time, and many threads share one socket. Rule: `socket_lock` is held for every libzmq call;
- * whoever waits polls the socket's descriptor outside of it, and the first to find a reply hands it
- * to its owner. */
+ * Why it exists: the interceptor opens libzmq by path at run time, so it needs no library at load
+ * time. All threads share one socket.
+ *
+ * Rule: `socket_lock` is held for every libzmq call. A thread that waits polls the socket's
+ * descriptor without the lock. The thread that receives a reply hands it to its owner. */
 #include "link/connection.h"
 #include "backend.h"
 #include "base/environment.h"
@@ -61,7 +63,7 @@ static pthread_mutex_t socket_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t socket_news = PTHREAD_COND_INITIALIZER;
 static void *the_socket;
 static int socket_fd = -1, wake_fd = -1;
-static bool polling; /* a thread waits in poll() on behalf of all */
+static bool polling; /* a thread waits in poll() on behalf of all threads */
 static struct arrival *arrivals;
 static uint64_t sequence;
 static _Atomic uint64_t request_counter;
@@ -109,8 +111,8 @@ static const char *make_stats(const char *run_dir)
     snprintf(path, sizeof path, "%s/" PH_RANK_STATS_FILE "/%s", run_dir, name);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, 4096) != 0) ph_die("cannot make %s: %s", path, strerror(errno));
-    /* The lock tells the hub our PID and that we live; the descriptor stays open for ever, or the
-     * lock would go. */
+    /* The lock tells the hub our PID, and that this process is alive. The descriptor stays open:
+     * closing it would release the lock. */
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     if (fcntl(fd, F_SETLK, &lock) != 0) ph_die("cannot lock %s: %s", path, strerror(errno));
     struct ph_rank_stats *fresh = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -153,7 +155,7 @@ static void say_hello(const char *name)
     ph_pack_free(&body);
 }
 
-/* Takes in every frame that has come. WELCOME counts as the reply to request 0. */
+/* Receives every frame that has arrived. WELCOME is the reply to request 0. */
 static void drain_locked(void)
 {
     for (;;) {
@@ -167,8 +169,8 @@ static void drain_locked(void)
         ph_read_array(&frame);
         int64_t type = ph_read_int(&frame);
         uint64_t req = type == PH_MESSAGE_HELLO ? 0 : (uint64_t)ph_read_int(&frame);
-        /* ERROR: the job's own mistake (ranks disagree on a collective) or ours; either way it
-         * cannot go on */
+        /* ERROR: a mistake of the job (ranks disagree on a collective) or a defect of ours. In both
+         * cases the process cannot go on. */
         if (type == PH_MESSAGE_ERROR) {
             size_t n;
             const unsigned char *text = ph_read_bytes(&frame, &n);
@@ -182,13 +184,13 @@ static void drain_locked(void)
         zmq.msg_close(&message);
         pthread_cond_broadcast(&socket_news);
         if (polling && write(wake_fd, &(uint64_t){1}, 8) <
-                           0) { /* the counter is full: the poller wakes anyhow */
+                           0) { /* the counter is full, so the poller wakes anyway */
         }
     }
 }
 
-/* The child of a fork shares the parent's socket memory but not its I/O thread: it starts anew,
- * when it touches CUDA. */
+/* A forked child shares the parent's socket memory but not its I/O thread. It connects anew when it
+ * uses CUDA. */
 static void forget(void)
 {
     ph_log_to(NULL);
@@ -198,7 +200,7 @@ static void forget(void)
     arrivals = NULL;
     polling = false;
     sequence = 0;
-    stats = NULL; /* the mapping is the parent's: it stays mapped, unused */
+    stats = NULL; /* the mapping belongs to the parent; it stays mapped, unused */
     if (socket_fd >= 0) close(socket_fd);
     socket_fd = wake_fd = -1;
 }
@@ -248,7 +250,7 @@ void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
     do sent = zmq.send(the_socket, frame.data, frame.length, 0);
     while (sent < 0 && errno == EINTR);
     if (sent < 0) ph_die("cannot send to the hub: %s", strerror(errno));
-    drain_locked(); /* sending may swallow the descriptor's edge of a reply */
+    drain_locked(); /* sending may consume the descriptor's edge for a reply */
     pthread_mutex_unlock(&socket_lock);
     ph_pack_free(&frame);
 }

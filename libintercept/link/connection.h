@@ -8,16 +8,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Makes the rank statistics, says HELLO, waits for WELCOME; dies with one line when there is no
- * hub. Returns their name. */
+/* Creates the rank statistics, sends HELLO and waits for WELCOME. Dies with one line when there is
+ * no hub. Returns the name of the rank statistics. */
 const char *ph_hub_connect(void);
 bool ph_hub_connected(void);
 struct ph_rank_stats *ph_stats(void); /* never NULL after ph_hub_connect */
 uint64_t ph_request_id(void);
-/* Sends [type, seq, body...]; body holds `fields` packed values. */
+/* Sends [type, seq, body...]. `body` holds `fields` packed values. */
 void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields);
-/* Waits for the reply that carries `req`; positioned after [type, req]. Dies if the hub answers
- * with an error. timeout_ms < 0 waits for ever; false when the time ran out. */
+/* Waits for the reply to request `req` and positions the cursor after [type, req]. Dies if the hub
+ * answers with an error. Waits for ever if timeout_ms < 0. False when the time ran out. */
 bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms);
 void ph_reply_free(struct ph_reply *reply);
 #endif

@@ -1,4 +1,4 @@
-/* link/diagnostics.c - tells the hub what the user was told, for the report. */
+/* link/diagnostics.c - sends each diagnostic to the hub, for the report. */
 #include "link/diagnostics.h"
 #include "link/connection.h"
 

@@ -2,6 +2,6 @@
 #ifndef PH_DIAGNOSTICS_H
 #define PH_DIAGNOSTICS_H
 
-/* a ph_diagnostic_reader, from ph_hub_connect on */
+/* a ph_diagnostic_reader; ph_hub_connect registers it */
 void ph_send_diagnostic(const char *kind, const char *text);
 #endif

@@ -1,9 +1,10 @@
 /* time/cpu_score.c - how fast this machine runs code like a framework's, as one number.
  *
- * Why it exists: host times recorded on one machine are used on another; the ratio of their scores
- * scales them. The work is fixed: an interpreter's mix of dependent loads from a table that fits no
- * first-level cache, unpredictable branches and integer arithmetic, and small allocations; the
- * score is the thread CPU time of its fastest pass out of PASSES, in nanoseconds. */
+ * Why it exists: host times recorded on one machine are used on another. The ratio of the two
+ * machines' scores scales them. The work is fixed and resembles an interpreter's: dependent loads
+ * from a table larger than a first-level cache, unpredictable branches, integer arithmetic, and
+ * small allocations. The score is the thread CPU time of the fastest of PASSES passes, in
+ * nanoseconds. */
 #include "time/cpu_score.h"
 #include "base/api.h"
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static uint64_t pass(uint32_t *table)
     uint32_t at = 1;
     for (uint32_t i = 0; i < STEPS; i++) {
         uint32_t word = table[at & (TABLE - 1)];
-        switch (word >> 28) { /* sixteen operations: no branch predictor knows the next */
+        switch (word >> 28) { /* sixteen cases, so that no branch predictor knows the next */
         case 0:
         case 1:
         case 2: sum += word; break;
@@ -65,10 +66,11 @@ static void fill(uint32_t *table)
     }
 }
 
-/* Nanoseconds of thread CPU time; smaller is faster. Takes about 20 ms. 0: no memory. */
+/* Returns nanoseconds of thread CPU time; smaller is faster. Takes about 20 ms. 0: out of memory.
+ */
 PH_EXPORT uint64_t phantora_host_score(void)
 {
-    static volatile uint64_t used; /* so that no pass is left out */
+    static volatile uint64_t used; /* keeps the compiler from removing a pass */
     uint32_t *table = malloc(TABLE * sizeof *table);
     uint64_t best = UINT64_MAX;
     if (!table) return 0;

@@ -3,6 +3,7 @@
 #define PH_CPU_SCORE_H
 #include <stdint.h>
 
-/* Thread CPU time of a fixed piece of work, nanoseconds; 0: no memory. Takes about 20 ms. */
+/* Returns the thread CPU time of a fixed piece of work, in nanoseconds. Takes about 20 ms. 0: out
+ * of memory. */
 uint64_t phantora_host_score(void);
 #endif

@@ -1,12 +1,15 @@
-/* time/expression.c - the algebra of expressions: max-plus expressions over vertices, and what this
- * process knows of the vertices.
+/* time/expression.c - time expressions: max-plus expressions over vertices, and what this process
+ * knows about the times of the vertices.
  *
- * Why it exists: a expr says max over terms of t(vertex) + lag + work. Nodes of this process: 0
- * (its origin), anchors (times that the hub has answered, known here), collective ends and
- * materialised expressions (unknown here, bounded by `upper` and `lower`). Entries that can no
- * longer decide anything are dropped: an operation never starts before the host's clock, so an term
- * known to lie at or before the clock is dominated. Rule: every function here is called with
- * ph_lock held. */
+ * Why it exists: an expression is the maximum over its terms of t(vertex) + lag + work. Some
+ * vertices have times that are known here: the process's origin (vertex 0) and its anchors, which
+ * the hub has answered. Others only have bounds, `upper` and `lower`: the ends of collectives, and
+ * named expressions.
+ *
+ * A term that can no longer decide the maximum is dropped. An operation never starts before the
+ * host's clock, so a term known to lie at or before the clock cannot decide it.
+ *
+ * Rule: every function here is called with ph_lock held. */
 #include "time/expression.h"
 #include "base/fork.h"
 #include "time/host_clock.h"
@@ -16,10 +19,10 @@ enum { RING = 8192, EXPR_FULL = PH_EXPR_MAX - 2, LAUNCHES = 64 };
 
 static uint64_t next_vertex = 1;
 static struct ph_bound bounds[RING];
-/* the lowest vertex that may still be named, when the next message shall say so */
+/* the lowest vertex that may still be named, if the next message is to say so; 0: it is not */
 static uint64_t keep;
-static struct ph_pack pending_nodes, pending_stalls; /* the `extra` of the next message */
-/* communication since the device was last idle: vertices */
+static struct ph_pack pending_nodes, pending_stalls; /* the map `extra` of the next message */
+/* end vertices of communication launched since the device was last idle */
 static uint64_t launches[LAUNCHES], launch_count;
 static uint32_t pending_node_count, pending_stall_count;
 
@@ -32,7 +35,7 @@ static void forget(void)
     pending_node_count = pending_stall_count = 0;
 }
 
-/* ---- what is known of vertices ---- */
+/* ---- bounds of vertices ---- */
 struct ph_bound *ph_bound(uint64_t vertex)
 {
     struct ph_bound *slot = &bounds[vertex % RING];
@@ -96,7 +99,7 @@ uint64_t ph_expr_upper(const struct ph_expr *expr)
     uint64_t most = 0;
     for (int i = 0; i < expr->count; i++)
         if (term_upper(&expr->term[i]) > most)
-            most = term_upper(&expr->term[i]); /* PH_UNKNOWN is the largest */
+            most = term_upper(&expr->term[i]); /* PH_UNKNOWN is the largest value */
     return most;
 }
 
@@ -112,7 +115,8 @@ uint64_t ph_expr_floor(const struct ph_expr *expr)
     return most;
 }
 
-/* What runs beside communication is stretched, and only the hub knows by how much. */
+/* Remembers recent communication: it stretches the compute that overlaps it, and only the hub knows
+ * by how much. */
 void ph_communicated(uint64_t vertex, uint64_t before)
 {
     struct ph_bound *bound = ph_bound(vertex);
@@ -144,7 +148,8 @@ void ph_all_over(uint64_t now)
     launch_count = 0;
 }
 
-/* Where one term alone can be what lies beyond `now`, the floor is that term's. */
+/* If exactly one term may lie beyond `now`, the floor of the expression is a floor of that term's
+ * vertex. */
 void ph_expr_not_before(const struct ph_expr *expr, uint64_t now, uint64_t floor)
 {
     const struct ph_term *only = NULL;
@@ -175,8 +180,8 @@ static bool beside_communication(uint64_t from)
     return false;
 }
 
-/* The expr's time if it depends on nothing that the hub decides, else PH_UNKNOWN. Entries known to
- * lie in the past of `now` cannot decide it: the caller's own term is at `now`. */
+/* The time of the expression if it depends on nothing that the hub decides, else PH_UNKNOWN. Terms
+ * known to lie before `now` cannot decide it, because the caller's own term is at `now`. */
 uint64_t ph_expr_exact(const struct ph_expr *expr, uint64_t now)
 {
     uint64_t most = 0;
@@ -202,7 +207,8 @@ void ph_expr_settle(struct ph_expr *expr)
     expr->term[0] = (struct ph_term){0, (int64_t)time, 0, 0};
 }
 
-/* A expr that grew long becomes a vertex of its own, defined by the next message. */
+/* Names the expression: it becomes a vertex of its own, which the next message defines. This keeps
+ * expressions short. */
 uint64_t ph_expr_name(struct ph_expr *expr)
 {
     uint64_t vertex = ph_vertex_new(ph_expr_lower(expr), ph_expr_upper(expr));
@@ -225,16 +231,16 @@ void ph_expr_add(struct ph_expr *expr, struct ph_term fresh)
         }
     if (expr->count >= EXPR_FULL) {
         uint64_t now = ph_clock();
-        /* not what lies at the clock: it may be the host's own expression that is made */
+        /* keeps terms at the clock: this may be the host's own expression under construction */
         ph_expr_prune(expr, now ? now - 1 : 0);
         if (expr->count >= EXPR_FULL) ph_expr_name(expr);
     }
     expr->term[expr->count++] = fresh;
 }
 
-/* What the host waits for must not be earlier than any of it. Of two terms at one vertex neither
- * may be the later for sure: one is later as it stands, the other if communication stretches its
- * work. Then both stay. */
+/* Merges without dropping any term that may decide the result, since a host's wait must not end too
+ * early. Two terms of one vertex may be incomparable. One is later without contention; the other is
+ * later if communication stretches its work. Then both stay. */
 void ph_expr_merge_all(struct ph_expr *expr, const struct ph_expr *other)
 {
     for (int i = 0; i < other->count; i++) {
@@ -262,7 +268,7 @@ void ph_expr_merge(struct ph_expr *expr, const struct ph_expr *other)
     for (int i = 0; i < other->count; i++) ph_expr_add(expr, other->term[i]);
 }
 
-/* Nodes that are not anchors come from communication. */
+/* Vertices whose bounds differ come from communication. */
 bool ph_expr_waits_for_more(const struct ph_expr *expr, const struct ph_expr *event)
 {
     for (int i = 0; i < event->count; i++) {

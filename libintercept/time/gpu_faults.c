@@ -1,8 +1,9 @@
-/* time/gpu_faults.c - a GPU that is slower than its peers, as the cluster file's [[fault]] says.
+/* time/gpu_faults.c - GPUs that are slower than their peers, as the cluster file's [[fault]]
+ * entries say.
  *
- * Why it exists: people ask what one bad GPU costs the whole job. PHANTORA_GPU_FAULTS holds, for
- * this vertex, terms `ordinal,from_ns,to_ns,speed_permille;...` (to_ns 0: for good); work issued
- * within the time takes that much longer. */
+ * Why it exists: users ask what one slow GPU costs the whole job. PHANTORA_GPU_FAULTS holds the
+ * faults of this node as `ordinal,from_ns,to_ns,speed_permille;...`. A to_ns of 0 means for good.
+ * Work issued within the interval takes longer in proportion. */
 #include "time/gpu_faults.h"
 #include "base/device.h"
 #include "base/environment.h"

@@ -4,6 +4,6 @@
 #include <stdint.h>
 
 void ph_gpu_faults_read(void);
-/* the duration on this GPU, if it is slow */
+/* the duration after the GPU's faults at `now` */
 uint64_t ph_gpu_fault_slows(int device, uint64_t duration_ns, uint64_t now);
 #endif

@@ -1,9 +1,9 @@
 /* time/host_clock.c - the rank's host time, and how a process joins the run.
  *
- * Why it exists: host time is a chain. Between two intercepted calls it advances by the calling
- * thread's CPU time, or by what a record says of the place (time/host_model.c), times a scale; plus
- * a modelled cost for the call. It is the last anchor (a time that the hub has answered) plus an
- * offset. */
+ * Why it exists: host time is a chain. Between two intercepted calls it advances by the job's own
+ * time, multiplied by a scale. That time is the calling thread's CPU time, or the recorded time of
+ * the call site (time/host_model.c). Each call adds its modelled cost. The host clock is the last
+ * anchor (a time that the hub has answered) plus an offset. */
 #define _GNU_SOURCE /* gettid */
 #include "time/host_clock.h"
 #include "backend.h"
@@ -28,15 +28,15 @@ struct ph_host ph_host;
 static _Atomic bool touched;
 static enum { MEASURED, MODEL, NONE } mode;
 static double scale = 1.0;
-/* CPU time that two looks at the CPU clock, one after the other, seem to be apart */
+/* CPU time that one read of the CPU clock itself takes */
 static uint64_t look_ns;
 static _Thread_local struct {
     bool chain;
-    unsigned paused;  /* pauses may nest */
-    int tid;          /* set when it joins the chain */
-    uint64_t cpu;     /* when the job last got the thread back from us */
-    uint64_t pending; /* the job's CPU time since the last site, for the record */
-    uint64_t owed;    /* of that, or of what comes: what observing operators has added */
+    unsigned paused;  /* pauses nest */
+    int tid;          /* set when the thread joins the chain */
+    uint64_t cpu;     /* CPU time at which the thread last returned to the job */
+    uint64_t pending; /* the job's CPU time since the last recorded call site */
+    uint64_t owed;    /* CPU time added by observing operators; taken off `pending`, now or later */
 } me;
 
 bool ph_in_chain(void) { return me.chain; }
@@ -52,7 +52,7 @@ static uint64_t thread_cpu_ns(void)
 uint64_t ph_clock(void) { return ph_host.time + (uint64_t)ph_host.offset + ph_host.ahead; }
 
 static _Atomic int64_t moved_ms; /* real time of the clock's last movement */
-static _Atomic int mover;        /* the thread that moved it, where that matters */
+static _Atomic int mover;        /* the thread that moved it; set only for --host-time model */
 
 static int64_t real_ms(void)
 {
@@ -70,14 +70,15 @@ void ph_clock_publish(void)
 
 bool ph_clock_repeats(void) { return mode == MODEL; }
 
-/* Where runs must repeat, a rank that waits in a socket for one that started later must not look
- * different from one that does not. At its end PyTorch joins the watchdog, which ends once all
- * communication is over: then the observer is what is waited for. */
+/* Whether the host stands still because it waits for its observers, the threads that only poll. In
+ * runs that repeat, a rank that waits in a socket for a later rank must look the same as one that
+ * does not wait. At its end PyTorch joins the watchdog thread, which ends once all communication is
+ * over. Then the host does wait for an observer. */
 static bool waits_for_observers(int64_t still)
 {
     enum { LONG_MS = 10000 };
     int tid = atomic_load_explicit(&mover, memory_order_relaxed);
-    /* a busy one will go on */
+    /* a busy thread will go on, so only a sleeping one counts */
     return ph_thread_joins(tid, gettid()) || (still > LONG_MS && ph_thread_sleeps(tid));
 }
 
@@ -89,7 +90,7 @@ bool ph_clock_stands_still(void)
     return mode != MODEL || waits_for_observers(still);
 }
 
-/* A leader records host times whatever its own run charges. */
+/* A leader records host times even when its own run charges none. */
 static bool measuring(void)
 {
     return mode == MEASURED || (mode == NONE && ph_host_model_recording());
@@ -107,7 +108,7 @@ static void spend(uint64_t job_ns, uint64_t cost_ns)
                               memory_order_relaxed);
 }
 
-/* The calling thread's CPU time since we left it to the job. */
+/* The calling thread's CPU time since it last returned to the job. */
 static uint64_t job_cpu_ns(void)
 {
     uint64_t cpu = thread_cpu_ns(), spent = cpu > me.cpu + look_ns ? cpu - me.cpu - look_ns : 0;
@@ -115,8 +116,8 @@ static uint64_t job_cpu_ns(void)
     return spent;
 }
 
-/* The first call of a thread only marks where its CPU time starts. A thread that has only ever
- * asked (NCCL's watchdog polls events) is not part of the chain: its time is not the job's. */
+/* The first call of a thread only marks where its CPU time starts. A thread that only makes
+ * queries, such as NCCL's watchdog, is not part of the chain: its time is not the job's. */
 static void advance_measured(enum ph_call call)
 {
     uint64_t spent = job_cpu_ns();
@@ -133,9 +134,9 @@ static void advance_measured(enum ph_call call)
     me.owed -= ours;
 }
 
-/* With a model the order of calls must be the same in every run. Threads that never compute or
- * communicate (they pin memory, prefetch, watch, log) run beside the job at their own pace: they
- * pass no time, and leave the history alone. */
+/* With a model, the order of calls must be the same in every run. Some threads never compute or
+ * communicate: they pin memory, prefetch, watch or log. They run concurrently with the job at their
+ * own pace. So they neither advance the clock nor change the history. */
 static bool advance_modelled(enum ph_call call)
 {
     if (!me.chain && call > PH_CALL_COMM) return false;
@@ -154,8 +155,9 @@ void ph_clock_advance(enum ph_call call)
     ph_clock_publish();
 }
 
-/* Where host time is not counted, a host that polls until its GPU is ready would ask for ever at
- * one instant: from the second time on, asking costs what the call does. */
+/* Where host time is not counted, a host that polls until its GPU is ready would poll at one
+ * instant for ever. So each repeated query at the same time advances the clock by the cost of the
+ * call. */
 void ph_clock_poll_failed(void)
 {
     static uint64_t asked_at = UINT64_MAX;
@@ -167,7 +169,7 @@ void ph_clock_poll_failed(void)
     pthread_mutex_unlock(&ph_lock);
 }
 
-/* What the interceptor itself spent is not the job's: called on the way out. */
+/* The interceptor's own CPU time is not the job's. Called on the way out of a call. */
 void ph_leave(void)
 {
     if (!me.paused && measuring()) me.cpu = thread_cpu_ns();
@@ -176,7 +178,7 @@ void ph_leave(void)
 void ph_host_pause(void)
 {
     if (!ph_touched() || me.paused++) return;
-    if (me.chain && measuring()) { /* a part of the time before the next call */
+    if (me.chain && measuring()) { /* this time is part of the time before the next call */
         pthread_mutex_lock(&ph_lock);
         uint64_t spent = job_cpu_ns();
         spend(spent, 0);
@@ -191,14 +193,14 @@ void ph_host_resume(void)
     if (me.paused && --me.paused == 0) ph_leave();
 }
 
-/* ---- what observing operators costs the job (values/observation_cost.cpp) ---- */
+/* ---- the cost of observing operators (values/observation_cost.cpp) ---- */
 PH_API(int, phantora_values_recording, (void))
 {
     return ph_touched() && me.chain && measuring() && ph_host_model_recording();
 }
 PH_API(int64_t, phantora_values_job_ns, (void))
 {
-    ph_host_pause(); /* adds up what has passed */
+    ph_host_pause(); /* adds the CPU time so far to `pending` */
     ph_host_resume();
     return (int64_t)me.pending - (int64_t)me.owed;
 }
@@ -269,8 +271,8 @@ static struct ph_moment moment_now(void)
     return now;
 }
 
-/* The trace names moments between calls without a call of its own, so that a traced run has the
- * times of one that is not. */
+/* The trace reads moments between calls without making a call. So a traced run has the same times
+ * as an untraced one. */
 static uint64_t peek(struct ph_moment *moment)
 {
     if (me.paused || !ph_touched()) return 0;
@@ -309,10 +311,10 @@ static void read_mode(void)
            : strcmp(name, "model") == 0           ? MODEL
                                                   : NONE;
     if (factor) scale = strtod(factor, NULL);
-    /* it records: a table may not know its places yet */
+    /* A leader records, so it measures: a table may not know its call sites yet. */
     if (mode == MODEL && ph_backend.leads) mode = MEASURED;
     if (mode == MODEL) ph_host_model_map();
-    /* a leader has its own ways (leader/measure/measure.c) */
+    /* a leader records and sends by itself (leader/measure/measure.c) */
     if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_backend.leads) {
         ph_host_model_record();
         ph_host_model_send_at_exit();
@@ -350,8 +352,8 @@ void ph_touch(void)
     pthread_mutex_unlock(&once);
 }
 
-/* For the start-up hook that shows simulated time through Python's clocks: 0 before CUDA is
- * touched, else 1 + elapsed. */
+/* For the start-up hook that shows simulated time through Python's clocks. 0 before the process
+ * uses CUDA, else 1 + elapsed ns. */
 PH_API(uint64_t, phantora_elapsed_ns, (void))
 {
     if (!ph_touched()) return 0;
@@ -367,8 +369,8 @@ PH_API(uint64_t, phantora_elapsed_ns, (void))
 PH_API(int64_t, phantora_touch_clock, (int clock))
 {
     const struct timespec *t = clock == CLOCK_REALTIME ? &touch_real : &touch_mono;
-    /* A whole second: differences of Python's floating-point seconds then round alike in every run.
-     */
+    /* A whole second: then differences of Python's floating-point seconds round the same way in
+     * every run. */
     if (mode == MODEL) return (t->tv_sec + 1) * 1000000000ll;
     return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
 }

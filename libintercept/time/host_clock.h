@@ -13,54 +13,61 @@
 extern pthread_mutex_t ph_lock;
 
 /* ---- for every layer: these take ph_lock themselves ---- */
-/* the process starts to use CUDA: joins the hub, starts its clock; idempotent, cheap */
+/* Called when the process starts to use CUDA: joins the run and starts the clock. Idempotent and
+ * cheap. */
 void ph_touch(void);
 bool ph_touched(void);
-uint64_t ph_now(void); /* advances the host chain by the caller's CPU time and returns it */
-/* on the way into a call: what passed since the last one, and what the call costs */
+/* advances the host chain by the caller's CPU time, and returns the clock */
+uint64_t ph_now(void);
+/* Called on the way into a call. Adds the job's time since the last call, and the cost of this
+ * call. */
 void ph_host_call(enum ph_call call);
-/* from here on this thread's CPU time is ours, not the job's */
+/* Between pause and resume, this thread's CPU time belongs to the interceptor, not to the job. */
 void ph_host_pause(void);
 void ph_host_resume(void);
-/* the call that this thread is in costs so much more */
+/* adds `cost_ns` to the cost of this thread's current call */
 void ph_host_cost(uint64_t cost_ns);
-/* on the way out of a call: what the interceptor spent is not the job's; needs no lock */
+/* Called on the way out of a call: the interceptor's own time is not the job's. Needs no lock. */
 void ph_leave(void);
 
 /* ---- requests: with ph_lock held ---- */
-/* Begins the body of a request with what each one begins with: its number, which is returned, the
- * clock, and what the message defines. */
+/* Begins the body of a request with its common fields: the request number, the clock, and the
+ * definitions that the message carries. Returns the number. */
 uint64_t ph_request_begin_locked(struct ph_pack *body);
-/* Sends the request, whose body is freed, and lets go of ph_lock until it is answered. The rank
- * counts as blocked from then on; the caller says when it no longer is. False when the time ran out
- * (timeout_ms < 0: never); then there is no reply to free. */
+/* Sends the request and frees its body. Releases ph_lock until the answer arrives. The rank counts
+ * as blocked from then on; the caller ends that state. False when the time ran out; then there is
+ * no reply to free. timeout_ms < 0 waits for ever. */
 bool ph_request_locked(enum ph_message type, uint64_t req, struct ph_pack *body, uint32_t fields,
                        struct ph_reply *reply, int timeout_ms);
 
 /* ---- within time/: ph_lock is held ---- */
 extern struct ph_host {
-    uint64_t vertex, time;             /* the anchor; if `open`, time is a lower bound */
-    int64_t offset;                    /* what passed since */
-    uint64_t ahead;                    /* how far the clock is known to be beyond that */
-    uint64_t known_vertex, known_time; /* the last anchor that the hub has told */
-    /* time/launch_queue.c: the host waits in a launch for what the hub alone knows. It is where
-     * `held` is reached, and what passed since offset was held_at; with no terms in it, at the
-     * anchor. */
+    uint64_t vertex, time;             /* the anchor; if `open`, `time` is a lower bound */
+    int64_t offset;                    /* host time since the anchor */
+    uint64_t ahead;                    /* known distance of the clock beyond time + offset */
+    uint64_t known_vertex, known_time; /* the last anchor that the hub answered */
+    /* The host waits in a launch for a time that only the hub knows (time/launch_queue.c). Its
+     * clock is the time of `held`, plus the host time since `offset` was `held_at`. When `held` has
+     * no terms, the clock is the anchor plus `offset`. */
     bool open;
     struct ph_expr held;
     int64_t held_at, mark_at, mark;
-    /* reached: works of mark_stream that ended before; shown: vertex of `held` for the trace */
+    /* reached: queue slots of mark_stream that end before the host goes on. shown: vertex that
+     * names `held` in the trace; 0: none yet. */
     uint64_t mark_stream, reached, shown;
 } ph_host;
-uint64_t ph_clock(void); /* a lower bound while ph_host.open; else exact */
+uint64_t ph_clock(void); /* exact, or a lower bound while ph_host.open */
 void ph_clock_publish(void);
-/* by the job's time since the caller's last call, and the call's cost */
+/* advances the clock by the job's time since the caller's last call, and by the cost of this call
+ */
 void ph_clock_advance(enum ph_call call);
-/* a member of the chain has asked and was told "not yet"; takes ph_lock itself */
+/* Called after a thread of the chain has polled and got "not ready". Takes ph_lock itself. */
 void ph_clock_poll_failed(void);
-/* for half a second of real time, and not because it waits for the hub */
+/* The clock has not moved for half a second of real time, and the host is not waiting for the hub.
+ */
 bool ph_clock_stands_still(void);
-/* host time comes from a record: what the job sees must not depend on real time */
+/* Host time comes from a record, so the job's view must not depend on real time. */
 bool ph_clock_repeats(void);
-bool ph_in_chain(void); /* false for a thread that has only ever asked (NCCL's watchdog) */
+/* false for a thread that only makes queries, such as NCCL's watchdog */
+bool ph_in_chain(void);
 #endif

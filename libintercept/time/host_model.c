@@ -1,23 +1,25 @@
-/* time/host_model.c - the job's own host time, by the call site before which it passes.
+/* time/host_model.c - the job's own host time, recorded and charged by call site.
  *
- * Why it exists: measured CPU time differs from run to run and from machine to machine; what the
- * framework does between two calls of CUDA hardly does. So the time before each call is recorded
- * once, by *site*, and charged ever after: then runs repeat to the byte, and tell of the machine
- * that the record is of (docs/host-time.md).
+ * Why it exists: measured CPU time differs between runs and machines, but the framework's work
+ * between two CUDA calls hardly does. So the time before each call is recorded once, by call site,
+ * and charged in later runs. Such runs repeat to the byte, and predict the machine of the record
+ * (docs/host-time.md).
  *
- * A call site is the call's class, the framework operator around it and its index there. Sites
- * repeat in patterns (a layer, a bucket, a step), and the time before one depends on what came
- * before; so times are kept for the last 4, 3, 2 and 1 sites, and for the class alone (depth 0),
- * and the deepest that the record knows is charged. The history is the process's, not the thread's:
- * the backward pass goes on in another thread where the forward pass stopped.
+ * A call site is the class of the call, the enclosing framework operator, and the index of the
+ * call in that operator. Call sites repeat in patterns (a layer, a bucket, a step), and the time
+ * before a call depends on the previous calls. So times are kept for the last 4, 3, 2 and 1 call
+ * sites, and for the class alone (depth 0). The deepest key that the record knows is charged. The
+ * history belongs to the process, not to a thread, because the backward pass continues in another
+ * thread.
  *
- * How a mean is made robust: the first sample of a key is left out once there are WARM others, or
- * if it is FAR above the few that there are: it pays for loading what later ones find loaded, and
- * no other call site shares that cost. A sample FAR octaves above the key's median octave, and at
- * least INTERRUPTION_NS long, is an interruption (garbage collection, a page of memory, a signal):
- * it happens to any site, so it is taken out of its key's mean, and the sum of all of them is
- * spread evenly over all sites, as one number. Nothing is lost from the sum, and no site is charged
- * another's. */
+ * How means are made robust: the first sample of a key pays for loading what later calls find
+ * loaded, and no other call site shares that cost. So it is left out once there are WARM other
+ * samples, or when it lies at least FAR octaves above the median of the few others. A sample is an
+ * interruption (garbage collection, a page fault, a signal) when it lies at least FAR octaves
+ * above the key's median octave and is at least INTERRUPTION_NS long. Any call site may suffer
+ * one, so interruptions are taken out of the means. Their sum is spread evenly over all call
+ * sites, as one number. The total stays the same, and no call site is charged for the cost of
+ * another. */
 #include "time/host_model.h"
 #include "base/environment.h"
 #include "base/fnv1a.h"
@@ -48,17 +50,17 @@ enum {
 };
 #define INTERRUPTION_NS 50000u
 
-/* ---- sites and their keys ---- */
-/* Calls whose number or place depends on simulated times (queries, reads of a clock) or that not
- * every kind of rank sees (allocations) are no part of the history: they would make equal places
- * look different. */
+/* ---- call sites and their keys ---- */
+/* The number or position of some calls depends on simulated times (queries, reads of a clock).
+ * Other calls occur only on some kinds of rank (allocations). These calls are not part of the
+ * history: they would make equal call sites look different. */
 static bool in_history(enum ph_call call) { return call <= PH_CALL_SYNC; }
 bool ph_call_site_counts(enum ph_call call)
 {
     return call != PH_CALL_MALLOC && call != PH_CALL_FREE;
 }
 
-static uint64_t history[DEPTH]; /* the last sites, the latest first */
+static uint64_t history[DEPTH]; /* the last call sites, latest first */
 
 static uint64_t mix(uint64_t hash)
 {
@@ -67,7 +69,8 @@ static uint64_t mix(uint64_t hash)
     return hash ^ hash >> 33;
 }
 
-/* Keys are below 2^63, for SQLite's integers are signed; small ones are the classes'. */
+/* Keys are below 2^63, because SQLite's integers are signed. Small keys are those of the classes.
+ */
 static uint64_t key_of(uint64_t hash, int depth)
 {
     return (mix(hash + (uint64_t)depth) >> 1) | 1024;
@@ -76,12 +79,12 @@ static uint64_t key_of(uint64_t hash, int depth)
 struct call_site {
     enum ph_call call;
     const char *name;
-    unsigned index; /* among the calls of the operator */
-    int depth;      /* of the longest history there is for it */
+    unsigned index; /* of the call in its operator */
+    int depth;      /* length of the longest known history */
     uint64_t key[DEPTH + 1];
 };
 
-/* Where the caller is, and the keys of all depths. Moves the history on. */
+/* The caller's call site, and its keys at all depths. Appends the call site to the history. */
 static struct call_site arrive(enum ph_call call)
 {
     struct call_site here = {.call = call, .key = {call + 1}};
@@ -108,7 +111,7 @@ void ph_call_site_enter(enum ph_call call) { arrive(call); }
 
 static void forget(void);
 
-/* ---- replaying ---- */
+/* ---- charging from a record ---- */
 static const struct ph_host_table_header *header;
 static const struct ph_host_table_slot *slots;
 
@@ -168,7 +171,7 @@ struct record {
     uint64_t key;
     const char *text;
     int depth;
-    uint64_t first; /* sample, kept apart */
+    uint64_t first; /* the first sample, kept apart */
     uint32_t count[OCTAVES];
     uint64_t sum[OCTAVES];
 };
@@ -183,7 +186,7 @@ void ph_host_model_record(void)
 }
 bool ph_host_model_recording(void) { return recording; }
 
-/* The parent reports what it has recorded; the child begins anew. */
+/* The parent reports its own records; the child starts with none. */
 static void forget(void)
 {
     memset(history, 0, sizeof history);
@@ -257,8 +260,8 @@ static int median_octave(const struct record *record)
     return middle;
 }
 
-/* What a key's samples come to: the first one counts where there are few others and it is like
- * them; interruptions are told apart. */
+/* The summary of a key's samples. The first sample counts only if there are few others and it is
+ * similar to them. Interruptions are counted separately. */
 struct summary {
     uint64_t count, sum, median, interrupted, interrupted_sum;
 };
@@ -294,7 +297,7 @@ static void pack_site(struct ph_pack *pack, uint64_t key, int depth, const char 
     ph_pack_uint(pack, summary->median);
 }
 
-/* Takes ph_lock. */
+/* Takes ph_lock itself. */
 void ph_host_model_pack(struct ph_pack *pack)
 {
     struct summary interruptions = {0};
@@ -312,21 +315,21 @@ void ph_host_model_pack(struct ph_pack *pack)
     pthread_mutex_unlock(&ph_lock);
 }
 
-/* ---- telling the hub ---- */
+/* ---- sending the record to the hub ---- */
 static void send_at_exit(void)
 {
     struct ph_pack body = {0};
     if (!ph_touched() || !latest) return;
     uint64_t req = ph_request_id(), clock = ph_stats()->clock_ns;
     ph_pack_uint(&body, clock);
-    /* measured by the launcher while the machine was idle */
+    /* the launcher measured the score while the machine was idle */
     const char *score = ph_env("PHANTORA_HOST_SCORE");
     ph_pack_map(&body, score ? 2 : 1);
     if (score) ph_pack_str(&body, "score"), ph_pack_double(&body, strtod(score, NULL));
     ph_pack_str(&body, "sites"), ph_host_model_pack(&body);
     ph_send(PH_MESSAGE_HOST, &body, 2);
-    /* Whoever ends takes unsent messages along; an answer to the next one says that this one has
-     * come. */
+    /* A process that exits may lose its unsent messages. The answer to the next message proves that
+     * this one has arrived. */
     body.length = 0;
     ph_pack_uint(&body, req);
     ph_pack_uint(&body, clock);
@@ -344,7 +347,7 @@ static void send_at_exit(void)
 
 static void register_at_exit(void) { atexit(send_at_exit); }
 
-/* For simulated ranks; a leader sends its own HOST message. */
+/* Registered by simulated ranks. A leader sends its own HOST message. */
 void ph_host_model_send_at_exit(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

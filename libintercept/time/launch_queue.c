@@ -1,17 +1,19 @@
-/* time/launch_queue.c - how far the host may run ahead of a stream: the driver's launch queue, and
- * a host clock that waits in it.
+/* time/launch_queue.c - the driver's launch queue, which limits how far the host runs ahead of a
+ * stream, and the host clock while the host waits in it.
  *
- * Why it exists: a launch returns once all but N of the queue_slots issued to its stream have
- * ended, itself included: the host waits inside of it, which decides what a step's issue takes and
- * what the caching allocator finds finished. What counts is kernels, fills and copies on the
- * device, of one stream alone; not copies to and from the host, records and waits
- * (docs/host-time.md has the evidence).
+ * Why it exists: a launch returns once at most N queue slots of its stream, its own included, are
+ * unfinished. Until then the host waits inside the launch. This wait decides how long the issue of
+ * a step takes, and what the caching allocator finds finished. Kernels, fills and copies on the
+ * device take queue slots of their own stream. Copies to and from the host, event records and
+ * waits take none (docs/host-time.md has the evidence).
  *
- * When a work ends may hang on other ranks. Asking for it at every launch would be thousands of
- * messages a step, so the wait is not made but noted: from then on the host's clock is an
- * expression, `held`, and ph_clock a lower bound of it (`open`). Whoever must know asks as for any
- * host wait; what follows in the same stream rarely need be told, by `mark`. Rule: ph_lock is held.
- */
+ * The end of such an operation may depend on other ranks. Asking the hub at every launch would
+ * take thousands of messages per step. So the wait is deferred: the host's clock becomes an
+ * expression, `held`, and ph_clock becomes a lower bound of it (`open`). Code that needs the exact
+ * clock asks the hub, as for any other host wait. `mark` answers most questions about later work
+ * of the same stream without the hub.
+ *
+ * Rule: ph_lock is held. */
 #include "time/launch_queue.h"
 #include "base/device.h"
 #include "base/log.h"
@@ -20,18 +22,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct work { /* of one call */
-    /* of its works' numbers in the stream; of the vertices that its expr names */
+struct work { /* the work of one call */
+    /* first: queue slots issued to the stream before this call; lowest: the lowest vertex of
+     * `expr`, the origin apart */
     uint64_t first, lowest;
     uint32_t count, ahead;
     int64_t duration, contention;
-    int64_t position;    /* the stream's after it */
-    struct ph_expr expr; /* where it ends */
+    int64_t position;    /* the stream position after it */
+    struct ph_expr expr; /* the end of the work */
 };
 
 struct ph_queue {
-    uint64_t issued;         /* works */
-    uint64_t oldest, newest; /* calls: those from `oldest` to before `newest` are kept */
+    uint64_t issued; /* queue slots */
+    /* calls; those from `oldest` up to, not including, `newest` are kept */
+    uint64_t oldest, newest;
     uint64_t room;
     struct work work[];
 };
@@ -60,7 +64,7 @@ void ph_host_reach(uint64_t time)
     }
 }
 
-/* What the host's clock is now, as terms of `expr`. */
+/* Adds the host's clock to `expr`, plus `latency`, as terms. */
 static void add_expression(struct ph_expr *expr, int64_t latency)
 {
     int64_t passed = passed_since(ph_host.held_at);
@@ -90,12 +94,13 @@ static void name_host(void)
 
 void ph_expr_add_host(struct ph_expr *expr, int64_t latency)
 {
-    /* one term instead of many in every expr that follows */
+    /* keeps later expressions short: they get one term instead of many */
     if (ph_host.held.count > 1) name_host();
     add_expression(expr, latency);
 }
 
-/* A trace needs one vertex for every moment, and must not change what the host is. */
+/* A trace needs one vertex for every moment. Naming a copy leaves the host's own expression as it
+ * is. */
 void ph_host_moment(uint64_t *vertex, int64_t *offset)
 {
     *vertex = ph_host.vertex;
@@ -116,9 +121,9 @@ uint64_t ph_host_oldest(uint64_t otherwise)
     return ph_host.vertex < oldest ? ph_host.vertex : oldest;
 }
 
-/* Whether a stream that has come to `position` ends no earlier than `latency` after the host is
- * now. `mark`: the position from which on a stream ends no earlier than the host was when `offset`
- * was `mark_at`; positions grow by what lies between ends at least. */
+/* Whether a stream at `position` ends no earlier than the host's clock plus `latency`. The
+ * difference of two positions is a lower bound of the time between the two ends. A stream beyond
+ * position `mark` ends no earlier than the host's clock was when `offset` was `mark_at`. */
 static bool beyond_host(uint64_t stream, int64_t position, int64_t latency)
 {
     return ph_host.open && stream == ph_host.mark_stream &&
@@ -129,12 +134,12 @@ int ph_host_compare(const struct ph_stream_position *position)
 {
     if (!ph_host.open || position->stream != ph_host.mark_stream) return -1;
     if (position->queue_slots < ph_host.reached)
-        return 1; /* a work that was issued later has ended */
+        return 1; /* an operation that was issued later has ended */
     return beyond_host(position->stream, position->position, 0) ? 0 : -1;
 }
 
-/* The host goes on where it is, or once `expr` is reached: the end of the work that is the
- * `number`th of its stream. */
+/* Holds the host until `expr` is reached, unless the host's clock is beyond that. `expr` is the end
+ * of queue slot `number` (from 1) of the stream. */
 static void hold(const struct ph_stream *stream, const struct ph_expr *expr, int64_t position,
                  uint64_t number)
 {
@@ -149,10 +154,10 @@ static void hold(const struct ph_stream *stream, const struct ph_expr *expr, int
     int64_t mark = ph_host.mark + passed_since(ph_host.mark_at);
     bool same = ph_host.open && stream->id == ph_host.mark_stream;
     struct ph_expr later = *expr;
-    /* it may have been reached already */
+    /* the host's clock may be later than `expr`, so the wait ends at the later of the two */
     if (same ? position < mark : ph_host.open || ph_expr_lower(expr) < now) {
         add_expression(&later, 0);
-        /* the launch itself will bound it */
+        /* the launch itself will lower the mark */
         position = !same ? INT64_MAX / 2 : mark > position ? mark : position;
     }
     ph_host.held = later;
@@ -179,13 +184,14 @@ void ph_queue_wait_locked(struct ph_stream *stream, uint32_t queue_slots)
     struct ph_queue *queue = stream->queue;
     uint32_t count = count_of(queue_slots);
     if (!queue || !count || queue->issued + count <= ph_spec()->launch_queue) return;
-    /* from 1: the work that must have ended */
+    /* the queue slot that must have ended, from 1 */
     uint64_t number = queue->issued + count - ph_spec()->launch_queue;
     while (queue->oldest < queue->newest &&
            at(queue, queue->oldest)->first + at(queue, queue->oldest)->count < number)
         queue->oldest++;
     const struct work *work = at(queue, queue->oldest);
-    if (queue->oldest == queue->newest || work->first >= number) return; /* known to have ended */
+    /* the slot is known to have ended */
+    if (queue->oldest == queue->newest || work->first >= number) return;
     struct ph_expr expr = work->expr;
     int64_t position = work->position;
     if (number <= work->first + work->ahead) {
@@ -227,7 +233,7 @@ void ph_queue_push_locked(struct ph_stream *stream, uint32_t queue_slots, uint64
     memcpy(work->expr.term, stream->expr.term,
            (size_t)stream->expr.count * sizeof *stream->expr.term);
     work->lowest = UINT64_MAX;
-    for (int i = 0; i < work->expr.count; i++) /* the origin is never forgotten */
+    for (int i = 0; i < work->expr.count; i++) /* the hub never forgets the origin */
         if (work->expr.term[i].vertex && work->expr.term[i].vertex < work->lowest)
             work->lowest = work->expr.term[i].vertex;
     queue->issued += count;
@@ -236,7 +242,7 @@ void ph_queue_push_locked(struct ph_stream *stream, uint32_t queue_slots, uint64
 void ph_queue_add_host(struct ph_stream *stream, int64_t latency)
 {
     if (beyond_host(stream->id, stream->position, latency)) return;
-    /* mostly the same vertices */
+    /* both expressions mostly name the same vertices */
     if (ph_host.open && stream->id == ph_host.mark_stream)
         add_expression(&stream->expr, latency);
     else
@@ -251,7 +257,7 @@ void ph_queue_moved(struct ph_stream *stream, uint64_t duration_ns, uint64_t gap
     if (!ph_host.open || stream->id != ph_host.mark_stream ||
         mark >= ph_host.mark + passed_since(ph_host.mark_at))
         return;
-    ph_host.mark = mark; /* it started no earlier than this launch of the host */
+    ph_host.mark = mark; /* this work starts no earlier than this launch */
     ph_host.mark_at = ph_host.offset;
 }
 
@@ -268,7 +274,8 @@ void ph_queue_after(struct ph_stream *stream, const struct ph_stream_position *p
     if (stream->after.stream == position->stream && stream->after.position >= position->position)
         return;
     stream->after = *position;
-    stream->after.queue_slots = UINT64_MAX; /* it ends after that place, who knows by how much */
+    /* the stream ends after that position, by an unknown number of slots */
+    stream->after.queue_slots = UINT64_MAX;
 }
 
 uint64_t ph_queue_oldest(struct ph_stream *stream, uint64_t now, uint64_t oldest)

@@ -1,4 +1,5 @@
-/* time/operators.c - the framework operator that this thread is in. See time/operators.h. */
+/* time/operators.c - the framework operator that encloses this thread's calls. See
+ * time/operators.h. */
 #include "time/operators.h"
 #include "base/api.h"
 #include "base/fnv1a.h"
@@ -9,9 +10,9 @@ enum { SHAPES = 64 };
 static _Thread_local struct {
     const char *name;
     uint64_t input_bytes;
-    uint64_t hash;     /* of the name and every input's shape: the same in all processes */
-    uint32_t launches; /* so far */
-    uint32_t calls;    /* so far: of all that take host time (time/host_model.c) */
+    uint64_t hash;     /* of the name and every input's shape; the same in all processes */
+    uint32_t launches; /* launches so far */
+    uint32_t calls;    /* calls so far that take host time (time/host_model.c) */
     uint32_t shapes;
     uint32_t rank[SHAPES / 4];
     int64_t dims[SHAPES];
@@ -42,8 +43,8 @@ PH_API(void, phantora_operator_begin,
     operator_now.calls = 0;
 }
 
-/* The enclosing operator (NULL: none), and the caller's place among its calls that take host time,
- * from 1; 0 outside of operators, where there is no end to count to. */
+/* The enclosing operator (NULL: none), and the index of the call among that operator's calls that
+ * take host time, from 1. 0 outside of operators: there is no range in which to count. */
 uint32_t ph_operator_call(const char **name, bool count)
 {
     *name = operator_now.name;
@@ -52,9 +53,9 @@ uint32_t ph_operator_call(const char **name, bool count)
     return operator_now.calls;
 }
 
-/* What tells launches of equal dimensions apart: the enclosing operator, its inputs' shapes, and
- * the launch's place in it. The kernel's own parameters would not do: they are full of the caller's
- * uninitialised stack. */
+/* Identifies a launch among others of equal dimensions: the enclosing operator, the shapes of its
+ * inputs, and the index of the launch in it. The kernel's own parameters cannot serve, because they
+ * contain the caller's uninitialised stack. */
 bool ph_operator_identity(uint64_t *identity)
 {
     if (!operator_now.name) return false;
@@ -73,7 +74,7 @@ void ph_pack_context(struct ph_pack *body)
     ph_pack_array(body, 4);
     ph_pack_str(body, operator_now.name);
     ph_pack_uint(body, operator_now.input_bytes);
-    ph_pack_uint(body, 0); /* outputs are not known when the operator launches */
+    ph_pack_uint(body, 0); /* output bytes: unknown when the operator launches */
     ph_pack_array(body, operator_now.shapes);
     const int64_t *dim = operator_now.dims;
     for (uint32_t i = 0; i < operator_now.shapes; i++) {

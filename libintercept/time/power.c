@@ -1,12 +1,14 @@
-/* time/power.c - the clock that a GPU's power limit leaves, for kernels that it decides.
+/* time/power.c - how a GPU's power limit changes its clock, and so the time of its kernels.
  *
- * Why it exists: under its limit a GPU that computes all the time runs matrix products at three
- * quarters of the clock that a GPU has which waits a third of its time (docs/kernel-times.md).
- * Recorded times are those of a GPU at its limit. Here the rank keeps what its GPU has asked for of
- * late, as a share: kernels by the power that their class draws, over the time that has passed,
- * which is known exactly where the host has waited for the GPU. Below [power].full kernels are
- * shorter, by up to their class's gain at [power].low. GPUs of one model differ: at its
- * limit, each is slower or faster than the median by its own variation. Everything is in whole
+ * Why it exists: a GPU that computes all the time runs at its power limit. Its matrix products
+ * then run at three quarters of the clock of a GPU that waits a third of its time
+ * (docs/kernel-times.md). Recorded times are those of a GPU at its limit.
+ *
+ * This file keeps the recent power demand of each GPU, as a share: kernel time weighted by the
+ * power that the class of the kernel draws, over elapsed time. The elapsed time is known exactly
+ * where the host has waited for the GPU. Below [power].full kernels are shorter, by at most the
+ * gain of their class, which they reach at [power].low. GPUs of one model differ: at its limit,
+ * each one is slower or faster than the median by its own GPU variation. All arithmetic uses whole
  * numbers of simulated time, so runs repeat. */
 #include "time/power.h"
 #include "base/fork.h"
@@ -15,7 +17,7 @@
 enum { DEVICES = 8, WHOLE = 1000 };
 
 static struct {
-    /* of the device's time at full power, since `since`; what is queued carries over */
+    /* demanded device time at full power since `since`; queued work carries over */
     uint64_t asked_ns;
     uint64_t since;
     int64_t demand; /* permille, averaged over the window */
@@ -24,7 +26,7 @@ static struct {
 
 static void forget(void) { memset(gpu, 0, sizeof gpu); }
 
-/* 0 where the clock is free, WHOLE at the limit. */
+/* How far the limit holds the clock back: 0 where the clock is free, WHOLE at the limit. */
 static int64_t held_back(int device)
 {
     const struct ph_power *power = &ph_spec()->power;
@@ -37,7 +39,7 @@ static int64_t held_back(int device)
 uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
 {
     const struct ph_power *power = &ph_spec()->power;
-    if (!power->full_permille) return duration_ns; /* the GPU model says nothing of it */
+    if (!power->full_permille) return duration_ns; /* the GPU model has no power limit */
     int64_t held = held_back(device), duration = (int64_t)duration_ns,
             gain = (int64_t)power->gain_permille[bound_by];
     duration -= duration * gain / WHOLE * (WHOLE - held) / WHOLE;

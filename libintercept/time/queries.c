@@ -1,9 +1,9 @@
-/* queries.c - what the job asks of its GPU without waiting: events and streams that may be over,
- * and times between events.
+/* time/queries.c - the job's queries about its GPU that do not wait: whether events and streams
+ * are complete, and the times between events.
  *
  * Why it exists: the caching allocator acts on the answers, so they are decided in simulated time,
- * at the asking host's clock: here where bounds and the order of works decide, else by the hub
- * (docs/wire-protocol.md, QUERY). */
+ * at the host clock of the caller. Bounds and the order of work decide most of them here. The hub
+ * decides the rest (docs/wire-protocol.md, QUERY). */
 #include "base/log.h"
 #include "link/connection.h"
 #include "time/expression.h"
@@ -13,8 +13,8 @@
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
 
-/* Has `expr`, which has that position among works, been reached at the caller's host clock? Decided
- * here if possible, else by the hub. */
+/* Whether `expr` has been reached at the caller's host clock. `position` is its stream position.
+ * Decided here if possible, else by the hub. */
 static bool ask(const struct ph_expr *expr, const struct ph_stream_position *position)
 {
     pthread_mutex_lock(&ph_lock);
@@ -42,16 +42,16 @@ static bool ask(const struct ph_expr *expr, const struct ph_stream_position *pos
     ph_reply_free(&reply);
     if (!ready) ph_expr_not_before(expr, now, floor);
     if (ready && !ph_host.open) ph_expr_reached(expr, now);
-    /* else the chain stands still for us */
+    /* a thread outside the chain leaves the chain's state as it is */
     if (ph_in_chain()) atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
     return ready;
 }
 
-/* The same for a thread that only ever polls (NCCL's watchdog). It bounds nothing, and must not
- * wait: what the hub knows so far will do. Where the host stands still, in a socket or a join, its
- * clock says nothing: then what is known has happened. */
+/* The same for a thread that only polls (NCCL's watchdog). Its queries record no bounds. They must
+ * not wait, so the hub answers with what it knows so far. While the host stands still, in a socket
+ * or a join, its clock says nothing. Then an event whose time is known counts as reached. */
 static bool observe(const struct ph_expr *expr, const struct ph_stream_position *position)
 {
     struct ph_pack body = {0};
@@ -130,7 +130,7 @@ uint64_t ph_event_moment(const struct ph_event *event)
         ph_read_array(&reply);
         time = (uint64_t)ph_read_int(&reply);
         ph_reply_free(&reply);
-    } else { /* whoever decides it may be waiting for us */
+    } else { /* the rank that decides the time may be waiting for this one */
         ph_warn("an event that another process has opened waits for communication that did not "
                 "come within %d s; that process sees it as early "
                 "as it could have been",

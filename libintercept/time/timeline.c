@@ -1,8 +1,9 @@
-/* timeline.c - the rank's part of the event graph: streams and events, and the messages about them.
+/* time/timeline.c - the rank's part of the event graph: streams and events, and the messages about
+ * them.
  *
  * Why it exists: a run of kernels between two points that another rank can observe is an affine
- * max-plus map, so it is folded into the stream's expr (time/expression.c), exactly and on the
- * spot; only collectives and host synchronisations become messages. */
+ * max-plus map. It is folded at once, without loss, into the stream's expression
+ * (time/expression.c). Only collectives and host synchronisations become messages. */
 #include "time/timeline.h"
 #include "backend.h"
 #include "base/fork.h"
@@ -25,7 +26,7 @@ static uint64_t next_stream = 16;
 static struct ph_stream *streams;
 static struct ph_stream *_Atomic legacy[DEVICES]; /* set under ph_lock */
 static struct ph_event *events;
-/* the one whose waiting for communication counts as exposed */
+/* the stream of each device whose waits for communication count as exposed */
 static struct ph_stream *busiest[DEVICES];
 
 static _Thread_local bool launches_graph;
@@ -183,8 +184,8 @@ void ph_run(struct ph_stream *stream, struct ph_time time)
 }
 
 /* ---- messages ---- */
-/* Whether compute on the stream's GPU is queued beyond `time`: judged by lower bounds, which are
- * all that is known here. */
+/* Whether compute on the stream's GPU is queued beyond `time`. Lower bounds decide, because they
+ * are all that is known here. */
 static bool computing_past_locked(const struct ph_stream *stream, uint64_t time)
 {
     const struct ph_stream *compute = busiest[stream->device];
@@ -214,12 +215,13 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     ph_communicated(vertex, stream->last_launch);
     stream->last_launch = vertex;
     ph_send(PH_MESSAGE_OPS, &body,
-            6); /* under ph_lock: messages are sent in the order of their vertices */
+            /* Under ph_lock, so that messages are sent in the order of their vertices. */
+            6);
     struct ph_expr before = stream->expr;
     stream->expr.count = 1;
     stream->expr.term[0] = (struct ph_term){vertex, 0, 0, 0};
-    /* PyTorch's blocking collectives run on the stream that computes, which then waits without
-     * being told to */
+    /* PyTorch's blocking collectives run on the compute stream. That stream then waits for them
+     * without a wait call. */
     if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->expr);
     if (!launches_graph) ph_queue_push_locked(stream, 1, 0, 0);
     stream->used = true;
@@ -240,9 +242,8 @@ static void anchor_locked(uint64_t vertex, uint64_t time)
     ph_clock_publish();
 }
 
-/* A host-blocking request whose answer is an anchor: [req, clock, extra, vertex, host_head,
- * rest...].
- */
+/* A host-blocking request whose answer is an anchor: [req, clock, extra, vertex, host_expression,
+ * rest...]. */
 void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
                    int64_t *answer, int answers)
 {
@@ -268,7 +269,7 @@ void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fi
     ph_leave();
 }
 
-/* The lowest vertex that may still be named: history before it may go. */
+/* The lowest vertex that may still be named. The hub may forget older ones. */
 static uint64_t oldest_named_locked(void)
 {
     uint64_t now = ph_clock(), oldest = ph_host_oldest(UINT64_MAX);
@@ -278,7 +279,7 @@ static uint64_t oldest_named_locked(void)
     }
     for (struct ph_event *event = events; event; event = event->next) {
         if (event->flags & EVENT_DISABLE_TIMING) ph_expr_prune(&event->expr, now);
-        /* somebody may still ask for its time */
+        /* the job may still ask for the event's time */
         else if (event->recorded)
             ph_expr_settle(&event->expr);
         oldest = ph_expr_oldest(&event->expr, oldest);
@@ -286,11 +287,12 @@ static uint64_t oldest_named_locked(void)
     return oldest;
 }
 
-/* Blocks the host until `expr` (already merged with the host's own term) has been reached. */
+/* Blocks the host until `expr` has been reached. The caller has merged the host's own term into it.
+ */
 static void synchronize_locked(struct ph_expr *expr)
 {
     uint64_t known = ph_expr_exact(expr, ph_clock());
-    if (known != PH_UNKNOWN) { /* nothing in it depends on another rank */
+    if (known != PH_UNKNOWN) { /* it depends on no other rank */
         ph_host_reach(known > ph_clock() ? known : ph_clock());
         ph_clock_publish();
         return;
@@ -328,7 +330,8 @@ static void synchronize_with(const struct ph_expr *expr)
         ph_expr_add_host(&own, 0);
         ph_expr_merge_all(&all, &own);
         synchronize_locked(&all);
-        /* not where a full queue held the host back: what is queued would count as done */
+        /* Only here, not where a full launch queue holds the host back: that would count queued
+         * work as done. */
         ph_power_waited_locked(ph_clock());
     }
     uint64_t waited = ph_clock() - before;

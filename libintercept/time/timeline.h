@@ -11,10 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What cudagraph/ keeps on streams and events; here it is only carried. */
+/* State of cudagraph/ on streams and events. This layer only carries it. */
 struct ph_capture;
 struct ph_graph_op;
-struct ph_graph_ops { /* a set, in the order in which it was made */
+struct ph_graph_ops { /* a set, in insertion order */
     uint32_t count, room;
     struct ph_graph_op **op;
 };
@@ -24,14 +24,16 @@ struct ph_stream {
     uint32_t magic;
     int device, priority;
     unsigned flags;
-    uint64_t id, busy_ns, last_launch; /* last_launch: vertex of the last communication on it */
-    int64_t position; /* what its works take at least, one after the other, gaps included */
-    struct ph_stream_position after; /* of another stream, which its expression follows */
+    /* last_launch: end vertex of the stream's last communication */
+    uint64_t id, busy_ns, last_launch;
+    int64_t position; /* stream position: least time of its work in sequence, gaps included */
+    /* position in another stream that this stream's expression follows */
+    struct ph_stream_position after;
     struct ph_queue *queue;
     bool used;
     struct ph_expr expr;
     struct ph_capture *capture; /* NULL: none */
-    struct ph_graph_ops tails;  /* of it: what this stream's next vertex depends on */
+    struct ph_graph_ops tails;  /* ops of the capture that this stream's next op depends on */
     uint32_t lane;
     struct ph_stream *next;
 };
@@ -43,20 +45,23 @@ struct ph_event {
     bool recorded;
     struct ph_stream_position position;
     struct ph_expr expr;
-    uint64_t captured;             /* the capture that it was last recorded in; 0: none */
-    struct ph_graph_ops tails;     /* what waiting for it depends on there */
-    struct ph_event *next, **link; /* all events, for the vertices that they still name */
-    void *shared;  /* simulated/memory/ipc.c: what other processes see of it; NULL: nothing */
+    /* the capture in which it was last recorded; 0: none */
+    uint64_t captured;
+    struct ph_graph_ops tails; /* ops of that capture that a wait for it depends on */
+    /* list of all events, to find the vertices that they still name */
+    struct ph_event *next, **link;
+    /* simulated/memory/ipc.c: its state as shared with other processes; NULL: not shared */
+    void *shared;
     bool imported; /* another process records it */
     char file[32];
 };
 
-struct ph_time { /* of a piece of GPU work */
+struct ph_time { /* the time of a piece of GPU work */
     uint64_t duration_ns;
     uint32_t source;              /* enum ph_source */
-    uint32_t contention_permille; /* how much longer beside communication */
+    uint32_t contention_permille; /* how much longer when communication overlaps it */
     enum ph_bound_by bound_by;
-    uint32_t queue_slots; /* slots of the launch queue, as in ph_kernel_table_slot; 0: none */
+    uint32_t queue_slots; /* launch-queue slots, as in ph_kernel_table_slot; 0: none */
 };
 
 void ph_timeline_start(void); /* the process joins the run */
@@ -64,13 +69,13 @@ void ph_timeline_start(void); /* the process joins the run */
 /* ---- every function takes ph_lock itself unless its name ends in _locked ---- */
 struct ph_stream *ph_stream_create(int device, unsigned flags, int priority);
 bool ph_stream_destroy(struct ph_stream *stream);
-/* the stream that a handle of the job's means; NULL: none */
+/* the stream of the job's handle; NULL: none */
 static inline struct ph_stream *ph_stream_resolve(void *handle)
 {
     return ph_backend.stream(handle);
 }
 bool ph_stream_valid(const struct ph_stream *stream);
-struct ph_stream *ph_stream_default(void); /* of this thread's device */
+struct ph_stream *ph_stream_default(void); /* the legacy stream of this thread's device */
 struct ph_event *ph_event_create(unsigned flags);
 bool ph_event_destroy(struct ph_event *event);
 bool ph_event_valid(const struct ph_event *event);
@@ -83,19 +88,19 @@ void ph_stream_synchronize(struct ph_stream *stream);
 void ph_device_synchronize(int device);
 bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end,
                       float *milliseconds);
-void ph_run(struct ph_stream *stream, struct ph_time time); /* GPU work of known length */
-/* its simulated time; asks the hub where others decide it */
+void ph_run(struct ph_stream *stream, struct ph_time time); /* runs GPU work of known length */
+/* the event's simulated time; asks the hub if other ranks decide it */
 uint64_t ph_event_moment(const struct ph_event *event);
-/* This thread launches a graph: what is put on streams until `on` is false has the gaps of a graph,
- * and takes no place in the launch queue. */
+/* Sets whether this thread launches a CUDA graph. Meanwhile its work has the gaps of a graph and
+ * takes no slots in the launch queue. */
 void ph_graph_launching(bool on);
-bool ph_replaying(void); /* ... it does */
-/* A collective launch: sends OPS and leaves its end vertex as the stream's expr. `ops` is count
- * packed operations. */
+bool ph_replaying(void); /* whether this thread launches a CUDA graph */
+/* Launches a collective: sends OPS. The stream's expression becomes its end vertex, which is
+ * returned. `ops` holds `count` packed operations. */
 uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
                         uint32_t count);
-/* A host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT): `rest` holds `fields`
- * packed values; the reply's values before the time go to `answer`. */
+/* Makes a host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT). `rest` holds
+ * `fields` packed values. The `answers` values before the time in the reply go to `answer`. */
 void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
                    int64_t *answer, int answers);
 /* CUPTI's number of the stream, for the trace */
@@ -106,6 +111,6 @@ void ph_run_locked(struct ph_stream *stream, struct ph_time time);
 bool ph_stream_is_legacy(const struct ph_stream *stream);
 /* the legacy stream and blocking streams wait for each other */
 void ph_stream_order_locked(struct ph_stream *stream);
-/* asks where an open clock is; lets go of ph_lock meanwhile */
+/* asks the hub for the exact time of an open clock; releases ph_lock meanwhile */
 void ph_host_settle_locked(void);
 #endif

@@ -1,14 +1,14 @@
-/* time/watchdog.c - threads that only ever look, such as NCCL's watchdog.
+/* time/watchdog.c - threads that only poll, such as NCCL's watchdog.
  *
- * Why it exists: the watchdog looks at its work every 100 ms of real time and then lets go of the
- * tensors (DDP's first bucket). A host that waits 300 ms for its GPU gives it three looks; here the
- * same wait may last a millisecond, and memory that is free there would still be held when the next
- * step allocates. So a wait that is long in virtual time lets the observers look.
+ * Why it exists: the watchdog polls its work every 100 ms of real time, and then frees the tensors
+ * (DDP's first bucket). On a GPU, a host that waits 300 ms leaves time for three polls. Here the
+ * same wait may last a millisecond, and memory that would be free on a GPU would still be held
+ * when the next step allocates. So a wait that is long in virtual time lets the watchdogs poll.
  *
- * Where runs must repeat to the byte, when a look falls in real time must not matter: the memory
- * that it frees decides where later tensors lie. There the observers are told "not yet" but for
- * windows, which open every PERIOD_MS of virtual time at the next wait or collective; the job
- * stands still until every watchdog has done a whole round of looks in it. */
+ * In runs that repeat to the byte, the real time of a poll must not matter, because the memory
+ * that it frees decides where later tensors lie. There the watchdogs get "not ready" except within
+ * windows. A window opens every PERIOD_MS of virtual time, at the next wait or collective. The job
+ * stands still in it until every watchdog has finished a whole round of polls. */
 #define _GNU_SOURCE /* gettid */
 #include "time/watchdog.h"
 #include "base/log.h"
@@ -24,14 +24,14 @@ enum {
     PATIENCE_MS = 300,
     OBSERVERS = 64
 };
-/* A real job's first steps take half a second each (libraries load, kernels are tuned) however
- * short the later ones are, so there the watchdog has let go of what they used. Here any wait that
- * could be a step's end counts as long at first. */
+/* The first steps of a real job take half a second each, because libraries load and kernels are
+ * tuned. So the watchdog has freed what those steps used before the later, shorter steps begin.
+ * Here the first waits that could end a step therefore count as long from FIRST_WAIT_MS on. */
 enum { FIRST_WAITS = 6, FIRST_WAIT_MS = 20 };
 
-static struct observer {     /* one thread */
-    _Atomic uint64_t rounds; /* of looks, begun */
-    _Atomic bool waits;      /* in its last round something was not over: it will look again */
+static struct observer {     /* one polling thread */
+    _Atomic uint64_t rounds; /* rounds of polls that have begun */
+    _Atomic bool waits;      /* something was not over in its last round, so it will poll again */
     _Atomic int looking, tid;
 } observers[OBSERVERS];
 static _Atomic unsigned observer_count;
@@ -42,9 +42,9 @@ static _Thread_local struct {
     uint64_t last_ns;
     const void *first;
 } me;
-/* For runs that repeat. */
+/* for runs that repeat */
 static _Atomic bool window;
-static _Atomic uint64_t window_real_ns; /* real time when the last one closed */
+static _Atomic uint64_t window_real_ns; /* real time at which the last window closed */
 
 static uint64_t real_ns(void)
 {
@@ -55,16 +55,16 @@ static uint64_t real_ns(void)
 
 static void millisecond(void) { nanosleep(&(struct timespec){0, 1000000}, NULL); }
 
-/* At its end PyTorch tells the watchdog to finish, which from then on looks at its work without a
- * pause until all is over. That may wait for another rank, which the hub answers once this one is
- * found idle: so it has to sleep between its rounds. */
+/* At its end PyTorch tells the watchdog to finish. From then on the watchdog polls its work without
+ * a pause until all of it is over. That work may wait for another rank, and the hub answers that
+ * rank only once this rank is idle. So the watchdog must sleep between its rounds here. */
 static void pause_before_round(const void *work)
 {
     if (me.first != work || real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull) return;
     for (int i = 0; i <= PERIOD_MS / 2; i++) millisecond();
 }
 
-/* A round began when the pause before this look was of the watchdog's kind. */
+/* A round begins when the pause before this poll was as long as the watchdog's sleep. */
 enum ph_look ph_watchdog_looks(const void *work)
 {
     pause_before_round(work);
@@ -83,13 +83,13 @@ enum ph_look ph_watchdog_looks(const void *work)
     atomic_store(&me.slot->looking, 1);
     atomic_fetch_add(&looking, 1);
     atomic_fetch_add(&looks, 1);
-    /* The watchdog ends a job whose communication it has not seen end for ten minutes of real time.
-     */
+    /* The watchdog aborts a job when it has not seen its communication end for ten minutes of real
+     * time. */
     enum { TOO_LONG_S = 120 };
     if (!ph_clock_repeats()) return PH_LOOK_AT_ONCE;
     if (atomic_load(&window)) return PH_LOOK_EXACTLY;
     uint64_t closed = 0;
-    /* there has been none yet */
+    /* no window has closed yet */
     if (atomic_compare_exchange_strong(&window_real_ns, &closed, now)) closed = now;
     bool late = now > closed && now - closed > TOO_LONG_S * 1000000000ull;
     return late || ph_clock_stands_still() ? PH_LOOK_AT_ONCE : PH_LOOK_LATER;
@@ -99,7 +99,7 @@ void ph_watchdog_looked(bool over)
 {
     me.last_ns = real_ns();
     if (over)
-        me.first = NULL; /* the work is done with; another is the first of the next round */
+        me.first = NULL; /* this work is over; another one will be the first of the next round */
     else
         atomic_store(&me.slot->waits, true);
     atomic_fetch_sub(&looking, 1);
@@ -107,10 +107,10 @@ void ph_watchdog_looked(bool over)
 }
 
 /* ---- windows ---- */
-struct watched { /* a watchdog during a window */
+struct watched { /* one watchdog during a window */
     struct ph_watcher thread;
     uint64_t rounds, switches;
-    int quiet; /* polls for which it has been asleep and has neither looked nor woken */
+    int quiet; /* consecutive checks in which it slept and neither polled nor woke */
     bool over;
 };
 
@@ -123,8 +123,9 @@ static struct observer *slot_of(int tid)
     return NULL;
 }
 
-/* Has it done all that it can in this window? Either it has begun a round of looks in it, and gone
- * back to sleep; or it has slept twice without a look, so it has nothing to look at. */
+/* Whether the watchdog has done all that it can in this window. Either it has begun a round of
+ * polls in the window and gone back to sleep. Or it has slept twice without a poll, so it has
+ * nothing to poll. */
 static bool has_seen(struct watched *watched)
 {
     enum { LOOPS = 2 };
@@ -135,7 +136,7 @@ static bool has_seen(struct watched *watched)
                  ph_thread_sleeps(watched->thread.tid);
     watched->switches = switches;
     watched->quiet = still ? watched->quiet + 1 : 0;
-    if (switches == 0) return true; /* it has ended */
+    if (switches == 0) return true; /* the thread has ended */
     return watched->quiet >= QUIET_MS &&
            (begun != watched->rounds || switches >= watched->thread.switches + LOOPS);
 }
@@ -152,7 +153,7 @@ static void hold_window(void)
                                       threads[i].switches, 0, false};
     }
     atomic_store(&window, true);
-    /* a look may wait for other ranks */
+    /* time in which a poll is under way does not count: it may wait for other ranks */
     for (int passed = 0; passed < LONGEST_MS && open; passed += !atomic_load(&looking)) {
         millisecond();
         for (int i = 0; i < count; i++)
@@ -168,7 +169,7 @@ static void hold_window(void)
 
 static void window_if_due(uint64_t waited_ns)
 {
-    static uint64_t communicated, opened_at; /* one thread of the chain runs at a time */
+    static uint64_t communicated, opened_at; /* only one thread of the chain runs at a time */
     static int times;
     uint64_t launched = atomic_load(&ph_stats()->comm_launches),
              now = atomic_load(&ph_stats()->clock_ns);
@@ -178,7 +179,8 @@ static void window_if_due(uint64_t waited_ns)
     communicated = launched;
     opened_at = now;
     times++;
-    atomic_store(&ph_stats()->blocked, 1); /* about to act: not to be taken for idle */
+    /* The hub must not take this rank for idle: it is about to act. */
+    atomic_store(&ph_stats()->blocked, 1);
     hold_window();
     atomic_store(&ph_stats()->blocked, 0);
 }
@@ -189,11 +191,11 @@ void ph_watchdogs_due(void)
 }
 
 /* ---- without windows ---- */
-/* Whole rounds count: one that was under way when the clock moved has looked at a part of the work
- * too early. */
+/* Only whole rounds count. A round that was under way when the clock moved has polled part of its
+ * work too early. */
 void ph_watchdogs_catch_up(uint64_t waited_ns)
 {
-    /* launches at the last catching up: without new ones there is nothing to see */
+    /* launches of communication at the last catch-up; without new ones there is nothing to poll */
     static uint64_t communicated;
     static int times;
     uint64_t before[OBSERVERS], any = atomic_load(&rounds),
@@ -211,7 +213,8 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
     times++;
     for (unsigned i = 0; i < count; i++)
         before[i] = atomic_load(&observers[i].waits) ? atomic_load(&observers[i].rounds) : 0;
-    atomic_store(&ph_stats()->blocked, 1); /* about to act: not to be taken for idle */
+    /* The hub must not take this rank for idle: it is about to act. */
+    atomic_store(&ph_stats()->blocked, 1);
     uint64_t seen = 0;
     for (int i = 0, quiet = 0; i < PATIENCE_MS && quiet < QUIET_MS; i++) {
         millisecond();

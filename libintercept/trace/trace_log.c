@@ -1,14 +1,14 @@
-/* trace/trace_log.c - this process's part of the traces: what ran, logged before its time is known.
+/* trace/trace_log.c - this process's part of the trace, logged before its times are known.
  *
- * Why it exists: `--trace` writes one Kineto trace per rank (docs/traces.md), but the times of work
- * are only known once those of the nodes that it hangs on are final, and the hub carries no
- * kernels. So the process logs its work with the max-plus heads that place it, into
- * RUN_DIR/trace/<page>.log; the hub logs the nodes' final times beside it; trace/log.py
- * reads both.
+ * Why it exists: `--trace` writes one Kineto trace per rank (docs/traces.md). The time of GPU work
+ * is known only once the vertices that it depends on are final, and the hub does not see kernels.
+ * So each process logs its work to RUN_DIR/trace/NAME.log, together with the time expressions that
+ * give its end. NAME is the file name of the rank statistics. The hub logs the final times of the
+ * vertices. trace/log.py reads both logs.
  *
- * Form: docs/wire-protocol.md, "Trace log". A header is stored last, so that whatever is found in
- * the file is whole, however the process ended. Texts and signatures are logged once and then named
- * by number. */
+ * Form: docs/wire-protocol.md, "Trace log". The header of a record is stored last, so every record
+ * found in the file is complete, however the process ended. Texts and signatures are logged once;
+ * later records refer to them by number. */
 #define _GNU_SOURCE /* gettid */
 #include "trace/trace_log.h"
 #include "base/api.h"
@@ -32,11 +32,11 @@ bool ph_tracing;
 _Thread_local int ph_trace_depth;
 _Thread_local uint64_t ph_call_cost_ns;
 
-static const struct ph_trace_clock *host_clock; /* NULL: none yet */
-static bool chosen;                             /* this process is traced, in whatever steps */
+static const struct ph_trace_clock *host_clock; /* NULL before the process joins the run */
+static bool chosen;                             /* this process is traced, in some or all steps */
 static uint64_t from_step, to_step = UINT64_MAX, step_now;
 static bool backward_seen, ever_backward;
-/* all below; taken with ph_lock held, never the other way round */
+/* guards everything below; it may be taken while ph_lock is held, never the other way round */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = -1;
 static unsigned char *chunk;
@@ -51,8 +51,8 @@ static _Atomic uint32_t correlations;
 static _Atomic uint64_t externals;
 
 static _Thread_local struct {
-    uint16_t index; /* 0: not logged yet */
-    bool launched;  /* the next ph_run is `signature` */
+    uint16_t index; /* 0: this thread is not logged yet */
+    bool launched;  /* the next ph_run runs the work of `signature` */
     uint32_t signature, correlation, registers, static_shared, description, queued;
     const char *hint, *call;
     struct ph_moment begin;
@@ -74,7 +74,7 @@ static void give_up_locked(const char *why)
 static bool next_chunk_locked(void)
 {
     uint64_t at = chunk ? chunk_offset + PH_LOG_CHUNK_BYTES : 0;
-    /* Real blocks, or a full disk would kill the job with SIGBUS. */
+    /* Allocates real blocks: on a sparse file, a full disk would kill the job with SIGBUS. */
     int failed = posix_fallocate(log_fd, (off_t)at, PH_LOG_CHUNK_BYTES);
     void *fresh = failed ? MAP_FAILED
                          : mmap(NULL, PH_LOG_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
@@ -90,7 +90,7 @@ static bool next_chunk_locked(void)
     return true;
 }
 
-/* Two parts, so that nothing is put together only to be copied. */
+/* The record comes in two parts, so that callers need not copy them together first. */
 static void append_locked(uint16_t type, const void *first, size_t first_bytes, const void *second,
                           size_t second_bytes)
 {
@@ -117,8 +117,8 @@ static void know_thread_locked(void)
     append_locked(PH_LOG_THREAD, &thread, sizeof thread, NULL, 0);
 }
 
-/* The number of some bytes, and whether they are new. Numbers go by a 64-bit hash, as signatures do
- * elsewhere. When the table is full what is new is logged each time. */
+/* The number of a byte string, and whether it is new. Strings are identified by a 64-bit hash, as
+ * signatures are elsewhere. When the table is full, a new string is logged each time. */
 static uint32_t number_locked(const void *bytes, size_t length, uint64_t seed, bool *fresh)
 {
     uint64_t hash = ph_fnv1a(seed, bytes, length);
@@ -144,7 +144,7 @@ static uint32_t text_locked(const char *text)
 }
 
 /* ---- start and end ---- */
-static bool named(const char *list, long rank) /* "0,8-15": checked by the launcher */
+static bool named(const char *list, long rank) /* "0,8-15"; the launcher has checked the syntax */
 {
     while (list && *list) {
         char *end;
@@ -327,17 +327,17 @@ void ph_trace_communicated(struct ph_log_comm comm)
 }
 
 /* ---- framework operators and steps (values/trace.cpp) ---- */
-/* asked before the process touches CUDA */
+/* called before the process uses CUDA */
 PH_API(int, phantora_trace_wanted, (void)) { return asked_for(); }
 
-/* A step ends with an optimizer's step. Several optimizers that follow one backward pass end one
- * step: the last of them does. */
+/* A training step ends with an optimizer's step. Several optimizers may follow one backward pass;
+ * then the last of them ends the step. */
 static void optimizer_ended_locked(struct ph_moment now)
 {
     if (backward_seen || !ever_backward || step_now == 0) step_now++;
     backward_seen = false;
     struct ph_log_step step = {step_now, now};
-    /* nothing else of it need be traced yet: --trace-steps may begin with this step */
+    /* This thread may not have logged anything yet: --trace-steps may begin with this step. */
     know_thread_locked();
     append_locked(PH_LOG_STEP, &step, sizeof step, NULL, 0);
     ph_tracing = chosen && from_step <= step_now && step_now <= to_step;
@@ -346,10 +346,10 @@ static void optimizer_ended_locked(struct ph_moment now)
 static void backward_locked(void)
 {
     backward_seen = ever_backward = true;
-    if (step_now >= to_step) ph_tracing = false; /* the last step's end will not move any more */
+    if (step_now >= to_step) ph_tracing = false; /* the end of the last step is final now */
 }
 
-/* `description`: of a collective, as JSON members; else NULL. */
+/* `description`: a collective's description as JSON members; NULL for other operators. */
 PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const char *description))
 {
     int depth = me.depth++;
@@ -376,7 +376,7 @@ PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const c
 PH_API(void, phantora_trace_operator_end, (int ends_step))
 {
     struct ph_moment now;
-    if (me.depth == 0) return; /* it began on another thread */
+    if (me.depth == 0) return; /* the operator began on another thread */
     int depth = --me.depth;
     if (depth >= NESTED) return;
     me.description = me.nested[depth].description;

@@ -1,8 +1,8 @@
 """Quantities with their unit in the text: times, sizes, rates, shares.
 
-Why it exists: nobody has to guess between bits and bytes. Rule: a number without a unit is an error, never a default. Decimal prefixes (kB, MB, GB) are powers
-of ten and binary ones (KiB, MiB, GiB) powers of two, as IEC 80000-13 defines them; `b` is never
-bits: bits are written "bit".
+Why it exists: nobody has to guess between bits and bytes. Rule: a number without a unit is an
+error, never a default. Decimal prefixes (kB, MB, GB) are powers of ten and binary ones (KiB, MiB,
+GiB) powers of two, as IEC 80000-13 defines them; `b` is never bits: bits are written "bit".
 """
 
 from __future__ import annotations

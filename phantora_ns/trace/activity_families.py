@@ -1,8 +1,8 @@
 """Kernel families: what kind of work a kernel does, by its name and the operator that launched it.
 
 Why it exists: a simulated library call carries the call's name (`cublasGemmEx ...`), a real one its
-kernel's (`nvjet_tst_...`); what they have in common is the operator and the family. A family is for
-grouping and for pairing what no name pairs; nothing is timed by it.
+kernel's (`nvjet_tst_...`). What they have in common is the operator and the family. Families group
+work, and pair work that no name pairs. They do not affect any time.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ LIBRARY_OPERATORS = {
         "convolution",
     ),
 }
-"""Operators whose work is one library call (for a convolution's backward two): all that one of
-their calls launches belongs together, workspace fills and split-k sums included."""
+"""Operators whose work is one library call (two for a convolution's backward). Everything that one of
+their calls launches belongs together, including workspace fills and split-k sums."""
 
 _RULES = [
     (re.compile(pattern, re.IGNORECASE), family)
@@ -76,7 +76,7 @@ _RULES = [
 
 @lru_cache(maxsize=65536)
 def family(name: str, operator: str, category: str) -> str:
-    """The family of one GPU activity that is no communication; "other" when nothing tells."""
+    """The family of a GPU activity that is not communication; "other" when nothing identifies it."""
     if operator in LIBRARY_OPERATORS:
         return LIBRARY_OPERATORS[operator]
     if category == "gpu_memcpy":
@@ -89,11 +89,11 @@ def family(name: str, operator: str, category: str) -> str:
 
 @lru_cache(maxsize=65536)
 def short(name: str, width: int = 60) -> str:
-    """A kernel's name as a person reads it: no return type, arguments or namespaces of PyTorch's;
-    at most `width` characters.
+    """A kernel's name for a person: without return type, arguments, and PyTorch's namespaces; at most
+    `width` characters.
 
-    >>> short("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>,
-    std::array<char*, 1ul> >(int)")
+    >>> short("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
+    ...       "std::array<char*, 1ul> >(int)")
     'vectorized_elementwise_kernel<4, FillFunctor<float>, array<c…'
     """
     text = demangle(name).removeprefix("void ")

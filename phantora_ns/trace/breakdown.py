@@ -1,16 +1,19 @@
 """Where a step's time goes: each nanosecond has one owner.
 
-Why it exists: an error in step time says nothing until it is known which part of the step it comes
-from, and parts that overlap cannot be added up. So a nanosecond of the step belongs to the compute
-kernel (or copy) that runs in it, and if several run to the one that began first; if none does, to
-the communication that runs: then it is exposed; else the GPU is idle. What belongs to the kernels,
-the exposed communication and the idle gaps add up to the step exactly, and so do differences
-between two steps.
+Why it exists: an error in step time is useful only when it is known which part of the step it comes
+from. Parts that overlap cannot be added up, so each nanosecond of the step gets one owner:
 
-An idle gap is the host's when the activity that ends it was launched after the gap had begun (with
-the host ahead there would have been no gap), or when no activity ends it; `queued` when it was
-launched before: what passes between kernels on a GPU with work waiting; and `unknown` when the
-trace does not say when it was launched.
+- the compute kernel (or copy) that runs in it; if several run, the one that began first;
+- else the communication that runs in it, which is then exposed;
+- else nothing: the GPU is idle.
+
+The kernels' time, the exposed communication and the idle gaps add up to the step exactly. So do the
+differences between two steps.
+
+An idle gap is the host's when the activity that ends it was launched after the gap had begun: with
+the host ahead there would have been no gap. It is also the host's when no activity ends it. It is
+`queued` when that activity was launched before the gap: the usual pause between kernels on a GPU with
+work waiting. It is `unknown` when the trace does not say when the activity was launched.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ class Breakdown:
     """Parts of one step or of several, in ns. step = compute + exposed + idle_host + idle_queued +
     idle_unknown.
 
-    `hidden` is communication beside compute, a part of `compute`; `kernel_sum` the plain sum of
-    compute durations (kernels that run side by side count twice); `communication` the time in which
-    at least one communication ran.
+    `hidden`: communication that overlaps compute, a part of `compute`. `kernel_sum`: the plain sum of
+    compute durations, in which overlapping kernels count twice. `communication`: the time in which at
+    least one communication ran.
     """
 
     step_ns: int = 0
@@ -58,8 +61,8 @@ class Breakdown:
 
 @dataclass
 class Owned:
-    """A step's activities, how long each ran inside the step and what of the step belongs to it,
-    and the step's parts."""
+    """A step's activities, how long each ran inside the step, how much of the step it owns, and the
+    step's parts."""
 
     activities: list[Activity] = field(default_factory=list)
     lengths_ns: list[int] = field(default_factory=list)
@@ -68,8 +71,7 @@ class Owned:
 
 
 def own(activities: Sequence[Activity], step: Step) -> Owned:
-    """Gives every nanosecond of the step its owner. Activities are cut off at the step's borders.
-    O(n log n)."""
+    """Gives every nanosecond of the step its owner. Activities are clipped to the step. O(n log n)."""
     result = Owned()
     edges: list[tuple[int, int, int]] = []  # (time, 0 end or 1 start, index)
     for activity in activities:
@@ -90,10 +92,8 @@ def own(activities: Sequence[Activity], step: Step) -> Owned:
         n for a, n in zip(result.activities, result.lengths_ns, strict=True) if a.collective is None
     )
     edges.sort()
-    running: tuple[list, list] = (
-        [],
-        [],
-    )  # heaps of (start, index): compute, communication; ended ones leave when they surface
+    # Heaps of (start, index): compute, communication. An ended activity leaves when it is on top.
+    running: tuple[list, list] = ([], [])
     ended = [False] * len(result.activities)
     active = [0, 0]
     now = step.start_ns
@@ -122,7 +122,7 @@ def own(activities: Sequence[Activity], step: Step) -> Owned:
             (a for a in activities if a.start_ns == step.end_ns and a.end_ns > a.start_ns), None
         )
         if following is None:
-            parts.idle_host_ns += step.end_ns - now  # nothing more came in this step
+            parts.idle_host_ns += step.end_ns - now  # no further activity in this step
         else:
             _pass(result, running, ended, active, now, step.end_ns, following)
     return result
@@ -137,8 +137,8 @@ def _pass(
     time: int,
     next_one: Activity | None,
 ) -> None:
-    """Accounts for the time from `now` to `time`, in which nothing begins or ends; `next_one`
-    begins at its end."""
+    """Accounts for the time from `now` to `time`, in which nothing begins or ends. `next_one` begins
+    at `time`."""
     parts, length = result.parts, time - now
     for kind in (0, 1):
         heap = running[kind]

@@ -1,6 +1,6 @@
 """Turns the log of one process's work into the events of its trace.
 
-Why it exists: a log has records in the order of the calls, and refers to vertices, whose times are
+Why it exists: a log has records in the order of the calls. They refer to vertices, whose times are
 known only after the run. Here each record gets its time, GPU work is put in order on its stream, and
 calls, operators and GPU work are connected. Events go into a sorter, so that memory does not grow
 with the run.
@@ -24,14 +24,18 @@ from phantora_ns.trace.times import Times
 
 _LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaMemcpy", "cudaMemset")
 _SMALL_PID = 64
-"""Processes of nodes have small numbers, which collide with the "processes" of GPUs: 0, 1, ..."""
+"""PIDs below this are shifted, because a trace numbers GPUs as "processes" 0, 1, ... Processes in
+a PID namespace of their own have such small PIDs."""
 
 
 @dataclass
 class Written:
-    """What became of one trace. `unknown` events are left out, because their time was never known.
-    `squeezed` pieces of GPU work would begin before the work before them ended, by `squeezed_ns` in
-    all: they are moved behind it."""
+    """What became of one trace.
+
+    `unknown`: events left out because their time was never known. `squeezed`: pieces of GPU work that
+    would have begun before the previous work on their stream ended; they are moved behind it, by
+    `squeezed_ns` in total.
+    """
 
     path: Path
     events: int = 0
@@ -79,8 +83,8 @@ class Collector:
         """When the last work of each stream ended, ns."""
         self.groups: dict[str, dict] = {}
         """Process groups, by PyTorch's description of them."""
-        # Work waits here, by its correlation, for the call that launched it: a call is logged when
-        # it ends.
+        # Work waits here, by its correlation number, for the call that launched it, because a call is
+        # logged when it ends.
         self._waiting: dict[int, list[Work]] = {}
         self._last_call: dict[int, tuple[int, bool]] = {}
         self._first_ns: int | None = None
@@ -112,7 +116,7 @@ class Collector:
         self.written.events = self.sorter.count
 
     def _set_window(self, marks: Mapping[int, tuple[int | None, int]]) -> None:
-        """From the traced steps to the times between which events are kept."""
+        """Computes the time window of the traced steps; events outside it are dropped."""
         if self._traced_steps is None:
             return
         first, end = self._traced_steps
@@ -189,7 +193,8 @@ class Collector:
             return
         quoted = self._quoted[operator.name]
         if operator.kind == OperatorKind.USER and quoted.startswith('"ProfilerStep#'):
-            # Steps are counted in the same way whether the job profiles itself or not.
+            # The trace has its own step marks, so that steps count the same with and without a
+            # profiler in the job.
             quoted = f'"job: {quoted[1:]}'
         add_event(
             self.sorter,
@@ -207,8 +212,8 @@ class Collector:
             self._gpu_work(work)
 
     def _in_order(self, lane: Lane, span: Span | None) -> Span | None:
-        """`span`, moved behind the end of the stream's previous work. Counts work that had to be
-        moved, or that has no time."""
+        """`span`, moved behind the end of the stream's previous work. Counts work that was moved and
+        work without a time."""
         if span is None:
             self.written.unknown += 1
             return None

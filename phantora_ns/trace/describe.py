@@ -1,9 +1,9 @@
-"""What GPU work is called in a trace, and what a trace says of it.
+"""How a trace names GPU work, and what it says about it.
 
-Why it exists: HTA, Perfetto and `trace diff` go by names, so they are those of real traces wherever
-they can be known: kernels by their demangled names, copies and fills as Kineto words them,
-collectives as NCCL's kernels. A library call (cuBLAS, cuDNN) is not a kernel whose name could be
-known, so it says what was called, and that it is simulated.
+Why it exists: HTA, Perfetto and `trace diff` go by names, so names are those of real traces where
+they can be known. Kernels have their demangled names, copies and fills Kineto's wording, collectives
+the names of NCCL's kernels. The kernel inside a library call (cuBLAS, cuDNN) cannot be known, so its
+name states the call, and that it is simulated.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _CONVOLUTIONS = {
     cudnn_graphs.CONVOLUTION_DATA: "dgrad",
     cudnn_graphs.CONVOLUTION_FILTER: "wgrad",
 }
-# NCCL builds one kernel per collective, type, and tree or not, always named after the LL protocol
-# and the sum, and runs whatever was chosen inside it; signed integers share the unsigned ones'
-# (src/device/generate.py of NCCL 2.28, best_kernel and equivalent_primary). All that is point to
-# point is one kernel.
+# NCCL builds one kernel per collective, type, and tree or not. It always names the kernel after the
+# LL protocol and the sum, and selects the real protocol inside it. Signed integers share the kernels
+# of unsigned ones (src/device/generate.py of NCCL 2.28, best_kernel and equivalent_primary). One
+# kernel serves all point-to-point operations.
 _NCCL = {
     Collective.ALL_REDUCE: "AllReduce",
     Collective.ALL_GATHER: "AllGather",
@@ -107,8 +107,8 @@ _KIND_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Work as a trace shows it; `arguments` is JSON members that are the same for each launch,
-    begun with a comma."""
+    """Work as a trace shows it. `arguments` holds JSON members that are the same for each launch,
+    starting with a comma."""
 
     name: str
     category: str
@@ -117,7 +117,7 @@ class Described:
 
 
 def describe(signature: Signature, multiprocessors: int) -> Described:
-    """What a signature is called. Never fails: a signature that makes no sense is named as such."""
+    """How a trace shows a signature. Never fails: a malformed signature is named as such."""
     try:
         kind, fields = msgpack.unpackb(signature.packed, strict_map_key=False)
         if kind == SignatureKind.KERNEL:
@@ -134,8 +134,8 @@ def describe(signature: Signature, multiprocessors: int) -> Described:
 
 
 def communication(comm: LogComm, launch: Launch, description: str) -> tuple[str, str]:
-    """(name, JSON members) of a launch of communication; `description` is what PyTorch says of it,
-    "" when it said nothing."""
+    """(name, JSON members) of a launch of communication. `description` is PyTorch's description of
+    it, "" without one."""
     if comm.kind in _NCCL:
         what = f"_Sum_{_NCCL_TYPES[comm.dtype]}" if comm.kind in _NCCL_REDUCES else ""
         algorithm = "TREE" if launch.algorithm == "tree" else "RING"

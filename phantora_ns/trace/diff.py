@@ -1,10 +1,10 @@
 """`phantora-ns trace diff REAL SIM`: which kernels, which overlap and which idle time make one step
 longer than the other.
 
-Why it exists: "6 % too fast" tells nobody what to mend. Here every nanosecond of both steps belongs
-to one kernel, one exposed collective or one kind of idle time (breakdown.py), so that the rows'
-differences add up to the difference of the steps exactly. Pure functions over two traces; the words
-for a terminal are in tracediff_text.py.
+Why it exists: "6 % too fast" does not say what to fix. Here every nanosecond of both steps belongs to
+one kernel, one exposed collective or one kind of idle time (breakdown.py). So the rows' differences
+add up to the difference of the steps exactly. Pure functions over two traces; diff_text.py formats
+the result for a terminal.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ IDLE = (
 
 @dataclass
 class Side:
-    """One trace's part in a row: launches (library calls counted once), summed duration, and what
-    of the steps belongs to it."""
+    """One trace's part in a row: launches (library calls counted once), summed duration, and the
+    owned part of the steps."""
 
     count: int = 0
     gpu_ns: int = 0
@@ -48,8 +48,7 @@ class Side:
 
 @dataclass
 class Row:
-    """One group of work on both sides. `unmatched`: work that has no counterpart on the other
-    side."""
+    """One group of work on both sides. `unmatched`: work without a counterpart on the other side."""
 
     label: str
     kind: str  # "compute", "communication" or "idle"
@@ -87,8 +86,8 @@ class Diff:
 def pair_steps(
     real: Sequence[Step], simulated: Sequence[Step]
 ) -> tuple[list[tuple[Step, Step]], tuple[int, int]]:
-    """Steps of the same number if there are any, else in order; and how many steps of each side are
-    left out."""
+    """Pairs steps of the same number if there are any, else in order. Also returns how many steps of
+    each side have no partner."""
     numbers = {step.number: step for step in simulated if step.number is not None}
     pairs = [(step, numbers[step.number]) for step in real if step.number in numbers]
     if not pairs:

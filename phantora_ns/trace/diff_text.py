@@ -1,7 +1,7 @@
 """A trace diff as text for a terminal.
 
-Why it exists: the comparison is data (tracediff.py); which of its rows a person sees first, and in
-which units, is decided here. All times are ms or us per step.
+Why it exists: diff.py returns the comparison as data. This file decides which rows come first, and in
+which units. All times are ms or us per step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The form of a Kineto trace's events: complete events of host and GPU, and the arrows between them.
 
-Why it exists: the tools that read traces depend on small things (names of members, three decimals,
-arrows by correlation number), which stand in one place. Events are texts, ready to be written.
+Why it exists: the tools that read traces depend on details (member names, three decimals, arrows by
+correlation number). All of them are in this file. Events are texts, ready to be written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def add_gpu_event(
     arguments: str,
 ) -> None:
     """GPU work, and the end of its arrow. `external`: the operator's id, 0 without one.
-    `arguments`: further JSON members, begun with a comma."""
+    `arguments`: further JSON members, starting with a comma."""
     operator = f'"External id": {external}, ' if external else ""
     queued = '"queued": 0, ' if category == "kernel" else ""
     common = (

@@ -1,10 +1,9 @@
-"""`python -m phantora_ns.trace.job RUN_DIR SHARE SHARES`: writes its share of a run's
-traces.
+"""`python -m phantora_ns.trace.job RUN_DIR SHARE SHARES`: writes its share of a run's traces.
 
-Why it exists: traces are written after the run, each from its own log, so several processes share
-them (launch/run/tracing.py). Prints one JSON line per log on stdout: {"rank", "file", ...} or {"rank",
-"failed"}. Exit status: 0, or 1 with one line on stderr when the run directory itself cannot be
-read.
+Why it exists: traces are written after the run, each from its own log, so several processes can share
+the work (launch/run/tracing.py). Prints one JSON line per log on stdout: {"rank", "file", ...} or
+{"rank", "failed"}. Exit status: 0, or 1 with one line on stderr when the run directory itself cannot
+be read.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _PROPERTIES = {
 
 
 def gpu_of(model: GpuModel, count: int) -> Gpu:
-    """What a trace says of `count` GPUs of a model."""
+    """The part of a trace that describes `count` GPUs of a model."""
     known = {
         "name": model.name,
         "totalGlobalMem": model.memory_bytes,
@@ -52,10 +51,10 @@ def gpu_of(model: GpuModel, count: int) -> Gpu:
 
 
 def write_share(run_dir: Path, share: int, shares: int) -> Iterator[dict]:
-    """Writes every `shares`-th trace from the `share`-th on; yields one entry per log.
+    """Writes every `shares`-th trace, starting with number `share`; yields one entry per log.
 
-    Raises OSError, KeyError, ValueError when the run directory cannot be read; what is
-    wrong with one log is in its entry.
+    Raises OSError, KeyError, ValueError when the run directory cannot be read. Errors of a single
+    log are in its entry.
     """
     run = json.loads((run_dir / "run.json").read_text())
     cluster = read_cluster(run_dir)
@@ -82,9 +81,9 @@ def write_share(run_dir: Path, share: int, shares: int) -> Iterator[dict]:
 
 
 def _file_names(folder: Path) -> dict[Path, str]:
-    """log -> name of its trace. A rank that was started again, or that uses CUDA in several
-    processes, has several logs: the one that did most keeps the rank's name, the others go where
-    tools that read a whole folder do not look."""
+    """log -> name of its trace. A rank that was restarted, or that uses CUDA in several processes,
+    has several logs. The largest log keeps the rank's name. The others go into a place that tools
+    which read a whole folder ignore."""
     by_rank: dict[int, list[Path]] = {}
     for path in sorted(folder.glob("*.log"), key=lambda path: path.stat().st_size, reverse=True):
         try:

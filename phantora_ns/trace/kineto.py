@@ -1,10 +1,10 @@
-"""Reads a Kineto trace into what an analysis needs: steps, and everything that ran on the GPU with
-who launched it.
+"""Reads a Kineto trace into what an analysis needs: steps, and all GPU activity with the operator
+that launched it.
 
 Why it exists: traces of real runs (torch.profiler) and of simulated ones (`--trace`) have one form,
-and everything that compares them must see the same things in both. Times are integer nanoseconds:
-microseconds with three decimals, as Kineto writes them, are exact when they are read as decimals,
-and then parts of a step add up to the step to the nanosecond.
+and every comparison must see the same things in both. Times are integer nanoseconds. Kineto writes
+microseconds with three decimals, which are exact when they are read as decimals. So the parts of a
+step add up to the step to the nanosecond.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class TraceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """`name` as NCCL has it; `size_bytes` as nccl-tests counts it (the whole buffer), None when the
-    trace does not say; `members`: ranks in the group, None likewise."""
+    """`name` as NCCL has it. `size_bytes` as nccl-tests counts it (the whole buffer) and `members`,
+    the number of ranks in the group, are None when the trace does not say."""
 
     name: str
     size_bytes: int | None
@@ -102,10 +102,10 @@ class Collective:
 class Activity:
     """One kernel, copy or fill on the GPU, from `start_ns` to `end_ns`.
 
-    `launched_ns`: when the host call that launched it began, None when the trace has none.
-    `operator`: the innermost framework operator (or annotation) around that call, "" when there is
-    none; `instance` tells its calls apart; `shapes` are its inputs' dimensions as text, "" when
-    they were not recorded.
+    `launched_ns`: when the host call that launched it began, None when the trace does not say.
+    `operator`: the innermost framework operator (or annotation) around that call, "" without one.
+    `instance` tells the operator's calls apart. `shapes`: the dimensions of its inputs as text, ""
+    when they were not recorded.
     """
 
     name: str
@@ -127,13 +127,13 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the job; `number` is ProfilerStep's, None when the trace has no steps and this is
-    all of it.
+    """One step of the job. `number` is ProfilerStep's; None when the trace has no steps and this is
+    the whole trace.
 
-    Where the host's ProfilerStep covers all that was launched in it, the step is that span (a loop
-    that synchronises before the next step). Where work goes on beyond it, the host's borders are
-    not the GPU's: then a step goes from the start of the first thing launched in it to the start of
-    the first thing launched in the next one.
+    If all work launched in the host's ProfilerStep ends within it, the step is that span: the loop
+    synchronises before the next step. If work continues beyond it, the host's borders are not the
+    GPU's. A step then goes from the start of the first activity launched in it to the start of the
+    first activity launched in the next one.
     """
 
     number: int | None
@@ -189,7 +189,7 @@ def _span(event: dict[str, Any]) -> tuple[int, int]:
 
 
 def collective_of(name: str, arguments: dict[str, Any]) -> Collective:
-    """What a communication kernel does, from its arguments if PyTorch wrote any, else from its
+    """What a communication kernel does: from its arguments if PyTorch wrote any, else from its
     name."""
     members = arguments.get("Group size")
     stated = COLLECTIVES.get(str(arguments.get("Collective name", "")))
@@ -204,13 +204,13 @@ def collective_of(name: str, arguments: dict[str, Any]) -> Collective:
 
 
 class _Operators:
-    """Framework operators by their external id, and by thread and time for launches that carry no
+    """Framework operators, found by their external id, or by thread and time for launches without an
     id."""
 
     def __init__(self, events: list[dict[str, Any]]) -> None:
         self.by_id: dict[int, tuple[str, int, str]] = {}
         threads: dict[tuple[Any, Any], list[tuple[int, int, int, str, str]]] = defaultdict(list)
-        # annotations first: where one shares its id with an operator, the operator says more
+        # Annotations first: an operator with the same id overwrites them, because it says more.
         for event in sorted(events, key=lambda e: e["cat"] == "cpu_op"):
             arguments = event.get("args", {})
             number = arguments.get("External id")
@@ -231,8 +231,8 @@ class _Operators:
 
     @staticmethod
     def _parents(spans: list[tuple[int, int, int, str, str]]) -> list[int]:
-        """For each span the one around it (-1: none); spans are sorted by start, the longest
-        first."""
+        """For each span the index of the one around it (-1: none). Spans are sorted by start, the
+        longest first."""
         parents, open_spans = [], []
         for index, (start, negative_end, *_rest) in enumerate(spans):
             while (
@@ -250,7 +250,7 @@ class _Operators:
         self, number: int | None, host: dict[str, Any] | None, at_ns: int | None
     ) -> tuple[str, int | None, str]:
         """(operator, instance, shapes): by id, else the innermost around the host call. ("", None,
-        "") without any."""
+        "") when there is none."""
         if number is not None and number in self.by_id:
             return self.by_id[number]
         thread = self.threads.get((host.get("pid"), host.get("tid"))) if host else None
@@ -262,7 +262,7 @@ class _Operators:
             index = parents[index]
         if index < 0:
             return "", None, ""
-        # negative: numbers of their own, so that they never meet an external id
+        # Negative numbers, so that they never equal an external id.
         return (
             spans[index][3],
             -2 - index if spans[index][2] < 0 else spans[index][2],
@@ -273,7 +273,7 @@ class _Operators:
 def read_trace(path: Path | str) -> Trace:
     """The trace at `path` (.json, .json.gz or .json.xz). O(n log n) over its events.
 
-    Raises TraceError when it is none, or holds no GPU activity.
+    Raises TraceError when it is not a trace, or holds no GPU activity.
     """
     content, events = read_events(path)
     try:
@@ -334,8 +334,8 @@ def _build(path: str, content: dict[str, Any], events: list[dict[str, Any]]) -> 
 def _steps(events: list[dict[str, Any]], activities: list[Activity]) -> tuple[Step, ...]:
     """The trace's steps (see Step), else one step from the first to the last GPU activity.
 
-    Of steps whose work outlasts the host's span the last one has no known end; it is left out
-    unless it is the only one, which then ends with its work.
+    If work outlasts the host's span, the end of the last step is not known. That step is left out
+    unless it is the only one; it then ends with its work.
     """
     host = []
     for event in events:
@@ -352,8 +352,8 @@ def _steps(events: list[dict[str, Any]], activities: list[Activity]) -> tuple[St
         if activity.launched_ns is None:
             at, index = activity.start_ns, bisect_right(starts, activity.start_ns) - 1
         else:
-            # on a border: of the step that ends there. Without host time, all that a step launches
-            # after it last waited is launched at the very moment at which the step ends.
+            # On a border, the activity belongs to the step that ends there. Where the host takes no
+            # time, everything that a step launches after its last wait has the time of its end.
             at, index = activity.launched_ns, max(0, bisect_left(starts, activity.launched_ns) - 1)
         if index >= 0 and starts[index] <= at <= host[index].end_ns:
             launched[index].append(activity)

@@ -1,8 +1,8 @@
 """Reads a process's log of its work, RUN_DIR/trace/NAME.log.
 
-Why it exists: libintercept/trace/trace_log.c writes records, whose layouts are in protocol/; what
-they mean is for trace/writer.py. A log may end anywhere, since processes are killed: a record that
-is there is whole.
+Why it exists: libintercept/trace/trace_log.c writes records, whose layouts are in protocol/.
+trace/collect.py interprets them. A log may end anywhere, since processes are killed; the records
+before the end are complete.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Signature(NamedTuple):
 
 class Work(NamedTuple):
     """A piece of GPU work, and the terms of its stream's time expression, (vertex, lag, work,
-    contention), which ends with the work."""
+    contention). The expression ends with this work."""
 
     logged: LogWork
     terms: tuple[tuple[int, int, int, int], ...]
 
 
 class Log:
-    """One log. Raises OSError, or ValueError when the file is none or of another version."""
+    """One log. Raises OSError, or ValueError when the file is not a log or has another version."""
 
     def __init__(self, path: Path) -> None:
         with open(path, "rb") as file:
@@ -72,7 +72,7 @@ class Log:
         self._map.close()
 
     def steps(self) -> dict[int, tuple[Moment, int]]:
-        """Where each step begins, and the number of the thread that says so; step 0 begins with the
+        """step -> (when it begins, the number of the thread that marked it). Step 0 begins with the
         process. O(records)."""
         found = {}
         for kind, thread, at, _ in self._records():
@@ -82,8 +82,8 @@ class Log:
         return found
 
     def records(self) -> Iterator[tuple[int, int, object]]:
-        """(kind, number of the thread, record) in the order in which they were logged. A text is
-        (number, text), a thread (tid, name)."""
+        """(kind, number of the thread, record) in the order of the log. A text is (number, text), a
+        thread (tid, name)."""
         data = self._map
         term_bytes = TERM.size
         for kind, thread, at, end in self._records():
@@ -111,7 +111,7 @@ class Log:
                 yield kind, thread, (tid, name.split(b"\0")[0].decode("utf-8", "replace"))
 
     def _records(self) -> Iterator[tuple[int, int, int, int]]:
-        """(kind, thread, where its structure begins, where it ends)."""
+        """(kind, thread, begin of its structure, end) of each record."""
         data, size, chunk = self._map, len(self._map), LOG_CHUNK_BYTES
         unpack, header = LOG_HEADER.unpack_from, LOG_HEADER.size
         at = 0

@@ -1,13 +1,12 @@
 """Pairs the GPU work of a real step with that of a simulated one.
 
-Why it exists: a difference in step time is worth something only next to the kernel that causes it,
-so each piece of work must find its counterpart, although library calls have other names on the two
-sides. Work is paired in rounds, from what leaves no doubt (same operator, name and grid) to what is
-a guess (same family, in order); how many pairs each round made is part of the result, and what
-finds no partner is listed, never dropped.
+Why it exists: a difference in step time is useful only with the kernel that causes it. So each piece
+of work must find its counterpart, although library calls have other names on the two sides. Work is
+paired in rounds, from certain (same operator, name and grid) to guessed (same family, in order). The
+result counts the pairs of each round. Work without a partner is listed, never dropped.
 
-Calls of a library operator go by their order when both steps have as many of them: one kernel's
-name covers products of many shapes, so there the order says more than the name.
+Calls of a library operator are paired by their order when both steps have equally many of them. One
+kernel's name covers products of many shapes, so the order says more than the name.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from phantora_ns.trace.kineto import Activity, Collective
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A kernel or copy, or all that one call of a library operator launched. `gpu_ns` is the sum of
-    durations inside the step, `owned_ns` the part of the step that belongs to it (breakdown.py),
-    `name` that of its longest piece."""
+    """A kernel or copy, or everything that one call of a library operator launched. `gpu_ns`: sum of
+    durations inside the step; `owned_ns`: the part of the step that it owns (breakdown.py); `name`:
+    that of its longest piece."""
 
     name: str
     names: tuple[str, ...]
@@ -50,7 +49,7 @@ class Pair:
 
 
 def units(owned: Owned) -> list[Unit]:
-    """A step's work in launch order, the pieces of one library call put together. O(n)."""
+    """A step's work in launch order; the pieces of one library call form one unit. O(n)."""
     groups: dict[Hashable, list[int]] = {}
     for index, activity in enumerate(owned.activities):
         together = (
@@ -113,7 +112,7 @@ COMMUNICATION_ROUNDS: tuple[Round, ...] = (
         lambda u: (u.collective.name, u.collective.size_bytes) if u.collective.size_bytes else None,
     ),
     ("collective, in order", lambda u: u.collective.name),
-    # real traces do not say which way a message of a group went
+    # Real traces do not give the direction of a grouped message.
     (
         "message, in order",
         lambda u: "message" if u.collective.name in ("send", "recv", "send_recv") else None,
@@ -122,10 +121,10 @@ COMMUNICATION_ROUNDS: tuple[Round, ...] = (
 
 
 def match(real: Sequence[Unit], simulated: Sequence[Unit]) -> list[Pair]:
-    """Pairs of both steps' units: within a round, equal keys in order of launch. Units without a
+    """Pairs the units of both steps: within a round, equal keys in order of launch. Units without a
     partner come last.
 
-    O(rounds * n). Communication is only ever paired with communication.
+    O(rounds * n). Communication is paired only with communication.
     """
     pairs: list[Pair] = []
     real, simulated = _equally_many(real, simulated, pairs)
@@ -141,8 +140,8 @@ def match(real: Sequence[Unit], simulated: Sequence[Unit]) -> list[Pair]:
 def _equally_many(
     real: Sequence[Unit], simulated: Sequence[Unit], pairs: list[Pair]
 ) -> tuple[list[Unit], list[Unit]]:
-    """Pairs the calls of library operators (of equal shapes, where both traces have them) that both
-    sides make equally often."""
+    """Pairs the calls of library operators that both sides make equally often (of equal shapes, where
+    both traces have them)."""
 
     def calls(side: Sequence[Unit], shapes: bool) -> dict[Hashable, list[Unit]]:
         found: dict[Hashable, list[Unit]] = defaultdict(list)
@@ -200,7 +199,7 @@ def _round(
 
 
 def rounds_used(pairs: Sequence[Pair]) -> dict[str, int]:
-    """How many pairs each round made, and how many units found none ("unmatched")."""
+    """How many pairs each round made, and how many units have no partner ("unmatched")."""
     counts = Counter(pair.by or "unmatched" for pair in pairs)
     names = [
         IN_ORDER,

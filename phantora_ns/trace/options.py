@@ -1,8 +1,8 @@
-"""What `--trace`, `--trace-steps` and `--trace-ranks` may say.
+"""The values of `--trace`, `--trace-steps` and `--trace-ranks`, checked.
 
-Why it exists: a run may take hours before its traces are written, so whatever is wrong with these
-options is found before it starts, by rules that can be tested alone. Errors are `TraceOptionError`;
-the command line makes usage errors of them.
+Why it exists: a run may take hours before its traces are written. So these options are checked before
+it starts, by rules that can be tested alone. Errors are `TraceOptionError`; the command line turns
+them into usage errors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE_NAME = "rank-{}.json.gz"
-"""Of one rank's trace: Holistic Trace Analysis wants .json or .gz, and finds the rank inside."""
+"""One rank's trace. Holistic Trace Analysis needs .json or .gz, and finds the rank inside."""
 _OURS = re.compile(r"rank-\d+\.json\.gz")
 
 
@@ -23,15 +23,15 @@ class TraceOptionError(ValueError):
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """Traces go to `folder`; `steps` is [first, end), end None for all that follow; `ranks` are
-    inclusive ranges, None: all."""
+    """Traces go to `folder`. `steps` is [first, end); an end of None means all that follow. `ranks`
+    holds inclusive ranges; None means all."""
 
     folder: Path
     steps: tuple[int, int | None] | None = None
     ranks: tuple[tuple[int, int], ...] | None = None
 
     def environment(self) -> dict[str, str]:
-        """What tells the job's processes (libintercept/trace/trace_log.c)."""
+        """Environment variables for the job's processes (libintercept/trace/trace_log.c)."""
         env = {"PHANTORA_TRACE": "1"}
         if self.steps is not None:
             env["PHANTORA_TRACE_STEPS"] = (
@@ -42,13 +42,13 @@ class TraceOptions:
         return env
 
     def describe(self) -> dict:
-        """For run.json: what the hub and the writers must know."""
+        """The entry in run.json, for the hub and the writers."""
         return {"folder": str(self.folder), "steps": self.steps, "ranks": self.ranks}
 
 
 def parse_steps(text: str) -> tuple[int, int | None]:
-    """`3:5` is steps 3 and 4, as a Python slice; `3:` all from 3 on, `:5` the first five, `3` that
-    one."""
+    """`3:5` is steps 3 and 4, as a Python slice. `3:` is all from 3 on, `:5` the first five, `3` only
+    step 3."""
     match = re.fullmatch(r"(\d{0,9})(:?)(\d{0,9})", text)
     if match is None or not (match[1] or match[3]) or (match[3] and not match[2]):
         raise TraceOptionError(
@@ -99,8 +99,8 @@ def parse_ranks(text: str, world_size: int) -> tuple[tuple[int, int], ...]:
 def check_options(
     folder: Path | None, steps: str | None, ranks: str | None, world_size: int
 ) -> TraceOptions | None:
-    """The options as given on the command line; None when nothing is to be traced. Makes nothing.
-    Raises TraceOptionError."""
+    """The options as given on the command line; None when nothing is to be traced. Creates no
+    folder. Raises TraceOptionError."""
     if folder is None:
         for name, value in (("--trace-steps", steps), ("--trace-ranks", ranks)):
             if value is not None:

@@ -1,9 +1,9 @@
 """When work ran: evaluates time expressions over the final times of one process's vertices.
 
-Why it exists: a piece of work begins and ends where events recorded before and after it would be.
-Those are time expressions. They are evaluated here after the run, by the event graph's own
-arithmetic (sim/graph.py, sim/contention.py), from the times that the hub wrote
-(hub/trace_times.py). Integer nanoseconds, with no other rounding than the graph's.
+Why it exists: work begins and ends where events recorded before and after it would be. Time
+expressions describe these points. They are evaluated here after the run, with the event graph's own
+arithmetic (sim/graph.py, sim/contention.py), from the times that the hub wrote (hub/trace_times.py).
+Integer nanoseconds; the only rounding is the graph's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNKNOWN = -1
 
 class Launch(NamedTuple):
     """A launch of communication: when this process reached it, when it started (once all members
-    had reached it), and what NCCL would have chosen."""
+    had reached it), and NCCL's choices for it."""
 
     reached_ns: int
     started_ns: int
@@ -58,13 +58,12 @@ class Times:
 
     @classmethod
     def read(cls, path: Path) -> Times:
-        """A times file; a last line that was not written whole is left out. Raises OSError,
-        ValueError."""
+        """Reads a times file. An incomplete last line is ignored. Raises OSError, ValueError."""
         with open(path) as file:
             return cls(json.loads(line) for line in file if line.endswith("\n"))
 
     def vertex(self, number: int) -> int | None:
-        """When vertex `number` was reached; None when that was never known."""
+        """When vertex `number` was reached; None when its time was never known."""
         time_ns = self._times[number] if number < len(self._times) else UNKNOWN
         return None if time_ns == UNKNOWN else time_ns
 
@@ -90,7 +89,7 @@ class Times:
         return begin_ns, max(begin_ns, end_ns)
 
     def finish_ns(self, begin_ns: int, work_ns: int, contention_ns: int) -> int:
-        """When work is done that takes `contention_ns` longer if communication runs all the time.
+        """When work ends that takes `contention_ns` longer if communication overlaps all of it.
 
         As Activity.finish_ns of sim/contention.py, over all communication of the run. O(log launches
         + launches that overlap the work).

@@ -1,8 +1,8 @@
 """Writes one rank's Kineto trace from its log and the final times of its vertices.
 
-Why it exists: simulated runs should be looked at with the tools for real runs. So a trace has
-PyTorch's own format, as Kineto writes it, with everything that Holistic Trace Analysis and Perfetto
-need (docs/traces.md).
+Why it exists: tools for real runs should also show simulated ones. So a trace has PyTorch's own
+format, as Kineto writes it, with everything that Holistic Trace Analysis and Perfetto need
+(docs/traces.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phantora_ns.trace.collect import Collector, Written
 from phantora_ns.trace.log import Log
 from phantora_ns.trace.times import Times
 
-COMPRESSION = 4  # a third of the time of level 9, for a tenth more bytes
+COMPRESSION = 4  # takes a third of the time of level 9 and makes files a tenth larger
 _BATCH = 2000  # events written at once
 _SORT_GPU = 5_000_000  # Kineto shows GPUs below all processes
 
@@ -35,7 +35,7 @@ class Gpu:
 def write_trace(
     log: Log, times: Times, path: Path, gpu: Gpu, steps: tuple[int, int | None] | None
 ) -> Written:
-    """Writes the trace of `log` to `path` (.json.gz), whole or not at all; `steps` as in
+    """Writes the trace of `log` to `path` (.json.gz), completely or not at all; `steps` as in
     TraceOptions.
 
     Raises OSError; ValueError when the log is damaged, or the steps were not reached.
@@ -69,7 +69,7 @@ def _texts(collector: Collector, gpu: Gpu) -> Iterator[str]:
     top = {
         "schemaVersion": 1,
         "deviceProperties": [{"id": device, **gpu.properties} for device in range(gpu.count)],
-        # HTA finds the rank by a regular expression that wants the space after the colon
+        # HTA's regular expression for the rank requires the space after the colon.
         "distributedInfo": {"backend": "nccl", "rank": max(start.rank, 0), "world_size": max(start.world_size, 1),
                             "pg_count": len(groups), "pg_config": list(groups.values()), "nccl_version": "2.28.9"},
         "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, "traceName": collector.written.path.name,

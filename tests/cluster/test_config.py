@@ -120,7 +120,7 @@ def test_sizes_that_contradict_the_file(sizes, message):
         (
             {'gpu = "h100"': 'gpu = "h10"'},
             "gpu",
-            "'h10' is not one of a100, b200, h100, h200, l40s; did you mean 'h100'?",
+            f"'h10' is not one of {', '.join(sorted(list_gpus()))}; did you mean 'h100'?",
         ),
         (
             {'kind = "rail"': 'kind = "rial"'},

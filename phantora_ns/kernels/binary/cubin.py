@@ -1,14 +1,14 @@
 """What a compiled CUDA kernel says about itself: the `.nv.info` attributes of a cubin.
 
-Why it exists: a launch hands over raw parameter bytes. Which of them are pointers, how many
-registers and how much shared memory the kernel takes is only written in the GPU code itself, and no
-CUDA tool may be needed to read it.
+Why it exists: a launch passes raw parameter bytes. Only the GPU code says which of them are
+pointers, and how many registers and how much shared memory the kernel uses. Reading it must not need
+a CUDA tool.
 
-A cubin is an ELF64 file. Section `.nv.info.<kernel>` holds the attributes of one kernel, `.nv.info`
-those keyed by symbol index, `.nv.shared.<kernel>` is as large as the kernel's static shared memory.
-An attribute is u8 format, u8 number, then for format 4 a u16 length and that many bytes, for
-formats 1 to 3 a u16 value. The numbers are those of NVIDIA's cubin format as `cuobjdump -elf` (CUDA
-13.0) names them.
+A cubin is an ELF64 file. Section `.nv.info.<kernel>` holds the attributes of one kernel. Section
+`.nv.info` holds those keyed by symbol index. The size of `.nv.shared.<kernel>` is the kernel's static
+shared memory. An attribute starts with u8 format and u8 number. Format 4 continues with a u16 length
+and that many bytes, formats 1 to 3 with a u16 value. The numbers are those of NVIDIA's cubin format
+as `cuobjdump -elf` (CUDA 13.0) names them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ FORMAT_SIZED = 4
 MAX_THREADS = 0x05  # EIATTR_MAX_THREADS: __launch_bounds__, three u32
 REQUIRED_THREADS = 0x10  # EIATTR_REQNTID: three u32
 MIN_STACK_SIZE = 0x12  # EIATTR_MIN_STACK_SIZE: u32 symbol, u32 bytes per thread
-KPARAM_INFO = (
-    0x17  # EIATTR_KPARAM_INFO: u32 index, u16 ordinal, u16 offset, u32 with the size from bit 18
-)
+# EIATTR_KPARAM_INFO: u32 index, u16 ordinal, u16 offset, u32 with the size from bit 18.
+KPARAM_INFO = 0x17
 PARAM_BYTES = 0x19  # EIATTR_CBANK_PARAM_SIZE: value is the size of all parameters
 REGISTERS = 0x2F  # EIATTR_REGCOUNT: u32 symbol, u32 registers per thread
 KPARAM_SIZE_SHIFT = 18
@@ -41,8 +40,8 @@ class CubinError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """One kernel's launch facts: sizes in bytes, `params` as (offset, size) in the order of
-    declaration."""
+    """What a launch needs to know of one kernel. Sizes in bytes; `params` as (offset, size) in the
+    order of declaration."""
 
     name: str
     params: tuple[tuple[int, int], ...]

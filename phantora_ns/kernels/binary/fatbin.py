@@ -1,27 +1,29 @@
 """Fat binaries of a shared library, and the kernel info file that the C interceptor maps.
 
 Why it exists: the interceptor must tell scalars from pointers in each launch and answer
-`cudaFuncGetAttributes`, without a dependency and within nanoseconds. So Python reads `.nv_fatbin`
-once per installation and leaves a file that C can search by mangled name as it is. `python -m
-phantora_ns.kernels.binary.fatbin LIBRARY...` prints what is in a library.
+`cudaFuncGetAttributes`, within nanoseconds and without a dependency. So Python reads `.nv_fatbin`
+once per installation and writes a file that C can search by mangled name without parsing it.
+`python -m phantora_ns.kernels.binary.fatbin LIBRARY...` prints the content of a library.
 
-The kernel info file, version 1, little-endian, every table 8-byte aligned (docs/kernel-times.md has
-the same page):
+The kernel info file, version 1, is little-endian, and every table is 8-byte aligned
+(docs/kernel-times.md has the same layout):
 
-    header, 72 bytes   u64 magic 0x50484e534b494e46 ("PHNSKINF"), u32 version, u32 architecture (90
-    = sm_90),
-                       u32 kernels, u32 slots (a power of two, at most half full), u64 file bytes,
-                       u64 offset of: slots, records, params, names; u32 params, u32 CRC-32 of all
-                       after the header
-    slots              u32 each: record index + 1, 0 when empty; linear probing from fnv1a64(name) &
-    (slots - 1)
-    records, 40 bytes  u64 fnv1a64(name), u32 name (offset in names), u32 name bytes without the
-    NUL,
-                       u32 first param, u32 static shared bytes, u32 stack bytes per thread,
-                       u16 param count, u16 param bytes, u16 max threads, u16 registers, u32
-                       reserved
-    params             {u16 offset, u16 size} each
-    names              NUL-terminated
+    header, 72 bytes
+        u64 magic 0x50484e534b494e46 ("PHNSKINF"), u32 version, u32 architecture (90 = sm_90),
+        u32 kernels, u32 slots (a power of two, at most half full), u64 file bytes,
+        u64 offset of each: slots, records, params, names;
+        u32 params, u32 CRC-32 of everything after the header
+    slots
+        u32 each: record index + 1, 0 when empty;
+        linear probing from fnv1a64(name) & (slots - 1)
+    records, 40 bytes
+        u64 fnv1a64(name), u32 name (offset in names), u32 name bytes without the NUL,
+        u32 first param, u32 static shared bytes, u32 stack bytes per thread,
+        u16 param count, u16 param bytes, u16 max threads, u16 registers, u32 reserved
+    params
+        {u16 offset, u16 size} each
+    names
+        NUL-terminated
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ _FATBIN_HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _U16_MAX = 0xFFFF
-HASH_BLOCK = 1024  # names hashed at once: bounds the padded table to a few megabytes
+HASH_BLOCK = 1024  # names hashed at once; limits the padded table to a few megabytes
 
 
 class FatbinError(Exception):
@@ -73,7 +75,7 @@ class FatbinError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One piece of GPU code in a fat binary; offset and stored bytes are those of the (compressed)
+    """One piece of GPU code in a fat binary. Offset and stored bytes describe the (compressed)
     payload."""
 
     kind: int
@@ -86,9 +88,9 @@ class Entry:
 
 @dataclass
 class Survey:
-    """What reading a set of libraries found. `unreadable`: entries of our architecture in a form we
-    cannot unpack; `without_code`: fat binaries with nothing (or only PTX) for it; `conflicts`: a
-    name with two different layouts."""
+    """The kernels found in a set of libraries, and what could not be used. `unreadable`: entries of
+    our architecture in a form that we cannot unpack; `without_code`: fat binaries with nothing (or
+    only PTX) for it; `conflicts`: names with two different layouts."""
 
     kernels: dict[str, KernelInfo] = field(default_factory=dict)
     fat_binaries: int = 0
@@ -115,8 +117,8 @@ def _fatbin_section(data: mmap.mmap, path: Path) -> tuple[int, int]:
 
 
 def fat_binaries(data: mmap.mmap, path: Path) -> Iterator[list[Entry]]:
-    """The entries of each fat binary in the library's `.nv_fatbin` (none when there is no such
-    section)."""
+    """The entries of each fat binary in the library's `.nv_fatbin`; none when the section is
+    missing."""
     at, size = _fatbin_section(data, path)
     end = at + size
     while at + _FATBIN_HEADER.size <= end:
@@ -141,11 +143,11 @@ def fat_binaries(data: mmap.mmap, path: Path) -> Iterator[list[Entry]]:
 
 def choose_entries(entries: Iterable[Entry], architecture: int) -> list[Entry]:
     """The code that the driver would load on `architecture` (90 = sm_90), general code before
-    architecture-specific.
+    architecture-specific code.
 
-    A cubin runs on its own minor version and later ones of the same major, so the highest one not
-    above ours wins (CUDA C++ Programming Guide, "Binary Compatibility"); architecture-specific code
-    runs on exactly its own.
+    A cubin runs on its own minor version and on later ones of the same major version. So the highest
+    version that is not above ours wins (CUDA C++ Programming Guide, "Binary Compatibility").
+    Architecture-specific code runs only on its own version.
     """
     elf = [e for e in entries if e.kind == ENTRY_ELF]
     specific = [e for e in elf if e.flags & FLAG_ARCH_SPECIFIC and e.architecture == architecture]
@@ -200,8 +202,8 @@ def _read_entry(
 
 
 def fnv1a64_many(names: list[bytes]) -> numpy.ndarray:
-    """FNV-1a 64 of every name, as uint64: one pass per byte position over a block of names of like
-    length."""
+    """FNV-1a 64 of every name, as uint64. Makes one pass per byte position over a block of names of
+    similar length."""
     order = sorted(range(len(names)), key=lambda i: -len(names[i]))
     result = numpy.empty(len(names), numpy.uint64)
     for start in range(0, len(order), HASH_BLOCK):
@@ -265,7 +267,7 @@ def pack_kernel_info(kernels: Iterable[KernelInfo], architecture: int) -> bytes:
         while slots[slot]:
             slot = (slot + 1) & (slot_count - 1)
         slots[slot] = index + 1
-    text += b"\0"  # the last byte of the file is a NUL even when there is no kernel
+    text += b"\0"  # the file's last byte is a NUL, even without kernels
     tables, offsets, at = (
         [struct.pack(f"<{slot_count}I", *slots), records, params, text],
         [],

@@ -1,10 +1,9 @@
-"""Kernel names: demangled when the C++ library is there, and taken apart as far as the estimators
-need.
+"""Kernel names, demangled when the C++ library is there, and parsed as far as the estimators need.
 
-Why it exists: PyTorch's kernels say in their names what they read and write
+Why it exists: the names of PyTorch's kernels say what they read and write
 (`vectorized_elementwise_kernel<8, CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>>` moves
-three tensors of bf16). Nothing here fails on an odd name: what cannot be read is absent from the
-result, and the estimators fall back on less.
+three tensors of bf16). An odd name is never an error here: parts that cannot be read are missing
+from the result, and the estimators then use fewer facts.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def _demangler():
 
 
 def demangle(name: str) -> str:
-    """The C++ name behind a mangled one; the name itself when it is none, or nothing can demangle
-    it."""
+    """The C++ name behind a mangled one. Returns `name` itself when it is not mangled or cannot be
+    demangled."""
     tools = _demangler() if name.startswith("_Z") else None
     if tools is None or "\0" in name:
         return name
@@ -127,7 +126,7 @@ class KernelName:
     text: str
 
     def integer(self, index: int) -> int | None:
-        """Template argument `index` as an integer, None when there is no such or it is none."""
+        """Template argument `index` as an integer; None when it is missing or not an integer."""
         if index >= len(self.arguments):
             return None
         match = re.fullmatch(r"(-?\d+)u?l?l?", self.arguments[index])
@@ -136,7 +135,7 @@ class KernelName:
 
 @lru_cache(maxsize=8192)
 def parse(name: str) -> KernelName:
-    """Takes a mangled or demangled kernel name apart; never fails."""
+    """Parses a mangled or demangled kernel name; never fails."""
     text = demangle(name)
     head = text[5:] if text.startswith("void ") else text
     angle = -1
@@ -159,9 +158,8 @@ def parse(name: str) -> KernelName:
 
 def _last_identifier(text: str) -> str:
     text = text.strip().rpartition("::")[2]
-    if text.startswith(
-        "_Z"
-    ):  # could not be demangled: the longest identifier by its length prefix is a fair guess
+    if text.startswith("_Z"):
+        # Not demangled. The longest identifier with a length prefix is a fair guess.
         found = [
             text[m.end() : m.end() + int(m[0])]
             for m in re.finditer(r"\d+", text)
@@ -190,7 +188,7 @@ def template_arguments(text: str, name: str) -> list[str]:
 
 
 def lambda_arguments(text: str) -> list[str]:
-    """Argument types of the last lambda that takes any, e.g. `{lambda(float, float)#1}`; empty when
+    """Argument types of the last lambda that has any, e.g. `{lambda(float, float)#1}`; empty when
     there is none."""
     for at in reversed([m.end() - 1 for m in re.finditer(r"\{lambda\(", text)]):
         end = _match(text, at)

@@ -1,2 +1,4 @@
-"""Estimators: durations of kernels and library calls that no measurement covers. One file per kind
-of work."""
+"""Estimators: durations of kernels and library calls that were never measured.
+
+Each kind of work has its own file.
+"""

@@ -1,10 +1,11 @@
 """Time of scaled dot product attention, from a cuDNN graph or from a flash kernel's launch.
 
 Why it exists: attention is one call whose time depends on batch, heads, sequence, head size and the
-causal mask. The model: arithmetic at a fitted share of peak, less for small heads (the exponentials
-do not shrink with the head); blocks of queries run in waves over the multiprocessors, which end
-apart from one another under a causal mask. The backward pass does 2.5 times the forward's
-arithmetic (five products instead of two; FlashAttention-2, arXiv 2307.08691).
+causal mask. The model: arithmetic runs at a fitted share of peak. Small heads get a smaller share,
+because the number of exponentials does not shrink with the head. Blocks of queries run in waves
+over the multiprocessors; under a causal mask the multiprocessors do not finish together. The
+backward pass does 2.5 times the forward's arithmetic (five products instead of two; FlashAttention-2,
+arXiv 2307.08691).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from phantora_ns.kernels.rates import Rates
 
 BACKWARD_RATIO = 2.5
 QUERY_BLOCK = 128  # rows of queries that one block handles
-# cuDNN's kernels take heads in whole tiles of so many numbers (their names: 64x128x64, 64x128x128)
+# cuDNN's kernels pad a head to whole tiles of this many numbers (kernel names: 64x128x64, 64x128x128)
 CUDNN_HEADS = 64
 
 
@@ -37,11 +38,11 @@ class Attention:
 
 
 def flop(call: Attention) -> float:
-    """Floating-point operations that the result needs: half the scores under a causal mask."""
+    """Floating-point operations that the result needs: half of the scores under a causal mask."""
     scores = call.queries * call.keys
-    if (
-        call.causal
-    ):  # query i sees keys up to its own place, counted from the end when the lengths differ
+    if call.causal:
+        # Query i sees the keys up to its own position. Positions count from the end when the
+        # lengths differ.
         short = min(call.queries, call.keys)
         scores -= short * (short - 1) // 2
     total = 4 * call.batch * call.heads * scores * call.head_size
@@ -51,10 +52,10 @@ def flop(call: Attention) -> float:
 def moved_bytes(call: Attention) -> int:
     """Bytes that the call moves: queries, keys, values and the output once.
 
-    Backward: their gradients too; the output and its gradient once more for their row sums; the
-    queries' gradient gathered in fp32 (written, read, converted: twice four bytes an element); and,
-    where heads share keys, each head's gradients of keys and values, written and read to be summed.
-    These are the helper kernels that a trace shows beside the main one.
+    The backward pass also moves their gradients. It reads the output and its gradient once more for
+    the row sums. It gathers the queries' gradient in fp32, which is written, read and converted:
+    twice four bytes per element. Where heads share keys, each head's gradients of keys and values
+    are written, then read for the sum. A trace shows these as helper kernels beside the main one.
     """
     query = call.batch * call.heads * call.queries * call.head_size * call.element_bytes
     key = call.batch * call.kv_heads * call.keys * call.head_size * call.element_bytes
@@ -66,8 +67,8 @@ def moved_bytes(call: Attention) -> int:
 
 
 def done(call: Attention) -> Attention:
-    """The call whose products the kernel computes: a head of 8 fills a tile of 64 with zeros and
-    takes its time."""
+    """The call whose products the kernel really computes. A head of 8 is padded with zeros to a
+    tile of 64 and takes the time of 64."""
     if call.backend != "cudnn" or call.head_size <= 0:
         return call
     return replace(call, head_size=-(-call.head_size // CUDNN_HEADS) * CUDNN_HEADS)
@@ -80,9 +81,8 @@ def duration_ns(call: Attention, rates: Rates) -> float:
     exponentials = rates.number("attention.score_cost")
     whole = done(call)
     share = rates.number(f"attention.{name}") * whole.head_size / (whole.head_size + exponentials)
-    if (
-        call.causal
-    ):  # the last blocks are twice as long as the average: the multiprocessors do not end together
+    if call.causal:
+        # The last blocks take twice the average time, so the multiprocessors do not finish together.
         waves = (
             call.batch * call.heads * math.ceil(call.queries / QUERY_BLOCK) / rates.multiprocessors
         )

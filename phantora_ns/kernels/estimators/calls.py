@@ -1,11 +1,10 @@
-"""Time of library calls that only sizes are known of: transforms and dense solvers, from their
-sizes and operation counts.
+"""Time of library calls of which only the sizes are known: transforms and dense solvers.
 
-Why it exists: libraries choose algorithms by size, and launch hundreds of kernels for one call; a
-constant would make a large factorisation free. The source of these times stays a guess that the
-report counts. The constants of solvers are fitted to an H200 (driver 580.159, torch 2.11.0+cu130,
-bench/frameworks/micro.py) on one half of the cases, chosen by a hash of their sizes; how far the
-others are is in docs/kernel-times.md.
+Why it exists: libraries choose algorithms by size and launch hundreds of kernels for one call. A
+constant would make a large factorisation free. The times come from sizes and operation counts; the
+report counts them as guesses. The solvers' constants are fitted to an H200 (driver 580.159, torch
+2.11.0+cu130, bench/frameworks/micro.py) on one half of the cases, chosen by a hash of their sizes.
+docs/kernel-times.md gives the error on the other half.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ POINTS_PER_PASS = 4096
 COMPLEX = {4, 5, 6}  # cudaDataType
 
 # routine -> (operations in units of rows * columns * min(rows, columns), share of the peak, ns that
-# each column waits for the one before it). The counts are LAPACK's (Working Note 41); those of
-# iterative ones assume their usual number of sweeps. Columns decide up to a few thousand of them;
-# they are those of a single matrix.
+# each column waits for the previous one). The counts are LAPACK's (Working Note 41); those of
+# iterative routines assume the usual number of sweeps. The wait per column dominates up to a few
+# thousand columns; its values are those of a single matrix.
 SOLVERS = {
     "potrf": (1 / 3, 0.7, 327),
     "getrf": (2 / 3, 0.2, 1522),
@@ -47,8 +46,8 @@ WITH_VECTORS = {
     "geev": (25, 0.01),
     "gesvd": (21, 0.01),
 }
-# Those whose work is 2 * rows * columns * the fourth number (right-hand sides, reflectors), times a
-# constant; share; ns a column.
+# Routines whose work is 2 * rows * columns * the fourth number (right-hand sides, reflectors):
+# (factor on that work, share of the peak, ns per column).
 PRODUCTS = {
     "potrs": (1.0, 0.7, 497),
     "getrs": (1.0, 0.5, 432),
@@ -59,18 +58,16 @@ PRODUCTS = {
     "ormqr": (2.0, 0.3, 533),
     "unmqr": (2.0, 0.3, 533),
 }
-VECTOR_NS = (
-    60  # a column of a triangular solve for one right-hand side, which is a kernel of its own
-)
+# A column of a triangular solve for one right-hand side, which has its own kernel.
+VECTOR_NS = 60
 _NAME = re.compile(r"(?:cusolverDn[SDCZX]|cublas[SDCZ])([a-z]+?)(?:Strided)?(?:Batched)?(?:_v2)?")
 
 
 def duration_ns(name: str, numbers: list[int], rates: Rates) -> float | None:
-    """Nanoseconds of a call, None for one that there is no formula for. Raises ValueError for
-    numbers that are none of its.
+    """Nanoseconds of a call, or None for a call that has no formula.
 
-    `numbers`: of cufftXtExec (input type, output type, batch, sizes...); of solvers (type, rows,
-    columns, other, matrices).
+    `numbers`: for cufftXtExec (input type, output type, batch, sizes...); for solvers (type, rows,
+    columns, other, matrices). Raises ValueError for numbers that do not fit the call.
     """
     if name == "cufftXtExec":
         return _transform(*numbers[:3], numbers[3:], rates)
@@ -84,9 +81,8 @@ def _transform(in_type: int, out_type: int, batch: int, size: list[int], rates: 
     if not size or min(size) < 1 or batch < 1:
         raise ValueError("a transform has sizes")
     points = math.prod(size) * batch
-    half = (
-        1.0 if in_type in COMPLEX and out_type in COMPLEX else 0.5
-    )  # of a real transform only half the spectrum is kept
+    # A real transform keeps only half of the spectrum.
+    half = 1.0 if in_type in COMPLEX and out_type in COMPLEX else 0.5
     moved = points * sum(
         data_type(code)[0] * (half if code in COMPLEX else 1.0) for code in (in_type, out_type)
     )

@@ -1,9 +1,9 @@
-"""Time of a copy or a memset: over PCIe, within the device, or from device to device: over NVLink
-where there is any.
+"""Time of a copy or a memset: over PCIe, within the device, or between devices (over NVLink if the
+server has it).
 
 Why it exists: copies carry their size, so a latency and a bandwidth per path are enough. Pageable
-host memory goes through the driver's staging buffer, which is slower above the size that the driver
-still inlines.
+host memory goes through the driver's staging buffer. That path is slower for copies above the size
+that the driver inlines.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ bound by memory.
 Why it exists: attention and convolutions reach cuDNN as graphs of operations
 (docs/wire-protocol.md, signature kind 2). Only the tensors' shapes and the kinds of operations
 matter for time. The numbers are those of cudnn_graph.h, release 9.19. Rule: an unknown operation or
-a malformed graph makes the estimate coarser, never an error.
+a malformed graph makes the estimate coarser; it never raises an error.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from phantora_ns.kernels.signature import Gemm
 
 CONVOLUTION_FORWARD, CONVOLUTION_FILTER, CONVOLUTION_DATA = 10, 11, 12  # operation descriptor types
 MATMUL, SDPA_FORWARD, SDPA_BACKWARD = 19, 41, 43
-POINTWISE_MODE, GEN_INDEX = (
-    0,
-    501,
-)  # CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_GEN_INDEX: a mask by position
+# CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_GEN_INDEX: a mask by position.
+POINTWISE_MODE, GEN_INDEX = 0, 501
 MATMUL_A, MATMUL_B, MATMUL_C = 1520, 1521, 1522
 SDPA_Q, SDPA_K = (
     {SDPA_FORWARD: 2800, SDPA_BACKWARD: 2851},
     {SDPA_FORWARD: 2801, SDPA_BACKWARD: 2852},
 )
-# (image in, filter, image out) of each direction
+# (input image, filter, output image) of each direction
 CONVOLUTION_TENSORS = {
     CONVOLUTION_FORWARD: (704, 703, 705),
     CONVOLUTION_DATA: (710, 709, 711),
@@ -50,9 +48,8 @@ DATA_TYPES = {
     13: (1, 29),
     19: (4, 0),
 }
-TF32_COMPUTE = (
-    77  # CUBLAS_COMPUTE_32F_FAST_TF32: PyTorch lets cuDNN use it for fp32 unless told otherwise
-)
+# CUBLAS_COMPUTE_32F_FAST_TF32: by default PyTorch lets cuDNN use it for fp32.
+TF32_COMPUTE = 77
 TILE = 128  # output tile of cuDNN's implicit products
 MATMULS_OF_BACKWARD = 4  # an attention graph with this many products or more is a backward pass
 
@@ -115,7 +112,7 @@ def _pairs(value: Any, depth: int = 0) -> Iterator[tuple[int, Any]]:
 
 
 def operations(graph: Any) -> list[Operation]:
-    """The operations of a graph as its signature writes them; what is malformed is left out."""
+    """The operations of a graph as its signature writes them; malformed parts are left out."""
     found = []
     for item in graph if isinstance(graph, (list, tuple)) else ():
         if not isinstance(item, (list, tuple)) or len(item) != 2 or type(item[0]) is not int:
@@ -132,7 +129,7 @@ def operations(graph: Any) -> list[Operation]:
 
 
 def as_attention(found: list[Operation]) -> attention.Attention | None:
-    """The attention call that a graph is, None when it is none."""
+    """The attention call that a graph computes, or None when it computes something else."""
     for operation in found:
         if operation.kind in SDPA_Q:
             query, key = (
@@ -173,8 +170,8 @@ def _call(
 
 
 def as_gemm(operation: Operation) -> Gemm | None:
-    """The matrix product that an operation is or amounts to (a convolution as an implicit product),
-    None when it is none."""
+    """An operation as a matrix product (a convolution as an implicit product), or None when it is
+    not one."""
     if operation.kind == MATMUL and {MATMUL_A, MATMUL_B} <= operation.tensors.keys():
         a, b = operation.tensors[MATMUL_A], operation.tensors[MATMUL_B]
         if len(a.dims) < 2 or len(b.dims) < 2:
@@ -198,9 +195,8 @@ def as_gemm(operation: Operation) -> Gemm | None:
     if operation.kind == CONVOLUTION_FILTER:
         return _product(inner, filters, pixels, groups, image.kind)
     input_pixels = image.dims[0] * math.prod(image.dims[2:])
-    flop = (
-        pixels * filters * inner
-    )  # multiply-adds; a strided convolution has fewer per input pixel
+    # Multiply-adds. A strided convolution has fewer of them per input pixel.
+    flop = pixels * filters * inner
     return _product(
         weight.dims[1],
         input_pixels,
@@ -216,9 +212,9 @@ def _product(m: int, n: int, k: int, batch: int, kind: int) -> Gemm:
 
 
 def convolution_ns(operation: Operation, product: Gemm, rates: Rates) -> float:
-    """A convolution as the product it amounts to, its operands moved once, and the layout changed
-    where it is not channels last: tensor cores want channels innermost, in multiples of 16 bytes
-    (cuDNN developer guide, tensor layouts)."""
+    """Nanoseconds of a convolution: its implicit product, each operand moved once, and a layout
+    change for tensors that are not channels last. Tensor cores need channels innermost, in multiples
+    of 16 bytes (cuDNN developer guide, tensor layouts)."""
     kind = gemm.arithmetic(product)
     tensors = [operation.tensors[n] for n in CONVOLUTION_TENSORS[operation.kind]]
     unit = max(1, 16 // gemm.data_type(product.atype)[0])
@@ -229,9 +225,8 @@ def convolution_ns(operation: Operation, product: Gemm, rates: Rates) -> float:
     )
     tiles = math.ceil(product.m / TILE) * math.ceil(product.n / TILE) * product.batch
     waves = tiles / rates.multiprocessors
-    filled = (
-        waves / math.ceil(waves) if operation.kind != CONVOLUTION_FILTER else 1.0
-    )  # a filter's gradient splits its sum
+    # The product for a filter's gradient splits its sum, so it fills the last wave.
+    filled = waves / math.ceil(waves) if operation.kind != CONVOLUTION_FILTER else 1.0
     arithmetic = gemm.flop(product) * padded / (rates.peak(kind) * share * filled)
     moved = sum(tensor.bytes for tensor in tensors)
     moving = moved / (rates.memory_bytes_per_ns * rates.number("convolution.bandwidth"))

@@ -1,11 +1,11 @@
 """Time of a matrix multiplication from its sizes: tiles on multiprocessors, memory traffic, and the
 sustained rate.
 
-Why it exists: cuBLAS' kernels are persistent, one name and one grid for shapes whose times differ
-fivefold, so the time must come from the call. The model: the library picks the tile and the split
-of k that finish first; tiles run in waves over the multiprocessors; a large product cannot go
-beyond what the power limit leaves; a thin one is bound by memory; and part of writing the result
-does not overlap with arithmetic. The shares are fitted (bench/kernels) and in the GPU's data file.
+Why it exists: cuBLAS' kernels are persistent. One name and one grid serve shapes whose times differ
+fivefold, so the time must come from the call. The model: the library picks the tile and the split of
+k that finish first. Tiles run in waves over the multiprocessors. The power limit bounds the rate of a
+large product; memory bounds a thin one. Part of writing the result does not overlap with arithmetic.
+The shares are fitted (bench/kernels) and stand in the GPU's data file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TILES = (
     (64, 16),
 )
 SPLITS = (1, 2, 4, 8, 16)
-K_STEP = 64  # k is walked in steps of this many elements
+K_STEP = 64  # kernels advance along k in steps of this many elements
 PARTIAL_BYTES = 4  # partial sums of a split k are fp32
 
 # cudaDataType: element bytes and name of the data sheet's peak
@@ -53,7 +53,7 @@ DATA_TYPES = {
     28: (1, "fp8"),
     29: (1, "fp8"),
 }
-# cublasComputeType: those that put fp32 operands on tensor cores
+# cublasComputeType values that put fp32 operands on tensor cores
 TENSOR_COMPUTE = {74: "fp16", 75: "bf16", 77: "tf32"}
 FP64_TENSOR_COMPUTE = 70  # CUBLAS_COMPUTE_64F
 
@@ -83,7 +83,7 @@ def moved_bytes(gemm: Gemm) -> tuple[int, int]:
 
 
 def duration_ns(gemm: Gemm, rates: Rates) -> float:
-    """Nanoseconds of the product on the GPU, at least what its peaks allow. O(tiles x splits)."""
+    """Nanoseconds of the product on the GPU, never less than its peaks allow. O(tiles x splits)."""
     m, n, k, batch = (max(1, v) for v in (gemm.m, gemm.n, gemm.k, gemm.batch))
     gemm = gemm._replace(m=m, n=n, k=k, batch=batch)
     kind = arithmetic(gemm)
@@ -101,7 +101,7 @@ def duration_ns(gemm: Gemm, rates: Rates) -> float:
         for split in SPLITS:
             waves = math.ceil(tiles * split / rates.multiprocessors)
             depth = math.ceil(math.ceil(k / split) / K_STEP) * K_STEP
-            if split > 1:  # a part is never shorter than this; taken so, the time grows with k
+            if split > 1:  # the shortest part of a split; this keeps the time growing with k
                 depth = max(depth, rates.number("gemm.smallest_k"))
             time = waves * (2 * area * depth / rate + tile_ns)
             if split > 1:

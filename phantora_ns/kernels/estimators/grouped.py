@@ -1,11 +1,11 @@
 """Time of a grouped matrix product (aten::_grouped_mm and its scaled form), from the shapes of the
 operator around the launch.
 
-Why it exists: mixture-of-experts layers multiply each expert's tokens by its own weights in one
-persistent CUTLASS kernel, whose grid says nothing of sizes, and which no cuBLAS call announces; as
-memory traffic it would come out ten times too short. Groups are taken as equally large: their
-bounds are values on the device. Where they differ, the kernel takes longer: twelve percent, when
-the larger of 64 are as 1 / (place + 4).
+Why it exists: mixture-of-experts layers multiply each expert's tokens by that expert's weights in
+one persistent CUTLASS kernel. Its grid says nothing about sizes, and no cuBLAS call precedes it.
+Estimated as memory traffic, it would come out ten times too short. The groups are assumed equally
+large, because their bounds are values on the device. With unequal groups the kernel takes longer:
+12 % when the sizes of 64 groups are proportional to 1 / (index + 4).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import Gemm
 
 OPERATORS = ("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
-# in cutlass::device_kernel<...>, mangled or not; the operator's other kernel prepares addresses
+# in cutlass::device_kernel<...>, mangled or not; the operator's other kernel only prepares addresses
 PRODUCT_KERNEL = "device_kernel"
 BF16, FP8 = 14, 28  # cudaDataType
 COMPUTE_32F = 68  # cublasComputeType
-# (ns, factor) over the same products in cuBLAS: half of the cases of bench/frameworks/micro.py on
-# an H200 (torch 2.11.0+cu130). FP8 scaled by rows comes close to them with deep products alone; why
-# not with others nobody knows.
+# (ns, factor) relative to the same products in cuBLAS, from half of the cases of
+# bench/frameworks/micro.py on an H200 (torch 2.11.0+cu130). FP8 scaled by rows is close to cuBLAS
+# for deep products only; the reason is not known.
 BF16_COST, FP8_COST, FP8_SHALLOW_COST = (1500.0, 1.16), (3500.0, 1.32), (11500.0, 3.74)
 DEEP = 4096
 
@@ -33,11 +33,11 @@ def product(
     operator: str, kernel: str, input_bytes: int, shapes: Sequence[Sequence[int]]
 ) -> Gemm | None:
     """The batch of equal products that a launch of kernel `kernel` (its name) within `operator`
-    amounts to; None when it is none. `shapes`: the operator's tensors, first the two factors, last
-    the ends of the groups.
+    computes, or None when it computes something else.
 
-    Of (rows, k) by (groups, k, n) the rows are in groups; of (groups, m, k) by (k, columns) the
-    columns; of (m, depth) by (depth, n) the depth; two batches are an ordinary batch
+    `shapes`: the operator's tensors; the two factors come first, the ends of the groups last. For
+    (rows, k) by (groups, k, n) the rows are grouped; for (groups, m, k) by (k, columns) the columns;
+    for (m, depth) by (depth, n) the depth. Two batches make an ordinary batch
     (torch.nn.functional.grouped_mm).
     """
     if operator not in OPERATORS or PRODUCT_KERNEL not in kernel or len(shapes) < 2:
@@ -59,7 +59,7 @@ def product(
     elif len(left) == 2:
         depth = math.ceil(depth / groups)
     elements = math.prod(left) + math.prod(right)
-    narrow = input_bytes < 1.5 * elements  # scales and bounds are few
+    narrow = input_bytes < 1.5 * elements  # scales and bounds add little
     kind = FP8 if narrow else BF16
     return Gemm(
         0,
@@ -82,7 +82,7 @@ def product(
 
 
 def duration_ns(product: Gemm, rates: Rates) -> float:
-    """The time of the batch that `product` has found."""
+    """Nanoseconds of the batch that `product()` returned."""
     if product.atype == FP8:
         start_ns, factor = FP8_COST if product.k >= DEEP else FP8_SHALLOW_COST
     else:

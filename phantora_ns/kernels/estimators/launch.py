@@ -1,8 +1,7 @@
-"""Time of one kernel launch that is in no database: attention, grouped products, then memory
-traffic, then launch volume.
+"""Time of one kernel launch that no database holds.
 
-Why it exists: the order in which the estimators are asked, and what each may claim to know, is
-decided in one place.
+Why it exists: one place decides in which order the estimators are asked and what each may claim to
+know. The order is attention, grouped products, memory traffic, launch volume.
 """
 
 from __future__ import annotations
@@ -19,19 +18,14 @@ from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import Kernel
 from phantora_ns.protocol import BoundBy, Source
 
-JOINING = (
-    "aten::cat",
-    "aten::stack",
-    "aten::_chunk_cat",
-)  # operators whose output holds all of their inputs
-GUESSED_BYTES_PER_THREAD = (
-    16  # a thread of an unknown kernel reads or writes this much: one vector access
-)
-REPEATED = ("gather", "indexed")  # families that may read the same bytes again and again
-SAME_BYTES = 0.10  # operands that differ by less are the same work
-MOST_BYTES_PER_THREAD = (
-    64  # an operator's operands are this kernel's work only as far as its launch can handle them
-)
+# Operators whose output holds all of their inputs.
+JOINING = ("aten::cat", "aten::stack", "aten::_chunk_cat")
+# A thread of an unknown kernel reads or writes this much: one vector access.
+GUESSED_BYTES_PER_THREAD = 16
+REPEATED = ("gather", "indexed")  # families that may read the same bytes repeatedly
+SAME_BYTES = 0.10  # operands that differ by less than this share are the same work
+# A launch handles at most this many bytes of its operator's operands per thread.
+MOST_BYTES_PER_THREAD = 64
 UNREADABLE = (
     signature.SignatureError,
     ArithmeticError,
@@ -44,7 +38,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Nanoseconds, source and class as the kernel table holds them."""
+    """Nanoseconds, source and `bound_by`, as the kernel table holds them."""
 
     duration_ns: float
     source: int
@@ -62,8 +56,9 @@ class Context:
 
     @property
     def total_bytes(self) -> float:
-        """Inputs and outputs; where the outputs are not known yet (0), they are taken to be as
-        large as the mean input, unless the operator works in place, or joins its inputs."""
+        """Bytes of inputs and outputs. Outputs that are not known yet (0) count as one input of mean
+        size. They count nothing for an operator that works in place, and as much as all inputs for
+        one that joins its inputs."""
         if not self.output_bytes and self.operator in JOINING:
             return 2.0 * self.input_bytes
         if self.output_bytes or self.operator.endswith("_"):
@@ -74,7 +69,7 @@ class Context:
 
 
 def context_of(value: Any) -> Context | None:
-    """Checks what a rank sends as context; anything else is no context."""
+    """The context that a rank sent, or None when it is malformed."""
     if not isinstance(value, (list, tuple)) or len(value) != 4 or not isinstance(value[0], str):
         return None
     if not all(type(v) is int and v >= 0 for v in value[1:3]) or not isinstance(
@@ -92,7 +87,7 @@ def context_of(value: Any) -> Context | None:
 def estimate(
     kernel: Kernel, context: Context | None, rates: Rates, identity: Any = b""
 ) -> Estimate:
-    """The time of a launch; always an answer, at worst a guess from the launch's volume.
+    """The time of a launch. There is always an answer, at worst a guess from the launch's volume.
     `identity`: the signature's."""
     inductor = triton.work(kernel, identity) if context is None else None
     if inductor is not None:
@@ -115,13 +110,11 @@ def estimate(
     if found is not None:
         size = found.bytes
         if context and context.input_bytes and found.family.startswith("strided"):
-            size = min(
-                size, context.input_bytes + size / 2
-            )  # broadcast inputs are smaller than the launch
+            # Broadcast inputs are smaller than the launch.
+            size = min(size, context.input_bytes + size / 2)
         if context and context.input_bytes and found.family in ("foreach", "optimizer"):
-            size = min(
-                size, 2.0 * context.input_bytes
-            )  # lists of small tensors: no element is read or written twice
+            # For lists of small tensors, no element is read or written twice.
+            size = min(size, 2.0 * context.input_bytes)
         time = rates.memory_ns(found.family, size, found.elements, kernel.blocks)
         if found.scattered:
             time = max(
@@ -131,7 +124,7 @@ def estimate(
     if context and context.input_bytes:
         family = memory.family(name)
         size = context.total_bytes * memory.passes(name)
-        if family == "other":  # one kernel of several that an operator may launch
+        if family == "other":  # the operator may launch several kernels; this is one of them
             size = min(
                 max(size, GUESSED_BYTES_PER_THREAD * threads), MOST_BYTES_PER_THREAD * threads
             )
@@ -145,8 +138,8 @@ def estimate(
 
 
 def least_ns(fields: Any, context: Any, parameters: bytes | None, rates: Rates) -> float:
-    """What a launch takes at least: the traffic that the cache cannot hold, at the memory's peak; 0
-    where it is not known."""
+    """Lower bound of a launch's time: the traffic that exceeds the cache, at the memory's peak. 0
+    where the traffic is not known."""
     try:
         kernel = signature.parse_kernel(fields, parameters)
         found = memory.traffic(kernel, names.parse(kernel.name))
@@ -164,8 +157,8 @@ def least_ns(fields: Any, context: Any, parameters: bytes | None, rates: Rates) 
 
 
 def scattered(fields: Any, parameters: bytes | None) -> bool:
-    """Whether a launch's strides tell that it fetches a sector for each element; contexts and
-    databases hold no strides."""
+    """Whether a launch's strides show that it fetches a whole sector for each element. Only the
+    parameters show this; contexts and databases hold no strides."""
     try:
         kernel = signature.parse_kernel(fields, parameters)
         found = memory.traffic(kernel, names.parse(kernel.name))
@@ -175,10 +168,14 @@ def scattered(fields: Any, parameters: bytes | None) -> bool:
 
 
 def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any], bool]:
-    """Whether a recorded launch that differs from `fields` in identity only does the same work: by
-    the context that it was recorded in, unless name and launch tell how much there is to do. A grid
-    of as many blocks as a norm or a softmax has rows says nothing of how long they are; and none is
-    known to be like one that transposes."""
+    """A test whether a recorded launch, which differs from `fields` only in identity, does the same
+    work.
+
+    If name and launch give the amount of work, any such launch does the same work. Otherwise the
+    contexts must match: the grid of a norm or a softmax has one block per row and does not give the
+    rows' length. A launch with scattered accesses matches none, because recorded launches hold no
+    strides.
+    """
     try:
         kernel = signature.parse_kernel(fields)
         told = memory.traffic(kernel, names.parse(kernel.name)) is not None
@@ -203,10 +200,10 @@ def flash_call(
     """The attention call behind a `flash_fwd_kernel` or
     `flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel` launch.
 
-    Traits `<head size, block of queries, block of keys, ...>` and the flags after them (is_dropout,
-    is_causal, ...) are template arguments; the grid is (blocks, batch, heads) forward and (blocks
-    of keys, batch, heads) backward. Lengths are exact with the operator's shapes, else rounded up
-    to whole blocks and equal for queries and keys.
+    The template arguments are the traits `<head size, block of queries, block of keys, ...>` and then
+    the flags (is_dropout, is_causal, ...). The grid is (blocks, batch, heads) forward and (blocks of
+    keys, batch, heads) backward. The operator's shapes give exact lengths. Without them the lengths
+    are rounded up to whole blocks and taken to be equal for queries and keys.
     """
     backward = name.base == "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"
     if (

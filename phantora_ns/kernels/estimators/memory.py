@@ -1,10 +1,10 @@
 """How much a memory-bound kernel moves: from its name, its launch and, where the layout is known,
 its scalar parameters.
 
-Why it exists: most kernels of a training step read and write each element once, and PyTorch's
-kernels say in their names which types they handle and in their launches how many elements. Facts of
-PyTorch 2.11's sources (aten/src/ATen/native/cuda) stand beside each reader. Rule: a reader that
-meets something unexpected returns None; nothing is made up.
+Why it exists: most kernels of a training step read and write each element once. The names of
+PyTorch's kernels give the types; their launches give the number of elements. Each reader cites the
+source in PyTorch 2.11 that it relies on (aten/src/ATen/native/cuda). Rule: a reader that meets
+something unexpected returns None; it makes nothing up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from phantora_ns.kernels.signature import Kernel
 CHUNK = 65536  # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements per block
 MAX_BLOCKS = 320  # MultiTensorApply.cuh: depth_to_max_blocks
 MAX_DIMS = 25  # OffsetCalculator.cuh
-SECTOR = 32  # bytes that the L2 cache fetches at least
+SECTOR = 32  # bytes: the L2 cache's smallest fetch
 WARP = 32  # threads whose neighbouring elements one instruction reads
 MAX_TENSORS = (110, 64, 48, 36, 30)  # MultiTensorApply.cuh: depth_to_max_tensors
 
@@ -35,8 +35,10 @@ MAX_TENSORS = (110, 64, 48, 36, 30)  # MultiTensorApply.cuh: depth_to_max_tensor
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """What a launch moves: bytes, elements handled, and the family whose fitted rates apply.
-    `scattered`: bytes of the cache's sectors that are fetched for one element each, because the
-    next thread's is in another."""
+
+    `scattered`: bytes of the cache sectors that are fetched for a single element, because the next
+    thread's element lies in another sector.
+    """
 
     bytes: float
     elements: float
@@ -113,13 +115,14 @@ def _tensor_count(text: str, functor: str) -> int:
 
 
 def vectorized(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`vectorized_elementwise_kernel<vec, functor, array<char*, n>>`: contiguous, 8 elements a
-    thread (16 for one byte)."""
+    """`vectorized_elementwise_kernel<vec, functor, array<char*, n>>`: contiguous data, 8 elements per
+    thread (16 if all operands have one byte)."""
     functor = name.arguments[1] if len(name.arguments) > 1 else ""
     tensors = _tensor_count(name.text, functor)
     size = operand_bytes(functor, tensors)
-    # CUDALoops.cuh, elems_per_thread: 16 for operands of one byte in all, else 8 on sm_90 and later
-    # with the vectorised path, 4 before; the grid is rounded up, so N, where it is known, decides.
+    # CUDALoops.cuh, elems_per_thread: 16 if the operands have one byte each, else 8 on sm_90 and
+    # later with the vectorised path, 4 before. The grid is rounded up, so N decides where it is
+    # known.
     family = "fill" if tensors == 1 else "elementwise"
     for per_thread in (8, 16, 4):
         n = _scalar(kernel, 0, "i")
@@ -131,8 +134,8 @@ def vectorized(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`unrolled_elementwise_kernel<functor, array<char*, n>, per_thread, ..., Load, Store>`: with
-    casts, when so named."""
+    """`unrolled_elementwise_kernel<functor, array<char*, n>, per_thread, ..., Load, Store>`, with
+    casts if the name says so."""
     functor = name.arguments[0] if name.arguments else ""
     tensors = _tensor_count(name.text, functor)
     elements = _count(kernel, (name.integer(2) or 4) * kernel.block_threads)
@@ -149,11 +152,9 @@ def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
         if set(sizes) <= {1, 2, 4, 8, 16}:
             size = sum(sizes)
         else:
-            out = (
-                size / tensors
-                # the lambda's type is the output's; the input has another, most often the other of
-                # 2 and 4
-            )
+            # The lambda's type is the output's. The input has a different type: most often the
+            # other one of 2 and 4 bytes.
+            out = size / tensors
             size = out + (2 if out > 2 else 4)
     return Traffic(
         elements * size, elements, "elementwise_cast" if casts else "elementwise_unrolled"
@@ -161,17 +162,15 @@ def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def _scattered_operands(kernel: Kernel, tensors: int) -> int:
-    """Operands of a strided launch whose neighbouring elements lie in different sectors: a
-    transposed one, most often.
+    """How many operands of a strided launch have neighbouring elements in different sectors; most
+    often these are transposed.
 
     The lambda of gpu_kernel_impl_nocast (CUDALoops.cuh) holds an OffsetCalculator<tensors>
     (OffsetCalculator.cuh): int dims, {divisor, two magic numbers}[MAX_DIMS], uint32 stride in
     bytes[MAX_DIMS][tensors]; the fastest dimension comes first.
     """
-    for at in (
-        8,
-        8 + 8 * tensors,
-    ):  # before or after the operands' addresses, as the compiler has it
+    # The compiler puts it before or after the operands' addresses.
+    for at in (8, 8 + 8 * tensors):
         dims = _scalar(kernel, at, "i")
         end = at + 4 + MAX_DIMS * 4 * (3 + tensors)
         if dims is None or not 0 < dims <= MAX_DIMS or len(kernel.parameters) < end:
@@ -210,9 +209,8 @@ def _list_elements(kernel: Kernel, depth: int, fused: bool) -> int | None:
     (MultiTensorApply.cuh)."""
     most = MAX_TENSORS[depth - 1]
     sizes_at = depth * most * 8
-    tensor_at = sizes_at + most * 8 * (
-        2 if fused else 1
-    )  # fused lists carry the addresses of the step counters too
+    # Fused lists also carry the addresses of the step counters.
+    tensor_at = sizes_at + most * 8 * (2 if fused else 1)
     chunk_at = (tensor_at + MAX_BLOCKS + 3) // 4 * 4
     if len(kernel.parameters) < chunk_at + 4 * MAX_BLOCKS or kernel.gx > MAX_BLOCKS:
         return None
@@ -243,9 +241,8 @@ def foreach(kernel: Kernel, name: KernelName) -> Traffic | None:
     known = _list_elements(kernel, depth, fused) if 1 <= depth <= len(MAX_TENSORS) else None
     elements = kernel.blocks * CHUNK if known is None else known
     if fused:
-        return Traffic(
-            elements * size * (2 * depth - 1), elements, "optimizer"
-        )  # all but the gradient is read and written
+        # Every tensor but the gradient is read and written.
+        return Traffic(elements * size * (2 * depth - 1), elements, "optimizer")
     if "Norm" in functor:
         return Traffic(elements * size, elements, "foreach")
     if "CopyFunctor" in functor:
@@ -269,11 +266,11 @@ def foreach(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`CatArrayBatchedCopy*<T, index, dims, batch, ...>(out*, CatArrInputTensorMetadata, ...)`: an
-    input a grid row (Shape.cu).
+    """`CatArrayBatchedCopy*<T, index, dims, batch, ...>(out*, CatArrInputTensorMetadata, ...)`: one
+    grid row per input (Shape.cu).
 
-    The grid is as large as the GPU, not as the inputs; their sizes are `nElements[batch]` in the
-    metadata, after `input*[batch], offset[batch], dimSize[batch]`.
+    The grid's size depends on the GPU, not on the inputs. The inputs' sizes are `nElements[batch]`
+    in the metadata, after `input*[batch], offset[batch], dimSize[batch]`.
     """
     size, batch = type_bytes(name.arguments[0]) if name.arguments else None, name.integer(3)
     if size is None or not batch or len(name.arguments) < 4 or kernel.gy > batch:
@@ -290,8 +287,8 @@ def concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def chunk_concatenate(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`chunk_cat_cuda_kernel<out, in>`: FSDP's copy into the reduce-scatter buffer; 16 bytes of
-    output a thread."""
+    """`chunk_cat_cuda_kernel<out, in>`: FSDP's copy into the reduce-scatter buffer; each thread
+    writes 16 bytes of output."""
     sizes = [type_bytes(a) for a in name.arguments[:2]]
     if len(sizes) < 2 or None in sizes:
         return None
@@ -309,7 +306,7 @@ def split_copy(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def layer_norm(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`vectorized_layer_norm_kernel<T, ...>(int N, ...)` and its gradients: a row a block, where N
+    """`vectorized_layer_norm_kernel<T, ...>(int N, ...)` and its gradients: one block per row, if N
     is known."""
     size = type_bytes(name.arguments[0]) if name.arguments else None
     if size is None:
@@ -335,9 +332,11 @@ def norm_weight(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def softmax(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """Softmax.cu: a row a block, whose length is a parameter. The plain kernels read the row again
-    in each of their passes (forward: maximum, sum, result; backward: sum, result), the Reg and Smem
-    ones keep it; the warp ones take a batch."""
+    """Softmax.cu: one block per row; the row's length is a parameter.
+
+    The plain kernels read the row again in each pass (forward: maximum, sum, result; backward: sum,
+    result). The Reg and Smem kernels keep the row; the warp kernels take a batch of rows.
+    """
     backward = "ackward" in name.base
     types = [size for size in map(type_bytes, name.arguments) if size]
     first = 24 if backward else 16
@@ -355,18 +354,16 @@ def softmax(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def passes(name: KernelName) -> float:
-    """How often a kernel moves its operator's operands, for those that do not move all of them
-    once."""
+    """How many times a kernel moves its operator's operands; 1.0 for most kernels."""
     if name.base.startswith("GammaBetaBackward"):
-        return (
-            2 / 3
-        )  # the gradient of the input, a third of what the operator moves, is another kernel's
+        # Another kernel writes the gradient of the input, a third of what the operator moves.
+        return 2 / 3
     return {"cunn_SoftMaxForward": 4 / 2, "cunn_SoftMaxBackward": 4 / 3}.get(name.base, 1.0)
 
 
 def gather(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`vectorized_gather_kernel<bytes a thread, index>`: embedding and index_select; a row a grid
-    column (IndexKernel)."""
+    """`vectorized_gather_kernel<bytes per thread, index>`: embedding and index_select; one grid
+    column per row (IndexKernel)."""
     width = name.integer(0)
     if width is None:
         return None
@@ -375,9 +372,9 @@ def gather(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def flash_helper(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`flash_bwd_dot_do_o_kernel<clear, traits>` (reads dO and O, clears the fp32 accumulator) and
-    `flash_bwd_convert_dq_kernel<traits>` (fp32 accumulator to the result); traits `<head size, rows
-    a block, ...>`."""
+    """`flash_bwd_dot_do_o_kernel<clear, traits>` reads dO and O and clears the fp32 accumulator.
+    `flash_bwd_convert_dq_kernel<traits>` converts the fp32 accumulator to the result. The traits are
+    `<head size, rows per block, ...>`."""
     found = re.search(r"Flash_bwd_kernel_traits<(\d+), (\d+),", name.text)
     if found is None:
         return None
@@ -389,7 +386,7 @@ def flash_helper(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 def random_numbers(kernel: Kernel, name: KernelName) -> Traffic | None:
     """`distribution_elementwise_grid_stride_kernel<acc, unroll, ..., *_and_transform<T, ...>>(int64
-    numel, ...)`: writes."""
+    numel, ...)`: only writes."""
     found = re.search(r"_and_transform<([\w:]+)", name.text)
     size = type_bytes(found[1]) if found else None
     elements = _scalar(kernel, 0, "q")
@@ -399,14 +396,13 @@ def random_numbers(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def dropout(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`fused_dropout_kernel*<T, acc, index, ...>(TensorInfo in, out, mask, index total, ...)`: a
-    byte of mask an element."""
+    """`fused_dropout_kernel*<T, acc, index, ...>(TensorInfo in, out, mask, index total, ...)`: one
+    byte of mask per element."""
     if len(name.arguments) < 3:
         return None
     size, wide = type_bytes(name.arguments[0]), type_bytes(name.arguments[2]) == 8
-    elements = _scalar(
-        kernel, 3 * 416 if wide else 3 * 216, "q" if wide else "i"
-    )  # sizeof(TensorInfo) by index type
+    # The offset of `total`: three TensorInfo, whose size depends on the index type.
+    elements = _scalar(kernel, 3 * 416 if wide else 3 * 216, "q" if wide else "i")
     if not size or not elements or not 0 < elements < 1 << 44:
         return None
     return Traffic(elements * (2.0 * size + 1), elements, "random")
@@ -414,7 +410,7 @@ def dropout(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 def indexed(kernel: Kernel, name: KernelName) -> Traffic | None:
     """`_scatter_gather_elementwise_kernel<threads, per_thread, f>` and
-    `index_elementwise_kernel<...>`: an index of 8 bytes, a read and a write an element."""
+    `index_elementwise_kernel<...>`: per element an index of 8 bytes, a read and a write."""
     threads, per_thread = name.integer(0), name.integer(1)
     found = re.search(r"OpaqueType<(\d+)", name.text)
     if not threads or not per_thread:
@@ -425,9 +421,9 @@ def indexed(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def loss(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`nll_loss_*_reduce_cuda_kernel_2d(...)`: one block picks a number per row, a row a thread at
-    a time; the count is `int64 nframe` at 48 forward, `int nframe` at 44 backward (Loss.cu).
-    `elements` are the turns of the loop."""
+    """`nll_loss_*_reduce_cuda_kernel_2d(...)`: one block picks a number per row; each thread takes
+    one row at a time. The count is `int64 nframe` at offset 48 forward, `int nframe` at 44 backward
+    (Loss.cu). `elements` counts the loop's iterations."""
     rows = _scalar(kernel, 48, "q") if "forward" in name.base else _scalar(kernel, 44, "i")
     if not rows or not 0 < rows < 1 << 32:
         return None
@@ -435,9 +431,9 @@ def loss(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def reduction(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """`reduce_kernel<threads, outputs, ReduceOp<T, ...>>`: sizes from ReduceConfig in the
-    parameters (Reduce.cuh): ints element_size, num_inputs, num_outputs, ..., block_width (11th),
-    block_height, num_threads."""
+    """`reduce_kernel<threads, outputs, ReduceOp<T, ...>>`: the sizes come from ReduceConfig in the
+    parameters (Reduce.cuh). Its ints are element_size, num_inputs, num_outputs, ..., block_width (the
+    11th), block_height, num_threads."""
     form = struct.Struct("<14i")
     for at in range(0, len(kernel.parameters) - form.size + 1, 4):
         config = form.unpack_from(kernel.parameters, at)
@@ -475,7 +471,7 @@ PREFIXES = (
     ("GammaBetaBackward", norm_weight),
     ("fused_dropout_kernel", dropout),
 )
-# Families of kernels whose volume only the framework's context tells.
+# Families of kernels whose volume only the framework's context gives.
 CONTEXT_FAMILIES = (
     ("reduce_kernel", "reduce"),
     ("SoftMaxForwardReg", "softmax_registers"),
@@ -496,7 +492,7 @@ CONTEXT_FAMILIES = (
 
 
 def traffic(kernel: Kernel, name: KernelName) -> Traffic | None:
-    """What a launch moves, None when neither name nor parameters tell."""
+    """What a launch moves, or None when neither name nor parameters give it."""
     reader = READERS.get(name.base)
     if reader is None:
         reader = next((r for prefix, r in PREFIXES if name.base.startswith(prefix)), None)
@@ -505,7 +501,7 @@ def traffic(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def element_bytes(name: KernelName) -> int:
-    """Bytes of the first type among a kernel's template arguments, 4 when they name none."""
+    """Bytes of the first type among a kernel's template arguments; 4 when they name no type."""
     return next((size for size in map(type_bytes, name.arguments) if size), 4)
 
 

@@ -1,11 +1,11 @@
 """Size of the work of a kernel that TorchInductor has written in Triton, from its name and its
 launch's small integers.
 
-Why it exists: such a kernel has no C++ name that tells types, and its grid depends on the block
-sizes that autotuning chose, not only on the work. Its parameters tell: the tensors' addresses, then
-the sizes of its dimensions (`xnumel, r0_numel`), which the identity of a launch holds where no
-framework operator encloses it (docs/wire-protocol.md). Names and order of the parameters are those
-of torch/_inductor/codegen/triton.py, release 2.11. What types the tensors have nobody tells.
+Why it exists: such a kernel has no C++ name that gives the types. Its grid depends on the block sizes
+that autotuning chose, not only on the work. The parameters do give the work: first the tensors'
+addresses, then the sizes of the dimensions (`xnumel, r0_numel`). Where no framework operator
+encloses the launch, its identity holds them (docs/wire-protocol.md). Names and order of the
+parameters follow torch/_inductor/codegen/triton.py, release 2.11. The tensors' types are not known.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from typing import Any
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import Kernel
 
-ADDRESS = 0xFFFFFFFF  # a parameter that is no small integer
-# of one tensor an element: between bf16 and fp32, less the tensors that are smaller than the work
+ADDRESS = 0xFFFFFFFF  # a parameter that is not a small integer
+# Bytes per element and tensor: between bf16 and fp32, less for tensors smaller than the work.
 TENSOR_BYTES = 2.0
-ELEMENTS_PER_THREAD = (
-    8  # of a pointwise kernel whose size is too large for an identity: what autotuning prefers
-)
+# Of a pointwise kernel whose size is too large for an identity: the value that autotuning prefers.
+ELEMENTS_PER_THREAD = 8
 _NAME = re.compile(r"triton_(poi|red|per)_")
 POINTWISE, REDUCTION, PERSISTENT = "poi", "red", "per"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`kind`: poi, red (loops over its rows) or per (holds them in registers); `tensors`: addresses
-    among the parameters; `rows` results of `length` elements each; a pointwise kernel has rows of
-    one."""
+    """A kernel's amount of work: `rows` results of `length` elements each. A pointwise kernel has
+    rows of one element.
+
+    `kind`: poi, red (loops over its rows) or per (holds its rows in registers); `tensors`: the
+    number of addresses among the parameters.
+    """
 
     kind: str
     tensors: int
@@ -46,22 +48,23 @@ class Work:
 
     @property
     def bytes(self) -> float:
-        """What it moves, if all of its tensors are as large as its work; rows' results are not."""
+        """Bytes moved, if every tensor is as large as the work. The tensor of rows' results is
+        smaller and is left out."""
         whole = self.tensors if self.kind == POINTWISE else max(1, self.tensors - 1)
         return TENSOR_BYTES * whole * self.elements
 
 
 def integers(identity: Any) -> list[int]:
-    """The parameters that an identity without an operator holds, ADDRESS for one that is no small
-    integer."""
+    """The parameters that an identity without an operator holds. ADDRESS stands for a parameter that
+    is not a small integer."""
     if not isinstance(identity, bytes) or len(identity) % 4 or not identity:
         return []
     return list(struct.unpack(f"<{len(identity) // 4}I", identity))
 
 
 def work(kernel: Kernel, identity: Any) -> Work | None:
-    """The work of a launch that no operator encloses; None for a kernel that is not Inductor's, or
-    is a template's (products)."""
+    """The work of a launch that no operator encloses. None for a kernel that Inductor did not write,
+    or that comes from a template (products)."""
     found = _NAME.match(kernel.name)
     if found is None:
         return None
@@ -81,8 +84,8 @@ def work(kernel: Kernel, identity: Any) -> Work | None:
 
 
 def duration_ns(found: Work, kernel: Kernel, rates: Rates) -> float:
-    """Traffic or threads, whichever takes longer: autotuning also tries blocks whose threads have
-    next to nothing to do."""
+    """The larger of the times by traffic and by threads. Autotuning also tries blocks whose threads
+    have almost nothing to do."""
     return rates.memory_ns(
         f"triton_{found.kind}", found.bytes, kernel.blocks * kernel.block_threads
     )

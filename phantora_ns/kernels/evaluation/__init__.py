@@ -1,5 +1,5 @@
-"""How far fitted models and estimators are from times that were measured.
+"""How far fitted models and estimators are from measured times.
 
-Why it exists: a model needs the look-up and the databases to be judged, and neither needs the
-judgement; so it lies beside them and nothing imports it but the command line and bench/.
+Why it exists: judging a model needs the look-up and the databases, but neither of them needs the
+judgement. So it has a package of its own, which only the command line and bench/ import.
 """

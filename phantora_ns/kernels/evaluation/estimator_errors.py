@@ -1,11 +1,12 @@
-"""How far the estimators alone are from real traces: `python -m
-phantora_ns.kernels.evaluation.estimator_errors [--llama ...] TRACE...`.
+"""How far the estimators alone are from real traces.
+
+Usage: `python -m phantora_ns.kernels.evaluation.estimator_errors [--llama ...] TRACE...`.
 
 Why it exists: an estimate without its error is worth little. Each distinct signature of a trace is
-one test, with the median of its launches that no work on another stream overlapped. Signatures are
-split into calibration and held-out by a bit of their key, which the fit (bench/kernels/fit.py) uses
-in the same way: no number is judged by what it was fitted on. Models fitted to a database are
-judged elsewhere, by whole runs (kernels/evaluation/validation.py).
+one test. Its time is the median of the launches that no work on another stream overlapped. A bit of
+a signature's key decides whether it is calibration or held out. The fit (bench/kernels/fit.py) uses
+the same split, so no number is judged by the data that it was fitted on. Models fitted to a database
+are judged elsewhere, by whole runs (kernels/evaluation/validation.py).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from phantora_ns.protocol import SignatureKind, Source
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One distinct signature: its measured median, the estimate, how often it was launched, and its
+    """One distinct signature: its measured median, its estimate, its number of launches, and its
     total measured time."""
 
     family: str
@@ -66,8 +67,8 @@ def family_of(call: Launch) -> str:
 
 
 def is_held_out(call: Launch) -> bool:
-    """Which side of the split a signature is on: a high bit of its key (FNV's lowest bit is a mere
-    parity of the bytes)."""
+    """Whether a signature is held out: a high bit of its key. FNV's lowest bit would be only the
+    parity of the bytes."""
     return bool(signature.key(call.kind, call.fields) >> 40 & 1)
 
 
@@ -95,8 +96,8 @@ def cases(found: Iterable[Launch]) -> list[Case]:
 
 
 def cold_times(times: KernelTimes) -> KernelTimes:
-    """The same models for kernels that find nothing in the cache, as bench/kernels/record.py
-    measures them."""
+    """The same models for kernels that find nothing in the cache. bench/kernels/record.py measures
+    kernels that way."""
     other = copy.copy(times)
     other.rates = dataclasses.replace(
         times.rates, numbers={**times.rates.numbers, "cache.warm_share": 0.0}
@@ -105,8 +106,8 @@ def cold_times(times: KernelTimes) -> KernelTimes:
 
 
 def report(times: KernelTimes, found: list[Case], worst: int = 0) -> list[str]:
-    """Lines of a table: error by family, for calibration and held-out signatures, and of the total
-    time."""
+    """Lines of a table: the error by family and of the total time, for calibration and held-out
+    signatures."""
     lines = [
         f"{'family':<22}{'set':<13}{'signatures':>11}{'median':>9}{'mean':>8}{'p90':>8}{'time ms':>10}{'of time':>9}"
     ]

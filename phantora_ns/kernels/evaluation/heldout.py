@@ -1,7 +1,8 @@
 """The error of fitted and analytic times, on configurations that were left out of the fit.
 
 Why it exists: a model is judged on runs that it has not seen. Each configuration is left out in
-turn. What the others have measured exactly is no test of a model and is not judged.
+turn. A signature that the other configurations have measured exactly is no test, so it is not
+judged.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from phantora_ns.kernels.rates import Rates
 
 
 class Judged(NamedTuple):
-    """One unseen signature of a left-out configuration: times in ns; `error` is what the model said
-    to expect of itself, None where it had nothing to say and the analytic time stands."""
+    """One unseen signature of a left-out configuration; times in ns. `error` is the error that the
+    model expected of itself. It is None where the model gave no answer and the analytic time
+    stands."""
 
     family: str
     observation: Observation
@@ -35,9 +37,9 @@ def leave_out(
     estimate: Estimator,
     judged: Iterable[Observation] | None = None,
 ) -> list[Judged]:
-    """Every signature of every configuration, predicted from the other configurations alone; with
-    `judged`, all of these instead, predicted from all `observations`. One fit of each family for
-    each configuration."""
+    """Every signature of every configuration, predicted from the other configurations alone. With
+    `judged`, only those signatures, predicted from all `observations`. Fits each family once per
+    configuration."""
     by_configuration: dict[str, list[Observation]] = defaultdict(list)
     for observation in usable(observations):
         by_configuration[observation.configuration].append(observation)
@@ -95,10 +97,12 @@ def _figures(rows: list[Judged], fitted: bool) -> str:
 
 
 def table(judged: list[Judged], per_configuration: bool = False) -> list[str]:
-    """Lines: for each family (or configuration) how many unseen signatures, the share that the
-    models answer, then median, mean and 90th percentile of the relative error and the error of the
-    total time, fitted and analytic; the measured time; and the median of the error that the models
-    expect."""
+    """Lines of a table, one per family (or configuration).
+
+    Each has the number of unseen signatures and the share that the models answer. Then follow the
+    median, mean and 90th percentile of the relative error and the error of the total time, fitted
+    and analytic. Last come the measured time and the median of the error that the models expect.
+    """
     groups: dict[str, list[Judged]] = defaultdict(list)
     for row in judged:
         groups[row.observation.configuration if per_configuration else row.family].append(row)

@@ -1,8 +1,8 @@
-"""The launches and library calls in a Kineto trace: which signature took how long.
+"""The launches and library calls in a Kineto trace: each signature with its time.
 
 Why it exists: the estimators are fitted to traces of real runs and judged by them. A trace names
 kernels, their grids and the operators that launched them; trace_signatures.py makes signatures of
-them. One library call may launch several kernels: their times are added up.
+these. One library call may launch several kernels, whose times are added up.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from phantora_ns.kernels.evaluation.trace_signatures import (
     sign,
 )
 
-# Inductor's mark around a compiled graph, with the hash of its code: not the same in every process
+# Inductor's mark around a compiled graph. It includes a hash of the code that differs by process.
 GRAPH_CALL = "## Call"
 UNTOUCHED = 0.01
-"""A launch counts as alone when work on other streams covered less than this share of its time."""
+"""A launch counts as alone when work on other streams overlapped less than this share of its time."""
 
 
 class TraceError(Exception):
@@ -39,9 +39,11 @@ class TraceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch or library call: signature, framework context, measured nanoseconds, and the share
-    of that time during which another stream's kernel or copy ran beside it. `cold`: the caches were
-    flushed before (bench/kernels/record.py)."""
+    """One launch or library call: signature, framework context, measured nanoseconds.
+
+    `overlapped`: the share of that time during which a kernel or copy of another stream ran. `cold`:
+    the caches were flushed before the launch (bench/kernels/record.py).
+    """
 
     kind: int
     fields: list
@@ -53,7 +55,7 @@ class Launch:
 
     @property
     def alone(self) -> bool:
-        """Whether its time says what it takes by itself: nothing of note ran beside it."""
+        """Whether almost nothing overlapped it, so that its time is its own."""
         return self.overlapped < UNTOUCHED
 
 
@@ -69,7 +71,7 @@ def read_events(path: Path | str) -> list[dict]:
 
 @dataclass
 class _Intervals:
-    """Disjoint busy intervals, to ask how much of a span they cover."""
+    """Disjoint busy intervals. They answer how much of a span is busy."""
 
     starts: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
@@ -91,8 +93,8 @@ class _Intervals:
 
 
 def join_shapes(events: list[dict], path: Path | str) -> None:
-    """Gives a trace's operators the shapes that bench/kernels/shapes.py recorded of the same
-    operators in the same order.
+    """Gives a trace's operators the shapes that bench/kernels/shapes.py recorded. The record holds
+    the same operators in the same order.
 
     Raises TraceError when the two are not of the same step, and OSError.
     """
@@ -118,11 +120,11 @@ def join_shapes(events: list[dict], path: Path | str) -> None:
 def launches(
     path: Path | str, llama: LlamaShapes | None = None, shapes: Path | str | None = None
 ) -> list[Launch]:
-    """Every launch and library call of a trace in order of start, communication kernels left out.
+    """Every launch and library call of a trace in order of start, without communication kernels.
 
-    `llama` names the matrix products of a trace without shapes, `shapes` a record of all its
-    operators' shapes (`join_shapes`); without either such products are left out, as are kernels
-    inside library calls whose operands are unknown. Raises TraceError or OSError.
+    `llama` gives the matrix products of a trace without shapes; `shapes` is a record of all its
+    operators' shapes (`join_shapes`). Without either, such products are left out. Kernels inside
+    library calls with unknown operands are left out too. Raises TraceError or OSError.
     """
     events = read_events(path)
     if shapes is not None:
@@ -177,7 +179,7 @@ def launches(
 
 
 def observations(configuration: str, found: Iterable[Launch]) -> list[Observation]:
-    """The distinct signatures of a trace, with the median of their launches that ran alone.
+    """The distinct signatures of a trace, each with the median of its launches that ran alone.
     O(launches)."""
     groups: dict[bytes, list[Launch]] = defaultdict(list)
     for launch in found:

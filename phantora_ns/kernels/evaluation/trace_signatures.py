@@ -1,7 +1,7 @@
-"""Signatures of what a Kineto trace shows.
+"""Signatures of the launches in a Kineto trace.
 
 Why it exists: a simulated rank makes a call's signature from its arguments. A trace holds only the
-operator's shapes, types and strides, from which the same signature is made here, so that real and
+operator's shapes, types and strides. This file makes the same signature from those, so that real and
 simulated times can be compared. A trace without recorded shapes is read with the sizes of the model
 that ran (LlamaShapes).
 """
@@ -28,11 +28,8 @@ CUDA_TYPES = {
     "c10::Float8_e5m2": 29,
 }
 CUDNN_TYPES = {"float": 0, "double": 1, "c10::Half": 2, "int": 4, "c10::BFloat16": 9}
-MATMUL, POINTWISE, GEN_INDEX = (
-    19,
-    13,
-    501,
-)  # cudnn_graph.h: descriptor types of operations, CUDNN_POINTWISE_GEN_INDEX
+# cudnn_graph.h: descriptor types of operations, and CUDNN_POINTWISE_GEN_INDEX.
+MATMUL, POINTWISE, GEN_INDEX = 19, 13, 501
 ITEM_BYTES = {
     "float": 4,
     "c10::Half": 2,
@@ -47,14 +44,14 @@ ITEM_BYTES = {
     "signed char": 1,
     "short int": 2,
 }
-LIST_ITEM_BYTES = 4  # the profiler writes "TensorList" and not its type
-SHAPES = 16  # as many shapes as a rank sends
+LIST_ITEM_BYTES = 4  # the profiler writes "TensorList" without the type of its tensors
+SHAPES = 16  # the number of shapes that a rank sends
 COMPUTE_32F, COMPUTE_32F_TF32, COMPUTE_64F = 68, 77, 70  # cublasComputeType_t
 
 
 @dataclass(frozen=True)
 class LlamaShapes:
-    """Sizes that tell each linear layer of one training step, for traces without recorded
+    """Sizes that identify each linear layer of one training step, for traces without recorded
     shapes."""
 
     dim: int
@@ -77,8 +74,8 @@ class LlamaShapes:
         )
 
     def context(self, operator: str) -> list | None:
-        """[operator, input bytes, output bytes, shapes] of the step's norms and loss, None for
-        others."""
+        """[operator, input bytes, output bytes, shapes] of the step's norms and loss; None for other
+        operators."""
         hidden, logits = self.tokens * self.dim * 2, self.tokens * self.vocabulary * 4
         sizes = {
             "aten::_fused_rms_norm": (hidden, hidden),
@@ -92,9 +89,9 @@ class LlamaShapes:
         """(transa, transb, m, n, k) of every matrix product of a step, in launch order: forward,
         then backward.
 
-        Forward per layer: q, k, v, o, gate, up, down, then the head; backward the reverse with k
-        and v before q, and per layer the weight's gradient before the input's (autograd's
-        MmBackward for a transposed weight).
+        Forward order per layer is q, k, v, o, gate, up, down; the head follows the last layer.
+        Backward is the reverse, except that k and v come before q. Each layer's weight gradient
+        comes before its input gradient (autograd's MmBackward for a transposed weight).
         """
         sizes = {
             "q": (self.dim, self.dim),
@@ -200,8 +197,8 @@ def _graph_tensor(dims: list[int], kind: str, strides: list[int] | None = None) 
 
 
 def sdpa_graph(query: list[int], key: list[int], kind: str, causal: bool, backward: bool) -> list:
-    """The graph that PyTorch's cuDNN attention comes to: its products (two forward, five backward)
-    and the mask."""
+    """The graph of PyTorch's cuDNN attention: its products (two forward, five backward) and the
+    mask."""
     batch, heads, queries, size = query
     keys = key[2]
     scores = [batch, heads, queries, keys]
@@ -281,8 +278,8 @@ def convolution_graph(operator: dict) -> list:
 
 
 def gemm_fields(operator: dict, tf32: bool) -> list:
-    """The cuBLAS signature of a row-major product with recorded shapes: column-major, the operands
-    change places."""
+    """The cuBLAS signature of a row-major product with recorded shapes. cuBLAS is column-major, so
+    the operands are swapped."""
     arguments = operator["args"]
     shift = operator["name"] in ("aten::addmm", "aten::baddbmm")
     left, right = arguments["Input Dims"][shift : shift + 2]
@@ -317,9 +314,11 @@ def gemm_fields(operator: dict, tf32: bool) -> list:
 
 
 def _context(operator: dict, kernel: str) -> list | None:
-    """[operator, input bytes, output bytes, shapes] as a rank sends it (libintercept/work/duration.c):
-    outputs are not known when an operator launches. Of long lists of tensors a trace says nothing;
-    the type of others only the kernel's name may tell."""
+    """[operator, input bytes, output bytes, shapes] as a rank sends it (libintercept/work/duration.c).
+
+    Outputs are not known when an operator launches. A trace does not record long lists of tensors.
+    The type of other lists can only come from the kernel's name.
+    """
     arguments = operator["args"]
     opaque = re.search(r"OpaqueType<(\d+)", kernel)
     total, shapes = 0, []

@@ -1,9 +1,9 @@
 """What `phantora-ns kernels validate` prints: the error of fitted and analytic times on
 configurations left out of the fit.
 
-Why it exists: a model's error belongs beside the model. Files may be databases, each of whose runs
-is part of a configuration, or Kineto traces of real steps, each a configuration by itself.
-fitted/heldout.py leaves out and counts; this reads and prints.
+Why it exists: a model's error belongs beside the model. A file may be a database or a Kineto trace
+of real steps. A database's runs each belong to a configuration; a trace is a configuration by itself.
+evaluation/heldout.py leaves out and counts; this file reads and prints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phantora_ns.kernels.evaluation import heldout
 from phantora_ns.kernels.evaluation.trace_launches import launches, observations
 from phantora_ns.kernels.lookup import KernelTimes
 
-# folder beside the traces' one, with what bench/kernels/shapes.py recorded of the same steps
+# Folder beside the one of the traces: shapes of the same steps, recorded by bench/kernels/shapes.py.
 SHAPES = "shapes"
 
 
@@ -33,8 +33,8 @@ def is_trace(path: Path) -> bool:
 
 
 def read(path: Path) -> tuple[str | None, list[Observation]]:
-    """(GPU model, observations) of a database, (None, observations) of a trace: it does not name a
-    model of ours.
+    """(GPU model, observations) of a database, or (None, observations) of a trace, which does not
+    name one of our GPU models.
 
     Raises DatabaseError, TraceError or OSError.
     """
@@ -53,10 +53,10 @@ def lines(
     by_configuration: bool = False,
     worst: int = 0,
 ) -> list[str]:
-    """The table: families (or configurations) of the files' configurations, each left out in turn;
-    with `judge`, of those files, predicted from all of the others.
+    """The table, by family (or by configuration). Each configuration of the files is left out in
+    turn. With `judge`, those files are predicted from all of the others instead.
 
-    `gpu`: the model that traces are of (default: the databases' own, else h200). Raises
+    `gpu`: the GPU model of the traces (default: that of the databases, else h200). Raises
     ValidationError, ConfigError, DatabaseError, TraceError, OSError.
     """
     known, judged = ([read(path) for path in files] for files in (paths, judge))

@@ -1,9 +1,10 @@
 """A law of time over work: a sum of terms that only grow, and a floor, fitted to the smallest
 relative error.
 
-Why it exists: a kernel's time is a fixed cost, and shares of what its work would take at the GPU's
-limits: `max(floor, sum of w_i x term_i)` with w_i >= 0, so that more work never takes less. Where a
-group has few measurements its law stays near the estimator's time, which is one of the terms.
+Why it exists: a kernel's time is a fixed cost plus shares of what its work would take at the GPU's
+limits: `max(floor, sum of w_i x term_i)`. Every w_i is >= 0, so that more work never takes less
+time. The estimator's time is one of the terms; the law of a group with few measurements stays near
+it.
 """
 
 from __future__ import annotations
@@ -14,31 +15,34 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 ESTIMATE, CONSTANT = 0, 1  # columns of the terms
-PRIORS = (
-    0.3,
-    0.03,
-    0.003,
-)  # weights of the estimator against one measurement: what leaves least error on left-out runs
-LEAST_TO_CHOOSE = 8  # measurements, of two runs or more; fewer take the first
-MOST = 400  # measurements, evenly spread over all, that nine weights are fitted to
-FOLDS = 4  # parts that the runs are left out in
+# Weights of the estimator relative to one measurement. `_prior` chooses the one with the least error
+# on left-out runs.
+PRIORS = (0.3, 0.03, 0.003)
+LEAST_TO_CHOOSE = 8  # measurements, from at least two runs; with fewer, the first prior is taken
+MOST = 400  # measurements for one fit of nine weights, evenly spread over all of them
+FOLDS = 4  # the runs are left out in this many parts
 ROUNDS = 12  # of re-weighting towards the least absolute error
-# relative error of a measurement that counts fully; a nearer one counts more, a further one less,
+# A measurement with this relative error has weight 1. A smaller error raises the weight, a larger
+# one lowers it.
 TYPICAL_ERROR = 0.05
-# down to this one: so clean measurements outweigh the estimator, and scattered ones do not
+# Errors below this raise the weight no further. So clean measurements outweigh the estimator, and
+# scattered ones do not.
 SMALL_ERROR = 0.002
-FLOOR_GAIN = 0.9  # a floor must reduce the error to this share of what it is without one
+FLOOR_GAIN = 0.9  # a floor must reduce the error to this share of the error without one
 FLOOR_SHARES = (0.1, 0.2, 0.3, 0.5)
-EMPTY_NS = 2000.0  # what a launch with next to no work takes: 1.5 to 3 us in every trace of an H200
-EMPTY_WEIGHT = 0.5  # weight of that against one measurement
-FLOOR_LEAST = 8  # measurements; fewer say nothing of a floor
+EMPTY_NS = 2000.0  # time of a launch with almost no work: 1.5 to 3 us in every trace of an H200
+EMPTY_WEIGHT = 0.5  # weight of EMPTY_NS relative to one measurement
+FLOOR_LEAST = 8  # measurements; with fewer no floor is fitted
 
 
 @dataclass(frozen=True)
 class Law:
-    """`max(floor_ns, terms @ weights)`, and no more than `most` times the estimator's time: where
-    all that was measured is large, nothing tells a constant cost from work, and small launches
-    would take as long as the smallest measured one. Terms and times in nanoseconds."""
+    """`max(floor_ns, terms @ weights)`, but at most `most` times the estimator's time. Terms and
+    times in nanoseconds.
+
+    `most` matters where every measured launch is large. Nothing then separates a constant cost from
+    work, and a small launch would take as long as the smallest measured one.
+    """
 
     weights: np.ndarray
     floor_ns: float
@@ -73,7 +77,7 @@ def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
         active[best] = True
         while True:
             trial = np.zeros(count)
-            # Not the normal equations: they square the condition.
+            # The normal equations would square the condition number.
             trial[active] = np.linalg.lstsq(matrix[:, active], target, rcond=None)[0]
             if trial[active].min() > 0:
                 break
@@ -88,8 +92,8 @@ def non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def _weights(terms: np.ndarray, times: np.ndarray, prior: float) -> np.ndarray:
-    """Non-negative weights of the terms with the least mean absolute relative error, drawn to the
-    estimator, and to a launch without work that takes as long as such launches do."""
+    """Non-negative weights of the terms with the least mean absolute relative error. They are drawn
+    towards the estimator, and towards EMPTY_NS for a launch without work."""
     empty = np.zeros(terms.shape[1])
     empty[[ESTIMATE, CONSTANT]] = 1.0, 1.0 / EMPTY_NS
     relative = np.vstack([terms / times[:, None], empty])
@@ -113,8 +117,8 @@ def _weights(terms: np.ndarray, times: np.ndarray, prior: float) -> np.ndarray:
 
 
 def _prior(terms: np.ndarray, times: np.ndarray, runs: np.ndarray) -> float:
-    """How far to trust the estimator: the prior with the least mean error on runs that are left
-    out, the largest among equals."""
+    """How far to trust the estimator: the prior with the least mean error on left-out runs. Among
+    equals the largest wins."""
     numbers = {run: i % FOLDS for i, run in enumerate(np.unique(runs))}
     folds = np.array([numbers[run] for run in runs])
     if len(times) < LEAST_TO_CHOOSE or len(numbers) < 2:
@@ -131,18 +135,20 @@ def _prior(terms: np.ndarray, times: np.ndarray, runs: np.ndarray) -> float:
 
 
 def fit(terms: np.ndarray, times: np.ndarray, runs: np.ndarray) -> Law:
-    """The law of measured `times` (ns) over rows of `terms` (ns, each growing with the work): the
-    first is the estimator's own time, the second constant. `runs` numbers the run that each comes
-    from. Deterministic; O(rows x terms^2) for each of a few hundred solves."""
+    """The law of measured `times` (ns) over rows of `terms` (ns, each growing with the work).
+
+    The first term is the estimator's own time, the second is constant. `runs` holds the number of
+    the run that each time comes from. Deterministic; O(rows x terms^2) for each of a few hundred
+    solves.
+    """
     if len(times) > MOST:
         kept = np.linspace(0, len(times) - 1, MOST).round().astype(int)
         terms, times, runs = terms[kept], times[kept], runs[kept]
     prior = _prior(terms, times, runs)
     best = Law(_weights(terms, times, prior), 0.0)
     least = float(np.mean(np.abs(np.log(best.times(terms) / times))))
-    most = float(
-        np.max(times / terms[:, ESTIMATE])
-    )  # what any measurement took, against its estimate
+    # The largest ratio of a measured time to its estimate.
+    most = float(np.max(times / terms[:, ESTIMATE]))
     if len(times) < FLOOR_LEAST:
         return replace(best, most=most)
     ordered = np.sort(times)

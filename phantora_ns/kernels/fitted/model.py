@@ -24,9 +24,10 @@ from phantora_ns.kernels.signature import SignatureError
 from phantora_ns.protocol import Source
 
 LEAST_FOR_LAW = 4
-"""Measured points that a group needs for a law of its own; with fewer it has the estimator's time."""
+"""Measured points that a group needs for a law of its own; a smaller group keeps the estimator's
+time."""
 LEAST_IN_FAMILY = 8
-"""Measured points that a family needs to say something about a group that it has never seen."""
+"""Measured points that a family needs before it predicts a group that it has never seen."""
 NAMELESS = {"kernel other", "call", "cudnn graph"}
 """Families whose groups have nothing in common."""
 ERRORS = (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError)
@@ -35,7 +36,7 @@ Estimator = Callable[[int, Any, Any], launch.Estimate]
 
 
 def usable(found: Iterable[Observation]) -> Iterator[Observation]:
-    """The observations that took any time at all: a logarithm needs no others."""
+    """The observations with a time above zero; the models need its logarithm."""
     return (one for one in found if one.median_ns > 0 and one.count > 0)
 
 
@@ -61,8 +62,8 @@ class _Family:
         points = sorted(merged, key=lambda p: (p.group, p.name, p.terms, p.position))
         values = np.array([math.fsum(v for v, _ in merged[p]) / len(merged[p]) for p in points])
         numbers = {name: i for i, name in enumerate(sorted({c for _, _, c in rows}))}
-        # What several configurations have measured is left out by itself: it would be known exactly
-        # without any one of them.
+        # A point that several configurations have measured gets a fold of its own. Otherwise leaving
+        # out one configuration would leave its exact time in.
         runs = [{c for _, c in merged[p]} for p in points]
         configurations = np.array(
             [numbers[min(r)] if len(r) == 1 else -1 - i for i, r in enumerate(runs)]
@@ -104,9 +105,11 @@ class _Family:
 
 
 class FittedModels:
-    """Models fitted to `observations` of the GPU that `rates` describes; `estimate(kind, fields,
-    context)` is the analytic answer that they correct. Observations that the estimators cannot read
-    are left out, and counted in `unreadable` once their kind has been asked for."""
+    """Models fitted to `observations` of the GPU that `rates` describes.
+
+    `estimate(kind, fields, context)` is the analytic answer that they correct. Observations that the
+    estimators cannot read are left out. `unreadable` counts them once their kind has been asked for.
+    """
 
     def __init__(self, observations: Iterable[Observation], rates: Rates, estimate: Estimator):
         self._rates, self._estimate = rates, estimate
@@ -118,8 +121,8 @@ class FittedModels:
             self._unread[observation.kind].append(observation)
 
     def _read(self, kind: int) -> None:
-        """Gives a kind's observations their places in the pools, once: most jobs ask for products
-        long before all kernels."""
+        """Sorts a kind's observations into the pools, once per kind: most jobs ask for matrix
+        products long before they ask for every kernel."""
         for observation in self._unread.pop(kind, ()):
             where = self.point(observation.kind, observation.fields, observation.context)
             if where is None:
@@ -130,8 +133,8 @@ class FittedModels:
                 )
 
     def point(self, kind: int, fields: Any, context: Any = None) -> Point | None:
-        """How the models see a signature; None for what they cannot read. `fields` of a kernel are
-        the signature's 12."""
+        """A signature as the models see it; None for one that they cannot read. `fields` of a kernel
+        are the signature's 12."""
         try:
             where = point(kind, fields, context, self._estimate(kind, fields, context), self._rates)
         except ERRORS:  # sizes and nested lists come from a foreign process
@@ -143,7 +146,7 @@ class FittedModels:
         )
 
     def predict(self, kind: int, fields: Any, context: Any = None) -> Prediction | None:
-        """The time of a signature, or None when nothing alike was measured. Fits the signature's
+        """The time of a signature, or None when nothing similar was measured. Fits the signature's
         family on first use."""
         where = self.point(kind, fields, context)
         if where is not None:

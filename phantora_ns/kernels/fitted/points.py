@@ -1,13 +1,12 @@
-"""How the fitted models see a signature: the pool that it belongs to, what work it is, and where it
-lies among others.
+"""How the fitted models see a signature: its pool, its amount of work, and its position among others.
 
-Why it exists: the same few numbers must be drawn from a measured signature and from an asked one.
-Nothing that only a launch knows (its parameters) is used, for a database does not hold it.
+Why it exists: a measured signature and a requested one must give the same few numbers. A database
+does not hold a launch's parameters, so they are not used here.
 
-A point's `terms` are nanoseconds that parts of its work would take at a limit of the GPU, none of
-which shrinks when the work grows; the first is the estimator's own time, the second constant. Its
-`position` is what decides which library kernel, tile or split is chosen, in units of the distance over
-which times stay alike.
+A point's `terms` are nanoseconds that parts of its work would take at a limit of the GPU. None of
+them shrinks when the work grows. The first is the estimator's own time, the second is constant. The
+`position` holds what decides which library kernel, tile or split is chosen. Its unit is the distance
+over which times stay similar.
 """
 
 from __future__ import annotations
@@ -33,39 +32,29 @@ from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import Gemm, Kernel, Memory
 from phantora_ns.protocol import MemoryKind, MemoryOp, SignatureKind, Source
 
-OCTAVES = 2.0  # sizes within a factor of 4 take alike times, relative to the law
-WAVE_OCTAVES = (
-    0.25  # the share of the multiprocessors that the last wave of tiles fills matters much more
-)
-TILES = (
-    (256, 128),
-    (128, 256),
-    (128, 128),
-    (192, 128),
-)  # of the nvjet kernels that training's products use, by their names
-THREADS = (
-    2048  # threads of a multiprocessor: CUDA C programming guide, table of compute capabilities
-)
-# cycles that one block needs for one element of its row when it works alone: order of magnitude
+OCTAVES = 2.0  # sizes within a factor of 4 take similar times, relative to the law
+# The share of the multiprocessors that the last wave of tiles fills matters much more than size.
+WAVE_OCTAVES = 0.25
+# Tiles of the nvjet kernels that training uses, as their names give them.
+TILES = ((256, 128), (128, 256), (128, 128), (192, 128))
+THREADS = 2048  # per multiprocessor: CUDA C programming guide, table of compute capabilities
+# Cycles that one block needs per element of its row when it works alone; the order of magnitude.
 SERIAL_CYCLES = 4.0
-# of Triton kernels of one name: the work's sizes matter less than what autotuning makes of them
+# For Triton kernels of one name, autotuning matters more than the work's sizes.
 SIZE_OCTAVES = 3.0
-# that a block with next to nothing to do holds up a multiprocessor: rms_norm, 128 elements a block
+# Time that a block with almost no work occupies a multiprocessor: rms_norm, 128 elements per block.
 BLOCK_NS = 80.0
-SECTOR, TWO_BYTES = (
-    32.0,
-    2.0,
-    # bytes that a read of one element moves at most (CUDA C++ best practices guide, 10.2.1), at
-    # least
-)
-INTEGER = 0xFFFFFFFF  # a parameter that is no small integer, in a launch's identity
+# Bytes that a read of one element moves, at most and at least (CUDA C++ best practices guide,
+# 10.2.1).
+SECTOR, TWO_BYTES = 32.0, 2.0
+INTEGER = 0xFFFFFFFF  # in a launch's identity: a parameter that is not a small integer
 _NUMBERED = re.compile(r"_\d+(d\w*)?$")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`family`: the pool that shares one process; `group`: launches with one law; `name`: launches
-    that do the same."""
+    """A signature as the models see it. `family`: the pool that shares one process; `group`: launches
+    that share one law; `name`: launches that do the same."""
 
     family: str
     group: str
@@ -83,8 +72,11 @@ def _log(value: float, octaves: float = OCTAVES) -> float:
 def point(
     kind: int, fields: Any, context: Any, estimate: launch.Estimate, rates: Rates
 ) -> Point | None:
-    """The point of a signature whose estimate is known; None for one that says nothing of its work.
-    Raises SignatureError and the arithmetic errors of nonsensical sizes, as the estimators do."""
+    """The point of a signature whose estimate is known; None for a signature that does not give its
+    amount of work.
+
+    Raises SignatureError and the arithmetic errors of nonsensical sizes, as the estimators do.
+    """
     if kind == SignatureKind.GEMM:
         return _gemm(signature.parse_numbers(Gemm, fields), estimate, rates)
     if kind == SignatureKind.CUDNN:
@@ -106,8 +98,8 @@ def point(
 
 
 def _product_terms(product: Gemm, rates: Rates) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(terms, position) of a product: time by arithmetic, by traffic, and by whole waves of each
-    tile."""
+    """(terms, position) of a product. The terms are times by arithmetic, by traffic, and by whole
+    waves of each tile."""
     m, n, k, batch = (max(1, v) for v in (product.m, product.n, product.k, product.batch))
     peak = rates.peak(gemm.arithmetic(product))
     arithmetic = 2.0 * m * n * k * batch / peak
@@ -219,9 +211,8 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     group = f"{call.backend} {'backward' if call.backward else 'forward'}"
     name = f"{'causal' if call.causal else 'full'} {call.element_bytes}"
     terms = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave)
-    family = (
-        "attention" if call.backend == "cudnn" else f"attention {call.backend}"
-    )  # a family is of one kind throughout
+    # All members of a family have the same kind.
+    family = "attention" if call.backend == "cudnn" else f"attention {call.backend}"
     return Point(family, group, name, terms, position, Source.ATTENTION, estimate.bound_by)
 
 
@@ -238,8 +229,8 @@ def _memory(call: Memory, estimate: launch.Estimate, rates: Rates) -> Point:
 
 
 def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
-    """Any other library call: its numbers are sizes, as far as they are positive; their product is
-    its volume."""
+    """Any other library call. Its positive numbers count as sizes, and their product as its
+    volume."""
     if not isinstance(fields, (list, tuple)) or len(fields) != 2 or not isinstance(fields[0], str):
         return None
     sizes = [v for v in fields[1] if type(v) is int and v > 0]
@@ -253,10 +244,12 @@ def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
 
 
 def _inductor(kernel: Kernel, work: triton.Work, estimate: launch.Estimate, rates: Rates) -> Point:
-    """Of a kernel that TorchInductor wrote. Names say which operators were fused, and with them
-    types and smaller tensors; block sizes are what autotuning tries. How a reduction's row lies in
-    memory nobody tells: where it is strided and a block takes few rows, each element costs a whole
-    sector."""
+    """The point of a kernel that TorchInductor wrote.
+
+    Its name says which operators were fused, and so fixes the types and the smaller tensors.
+    Autotuning chooses the block sizes. How a reduction's row lies in memory is not known. If it is
+    strided and a block takes few rows, each element costs a whole sector.
+    """
     bandwidth = rates.memory_bytes_per_ns
     threads = kernel.blocks * kernel.block_threads
     rows, per_thread = max(1.0, work.rows / kernel.blocks), work.elements / threads
@@ -300,8 +293,8 @@ def _inductor(kernel: Kernel, work: triton.Work, estimate: launch.Estimate, rate
 
 @lru_cache(maxsize=8192)
 def _labels(name: str) -> tuple[str, str, str]:
-    """(family, group, name) of a kernel's name. Triton numbers its kernels as it meets them: the
-    number says nothing."""
+    """(family, group, name) of a kernel's name. Triton's serial number is removed: it only counts
+    kernels in the order in which Triton meets them."""
     parsed = names.parse(name)
     if parsed.base.startswith("triton_"):
         plain = _NUMBERED.sub("", parsed.base)

@@ -1,8 +1,8 @@
 """Times of signatures that no database holds: from fitted models, or from another GPU's times.
 
 Why it exists: it decides when such a time may be used, so that look-up and estimators need not know
-each other's rules. Rule: it answers only from measurements. A signature of which nothing similar
-was measured is left to the estimators.
+each other's rules. Rule: every answer derives from measurements. If nothing similar to a signature
+was measured, the estimators answer instead.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from phantora_ns.kernels.fitted.model import FittedModels, Prediction
 
 CHANGED_BY_PARAMETERS = 0.10
-"""An estimate that changes by more than this share when it sees the launch's parameters has got a
-size from them."""
+"""If the launch's parameters change an estimate by more than this share, they gave it a size that
+the signature does not hold."""
 CERTAIN = 0.20
-"""Up to this expected error, a law that has not seen the parameters may be scaled by such a size."""
+"""Up to this expected error, a law fitted without parameters may be scaled by such a size."""
 SOURCES = {
     SignatureKind.KERNEL: Source.LAW,
     SignatureKind.CALL: Source.LAW,
@@ -52,29 +52,28 @@ class FittedPredictor:
     def predict(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> Prediction | None:
-        """The time of a signature and its expected error. None when nothing similar was measured, or
-        when the launch's parameters give a size that the signature does not, and the models are
-        unsure of it."""
+        """The time of a signature and its expected error. None when nothing similar was measured.
+        None also when the launch's parameters give a size that the signature does not hold and the
+        models are unsure of it."""
         if self._models is None:
-            from phantora_ns.kernels.fitted.model import (
-                FittedModels,  # numpy with it, which the launcher has no use for
-            )
+            # Imported here because it needs numpy, which the launcher does without.
+            from phantora_ns.kernels.fitted.model import FittedModels
 
             observations = (one for database in self._databases for one in database.observations())
             self._models = FittedModels(observations, self._rates, self._estimate)
         if kind == SignatureKind.KERNEL and launch.scattered(fields, parameters):
-            return None  # its strides are in no measurement, so the models do not know them
+            return None  # measurements hold no strides, so the models cannot account for them
         found = self._scaled(kind, fields, context, parameters)
         if found is None or kind != SignatureKind.KERNEL:
             return found
-        # If everything that was measured fits into the cache, the law describes the cache.
+        # If every measured size fits into the cache, the law describes the cache.
         least = launch.least_ns(fields, context, parameters, self._rates)
         return replace(found, duration_ns=least) if found.duration_ns < least else found
 
     def _scaled(
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> Prediction | None:
-        """What the models say, scaled by the sizes that the parameters give."""
+        """The models' prediction, scaled by the sizes that the parameters give."""
         assert self._models is not None
         found = self._models.predict(kind, fields, context)
         if found is None or not parameters:
@@ -91,8 +90,8 @@ class FittedPredictor:
 
 class ScaledPredictor:
     """Another GPU's measured or fitted times, each multiplied by the ratio of the two GPUs'
-    estimates. That is the ratio, by the data sheets, of the rate that limits the work: arithmetic by
-    type, memory bandwidth, or multiprocessors x clock. `lookup` and `other` are those of the other
+    estimates. By the data sheets, that is the ratio of the rate that limits the work: arithmetic by
+    type, memory bandwidth, or multiprocessors x clock. `lookup` and `other` answer for the other
     GPU, `own` estimates for this one."""
 
     def __init__(

@@ -1,16 +1,18 @@
 """What a law leaves over, learned from neighbours: a Gaussian process on the logarithm of measured
-over lawful time.
+time over the law's time.
 
-Why it exists: libraries choose kernels, tiles and splits by rules that no formula here knows, and
-their effect is nearly the same at nearby sizes. The process has a part common to a family, parts
-common to launches of one group and of one name, and a part that fades with distance; so one
-measurement of a kernel corrects all its sizes a little and the near ones fully, and where nothing
-alike was measured the law stands, with a wide error. One more part is common to all that one run
-measured: a GPU that waits for others stays cool and does arithmetic up to 20 % faster than one at
-its power limit. It keeps one run's clock from being taken for a property of the sizes that only
-this run had; a new run's clock is unknown. Rasmussen and Williams, Gaussian Processes for Machine
-Learning (2006), section 2.2; leave-out without refitting: section 5.4.2, for several points at
-once.
+Why it exists: libraries choose kernels, tiles and splits by rules that no formula here knows. Their
+effect is nearly the same at nearby sizes. The process has one part common to a family, one to the
+launches of a group, one to the launches of a name, and one that fades with distance. So one
+measurement of a kernel corrects all of its sizes a little and the near ones fully. Where nothing
+similar was measured the law stands, with a wide error.
+
+One more part is common to everything that one run measured. A GPU that waits for others stays cool
+and does arithmetic up to 20 % faster than one at its power limit. This part keeps a run's clock from
+being taken for a property of the sizes that only this run had. The clock of a new run is unknown.
+
+Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), section 2.2; leaving
+points out without refitting: section 5.4.2, for several points at once.
 """
 
 from __future__ import annotations
@@ -20,36 +22,24 @@ from typing import Any
 
 import numpy as np
 
-START = (
-    0.10,
-    0.10,
-    0.08,
-    0.12,
-    0.03,
-)  # deviations common to a family, to a group, to a name, near by, and of chance alone
-CLOCKS = 0.05  # what runs differ by where clocks decide, seen in traces of real steps
-SCALES = (
-    1.0,
-    0.25,
-    0.5,
-    2.0,
-    4.0,
-    8.0,
-)  # of each deviation; the likeliest are taken, the first among equals
-LEAST_CHANCE = 0.02  # medians of one signature in two runs differ by no less than this
-ROUNDS = 2  # in which each deviation is chosen given the others
-OTHER_NAME = (
-    0.6  # what a neighbour of the same group and another name says, against one of the same name
-)
-MOST = 300  # measurements that one system of equations for all of a family takes
-NEAREST = 160  # measurements that a prediction is drawn from where there are more
-CHOSEN_ON = 120  # measurements that deviations are chosen on: as many as tell
+# Standard deviations to start from: of a family, a group, a name, the near field, and noise.
+START = (0.10, 0.10, 0.08, 0.12, 0.03)
+CLOCKS = 0.05  # deviation between runs where clocks decide, seen in traces of real steps
+# Factors tried on each deviation. The likeliest wins, the first among equals.
+SCALES = (1.0, 0.25, 0.5, 2.0, 4.0, 8.0)
+LEAST_CHANCE = 0.02  # medians of one signature in two runs differ by at least this
+ROUNDS = 2  # in each of them, every deviation is chosen given the others
+# Weight of a neighbour of the same group and another name, relative to one of the same name.
+OTHER_NAME = 0.6
+MOST = 300  # largest family that one system of equations covers, in measurements
+NEAREST = 160  # measurements that a prediction uses in a larger family
+CHOSEN_ON = 120  # measurements that deviations are chosen on; more do not change the choice
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Launches as the process sees them: rows of `positions` (in units of the distance over which
-    times stay alike), and numbers that stand for their group and name."""
+    """Launches as the process sees them. `positions` has one row per launch, in units of the distance
+    over which times stay similar. `groups` and `names` are numbers."""
 
     positions: np.ndarray
     groups: np.ndarray
@@ -64,15 +54,14 @@ class Inputs:
 
 
 def parts(first: Inputs, second: Inputs) -> np.ndarray:
-    """Correlations, without chance, by what launches may have in common: [family, group, name, near
-    by]. O(rows x columns)."""
+    """Correlations without noise, one matrix for each thing that launches may have in common:
+    [family, group, name, near field]. O(rows x columns)."""
     squares = (
         np.sum(first.positions**2, axis=1)[:, None] + np.sum(second.positions**2, axis=1)[None, :]
     )
     distance = np.sqrt(3 * np.maximum(squares - 2 * first.positions @ second.positions.T, 0.0))
-    near = (1 + distance) * np.exp(
-        -distance
-    )  # Matern, 3/2: continuous, no smoother than sizes of tiles are
+    # Matern, 3/2: continuous, and no smoother than the dependence on tile sizes.
+    near = (1 + distance) * np.exp(-distance)
     group = first.groups[:, None] == second.groups[None, :]
     name = group & (first.names[:, None] == second.names[None, :])
     return np.stack(
@@ -86,8 +75,8 @@ def parts(first: Inputs, second: Inputs) -> np.ndarray:
 
 
 class Residual:
-    """The process given `values` (logarithms) at `inputs`; `configurations` numbers the run that
-    each comes from, whose times have a deviation of `run` in common."""
+    """The process given `values` (logarithms) at `inputs`. `configurations` holds the number of the
+    run that each value comes from. Values of one run share a deviation of size `run`."""
 
     def __init__(self, inputs: Inputs, values: np.ndarray, configurations: np.ndarray, run: float):
         self._inputs, self._values, self._runs, self._run = inputs, values, configurations, run
@@ -98,7 +87,7 @@ class Residual:
         self.trust = _trust(system, values[chosen], configurations[chosen])
 
     def _choose(self, rows: np.ndarray) -> np.ndarray:
-        """The likeliest deviations, one after the other."""
+        """The likeliest deviations, chosen one at a time."""
         inputs, values, same = self._inputs.take(rows), self._values[rows], self._same_run(rows)
         every = np.concatenate([parts(inputs, inputs), np.eye(len(rows))[None]])
         deviations = np.array(START)
@@ -122,7 +111,7 @@ class Residual:
         return np.tensordot(self._deviations[:4] ** 2, parts(first, second), 1)
 
     def _system(self, rows: np.ndarray) -> np.ndarray:
-        """Covariance of the measurements at `rows`: the launches', their run's, and chance."""
+        """Covariance of the measurements at `rows`: of launches, of runs, and noise."""
         inputs = self._inputs.take(rows)
         return (
             self._covariance(inputs, inputs)
@@ -131,9 +120,12 @@ class Residual:
         )
 
     def predict(self, inputs: Inputs) -> tuple[np.ndarray, np.ndarray]:
-        """(mean, standard deviation) of the logarithm at `inputs`, chance included and widened to
-        what leaving configurations out has shown. O(rows x measurements), and NEAREST equations a
-        row where there are more than MOST."""
+        """(mean, standard deviation) of the logarithm at `inputs`.
+
+        The deviation includes noise. It is widened by the factor that leaving configurations out
+        has shown. O(rows x measurements); in a family of more than MOST measurements each row solves
+        a system of NEAREST equations.
+        """
         means, deviations = np.empty(len(inputs)), np.empty(len(inputs))
         cross = self._covariance(inputs, self._inputs)
         prior, noise = (
@@ -168,8 +160,8 @@ def _likelihood(prior: np.ndarray, values: np.ndarray) -> float:
 
 
 def _trust(system: np.ndarray, values: np.ndarray, configurations: np.ndarray) -> float:
-    """How much wider errors on left-out configurations are than the process expects: root mean
-    square, within [0.5, 4]."""
+    """The ratio of the errors on left-out configurations to the errors that the process expects, as
+    root mean square, limited to [0.5, 4]."""
     inverse = np.linalg.inv(system)
     weighted = inverse @ values
     total, count = 0.0, 0
