@@ -1,11 +1,12 @@
-/* work/occurrence.c - replay keys: what a rank asks of its GPU's values, and how often it has
- * asked.
+/* work/occurrence.c - replay keys: which GPU values a rank asks for, and how often it has asked.
  *
- * Why it exists: `--values replay` gives a job the values that a leader's GPU computed where the
- * same job asks for the same thing: an operator of given shapes whose result depends on values, or
- * a host that reads so many bytes within an operator. A replay key is a text. Its occurrences are
- * counted from 0 in each process. Rule: a leader and a simulated rank make the same keys and count
- * alike, whether they need the value or not. */
+ * Why it exists: with `--values replay` a job gets the values that a leader's GPU computed for the
+ * same request of the same job. A request is an operator of given shapes whose result depends on
+ * values, or a host read of a given number of bytes within an operator. A replay key is a text. Its
+ * occurrences are counted from 0 in each process.
+ *
+ * Rule: a leader and a simulated rank make the same keys and count in the same way, whether or not
+ * they need the value. */
 #include "work/occurrence.h"
 #include "base/fnv1a.h"
 #include "base/hash_map.h"
