@@ -1,8 +1,8 @@
-/* cures.c - from an errno of the set-up to what the user can do about it on this very machine.
+/* cures.c - maps an errno of the set-up to what the user can do about it on this machine.
  *
- * Why it exists: "Operation not permitted" from unshare or mount has four usual causes (AppArmor's
- * restriction, a sysctl, a seccomp filter, an exhausted limit), and the kernel tells which only by
- * files that a user does not know to read. */
+ * Why it exists: "Operation not permitted" from unshare or mount has four usual causes: AppArmor's
+ * restriction, a sysctl, a seccomp filter, an exhausted limit. The kernel tells them apart only
+ * through files that a user does not know to read. */
 #include "sandbox.h"
 
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* clang-format off */
 /* main.c - phantora-sandbox: the helper that owns a simulated cluster's namespaces.
  *
- * Why it exists: Python cannot enter a user namespace once its libraries have started threads, and
- * a machine that restricts user namespaces can allow one small program by its path (an AppArmor
- * profile). Usage:
+ * Why it exists: Python cannot enter a user namespace once its libraries have started threads. A
+ * small program can, and a machine that restricts user namespaces can allow it by its path (an
+ * AppArmor profile). Usage:
  *
  *     phantora-sandbox run SPEC [CHANNEL_FD]
  *         builds the cluster of SPEC ("-": stdin; format: spec.c) and runs its command
@@ -33,13 +33,13 @@ static int usage(void)
 static int guard(char **argv)
 {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL)) die_with_errno("asking to die with the launcher");
-    if (getppid() != atoi(argv[0])) /* it died before we asked */
+    if (getppid() != atoi(argv[0])) /* the parent died before prctl */
         return EXIT_SETUP;
     execvp(argv[1], argv + 1);
     die_with_errno("running %s", argv[1]);
 }
 
-/* The job is to inherit the three standard descriptors and nothing else, whatever we were given. */
+/* Makes the job inherit only the three standard descriptors, whatever this process was given. */
 static void keep_descriptors_from_the_job(void)
 {
     DIR *folder = opendir("/proc/self/fd");

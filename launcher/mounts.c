@@ -1,11 +1,13 @@
 /* mounts.c - what a node sees differently from its host: /sys, /proc, /dev/shm, /etc/hosts and the
  * GPUs' device files.
  *
- * Why it exists: the node keeps the machine's whole file system (a cluster's shared home, so to
- * say), and only that which would betray the other nodes or the host is replaced. No pivot_root:
- * paths, the run directory included, stay the same. Rule: everything lives in the node's own mount
- * namespace, so its death removes it. Mounts that have to survive being covered are taken by
- * open_tree(2) first and put back by move_mount(2); both, and fsopen, need Linux 5.2. */
+ * Why it exists: a node keeps the machine's whole file system, like a cluster with a shared home.
+ * Only what would expose the other nodes or the host is replaced. There is no pivot_root, so all
+ * paths stay the same, the run directory included.
+ *
+ * Rule: every mount is in the node's own mount namespace, so it disappears with the node. A mount
+ * that must stay visible after another covers it is taken by open_tree(2) first and put back by
+ * move_mount(2). Both, and fsopen, need Linux 5.2. */
 #include "sandbox.h"
 
 #include <errno.h>
@@ -34,9 +36,9 @@ static int put(int tree, const char *path)
     return (int)syscall(SYS_move_mount, tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH);
 }
 
-/* A fresh /sys shows this node's network interfaces. Where something is mounted over parts of the
- * outer /sys the kernel refuses it: then the outer one stays, which only tools that list interfaces
- * by file notice. */
+/* A fresh /sys shows this node's network interfaces. The kernel refuses it if something is mounted
+ * over parts of the outer /sys. Then the outer /sys stays, which only tools that list interfaces by
+ * file notice. */
 static void mount_sys(void)
 {
     int cgroup = take("/sys/fs/cgroup", true);
@@ -49,7 +51,7 @@ static void mount_sys(void)
     if (cgroup >= 0) close(cgroup);
 }
 
-/* Likewise for /proc; with the outer one, /proc/self is right and /proc/<getpid()> is another
+/* The same for /proc. With the outer /proc, /proc/self is right, but /proc/<getpid()> is another
  * process. */
 static void mount_proc(void)
 {
@@ -66,8 +68,8 @@ static void make_file(const char *path, mode_t mode)
     close(fd);
 }
 
-/* Terminals of the node's own: in the machine's devpts, the mode of ptmx may keep a node from
- * opening any. */
+/* Gives the node its own terminals. In the machine's devpts, the mode of ptmx may prevent a node
+ * from opening one. */
 static void mount_pts(int outer)
 {
     if (mkdir("/dev/pts", 0755)) die_with_errno("creating /dev/pts");
@@ -78,9 +80,9 @@ static void mount_pts(int outer)
     if (outer >= 0) close(outer);
 }
 
-/* /dev/nvidia*: mknod is refused in a user namespace, so a private /dev gets the machine's usual
- * nodes bound into it, and /dev/null under the GPUs' names. Left alone where a real GPU is, since a
- * real driver needs its own nodes. */
+/* Shows /dev/nvidia*. mknod is refused in a user namespace. So a private /dev gets the machine's
+ * usual device files by bind mounts, and /dev/null under the GPUs' names. A machine with a real GPU
+ * keeps its /dev, since a real driver needs its own device files. */
 static void mount_dev(int gpus)
 {
     static const char *const nodes[] = {"/dev/null",    "/dev/zero", "/dev/full", "/dev/random",

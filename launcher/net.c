@@ -1,9 +1,9 @@
 /* net.c - the few rtnetlink requests that wire a cluster: a bridge, a veth pair per node,
  * addresses, links up.
  *
- * Why it exists: no `ip` command need be installed, and 64 nodes are wired in well under a second.
- * Message layouts are those of rtnetlink(7), linux/if_link.h and linux/veth.h. Each request waits
- * for its acknowledgement, so an error names its step. */
+ * Why it exists: the `ip` command need not be installed, and 64 nodes are wired in well under a
+ * second. Message layouts are those of rtnetlink(7), linux/if_link.h and linux/veth.h. Each request
+ * waits for its acknowledgement, so an error names its step. */
 #include "sandbox.h"
 
 #include <arpa/inet.h>
@@ -125,7 +125,7 @@ void veth_make(const char *name, int bridge, const char *peer_name, pid_t peer)
     attribute_text(&request, IFLA_INFO_KIND, "veth");
     struct rtattr *data = nest_open(&request, IFLA_INFO_DATA);
     struct rtattr *end = nest_open(&request, VETH_INFO_PEER);
-    /* it cannot come up before its other end exists (veth_open) */
+    /* this end cannot come up before the other end exists (veth_open) */
     link = (struct ifinfomsg){.ifi_family = AF_UNSPEC};
     append(&request, &link, sizeof link);
     attribute_text(&request, IFLA_IFNAME, peer_name);

@@ -1,11 +1,13 @@
-/* node.c - process 1 of a node: finishes the node from the inside, starts the command, reaps,
- * forwards signals.
+/* node.c - process 1 of a node: finishes the node from the inside, starts the command, reaps
+ * children, forwards signals.
  *
- * Why it exists: only a process inside a namespace can name the host, mount and bring links up
- * there; and the kernel kills all of a PID namespace when its process 1 ends, which is what makes
- * clean ends certain. Rule: it says how the command ended on the channel and exits 0, so that its
- * own exit status can only mean a failure of ours. Without namespaces it is a subreaper instead,
- * and kills what the command left. */
+ * Why it exists: only a process inside a namespace can set the host name, mount, and bring links up
+ * there. The kernel kills all of a PID namespace when its process 1 ends, so nothing of a node
+ * survives. Without namespaces this process is a subreaper instead, and kills what the command
+ * left.
+ *
+ * Rule: it reports on the channel how the command ended, and exits 0. So any other exit status is a
+ * failure of the sandbox. */
 #include "sandbox.h"
 
 #include <errno.h>
@@ -17,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The spec's environment with the node's own entries in the place of those of the same name. */
+/* The spec's environment. The node's own entries replace those of the same name. */
 static char **merge_environment(const struct strings *common, const struct strings *own)
 {
     struct strings merged = {0};
@@ -33,8 +35,8 @@ static char **merge_environment(const struct strings *common, const struct strin
     return merged.items;
 }
 
-/* A session of its own: no controlling terminal, so Ctrl-C reaches the launcher alone, which
- * forwards it once. */
+/* Runs the command in its own session, without a controlling terminal. So Ctrl-C reaches only the
+ * launcher, which forwards it once. */
 static _Noreturn void become_command(const struct spec *spec, size_t index)
 {
     sigset_t none;
@@ -62,7 +64,7 @@ static void await(int line, char expected)
     do count = read(line, &got, 1);
     while (count < 0 && errno == EINTR);
     if (count != 1 || got != expected)
-        _exit(EXIT_SETUP); /* the sandbox is gone or gave up, and says why itself */
+        _exit(EXIT_SETUP); /* the sandbox has died or given up, and reports the reason itself */
 }
 
 static void finish_node(const struct spec *spec, const struct node *node)
@@ -77,8 +79,8 @@ static void finish_node(const struct spec *spec, const struct node *node)
     mounts_make(spec);
 }
 
-/* Waits for children and signals; returns the command's wait status. Only the sandbox's signals are
- * orders: a job that signals its parent's parent must not take the node down. */
+/* Waits for children and signals; returns the command's wait status. Only signals from the sandbox
+ * are obeyed, because a job that signals its parent's parent must not end the node. */
 static int attend(pid_t command, pid_t sandbox, const sigset_t *signals)
 {
     for (;;) {
@@ -88,7 +90,7 @@ static int attend(pid_t command, pid_t sandbox, const sigset_t *signals)
             if (info.si_pid != sandbox) continue;
             if (info.si_signo != SIGQUIT)
                 kill(-command, info.si_signo);
-            else { /* isolation none: the order to end, or the sandbox has died */
+            else { /* isolation none: the sandbox orders the end, or has died */
                 kill_descendants();
                 _exit(0);
             }
@@ -105,7 +107,7 @@ static int attend(pid_t command, pid_t sandbox, const sigset_t *signals)
 void node_init(const struct spec *spec, size_t index, int line)
 {
     const struct node *node = &spec->nodes[index];
-    pid_t sandbox = getppid(); /* 0 from inside a PID namespace, as in the siginfo of its signals */
+    pid_t sandbox = getppid(); /* 0 in a PID namespace, like the sender of its signals */
     sigset_t signals;
     report_as_node((int)index);
     prctl(PR_SET_PDEATHSIG, spec->isolate ? SIGKILL : SIGQUIT);

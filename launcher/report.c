@@ -1,9 +1,9 @@
-/* report.c - every word phantora-sandbox says.
+/* report.c - all messages of phantora-sandbox.
  *
- * Why it exists: the launcher must be able to tell our failures from the job's, so nothing of ours
- * may go to the job's stdout or stderr. Messages are datagrams on a SOCK_SEQPACKET channel, so
- * processes may share it; without a channel (a person trying things by hand) they are lines on
- * stderr. */
+ * Why it exists: the launcher must tell the sandbox's failures from the job's. So no message of the
+ * sandbox may go to the job's stdout or stderr. Messages are datagrams on a SOCK_SEQPACKET channel,
+ * so several processes may share it. Without a channel, when a person tries things by hand, they
+ * are lines on stderr. */
 #include "sandbox.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ static void send_text(const char *text)
 {
     if (channel < 0)
         fprintf(stderr, "phantora-sandbox: %s\n", text);
-    else /* a launcher that is gone needs no message */
+    else /* a launcher that has died needs no message */
         (void)!send(channel, text, strlen(text), MSG_NOSIGNAL);
 }
 

@@ -1,8 +1,10 @@
 /* sandbox.h - what the files of phantora-sandbox share.
  *
- * Why it exists: one process tree is built out of small mechanisms (report, spec, userns, net,
- * mounts, node, tree) by one policy (supervise). Rule: a mechanism never decides what a failure
- * means; it says what failed and what cures it, and dies. */
+ * Why it exists: one policy (supervise) builds a process tree from small mechanisms (report, spec,
+ * userns, net, mounts, node, tree).
+ *
+ * Rule: a mechanism never decides what a failure means. It reports what failed and what cures it,
+ * and exits. */
 #ifndef PHANTORA_SANDBOX_H
 #define PHANTORA_SANDBOX_H
 #ifndef _GNU_SOURCE /* every file includes this one first */
@@ -15,18 +17,18 @@
 #define PRINTF(f, a) __attribute__((format(printf, f, a)))
 
 enum {
-    EXIT_SETUP = 125, /* we could not build the cluster; nothing of the job ran */
+    EXIT_SETUP = 125, /* the cluster could not be built; nothing of the job ran */
     EXIT_USAGE = 2,
     MESSAGE_MAX = 2048 /* one message on the channel */
 };
 
-/* ---- report.c: every word we say, to the launcher's channel or, by hand, to stderr ---- */
+/* ---- report.c: all messages, to the launcher's channel or, without one, to stderr ---- */
 void report_to(int channel_fd); /* -1: stderr */
-/* from now on failures carry this node's index; -1: the sandbox itself */
+/* from now on, failure messages carry this node's index; -1: the sandbox itself */
 void report_as_node(int node);
-void report_steps(bool wanted); /* whether step() speaks */
+void report_steps(bool wanted); /* whether step() reports */
 void report(const char *format, ...) PRINTF(1, 2);
-void step(const char *name); /* the named step of the set-up has been done */
+void step(const char *name); /* reports that this step of the set-up is done */
 _Noreturn void die(const char *format, ...) PRINTF(1, 2);
 /* "what: strerror; cure" and exit EXIT_SETUP */
 _Noreturn void die_with_errno(const char *what, ...) PRINTF(1, 2);
@@ -51,13 +53,13 @@ struct node {
     struct strings env;
     /* kept by supervise.c */
     pid_t init;
-    int line; /* our end of the socket to the node's init, -1 when closed */
+    int line; /* the sandbox's end of the socket to the node's init, -1 when closed */
 };
 
 struct spec {
     bool isolate;
     bool steps;
-    char *remove; /* directory to delete when our parent has died, or NULL */
+    char *remove; /* directory to delete when the launcher has died, or NULL */
     char *hosts;  /* file to show as /etc/hosts, or NULL */
     char *cwd, *program;
     int fake_gpus;
@@ -74,7 +76,7 @@ void namespaces_probe(void); /* tries each kind alone, to name the one that is r
 /* ---- net.c: raw rtnetlink in the calling process's network namespace ---- */
 /* returns its interface index */
 int bridge_make(const char *name);
-/* name: up, in the bridge; peer: in `peer` */
+/* `name`: up, in the bridge; `peer_name`: in the network namespace of process `peer` */
 void veth_make(const char *name, int bridge, const char *peer_name, pid_t peer);
 void link_up(const char *interface);
 void address_add(const char *interface, const char *address, int prefix);
@@ -83,7 +85,7 @@ void address_add(const char *interface, const char *address, int prefix);
 void mounts_make(const struct spec *spec);
 
 /* ---- tree.c ---- */
-/* SIGKILL to everything below us; false when there was nothing */
+/* sends SIGKILL to all descendants; false if there were none */
 bool kill_descendants(void);
 void remove_tree(const char *path);
 

@@ -1,15 +1,15 @@
 /* clang-format off */
-/* spec.c - what to build and run, as lines of text.
+/* spec.c - reads what to build and run, as lines of text.
  *
- * Why it exists: the description (environment included) is too large for a command line and too
- * secret for one, and a format that a person can type keeps the helper usable alone. One record per
- * line, "KEY VALUE"; in a value, "\n" stands for a line feed and "\\" for a backslash, nothing else
- * is special. Empty lines and lines starting with '#' are skipped.
+ * Why it exists: the description includes the environment, so it is too large and too secret for a
+ * command line. A person can type the format, so the helper is usable alone. There is one record
+ * per line, "KEY VALUE". In a value, "\n" stands for a line feed and "\\" for a backslash; nothing
+ * else is special. Empty lines and lines starting with '#' are skipped.
  *
  *     phantora-sandbox 1         first line: format version
  *     isolation namespaces|none  default namespaces
  *     steps yes                  send a "step NAME" message for each step done
- *     remove DIR                 delete DIR if our parent dies before us
+ *     remove DIR                 delete DIR if the launcher dies before the sandbox
  *     hosts FILE                 show FILE as /etc/hosts in each node
  *     fake-gpus N                show /dev/nvidia0..N-1 and /dev/nvidiactl unless the machine has a
  *                                GPU
@@ -17,7 +17,8 @@
  *     program FILE               the executable; the arguments follow, argv[0] included
  *     arg TEXT
  *     env NAME=VALUE             the whole environment of the command
- *     node NAME ADDRESS/PREFIX   one more node; the next env lines are this node's own, and win */
+ *     node NAME ADDRESS/PREFIX   one more node; the next env lines are its own and take precedence
+ */
 /* clang-format on */
 #include "sandbox.h"
 

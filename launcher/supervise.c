@@ -1,9 +1,9 @@
-/* supervise.c - the policy: builds the cluster, lets all nodes start together, obeys the launcher,
- * and ends with nothing left.
+/* supervise.c - the policy: builds the cluster, starts all nodes together, obeys the launcher, and
+ * leaves nothing behind.
  *
- * Why it exists: whoever is killed, no process, namespace, mount or folder of a run may stay
- * behind. Our own network namespace is the switch. The channel to the launcher is a SOCK_SEQPACKET
- * socket.
+ * Why it exists: no process, namespace, mount or folder of a run may remain, whichever process is
+ * killed. The sandbox's own network namespace is the switch between the nodes. The channel to the
+ * launcher is a SOCK_SEQPACKET socket.
  *
  * To the launcher:
  *   step NAME | failed NODE|- TEXT | up | noexec NODE TEXT
@@ -29,8 +29,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Closes what a node must not hold: the other nodes' lines. They are numbered after ours, since
- * nodes start in order. */
+/* Closes the other nodes' lines, which a node must not hold. Nodes start in order, so only the
+ * nodes before `mine` have lines. */
 static void close_other_lines(const struct spec *spec, size_t mine)
 {
     for (size_t i = 0; i < mine; i++)
@@ -59,7 +59,7 @@ static void start_node(struct spec *spec, size_t index)
 
 static void kill_node(const struct spec *spec, size_t index)
 {
-    /* without namespaces its init must live to end what is below it */
+    /* without namespaces the node's init must live on to end its descendants */
     if (spec->nodes[index].init > 0)
         kill(spec->nodes[index].init, spec->isolate ? SIGKILL : SIGQUIT);
 }
@@ -69,7 +69,8 @@ static void kill_all(const struct spec *spec)
     for (size_t i = 0; i < spec->node_count; i++) kill_node(spec, i);
 }
 
-/* A node said why it failed on the channel before it closed its line. */
+/* Ends all nodes after one has failed. That node reported the reason on the channel before it
+ * closed its line. */
 static _Noreturn void give_up(const struct spec *spec)
 {
     kill_all(spec);
@@ -138,7 +139,8 @@ static bool obey(const struct spec *spec, int channel_fd)
     return true;
 }
 
-/* Collects dead children, waiting for one first if told so; returns how many nodes still live. */
+/* Reaps dead children; with `options` 0 it waits for one first. Returns how many nodes are alive.
+ */
 static size_t reap(struct spec *spec, int options)
 {
     size_t alive = 0;

@@ -1,7 +1,7 @@
-/* tree.c - what is left behind, removed: processes below us, and the run directory.
+/* tree.c - removes what a run leaves behind: descendant processes and the run directory.
  *
- * Why it exists: without PID namespaces (isolation none) nothing but us ends what the job leaves
- * running, and when the launcher is killed outright nobody else is left to delete its directory. */
+ * Why it exists: without PID namespaces (isolation none) nothing else ends the processes that a job
+ * leaves running. If the launcher is killed outright, nothing else deletes its directory. */
 #include "sandbox.h"
 
 #include <dirent.h>
@@ -37,8 +37,8 @@ static bool read_process(const char *name, struct process *process)
     return true;
 }
 
-/* One pass over /proc; marks those below `root`. A process that forks meanwhile is caught by the
- * caller's next pass. */
+/* Kills the descendants of `root` in one pass over /proc; false if there were none. If a process
+ * forks meanwhile, the caller's next pass finds its child. */
 static bool kill_once(pid_t root)
 {
     struct process *all = NULL;

@@ -1,8 +1,9 @@
 /* userns.c - the one user namespace that owns everything.
  *
- * Why it exists: inside it we are allowed what root is (network devices, mounts, host names)
- * without being root outside. Rule: every id that is visible outside and that we may map is the
- * same number inside. */
+ * Why it exists: inside it the sandbox may do what root may do with network devices, mounts and
+ * host names, without being root outside.
+ *
+ * Rule: every id that is visible outside and may be mapped has the same number inside. */
 #include "sandbox.h"
 
 #include <errno.h>
@@ -27,8 +28,8 @@ static int write_file(const char *path, const char *text)
     return written == (ssize_t)strlen(text) ? 0 : -1;
 }
 
-/* The identity over all ids of the outer namespace, from its own map ("inside outside count"
- * lines). */
+/* The identity map over all ids of the outer namespace. It is made from the outer namespace's own
+ * map (lines of "inside outside count"). */
 static char *identity_map(const char *own_map)
 {
     FILE *file = fopen(own_map, "re");
@@ -43,8 +44,8 @@ static char *identity_map(const char *own_map)
     return map;
 }
 
-/* A whole range may only be written by a process that has stayed outside, and only by root; returns
- * false when refused. */
+/* Maps whole ranges of ids. Only root may do that, and only from a process that has stayed outside.
+ * Returns false when refused. */
 static bool map_everything_from_outside(pid_t target, int start_fd)
 {
     char start, *uids = identity_map("/proc/self/uid_map"),

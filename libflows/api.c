@@ -1,16 +1,16 @@
-/* The functions that phantora_ns/sim/_flow_native.py calls, and their contract.
+/* api.c - the functions that phantora_ns/sim/_flow_native.py calls, and their contract.
  *
- * Why it exists: the engine's face is as narrow as the Python engine's, batches in and results out,
- * so that a call costs little beside what it computes. Times are nanoseconds; slots number flows;
- * arguments have been validated by the caller. */
+ * Why it exists: the engine's interface is as narrow as the Python engine's. Batches go in and
+ * results come out, so a call itself costs little compared with what it computes. Times are
+ * nanoseconds, and slots number the flows. The caller has validated the arguments. */
 #include "engine.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Declares and defines an exported function: no header holds a declaration, because only Python
- * calls these. */
+/* Declares and defines an exported function. No header declares these functions, because only
+ * Python calls them. */
 #define API(type, name, parameters)                              \
     __attribute__((visibility("default"))) type name parameters; \
     type name parameters
@@ -92,8 +92,8 @@ static int32_t add_one(struct engine *e, int32_t group, int64_t start_ns, double
     return flow;
 }
 
-/* `count` groups of one flow; flow i crosses links[offsets[i]] to links[offsets[i + 1] - 1], at
- * least one. The groups' numbers go to `groups`. */
+/* Adds `count` groups of one flow. Flow i crosses links[offsets[i]] to links[offsets[i + 1] - 1],
+ * at least one link. The groups' numbers go to `groups`. */
 API(void, ph_flows_add,
     (struct engine * e, int64_t count, const int64_t *starts, const double *sizes,
      const double *caps, const int64_t *counts, const int64_t *offsets, const int32_t *links,
@@ -107,7 +107,7 @@ API(void, ph_flows_add,
     }
 }
 
-/* One group of `count` flows, at least one, which start together. Returns its number. */
+/* Adds one group of `count` flows, at least one, that start together. Returns its number. */
 API(int32_t, ph_flows_add_group,
     (struct engine * e, int64_t start, int64_t count, const double *sizes, const double *caps,
      const int64_t *counts, const int64_t *offsets, const int32_t *links))
@@ -124,14 +124,14 @@ static void move_flow(struct engine *e, int32_t flow, tick_t start)
 {
     tick_t before = e->flows[flow].start, first = start < before ? start : before;
     e->flows[flow].start = start;
-    if (e->state[flow] == PENDING) /* its other place in the queue is void now */
+    if (e->state[flow] == PENDING) /* its other entry in the heap is now void */
         heap_push(&e->pending, start, (void *)(intptr_t)flow);
     if (first <= e->now) add_late(e, first, flow, -1);
     e->grown++;
 }
 
-/* The group starts at `start_ns` instead, as if it had been added so. None of its flows has been
- * forgotten. */
+/* Moves the group's start to `start_ns`, as if the group had been added with that start. None of
+ * its flows may have been forgotten. */
 API(void, ph_flows_move, (struct engine * e, int32_t group, int64_t start_ns))
 {
     e->groups[group].start_ns = start_ns;
@@ -183,7 +183,7 @@ API(int, ph_flows_completion, (struct engine * e, int32_t group, int64_t *time_n
     return 0;
 }
 
-/* Reported completions that moved, as results; returns how many, or -1 as above. */
+/* Stores the reported completions that have moved as results. Returns how many, or -1 as above. */
 API(int64_t, ph_flows_changed, (struct engine * e))
 {
     settle(e);
@@ -200,8 +200,8 @@ API(int64_t, ph_flows_changed, (struct engine * e))
     return e->result_count;
 }
 
-/* Runs up to `before_ns` and forgets; the groups that are gone for good are the results. Returns
- * how many. */
+/* Runs up to `before_ns` and forgets what no rollback can need. The results are the groups that are
+ * forgotten. Returns how many. */
 API(int64_t, ph_flows_commit, (struct engine * e, int64_t before_ns))
 {
     tick_t horizon = ns_to_tick(before_ns);
@@ -215,7 +215,7 @@ API(int64_t, ph_flows_commit, (struct engine * e, int64_t before_ns))
 
 API(const struct result *, ph_flows_results, (const struct engine *e)) { return e->results; }
 
-/* rollbacks, events, retained objects, slots ever used at once */
+/* rollbacks, events, retained objects, the most slots used at once */
 API(void, ph_flows_statistics, (const struct engine *e, int64_t out[4]))
 {
     int64_t changes = 0;
@@ -236,14 +236,15 @@ static void split_tick(tick_t tick, int64_t out[2])
     out[1] = (int64_t)(uint64_t)tick;
 }
 
-/* `since`: the logs are complete from there on; beyond `now` when they are being thinned. */
+/* `since`: the logs are complete from this tick on. It lies beyond `now` while the logs are being
+ * thinned. */
 API(void, ph_flows_now, (const struct engine *e, int64_t now[2], int64_t since[2]))
 {
     split_tick(e->now, now);
     split_tick(e->all_from > e->horizon ? e->all_from : e->horizon, since);
 }
 
-/* The group's start, and the end of its last flow: false when some have not ended. */
+/* The group's start, and the end of its last flow. False: some flows have not ended. */
 API(bool, ph_flows_group,
     (const struct engine *e, int32_t number, int64_t *start_ns, int64_t done[2]))
 {
@@ -258,8 +259,8 @@ API(bool, ph_flows_group,
     return true;
 }
 
-/* State of the flow (enum state); its start, end (when ended), size, cap, number of log entries and
- * of links on its route. */
+/* Returns the state of the flow (enum state). Stores its start, its end (if it has ended), its size
+ * and cap, and the numbers of its log entries and of the links on its route. */
 API(int, ph_flows_flow,
     (const struct engine *e, int32_t flow, int64_t start[2], int64_t done[2], double size_cap[2],
      int64_t lengths[2]))
@@ -276,7 +277,8 @@ API(int, ph_flows_flow,
     return e->state[flow];
 }
 
-/* The log, newest first, and the route, into arrays of the lengths told by ph_flows_flow. */
+/* Stores the log, newest entry first, and the route. The arrays have the lengths that ph_flows_flow
+ * gave. */
 API(void, ph_flows_log,
     (const struct engine *e, int32_t flow, int64_t (*since)[2], double *left, double *rate,
      int32_t *links, double *weights))
@@ -299,7 +301,8 @@ API(void, ph_flows_log,
            (size_t)e->paths[flow].length * sizeof *weights);
 }
 
-/* The link's capacities since the horizon; `since` and `values` may be NULL, to learn how many. */
+/* Stores the link's capacities since the horizon and returns how many there are. `since` and
+ * `values` may be NULL, to ask for the number only. */
 API(int32_t, ph_flows_capacities,
     (const struct engine *e, int32_t number, int64_t (*since)[2], double *values))
 {

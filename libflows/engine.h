@@ -1,19 +1,22 @@
-/* The flow simulator's compiled engine: its data.
+/* engine.h - the data of the flow simulator's compiled engine.
  *
  * Why it exists: a ring of 1,024 GPUs is 1,024 flows that never meet, and plain Python spends 20 us
- * on each. This engine does what phantora_ns/sim/_flow_engine.py does, in the same arithmetic
- * (phantora_ns/sim/_flow_time.py says why that matters), so that both give the same bits; read that
- * one first. What is different here:
+ * on each. This engine does what phantora_ns/sim/_flow_engine.py does, in the same arithmetic, so
+ * that both give the same bits. phantora_ns/sim/_flow_time.py says why that matters. Read the
+ * Python engine first. This engine differs as follows:
  *
- * - Numbers that every computation of rates visits lie in arrays by flow slot, apart from what is
- * rarely needed.
- * - A flow's present state is in those arrays; only older entries of its log are allocated.
+ * - Numbers that every computation of rates visits are in arrays by flow slot, separate from rarely
+ * needed data.
+ *
+ * - A flow's present state is in those arrays. Only older entries of its log are allocated.
+ *
  * - A component remembers its last filling, level by level. When flows only leave, it is filled
  * again from the level of the slowest of them upwards (fill.c).
- * - Logs have a budget. While they are within it every tick can be restored. When a large component
- * outgrows it, only chosen ticks (`points`) remain restorable, entries between them are dropped,
- * and a rollback starts from the nearest point before the tick it wants. Results do not depend on
- * that, only what a rollback costs. */
+ *
+ * - Logs have a budget. Within the budget every tick can be restored. When a large component
+ * exceeds the budget, only chosen ticks (`points`) remain restorable. The entries between them are
+ * dropped, and a rollback starts from the nearest point before the tick that it needs. This changes
+ * the cost of a rollback, never a result. */
 #ifndef PHANTORA_FLOWS_ENGINE_H
 #define PHANTORA_FLOWS_ENGINE_H
 
@@ -38,33 +41,34 @@ struct entry { /* one older line of a flow's log */
 struct component { /* closed under sharing a link; may be more than one connected set */
     int32_t *flows;
     int32_t count, room, lost, heap_at;
-    tick_t next; /* its first end, while in the heap of events */
-    /* every link its flows cross, and perhaps some they have left; known while link_count >= 0 */
+    tick_t next; /* the first end of its flows, while in the heap of events */
+    /* every link that its flows cross, perhaps also links that they have left; valid if link_count
+     * >= 0 */
     int32_t *links;
     int32_t link_count, link_room, capped;
-    /* its flows in the order in which filling froze them; known while order_count >= 0 */
+    /* its flows in the order in which filling froze them; valid if order_count >= 0 */
     int32_t *order;
     int32_t order_count, order_room;
-    /* the lowest rate of the flows that have left since: lower levels are as they were */
+    /* the lowest rate of the flows that have left since; the levels below it have not changed */
     double restart;
     bool touched;
     int32_t few[5];
 };
 
-/* What filling visits of a flow: 32 bytes together, for large components do not fit in the caches.
- */
+/* The part of a flow that filling visits. It is kept to 32 bytes because large components do not
+ * fit in the caches. */
 struct path {
     int32_t first, length; /* its part of the pool of routes */
-    double weight;         /* on each of its links; 0: they differ, see route_weight */
+    double weight;         /* on each of its links; 0: the weights differ, see route_weight */
     double cap, rate;      /* rate: the result */
 };
 
-/* What a level of filling left of a link. */
+/* A link's state after a level of filling. */
 struct level {
     double level, left, rated; /* rated: weight frozen up to and including this level */
 };
 
-/* What filling visits of a link. */
+/* The part of a link that filling visits. */
 struct filling {
     double left, share, weight, taken;
 };
@@ -81,18 +85,19 @@ struct since_capacity {
 struct link {
     struct member *members; /* active flows */
     int32_t count, room;
-    /* ended flows that a rollback may bring back, by end; the first `forgotten` are void */
+    /* ended flows that a rollback may bring back, sorted by end; the first `forgotten` entries are
+     * void */
     int32_t *past;
     int32_t past_count, past_room, forgotten;
     struct since_capacity *capacities;
     int32_t capacity_count, capacity_room;
     uint64_t fill_stamp, reach_stamp;
-    double weight;        /* of the active flows: counts, so exact */
-    struct level *levels; /* the last filling's, where it is kept */
+    double weight;        /* sum over the active flows; weights are counts, so it is exact */
+    struct level *levels; /* of the last filling, where kept */
     int32_t level_count, level_room;
 };
 
-struct flow { /* what is rarely needed */
+struct flow { /* the rarely needed data of a flow */
     tick_t start;
     double size;
     struct entry *older;
@@ -100,11 +105,11 @@ struct flow { /* what is rarely needed */
     int32_t group, next_member;
 };
 
-/* what a handle stands for: flows that start together; complete when the last of them is */
+/* what a handle stands for: flows that start together. It is complete when the last of them is. */
 struct group {
-    int32_t first; /* of its flows that have not been forgotten; -1: none */
+    int32_t first; /* its first flow that has not been forgotten; -1: none */
     bool live, reported, suspect;
-    tick_t latest; /* the last end of those that have */
+    tick_t latest; /* the last end of its forgotten flows */
     int64_t start_ns, reported_ns;
 };
 
@@ -116,7 +121,7 @@ struct heap_item {
 struct heap {
     struct heap_item *items;
     int64_t count, room;
-    bool tracked; /* items are components, which know their place */
+    bool tracked; /* items are components, which store their index in the heap */
 };
 
 struct late {
@@ -146,7 +151,7 @@ struct engine {
     /* by slot */
     struct flow *flows;
     uint8_t *state;
-    uint8_t *open; /* to be rated, in which filling modulo 256; 0: in none */
+    uint8_t *open; /* the filling (modulo 256) that has yet to rate the flow; 0: none */
     struct path *paths;
     double *left, *rate;
     tick_t *since, *done;
@@ -168,13 +173,13 @@ struct engine {
     int32_t free_routes[64];
 
     struct heap events, changes;
-    struct heap pending; /* void where a flow does not wait any more, or starts at another tick */
+    struct heap pending; /* void if the flow no longer waits, or starts at another tick */
     struct component *spare_components; /* chained through `flows` */
     struct entry *spare_entries, **entry_chunks;
     int64_t entry_chunk_count, entry_chunk_room;
     int64_t entries, live_flows, active_flows, past_references;
 
-    tick_t now, horizon, base; /* base: what the last sweep could go back to */
+    tick_t now, horizon, base; /* base: the earliest tick that the last sweep kept restorable */
     struct late *late;
     int64_t late_count, late_room;
     int32_t *suspects; /* groups with a reported completion that a rollback may have moved */
@@ -182,7 +187,7 @@ struct engine {
     uint64_t settling, stamp;
     uint8_t filling;
 
-    tick_t all_from; /* every tick from here on can be restored; below, only the points */
+    tick_t all_from; /* every tick from here on can be restored; of earlier ticks only the points */
     tick_t *points;
     int64_t point_count, point_room;
     int64_t work;     /* flows rated since the last point */
@@ -198,7 +203,7 @@ struct engine {
     struct component **touched;
     int64_t touched_count, touched_room;
     int32_t *stack, *frozen, *level_touched, *found;
-    /* the flows that the last filling rated: the others of the component keep their rates */
+    /* the flows that the last filling rated; the component's other flows keep their rates */
     const int32_t *fresh;
     int32_t fresh_count;
     int64_t stack_room, frozen_room, level_touched_room, found_room;
@@ -208,7 +213,7 @@ struct engine {
     int64_t level_cap_room;
 };
 
-/* Room for `need` items of the array behind `array`; ends the process when memory is exhausted. */
+/* Makes room for `need` items in `array`. Ends the process when memory is exhausted. */
 #define RESERVE(array, room, need)                                                                 \
     do {                                                                                           \
         if ((int64_t)(need) > (int64_t)(room)) {                                                   \

@@ -1,8 +1,8 @@
-/* Max-min fair rates of a component, by progressive filling.
+/* fill.c - max-min fair rates of a component, by progressive filling.
  *
- * Why it exists: the inner loop of the simulation. The rules by which the result is a function of
- * the flows alone, bit for bit, are in phantora_ns/sim/_flow_fill.py; the operations on floats here
- * are the same ones. */
+ * Why it exists: it is the inner loop of the simulation. phantora_ns/sim/_flow_fill.py has the
+ * rules that make the result a function of the flows alone, bit for bit. The floating point
+ * operations here are the same. */
 #include "engine.h"
 
 #include <math.h>
@@ -30,7 +30,8 @@ static int by_cap(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Which links the component's flows cross: found once, then known until another flow joins. */
+/* Finds the links that the component's flows cross. The list stays valid until another flow joins.
+ */
 static void find_links(struct engine *e, struct component *c)
 {
     uint64_t stamp = ++e->stamp;
@@ -47,8 +48,8 @@ static void find_links(struct engine *e, struct component *c)
     }
 }
 
-/* What is left of a link where filling begins: at its capacity, or after the last level that is
- * kept. */
+/* Sets the capacity that a link has left when filling begins. It is the link's whole capacity, or
+ * what the last kept level left of it. */
 static void open_link(struct link *link, struct filling *filling, tick_t tick, double restart)
 {
     while (link->level_count > 0 && link->levels[link->level_count - 1].level >= restart)
@@ -79,7 +80,7 @@ static int64_t gather_links(struct engine *e, struct component *c, tick_t tick, 
         struct link *link = &e->links[c->links[i]];
         struct filling *filling = &e->fillings[c->links[i]];
         if (link->count == 0 || e->component[link->members[0].flow] != c)
-            continue; /* its flows have left it, and another component's may have come */
+            continue; /* c's flows have left the link, and another component's may have come */
         open_link(link, filling, tick, restart);
         if (filling->share < INFINITY)
             e->level_links[links++] = (struct level_link){filling->share, c->links[i]};
@@ -100,8 +101,8 @@ static int64_t gather_caps(struct engine *e, const struct component *c)
     return caps;
 }
 
-/* Charges the frozen flows' links; a link that no open flow crosses has share infinity from then
- * on. */
+/* Subtracts the frozen flows' rates from their links. From then on, a link that no open flow
+ * crosses has an infinite share. */
 static void take(struct engine *e, double level, const int32_t *frozen, int32_t count, bool keep)
 {
     int64_t touched = 0;
@@ -134,8 +135,8 @@ static void take(struct engine *e, double level, const int32_t *frozen, int32_t 
     }
 }
 
-/* Keys in the heap may be old, hence too low: brings the top up to date. Returns how many links are
- * left. */
+/* Brings the top of the heap up to date. Keys in the heap may be outdated, and then they are too
+ * low. Returns how many links remain. */
 static int64_t renew_top(struct engine *e, int64_t links)
 {
     struct level_link *heap = e->level_links;
@@ -168,7 +169,7 @@ static void next_filling(struct engine *e)
     e->filling = 1;
 }
 
-/* How many flows, from the beginning of the order, have rates below `restart`. */
+/* How many flows at the beginning of the order have rates below `restart`. */
 static int32_t kept_flows(const struct engine *e, const struct component *c, double restart)
 {
     int32_t low = 0, high = c->order_count;
@@ -184,10 +185,11 @@ static int32_t kept_flows(const struct engine *e, const struct component *c, dou
 
 /* Opens the flows to be rated and returns how many others keep their rates.
  *
- * When flows have only left the component since it was last filled, the levels below the lowest of
- * their rates are as they were, bit for bit: the links of a flow that has left were above all these
- * levels with it, so without it, having the same left over fewer flows, they are above them too;
- * and no other link has changed. Filling goes on from there. */
+ * Suppose that flows have only left the component since it was last filled. Then the levels below
+ * the lowest of their rates are unchanged, bit for bit. While a flow that left was there, its links
+ * were above all these levels. Without it, each of these links shares the same remaining capacity
+ * among fewer flows, so it is still above them. No other link has changed. So filling starts again
+ * from there. */
 static int32_t open_flows(struct engine *e, const struct component *c)
 {
     int32_t kept = 0;
@@ -202,9 +204,9 @@ static int32_t open_flows(struct engine *e, const struct component *c)
     return kept;
 }
 
-/* Leaves the rates in the paths, and which flows they are new for in `fresh`.
- * O(E log L) when each level touches few links; of E, only what lies above the level from which
- * filling starts again. */
+/* Stores the rates in the paths, and points `fresh` to the flows that were rated anew. The cost is
+ * O(E log L) for E entries over L links, if each level touches few links. E counts only what lies
+ * above the level from which filling starts. */
 void fair_rates(struct engine *e, struct component *c, tick_t tick)
 {
     enum { KEEP_FROM = 32 };
@@ -248,7 +250,7 @@ void fair_rates(struct engine *e, struct component *c, tick_t tick)
                 e->open[e->level_caps[cap].flow] = 0;
                 order[rated++] = e->level_caps[cap].flow;
             }
-        if (rated == first) { /* a hang would hide it */
+        if (rated == first) { /* the loop would otherwise never end */
             fprintf(stderr,
                     "phantora-ns: the flow simulator is broken: nothing froze at %g bytes/ns\n",
                     level);

@@ -1,8 +1,8 @@
-/* Going back, and forgetting.
+/* history.c - going back, and forgetting.
  *
- * Why it exists: the counterpart of `_settle`, `_reach`, `_put_back` and `_sweep` in
- * phantora_ns/sim/_flow_engine.py, which say what is taken back and why no more; and the points
- * that bound the memory of large components (engine.h). */
+ * Why it exists: it is the counterpart of `_settle`, `_reach`, `_put_back` and `_sweep` in
+ * phantora_ns/sim/_flow_engine.py. That file says what a rollback takes back, and why no more. This
+ * file also keeps the points that bound the memory of large components (engine.h). */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static int64_t points_at_or_before(const struct engine *e, tick_t tick)
     return low;
 }
 
-/* The last tick at or before `tick` that can be restored; the beginning of time always can, by
+/* The last tick at or before `tick` that can be restored. The beginning of time always can, by
  * running everything again. */
 tick_t restorable(const struct engine *e, tick_t tick)
 {
@@ -40,9 +40,9 @@ static void insert_point(struct engine *e, tick_t tick)
     e->points[at] = tick;
 }
 
-/* After `tick` has been run: once 32 flows have been rated for each active one, a point costs
- * little beside them. Only where all flows have come this far: those ahead may have dropped what
- * they were doing at this tick. */
+/* Called after `tick` has been run. Once 32 flows have been rated for each active flow, the cost of
+ * a point is small in comparison. A point is only set if all flows have reached this tick, because
+ * flows ahead of it may have dropped their state at this tick. */
 void mark_point(struct engine *e, tick_t tick)
 {
     if (e->all_from < TICK_MAX || e->work < 32 * e->active_flows || tick < e->now) return;
@@ -56,8 +56,8 @@ static int by_tick(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A few points, at equal shares of what the logs hold, replace "every tick": as many as fill half
- * of the budget. */
+/* Makes a few ticks restorable instead of every tick. The points are at equal shares of the log
+ * entries. There are as many as fill half of the budget. */
 static void choose_points(struct engine *e)
 {
     enum { SAMPLE = 4096, MOST = 64 };
@@ -80,7 +80,7 @@ static void choose_points(struct engine *e)
     free(sample);
 }
 
-/* Every other point goes, the first and the last stay: the older, the rarer. */
+/* Drops every other point, but keeps the first and the last. So older points are rarer. */
 static void thin_points(struct engine *e)
 {
     int64_t kept = 0;
@@ -89,8 +89,8 @@ static void thin_points(struct engine *e)
     e->point_count = kept;
 }
 
-/* Entries that no restorable tick needs: an entry is the state at ticks after its own, up to the
- * next newer entry's. */
+/* Drops entries that no restorable tick needs. An entry is the state at the ticks after its own, up
+ * to the tick of the next newer entry. */
 static void prune_log(struct engine *e, int32_t flow)
 {
     tick_t newer = e->since[flow];
@@ -120,14 +120,14 @@ void keep_budget(struct engine *e)
     else
         thin_points(e);
     prune(e);
-    /* many flows, few points: thinning again would leave none */
+    /* with many flows and few points, thinning again would leave no points */
     if (e->entries * 4 > e->budget * 3) e->budget = e->entries * 2;
 }
 
 /* ---- rollback ---- */
 
 struct reach {
-    /* in e->found (flows) and e->stack (links, of which `next` is the first not yet visited) */
+    /* counts in e->found (flows) and e->stack (links); `next`: the first link not yet visited */
     int64_t flows, links, next;
 };
 
@@ -207,7 +207,7 @@ static void put_back(struct engine *e, const struct reach *reach, tick_t tick)
         schedule(e, e->touched[i]);
         if (e->touched[i]->count == 0) component_free(e, e->touched[i]);
     }
-    again->lost = again->count; /* to be split when it is next rated */
+    again->lost = again->count; /* splits the component when it is next rated */
     schedule(e, again);
     if (again->count == 0) component_free(e, again);
     for (int64_t i = 0; i < reach->links; i++) {
@@ -234,7 +234,7 @@ static void reach_seeds(struct engine *e, struct reach *reach, const struct late
         reach_link(e, reach, e->route_link[e->paths[late->flow].first + k]);
 }
 
-/* All flows back to `point`, which is restorable. Nothing is ahead of it then. */
+/* Takes all flows back to `point`, which is restorable. Then no flow is ahead of it. */
 static void rewind_all(struct engine *e, tick_t point)
 {
     struct reach reach = {0};
@@ -246,9 +246,9 @@ static void rewind_all(struct engine *e, tick_t point)
     e->now = point - 1;
 }
 
-/* Late arrivals where not every tick can be restored. If they reach much of what history holds, all
- * flows go back, so that points can be marked again on the way forward; else only those reached,
- * and what is ahead stays there. */
+/* Settles late arrivals where not every tick can be restored. If they reach a large part of the
+ * history, all flows go back, so that points can be marked again on the way forward. Otherwise only
+ * the reached flows go back, and the others stay ahead. */
 static void settle_from_point(struct engine *e)
 {
     tick_t point = restorable(e, e->late[0].tick), now = e->now;
@@ -262,7 +262,8 @@ static void settle_from_point(struct engine *e)
     while (next_tick(e) <= now) run_step(e);
 }
 
-/* Takes back what the late flows and capacities may concern, then runs up to where we were. */
+/* Takes back what the late flows and capacities may affect, then runs forward to the present tick
+ * again. */
 void settle(struct engine *e)
 {
     if (e->late_count == 0) return;
@@ -319,7 +320,7 @@ static void forget_links(struct engine *e, tick_t base)
 
 static void forget_log(struct engine *e, int32_t flow, tick_t base)
 {
-    /* what is older than the newest state from before `base` */
+    /* drops what is older than the newest state before `base` */
     struct entry **after = &e->flows[flow].older;
     if (e->since[flow] >= base) {
         while (*after != NULL && (*after)->since >= base) after = &(*after)->older;
@@ -328,8 +329,8 @@ static void forget_log(struct engine *e, int32_t flow, tick_t base)
     while (*after != NULL) log_drop(e, after);
 }
 
-/* The members that no rollback can reach any more go; without members the group goes too, unless
- * `changed` has still to tell that its completion moved. */
+/* Forgets the members that no rollback can reach any more. A group without members is forgotten
+ * too, unless ph_flows_changed has yet to report that its completion moved. */
 static void forget_group(struct engine *e, int32_t number, tick_t base)
 {
     struct group *group = &e->groups[number];
@@ -353,7 +354,8 @@ static void forget_group(struct engine *e, int32_t number, tick_t base)
     group_free(e, number);
 }
 
-/* Where no point has come since the last sweep, the horizon is made one. */
+/* The tick that a sweep keeps restorable. If there has been no new point since the last sweep, the
+ * horizon becomes a point. */
 static tick_t find_base(struct engine *e)
 {
     tick_t base = restorable(e, e->horizon);
@@ -364,8 +366,7 @@ static tick_t find_base(struct engine *e)
     return e->horizon;
 }
 
-/* Drops what no rollback to the horizon can need; the groups that are gone for good are the
- * results. */
+/* Drops what no rollback to the horizon can need. The results are the groups that are forgotten. */
 void sweep(struct engine *e)
 {
     int64_t kept = 0;

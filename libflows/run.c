@@ -1,8 +1,8 @@
-/* Running forward: what happens at a tick.
+/* run.c - running forward: what happens at a tick.
  *
- * Why it exists: the counterpart of `_step` and what it calls in phantora_ns/sim/_flow_engine.py:
- * ends, then starts and new capacities, then new rates, once, for the components that were touched.
- */
+ * Why it exists: it is the counterpart of `_step` and what that calls in
+ * phantora_ns/sim/_flow_engine.py. A tick processes ends first, then starts and new capacities.
+ * Then each touched component gets new rates, once. */
 #include "engine.h"
 
 static bool waits(const struct engine *e, const struct heap_item *item)
@@ -49,7 +49,7 @@ static void retire(struct engine *e, struct component *c, tick_t tick)
     }
 }
 
-/* The smaller of two components moves into the larger. */
+/* Moves the flows of the smaller component into the larger. */
 static struct component *merge(struct engine *e, struct component *a, struct component *b)
 {
     if (a->count < b->count) {
@@ -60,7 +60,7 @@ static struct component *merge(struct engine *e, struct component *a, struct com
     for (int32_t i = 0; i < b->count; i++) component_add(e, a, b->flows[i]);
     a->lost += b->lost;
     b->count = 0;
-    touch(e, b); /* freed with the touched ones, being empty */
+    touch(e, b); /* empty now, so freed with the touched components */
     return a;
 }
 
@@ -79,8 +79,8 @@ static void admit(struct engine *e, int32_t flow)
     touch(e, e->component[flow]);
 }
 
-/* A flow whose rate does not change gets no line in its log: rule 3 of
- * phantora_ns/sim/_flow_time.py. */
+/* A flow whose rate does not change gets no new log entry: rule 3 of phantora_ns/sim/_flow_time.py.
+ */
 static void rate(struct engine *e, struct component *c, tick_t tick)
 {
     fair_rates(e, c, tick);

@@ -1,4 +1,4 @@
-/* Flows, routes, components, heaps and logs as structures: made, linked, freed.
+/* store.c - makes, links and frees flows, routes, components, heaps and logs.
  *
  * Why it exists: the simulation proper (run.c, history.c) should read as rules, not as bookkeeping.
  */
@@ -119,7 +119,7 @@ void component_remove(struct engine *e, int32_t flow)
     e->component[flow] = NULL;
 }
 
-/* In the heap of events by its first end; out of it when it has no flows. */
+/* Puts the component into the heap of events by its first end. Removes it if it has no flows. */
 void schedule(struct engine *e, struct component *c)
 {
     tick_t next = TICK_MAX;
@@ -137,8 +137,8 @@ void schedule(struct engine *e, struct component *c)
 
 /* ---- flows and their routes ---- */
 
-/* Blocks hold 1, 2, 3, 4, 6, 8, 12, 16, 24, ... places, so that a freed one fits many later routes.
- */
+/* Blocks hold 1, 2, 3, 4, 6, 8, 12, 16, 24, ... entries, so that a freed block fits many later
+ * routes. */
 static int32_t block_size(int32_t length, int32_t *class)
 {
     int32_t size = 1, next = 2;
@@ -188,8 +188,8 @@ static void more_slots(struct engine *e)
     e->slot_room = (int32_t)room;
 }
 
-/* A slot with its route; a link that `links` names again gets more weight instead of another place.
- */
+/* Makes a flow with its route. If `links` names a link again, the link's entry gets more weight
+ * instead of a second entry. */
 int32_t flow_new(struct engine *e, const int32_t *links, int64_t count, double weight)
 {
     if (e->free_count == 0 && e->slots == e->slot_room) more_slots(e);
@@ -314,7 +314,7 @@ void log_push(struct engine *e, int32_t flow)
     e->entries++;
 }
 
-/* Takes the entry at `*at` out of its log. */
+/* Removes the entry at `*at` from its log. */
 void log_drop(struct engine *e, struct entry **at)
 {
     struct entry *entry = *at;
@@ -324,7 +324,7 @@ void log_drop(struct engine *e, struct entry **at)
     e->entries--;
 }
 
-/* Back to the entry before the present state. */
+/* Restores the entry before the present state. */
 void log_pop(struct engine *e, int32_t flow)
 {
     const struct entry *entry = e->flows[flow].older;

@@ -1,14 +1,15 @@
-/* The arithmetic of phantora_ns/sim/_flow_time.py, operation for operation.
+/* time.c - the arithmetic of phantora_ns/sim/_flow_time.py, operation for operation.
  *
- * Why it exists: both engines must round alike. Compiled with -ffp-contract=off, so that no product
- * and difference are fused into one rounding where the machine could do it. */
+ * Why it exists: both engines must round in the same way. The file is compiled with
+ * -ffp-contract=off, so that no multiplication and subtraction are fused into one rounding on
+ * machines that can do it. */
 #include "engine.h"
 
 #define SLACK_TICKS 256
 
 tick_t ns_to_tick(int64_t time_ns) { return (tick_t)time_ns * (1 << 20); }
 
-/* false: beyond what 64 bits of nanoseconds can say */
+/* false: does not fit in 64 bits of nanoseconds */
 bool tick_to_ns(tick_t tick, int64_t *time_ns)
 {
     tick_t ns = -((SLACK_TICKS - tick) >> 20);
@@ -18,7 +19,7 @@ bool tick_to_ns(tick_t tick, int64_t *time_ns)
 
 static double ticks_to_double(tick_t ticks)
 {
-    /* Both conversions round to nearest, ties to even, as Python's do; the 64-bit one is one
+    /* Both conversions round to nearest, ties to even, as Python's do. The 64-bit conversion is one
      * instruction. */
     return ticks == (int64_t)ticks ? (double)(int64_t)ticks : (double)ticks;
 }

@@ -36,8 +36,7 @@ struct ph_device_spec {
     /* host time of cudaGraphLaunch: per launch, and per op of the graph */
     uint64_t graph_launch_ns;
     uint64_t graph_node_ns;
-    /* Limit on the unfinished queue slots of one stream. A launch that would exceed it waits. 0: no
-     * limit. */
+    /* unfinished queue slots that one stream may hold before a launch waits; 0: no limit */
     uint64_t launch_queue;
     struct ph_power power;
 };

@@ -1,13 +1,13 @@
-/* cudagraph/capture.c - streams that are captured: which they are, what may be done beside them,
- * what a capture records.
+/* cudagraph/capture.c - stream captures: which streams take part, which calls are forbidden
+ * meanwhile, and what a capture records.
  *
- * Why it exists: PyTorch finds out by the driver's error codes what a job does wrong in a capture,
- * and a job that works here must work there. The rules are those of the CUDA programming guide
- * ("Creating a graph using stream capture": cross-stream dependencies, prohibited and unhandled
- * operations, invalidation) and of cudaThreadExchangeStreamCaptureMode's page.
+ * Why it exists: the driver's error codes tell PyTorch what a job does wrong in a capture. A job
+ * that works in the simulation must also work on a GPU, so the codes must be the same. The rules
+ * are those of the CUDA programming guide ("Creating a graph using stream capture": cross-stream
+ * dependencies, prohibited and unhandled operations, invalidation) and of
+ * cudaThreadExchangeStreamCaptureMode's page.
  *
- * Rule: everything is guarded by ph_lock; a stream and an event point to their capture, nobody else
- * does. */
+ * Rule: ph_lock guards everything here. Only streams and events refer to a capture. */
 #define _GNU_SOURCE /* gettid */
 #include "cudagraph/graph.h"
 #include "base/fork.h"
@@ -85,7 +85,8 @@ int ph_capture_begin(struct ph_stream *stream, int mode)
     return error;
 }
 
-/* Everything that a forked stream did must lie before what the origin depends on now. */
+/* Whether the origin's present tails depend on every op of the capture. They do once each forked
+ * stream has been joined. */
 static bool joined_locked(const struct ph_capture *capture)
 {
     const struct ph_graph *graph = capture->graph;
@@ -179,15 +180,16 @@ void ph_capture_forget(struct ph_stream *stream)
         ph_graph_drop(graph);
     } else if (capture) {
         capture->lane[stream->lane] = NULL;
-        capture->invalid = true; /* it can no longer be joined */
+        capture->invalid = true; /* this stream can no longer be joined */
         stream->capture = NULL;
         ph_graph_ops_clear(&stream->tails);
     }
     pthread_mutex_unlock(&ph_lock);
 }
 
-/* ---- what is recorded ---- */
-/* The legacy stream waits for blocking streams, captured ones too. */
+/* ---- what a capture records ---- */
+/* The legacy stream waits for every blocking stream. A captured stream cannot be waited for, so the
+ * wait invalidates its capture. */
 static int implicit_locked(int device)
 {
     int error = 0;
@@ -244,7 +246,7 @@ void ph_capture_op(struct ph_stream *stream, enum ph_graph_op_type type,
                    struct ph_action action)
 {
     pthread_mutex_lock(&ph_lock);
-    if (check_locked(stream) != -1) { /* spoilt meanwhile, by another thread */
+    if (check_locked(stream) != -1) { /* another thread has invalidated the capture meanwhile */
         pthread_mutex_unlock(&ph_lock);
         if (action.release) action.release(action.data);
         return;
@@ -288,11 +290,11 @@ static struct ph_capture *find_locked(uint64_t id)
     return capture;
 }
 
-/* A stream that waits for a captured event is captured from then on. */
+/* A stream that waits for an event of a capture joins that capture. */
 static int wait_captured_locked(struct ph_stream *stream, const struct ph_event *event)
 {
     struct ph_capture *capture = find_locked(event->captured);
-    /* its capture is over: what it stood for was never executed */
+    /* its capture is over; the work before the event was recorded but never executed */
     if (!capture) return PH_CAPTURED_EVENT;
     if (capture->invalid) return PH_CAPTURE_INVALIDATED;
     if (stream->capture && stream->capture != capture) {
@@ -329,7 +331,7 @@ int ph_capture_wait(struct ph_stream *stream, struct ph_event *event, bool exter
     return answer;
 }
 
-/* ---- what is forbidden meanwhile ---- */
+/* ---- what is forbidden during a capture ---- */
 int ph_capture_forbids(void)
 {
     int error = 0, thread = gettid();

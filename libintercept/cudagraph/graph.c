@@ -1,14 +1,14 @@
-/* cudagraph/graph.c - graphs as lists of items, and a launch of one.
+/* cudagraph/graph.c - CUDA graphs as lists of items, and their launches.
  *
- * Why it exists: a launch is one call of the host, and then the GPU goes through the graph by
- * itself: a op starts when all that it depends on has ended. So a launch puts the ops on the
- * timeline with the host's clock standing still, each at the maximum of the expressions of its
- * predecessors, with the gap that kernels of a graph have ([host] graph_gap of the GPU's file). A
- * captured stream becomes a lane: a stream that nobody else sees; the first lane is the stream that
- * the graph is launched in.
+ * Why it exists: a launch is one host call. The GPU then works through the graph by itself, and an
+ * op starts when everything that it depends on has ended. So a launch puts the ops on the timeline
+ * while the host's clock stands still. Each op starts at the maximum of its predecessors' time
+ * expressions, with the gap between a graph's kernels ([host] graph_gap of the GPU's file). Each
+ * captured stream becomes a lane, which is a stream that nothing else sees. The first lane is the
+ * stream that the graph is launched on.
  *
- * Rules: the items run in the order of capture, which no dependency goes against; launches of one
- * graph follow one another. */
+ * Rules: the items run in the order of capture, which respects every dependency. Launches of one
+ * graph run one after another. */
 #include "cudagraph/graph.h"
 #include "backend.h"
 #include "base/log.h"
@@ -85,7 +85,7 @@ void ph_graph_drop(struct ph_graph *graph)
         free(item->op);
     }
     free(graph->item);
-    free(graph->ops.op); /* the ops themselves have gone with their items */
+    free(graph->ops.op); /* the ops were freed with their items */
     free(graph->last.op);
     free(graph);
 }
@@ -96,13 +96,13 @@ enum { NON_BLOCKING = 1, DISABLE_TIMING = 2 };
 struct ph_exec {
     pthread_mutex_t lock;
     struct ph_graph *graph;
-    /* [0] is the launch's, or `own` if that is on another device */
+    /* [0] is the stream of the launch, or `own` if that stream is on another device */
     struct ph_stream *lane[PH_GRAPH_LANES];
     struct ph_stream *own;
-    /* by op: where it ended, if it is awaited; events, because what they name the hub must keep
-     */
+    /* by op: its end, if awaited. These are events because the hub must keep the vertices that
+     * their expressions name. */
     struct ph_event **end;
-    struct ph_event *done; /* the last launch */
+    struct ph_event *done; /* the end of the last launch */
 };
 
 struct ph_exec *ph_exec_new(struct ph_graph *graph)
@@ -153,7 +153,7 @@ static void run_op(struct ph_exec *exec, struct ph_graph_op *op)
     pthread_mutex_unlock(&ph_lock);
     if (op->signature.count) {
         PH_TRACE(ph_signature_trace_replayed(&op->signature));
-        /* not what it was at capture: a leader may know better by now */
+        /* looked up at each launch: a leader may have measured the work since the capture */
         ph_run(stream, ph_duration(&op->signature));
     }
     if (op->type == PH_GRAPH_OP_RECORD) ph_event_record(op->event, stream);
@@ -162,10 +162,10 @@ static void run_op(struct ph_exec *exec, struct ph_graph_op *op)
         atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
 }
 
-/* All lanes start where the stream is that the graph is launched in. */
+/* All lanes start at the time expression of the stream that the graph is launched on. */
 static void start_locked(struct ph_exec *exec, struct ph_stream *stream)
 {
-    ph_queue_wait_locked(stream, 1); /* a graph is one work, however many ops it has */
+    ph_queue_wait_locked(stream, 1); /* a graph takes one queue slot, however many ops it has */
     ph_stream_order_locked(stream);
     ph_expr_prune(&stream->expr, ph_clock());
     if (exec->done->recorded) ph_expr_merge(&stream->expr, &exec->done->expr);

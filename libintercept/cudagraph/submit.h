@@ -5,8 +5,9 @@
 #include "work/signature.h"
 #include <stdbool.h>
 
-/* The way of a library's call. `handle` is a cudaStream_t or CUstream as the job passes it. */
+/* Submits the work of a library call. `handle` is a cudaStream_t or CUstream as the job passes it.
+ */
 void ph_submit(void *handle, const struct ph_signature *signature);
-/* The same where the stream is known, and whether it is being captured. */
+/* The same for a caller that knows the stream and whether it is being captured. */
 void ph_submit_to(struct ph_stream *stream, bool captured, const struct ph_signature *signature);
 #endif

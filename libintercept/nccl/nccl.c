@@ -1,9 +1,9 @@
-/* nccl/nccl.c - NCCL: communicators met through the hub, collectives as OPS messages, groups, and
- * values of small buffers.
+/* nccl/nccl.c - NCCL: communicators made through the hub, collectives as OPS messages, groups, and
+ * the values of small buffers.
  *
- * Why it exists: communication is what the simulation is about, so no NCCL runs here. A call
- * becomes an operation; the operations of a group on one communicator and one stream are one
- * launch, as in NCCL. */
+ * Why it exists: the project simulates communication, so NCCL itself does not run. A call becomes
+ * an operation. The operations of a group on one communicator and one stream are one launch, as in
+ * NCCL. */
 #define PH_CLASS PH_SIMULATED
 #include "nccl/nccl.h"
 #include "backend.h"
@@ -32,7 +32,7 @@ struct unique_id {
 };
 static _Thread_local int group_depth;
 static _Thread_local struct ph_operation *queued, **queue_end;
-/* in words, of this process: what ncclGetLastError tells, and PyTorch prints */
+/* the last error of this process as text: ncclGetLastError returns it and PyTorch prints it */
 static const char *_Atomic last_error = "";
 static struct {
     bool used;
@@ -104,8 +104,8 @@ static void release(void *operations)
     }
 }
 
-/* `ours`: operations of one communicator on one stream. Called anew at each launch of a graph that
- * they were captured into. */
+/* `operations`: those of one communicator on one stream. If a graph has captured them, each launch
+ * of the graph calls this function. */
 static void issue(void *operations, struct ph_stream *stream)
 {
     struct ph_operation *ours = operations;
@@ -146,7 +146,7 @@ static void issue(void *operations, struct ph_stream *stream)
 
 static int launch(struct ph_operation *first)
 {
-    while (first) { /* all queued operations of the first one's communicator and stream go as one */
+    while (first) { /* the operations on one communicator and one stream are one launch */
         struct ph_operation *ours = NULL, **ours_end = &ours, *rest = NULL, **rest_end = &rest;
         struct ph_comm *comm = first->comm;
         void *handle = first->stream;
@@ -183,9 +183,9 @@ static int launch(struct ph_operation *first)
     return OK;
 }
 
-/* One rank has nothing to send: NCCL copies its buffer to the other one, and in place it does
- * nothing at all, unless the operation multiplies (an average of floating point does, by 1).
- * enqueue.cc and onerank.cu of NCCL 2.28. */
+/* In a communicator of one rank, NCCL copies the send buffer to the receive buffer. In place it
+ * does nothing, unless the operation multiplies. An average of floating point multiplies, by 1.
+ * Source: enqueue.cc and onerank.cu of NCCL 2.28. */
 static bool nothing_to_do(const struct ph_operation *op)
 {
     return op->comm->size == 1 && op->kind < PH_COLLECTIVE_SEND && op->send == op->recv &&
@@ -370,7 +370,7 @@ PH_API(int, ncclCommInitRankConfig,
 {
     struct ph_pack rest = {0};
     int64_t number;
-    (void)config; /* a non-blocking initialisation has simply ended when it returns */
+    (void)config; /* a non-blocking initialisation is complete when it returns */
     if (size < 1 || rank < 0 || rank >= size) return INVALID_ARGUMENT;
     ph_pack_bin(&rest, &id, sizeof id);
     ph_pack_int(&rest, size);
@@ -412,7 +412,7 @@ static int release_comm(void *handle)
 {
     struct ph_comm *comm = valid(handle);
     struct ph_pack body = {0};
-    /* as in NCCL: what was never made or is gone already needs no release */
+    /* as in NCCL: releasing NULL succeeds */
     if (!handle) return OK;
     if (!comm) return INVALID_ARGUMENT;
     ph_pack_uint(&body, ph_now());

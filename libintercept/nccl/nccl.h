@@ -1,8 +1,8 @@
-/* nccl/nccl.h - what a communicator operation is.
+/* nccl/nccl.h - communicators and their operations.
  *
- * Why it exists: NCCL's interface (nccl/nccl.c) is one, but its bytes are not: a simulated rank's
- * device memory lies in the process, a leader's on a GPU. So bytes are the backend's affair
- * (struct ph_backend, `nccl`). */
+ * Why it exists: both backends share NCCL's interface (nccl/nccl.c), but not its data. A simulated
+ * rank's device memory is in the process, and a leader's is on a GPU. So the backend handles the
+ * bytes (struct ph_backend, `nccl`). */
 #ifndef PH_NCCL_H
 #define PH_NCCL_H
 #include "base/protocol.gen.h"
@@ -12,19 +12,20 @@
 
 struct ph_comm {
     uint32_t magic;
-    int64_t number; /* the hub's */
+    int64_t number; /* assigned by the hub */
     int rank, size, device;
 };
 struct ph_operation {
     int kind, dtype, redop, peer; /* enum ph_collective, ph_data_type, ph_reduction */
     const void *send;
     void *recv;
-    /* bytes: as the wire protocol counts; 0 recv_bytes: this rank gets nothing */
+    /* bytes: as the wire protocol counts them; recv_bytes 0: this rank receives nothing */
     size_t bytes, send_bytes, recv_bytes;
     struct ph_comm *comm;
     void *stream;
     struct ph_operation *next;
-    /* of a pre-multiplied sum, whose redop may be gone when a graph repeats the operation */
+    /* The factor of a pre-multiplied sum. The redop may have been destroyed when a graph repeats
+     * the operation. */
     double factor;
 };
 

@@ -16,7 +16,7 @@ struct ph_gemm { /* fields of signature kind 1, in its order */
         ldb, ldc;
 };
 
-struct ph_product { /* a cuBLAS matrix product as the API is given it */
+struct ph_product { /* a cuBLAS matrix product in the API's arguments */
     int transa, transb;
     int64_t m, n, k, batch;
     int atype, btype, ctype, compute;
@@ -35,10 +35,9 @@ enum { DESC_COMPUTE = 0, DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7 };
 enum { LAYOUT_TYPE = 0, LAYOUT_ROWS = 2, LAYOUT_COLS = 3, LAYOUT_LD = 4, LAYOUT_BATCH = 5 };
 struct ph_gemm ph_gemm_fields(const struct ph_product *product, int math_mode);
 struct ph_gemm ph_lt_fields(const struct ph_lt_product *product);
-/* Makes `signature` anew; false: nothing is launched, or an extent is negative.
- */
+/* Builds `signature` anew. False: nothing is launched, or an extent is negative. */
 bool ph_gemm_signature(struct ph_signature *signature, const struct ph_gemm *gemm);
-/* of any other library call: its name and its numbers */
+/* The signature of any other library call: its name and its numbers. */
 void ph_call_signature(struct ph_signature *signature, const char *name, const int64_t *numbers,
                        uint32_t count);
 #endif

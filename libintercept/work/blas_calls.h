@@ -1,10 +1,12 @@
-/* blas_calls.h - the cuBLAS functions that launch GPU work, and the arguments that describe it. A
- * list, so it has no include guard.
+/* blas_calls.h - the cuBLAS functions that launch GPU work, and the arguments that describe it. The
+ * file is a list, so it has no include guard.
  *
- * Why it exists: a simulated rank answers exactly the calls that a leader times, and both must make
- * the same signature from the same arguments. Rule: the including file defines PRODUCT(function,
- * parameters, arguments, fields of struct ph_product...) and VECTORS(function, parameters,
- * arguments, numbers of the signature...). The handle is `h`. */
+ * Why it exists: a simulated rank answers exactly the calls that a leader times. Both must make the
+ * same signature from the same arguments.
+ *
+ * Rule: the including file defines PRODUCT(function, parameters, arguments, fields of struct
+ * ph_product...) and VECTORS(function, parameters, arguments, numbers of the signature...). The
+ * handle is `h`. */
 #define GEMM(letter, type, compute)                                                               \
     PRODUCT(cublas##letter##gemm_v2,                                                              \
             (void *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a,      \

@@ -1,6 +1,6 @@
 /* blas_signature.c - the signatures of cuBLAS and cuBLASLt calls.
  *
- * Why it exists: what a leader measures must be what a simulated rank asks for, byte for byte, so
+ * Why it exists: a leader must measure exactly what a simulated rank asks for, byte for byte. So
  * both make signatures here: simulated/math/cublas.c and simulated/math/cublaslt.c from their own
  * handles and descriptors, leader/gpu/blas.c from the real ones. */
 #include "work/blas.h"

@@ -1,5 +1,5 @@
-/* work/cudart.h - facts of CUDA 13's ABI that both backends need: error codes, dimensions, launch
- * attributes. */
+/* work/cudart.h - facts of CUDA 13's ABI that both backends need: error codes, dimensions and
+ * launch attributes. */
 #ifndef PH_CUDART_H
 #define PH_CUDART_H
 #include <stddef.h>

@@ -1,8 +1,9 @@
-/* work/cudnn.h - backend descriptors as bags of attributes, and the signatures made of them.
+/* work/cudnn.h - backend descriptors as bags of attributes, and the signatures made from them.
  *
- * Why it exists: cuDNN's graph API hides everything behind descriptors that only collect
- * attributes; kept as they were set, they are the operation's signature. Numbers are facts of
- * cudnn_graph.h, release 9.19; a test compares them with the header where it is installed. */
+ * Why it exists: cuDNN's graph API describes an operation by descriptors that only collect
+ * attributes. The attributes, kept as they were set, are the operation's signature. The numbers are
+ * those of cudnn_graph.h, release 9.19. A test compares them with the header where it is installed.
+ */
 #ifndef PH_CUDNN_H
 #define PH_CUDNN_H
 #include "work/signature.h"
@@ -22,7 +23,7 @@ enum ph_cudnn_status {
     CUDNN_HOST_ALLOCATION_FAILED = 4003,
 };
 
-enum ph_cudnn_type { /* cudnnBackendAttributeType_t: those that are treated apart */
+enum ph_cudnn_type { /* cudnnBackendAttributeType_t: the types that this code names */
                      CUDNN_TYPE_HANDLE = 0,
                      CUDNN_TYPE_BOOLEAN = 2,
                      CUDNN_TYPE_INT64 = 3,
@@ -76,7 +77,7 @@ enum ph_cudnn_attribute_name { /* cudnnBackendAttributeName_t, likewise */
 struct ph_cudnn_attribute {
     int name, type;
     int64_t count;
-    /* `count` elements as they were set; for descriptors: references that the bag holds */
+    /* `count` elements as they were set; descriptors are references that the bag holds */
     void *values;
 };
 
@@ -86,8 +87,8 @@ struct ph_cudnn_descriptor {
     bool finalized;
     atomic_int references;
     int attribute_count;
-    struct ph_cudnn_attribute *attributes; /* by rising name: the order of the signature */
-    /* of engines, configurations and plans: the graph that they are for */
+    struct ph_cudnn_attribute *attributes; /* sorted by name, as in the signature */
+    /* of engines, configurations and plans: their operation graph */
     struct ph_cudnn_descriptor *graph;
     /* the same descriptor in NVIDIA's library (simulated/math/cudnn_real.c); NULL until needed */
     void *real;
@@ -96,12 +97,12 @@ struct ph_cudnn_descriptor {
 
 /* ---- cudnn_bag.c ---- */
 enum { CUDNN_BAG_MAGIC = 0x63646e64 };
-struct ph_cudnn_descriptor *ph_cudnn_bag(int type); /* with one reference; NULL: no memory */
+struct ph_cudnn_descriptor *ph_cudnn_bag(int type); /* with one reference; NULL: out of memory */
 void ph_cudnn_hold(struct ph_cudnn_descriptor *descriptor);
 void ph_cudnn_release(struct ph_cudnn_descriptor *descriptor);
 void ph_cudnn_set_graph(struct ph_cudnn_descriptor *descriptor, struct ph_cudnn_descriptor *graph);
-/* Puts an attribute in its place by name, taking over `values` and, of descriptors, the references.
- * False: no memory. */
+/* Adds or replaces an attribute, sorted by name. Takes ownership of `values` and, for descriptors,
+ * of the references. False: out of memory. */
 bool ph_cudnn_put(struct ph_cudnn_descriptor *descriptor, int name, int type, int64_t count,
                   void *values);
 /* The attribute, or NULL when it was not set. */
@@ -114,10 +115,10 @@ struct ph_cudnn_descriptor *ph_cudnn_child(const struct ph_cudnn_descriptor *des
 size_t ph_cudnn_element_bytes(int type);
 
 /* ---- cudnn_signature.c ---- */
-/* Makes `signature` that of an operation graph. */
+/* Builds the signature of an operation graph. */
 void ph_cudnn_signature(struct ph_signature *signature, const struct ph_cudnn_descriptor *graph);
-/* Makes the signature of a batch normalisation of the older API: `call` is its name without "Ex".
- */
+/* Builds the signature of a batch normalisation of cuDNN's older API. `call` is the function's name
+ * without "Ex". */
 void ph_cudnn_norm_signature(struct ph_signature *signature, const char *call, int mode,
                              int operations, int data_type, int parameter_type, int dimensions,
                              const int *dims, const int *strides);

@@ -1,8 +1,8 @@
 /* work/cudnn_bag.c - a backend descriptor as a bag of the attributes that were set on it.
  *
- * Why it exists: a simulated rank's descriptors are bags (simulated/math/cudnn_backend.c), and a
- * leader keeps one beside each real descriptor (leader/gpu/dnn.c): the signature of an operation
- * graph is made of bags alone. */
+ * Why it exists: the signature of an operation graph is made from bags alone. A simulated rank's
+ * descriptors are bags (simulated/math/cudnn_backend.c). A leader keeps one bag for each real
+ * descriptor (leader/gpu/dnn.c). */
 #include "work/cudnn.h"
 #include "backend.h"
 

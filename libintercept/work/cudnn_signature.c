@@ -1,10 +1,11 @@
 /* cudnn_signature.c - an operation graph as a canonical signature (docs/wire-protocol.md, kind 2).
  *
- * Why it exists: a kernel time may be looked up only by what decides it. So: operations in the
- * order of the graph, each with its attributes by rising name, tensors by type and shape; no
- * pointer, no handle, no tensor's number, nothing that differs between two runs. Descriptors that
- * only carry settings (the convolution's, a pointwise mode) are spread into their operation: cuDNN
- * numbers all attributes apart. */
+ * Why it exists: a kernel time may be looked up only by what decides it. So a signature holds the
+ * operations in the order of the graph, each with its attributes sorted by name, and tensors by
+ * type and shape. It holds no pointer, no handle, no tensor number and nothing else that differs
+ * between two runs. Descriptors that only carry settings (a convolution's, a pointwise mode) are
+ * merged into their operation. That is safe because all attributes of cuDNN have different numbers.
+ */
 #include "work/cudnn.h"
 
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 
 enum { MOST_ATTRIBUTES = 64 };
 
-/* Always arrays, whatever their length: paddings, strides, dilations, windows. */
+/* Always packed as arrays, even with one element: paddings, strides, dilations, windows. */
 static bool is_array(int name)
 {
     return (name >= 102 && name <= 105) || (name >= 1703 && name <= 1706);
@@ -77,8 +78,8 @@ struct list {
     const struct ph_cudnn_attribute *items[MOST_ATTRIBUTES];
 };
 
-/* Collects what is packed of a descriptor, the settings of non-tensor children in place of the
- * reference to them. */
+/* Collects the attributes of a descriptor that the signature holds. A child that is not a tensor
+ * contributes its own attributes in place of the reference to it. */
 static void collect(struct list *list, const struct ph_cudnn_descriptor *descriptor)
 {
     for (int i = 0; i < descriptor->attribute_count; i++) {

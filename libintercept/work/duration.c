@@ -1,7 +1,8 @@
 /* duration.c - how long a piece of GPU work takes: the shared kernel table first, else the hub.
  *
- * Why it exists: thousands of launches a step repeat a few hundred signatures; the first rank to
- * meet one asks, all others read the answer from a mapped table without a message. */
+ * Why it exists: thousands of launches per step repeat a few hundred signatures. The first rank
+ * that meets a signature asks the hub. All other ranks read the answer from a mapped table, without
+ * a message. */
 #include "work/duration.h"
 #include "base/environment.h"
 #include "base/log.h"
@@ -21,7 +22,7 @@ enum { LOCAL = 1 << 14 };
 
 static const struct ph_kernel_table_header *header;
 static const struct ph_kernel_table_slot *slots;
-/* Answers that found no room in the shared table. */
+/* Answers of the hub, in case the shared table has no room for them. */
 static struct {
     uint64_t key;
     struct ph_time time;
@@ -64,7 +65,7 @@ static bool shared_find(uint64_t key, struct ph_time *time)
     return false;
 }
 
-/* What a hub of another version may answer. */
+/* Replaces values that only a hub of another version may send. */
 static struct ph_time checked(struct ph_time time)
 {
     if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
@@ -74,7 +75,7 @@ static struct ph_time checked(struct ph_time time)
 
 static struct ph_time ask_hub(const struct ph_signature *signature)
 {
-    /* a kernel's fields get two more, for the estimators */
+    /* a kernel has two more fields, for the estimators */
     bool kernel = signature->kind == PH_SIGNATURE_KERNEL;
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();

@@ -8,10 +8,10 @@
 #include <stdint.h>
 
 struct ph_time ph_duration(const struct ph_signature *signature);
-/* What the shared table or this process knows; false: nobody has asked yet. Sends nothing, and
- * takes no lock where the table knows. */
+/* Looks `key` up in the shared table and in the answers that this process keeps. False: neither has
+ * it. Sends no message, and takes no lock if the shared table has the key. */
 bool ph_duration_known(uint64_t key, struct ph_time *time);
-/* Asks the hub whatever is known here, and keeps its answer: what was MEASURED before it is taken
- * into account. */
+/* Asks the hub even if the duration is known here, and keeps the answer. The answer takes into
+ * account all MEASURED messages that this process has sent before. */
 struct ph_time ph_duration_ask(const struct ph_signature *signature);
 #endif

@@ -1,8 +1,9 @@
 /* work/kernel_info.c - maps the kernel info file and finds kernels in it by mangled name.
  *
- * Why it exists: see work/kernel_info.h. Rule: no byte of the file is trusted; every offset is
- * checked before it is followed, so that a damaged cache cannot crash the job. Layout:
- * docs/wire-protocol.md. */
+ * Why it exists: see work/kernel_info.h.
+ *
+ * Rule: no byte of the file is trusted. Every offset is checked before use, so that a damaged cache
+ * cannot crash the job. Layout: docs/wire-protocol.md. */
 #include "work/kernel_info.h"
 #include "base/environment.h"
 #include "base/fnv1a.h"

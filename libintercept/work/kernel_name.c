@@ -1,10 +1,10 @@
-/* work/kernel_name.c - a kernel's name without what changes from one build of the same source to
- * the next.
+/* work/kernel_name.c - a kernel's name without the parts that change between builds of the same
+ * source.
  *
  * Why it exists: nvcc names the anonymous namespace of a file
  * `_GLOBAL__N__<hash>_<length>_<file>_<hash>[_<number>]`, and the hashes differ between wheels of
- * one PyTorch release. What one wheel's kernels took must be found under another's. The portable
- * name keeps the file, and is still a mangled name that demangles. */
+ * one PyTorch release. Times measured with one wheel must be found with another. The portable name
+ * keeps the file's name, and it is still a mangled name that demangles. */
 #include "work/kernel_name.h"
 #include <ctype.h>
 #include <stdio.h>
@@ -20,7 +20,8 @@ static const char *hash_end(const char *at)
     return at + HASH;
 }
 
-/* Is the identifier of `length` bytes at `at` such a name? If so, where its file's name lies. */
+/* Whether the identifier of `length` bytes at `at` is such a name. If so, returns the position and
+ * length of its file's name. */
 static bool parse(const char *at, size_t length, const char **file, size_t *file_length)
 {
     const char *end = at + length, *here = hash_end(at + MARK);
@@ -46,8 +47,8 @@ const char *ph_kernel_name_portable(const char *name, char *buffer, size_t room)
     size_t used = 0, file_length, whole = strlen(name);
     if (!found || whole >= room) return name;
     for (; found; found = strstr(found + 1, mark)) {
-        /* The identifier's length stands before it, perhaps right behind other digits: the shortest
-         * that fits. */
+        /* The identifier's length precedes it, perhaps directly after other digits. The shortest
+         * number that fits is the length. */
         size_t length = 0, scale = 1;
         for (const char *digit = found;
              digit > from && isdigit((unsigned char)digit[-1]) && scale < 100000; scale *= 10) {

@@ -1,8 +1,7 @@
-/* work/launch_signature.c - the signatures of launches, copies and fills, and how work is shown to
- * the trace.
+/* work/launch_signature.c - the signatures of launches, copies and fills, and their trace records.
  *
- * Why it exists: nothing in a signature may depend on the process. Addresses and uninitialised
- * bytes stay out. */
+ * Why it exists: nothing in a signature may depend on the process. So signatures hold no addresses
+ * and no uninitialised bytes. */
 #include "backend.h"
 #include "base/fnv1a.h"
 #include "base/log.h"
@@ -17,9 +16,9 @@
 enum { KERNEL_FIELDS = 12, PARAM_BYTES = 4096, SMALL_INTEGERS = 16, STAGED_BYTES = 65536 };
 
 /* ---- kernels ---- */
-/* Parameter bytes with device addresses and pinned host addresses zeroed. What is left are the
- * scalars, and whatever the caller left uninitialised in its structures: good for estimators that
- * know a kernel's layout, not for telling launches apart. */
+/* Copies the parameter bytes, with device addresses and pinned host addresses zeroed. The remaining
+ * bytes are scalars, and bytes that the caller left uninitialised in its structures. They serve
+ * estimators that know a kernel's layout, but they cannot identify a launch. */
 static size_t scalars_of(const struct ph_kernel_facts *facts, void **arguments,
                          unsigned char *bytes)
 {
@@ -53,9 +52,10 @@ void ph_pack_parameters(struct ph_pack *pack, const struct ph_signature *signatu
                     : 0);
 }
 
-/* The identity of a launch that no framework operator encloses (Triton's, or without the values
- * library): its parameters that are integers of a size that sizes have. A 32-bit float is larger
- * than any of them when read as an integer. */
+/* The identity of a launch that no framework operator encloses: a launch of Triton, or any launch
+ * without the values library. It consists of the 4-byte and 8-byte parameters, read as integers.
+ * Values from 2^29 upwards become UINT32_MAX. Sizes are smaller than that, and a 32-bit float read
+ * as an integer is larger. */
 static size_t integers_of(const struct ph_kernel_facts *facts, void **arguments, uint32_t *integers)
 {
     size_t count = 0;
@@ -68,9 +68,10 @@ static size_t integers_of(const struct ph_kernel_facts *facts, void **arguments,
     return count * sizeof *integers;
 }
 
-/* A name is hundreds of bytes long, and a kernel is launched thousands of times a step. */
+/* A kernel's packed name. It is kept because a name is hundreds of bytes long and a kernel is
+ * launched thousands of times per step. */
 struct ph_packed_name {
-    uint64_t hash; /* of all that precedes the dimensions */
+    uint64_t hash; /* of everything before the dimensions */
     struct ph_pack packed;
 };
 
@@ -118,7 +119,7 @@ void ph_launch_signature(struct ph_signature *signature, const char *name,
     signature->arguments = arguments;
 }
 
-/* all zero: no cluster was asked for */
+/* all zero: the launch requests no cluster */
 static struct ph_dim3 cluster_of(const struct ph_launch_attribute *attributes, unsigned count)
 {
     enum { CLUSTER_DIMENSION = 4 };
@@ -154,8 +155,8 @@ void ph_memory_signature(struct ph_signature *signature, int op, uint64_t bytes,
     ph_signature_end(signature);
 }
 
-/* "API synchronization behavior" of the CUDA runtime's reference; pageable copies to the device up
- * to 64 KiB return once staged. */
+/* Source: "API synchronization behavior" in the CUDA runtime's reference. Pageable copies to the
+ * device of up to 64 KiB return once they are staged. */
 bool ph_copy_waits(uint64_t bytes, int from, int to, bool blocking)
 {
     bool staged = from == PH_PAGEABLE && to == PH_DEVICE && bytes <= STAGED_BYTES;

@@ -1,14 +1,14 @@
-/* work/signature.c - signatures: made field by field, hashed, packed.
+/* work/signature.c - makes signatures field by field, hashes them and packs them.
  *
- * Why it exists: a leader measures by signature and a simulated rank asks by it, so both make it
- * here. Recorded databases are keyed by the hash of the packed bytes, which the hub computes as
- * well. */
+ * Why it exists: a leader measures by signature and a simulated rank looks durations up by
+ * signature, so both make it here. Recorded databases are keyed by the hash of the packed bytes.
+ * The hub computes the same hash. */
 #include "work/signature.h"
 #include "base/fnv1a.h"
 
 enum { HEADER_BYTES = 8 };
 
-/* What precedes the fields: an array of two, the kind, an array of `count`. */
+/* The bytes before the fields: an array of two, the kind, an array of `count`. */
 static size_t header_of(const struct ph_signature *signature, unsigned char header[HEADER_BYTES])
 {
     struct ph_pack pack = {header, 0, HEADER_BYTES};

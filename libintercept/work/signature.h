@@ -1,4 +1,4 @@
-/* work/signature.h - signatures: what a launch, a copy or a fill is to the kernel table
+/* work/signature.h - signatures: how the kernel table describes a launch, a copy or a fill
  * (work/signature.c, work/launch_signature.c). A leader and a simulated rank make the same bytes
  * here. */
 #ifndef PH_SIGNATURE_H
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a piece of GPU work is to the kernel table: [kind, fields] (docs/wire-protocol.md,
+/* The kernel table's description of a piece of GPU work: [kind, fields] (docs/wire-protocol.md,
  * Signatures). */
 struct ph_signature {
     enum ph_signature_kind kind;
@@ -20,26 +20,26 @@ struct ph_signature {
     uint32_t count;        /* fields; 0: there is no signature */
     struct ph_pack fields; /* packed one after the other, without the array's header */
     uint64_t key;          /* FNV-1a of the packed [kind, fields] */
-    /* of a kernel launch, as long as it lasts: what the hub's estimators are told */
+    /* of a kernel launch, valid during the launch only: the hub's estimators receive them */
     const struct ph_kernel_facts *facts;
     void **arguments;
 };
-/* Makes a signature anew: between the two calls `count` fields are packed into `fields`. Room that
- * it has is used again. */
+/* Begin and end a signature. The caller packs `count` fields into `fields` between the two calls.
+ * Memory of an earlier signature is reused. */
 void ph_signature_begin(struct ph_signature *signature, enum ph_signature_kind kind,
                         uint32_t count);
 void ph_signature_end(struct ph_signature *signature);
-/* The hash of what precedes the fields; and the end of a signature whose fields up to `from` are
- * hashed already. */
+/* ph_signature_header_hash hashes what precedes the fields. ph_signature_end_after ends a signature
+ * whose fields before `from` are already part of `hash`. */
 uint64_t ph_signature_header_hash(const struct ph_signature *signature);
 void ph_signature_end_after(struct ph_signature *signature, uint64_t hash, size_t from);
 void ph_signature_pack(struct ph_pack *pack, const struct ph_signature *signature);
-/* without the launch's parameters */
+/* Copies all but the launch's facts and arguments. */
 void ph_signature_copy(struct ph_signature *to, const struct ph_signature *from);
 void ph_signature_free(struct ph_signature *signature);
-/* the call that usually starts such work */
+/* the name of the call that usually starts such work */
 const char *ph_signature_call(const struct ph_signature *signature);
-/* ph_trace_launch and ph_trace_replayed of it */
+/* ph_trace_launch and ph_trace_replayed for a signature */
 void ph_signature_trace(const struct ph_signature *signature);
 void ph_signature_trace_replayed(const struct ph_signature *signature);
 
@@ -49,7 +49,7 @@ struct ph_launch {
     size_t shared_bytes;
     void *stream;
 };
-struct ph_packed_name;     /* a kernel's name as signatures hold it, hashed with what precedes it */
+struct ph_packed_name;     /* a kernel's name as packed in signatures, and its hash */
 struct ph_runtime_launch { /* cudaLaunchConfig_t */
     struct ph_dim3 grid, block;
     size_t shared_bytes;
@@ -73,7 +73,7 @@ struct ph_kernel_facts {
     const struct ph_kernel_param *params;
     struct ph_packed_name *_Atomic name; /* NULL: not packed yet */
 };
-/* The first launch keeps the name as it is packed with `facts`. */
+/* The first launch stores the packed name in `facts`. */
 void ph_launch_signature(struct ph_signature *signature, const char *name,
                          struct ph_kernel_facts *facts, const struct ph_launch *launch,
                          void **arguments);

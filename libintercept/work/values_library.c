@@ -1,9 +1,9 @@
-/* work/values_library.c - loads the values library into a PyTorch process, and says why it could
+/* work/values_library.c - loads the values library into a PyTorch process, and reports why it could
  * not.
  *
- * Why it exists: without it a job runs and reads zeros, so whoever reads the warning must learn
- * what is really wrong: a library that was never built, one that this torch or this interceptor
- * does not fit, or one that the loader refuses. */
+ * Why it exists: without the library a job runs and reads zeros. So the warning must name the
+ * cause: the library was never built, it does not fit this torch or this interceptor, or the loader
+ * refuses it. */
 #include "work/values_library.h"
 #include "backend.h"
 #include "base/environment.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether it runs; `why` if not. */
+/* Whether the library runs; if not, `why` gets the reason. */
 static bool start(const char *path, char *why, size_t room)
 {
     if (!path) return snprintf(why, room, "the run names none (PHANTORA_VALUES_LIB)"), false;

@@ -2,6 +2,7 @@
 #ifndef PH_VALUES_LIBRARY_H
 #define PH_VALUES_LIBRARY_H
 
-/* Starts it if torch is there; once, and before torch's first operator. */
+/* Loads and starts the library if this is a PyTorch process. It does so once, before torch's first
+ * operator. */
 void ph_values_load(void);
 #endif

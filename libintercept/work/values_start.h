@@ -1,6 +1,6 @@
 /* work/values_start.h - the results of phantora_values_start, for C and C++.
  *
- * Why it exists: the interceptor must recognise a values library of another build. So the numbers
+ * Why it exists: the interceptor must recognise a values library of another build. So these numbers
  * never change. */
 #ifndef PHANTORA_VALUES_START_H
 #define PHANTORA_VALUES_START_H

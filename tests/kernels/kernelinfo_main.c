@@ -1,5 +1,5 @@
-/* kernelinfo_main.c - prints what the C reader knows of each kernel named on stdin, for comparison
- * with Python. */
+/* kernelinfo_main.c - prints what the C reader knows about each kernel named on stdin, for
+ * comparison with Python. */
 #include "backend.h"
 #include "base/log.h"
 #include "work/kernel_info.h"

@@ -1,4 +1,4 @@
-/* portable_names.c - prints the portable form of each name that it reads, one a line. */
+/* portable_names.c - prints the portable form of each name that it reads, one per line. */
 #include "../../libintercept/work/kernel_name.h"
 #include <stdio.h>
 #include <string.h>

@@ -3,10 +3,11 @@
  * Why it exists: a leader is tested over an emulated GPU. This library implements the functions
  * that leader/measure/cupti.c calls, with the records of CUDA 13. The work of a pushed external id
  * is read from the emulator's own rank statistics before and after (launches and busy time of this
- * process in RUN_DIR/ranks), or set by a test with fake_cupti_next. It writes one line per external
- * id to FAKE_CUPTI_LOG: the id, the number of activities, and their nanoseconds, so that a test
- * need not trust the leader's own counts. FAKE_CUPTI_IDS says which records of calls external ids
- * need: "driver" or "all"; "late": those of the job's own calls need the driver's. */
+ * process in RUN_DIR/ranks). A test can set it instead with fake_cupti_next. The library writes one
+ * line per external id to FAKE_CUPTI_LOG: the id, the number of activities, and their nanoseconds.
+ * So a test need not trust the leader's own counts. FAKE_CUPTI_IDS says which API records external
+ * ids need: "driver" or "all". With "late", only the ids of the job's own calls need the driver's
+ * records. */
 #define _GNU_SOURCE
 #include "../../libintercept/base/protocol.gen.h"
 #include <dirent.h>
@@ -68,7 +69,7 @@ static uint64_t now(void)
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* The emulator's page of this process: NULL before it has joined its run. */
+/* The emulator's rank statistics of this process. NULL: the process has not joined its run yet. */
 static const struct ph_rank_stats *emulator_page(void)
 {
     static const struct ph_rank_stats *page;
@@ -83,7 +84,7 @@ static const struct ph_rank_stats *emulator_page(void)
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         void *map = fd < 0 ? MAP_FAILED : mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
-        if (fd >= 0) close(fd); /* no lock of ours is on it */
+        if (fd >= 0) close(fd); /* this process holds no lock on the file */
         if (map != MAP_FAILED) page = map;
     }
     if (entries) closedir(entries);
@@ -106,9 +107,9 @@ static void add_locked(uint64_t id, uint64_t start, uint64_t end, uint32_t strea
     if (end > clock_end) clock_end = end;
 }
 
-/* ---- what a test may say ---- */
-/* The next pushed id stands for these works: offsets from the moment of its push, nanoseconds, and
- * CUPTI's stream numbers. */
+/* ---- what a test may set ---- */
+/* Sets the pieces of work of the next pushed id: their start and end in nanoseconds from the pop of
+ * the id, and CUPTI's stream numbers. */
 EXPORT void fake_cupti_next(int count, const uint64_t *from, const uint64_t *to,
                             const uint32_t *stream)
 {
@@ -120,14 +121,14 @@ EXPORT void fake_cupti_next(int count, const uint64_t *from, const uint64_t *to,
     pthread_mutex_unlock(&lock);
 }
 
-/* Works without an external id on the stream whose number was asked for, from now on, one every
- * `apart` nanoseconds. */
+/* Adds pieces of work without an external id, one every `apart` nanoseconds from now on. They run
+ * on the stream whose number was asked for. */
 EXPORT void fake_cupti_filler(int count, uint64_t each, uint64_t apart)
 {
     pthread_mutex_lock(&lock);
     uint64_t end = clock_end, at = now() > end ? now() : end;
     for (int i = 0; i < count; i++, at += apart) add_locked(0, at, at + each, FILLER_STREAM);
-    clock_end = end; /* what a test says next runs beside it */
+    clock_end = end; /* what a test adds next overlaps this work */
     pthread_mutex_unlock(&lock);
 }
 
@@ -255,7 +256,8 @@ EXPORT int cuptiActivityFlushAll(uint32_t forced)
         size_t bytes, records, used = 0;
         request(&buffer, &bytes, &records);
         if (!buffer) break;
-        /* Kernels come before what tells whose they are, as they may: buffers are per thread. */
+        /* A kernel's record comes before the record that names its external id. CUPTI may order
+         * them like this too, because its buffers are per thread. */
         for (; i < pendings && used + KERNEL_BYTES + EXTERNAL_BYTES <= bytes; i++) {
             used += write_kernel(buffer + used, &pending[i]);
             if (has_id(&pending[i])) used += write_external(buffer + used, &pending[i]);

@@ -1,5 +1,5 @@
-/* Stands in for the interceptor's clock: the test drives it through fake_set and reads back what
- * was reported. */
+/* fake_interceptor.c - stands in for the interceptor's clock. The test drives it through fake_set
+ * and reads back what was reported. */
 #include <stdint.h>
 static uint64_t elapsed, allocated, reserved;
 void fake_set(uint64_t value) { elapsed = value; }

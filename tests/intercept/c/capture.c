@@ -1,8 +1,8 @@
 /* capture.c - what each call returns while streams are being captured, as `scenario code...` lines.
  *
- * Why it exists: PyTorch reports a job's mistakes in a capture by these codes. The end of each line
- * is the end of the capture: its code, the graph, whether both streams are still capturing, and the
- * last error twice (reading it clears it). */
+ * Why it exists: PyTorch reports a job's mistakes in a capture by these codes. Each line ends with
+ * the end of the capture: its code, the graph, whether both streams are still capturing, and the
+ * last error. The last error is read twice, because reading it clears it. */
 #include "conditions.h"
 #include <pthread.h>
 
@@ -82,7 +82,8 @@ static void say_graph(void)
     }
 }
 
-/* The end of every scenario: the capture's end, what is left of it, the last error. */
+/* Ends every scenario: ends the capture, then prints the graph, the state of both streams, and the
+ * last error. */
 static void end(void)
 {
     say(CALL(cudaStreamEndCapture, s, &graph));

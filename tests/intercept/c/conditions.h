@@ -1,9 +1,10 @@
 /* conditions.h - runs one small program in the conditions in which a preloaded library tends to
  * fail.
  *
- * Why it exists: a call must answer alike from main, from a constructor (before main, other
- * libraries half ready), in a forked child, and when found by dlsym (as PyTorch finds the driver).
- * A program defines run() and calls CUDA through CALL; the first argument names the condition. */
+ * Why it exists: a call must give the same answer in each condition: from main, from a constructor
+ * (before main, when other libraries are not ready yet), in a forked child, and when found by dlsym
+ * (as PyTorch finds the driver). A program defines run() and calls CUDA through CALL. The first
+ * argument names the condition. */
 #ifndef CONDITIONS_H
 #define CONDITIONS_H
 #define _GNU_SOURCE

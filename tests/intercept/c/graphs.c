@@ -56,7 +56,7 @@ static void *captured(void)
     return exec;
 }
 
-/* Of `count` launches behind a kernel, so that nothing waits for the host. */
+/* The time of `count` launches. A kernel comes first, so that nothing waits for the host. */
 static long time_of(void *exec, int count)
 {
     float milliseconds = -1;
@@ -120,7 +120,7 @@ static void times(void)
     CALL(cudaEventElapsedTime, &milliseconds, from, middle);
     printf("until_middle %ld\n", (long)((double)milliseconds * 1e6 + 0.5));
 
-    /* Launched on two streams, one graph follows itself. */
+    /* Launches of one graph on two streams run one after the other. */
     launch(s);
     CALL(cudaEventRecord, from, s);
     CALL(cudaGraphLaunch, chain, s);

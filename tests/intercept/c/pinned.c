@@ -1,5 +1,5 @@
 /* pinned.c - page-locked host memory: how much of this machine's memory it uses, and what a large
- * copy leaves in it, as `key value` lines. */
+ * copy writes to it, as `key value` lines. */
 #include "conditions.h"
 #include <stdlib.h>
 #include <string.h>

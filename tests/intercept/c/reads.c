@@ -1,9 +1,9 @@
-/* reads.c - copies to the host of device memory that is defined in part, not at all or wholly, as
+/* reads.c - copies to the host of device memory that is partly, not at all or wholly defined, as
  * `name COUNT` lines.
  *
  * Why it exists: the report counts reads of undefined bytes, so each kind of copy must count once
- * or not at all. COUNT: how much the counter in this process's rank statistics has grown since the
- * previous line. */
+ * or not at all. COUNT is how much the counter in this process's rank statistics has grown since
+ * the previous line. */
 #include "conditions.h"
 #include <glob.h>
 
@@ -67,7 +67,7 @@ static void run(void)
     CALL(cudaMemcpy, a, host, SMALL, TO_DEVICE);
     CALL(cudaMemcpy, host, a, SMALL, TO_HOST);
     say("written_by_the_host");
-    phantora_values_mark_undefined(a, SMALL); /* as PyTorch's allocator hands a block out */
+    phantora_values_mark_undefined(a, SMALL); /* as when PyTorch's allocator returns a block */
     CALL(cudaMemcpy, host, a, 1, TO_HOST);
     say("nothing_known");
     CALL(cudaMemcpyAsync, host, a, SMALL, TO_HOST, s);

@@ -60,7 +60,7 @@ static void run(void)
     for (int i = 0; i < 6; i++) CALL(cudaEventCreateWithFlags, &events[i], 0);
     printf("unrecorded %ld\n", elapsed(events[0], events[1]));
 
-    /* the stream is busy from here on, so that what follows does not wait for the host */
+    /* the stream is busy from here on, so the work that follows does not wait for the host */
     launch(first, 100);
     CALL(cudaEventRecord, events[0], first);
     for (int i = 0; i < 10; i++) launch(first, 100);

@@ -1,8 +1,8 @@
 /* filler.c - between a leader and the emulated GPU: counts the pieces of work that keep the GPU
- * warm, and notes their stream.
+ * warm, and records their stream.
  *
- * Why it exists: the filler must run while the job is blocked and stop before it goes on. Only a
- * library below the leader's sees that. A job reads the counts through ctypes. */
+ * Why it exists: the filler must run while the job is blocked, and stop before the job goes on.
+ * Only a library below the leader's sees that. A job reads the counts through ctypes. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

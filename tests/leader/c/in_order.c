@@ -1,10 +1,10 @@
-/* in_order.c - between a leader and the emulated GPU: host functions that run in the order of a
- * stream's copies, as on a GPU.
+/* in_order.c - between a leader and the emulated GPU: runs host functions in the order of a
+ * stream's copies, as a GPU does.
  *
  * Why it exists: the emulator runs host functions concurrently with its streams, so a leader over
  * it must wait for each. On a GPU the stream waits, and the host goes on. Here one queue serves all
- * streams, and a blocked function blocks everything behind it, which is stricter than a GPU.
- * Issuing work does not block the host; waiting for the GPU does. */
+ * streams, and a blocked function blocks everything behind it. That is stricter than a GPU. Issuing
+ * work does not block the host; waiting for the GPU does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,16 +1,16 @@
-/* lookup.c - a library that calls dlsym and dlvsym, in the ways that the leader's library must not
- * disturb and in the one that it answers.
+/* lookup.c - a library that calls dlsym and dlvsym. It covers the calls that the leader's library
+ * must leave alone, and the one that it answers.
  *
  * Why it exists: dlsym's result depends on its caller, so a test needs callers of its own. This
  * file is compiled under several names. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
-/* What is called `name` after this library in the order of loading. */
+/* The symbol `name` in the libraries after this one in load order. */
 void *lookup_next(const char *name);
 void *lookup_next(const char *name)
 {
-    /* volatile: or the compiler makes a tail call, and the caller is another */
+    /* volatile prevents a tail call, with which dlsym would see another caller */
     void *volatile found = dlsym(RTLD_NEXT, name);
     return found;
 }

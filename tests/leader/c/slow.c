@@ -50,7 +50,7 @@ EXPORT int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags)
     return below_record(event, stream, flags);
 }
 
-/* no class: not wrapped, so the job's own */
+/* has no class, so it is not wrapped and counts as the job's own time */
 EXPORT int cudaStreamGetPriority(void *stream, int *priority)
 {
     (void)stream;

@@ -1,4 +1,4 @@
-/* fast_clock.c - the process's monotonic clock runs a thousand times faster after hurry().
+/* fast_clock.c - makes the process's monotonic clock run a thousand times faster after hurry().
  *
  * Why it exists: a test of what happens after minutes of waiting must not take minutes. */
 #define _GNU_SOURCE
