@@ -24,6 +24,7 @@
 #include "base/environment.h"
 #include "base/fnv1a.h"
 #include "base/fork.h"
+#include "base/hash_map.h"
 #include "base/log.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
@@ -136,6 +137,8 @@ void ph_host_model_map(void)
     ph_forget_in_child(forget);
 }
 
+/* This table is not a struct ph_hash_map: its layout is that of a file, which Python writes
+ * (kernels/database/host_table.py) and all ranks of a server map read-only. */
 static bool find(uint64_t key, uint64_t *mean_ns)
 {
     uint64_t mask = header->capacity - 1;
@@ -164,6 +167,7 @@ uint64_t ph_call_site_time(enum ph_call call)
 
 /* ---- recording ---- */
 struct record {
+    struct record *next; /* the one that was made before it */
     uint64_t key;
     const char *text;
     int depth;
@@ -172,8 +176,8 @@ struct record {
     uint64_t sum[OCTAVES];
 };
 static bool recording;
-static struct record **records; /* open addressing by key */
-static size_t capacity, used;
+static struct ph_hash_map records; /* by key */
+static struct record *latest;      /* the head of the list of all records */
 
 void ph_host_model_record(void)
 {
@@ -186,27 +190,8 @@ bool ph_host_model_recording(void) { return recording; }
 static void forget(void)
 {
     memset(history, 0, sizeof history);
-    records = NULL;
-    capacity = used = 0;
-}
-
-static struct record **place_for(struct record **table, size_t size, uint64_t key)
-{
-    size_t at = mix(key) & (size - 1);
-    while (table[at] && table[at]->key != key) at = (at + 1) & (size - 1);
-    return &table[at];
-}
-
-static void grow(void)
-{
-    size_t size = capacity ? capacity * 2 : 4096;
-    struct record **larger = calloc(size, sizeof *larger);
-    if (!larger) ph_die("out of host memory for the record of host times");
-    for (size_t i = 0; i < capacity; i++)
-        if (records[i]) *place_for(larger, size, records[i]->key) = records[i];
-    free(records);
-    records = larger;
-    capacity = size;
+    records = (struct ph_hash_map){0};
+    latest = NULL;
 }
 
 static const char *text_of(const struct call_site *here)
@@ -248,18 +233,18 @@ void ph_call_site_passed(enum ph_call call, uint64_t spent_ns)
     const char *text = NULL;
     if (!recording) return;
     for (int depth = 0; depth <= here.depth; depth++) {
-        if (used * 2 >= capacity) grow();
-        struct record **slot = place_for(records, capacity, here.key[depth]), *record = *slot;
+        struct record *record = (struct record *)ph_hash_map_get(&records, here.key[depth]);
         if (!record) {
             record = calloc(1, sizeof *record);
             if (!record) ph_die("out of host memory for the record of host times");
             if (depth == 1) text = text_of(&here);
-            *record = (struct record){.key = here.key[depth],
+            *record = (struct record){.next = latest,
+                                      .key = here.key[depth],
                                       .depth = depth,
                                       .text = depth == 0 ? ph_call_name(call) : text,
                                       .first = spent_ns};
-            *slot = record;
-            used++;
+            latest = record;
+            ph_hash_map_put(&records, record->key, (uintptr_t)record);
         } else {
             add(record, spent_ns);
         }
@@ -317,12 +302,11 @@ void ph_host_model_pack(struct ph_pack *pack)
 {
     struct summary interruptions = {0};
     pthread_mutex_lock(&ph_lock);
-    ph_pack_array(pack, (uint32_t)used + 1);
-    for (size_t i = 0; i < capacity; i++) {
-        if (!records[i]) continue;
-        struct summary summary = summarise(records[i]);
-        pack_site(pack, records[i]->key, records[i]->depth, records[i]->text, &summary);
-        if (records[i]->depth != DEPTH) continue;
+    ph_pack_array(pack, (uint32_t)records.used + 1);
+    for (const struct record *record = latest; record; record = record->next) {
+        struct summary summary = summarise(record);
+        pack_site(pack, record->key, record->depth, record->text, &summary);
+        if (record->depth != DEPTH) continue;
         interruptions.count += summary.count + summary.interrupted;
         interruptions.sum += summary.interrupted_sum;
     }
@@ -335,7 +319,7 @@ void ph_host_model_pack(struct ph_pack *pack)
 static void send_at_exit(void)
 {
     struct ph_pack body = {0};
-    if (!ph_touched() || !used) return;
+    if (!ph_touched() || !latest) return;
     uint64_t req = ph_request_id(), clock = ph_stats()->clock_ns;
     ph_pack_uint(&body, clock);
     /* the launcher measured the score while the machine was idle */

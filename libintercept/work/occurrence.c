@@ -9,51 +9,23 @@
  * they need the value. */
 #include "work/occurrence.h"
 #include "base/fnv1a.h"
-#include "base/log.h"
+#include "base/hash_map.h"
 #include "time/operators.h"
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-static struct {
-    uint64_t hash;
-    uint32_t asked;
-    bool used;
-} *table;
-static size_t room, used;
+static struct ph_hash_map met; /* by a key's hash: how often it was met */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 uint64_t ph_replay_key_hash(const char *key) { return ph_fnv1a_text(PH_FNV1A, key); }
 
-static size_t slot_of(uint64_t hash)
-{
-    size_t at = hash & (room - 1);
-    while (table[at].used && table[at].hash != hash) at = (at + 1) & (room - 1);
-    return at;
-}
-
-static void grow(void)
-{
-    __typeof__(table) before = table;
-    size_t count = room;
-    room = room ? 2 * room : 256;
-    if (!(table = calloc(room, sizeof *table))) ph_die("out of host memory");
-    for (size_t i = 0; i < count; i++)
-        if (before[i].used) table[slot_of(before[i].hash)] = before[i];
-    free(before);
-}
-
 uint32_t ph_occurrence(uint64_t hash)
 {
     pthread_mutex_lock(&lock);
-    if (2 * used >= room) grow();
-    size_t at = slot_of(hash);
-    if (!table[at].used) table[at].used = true, table[at].hash = hash, used++;
-    uint32_t occurrence = table[at].asked++;
+    uint64_t before = ph_hash_map_get(&met, hash);
+    ph_hash_map_put(&met, hash, before + 1);
     pthread_mutex_unlock(&lock);
-    return occurrence;
+    return (uint32_t)before;
 }
 
 void ph_read_replay_key(char text[PH_REPLAY_KEY], size_t bytes)

@@ -1,8 +1,8 @@
-"""Communicators: which operation of one rank belongs to which of the others.
+"""Communicators: which operation of one rank belongs to which operation of the others.
 
-Why it exists: matching follows NCCL's rules and nothing else (collectives by their order on the
-communicator, sends and receives by order per source and destination). Rule: what is matched depends
-on each rank's own order of calls, never on whose message came first.
+Why it exists: matching follows NCCL's rules and nothing else. Collectives match by their order on the
+communicator, sends and receives by their order per source and destination. Rule: a match depends on
+each rank's own order of calls, never on whose message arrived first.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from phantora_ns.sim._operations import (
 from phantora_ns.sim._transfers import Transfer
 
 PLAN_CACHE = 1024
-"""Different operations remembered per communicator; a job repeats a few dozen every step."""
+"""Different operations remembered per communicator; a job repeats a few dozen of them every step."""
 
 
 class Communicator:
     """The ranks that may exchange data with each other: rank i is client `clients[i]` on global GPU
     `gpus[i]`.
 
-    `names` are what to call the members in an error message.
+    `names`: the members' names for error messages.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Communicator:
         self._courses: dict[tuple[object, ...], Course] = {}
 
     def validate(self, ops: Sequence[Op]) -> None:
-        """Raises BadOp when one of `ops` makes no sense on this communicator."""
+        """Raises BadOp when one of `ops` is invalid on this communicator."""
         size = len(self.clients)
         for op in ops:
             if not 0 <= op.kind <= RECV:
@@ -75,8 +75,8 @@ class Communicator:
                 raise BadOp(f"peer {op.peer} of a communicator of {size}")
 
     def match(self, rank: int, op: Op, load: Load | None) -> Transfer:
-        """The transfer that `op`, issued next by `rank`, is part of: a new one, or one that others
-        have joined.
+        """The transfer that `op`, the next operation of `rank`, is part of: a new one, or one that
+        other ranks have joined.
 
         `load` is that of the launch. Raises Mismatch when the members disagree.
         """
@@ -123,7 +123,7 @@ class Communicator:
         return [client for rank, client in enumerate(self.clients) if rank not in joined]
 
     def course(self, transfer: Transfer, courses: Courses) -> Course:
-        """What `transfer` does; remembered, since a job repeats its operations."""
+        """The course of `transfer`. Courses are cached, because a job repeats its operations."""
         op = transfer.op
         if op.kind >= SEND:
             return self._message_course(transfer, courses)
@@ -165,7 +165,7 @@ class Communicator:
         return course
 
     def _mismatch(self, what: str, *calls: tuple[int, Op]) -> Mismatch:
-        """In rank order, so that the text does not depend on who came first."""
+        """Lists the calls in rank order, so that the text does not depend on the order of arrival."""
         return Mismatch(
             f"{what}: "
             + ", ".join(f"{self.names[rank]} calls {op.describe()}" for rank, op in sorted(calls))

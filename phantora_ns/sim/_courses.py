@@ -1,7 +1,7 @@
 """What a transfer does once it starts.
 
-Why it exists: a plan (sim/collectives.py) lists flows; the event graph must know which of them can
-meet others on a link, since only those can still move its end.
+Why it exists: a plan (sim/collectives.py) lists flows. The event graph must know which of them can
+meet other flows on a link, because only those can still change the transfer's end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Course(NamedTuple):
     after_ns: int
     shared: FlowGroup | None  # the flows over links that others may use
     private_ns: int  # the longest of the flows that use no link
-    estimate_ns: int  # no flow can end sooner; only the order of work follows it
+    estimate_ns: int  # a lower bound of the flows' end; it affects only the order of work
     algorithm: str
     protocol: str
     channels: int
@@ -50,10 +50,10 @@ class Collectives(Protocol):
 
 
 class Courses:
-    """Makes courses of plans, for one topology.
+    """Makes courses from plans, for one topology.
 
-    `contention` is the share by which compute that overlaps it slows communication. `group` is the
-    flow simulator's method of that name.
+    `contention`: the share by which overlapping compute slows communication. `group`: the flow
+    simulator's method of that name.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Courses:
     def of(self, plan: Plan, overlapped: bool = False) -> Course:
         """Splits a plan's flows into those that can meet others on a link and those that cannot.
 
-        `overlapped`: compute runs beside it. Contention slows the rate that NCCL reaches by itself
-        (the flows' own caps), not what links carry. O(flows).
+        `overlapped`: compute overlaps the transfer. Contention lowers the rate that NCCL reaches by
+        itself (the flows' own caps), not the capacity of links. O(flows).
         """
         shared: list[FlowArguments] = []
         private_ns = 0

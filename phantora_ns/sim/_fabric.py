@@ -1,7 +1,7 @@
 """The part of a topology between the NICs: generated tiers of switches, or a graph from the file.
 
-Why it exists: networks differ, and what is inside a server does not. Rule: a fabric only adds links
-and answers paths from NIC to NIC; it knows nothing of GPUs' routes.
+Why it exists: networks differ, servers inside do not. Rule: a fabric only adds links and answers
+paths from NIC to NIC. It knows nothing about routes to GPUs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Nic = tuple[int, int]  # node, NIC of the node
 
 
 def nic_name(node: int, nic: int) -> str:
-    """`node-N/nic-K`."""
+    """The NIC's name, `node-N/nic-K`."""
     return f"node-{node}/nic-{nic}"
 
 
 def nics_per_node(cluster: Cluster) -> int:
-    """How many NICs each server has; none where there is no network."""
+    """How many NICs each server has; 0 without a network."""
     if cluster.network.kind == "none":
         return 0
     return -(-cluster.gpus_per_node // cluster.server.gpus_per_nic)
@@ -40,7 +40,7 @@ def mix(*values: int) -> int:
 
 
 class Fabric(Protocol):
-    """Adds its links when made; `path` gives the links from one NIC to another of a different
+    """Adds its links on construction. `path` gives the links from one NIC to a NIC of a different
     node."""
 
     def path(self, src: Nic, dst: Nic, flow: int) -> list[int]:
@@ -55,12 +55,12 @@ def make_fabric(links: Links, cluster: Cluster) -> Fabric:
 
 
 class TieredFabric:
-    """One or two tiers of switches: `switch` (one), `rail` (one per NIC position), `fat-tree`, the
-    latter two with spines.
+    """One or two tiers of switches: `switch` (one tier), `rail` (one leaf per NIC position),
+    `fat-tree`. The latter two have spines.
 
-    A leaf serves `nodes_per_leaf` nodes (all of them when None): every NIC of theirs, or, in a rail
-    network, the NICs of one position. Each leaf is joined to every spine; its links up carry
-    together the bandwidth of its links down divided by `oversubscription`.
+    A leaf serves `nodes_per_leaf` nodes (all of them when None): all of their NICs, or, in a rail
+    network, the NICs of one position. Each leaf connects to every spine. Its uplinks together carry
+    the bandwidth of its downlinks divided by `oversubscription`.
     """
 
     def __init__(self, links: Links, cluster: Cluster) -> None:
@@ -75,7 +75,7 @@ class TieredFabric:
         if len(leaves) == 1 or cluster.nodes == 1:
             return
         if network.spines == 0 and cluster.nccl.pxn and self._group >= cluster.nodes:
-            return  # rails need not be joined: NVLink changes rails inside the servers
+            return  # rails may stay separate: traffic changes rails over NVLink inside the servers
         if network.spines == 0:
             raise TopologyError(
                 "network.spines",
@@ -102,7 +102,7 @@ class TieredFabric:
         return leaves
 
     def _join_spines(self, network: Network, leaf: str, ports: int) -> None:
-        """Cables from a leaf to every spine. A leaf that is not full has all uplinks as well."""
+        """Cables from a leaf to every spine. A leaf that is not full has all of its uplinks too."""
         uplink = ports * network.nic_bytes_per_ns / network.oversubscription / network.spines
         for spine in range(network.spines):
             self._links.add_cable(
@@ -118,7 +118,7 @@ class TieredFabric:
         return f"leaf-{group}"
 
     def path(self, src: Nic, dst: Nic, flow: int) -> list[int]:
-        """O(1). Raises TopologyError when two rails are not joined."""
+        """O(1). Raises TopologyError when the path needs two rails that are not connected."""
         (leaf, out, _), (other, _, into) = self._ports[src], self._ports[dst]
         if leaf == other:
             return [out, into]
@@ -132,8 +132,8 @@ class TieredFabric:
 
 
 class SearchedFabric:
-    """A graph from the file: shortest path by latency, then by number of links; among equals, ECMP
-    at every branch."""
+    """A graph from the file. Paths are the shortest by latency, then by number of links; among equal
+    paths, ECMP decides at every branch."""
 
     def __init__(self, links: Links, cluster: Cluster) -> None:
         network = cluster.network
@@ -145,7 +145,7 @@ class SearchedFabric:
         ]
         self._next: dict[str, list[tuple[str, int]]] = {}
         self._add_links(network, nics)
-        # destination -> vertex -> (latency, links) still to go
+        # destination -> vertex -> (remaining latency, remaining links)
         self._toward: dict[str, dict[str, tuple[int, int]]] = {}
         if nics and cluster.nodes > 1:
             reached = self._distances(nics[0])
@@ -180,8 +180,8 @@ class SearchedFabric:
             self._next.setdefault(link.b, []).append((link.a, back))
 
     def _distances(self, destination: str) -> dict[str, tuple[int, int]]:
-        """(latency, number of links) to `destination` from everywhere; Dijkstra, O(links log
-        links), kept."""
+        """(latency, number of links) to `destination` from every vertex; cached. Dijkstra, O(links
+        log links)."""
         known = self._toward.get(destination)
         if known is not None:
             return known
@@ -193,7 +193,7 @@ class SearchedFabric:
             if name in done:
                 continue
             done[name] = (latency, hops)
-            # a cable has one latency, so the reverse graph is this one
+            # A cable has one latency for both directions, so the graph equals its reverse.
             for other, link in self._next.get(name, ()):
                 if other not in done:
                     heapq.heappush(queue, (latency + latencies[link], hops + 1, other))

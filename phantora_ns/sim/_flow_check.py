@@ -1,9 +1,9 @@
 """The invariants of a flow simulation, asserted on its recorded history.
 
-Why it exists: `FlowSimulator.check()` must be able to find an engine wrong, so it shares none of
-the engines' code: it reads logs and judges them by the definition of max-min fairness (Bertsekas
-and Gallager, Data Networks, section 6.5.2: a feasible allocation is max-min fair if and only if
-each flow has a bottleneck).
+Why it exists: `FlowSimulator.check()` must be able to find errors of an engine, so it shares no code
+with the engines. It reads their logs and applies the definition of max-min fairness (Bertsekas and
+Gallager, Data Networks, section 6.5.2: a feasible allocation is max-min fair if and only if each flow
+has a bottleneck).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from phantora_ns.sim._flow_time import NS_PER_TICK
 
-# rates: sums of floats; generous against rounding (1e-16 a step), tiny against a wrong share
+# Rates are sums of floats: wide enough for rounding (1e-16 per step), too narrow for a wrong share.
 _RELATIVE = 1e-9
 _BYTES = 1e-6  # bytes per rounding of a log's arithmetic, relative to the flow's size
 
@@ -35,11 +35,11 @@ def check_history(
     flows: Iterable[FlowHistory],
     capacities: Sequence[Sequence[tuple[int, float]]],
 ) -> None:
-    """Asserts, from tick `since` to `now`: logs in order, bytes conserved, ends where the bytes run
-    out; and at each instant of change: no link above its capacity, every active flow at its cap or
-    across a bottleneck.
+    """Asserts, from tick `since` to `now`: logs are in order, bytes are conserved, and flows end where
+    their bytes run out. At each instant of change: no link exceeds its capacity, and every active
+    flow is at its cap or crosses a bottleneck.
 
-    Arguments as an engine's `history()` gives them. O(changes x flows active at once).
+    The arguments are those of an engine's `history()`. O(changes x flows active at once).
     """
     flows = list(flows)
     for flow in flows:

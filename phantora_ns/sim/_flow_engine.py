@@ -1,17 +1,17 @@
 """The flow simulator's engine in plain Python: groups, history, rollback.
 
-Why it exists: it is the readable statement of what the engine does. The compiled engine
-(`libflows/`) does the same in the same arithmetic and is used where it has been built; both give
-the same bits, which is tested.
+Why it exists: it is the readable definition of the engine. The compiled engine (`libflows/`) does the
+same with the same arithmetic and is used where it has been built. Tests check that both give the same
+bits.
 
-How history works. A flow's log holds (tick, bytes left, rate) at each change of its rate; its last
-entry is its present state. Rolling back is cutting logs: at any tick, the entries before it say
-exactly what the flow was doing. So there are no snapshots, nothing is copied, and nothing that a
-rollback does not concern is visited.
+How history works. A flow's log holds (tick, bytes left, rate) at each change of its rate; the last
+entry is its present state. Rolling back means cutting logs: at any tick, the entries before it say
+exactly what the flow was doing. So there are no snapshots, nothing is copied, and a rollback visits
+only the flows that it concerns.
 
-Which flows a rollback concerns: those that can be reached from the late flow's links through flows
-that were still active at its start or came later (`_reach`). Links are never shared between flows
-inside and outside of this set. Those outside cannot notice, and stay where they are, ahead in time.
+Which flows a rollback concerns: those reachable from the late flow's links through flows that were
+still active at its start or came later (`_reach`). Flows inside and outside of this set never share a
+link. The flows outside cannot notice the rollback, so they stay where they are, ahead in time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SWEEP_AT_LEAST = 256
 
 
 class PythonEngine:
-    """Groups of flows by number. Times of its methods are nanoseconds, links are indices into
+    """Groups of flows by number. Times of its methods are nanoseconds; links are indices into
     `capacities`."""
 
     name = "python"
@@ -37,7 +37,7 @@ class PythonEngine:
         self._network = Network(capacities)
         self._groups: dict[int, Group] = {}
         self._numbers = count()
-        self._late: list[tuple[int, tuple[int, ...]]] = []  # (tick, links) of what comes too late
+        self._late: list[tuple[int, tuple[int, ...]]] = []  # (tick, links) of late arrivals
         self._suspects: set[Group] = set()
         """Groups with a reported completion that a rollback may have moved."""
         self._horizon = BEGINNING
@@ -62,8 +62,8 @@ class PythonEngine:
         offsets: Sequence[int],
         links: Sequence[int],
     ) -> list[int]:
-        """Groups of one flow; flow i has route links[offsets[i]:offsets[i+1]], not empty, and size
-        > 0. Returns their numbers."""
+        """Groups of one flow each. Flow i has the route links[offsets[i]:offsets[i+1]], not empty,
+        and a size > 0. Returns the groups' numbers."""
         numbers = []
         for i, start in enumerate(starts):
             group = self._new_group(start)
@@ -87,33 +87,33 @@ class PythonEngine:
         return group.number
 
     def move(self, number: int, start_ns: int) -> None:
-        """The group starts at `start_ns` instead, as if it had been added so. None of its flows has
-        been forgotten."""
+        """Moves the group's start to `start_ns`, as if it had been added with it. None of its flows
+        may have been forgotten."""
         group = self._groups[number]
         group.start_ns = start_ns
         start = ns_to_tick(start_ns)
         for flow in group.members:
             before, flow.start = flow.start, start
-            if not flow.log:  # it has not begun, or has been put back
+            if not flow.log:  # it has not begun, or was rolled back to before its start
                 self._network.await_start(flow)
             self._arrive(min(start, before), (link for link, _ in flow.entries))
 
     def set_capacity(self, at_ns: int, link: int, bytes_per_ns: float) -> None:
-        """From `at_ns` on the link carries that, until the next change."""
+        """Sets the link's capacity from `at_ns` to the next change."""
         tick = ns_to_tick(at_ns)
         self._network.links[link].set_capacity(tick, bytes_per_ns)
         self._network.change_capacity(tick, link)
         self._arrive(tick, (link,))
 
     def completion_ns(self, number: int) -> int:
-        """When the group is complete; runs as far as needed."""
+        """When the group is complete. Runs as far as needed."""
         self.settle()
         group = self._groups[number]
         group.reported = self._run_to_end(group)
         return group.reported
 
     def changed(self) -> list[tuple[int, int]]:
-        """(group, new time) of reported completions that moved, by group."""
+        """(group, new time) of reported completions that moved, in order of group."""
         self.settle()
         moved = []
         for group in sorted(self._suspects, key=lambda suspect: suspect.number):
@@ -125,8 +125,8 @@ class PythonEngine:
         return moved
 
     def commit(self, before_ns: int) -> list[tuple[int, int]]:
-        """Runs up to `before_ns` and forgets; returns (group, completion) of the groups that are
-        forgotten for good."""
+        """Runs up to `before_ns` and drops history. Returns (group, completion) of the groups that
+        are forgotten for good."""
         self.settle()
         self._horizon = max(self._horizon, ns_to_tick(before_ns))
         self._run_before(self._horizon)
@@ -134,7 +134,8 @@ class PythonEngine:
         return self._sweep() if enough else []
 
     def settle(self) -> None:
-        """Takes back what late flows and capacities may concern, then runs up to where it was."""
+        """Rolls back what late flows and capacities may concern, then runs forward to where it
+        was."""
         if not self._late:
             return
         self._settlings += 1
@@ -152,7 +153,7 @@ class PythonEngine:
         return self._groups[number].end()
 
     def history(self) -> History:
-        """What `_flow_check` judges."""
+        """The history that `_flow_check` examines."""
         flows: list[FlowHistory] = [
             (number, f.start, f.size, f.cap, f.entries, list(f.log), f.done if f.ended else None)
             for number, f in enumerate(self._flows())
@@ -161,8 +162,8 @@ class PythonEngine:
         return self._network.now, self._horizon, flows, capacities
 
     def retained(self) -> int:
-        """Objects that history and present hold: flows, log entries, past references, queue
-        entries, capacity changes."""
+        """Number of objects that history and present hold: flows, log entries, past references,
+        queue entries, capacity changes."""
         flows = sum(1 + len(flow.log) for flow in self._flows())
         links = sum(len(link.past) + len(link.capacities) for link in self._network.links)
         queues = self._network.queued() + len(self._suspects)
@@ -188,7 +189,7 @@ class PythonEngine:
         self._arrive(flow.start, weights)
 
     def _arrive(self, tick: int, links: Iterable[int]) -> None:
-        """Something new happens on `links` at `tick`, perhaps behind what has been run."""
+        """Registers a change on `links` at `tick`, which may lie before the simulated time."""
         self._network.recorded += 1
         if tick <= self._network.now:
             self._late.append((tick, tuple(links)))
@@ -199,10 +200,10 @@ class PythonEngine:
     # ---- rollback ----
 
     def _reach(self, tick: int, seeds: Iterable[int]) -> tuple[list[FlowRecord], set[int]]:
-        """The flows that something new on `seeds` at `tick` may concern, and their links.
+        """The flows that a change on `seeds` at `tick` may concern, and their links.
 
-        Flows that an earlier late arrival of this settling has put back are skipped: that arrival
-        was at a lower tick, nobody else is on their links from then on, and they will be run to
+        Flows that an earlier late arrival of this settling has put back are skipped. That arrival
+        was at a lower tick, and from then on no other flow is on their links. They will be run to
         this tick before anything of this reach happens.
         """
         links = set(seeds)
@@ -224,7 +225,7 @@ class PythonEngine:
         return flows, links
 
     def _put_back(self, tick: int, flows: list[FlowRecord], links: set[int]) -> None:
-        """The flows as they were just before anything happened at `tick`."""
+        """Restores the flows to their state just before `tick`."""
         self.rollbacks += bool(flows)
         left: set[Component] = set()
         again = Component(set())
@@ -267,15 +268,15 @@ class PythonEngine:
         """The group's completion in nanoseconds."""
         while (end := group.end()) is None:
             tick = self._network.next_tick()
-            assert tick is not None  # a flow that has not ended has an event to come
+            assert tick is not None  # a flow that has not ended has a future event
             self._network.step(tick)
         return tick_to_ns(end)
 
     def _sweep(self) -> list[tuple[int, int]]:
-        """Drops what no rollback can need. It is run when as much has been recorded as the last
-        sweep left, so it costs O(1) a record.
+        """Drops what no rollback can need. It runs when as much has been recorded as the last sweep
+        left, so it costs O(1) per record.
 
-        A group whose reported completion moved stays until `changed` has returned that.
+        A group whose reported completion moved stays until `changed` has returned it.
         """
         gone = []
         horizon = self._horizon

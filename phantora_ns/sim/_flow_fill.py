@@ -1,23 +1,23 @@
 """Max-min fair rates of a set of flows, by progressive filling.
 
-Why it exists: the rates are where insertion order could leak into the times through float rounding,
-so the function is kept apart and pure: flows and capacities in, rates out.
+Why it exists: this is where insertion order could change the times through float rounding. So the
+function is separate and pure: flows and capacities in, rates out.
 
-Why the result depends on nothing else, and why filling one connected component gives the same bits
-as filling all flows of the network at once:
+The result depends on nothing else. Filling one connected component gives the same bits as filling all
+flows of the network at once. The reasons:
 
 - All rates rise together. At each *level* the links with the smallest share, and the flows whose
   cap equals it, are frozen together. Ties are exact equality of floats, so the set frozen at a
   level does not depend on any order.
-- What a level takes from a link is `weight * level`. The weight of all flows frozen on the link is
-  summed first, in integers: one product and one difference per link and level, however the flows
-  are listed.
-- A link's numbers change only at levels that freeze a flow on it, which is a flow of its own
-  component. Filling other components at the same time interleaves their levels, but inserts no
+- A level takes `weight * level` from a link. The weight of all flows frozen on the link is summed
+  first, in integers. So there is one product and one difference per link and level, in whatever
+  order the flows are listed.
+- A link's numbers change only at levels that freeze a flow on it. Such a flow belongs to the link's
+  own component. Filling other components at the same time interleaves their levels, but inserts no
   operation between this component's own.
-- A share may not fall below the level that has just been filled. Mathematically it cannot; by
-  rounding it could. So levels never decrease, and ties that rounding has broken downwards are
-  mended. The level is the component's own.
+- A share may not fall below the level that has just been filled. Mathematically it cannot, but
+  rounding could lower it. So levels never decrease, and ties that rounding has broken downwards are
+  repaired. The level is the component's own.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ def fair_rates(
 ) -> dict[int, float]:
     """Rates in bytes/ns of one member of each flow.
 
-    `flows`: key -> (entries, cap): entries are (link, weight) pairs, each link once, the weight
-    being how often a byte of the flow class crosses the link (count of the class times how often
-    its route lists the link); cap in bytes/ns or inf. `capacity(link)`: bytes/ns, > 0. Every flow
-    has a link or a finite cap. O(E log L) for E entries over L links, if each level touches few
-    links.
+    `flows`: key -> (entries, cap). `entries` are (link, weight) pairs, each link once. The weight is
+    how often a byte of the flow class crosses the link: the count of the class times how often its
+    route lists the link. `cap` is in bytes/ns or inf. `capacity(link)`: bytes/ns, > 0. Every flow has
+    a link or a finite cap. O(E log L) for E entries over L links, if each level touches few links.
     """
     if len(flows) == 1:
         ((key, (entries, cap)),) = flows.items()
@@ -75,8 +74,8 @@ def _next_level(
     members: Mapping[int, list[int]],
     rates: Mapping[int, float],
 ) -> tuple[float, set[int]]:
-    """The next level and all flows that freeze at it. Heap keys may be old, hence too low: they are
-    renewed on the way."""
+    """The next level and all flows that freeze at it. Heap keys may be out of date, and are then too
+    low; they are renewed on the way."""
     while capped and capped[-1][1] in rates:
         capped.pop()
     while heap:
@@ -109,8 +108,8 @@ def _take(
     weights: dict[int, int],
     shares: dict[int, float],
 ) -> None:
-    """Charge the frozen flows' links with what they take; links that no unfrozen flow crosses leave
-    the filling."""
+    """Charges the frozen flows to their links. Links that no unfrozen flow crosses leave the
+    filling."""
     taken: dict[int, int] = {}
     for entries in routes:
         for link, weight in entries:

@@ -1,8 +1,8 @@
 """The flow simulator's compiled engine, through ctypes.
 
-Why it exists: `libflows/` computes, this file converts. It has the methods of `PythonEngine` and
-gives the same bits. A library that has not been built is a choice of the installation, not an
-error: `NativeEngine.available()` says so, and `FlowSimulator` takes the Python engine, which gives
+Why it exists: `libflows/` computes, this file converts. It has the methods of `PythonEngine` and gives
+the same bits. An installation may omit the compiled library; that is not an error.
+`NativeEngine.available()` reports it, and `FlowSimulator` then takes the Python engine, which gives
 the same times more slowly.
 """
 
@@ -80,13 +80,13 @@ def _address(values: array[Any]) -> int:
 
 
 class NativeEngine:
-    """Groups of flows by number. Times of its methods are nanoseconds, links are indices into
+    """Groups of flows by number. Times of its methods are nanoseconds; links are indices into
     `capacities`."""
 
     name = "native"
 
     def __init__(self, capacities: Iterable[float], budget: int = 0):
-        """`budget`: log entries (48 bytes each) to keep before history is thinned; 0: about
+        """`budget`: log entries (48 bytes each) to keep before history is thinned out; 0 means about
         131,000."""
         values = list(capacities)
         self._link_count = len(values)
@@ -102,7 +102,7 @@ class NativeEngine:
 
     @staticmethod
     def available() -> bool:
-        """Has the library been built?"""
+        """Whether the library has been built."""
         return LIBRARY.exists()
 
     def add_batch(
@@ -125,7 +125,7 @@ class NativeEngine:
         return number
 
     def move(self, group: int, start_ns: int) -> None:
-        """The group starts at `start_ns` instead, as if it had been added so."""
+        """Moves the group's start to `start_ns`, as if it had been added with it."""
         self._library.ph_flows_move(self._engine, group, start_ns)
 
     def start_ns(self, group: int) -> int:
@@ -144,7 +144,7 @@ class NativeEngine:
         return self._time.value
 
     def changed(self) -> list[tuple[int, int]]:
-        """(group, new time) of reported completions that moved, by group."""
+        """(group, new time) of reported completions that moved, in order of group."""
         count = self._library.ph_flows_changed(self._engine)
         if count < 0:
             raise OverflowError(
@@ -153,8 +153,8 @@ class NativeEngine:
         return sorted(self._results(count))
 
     def commit(self, before_ns: int) -> list[tuple[int, int]]:
-        """Runs up to `before_ns` and forgets; returns (group, completion) of the groups that are
-        forgotten for good."""
+        """Runs up to `before_ns` and drops history. Returns (group, completion) of the groups that
+        are forgotten for good."""
         return self._results(self._library.ph_flows_commit(self._engine, before_ns))
 
     def settle(self) -> None:
@@ -178,13 +178,13 @@ class NativeEngine:
         return self._statistics()[1]
 
     def retained(self) -> int:
-        """Objects that history and present hold: flows, log entries, past references, queue
-        entries, capacity changes."""
+        """Number of objects that history and present hold: flows, log entries, past references,
+        queue entries, capacity changes."""
         return self._statistics()[2]
 
     def history(self) -> History:
-        """As `PythonEngine.history`. Where history has been thinned it is complete only from later
-        on, at worst from now."""
+        """As `PythonEngine.history`. Thinned history is complete only from a later tick on, at worst
+        from now on."""
         now, since = _Tick(), _Tick()
         self._library.ph_flows_now(self._engine, now, since)
         flows = [

@@ -1,13 +1,13 @@
 """Flows on links, run from tick to tick: starts, ends, capacity changes, and new rates after each.
 
-Why it exists: running forward is one thing and going back another (`_flow_engine.py`). What is
-still to happen lies in sorted containers, so that what a rollback or a change of rate re-times
-moves to its new tick.
+Why it exists: running forward is separate from rolling back (`_flow_engine.py`). Future events are in
+sorted containers, so that an event moves to its new tick when a rollback or a change of rate re-times
+it.
 
-A component is a set of flows that contains, for each of its flows, every active flow that shares a
-link with it. It may be larger than a connected one, since flows that linked its parts may have
-ended. The rates do not depend on that (`_flow_fill`), so splitting is a matter of cost alone: it is
-done when a component has lost half of its flows.
+A component is a set of flows. For each of its flows it contains every active flow that shares a link
+with it. It may be larger than a connected component, because flows that linked its parts may have
+ended. The rates do not depend on that (`_flow_fill`), so splitting only saves cost. A component is
+split when it has lost half of its flows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from phantora_ns.sim._flow_records import BEGINNING, Component, FlowRecord, Link
 
 
 class Network:
-    """Links, the flows on them, and what happens next. `now`: everything up to and including this
-    tick has been run."""
+    """Links, the flows on them, and the next events. `now`: everything up to and including this tick
+    has been run."""
 
     def __init__(self, capacities: Iterable[float]) -> None:
         self.links = [Link([(BEGINNING, float(value))]) for value in capacities]
@@ -31,7 +31,7 @@ class Network:
         self.events = 0
         """Ticks at which something was computed, repetitions included."""
         self.recorded = 0
-        """Records made so far: what forgetting is paid by."""
+        """Records made so far; the engine decides by it when to sweep."""
         self._order = count()
         self._starts: SortedList[tuple[int, int, FlowRecord]] = SortedList()
         self._ends: SortedList[tuple[int, int, Component]] = SortedList()
@@ -47,7 +47,7 @@ class Network:
         return len(self._starts) + len(self._ends) + len(self._changes)
 
     def await_start(self, flow: FlowRecord) -> None:
-        """The flow starts at `flow.start`, instead of when it was to start before."""
+        """Queues the flow's start at `flow.start`, instead of at its previous start."""
         if flow.pending is not None:
             self._starts.remove(flow.pending)
         flow.pending = (flow.start, next(self._order), flow)
@@ -58,7 +58,7 @@ class Network:
         self._changes.add((tick, link))
 
     def step(self, tick: int) -> None:
-        """Everything that happens at `tick`, the next one: ends, then starts and new capacities,
+        """Runs everything that happens at `tick`, the next one: ends, then starts and new capacities,
         then new rates, once."""
         self.events += 1
         touched: dict[Component, None] = {}
@@ -83,7 +83,8 @@ class Network:
         self.now = max(self.now, tick)
 
     def schedule(self, component: Component) -> None:
-        """The component's next event is the first end of its flows, instead of what it was."""
+        """Makes the first end of the component's flows its next event, instead of the previous
+        one."""
         first = component.first_end()
         if component.queued is not None:
             if component.queued[0] == first:
@@ -105,8 +106,8 @@ class Network:
                 self.links[link].past.append(flow)
 
     def _admit(self, flow: FlowRecord) -> Component:
-        """Puts a flow on its links; the components that it touches become one, the smaller sets
-        moving into the largest."""
+        """Puts a flow on its links. The components that it touches become one; smaller sets move into
+        the largest."""
         component = flow.component = Component({flow})
         for link, _ in flow.entries:
             active = self.links[link].active
@@ -128,7 +129,7 @@ class Network:
         self.schedule(component)
 
     def _split(self, component: Component) -> list[Component]:
-        """The component in its connected parts, if it has lost half of its flows; else whole."""
+        """Splits the component into its connected parts if it has lost half of its flows."""
         if not component.flows or component.lost * 2 < len(component.flows):
             return [component] if component.flows else []
         rest, parts = component.flows, []
@@ -149,7 +150,7 @@ class Network:
         return parts
 
     def _rate(self, component: Component, tick: int) -> None:
-        """New rates from `tick` on."""
+        """Computes new rates from `tick` on."""
         flows = list(component.flows)
         rates = fair_rates(
             {i: (flow.entries, flow.cap) for i, flow in enumerate(flows)},

@@ -1,7 +1,7 @@
-"""What the flow simulator's Python engine keeps of groups, flows, components and links.
+"""The flow simulator's Python engine: its records of groups, flows, components and links.
 
-Why it exists: a rollback is nothing but cutting logs (`_flow_engine.py`), so the records say how a
-log is cut, and what a flow was doing at any tick.
+Why it exists: a rollback only cuts logs (`_flow_engine.py`). So the records define how a log is cut,
+and what a flow was doing at any tick.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 
 from phantora_ns.sim._flow_time import bytes_left, end_tick
 
-BEGINNING = -(1 << 200)  # of time, in ticks
+BEGINNING = -(1 << 200)  # earliest tick, before any start
 
 
 class Group:
-    """What a handle stands for: flows that start together; complete when the last of them is."""
+    """The flows behind a handle. They start together; the group is complete when its last one is."""
 
     __slots__ = ("number", "start_ns", "members", "latest", "reported")
 
     def __init__(self, number: int, start_ns: int) -> None:
         self.number, self.start_ns = number, start_ns
-        self.members: list[FlowRecord] = []  # those that have not been forgotten
-        self.latest = BEGINNING  # the last end of those that have been
+        self.members: list[FlowRecord] = []  # members that have not been forgotten
+        self.latest = BEGINNING  # the last end of forgotten members
         self.reported: int | None = None
 
     def end(self) -> int | None:
-        """The tick of the last end; None before."""
+        """The tick of the last end; None while a member has not ended."""
         ends = [flow.done for flow in self.members if flow.ended and flow.done is not None]
         if len(ends) < len(self.members):
             return None
@@ -36,8 +36,8 @@ class FlowRecord:
     """A flow and its log of (tick, bytes left, rate), one entry per change of its rate; the last
     entry is its present state.
 
-    `done` is the tick of its end: foreseen while it is active, final (until a rollback) once it has
-    `ended`. `rolled` is the number of the last settling that put it back.
+    `done` is the tick of its end. It is a forecast while the flow is active, and final (until a
+    rollback) once the flow has `ended`. `rolled`: the number of the last settling that put it back.
     """
 
     __slots__ = (
@@ -68,10 +68,10 @@ class FlowRecord:
         self.ended = False
         self.component: Component | None = None  # while it is active
         self.rolled = 0
-        self.pending: tuple[int, int, FlowRecord] | None = None  # its entry among those to start
+        self.pending: tuple[int, int, FlowRecord] | None = None  # its entry in the queue of starts
 
     def cut(self, tick: int) -> bool:
-        """Puts the flow back to just before `tick`; whether it had begun by then."""
+        """Rolls the flow back to just before `tick`. Returns whether it had begun by then."""
         self.ended, self.done = False, None
         while self.log and self.log[-1][0] >= tick:
             self.log.pop()
@@ -80,7 +80,7 @@ class FlowRecord:
         return bool(self.log)
 
     def take_rate(self, tick: int, rate: float) -> bool:
-        """The flow moves at `rate` from `tick` on; whether that is new. A rate that does not change
+        """Sets the flow's rate from `tick` on. Returns whether the rate is new. An unchanged rate
         gets no entry: see rule 3 of `_flow_time`."""
         left = self.size
         if self.log:
@@ -99,14 +99,14 @@ class FlowRecord:
 
 
 class Component:
-    """Flows whose rates are computed together; `lost`: how many have left since it was last
+    """Flows whose rates are computed together. `lost`: how many have left since it was last
     split."""
 
     __slots__ = ("flows", "lost", "queued")
 
     def __init__(self, flows: set[FlowRecord]) -> None:
         self.flows, self.lost = flows, 0
-        self.queued: tuple[int, int, Component] | None = None  # its entry among the events
+        self.queued: tuple[int, int, Component] | None = None  # its entry in the event queue
 
     def first_end(self) -> int | None:
         """The tick of the first end of its flows."""
@@ -115,8 +115,8 @@ class Component:
 
 @dataclass
 class Link:
-    """One link: capacities by tick, active flows, and the ended ones that a rollback may bring
-    back, by end."""
+    """One link: capacities by tick, active flows, and ended flows that a rollback may restore, in
+    order of end."""
 
     capacities: list[tuple[int, float]]  # (tick from which it holds, bytes/ns), by tick
     active: set[FlowRecord] = field(default_factory=set)
@@ -130,7 +130,7 @@ class Link:
         raise AssertionError("a link has a capacity from the beginning of time")
 
     def set_capacity(self, tick: int, bytes_per_ns: float) -> None:
-        """From `tick` on the link carries that; replaces what was set for the same tick."""
+        """Sets the capacity from `tick` on; replaces a value set for the same tick."""
         others = [entry for entry in self.capacities if entry[0] != tick]
         self.capacities = sorted([*others, (tick, bytes_per_ns)])
 

@@ -1,7 +1,7 @@
 """The invariants of an event graph, asserted.
 
-Why it exists: `EventGraph.check()` must be able to find the graph wrong, so it evaluates every
-vertex anew instead of looking at what the graph did.
+Why it exists: `EventGraph.check()` must be able to find errors of the graph. So it evaluates every
+vertex anew instead of reading the graph's results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phantora_ns.sim._vertices import Vertex
 
 
 def check_graph(timelines: Sequence[Timeline], flows: TransferFlows) -> None:
-    """Asserts that tables agree, that every time is what its terms give, and that every flow
+    """Asserts that the tables agree, that every time follows from its terms, and that every flow
     belongs to a transfer that is still in the graph."""
     vertices: set[Vertex] = set()
     for timeline in timelines:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 
 class TopologyError(ValueError):
-    """A cluster describes no usable graph; `key` is the place in the cluster file."""
+    """A cluster describes no usable graph; `key` names the entry in the cluster file."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"{key}: {problem}")
@@ -30,8 +30,8 @@ class Links:
         self._numbers: dict[tuple[str, str], int] = {}
 
     def add_cable(self, a: str, b: str, bytes_per_ns: float, latency_ns: int) -> tuple[int, int]:
-        """The numbers of the links from `a` to `b` and back. Raises TopologyError when there is a
-        cable already."""
+        """The numbers of the links from `a` to `b` and back. Raises TopologyError when they already
+        have a cable."""
         for ends in ((a, b), (b, a)):
             if ends in self._numbers:
                 raise TopologyError(
@@ -58,7 +58,7 @@ class Links:
 
     def called(self, text: str, key: str) -> list[int]:
         """Links named `A -> B` (one direction), `A - B` (both), or `A` (all links of that vertex,
-        both directions). Raises TopologyError that names `key`."""
+        both directions). Raises TopologyError with `key`."""
         known = self.vertices()
         one_way = " -> " in text
         parts = [part.strip() for part in text.split(" -> " if one_way else " - ")]
@@ -76,8 +76,8 @@ class Links:
         return links
 
     def check(self) -> None:
-        """Asserts every invariant: capacities positive, numbers dense, each cable two links of
-        equal capacity."""
+        """Asserts every invariant: capacities are positive, numbers are dense, and each cable is two
+        links of equal capacity."""
         assert list(self.capacities) == list(range(len(self.ends)))
         for link, (a, b) in enumerate(self.ends):
             assert a != b and self.capacities[link] > 0 and self.latency_ns[link] >= 0
@@ -85,6 +85,6 @@ class Links:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is not in `known`."""
+    """The error text for a name that is not in `known`."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"nothing is called {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")

@@ -1,10 +1,11 @@
-"""Why it exists: who talks to whom in one communicator: NCCL's rings and trees over NVSwitch
-servers and rails.
+"""Who sends to whom in one communicator: NCCL's rings and trees over NVSwitch servers and rails.
 
-A communicator's *layout* is its ranks by node and the NICs ("rails") that join the nodes. NCCL
-builds one ring per NIC: ring k enters a server by NIC k, at the GPU next to it, passes every GPU,
-and leaves by NIC k again (over NVLink and NIC k's own GPU, NCCL's PXN). Rule: edges carry *shares*
-of the data (of 1); sizes and times are collectives.py's.
+Why it exists: the routes of a collective's flows follow from these rings and trees.
+
+A communicator's *layout* is its ranks by node and the NICs ("rails") that connect the nodes. NCCL
+builds one ring per NIC. Ring k enters a server by NIC k, at the GPU next to it, passes every GPU, and
+leaves by NIC k again (over NVLink and NIC k's own GPU, NCCL's PXN). Rule: edges carry *shares* of the
+data (of 1); collectives.py computes sizes and times.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from functools import cached_property
 
 from phantora_ns.sim.topology import Topology
 
-Edge = tuple[
-    int, int, int | None
-]  # from GPU, to GPU, rail (None: inside a server, or each side's own NIC)
+# From GPU, to GPU, rail. The rail is None inside a server, and where each side uses its own NIC.
+Edge = tuple[int, int, int | None]
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Layout:
         return tuple(gpu for node in range(self.nodes) for gpu in self._ordered(node, 0))
 
     def ring_edges(self, root: int | None = None) -> dict[Edge, float]:
-        """Edge -> share of the data that passes it, over all rings; without the edge into `root` (a
-        GPU) for chains."""
+        """Edge -> share of the data that passes it, over all rings. For a chain, the edge into
+        `root` (a GPU) is left out."""
         share = 1.0 / len(self.rails)
         edges: dict[Edge, float] = {}
         for ring, rail in enumerate(self.rails):
@@ -98,12 +98,12 @@ class Layout:
         return edges
 
     def tree_edges(self) -> dict[Edge, float]:
-        """Edge from child to parent -> share, over all channels; data also passes each edge the
-        other way.
+        """Edge from child to parent -> share, over all channels. Data also passes each edge in the
+        other direction.
 
-        Inside a server a chain that ends at the GPU next to the channel's NIC; between servers two
-        binary trees in which a server is a leaf of at least one (double binary trees: Sanders, Speck,
-        Traff, Parallel Computing 35, 2009).
+        Inside a server the edges form a chain that ends at the GPU next to the channel's NIC. Between
+        servers they form two binary trees, and every server is a leaf of at least one (double binary
+        trees: Sanders, Speck, Traff, Parallel Computing 35, 2009).
         """
         share = 1.0 / len(self.rails)
         edges: dict[Edge, float] = {}
@@ -123,8 +123,8 @@ class Layout:
 def binary_tree(size: int) -> list[int | None]:
     """Parents in a binary tree over 0..size-1 with root 0, in which odd numbers are leaves.
 
-    A number's parent differs in its lowest set bit: that bit is cleared and the next one set, or,
-    when that is outside the tree, only cleared.
+    A parent is its child's number with the lowest set bit cleared and the next higher bit set. If
+    that is outside the tree, the lowest set bit is only cleared.
     """
     parents: list[int | None] = [None]
     for number in range(1, size):

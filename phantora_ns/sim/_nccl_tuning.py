@@ -1,10 +1,11 @@
-"""Why it exists: which algorithm, protocol and number of channels NCCL would pick; its own cost
-formula, re-stated.
+"""NCCL's choice of algorithm, protocol and number of channels, by NCCL's own cost formula.
 
-Facts of NCCL 2.28.9: src/graph/tuning.cc (bandwidths, latencies, time), src/graph/search.cc
+Why it exists: a collective's flows depend on what NCCL would choose.
+
+Source: NCCL 2.28.9, src/graph/tuning.cc (bandwidths, latencies, time), src/graph/search.cc
 (channels and speeds), src/graph/connect.cc (doubling), src/enqueue.cc (fewer channels for small
-sizes, channels of send and receive). The formula's times only serve the choice; how long the choice
-takes is measured (collectives.py). Units as in NCCL: microseconds and GB/s.
+sizes, channels of send and receive). The formula's times only decide the choice. The duration of the
+chosen variant comes from measurements (collectives.py). Units as in NCCL: microseconds and GB/s.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class PairChoice:
-    """How a message travels: protocol, channels, and what a channel sends at once."""
+    """How a message is sent: protocol, channels, and the bytes that a channel sends at once."""
 
     protocol: int
     channels: int
@@ -40,7 +41,7 @@ class PairChoice:
 
 @dataclass(frozen=True)
 class Search:
-    """What NCCL's search of the hardware finds: channels (before doubling) and the speed of each in
+    """Result of NCCL's search of the hardware: channels (before doubling) and the speed of each in
     GB/s."""
 
     channels: int
@@ -52,8 +53,8 @@ class Search:
 class Tuner:
     """NCCL's choice for one communicator shape.
 
-    `rails`: NICs in use per node; `nic` their bandwidth and `inside` the bandwidth of a GPU inside
-    the server, in GB/s (payload for NVLink). `nvlink`: whether that is NVLink.
+    `rails`: NICs in use per node, each with bandwidth `nic`; `inside`: the bandwidth of a GPU inside
+    the server. Both in GB/s (payload for NVLink). `nvlink`: whether the server uses NVLink inside.
     `compute_capability`: major * 10 + minor.
     """
 
@@ -83,7 +84,7 @@ class Tuner:
         self.pair_channels = (
             constants.pair_channels if nodes == 1 else 1 << (running - 1).bit_length()
         )
-        self._per_nodes = min(nodes, 3) - 1  # NCCL's index: 1, 2, more nodes
+        self._per_nodes = min(nodes, 3) - 1  # NCCL's index: one node, two, more
 
     def _search(self, rails: int, inside: float, nic: float) -> Search:
         constants = self.constants
@@ -111,11 +112,11 @@ class Tuner:
         return Search(channels, speed, self._tree_speed(channels, speed, inside), channels * 2)
 
     def _tree_speed(self, channels: int, speed: float, inside: float) -> float:
-        """A tree inside a server has one edge fewer than a ring, which lets few ranks run its
-        channels faster.
+        """Speed of a tree's channel inside a server. A tree has one edge fewer than a ring, so with
+        few ranks its channels can run faster.
 
-        NCCL's search packs edges one by one: beyond two ranks it does not find a packing that
-        leaves no link free.
+        NCCL's search packs edges one by one. Beyond two ranks it finds only packings that leave a
+        link free.
         """
         for faster in self.constants.intra_speeds:
             free = self.ranks * int(inside // faster) - (self.ranks - 1) * channels
@@ -124,7 +125,7 @@ class Tuner:
         return speed
 
     def _bus_bandwidth(self, kind: str, algorithm: str, protocol: int) -> float:
-        """GB/s of the busiest link's payload, 0 where NCCL does not offer the combination."""
+        """GB/s of payload on the busiest link; 0 where NCCL does not offer the combination."""
         constants, search, index = self.constants, self.search, self._per_nodes
         bus = search.channels * search.speed
         if algorithm == "ring":
@@ -135,9 +136,8 @@ class Tuner:
                     limit = (constants.ll_amd if self.amd_host else constants.ll_intel)[index - 1]
                 return min(limit, bus * 0.5)
             if protocol == 1:
-                if (
-                    not self.nvlink
-                ):  # LL128 needs 128-byte stores to arrive whole: NVLink inside the server
+                # LL128 needs 128-byte stores that arrive whole: NVLink inside the server.
+                if not self.nvlink:
                     return 0.0
                 return min(bus * 0.92, search.channels * constants.ring_ll128_per_nodes[index])
             return bus
@@ -165,7 +165,7 @@ class Tuner:
             return tree
         if protocol != SIMPLE:
             return 0.0
-        if algorithm == "pat":  # one GPU per node only
+        if algorithm == "pat":  # NCCL offers it with one GPU per node only
             return (
                 bus * 0.75
                 if kind in ("all_gather", "reduce_scatter") and 1 < self.nodes == self.ranks
@@ -193,8 +193,8 @@ class Tuner:
         return bus * 0.5
 
     def network_latency_us(self, algorithm: str, protocol: int) -> float:
-        """One step between servers. With one rank per server each GPU both sends and receives
-        there, as in a tree."""
+        """One step between servers. With one rank per server, each GPU both sends and receives on
+        the network, as in a tree."""
         table = self.constants.network_latency
         return table["tree" if algorithm == "ring" and self.ranks == self.nodes else algorithm][
             protocol
@@ -211,17 +211,15 @@ class Tuner:
         if algorithm == "ring":
             steps = steps_of(kind, ranks)
             if kind in ("broadcast", "reduce"):
-                if (
-                    nodes == 1 or self.search.channels <= 2
-                ):  # all channels have one ring, so launches in a row overlap
+                # All channels have one ring, so consecutive launches overlap.
+                if nodes == 1 or self.search.channels <= 2:
                     return base + (between if nodes > 1 else inside)
                 return base + steps * (
                     constants.network_latency["tree"][protocol] if protocol == SIMPLE else between
                 )
             crossing = 0 if nodes == 1 else 2 * (nodes - 1) if kind == "all_reduce" else nodes - 1
-            if (
-                nodes > 1
-            ):  # every step also launches network work: about 1 us, three times that for Simple
+            # Every step also launches network work: about 1 us, or 3 us for Simple.
+            if nodes > 1:
                 inside = max(inside, 3.0 if protocol == SIMPLE else 1.0)
             return base + (steps - crossing) * inside + crossing * between
         log2 = int(math.log2(nodes))
@@ -257,8 +255,8 @@ class Tuner:
         return row[power] if algorithm == "tree" and 0 <= power < len(row) else 1.0
 
     def choose(self, kind: str, total_bytes: int) -> Choice:
-        """The fastest by NCCL's estimate. `total_bytes`: the whole buffer, gathered side. The first
-        of equals wins."""
+        """NCCL's fastest choice by its own estimate; the first of equals. `total_bytes`: the whole
+        buffer, on the gathered side."""
         best: tuple[float, str, int] | None = None
         for algorithm in ALGORITHMS:
             for protocol in range(3):
@@ -284,8 +282,8 @@ class Tuner:
         return max(1, min(self.search.running, int(total_bytes // threshold)))
 
     def choose_pair(self, size_bytes: int, ranks: int | None = None) -> PairChoice:
-        """How one message of grouped send and receive travels, in a communicator of `ranks` (None:
-        this one's)."""
+        """How one message of a grouped send and receive is sent, in a communicator of `ranks`
+        (None: this one's)."""
         constants, ranks = self.constants, ranks or self.ranks
         most = self.pair_channels
         if self.nodes > 1:  # two per NIC, one when that would overload the channels

@@ -1,6 +1,6 @@
 """One operation of a communicator as a rank issues it; docs/wire-protocol.md has the numbers.
 
-Why it exists: matching, values and messages to people all need to say what an operation is.
+Why it exists: matching, values and error messages all need a description of an operation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Op(NamedTuple):
     peer: int
 
     def describe(self) -> str:
-        """For a person: what, how much, of which type."""
+        """The operation for a person: kind, size and data type."""
         words = [
             Collective.LABELS[self.kind],
             f"{self.count_bytes} bytes",
@@ -44,19 +44,19 @@ class Op(NamedTuple):
 
 
 class Mismatch(ValueError):
-    """Members of a communicator disagree about an operation; the text names them and what each
-    asked for."""
+    """Members of a communicator disagree about an operation. The text names them and the operation
+    that each asked for."""
 
 
 class BadOp(ValueError):
-    """An operation that no communicator could run: unknown kind, negative size, a peer that is no
-    member."""
+    """An operation that no communicator could run: an unknown kind, a negative size, or a peer that
+    is not a member."""
 
 
 class Load(NamedTuple):
-    """What one rank's launch sends and receives point to point, as (messages, bytes) with other
-    ranks, and which ranks it names, its own included. It decides how fast each of its messages can
-    go."""
+    """The point-to-point traffic of one rank's launch: (messages, bytes) sent to and received from
+    other ranks, and the ranks that it names, including itself. The load decides the rate of each of
+    its messages."""
 
     sent: tuple[int, int]
     received: tuple[int, int]

@@ -1,7 +1,7 @@
 """One client's communication, and the vertices whose work it stretches.
 
-Why it exists: compute slows down while communication runs on its GPU (sim/contention.py), so a
-vertex after such work must be evaluated again when communication beside it begins, ends or moves.
+Why it exists: compute slows down while communication runs on its GPU (sim/contention.py). A vertex
+after such work must be evaluated again when overlapping communication begins, ends or moves.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Overlap:
         self.stretchable: dict[Vertex, None] = {}
 
     def forget(self, before_ns: int, others: Iterable[Iterable[StretchedTerm]]) -> None:
-        """Drops communication before `before_ns`, as far as it overlaps no work that is not final:
-        that of `stretchable` and of the terms in `others`."""
+        """Drops communication before `before_ns`, except where it overlaps work that is not final:
+        the work of `stretchable` and of the terms in `others`."""
         for vertex in [vertex for vertex in self.stretchable if vertex.retired]:
             del self.stretchable[vertex]
         begins = [term.begin_ns() for term in self._open_terms(others) if term.known]

@@ -1,7 +1,7 @@
-"""One client's vertices by number, and what its communication adds up to.
+"""One client's vertices by number, and the sums over its communication.
 
 Why it exists: a client names vertices by its own numbers long after they are final. A final time
-costs eight bytes of an array here, not an object, so a run's history stays small.
+takes eight bytes of an array here, not an object, so a run's history stays small.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from phantora_ns.sim._transfers import LaunchEnd, Transfer
 from phantora_ns.sim._vertices import StretchedTerm, TimeExpression, Vertex
 
 MAX_SPAN_NS = 1 << 56
-"""Largest lag or work accepted in one term (over two years): keeps sums within 64 bits whatever a
-client sends."""
+"""Largest lag or work accepted in one term (over two years). It keeps sums within 64 bits, whatever
+a client sends."""
 
 MAX_NUMBER_GAP = 1 << 20
-"""How far a client's vertex number may run ahead of the largest before it; final times are stored
-by number."""
+"""How far a client's vertex number may exceed its largest number so far; final times are stored by
+number."""
 
 MIN_DROP = 4096
-"""Forgotten entries are dropped at least this many at a time, so that forgetting costs nothing per
-message."""
+"""Forgotten entries are dropped at least this many at a time, so that forgetting costs almost nothing
+per message."""
 
 LATEST_NS = (1 << 63) - 1
 
@@ -38,9 +38,9 @@ class BadExpression(ValueError):
 
 
 class Totals(NamedTuple):
-    """What a client's timeline adds up to, in ns: communication from where the client reached it,
-    the share of it before the last member came, waiting of streams for it by device, and the latest
-    time of any vertex."""
+    """Sums over a client's timeline, in ns. `comm_ns`: communication, from where the client reached
+    it; `comm_wait_ns`: the part of it before the last member came; `exposed_ns`: waits of streams for
+    it, by device; `latest_ns`: the latest time of any vertex."""
 
     comm_ns: int
     comm_wait_ns: int
@@ -49,7 +49,7 @@ class Totals(NamedTuple):
 
 
 class FinalTimes:
-    """Final times of vertices by number, with the numbers that will not be named again dropped."""
+    """Final times of vertices by number. Times of numbers that will not be named again are dropped."""
 
     __slots__ = ("_times", "first", "keep")
 
@@ -103,7 +103,8 @@ class CommunicationAccount:
 
     def __init__(self) -> None:
         self.launched: dict[int, TimeExpression] = {}
-        """By the number of its end: where the client reached each launch that is not final."""
+        """Where the client reached each launch that is not final, by the number of the launch's
+        end."""
         self.stalls: deque[tuple[int, TimeExpression, TimeExpression]] = deque()
         """(device, before, after) of each wait that is not final."""
         self._comm_ns = 0
@@ -165,7 +166,7 @@ class Timeline:
         self.account = CommunicationAccount()
         self.overlap = Overlap()
         self.follower: Follower | None = None
-        """Is called with each vertex whose time is final."""
+        """Called with each vertex whose time is final."""
         self._largest = 0
         self._latest_ns = 0
 
@@ -179,10 +180,9 @@ class Timeline:
             raise BadExpression(f"vertex {number} is out of order")
 
     def expression(self, terms: object) -> TimeExpression:
-        """Parses `[vertex, lag, work or [work, contention], ...]`; raises BadExpression when it is
-        something else, or names an unknown vertex.
+        """Parses `[vertex, lag, work or [work, contention], ...]`; an empty list is time 0.
 
-        Empty: time 0.
+        Raises BadExpression when it is something else, or names an unknown vertex.
         """
         if type(terms) is not list or len(terms) % 3:
             raise BadExpression("a time expression is an array of vertex, lag, work")
@@ -232,8 +232,8 @@ class Timeline:
             self._largest = number
 
     def retire(self, before_ns: int) -> Iterator[Vertex]:
-        """Makes the oldest vertices final whose time can change no more; yields each. Amortised
-        O(1) a vertex."""
+        """Makes the oldest vertices final whose time can no longer change; yields each. Amortised
+        O(1) per vertex."""
         order, live = self.order, self.live
         while order:
             number = order[0]
@@ -253,10 +253,11 @@ class Timeline:
             yield vertex
 
     def forget_activity(self, before_ns: int) -> None:
-        """Drops what is known of communication before `before_ns`, unless work lies beside it that
-        is not final, or that the client may still report."""
+        """Drops communication before `before_ns`, except where it overlaps work that is not final or
+        that the client may still report."""
         keep = self.final.keep
-        before_ns = min([before_ns, *self.final.nameable()])  # all: numbers do not follow time
+        # Over all nameable vertices, because times do not grow with the numbers.
+        before_ns = min([before_ns, *self.final.nameable()])
         for number, vertex in self.live.items():
             if number >= keep and vertex.time_ns is not None:
                 before_ns = min(before_ns, vertex.time_ns)
@@ -283,7 +284,7 @@ def _contended(work: list[object]) -> tuple[object, int]:
 
 
 def _comm_span_ns(reached: TimeExpression, end: Vertex) -> tuple[int, int]:
-    """(from `reached` to the end of communication, the share of it before all members had come)."""
+    """(from `reached` to the end of communication, the part of it before all members had come)."""
     assert isinstance(end, (Transfer, LaunchEnd)) and end.time_ns is not None
     assert end.start_ns is not None
     reached_ns = reached.reached()[0]
@@ -291,7 +292,7 @@ def _comm_span_ns(reached: TimeExpression, end: Vertex) -> tuple[int, int]:
 
 
 def _stall_ns(before: TimeExpression, after: TimeExpression) -> int | None:
-    """How long a stream waited; None while that is not known."""
+    """How long a stream waited; None while that is unknown."""
     first, second = before.reach(), after.reach()
     if first is None or second is None:
         return None

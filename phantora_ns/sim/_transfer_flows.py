@@ -1,7 +1,7 @@
-"""The transfers that are under way, and their flows in the flow simulator.
+"""The transfers in progress, and their flows in the flow simulator.
 
-Why it exists: the end of communication over shared links is not a maximum over earlier vertices:
-the flow simulator decides it, and revises it when another flow turns out to have met it.
+Why it exists: the end of communication over shared links is not a maximum over earlier vertices.
+The flow simulator decides it, and revises it when a later report adds a flow that met it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from phantora_ns.sim.flows import Flow, FlowSimulator
 
 
 class TransferFlows:
-    """Starts, moves and ends transfers; `committed_ns`: nothing before it can change any more."""
+    """Starts, moves and ends transfers. `committed_ns`: nothing before it can change any more."""
 
     def __init__(self, flows: FlowSimulator, queue: WorkQueue) -> None:
         self._flows = flows
@@ -26,12 +26,12 @@ class TransferFlows:
         self.retimed = 0
         """Transfers whose end moved after it had been computed."""
         self.late = 0
-        """Transfers that came to start, or to move, before the committed horizon: their flows start
-        on it, or stay."""
+        """Transfers that started, or moved, before the committed horizon. Their flows start on the
+        horizon, or stay."""
 
     def start(self, transfer: Transfer) -> tuple[int, int] | None:
-        """The transfer's start is known, or has moved: puts its flows where they belong. Returns
-        its end as `end` does when it shares no link; otherwise the queue will ask for it."""
+        """Places the flows of a transfer whose start is known, or has moved. Returns its end as
+        `end` does when it shares no link; otherwise the queue will ask for the end."""
         start_ns, settled_ns = transfer.reach()
         course = transfer.course
         assert course is not None
@@ -59,8 +59,8 @@ class TransferFlows:
         return None
 
     def end(self, transfer: Transfer, settled_ns: int = 0) -> tuple[int, int]:
-        """(time_ns, settled_ns) of a started transfer; `settled_ns` is its ancestors', used when it
-        shares no link."""
+        """(time_ns, settled_ns) of a started transfer. `settled_ns` is that of its ancestors; it is
+        used when the transfer shares no link."""
         course = transfer.course
         assert course is not None and transfer.start_ns is not None
         end_ns = transfer.start_ns + course.before_ns + course.private_ns
@@ -87,7 +87,7 @@ class TransferFlows:
         self._flows.commit(before_ns)
 
     def release(self, transfer: Transfer) -> None:
-        """The transfer's end is final: it gives up its flows and its history."""
+        """Drops the flows and the history of a transfer whose end is final."""
         if transfer.flow is not None:
             del self._owners[transfer.flow]
             transfer.flow = None

@@ -15,8 +15,8 @@ from phantora_ns.sim.flows import Flow
 
 
 class LaunchBegin(Vertex):
-    """Where one client reached a launch of communication: from here to `end`, communication runs on
-    its GPU."""
+    """The vertex where one client reached a launch of communication. From here to `end`,
+    communication runs on its GPU."""
 
     __slots__ = ("overlap", "end")
 
@@ -29,8 +29,9 @@ class LaunchBegin(Vertex):
 class Transfer(Vertex):
     """One matched operation: a collective, or a send with its receive. Its time is its end.
 
-    It starts (`start_ns`) when every member has reached it, its flows at `flows_ns`; `matched` says
-    that every member has issued its part. `values` belongs to the caller, who may tie data to it.
+    It starts (`start_ns`) when every member has reached it; its flows start at `flows_ns`.
+    `matched`: every member has issued its part. `values` belongs to the caller, who may attach data
+    to it.
     """
 
     __slots__ = (
@@ -55,16 +56,16 @@ class Transfer(Vertex):
         self.first_rank = first_rank
         self.ordinal = ordinal
         self.loads: dict[int, Load] = {}
-        """Of a message: of its sender's and its receiver's launch, by SEND and RECV."""
+        """For a message: the loads of its sender's and its receiver's launch, by SEND and RECV."""
         self.matched = False
         self.course: Course | None = None
         self.start_ns: int | None = None
         self.flows_ns = 0
         self.flow: Flow | None = None
         self.completion_queued: tuple[int, int, int, Vertex] | None = None
-        """The entry of the work queue at which its completion is asked for."""
+        """Its entry in the work queue, which asks for its completion."""
         self.values: Any = None
-        self.begins: list[LaunchBegin] = []  # where each client reached it, if it is a whole launch
+        self.begins: list[LaunchBegin] = []  # where clients reached it, if it is a whole launch
         self.overlapped = False  # compute is queued beyond its start on some member's GPU
 
 
@@ -81,13 +82,13 @@ class LaunchEnd(Vertex):
 
     @property
     def start_ns(self) -> int:
-        """When the first of its transfers started; all of them must have."""
+        """When the first of its transfers started; all of them must have started."""
         return min(
             transfer.start_ns for transfer in self.transfers if transfer.start_ns is not None
         )
 
     def retire(self) -> None:
-        """As Vertex.retire; drops the transfers too."""
+        """As Vertex.retire; also drops the transfers."""
         super().retire()
         self.transfers = ()
         self.begins = []

@@ -1,9 +1,9 @@
 """The vertices of the event graph, and time expressions over them.
 
-Why it exists: a vertex is a point in virtual time; a rank describes every moment of its own by a
+Why it exists: a vertex is a point in virtual time. A rank describes every moment of its own by a
 max-plus expression over vertices (docs/wire-protocol.md). The arithmetic is small (a maximum of
 sums) and runs for every message of every rank. Rule: a time is a pure function of its terms. It is
-never adjusted, always evaluated again, so it is what it would be if all terms had been known first.
+never adjusted but always evaluated again, as if all terms had been known from the start.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class StretchedTerm(NamedTuple):
 def with_stretched(
     terms: Iterable[StretchedTerm], time_ns: int, settled_ns: int
 ) -> tuple[int, int]:
-    """Takes stretched terms into a maximum. The result is final only when no communication can
-    begin before it any more."""
+    """Includes stretched terms in a maximum. The result is final only when no communication can begin
+    before it any more."""
     for term in terms:
         time_ns = max(time_ns, term.finish_ns())
         if term.vertex is not None:
@@ -86,7 +86,7 @@ class TimeExpression:
                 yield term.vertex
 
     def reach(self) -> tuple[int, int] | None:
-        """(time_ns, settled_ns), or None while a vertex of it is not known."""
+        """(time_ns, settled_ns), or None while one of its vertices has no time."""
         time_ns = self.base_ns
         settled_ns = 0
         for term in self.stretched:
@@ -104,7 +104,7 @@ class TimeExpression:
         return time_ns, settled_ns
 
     def reached(self) -> tuple[int, int]:
-        """As `reach`, where every vertex of it is known."""
+        """As `reach`, for an expression whose vertices all have times."""
         reached = self.reach()
         assert reached is not None
         return reached
@@ -115,15 +115,15 @@ class Vertex:
     `base_ns`.
 
     The weights of `stretched` terms depend on the communication that overlaps them. A vertex with
-    such terms is not final before the lower bound on time stamps has reached its own time: until
-    then communication may still begin beside it.
+    such terms becomes final only when the lower bound on time stamps has reached its own time. Until
+    then, overlapping communication may still begin.
 
     `settled_ns` lies just after the latest end, over all ancestors, of flows that share links with
-    others. Once the lower bound on time stamps has reached it, nothing can move this vertex any
-    more (the argument is in sim/graph.py). `time_ns` and `settled_ns` are None until everything
-    that the vertex depends on is known; `missing` counts what is not: terms without a time, and
-    contributors that have not come. `queued` is its entry in the work queue. `reported` is set by
-    whoever has sent the time to a client.
+    others. Once the lower bound on time stamps has reached it, nothing can move this vertex any more
+    (sim/graph.py gives the argument). `time_ns` and `settled_ns` are None until everything that the
+    vertex depends on is known. `missing` counts what is unknown: terms without a time, and
+    contributors that have not come. `queued` is its entry in the work queue. Whoever sends the time
+    to a client sets `reported`.
     """
 
     __slots__ = (
@@ -198,7 +198,7 @@ class Vertex:
         return time_ns
 
     def retire(self) -> None:
-        """Forgets how the time came about: it is final. Its dependents keep it as a plain
+        """Drops the terms of a vertex whose time is final. Its dependents keep the time as a plain
         number."""
         self.retired = True
         self.terms = {}

@@ -1,11 +1,11 @@
 """The event queue: what the graph must still evaluate, in the order of virtual time.
 
-Why it exists: a change at time t reaches only later times, so work done from the past to the future
-is done once. The queue is a sorted container and not a heap: what is re-timed moves to its new
-place or leaves, so no stale entry is ever taken out. bench/hub/README.md compares the two.
+Why it exists: a change at time t affects only later times, so work in order of time is done once. The
+queue is a sorted container and not a heap. A re-timed entry moves or leaves, so the queue never
+returns a stale one. bench/hub/README.md compares the two.
 
-Entries are (time, priority, sequence, vertex). At one time, vertices are evaluated before
-completions are asked for; otherwise first in is first out, so runs repeat exactly.
+Entries are (time, priority, sequence, vertex). At equal times, vertices are evaluated before
+completions are asked for. Otherwise the order is first in, first out, so runs are reproducible.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WorkQueue:
         return len(self._entries)
 
     def evaluate(self, vertex: Vertex, from_ns: int) -> None:
-        """`vertex` must be evaluated again: something that it depends on changed at `from_ns`."""
+        """Queues `vertex` for evaluation: something that it depends on changed at `from_ns`."""
         entry = vertex.queued
         if entry is not None:
             if entry[0] <= from_ns:
@@ -47,7 +47,7 @@ class WorkQueue:
         self._entries.add(entry)
 
     def complete(self, transfer: Transfer, at_ns: int) -> None:
-        """The completion of `transfer` must be asked for; it lies at `at_ns` or later."""
+        """Queues `transfer`, whose completion must be asked for; it lies at `at_ns` or later."""
         entry = transfer.completion_queued
         if entry is not None:
             if entry[0] == at_ns:
@@ -57,8 +57,8 @@ class WorkQueue:
         self._entries.add(entry)
 
     def pop(self, only_evaluate: bool = False) -> Entry | None:
-        """Takes the first entry out; None when there is none, or when it is a completion and
-        `only_evaluate` is set."""
+        """Removes and returns the first entry. None when there is none, or when it is a completion
+        and `only_evaluate` is set."""
         entries = self._entries
         if not entries or (only_evaluate and entries[0][1] == COMPLETE):
             return None

@@ -1,14 +1,13 @@
-"""Why it exists: when does an all-reduce finish? This file answers, with NCCL's rings, trees and
-channels.
+"""When a collective finishes, by NCCL's rings, trees and channels.
 
-A collective becomes flows over the topology's links, between two latency terms:
+Why it exists: it turns a collective into flows over the topology's links, between two latency terms:
 
     end = start + before_ns, then every flow, then after_ns
 
-NCCL's own formula picks the algorithm (_nccl_tuning.py), its rings and trees give the flows' routes
-(_nccl_layout.py), and measured constants give the latency per step and the rate that channels reach
-(data/gpus/MODEL.toml [nccl]). Contention is not computed here: flows that share a link share it in
-the flow simulator. Pure: integer nanoseconds and bytes, no I/O.
+NCCL's own formula picks the algorithm (_nccl_tuning.py). Its rings and trees give the flows' routes
+(_nccl_layout.py). Measured constants give the latency per step and the rate that channels reach
+(data/gpus/MODEL.toml [nccl]). Contention is not computed here: flows that share a link share its
+capacity in the flow simulator. Pure: integer nanoseconds and bytes, no I/O.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Plan:
 
 
 class CollectiveModel:
-    """Plans for the communicators of one topology. Plans are kept: the same collective is planned
+    """Plans for the communicators of one topology. Plans are cached: the same collective is planned
     once."""
 
     def __init__(self, topology: Topology, gpu: GpuModel):
@@ -68,9 +67,9 @@ class CollectiveModel:
         """The plan of one collective over `gpus` (global GPU of each rank).
 
         `kind` and `count_bytes` are those of OPS in docs/wire-protocol.md; `root` is a rank.
-        `dtype` decides nothing about time so far (NCCL's reductions are bound by the links). Raises
-        ValueError for kinds 8 and 9 (use `plan_pairs`), an unknown kind, a negative size, a root
-        outside, or two ranks on one GPU. O(ranks) the first time, then O(1).
+        `dtype` does not affect time so far (links bound NCCL's reductions). Raises ValueError for
+        kinds 8 and 9 (use `plan_pairs`), an unknown kind, a negative size, a root that is not a rank,
+        or two ranks on one GPU. O(ranks) the first time, then O(1).
         """
         if not 0 <= kind < len(KINDS) or KINDS[kind] in ("send", "recv"):
             raise ValueError(
@@ -89,7 +88,7 @@ class CollectiveModel:
         )
         known = self._plans.get(key)
         if known is None:
-            if len(self._plans) >= 65536:  # sizes that never repeat must not fill the memory
+            if len(self._plans) >= 65536:  # bounds the memory for sizes that never repeat
                 self._plans.clear()
             known = self._plans[key] = self._plan(*key)
         return known
@@ -137,15 +136,15 @@ class CollectiveModel:
         latency = (steps - crossing) * step + crossing * self._network_step_ns(
             layout, "ring", protocol
         )
-        # The rank's own share is moved by the same threads, so it slows the ring rather than
-        # delaying it.
+        # The same threads move the rank's own share, so it lowers the ring's rate instead of adding
+        # a delay.
         pace = (
             sent / (sent / times.bytes_per_ns + own / times.copy_bytes_per_ns)
             if sent
             else times.bytes_per_ns
         )
-        # Between servers the NICs are the limit, except for LL, which is bound by the hosts that
-        # poll its flags.
+        # Between servers the NICs are the limit, except for LL, where the hosts that poll its flags
+        # are.
         between = choice.bus_bytes_per_ns if protocol == 0 else pace
         flows = []
         edges = layout.ring_edges(
@@ -185,7 +184,7 @@ class CollectiveModel:
 
     def _pat(self, layout: Layout, total: int, choice: Choice) -> Plan:
         """Parallel aggregated trees: every rank sends all shards but its own, in log2(ranks)
-        exchanges at doubling distance."""
+        exchanges. The distance between partners doubles each time."""
         times, gpus, ranks = self.gpu.nccl.protocols[SIMPLE], layout.gpus, layout.ranks
         constants = self.gpu.nccl.constants
         shard = -(-total // ranks)
@@ -214,8 +213,8 @@ class CollectiveModel:
         return self._plan_of(flows, times.start_ns, latency, "pat", choice)
 
     def _nvls(self, layout: Layout, name: str, total: int, choice: Choice) -> Plan:
-        """The switch reduces and multicasts, so a GPU's link carries the buffer once, plus its own
-        share of the result."""
+        """The switch reduces and multicasts. So a GPU's link carries the buffer once, plus the GPU's
+        own share of the result."""
         topology, constants = self.topology, self.gpu.nccl.constants
         latency = round(1000 * constants.nvlink_latency["nvls"][SIMPLE])
         flows = []
@@ -253,7 +252,7 @@ class CollectiveModel:
 
     def _alone(self, count_bytes: int) -> Plan:
         """One rank: NCCL copies the buffer inside the GPU (read and written once), or does nothing
-        when in place."""
+        if it is in place."""
         return Plan(
             (), self.gpu.nccl.protocols[0].start_ns, self._copy_ns(count_bytes), "copy", "Simple", 0
         )
@@ -262,11 +261,11 @@ class CollectiveModel:
         return round(2 * size_bytes / self.gpu.memory_bytes_per_ns)
 
     def plan_pairs(self, pairs: Iterable[tuple[int, int, int]], ranks: int | None = None) -> Plan:
-        """One launch of grouped sends and receives: (from GPU, to GPU, bytes) each; equal GPUs are
-        a local copy.
+        """One launch of grouped sends and receives: (from GPU, to GPU, bytes) each. Equal GPUs mean a
+        local copy.
 
-        `ranks`: size of the communicator, on which NCCL's channels per message depend; None: as
-        many as GPUs take part. Raises ValueError for a negative size. O(pairs).
+        `ranks`: size of the communicator, which decides NCCL's channels per message; None means the
+        number of GPUs that take part. Raises ValueError for a negative size. O(pairs).
         """
         pairs = list(pairs)
         gpus = tuple(sorted({gpu for a, b, _ in pairs for gpu in (a, b)}))
@@ -317,13 +316,13 @@ class CollectiveModel:
         gpus: int,
         members: Sequence[int],
     ) -> Plan:
-        """One message from GPU `a` to GPU `b` within grouped launches, as `plan_pairs` plans it
-        where it knows the whole group.
+        """One message from GPU `a` to GPU `b` within grouped launches. The plan equals that of
+        `plan_pairs`, which sees the whole group.
 
-        Ranks group sends and receives as they like, so nobody knows the whole: `sent` is (messages,
-        bytes) that a's launch sends to other GPUs, `received` likewise for b's launch, this message
-        included; `gpus` counts the GPUs that either launch names. `members`: the communicator's
-        GPUs. Raises ValueError for a negative size. O(1).
+        Ranks group sends and receives as they like, so nobody knows the whole group. `sent` is
+        (messages, bytes) that a's launch sends to other GPUs, `received` the same for what b's launch
+        receives; both include this message. `gpus` counts the GPUs that either launch names.
+        `members`: the communicator's GPUs. Raises ValueError for a negative size. O(1).
         """
         if a == b or size_bytes < 0:
             return self.plan_pairs([(a, b, size_bytes)], len(members))
@@ -344,7 +343,7 @@ class CollectiveModel:
     def _message(
         self, a: int, b: int, size: int, choice: PairChoice, messages: int, total_bytes: int
     ) -> FlowSpec:
-        """A GPU's messages of one launch share its rate in proportion to their bytes, and so end
+        """A GPU's messages of one launch share its rate in proportion to their bytes, so they end
         together."""
         times = self.gpu.nccl.pairs
         rate = (
@@ -390,8 +389,8 @@ class CollectiveModel:
     def _plan_of(
         self, flows: list[FlowSpec], start_ns: int, latency_ns: int, algorithm: str, choice: Choice
     ) -> Plan:
-        """Half of the steps' latency lies before the data's bulk and half after it: a ring fills
-        and drains."""
+        """A plan with half of the steps' latency before the bulk of the data and half after it,
+        because a ring fills and drains."""
         half = latency_ns // 2
         return Plan(
             tuple(flows),
@@ -405,13 +404,13 @@ class CollectiveModel:
     def _flow(
         self, a: int, b: int, rail: int | None, size: float, rate: float, protocol: int
     ) -> FlowSpec:
-        """Data of `size` bytes at `rate`, as bytes on the wire."""
+        """A flow of `size` bytes of data at `rate`, converted to bytes on the wire."""
         wire = _WIRE[protocol]
         return FlowSpec(self.topology.route(a, b, rail=rail), round(size * wire), rate * wire)
 
     def _network_step_ns(self, layout: Layout, algorithm: str, protocol: int) -> int:
-        """One step between servers: NCCL's figure, and what this network adds to the usual one; 0
-        on one server."""
+        """One step between servers: NCCL's figure, plus the latency of this network beyond the usual
+        one; 0 on one server."""
         if layout.nodes == 1:
             return 0
         first, second = layout.members[0][0], layout.members[1][0]

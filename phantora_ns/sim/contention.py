@@ -1,24 +1,24 @@
-"""Compute slowed by communication on the same GPU: how long work takes, given when communication
-overlapped it.
+"""How long compute takes when communication on the same GPU overlaps it.
 
 Why it exists: an active communication kernel holds multiprocessors and memory bandwidth, so compute
 on that GPU proceeds at a lower rate. A piece of work takes `work` ns alone, and `work + contention`
-ns when communication overlaps all of it; `contention` is a sum over its kernels, since each class
-of kernel suffers differently. Between the two the work is a fluid: it advances at rate 1 alone, and
-at work / (work + contention) beside communication, however many communications there are. All
-arithmetic is in integers, exact but for one rounding up at the end.
+ns when communication overlaps all of it. `contention` is a sum over its kernels, because each class
+of kernel is slowed differently. Partial overlap is modelled as a fluid: the work advances at rate 1
+alone, and at work / (work + contention) during communication, however many communications there are.
+All arithmetic is in integers, exact but for one rounding up at the end.
 
-What is left out, and how much that is in the calibration steps:
+What the model leaves out, and how much that is in the calibration steps:
 
 - Compute slows a collective by one share from its start to its end if compute was queued beyond its
-  start, whatever runs and however long. Nothing overlapped 1 % to 6 % of most collectives' time,
-  and half of the last one's, which is 1 % of a step.
-- A collective whose blocks find no multiprocessor begins when a kernel leaves: 0.2 ms later, a
-  quarter of a kernel, where one collective follows another under a backward pass. Compute hides
-  those.
-- A GPU that is ahead of the others waits inside its collectives, which go on slowing its compute.
-  That GPUs differ is not modelled: in 8-GPU FSDP a fifth to a quarter of the collectives' time is
-  such waiting.
+  start. It does not matter what compute runs, or for how long. In the calibration steps, no compute
+  overlapped 1 % to 6 % of most collectives' time, and half of the last one's, which is 1 % of a
+  step.
+- A collective whose blocks find no free multiprocessor begins when a kernel ends. That is 0.2 ms
+  later, a quarter of a kernel, where one collective follows another under a backward pass. Compute
+  hides these delays.
+- A GPU that is ahead of the others waits inside its collectives, which continue to slow its compute.
+  Differences between GPUs are not modelled. In 8-GPU FSDP a fifth to a quarter of the collectives'
+  time is such waiting.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Activity:
     owner.
 
     >>> activity = Activity()
-    >>> activity.put("a", 100, 200)           # from when on anything changed
+    >>> activity.put("a", 100, 200)           # returns the first time that changed
     100
     >>> activity.finish_ns(50, 100, 100)      # 50 alone; the 50 left take 100
     200
-    >>> activity.finish_ns(50, 110, 110)      # 10 more, alone again
+    >>> activity.finish_ns(50, 110, 110)      # the last 10 are alone again
     210
     """
 
@@ -49,7 +49,7 @@ class Activity:
     def __init__(self) -> None:
         self._intervals: SortedList = SortedList()  # (begin, sequence, end)
         self._of: dict[object, tuple[int, int, int]] = {}
-        self._open: dict[object, int] = {}  # begins of what has no known end; few at a time
+        self._open: dict[object, int] = {}  # begins of intervals with no known end; only a few
         self._longest_ns = 0
         self._sequence = 0
 
@@ -57,8 +57,8 @@ class Activity:
         return len(self._intervals)
 
     def put(self, owner: object, begin_ns: int, end_ns: int | None) -> int | None:
-        """`owner`'s communication runs from begin_ns to end_ns (None: not known yet, so on and on);
-        replaces what was known.
+        """Sets when `owner`'s communication runs: from begin_ns to end_ns, or without an end while
+        end_ns is None (not known yet). Replaces what was set before.
 
         Returns the first time at which anything changed, None when nothing did. O(log intervals +
         those without end).
@@ -83,7 +83,7 @@ class Activity:
         return None if old_end_ns == end_ns else min(old_end_ns, end_ns)
 
     def finish_ns(self, begin_ns: int, work_ns: int, contention_ns: int) -> int:
-        """When work that begins at `begin_ns` is done. O(log intervals + intervals beside the
+        """When work that begins at `begin_ns` is done. O(log intervals + intervals that overlap the
         work)."""
         if not (self._intervals or self._open) or contention_ns <= 0 or work_ns <= 0:
             return begin_ns + work_ns
@@ -94,8 +94,8 @@ class Activity:
         return stretched_ns(begin_ns, work_ns, contention_ns, intervals, open_ns)
 
     def forget(self, before_ns: int) -> None:
-        """Drops intervals that ended by `before_ns`: no work that begins earlier will be asked
-        about."""
+        """Drops intervals that ended by `before_ns`. No later call may ask about work that begins
+        earlier."""
         while self._intervals:
             first = self._intervals[0]
             if first[2] > before_ns:
@@ -104,8 +104,8 @@ class Activity:
         self._longest_ns = 0
 
     def release(self, owner: object) -> None:
-        """`owner`'s interval will not change any more; it stays until forgotten."""
-        self._of.pop(owner, None)  # what is over has an end
+        """Marks the interval of `owner` as final. It stays until it is forgotten."""
+        self._of.pop(owner, None)  # an interval that is final has an end
 
 
 def stretched_ns(
@@ -115,11 +115,12 @@ def stretched_ns(
     spans: Iterable[tuple[int, int, int]],
     open_ns: int = FOREVER_NS,
 ) -> int:
-    """When work is done that begins at `begin_ns` and takes `work_ns` alone, `work_ns + contention_ns`
-    beside communication.
+    """When work is done that begins at `begin_ns`, takes `work_ns` alone and `work_ns + contention_ns`
+    when communication overlaps all of it.
 
-    `spans`: (begin, anything, end) of communication, in order of begin; from `open_ns` on there is
-    communication for ever. `work_ns` and `contention_ns` are positive. O(spans beside the work).
+    `spans`: (begin, anything, end) of communication, in order of begin. From `open_ns` on,
+    communication never ends. `work_ns` and `contention_ns` are positive. O(spans that overlap the
+    work).
 
     >>> stretched_ns(0, 10, 5, [(4, 0, 10)])  # 4 ns alone, 6 at two thirds of the pace, 2 alone
     12

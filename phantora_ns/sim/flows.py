@@ -1,22 +1,21 @@
 """Flows over shared links: when does each transfer finish?
 
-Why it exists: a collective becomes flows, and flows share links max-min fairly, so the end of each
-depends on all that meet it, directly or not. The timeline learns of flows in whatever order ranks
-report them, also behind the time that has been simulated. The rule this module keeps:
+Why it exists: a collective becomes flows, and flows share links max-min fairly. So the end of each
+depends on all that meet it, directly or not. Ranks report flows to the timeline in any order, also
+before the time that has already been simulated. The rule this module keeps:
 
     the same flows added in any order give the same completions, to the nanosecond.
 
-It holds by construction: every number is a function of the set of flows (`_flow_time`,
-`_flow_fill`), and a rollback puts flows back to exactly what they were (`_flow_engine`). What a
-completion means is defined in `_flow_time` too: the fluid max-min model in continuous time, the end
-rounded up to whole nanoseconds.
+It holds by construction. Every number is a function of the set of flows (`_flow_time`, `_flow_fill`),
+and a rollback restores flows to exactly their previous state (`_flow_engine`). `_flow_time` also
+defines a completion: the end in the fluid max-min model in continuous time, rounded up to whole
+nanoseconds.
 
 >>> simulator = FlowSimulator({"up": 50.0, "down": 50.0})
 >>> first = simulator.add(0, ["up", "down"], 1_000_000)
 >>> simulator.completion_ns(first)
 20000
->>> second = simulator.add(10_000, ["up"], 250_000)     # in the simulator's past: it has run to
-20,000 ns
+>>> second = simulator.add(10_000, ["up"], 250_000)  # in the past: it has run to 20,000 ns
 >>> simulator.completion_ns(second)
 20000
 >>> simulator.changed() == {first: 25000}
@@ -35,7 +34,7 @@ from phantora_ns.sim._flow_engine import PythonEngine
 from phantora_ns.sim._flow_native import NativeEngine
 from phantora_ns.sim._flow_time import alone_ns
 
-_MOST = 2**31  # equal flows in one class: counts times routes must stay exact as floats
+_MOST = 2**31  # equal flows in one class; counts times routes must be exact as floats
 
 
 FlowArguments = (
@@ -47,8 +46,8 @@ FlowArguments = (
 
 
 class Flow:
-    """A handle. Opaque, hashable, compared by identity. It may outlive what the simulator remembers
-    of the flow."""
+    """A handle. Opaque, hashable, compared by identity. It may outlive the simulator's history of the
+    flow."""
 
     __slots__ = ("_slot", "_final_ns")
 
@@ -58,13 +57,14 @@ class Flow:
 
     @property
     def slot(self) -> int:
-        """The engine's number of a flow that it has been given."""
+        """The number that the engine gave the flow."""
         assert self._slot is not None
         return self._slot
 
 
 class Engine(Protocol):
-    """What computes: groups of flows by number (a slot), times in nanoseconds, links by number."""
+    """The computing part: groups of flows by number (a slot), times in nanoseconds, links by
+    number."""
 
     name: str
 
@@ -86,7 +86,7 @@ class Engine(Protocol):
 
 
 class FlowGroup:
-    """Flows in the form the engines take: parallel arrays. Made by `FlowSimulator.group`;
+    """Flows in the form that the engines take: parallel arrays. Made by `FlowSimulator.group`;
     opaque."""
 
     __slots__ = ("sizes", "caps", "counts", "offsets", "links")
@@ -96,7 +96,7 @@ class FlowGroup:
         self.offsets, self.links = array("q", [0]), array("i")
 
     def append(self, numbers: Sequence[int], size: float, cap: float, count: int) -> None:
-        """One more flow, of validated values, over links by number."""
+        """Adds one flow with validated values, over links by number."""
         self.sizes.append(size)
         self.caps.append(cap)
         self.counts.append(count)
@@ -145,16 +145,17 @@ class FlowSimulator:
         rate_cap: float | None = None,
         count: int = 1,
     ) -> Flow:
-        """A flow of `size_bytes` from `start_ns` over `links`; returns its handle. O(links), plus
-        what it undoes when asked.
+        """A flow of `size_bytes` from `start_ns` over `links`; returns its handle.
 
-        `start_ns` may lie behind what has been simulated. A link listed twice is used twice by
-        every byte. `rate_cap` in bytes/ns. `count` makes one object of that many equal flows: each
-        has `size_bytes`, they finish together. A flow of no bytes, or with neither links nor cap,
-        completes at its start; one without links moves at its cap. Raises KeyError for an unknown
-        link; ValueError for a size below 0, a cap that is not positive, a count below 1 or above
-        2^31, or a start before the time given to `commit`; OverflowError for a start beyond 64
-        bits.
+        `start_ns` may lie before the simulated time. A link listed twice is used twice by every
+        byte. `rate_cap` is in bytes/ns. With `count`, one object stands for that many equal flows:
+        each has `size_bytes`, and they finish together. A flow of no bytes, or with neither links nor
+        cap, completes at its start; one without links moves at its cap.
+
+        Raises KeyError for an unknown link; ValueError for a size below 0, a cap that is not
+        positive, a count below 1 or above 2^31, or a start before the time given to `commit`;
+        OverflowError for a start beyond 64 bits. O(links), plus the rollback that the next query
+        performs.
         """
         start_ns = index(start_ns)
         self._refuse_committed(start_ns)
@@ -177,16 +178,17 @@ class FlowSimulator:
         rate_cap: float | None = None,
         count: int = 1,
     ) -> list[Flow]:
-        """One flow per route, equal in all else. The handles, in the order of `routes`."""
+        """One flow per route, equal in everything else. Returns the handles in the order of
+        `routes`."""
         return [self.add(start_ns, links, size_bytes, rate_cap, count) for links in routes]
 
     def group(self, flows: Iterable[FlowArguments]) -> FlowGroup:
-        """Flows that start together, made ready to be added any number of times: what a collective
-        is.
+        """Flows that start together, prepared to be added any number of times, such as those of a
+        collective.
 
         `flows`: (links, size_bytes), (links, size_bytes, rate_cap) or (links, size_bytes, rate_cap,
         count) each, as in `add`. Raises as `add` does, and ValueError for a flow of some bytes
-        without links, whose end hangs on nobody.
+        without links, because no other flow could affect its end.
         """
         prepared = FlowGroup()
         for flow in flows:
@@ -202,11 +204,11 @@ class FlowSimulator:
         return prepared
 
     def add_group(self, start_ns: int, group: FlowGroup) -> Flow:
-        """All flows of `group` (made by this simulator) from `start_ns`, under one handle: complete
-        when the last of them is.
+        """Adds all flows of `group` (made by this simulator) from `start_ns`, under one handle. It
+        is complete when the last of them is.
 
-        One object for the caller, one call for the engine. A group without bytes completes at its
-        start. Raises as `add`.
+        This is one object for the caller and one call for the engine. A group without bytes completes
+        at its start. Raises as `add`.
         """
         start_ns = index(start_ns)
         self._refuse_committed(start_ns)
@@ -219,12 +221,11 @@ class FlowSimulator:
         return handle
 
     def move(self, handle: Flow, start_ns: int) -> None:
-        """The flow starts at `start_ns` instead: everything is as if it had been added so. Cost as
-        of `add`.
+        """Moves the flow's start to `start_ns`, as if it had been added with it. Cost as of `add`.
 
         For communication whose start depends on completions that have moved. Raises ValueError when
-        the flow started, or would start, before the time given to `commit`, or is of the kind that
-        no other flow can touch (no bytes, no links).
+        the old or the new start lies before the time given to `commit`, or when no other flow can
+        affect the flow (no bytes, no links).
         """
         start_ns = index(start_ns)
         self._refuse_committed(start_ns)
@@ -237,12 +238,12 @@ class FlowSimulator:
         self._engine.move(handle.slot, start_ns)
 
     def set_capacity(self, at_ns: int, link: Hashable, bytes_per_ns: float) -> None:
-        """From `at_ns` until the next change, `link` carries `bytes_per_ns` (> 0): a degraded or a
-        repaired link.
+        """Sets the capacity of `link` to `bytes_per_ns` (> 0) from `at_ns` until the next change: a
+        degraded or a repaired link.
 
-        May lie in the simulator's past, like `add`. Setting the same link at the same time again
-        replaces the value. Raises KeyError for an unknown link, ValueError for a capacity that is
-        not positive, or a time before `commit`'s.
+        `at_ns` may lie in the simulator's past, as in `add`. Setting the same link at the same time
+        again replaces the value. Raises KeyError for an unknown link, ValueError for a capacity that
+        is not positive, or a time before `commit`'s.
         """
         number = self._links[link]
         value = _positive(bytes_per_ns, f"capacity of link {link!r}")
@@ -258,17 +259,17 @@ class FlowSimulator:
         return self._engine.completion_ns(handle.slot)
 
     def changed(self) -> dict[Flow, int]:
-        """Completions reported before, by `completion_ns` or here, that have moved since; with
-        their new times, in ns."""
+        """Completions that were reported, by `completion_ns` or here, and have moved since, with
+        their new times in ns."""
         self._flush()
         return {self._handles[slot]: time_ns for slot, time_ns in self._engine.changed()}
 
     def commit(self, before_ns: int) -> None:
-        """Nothing that starts before `before_ns` will be added any more: simulates up to there and
-        forgets the history.
+        """Simulates up to `before_ns` and drops the history. Nothing that starts earlier may be added
+        any more.
 
-        Completions of forgotten flows stay with their handles. Committing an earlier time than
-        before changes nothing.
+        Handles keep the completions of forgotten flows. Committing an earlier time than before
+        changes nothing.
         """
         before_ns = index(before_ns)
         if self._committed_ns is not None and before_ns <= self._committed_ns:
@@ -294,7 +295,7 @@ class FlowSimulator:
 
     @property
     def rollbacks(self) -> int:
-        """Insertions so far that put flows back."""
+        """Insertions so far that rolled flows back."""
         return self._engine.rollbacks
 
     @property

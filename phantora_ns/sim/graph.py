@@ -2,33 +2,34 @@
 
 Why it exists: every time in the run is a vertex (client, number). A vertex's time is a maximum over
 earlier vertices plus constants, except the end of communication, which the flow simulator decides.
-Vertices come in whatever order messages do, and the times must end up the same. So a time is never
-adjusted, always evaluated again from its terms. When the flow simulator moves a completion, every
-dependent is evaluated again, transfers under way included.
+Vertices arrive in the order of the messages, and the times must not depend on it. So a time is never
+adjusted but always evaluated again from its terms. When the flow simulator moves a completion, every
+dependent is evaluated again, including transfers in progress.
 
 Order of work. Work is queued by the earliest virtual time that it can affect (`_work_queue.py`). An
-effect at time t reaches only later times (every transfer takes at least a nanosecond), so each pass
+effect at time t reaches only later times (every transfer takes at least a nanosecond). So each pass
 settles times from the past to the future and ends. The result does not depend on the queue's ties:
-it is the one solution of the equations. The flow simulator's own law makes it unique: the same
-flows in any order of insertion give the same completions.
+it is the one solution of the equations. The flow simulator's own rule makes it unique: the same flows
+in any order of insertion give the same completions.
 
 When a time is final. Let LBTS be a lower bound on the virtual time of anything that a client may
-still do. Everything still unknown happens at or after LBTS: an unmatched operation starts no sooner
-than the member that has yet to come, and what depends on it later still. A flow that starts at or
-after LBTS cannot change any rate before LBTS, so a completion before LBTS stays. A vertex is a
-maximum of sums of completions and constants. If all of its ancestors' communication over shared
-links ended before LBTS, the vertex stays as well, however far ahead of LBTS it is itself. That is
-the release rule: `settled_ns <= LBTS`, where `settled_ns` is one nanosecond after the last of those
-completions. (A completion is rounded to whole nanoseconds, possibly down by a fraction; a flow that
-starts on it could still touch that fraction.) The rule contains the plain one, time <= LBTS:
-communication lasts at least until its own settling, and ancestors end before a vertex.
+still do. Everything unknown happens at or after LBTS: an unmatched operation starts no sooner than
+its missing member arrives, and what depends on it is later still. A flow that starts at or after LBTS
+cannot change any rate before LBTS, so a completion before LBTS stays. A vertex is a maximum of sums
+of completions and constants. If all of its ancestors' communication over shared links ended before
+LBTS, the vertex stays as well, however far ahead of LBTS it is itself.
+
+That is the release rule: `settled_ns <= LBTS`. `settled_ns` is one nanosecond after the last of those
+completions. (A completion is rounded to whole nanoseconds, possibly down by a fraction. A flow that
+starts at the rounded time could still affect that fraction.) The rule includes the simpler rule,
+time <= LBTS: communication lasts at least until its own settling, and ancestors end before a vertex.
 Communication over no shared link (one GPU talking to itself) adds nothing to `settled_ns`: it is
 final at once.
 
-Contention. Communication on a client's GPU stretches compute that overlaps it
-(sim/contention.py). A vertex that depends on such compute is final only when LBTS has reached its
-time, since communication may begin beside it until then. Communication that begins or moves beside
-it re-times it like any other change, and reaches only later times.
+Contention. Communication on a client's GPU stretches compute that overlaps it (sim/contention.py). A
+vertex that depends on such compute is final only when LBTS has reached its time, because until then
+overlapping communication may still begin. When overlapping communication begins or moves, it re-times
+the vertex like any other change, and affects only later times.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class EventGraph:
 
     `flows` and `collectives` are a FlowSimulator and a CollectiveModel (sim/collectives.py) over
     the links in `capacities`. `contention` is the share by which overlapping compute slows
-    communication. Methods that report something new only enter it; `run` brings times up to date.
+    communication. Methods that report something new only record it; `run` brings times up to date.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class EventGraph:
         self._timelines: list[Timeline] = []
         self._communicators = count()
         self.revised = 0
-        """Vertices whose time moved after a client had been sent it (`Vertex.reported`)."""
+        """Vertices whose time moved after it had been sent to a client (`Vertex.reported`)."""
 
     @property
     def retimed(self) -> int:
@@ -94,7 +95,7 @@ class EventGraph:
 
     @property
     def late(self) -> int:
-        """Transfers that came to start, or to move, before the committed horizon."""
+        """Transfers that started, or moved, before the committed horizon."""
         return self._flows.late
 
     # ---- what clients report ----
@@ -109,8 +110,8 @@ class EventGraph:
         return self._timelines[client].expression(terms)
 
     def define(self, client: int, number: int, expression: TimeExpression) -> Vertex:
-        """A vertex of its own for an expression, or a host anchor: t(number) = t(expression).
-        Raises BadExpression if the number is taken."""
+        """Adds a vertex for an expression, or a host anchor: t(number) = t(expression). Raises
+        BadExpression if the number is taken."""
         timeline = self._timelines[client]
         timeline.check_new(number)
         vertex = Vertex()
@@ -120,14 +121,14 @@ class EventGraph:
         return vertex
 
     def rendezvous(self, contributors: int) -> Rendezvous:
-        """A meeting of so many clients, none of which has come yet."""
+        """A rendezvous of `contributors` clients, none of which has come yet."""
         return Rendezvous(contributors)
 
     def join(
         self, meeting: Rendezvous, client: int, number: int, expression: TimeExpression
     ) -> None:
-        """`client` comes to `meeting` when its host reaches `expression`; the meeting's time is its
-        vertex `number`. Raises BadExpression."""
+        """`client` comes to `meeting` when its host reaches `expression`. The time of the rendezvous
+        is the client's vertex `number`. Raises BadExpression."""
         timeline = self._timelines[client]
         timeline.check_new(number)
         timeline.add(number, meeting)
@@ -136,7 +137,7 @@ class EventGraph:
     def communicator(
         self, clients: Sequence[int], gpus: Sequence[int], names: Sequence[str]
     ) -> Communicator:
-        """A new communicator; numbers are given in order of creation."""
+        """A new communicator. Numbers are given in order of creation."""
         return Communicator(next(self._communicators), clients, gpus, names)
 
     def launch(
@@ -148,12 +149,12 @@ class EventGraph:
         ops: Sequence[Op],
         overlapped: bool = False,
     ) -> list[Transfer]:
-        """One launch of `client` on `comm`: every op begins once `expression` is reached here, and
-        those of its other members there.
+        """Enters one launch of `client` on `comm`. Each op begins once this client has reached
+        `expression` and the op's other members have reached theirs.
 
-        `number` is the end of all of them on this client; `overlapped`: compute is queued on its
-        GPU beyond the launch. Returns one transfer per op. Raises BadExpression or BadOp (nothing
-        has happened), or Mismatch (the job's own error; the communicator is broken).
+        `number` is the vertex of their common end on this client. `overlapped`: compute is queued on
+        its GPU beyond the launch. Returns one transfer per op. Raises BadExpression or BadOp (nothing
+        has changed), or Mismatch (the job's own error; the communicator is broken).
         """
         timeline = self._timelines[client]
         timeline.check_new(number)
@@ -176,18 +177,18 @@ class EventGraph:
     def stall(
         self, client: int, device: int, before: TimeExpression, after: TimeExpression
     ) -> None:
-        """Between these two moments a stream of `device` waited for communication."""
+        """Records that a stream of `device` waited for communication between these two moments."""
         self._timelines[client].account.stalls.append((device, before, after))
 
     def forget(self, client: int, number: int) -> None:
-        """The client will name no vertex below `number` any more, except the origin."""
+        """Records that the client will name no vertex below `number` any more, except the origin."""
         self._timelines[client].final.forget(number)
 
     # ---- times ----
 
     def run(self) -> None:
         """Brings every time that can be known up to date. O(log work) per vertex touched, plus the
-        flow simulator's."""
+        flow simulator's cost."""
         queue, flows = self._queue, self._flows
         while True:
             entry = queue.pop(only_evaluate=flows.disturbed)
@@ -207,8 +208,8 @@ class EventGraph:
                     self._set(vertex, *ended)
 
     def commit(self, before_ns: int) -> None:
-        """No client will do anything before `before_ns` any more: drops history that is final. Call
-        `run` first."""
+        """Drops history that is final, because no client will do anything before `before_ns` any
+        more. Call `run` first."""
         if before_ns <= self._flows.committed_ns:
             return
         self._flows.commit(before_ns)
@@ -222,18 +223,18 @@ class EventGraph:
     # ---- what is known ----
 
     def totals(self, client: int) -> Totals:
-        """What one client's timeline adds up to, over everything known so far."""
+        """Sums over everything known so far of one client's timeline."""
         return self._timelines[client].totals()
 
     def follow(self, client: int, follower: Follower) -> None:
-        """From here on `follower(number, vertex, reached)` is called for each vertex of `client`
-        when its time is final; `reached` is where the client reached it, if it is the end of
-        communication."""
+        """From now on, calls `follower(number, vertex, reached)` for each vertex of `client` when its
+        time is final. If the vertex is an end of communication, `reached` is where the client
+        reached that communication."""
         self._timelines[client].follower = follower
 
     def finish_following(self) -> None:
-        """The run is over: calls the followers with every time that is known, final or not. Call
-        `run` first, and `commit` no more."""
+        """Ends the run: calls the followers with every known time, final or not. Call `run` first,
+        and do not call `commit` afterwards."""
         for timeline in self._timelines:
             if timeline.follower is not None:
                 for number in timeline.order:
@@ -264,8 +265,8 @@ class EventGraph:
         expression: TimeExpression,
         transfers: list[Transfer],
     ) -> TimeExpression:
-        """Enters where a client reaches a launch, and its end on this client. Returns the former as
-        an expression."""
+        """Enters the point where a client reaches a launch, and the launch's end on this client.
+        Returns the former as an expression."""
         begin = LaunchBegin(timeline.overlap)
         self._absorb(timeline, begin, expression)
         reached = timeline.account.launched[number] = TimeExpression(0, [(begin, 0)])
@@ -291,8 +292,8 @@ class EventGraph:
         self._wake(vertex)
 
     def _wake(self, vertex: Vertex) -> None:
-        """Evaluates a vertex that has new terms. Nothing but a transfer needs the queue for that:
-        if its terms move later, it is queued like any dependent."""
+        """Evaluates a vertex that has new terms. Only a transfer or a stretched vertex needs the
+        queue for that. If terms of another vertex move later, it is queued like any dependent."""
         if vertex.missing == 0:
             if type(vertex) is Transfer or vertex.stretched:
                 self._queue.evaluate(vertex, vertex.earliest_ns())
@@ -300,7 +301,7 @@ class EventGraph:
                 self._set(vertex, *vertex.reach())
 
     def _set(self, vertex: Vertex, time_ns: int, settled_ns: int) -> None:
-        """A vertex has this time now; what depends on it is queued if that is new."""
+        """Sets a vertex's time. Queues its dependents if the time is new."""
         before_ns = vertex.time_ns
         if before_ns == time_ns and vertex.settled_ns == settled_ns:
             return
@@ -329,8 +330,8 @@ class EventGraph:
                     evaluate(dependent, from_ns)
 
     def _stretch_overlapped(self, begin: LaunchBegin) -> None:
-        """A launch's span on one client is known, or has moved: the work that it overlaps takes
-        another time."""
+        """Updates the work that a launch overlaps, because the launch's span on one client is known,
+        or has moved."""
         if begin.time_ns is None:
             return
         assert begin.end is not None
@@ -346,7 +347,7 @@ class EventGraph:
                 evaluate(vertex, from_ns)
 
     def _retire(self, timeline: Timeline, vertex: Vertex) -> None:
-        """The vertex's time on this client is final."""
+        """Marks the vertex as final on this client."""
         for begin in getattr(vertex, "begins", ()):
             if begin.overlap is timeline.overlap:
                 timeline.overlap.activity.release(begin)

@@ -2,13 +2,13 @@
 
 Why it exists: this is where a cluster's bandwidths become capacities. A topology is a directed
 graph: GPUs, an NVSwitch per server, NICs, switches. A link's capacity is what a payload can use:
-the nominal bandwidth times an efficiency (NVLink's packet headers cost 18 %, an RDMA network's
-about 3 %). Rules: building and routing are deterministic; among equal paths one is chosen by a hash
-seeded by the cluster file (ECMP). Routes of generated networks follow directly from the numbers, in
-constant time; only explicit graphs are searched.
+the nominal bandwidth times an efficiency (NVLink's packet headers cost 18 %, an RDMA network's about
+3 %). Rules: building and routing are deterministic. Among equal paths, a hash seeded by the cluster
+file chooses one (ECMP). Routes of generated networks follow directly from the numbers, in constant
+time; only explicit graphs are searched.
 
-Vertices are named `node-N/gpu-G`, `node-N/nvswitch` (or `node-N/pcie`), `node-N/nic-K`, and as the
-network calls its switches; a link is `A -> B`.
+Vertices are named `node-N/gpu-G`, `node-N/nvswitch` (or `node-N/pcie`) and `node-N/nic-K`; switches
+have the names that the network gives them. A link is `A -> B`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Topology:
 
     @classmethod
     def build(cls, cluster: Cluster) -> Topology:
-        """The topology of `cluster`. O(links). Raises TopologyError (unconnected, or a name that
-        does not exist)."""
+        """The topology of `cluster`. O(links). Raises TopologyError for an unconnected graph, or a
+        name that does not exist."""
         return cls(cluster)
 
     def _add_server(self, node: int) -> None:
@@ -78,7 +78,7 @@ class Topology:
                 self._to_nic.append(out)
                 self._from_nic.append(back)
         if not self._switched:
-            # a GPU reaches its NIC through the PCIe switch that also joins the GPUs
+            # A GPU reaches its NIC through the PCIe switch that also connects the GPUs.
             for local_nic in range(self.nics_per_node):
                 links.add_cable(switch, nic_name(node, local_nic), pcie, 0)
 
@@ -91,12 +91,12 @@ class Topology:
 
     @property
     def link_latency_ns(self) -> list[int]:
-        """By link."""
+        """Latency in ns, by link."""
         return self._links.latency_ns
 
     @property
     def link_names(self) -> list[str]:
-        """By link: `A -> B`."""
+        """Name `A -> B`, by link."""
         return self._links.names
 
     def gpu_name(self, gpu: int) -> str:
@@ -125,8 +125,7 @@ class Topology:
 
     @property
     def nic_bytes_per_ns(self) -> float:
-        """Nominal bandwidth of a NIC: the least that any of them is joined with; 0.0 where there
-        are none."""
+        """Nominal bandwidth of a NIC: the smallest of all NICs' connections; 0.0 without NICs."""
         network = self.cluster.network
         if network.kind == "graph":
             rates = (link.bytes_per_ns for link in network.links if "/nic-" in link.a + link.b)
@@ -136,7 +135,7 @@ class Topology:
     # ---- routes ----
 
     def kind(self, src_gpu: int, dst_gpu: int) -> str:
-        """ "self", "nvlink", "pcie" or "network"."""
+        """The kind of connection: "self", "nvlink", "pcie" or "network"."""
         if src_gpu == dst_gpu:
             return "self"
         if src_gpu // self.gpus_per_node != dst_gpu // self.gpus_per_node:
@@ -149,10 +148,11 @@ class Topology:
         """Links from one GPU to another, in order; empty from a GPU to itself. `salt` distinguishes
         flows of one pair for ECMP.
 
-        Between nodes the flow leaves and enters by NIC `rail`. When `rail` is None, it uses the
-        receiver's NIC where the servers' GPUs can hand data to each other over NVLink (NCCL's PXN,
-        which keeps traffic on one rail), else each side's own. A NIC of another GPU is reached over
-        NVLink and that GPU. Raises IndexError for a GPU or a rail that does not exist.
+        Between nodes the flow leaves and enters by NIC `rail`. If `rail` is None and the servers'
+        GPUs can pass data to each other over NVLink, the flow uses the receiver's NIC on both sides
+        (NCCL's PXN, which keeps traffic on one rail). Otherwise each side uses its own NIC. A NIC of
+        another GPU is reached over NVLink and that GPU. Raises IndexError for a GPU or a rail that
+        does not exist.
         """
         key = (src_gpu, dst_gpu, salt, rail)
         known = self._routes.get(key)
@@ -183,8 +183,8 @@ class Topology:
         )
 
     def _proxy(self, gpu: int, nic: int) -> int:
-        """The GPU of the same node through which `gpu` reaches `nic`: itself when the NIC is its
-        own."""
+        """The GPU of the same node through which `gpu` reaches `nic`: `gpu` itself when the NIC is
+        its own."""
         node, local = divmod(gpu, self.gpus_per_node)
         if self.nic_of(local) == nic:
             return gpu
@@ -216,8 +216,8 @@ class Topology:
     # ---- faults ----
 
     def capacity_changes(self) -> list[tuple[int, int, float]]:
-        """(at_ns, link, bytes per ns from then on) for every moment at which a fault begins or
-        ends, in order of time.
+        """(at_ns, link, bytes per ns from then on) for every moment at which a fault begins or ends,
+        in order of time.
 
         Overlapping faults of one link multiply.
         """

@@ -34,9 +34,14 @@ WHOLE = {
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    """map.c and random.c in one library."""
+    """map.c, with the map that it locks, and random.c in one library."""
     target = tmp_path_factory.mktemp("parts") / "parts.so"
-    sources = [HERE / "c" / "map_and_random.c", LEADER / "gpu/map.c", LEADER / "gpu/random.c"]
+    sources = [
+        HERE / "c" / "map_and_random.c",
+        LEADER.parent / "base/hash_map.c",
+        LEADER / "gpu/map.c",
+        LEADER / "gpu/random.c",
+    ]
     flags = [
         "-std=gnu11",
         f"-I{LEADER.parent}",

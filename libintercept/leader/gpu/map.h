@@ -1,24 +1,18 @@
 /* map.h - a map from addresses to addresses: from real handles to their shadows.
  *
  * Why it exists: streams, events and kernels of the real libraries are opaque pointers, and each
- * needs its own state here. */
+ * needs its own state here. It is base/hash_map.h with a lock, because the job's threads use
+ * handles at the same time. */
 #ifndef PH_MAP_H
 #define PH_MAP_H
+#include "base/hash_map.h"
 #include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 struct ph_map {
     pthread_rwlock_t lock;
-    struct ph_pair {
-        const void *key;
-        void *value;
-    } *slot;
-    size_t slots, used,
-        live; /* a power of two; keys that ever got a slot; keys that have a value */
+    struct ph_hash_map map;
 };
-#define PH_MAP_INIT {PTHREAD_RWLOCK_INITIALIZER, NULL, 0, 0, 0}
+#define PH_MAP_INIT {PTHREAD_RWLOCK_INITIALIZER, {NULL, 0, 0}}
 
 void *ph_map_get(struct ph_map *map, const void *key); /* NULL: none. O(1) */
 /* returns the old value, or NULL. Amortised O(1) */

@@ -6,6 +6,7 @@
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE /* dladdr */
 #include "simulated/cuda/kernels.h"
+#include "base/hash_map.h"
 #include "base/log.h"
 #include "trace/trace_log.h"
 #include "cudagraph/graph.h"
@@ -22,39 +23,20 @@ enum { KERNEL_MAGIC = 0x50484b4e };
 struct ph_kernel {
     uint32_t magic;
     bool facts_read;
-    const void *host_function;
     const char *name;
     struct ph_kernel_facts facts;
 };
 
-static struct ph_kernel **slot; /* open addressing by host function */
-static size_t slots, kernels;
+static struct ph_hash_map kernels; /* by host function */
 static pthread_rwlock_t kernels_lock = PTHREAD_RWLOCK_INITIALIZER;
-
-static size_t position(const void *host_function, size_t size)
-{
-    return ((uintptr_t)host_function >> 4) * 0x9e3779b97f4a7c15ull >> 32 & (size - 1);
-}
-
-static void place(struct ph_kernel **table, size_t size, struct ph_kernel *kernel)
-{
-    size_t at = position(kernel->host_function, size);
-    while (table[at]) at = (at + 1) & (size - 1);
-    table[at] = kernel;
-}
 
 static struct ph_kernel *lookup(const void *host_function)
 {
-    struct ph_kernel *found = NULL;
     pthread_rwlock_rdlock(&kernels_lock);
-    for (size_t at = slots ? position(host_function, slots) : 0; slots && slot[at];
-         at = (at + 1) & (slots - 1))
-        if (slot[at]->host_function == host_function) {
-            found = slot[at];
-            break;
-        }
+    struct ph_kernel *kernel =
+        (struct ph_kernel *)ph_hash_map_get(&kernels, (uintptr_t)host_function);
     pthread_rwlock_unlock(&kernels_lock);
-    return found;
+    return kernel;
 }
 
 struct ph_kernel *ph_kernel_make(const char *name)
@@ -96,21 +78,11 @@ PH_API(void, __cudaRegisterFunction,
     struct ph_kernel *kernel = calloc(1, sizeof *kernel);
     if (!kernel) ph_die("out of host memory");
     kernel->magic = KERNEL_MAGIC;
-    kernel->host_function = host_function;
     kernel->name = device_name; /* in the library's read-only data */
     pthread_rwlock_wrlock(&kernels_lock);
-    if (kernels * 2 >= slots) {
-        size_t size = slots ? slots * 2 : 1 << 16;
-        struct ph_kernel **table = calloc(size, sizeof *table);
-        if (!table) ph_die("out of host memory");
-        for (size_t i = 0; i < slots; i++)
-            if (slot[i]) place(table, size, slot[i]);
-        free(slot);
-        slot = table;
-        slots = size;
-    }
-    place(slot, slots, kernel);
-    kernels++;
+    /* A function that is registered twice stays the first kernel. */
+    if (!ph_hash_map_get(&kernels, (uintptr_t)host_function))
+        ph_hash_map_put(&kernels, (uintptr_t)host_function, (uintptr_t)kernel);
     pthread_rwlock_unlock(&kernels_lock);
 }
 
