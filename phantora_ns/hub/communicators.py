@@ -270,6 +270,7 @@ class Communicators:
         """All values have come: returns who waits for them. They are kept for those who may still
         ask, within the budget."""
         exchange.complete = True
+        exchange.absent = list  # nobody; the values outlive the transfer
         waiters, exchange.waiters = exchange.waiters, []
         if exchange.wanted and exchange.payloads:
             held = self._kept[exchange] = exchange.held_bytes()

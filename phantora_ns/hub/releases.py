@@ -66,7 +66,7 @@ class Releases:
         """Drops history that nobody can change any more. A client that died without a word must not
         hold it back."""
         for client in list(self._clients.present()):
-            if client.page.owner() is None:
+            if client.ended():
                 self._clients.leave(client)
         clients = self._clients.present()
         bound_ns = horizon.commit_bound_ns(clients)
