@@ -51,8 +51,8 @@ struct ph_backend {
         /* Whether the operation sends values that nothing has computed. Called after `payload`. */
         bool (*undefined)(const struct ph_operation *op);
         /* Handles the receive buffer. Called after operation `index` of the launch has been sent.
-         * `node` is the vertex at which the launch ends. */
-        void (*result)(const struct ph_operation *op, uint64_t node, uint32_t index);
+         * `vertex` is the vertex at which the launch ends. */
+        void (*result)(const struct ph_operation *op, uint64_t vertex, uint32_t index);
         /* reads a scalar factor; false: it cannot be read */
         bool (*scalar)(void *value, const void *scalar, size_t bytes, bool on_device);
         void *(*alloc)(size_t bytes); /* NULL: out of memory */

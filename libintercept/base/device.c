@@ -90,7 +90,7 @@ static void set_power(const char *path, int line, const char *name, const char *
         {"window_ns", offsetof(struct ph_power, window_ns), 1},
         {"weight_permille", offsetof(struct ph_power, weight_permille), PH_BOUND_BY_COUNT},
         {"gain_permille", offsetof(struct ph_power, gain_permille), PH_BOUND_BY_COUNT},
-        {"lot_permille", offsetof(struct ph_power, lot_permille), PH_LOTS}};
+        {"variation_permille", offsetof(struct ph_power, variation_permille), PH_GPU_VARIATIONS}};
     size_t length = strcspn(name, ".");
     long long number, index = 0;
     if (name[length] && !parse_integer(name + length + 1, &index)) index = -1;

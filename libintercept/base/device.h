@@ -10,13 +10,13 @@
 #include <stdint.h>
 
 /* ---- the simulated GPU (base/device.c): read from RUN_DIR/device.conf ---- */
-enum { PH_LOTS = 8 };
+enum { PH_GPU_VARIATIONS = 8 };
 struct ph_power { /* how the power limit decides clocks (time/power.c); full_permille 0: no limit */
     uint64_t low_permille, full_permille, window_ns;
     uint64_t weight_permille[PH_BOUND_BY_COUNT], gain_permille[PH_BOUND_BY_COUNT];
     /* GPU variation, by physical GPU: how much slower than the median a GPU is at its limit;
      * negative: faster */
-    int64_t lot_permille[PH_LOTS];
+    int64_t variation_permille[PH_GPU_VARIATIONS];
 };
 struct ph_device_spec {
     char name[64];          /* "NVIDIA H200" */

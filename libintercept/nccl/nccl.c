@@ -126,10 +126,10 @@ static void issue(void *operations, struct ph_stream *stream)
                                (ph_backend.nccl.undefined(op) ? PH_OP_UNDEFINED : 0));
     }
     ph_host_resume();
-    uint64_t node = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
+    uint64_t vertex = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
     struct ph_log_comm logged = {.stream = ph_stream_trace_number(stream),
                                  .device = (uint32_t)stream->device,
-                                 .vertex = node,
+                                 .vertex = vertex,
                                  .kind = (uint32_t)ours->kind,
                                  .dtype = (uint32_t)ours->dtype,
                                  .rank = (uint32_t)comm->rank,
@@ -141,7 +141,7 @@ static void issue(void *operations, struct ph_stream *stream)
     PH_TRACE(ph_trace_communicated(logged));
     ph_pack_free(&ops);
     for (struct ph_operation *op = ours; op; op = op->next, index++)
-        ph_backend.nccl.result(op, node, index);
+        ph_backend.nccl.result(op, vertex, index);
 }
 
 static int launch(struct ph_operation *first)

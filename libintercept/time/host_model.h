@@ -2,8 +2,8 @@
  * (time/host_model.c).
  *
  * Rule: every function here is called with ph_lock held, unless its comment says otherwise. */
-#ifndef PH_HOSTSITE_H
-#define PH_HOSTSITE_H
+#ifndef PH_HOST_MODEL_H
+#define PH_HOST_MODEL_H
 #include "base/host_calls.h"
 #include "base/msgpack.h"
 #include <stdbool.h>

@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct work { /* the work of one call */
+struct queued_call { /* the work of one call */
     /* first: queue slots issued to the stream before this call; lowest: the lowest vertex of
      * `expr`, the origin apart */
     uint64_t first, lowest;
@@ -37,10 +37,10 @@ struct ph_queue {
     /* calls; those from `oldest` up to, not including, `newest` are kept */
     uint64_t oldest, newest;
     uint64_t room;
-    struct work work[];
+    struct queued_call work[];
 };
 
-static struct work *at(struct ph_queue *queue, uint64_t call)
+static struct queued_call *at(struct ph_queue *queue, uint64_t call)
 {
     return &queue->work[call % queue->room];
 }
@@ -189,7 +189,7 @@ void ph_queue_wait_locked(struct ph_stream *stream, uint32_t queue_slots)
     while (queue->oldest < queue->newest &&
            at(queue, queue->oldest)->first + at(queue, queue->oldest)->count < number)
         queue->oldest++;
-    const struct work *work = at(queue, queue->oldest);
+    const struct queued_call *work = at(queue, queue->oldest);
     /* the slot is known to have ended */
     if (queue->oldest == queue->newest || work->first >= number) return;
     struct ph_expr expr = work->expr;
@@ -222,7 +222,7 @@ void ph_queue_push_locked(struct ph_stream *stream, uint32_t queue_slots, uint64
     }
     struct ph_queue *queue = stream->queue;
     if (queue->newest - queue->oldest == queue->room) queue->oldest++;
-    struct work *work = at(queue, queue->newest++);
+    struct queued_call *work = at(queue, queue->newest++);
     work->first = queue->issued;
     work->count = count;
     work->ahead = ahead < count ? ahead : count - 1;

@@ -44,8 +44,9 @@ uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by 
             gain = (int64_t)power->gain_permille[bound_by];
     duration -= duration * gain / WHOLE * (WHOLE - held) / WHOLE;
     if (bound_by != PH_BOUND_BY_MEMORY)
-        duration += duration * power->lot_permille[ph_device_physical(device) % PH_LOTS] / WHOLE *
-                    held / WHOLE;
+        duration += duration *
+                    power->variation_permille[ph_device_physical(device) % PH_GPU_VARIATIONS] /
+                    WHOLE * held / WHOLE;
     gpu[device].asked_ns += (uint64_t)duration * power->weight_permille[bound_by] / WHOLE;
     if (!gpu[device].used) ph_forget_in_child(forget);
     gpu[device].used = true;

@@ -36,6 +36,8 @@ class Fetches:
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], Waiter] = {}
+        self._opened_at: dict[tuple[int, int], int] = {}
+        """How many messages the client had sent by then (`Client.acts`)."""
         self._looked = 0.0
         self._suspects: set[tuple[int, int]] = set()
         self._seen: tuple[tuple[int, bool], ...] = ()
@@ -46,12 +48,14 @@ class Fetches:
 
     def open(self, waiter: Waiter) -> None:
         """Adds a FETCH."""
-        self._open[waiter.client.number, waiter.number] = waiter
+        key = waiter.client.number, waiter.number
+        self._open[key] = waiter
+        self._opened_at[key] = waiter.client.acts
         waiter.client.fetches.add(waiter.number)
 
     def close(self, waiter: Waiter) -> None:
         """Removes a FETCH that was answered."""
-        self._open.pop((waiter.client.number, waiter.number), None)
+        self._drop((waiter.client.number, waiter.number))
         waiter.client.fetches.discard(waiter.number)
 
     def hopeless(self, everyone: Sequence[Client]) -> list[Hopeless]:
@@ -61,24 +65,26 @@ class Fetches:
         if now - self._looked < LOOK_S:
             return []
         self._looked = now
+        ended = {client.number for client in everyone if client.ended()}
+        for key in [key for key, waiter in self._open.items() if _over(waiter.client, ended)]:
+            self._drop(key)
         found: dict[tuple[int, int], Hopeless] = {}
+        absent = {id(waiter.exchange): waiter.absent() for waiter in self._open.values()}
         for key, waiter in self._open.items():
-            if waiter.client.gone:
-                continue
-            for number in waiter.absent():
-                if everyone[number].gone or everyone[number].page.owner() is None:
+            for number in absent[id(waiter.exchange)]:
+                if number in ended:
                     found[key] = Hopeless(
                         waiter.client,
                         f"{waiter.client.name} waits for the result of {waiter.what}, and "
                         f"{everyone[number].name} has ended without its part; in the job; see why "
                         "that process ended",
                     )
-        # A message that a member sent before it ended may still be in transit: the next check decides.
+        # Two checks in a row must agree, because messages are handled between them.
         suspects, self._suspects = self._suspects, set(found)
         found = {key: hopeless for key, hopeless in found.items() if key in suspects}
         if not self._suspects and self._still(everyone, now):
             for key, waiter in self._open.items():
-                if self._stuck(waiter.client, everyone):
+                if self._stuck(waiter.client, everyone, ended):
                     names = ", ".join(everyone[number].name for number in waiter.absent())
                     found[key] = Hopeless(
                         waiter.client,
@@ -87,22 +93,35 @@ class Fetches:
                         "job; read small results later than what the other ranks wait for",
                     )
         for key in found:
-            del self._open[key]
-        for key in [key for key, waiter in self._open.items() if waiter.client.gone]:
-            del self._open[key]
+            self._drop(key)
         return list(found.values())
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        self._open.pop(key, None)
+        self._opened_at.pop(key, None)
+
+    def _blocking(self, client: Client) -> Waiter | None:
+        """The FETCH that the client's host waits for: the client has sent nothing since, apart from
+        threads that only watch. None for a leader, whose host continues."""
+        if client.leads:
+            return None
+        for number in client.fetches:
+            key = client.number, number
+            if self._opened_at.get(key) == client.acts:
+                return self._open[key]
+        return None
 
     def _still(self, everyone: Sequence[Client], now: float) -> bool:
         """Whether no client has sent anything for STUCK_S."""
-        seen = tuple((client.seq, client.gone) for client in everyone)
+        seen = tuple((client.acts, client.gone) for client in everyone)
         if seen != self._seen:
             self._seen, self._since = seen, now
         return now - self._since >= STUCK_S
 
-    def _stuck(self, client: Client, everyone: Sequence[Client]) -> bool:
+    def _stuck(self, client: Client, everyone: Sequence[Client], ended: set[int]) -> bool:
         """Whether all clients that `client` waits for, directly or not, wait as well. O(clients),
         plus a look at their processes."""
-        living = {client.number for client in everyone if not client.gone}
+        living = {client.number for client in everyone} - ended
         world = max((everyone[number].world_size for number in living), default=-1)
         ranks = {client.rank for client in everyone if client.rank >= 0}
         seen, todo = {client.number}, [client]
@@ -112,8 +131,8 @@ class Fetches:
                 others = living
                 if len(ranks) < world:
                     return False
-            elif one.fetching is not None and (one.number, one.fetching) in self._open:
-                others = set(self._open[one.number, one.fetching].absent())
+            elif (waiter := self._blocking(one)) is not None:
+                others = set(waiter.absent())
             else:
                 return False
             pid = one.page.owner()
@@ -122,3 +141,8 @@ class Fetches:
             todo += [everyone[number] for number in others - seen]
             seen |= others
         return True
+
+
+def _over(client: Client, ended: set[int]) -> bool:
+    """Whether nobody waits for this client's FETCHes any more: it has ended, or was failed."""
+    return client.number in ended or client.failure is not None

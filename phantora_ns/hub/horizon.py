@@ -113,7 +113,7 @@ def anchors_may_move(clients: Iterable[Client], before_ns: int) -> bool:
 def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
     """Samples every running client that holds back an answer at `needed_ns`, and marks the idle ones.
 
-    Returns the clients found dead. Called every SAMPLE_MS while an answer is held back.
+    Returns the clients that have ended. Called every SAMPLE_MS while an answer is held back.
     """
     dead = []
     for client in clients:
@@ -123,7 +123,8 @@ def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
             continue
         pid = client.page.owner()
         if pid is None:
-            dead.append(client)
+            if client.ended():
+                dead.append(client)
         else:
             _sample(client, pid)
     return dead

@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from phantora_ns.sim.graph import Communicator, Rendezvous, Vertex
 _CLOCK, _SENT_SEQ, _BLOCKED = (
     RANK_STATS_AT[field] // 8 for field in ("clock_ns", "sent_seq", "blocked")
 )
+LAST_WORDS_S = 10.0
+"""How long a message may be on its way from a process that has ended."""
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, bits/fcntl.h
 
 
@@ -72,6 +75,10 @@ class Page:
         words = self._words
         return words[_SENT_SEQ] == handled_seq and words[_BLOCKED] == 0
 
+    def handled(self, handled_seq: int) -> bool:
+        """Whether every message that the client counted as sent has been handled."""
+        return self._words[_SENT_SEQ] == handled_seq
+
     def owner(self) -> int | None:
         """The PID of the client as `lock_owner` sees it; None when it has died."""
         return lock_owner(self._descriptor)
@@ -101,6 +108,8 @@ class Client:
         self.shm = info.get("shm")
         self.page = page
         self.seq = 1
+        self.watches = 0
+        """Its messages of threads that only watch, such as NCCL's watchdog."""
         self.clock_ns = 0
         self.anchor: Vertex | None = None  # the last vertex whose time it was sent
         self.messages = 1
@@ -122,6 +131,23 @@ class Client:
         self.still = 0
         self.seen: tuple[Any, ...] = ()
         self.pid: int | None = None
+        self._died = 0.0
+
+    @property
+    def acts(self) -> int:
+        """Its messages so far, without those of threads that only watch."""
+        return self.seq - self.watches
+
+    def ended(self) -> bool:
+        """Whether its process has ended and everything that it sent has been handled. A process that
+        was killed while sending counts as ended LAST_WORDS_S after its death was noticed."""
+        if self.gone:
+            return True
+        if self.page.owner() is not None:
+            return False
+        now = time.monotonic()
+        self._died = self._died or now
+        return self.page.handled(self.seq) or now - self._died >= LAST_WORDS_S
 
     @property
     def name(self) -> str:

@@ -66,7 +66,7 @@ class Releases:
         """Drops history that no client can change any more. First checks for clients that died
         without a message, which would hold it back."""
         for client in list(self._clients.present()):
-            if client.page.owner() is None:
+            if client.ended():
                 self._clients.leave(client)
         clients = self._clients.present()
         bound_ns = horizon.commit_bound_ns(clients)

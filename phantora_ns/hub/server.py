@@ -26,7 +26,7 @@ from phantora_ns.hub.fetches import Fetches
 from phantora_ns.hub.handlers import CommunicatorHandlers, OtherHandlers, TimeHandlers
 from phantora_ns.hub.kernel_table import CAPACITY, KernelTable
 from phantora_ns.hub.lookups import KernelModels, Lookups
-from phantora_ns.hub.messages import Hello
+from phantora_ns.hub.messages import Hello, Query
 from phantora_ns.hub.messages import Request as ClientRequest
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
@@ -110,7 +110,8 @@ class Hub:
                 return
             if client is None:
                 raise BadMessage("no HELLO came first", request)
-            self._count(client, message.seq, request)
+            watches = isinstance(message, Query) and not message.host_expression
+            self._count(client, message.seq, request, watches)
             if client.failure is not None and request is not None:
                 self.answers.refuse(client.identity, request, client.failure)
                 return
@@ -157,7 +158,8 @@ class Hub:
             self.lookups.awaiting.led.add(client.rank)
         self.answers.send(identity, [Message.HELLO, client.number, self.options.config])
 
-    def _count(self, client: Client, seq: int, request: int | None) -> None:
+    def _count(self, client: Client, seq: int, request: int | None, watches: bool) -> None:
+        """Counts a message. `watches`: it comes from a thread that only watches and never acts."""
         expected = client.seq + 1
         client.messages += 1
         client.idle = False
@@ -166,6 +168,7 @@ class Hub:
         if seq < expected:
             raise BadMessage(f"message {seq} came after message {client.seq}", request)
         client.seq = seq
+        client.watches += watches
         if seq > expected:
             self.diagnostics.bad_messages += 1
 

@@ -71,4 +71,4 @@ class Power:
             yield f"weight_permille.{index}", self.weights[index]
             yield f"gain_permille.{index}", self.gains[index]
         for index, permille in enumerate(self.variation()):
-            yield f"lot_permille.{index}", permille
+            yield f"variation_permille.{index}", permille

@@ -98,6 +98,8 @@ def _start(environ):
     elapsed_ns.restype, elapsed_ns.argtypes = ctypes.c_uint64, ()
     touch_clock.restype, touch_clock.argtypes = ctypes.c_int64, (ctypes.c_int,)
     report.restype, report.argtypes = None, (ctypes.c_uint64, ctypes.c_uint64)
+    if "RANK" in environ:
+        environ["PHANTORA_INTERPOSED"] = "1"
     SimulatedClocks(elapsed_ns, touch_clock).install()
     atexit.register(_report_peaks, report)
 
@@ -105,9 +107,10 @@ def _start(environ):
 def _refuse_alone(environ):
     """Ends a process that should have the interceptor in it and has not: it would use this
     machine's own GPUs and clocks, as if nothing were wrong. A helper that runs without LD_PRELOAD
-    on purpose, and is no rank, goes on."""
+    on purpose goes on: it is no rank, or a rank that has the interceptor started it."""
     named = environ["PHANTORA_RUN_DIR"] + "/lib/" in environ.get("LD_PRELOAD", "")
-    if not named and "RANK" not in environ:
+    helper = "RANK" not in environ or "PHANTORA_INTERPOSED" in environ
+    if not named and helper:
         return
     import os
 

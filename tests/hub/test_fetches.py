@@ -1,12 +1,16 @@
 """A FETCH waits as long as the run lives, and fails in words when its result can never come."""
 
+import os
+import struct
+
 import msgpack
 import pytest
 from inprocess import Bench
 
-from phantora_ns.hub import fetches, horizon
+from phantora_ns.hub import fetches, horizon, registry
+from phantora_ns.protocol import RANK_STATS_AT
 
-ERROR, FETCH = 0, 9
+ERROR, QUERY, FETCH = 0, 3, 9
 
 
 class Clock:
@@ -25,6 +29,7 @@ def bench(tmp_path, monkeypatch):
     made = Bench(tmp_path)
     made.clock = Clock()
     monkeypatch.setattr(fetches, "time", made.clock)
+    monkeypatch.setattr(registry, "time", made.clock)
     monkeypatch.setattr(horizon, "tree_sleeps", lambda pid: True)
     made.seq = [1] * 3
     for rank in range(3):
@@ -39,9 +44,22 @@ def bench(tmp_path, monkeypatch):
     made.close()
 
 
+def says_sent(bench, rank, seq):
+    """Writes into the rank's page, as the rank does before it sends."""
+    os.pwrite(bench.pages[rank], struct.pack("<Q", seq), RANK_STATS_AT["sent_seq"])
+
+
 def send(bench, rank, kind, *rest):
     bench.seq[rank] += 1
+    says_sent(bench, rank, bench.seq[rank])
     bench.hub.handle(b"%d" % rank, msgpack.packb([kind, bench.seq[rank], *rest]))
+
+
+def died(bench, rank, monkeypatch):
+    """From now on no living process holds the lock on the rank's page."""
+    dead = bench.hub.clients.everyone[rank].page
+    before = registry.Page.owner
+    monkeypatch.setattr(registry.Page, "owner", lambda page: None if page is dead else before(page))
 
 
 def reduce(bench, rank, comm=0, node=3):
@@ -79,7 +97,7 @@ def test_a_member_that_has_ended_is_not_waited_for(bench, word, monkeypatch):
     if word:
         send(bench, 2, 12, 0)
     else:
-        monkeypatch.setattr(type(bench.hub.clients.everyone[2].page), "owner", lambda page: None)
+        died(bench, 2, monkeypatch)
     ((who, kind, text),) = look(bench, 1)
     assert (who, kind) == (b"0", ERROR)
     assert "rank 0 waits" in text and "rank 2 has ended" in text and "all_reduce" in text
@@ -90,11 +108,50 @@ def test_what_a_member_sent_before_it_was_killed_still_counts(bench, monkeypatch
     for rank in (0, 1):
         reduce(bench, rank)
     send(bench, 0, FETCH, 7, 0, 3, 0)
-    monkeypatch.setattr(type(bench.hub.clients.everyone[2].page), "owner", lambda page: None)
-    bench.clock.now += 1
-    bench.hub.settle()
+    died(bench, 2, monkeypatch)
+    says_sent(bench, 2, bench.seq[2] + 1)
+    for _ in range(8):  # the hub has more to do, and comes to this message late
+        assert look(bench, 0.5) == []
     reduce(bench, 2)
     assert [reply[0] for _, reply in bench.outbox] == [FETCH]
+
+
+def test_a_member_that_was_killed_while_it_sent_is_not_waited_for(bench, monkeypatch):
+    for rank in (0, 1):
+        reduce(bench, rank)
+    send(bench, 0, FETCH, 7, 0, 3, 0)
+    died(bench, 2, monkeypatch)
+    says_sent(bench, 2, bench.seq[2] + 1)
+    assert look(bench, 1) == []
+    ((who, kind, _),) = look(bench, registry.LAST_WORDS_S)
+    assert (who, kind) == (b"0", ERROR)
+
+
+def test_a_rank_that_waited_and_has_ended_is_no_error(bench, monkeypatch):
+    """After a Ctrl-C all ranks end, the one that waited as well."""
+    for rank in (0, 1):
+        reduce(bench, rank)
+    send(bench, 0, FETCH, 7, 0, 3, 0)
+    for rank in (0, 2):
+        died(bench, rank, monkeypatch)
+    assert look(bench, 1) == [] and not bench.hub.fetches
+    assert bench.hub.diagnostics.errors == []
+
+
+def test_a_thread_that_only_watches_does_not_hide_that_ranks_are_stuck(bench):
+    """NCCL's watchdog asks every 100 ms about a collective that is not done."""
+    reduce(bench, 1, comm=1)
+    send(bench, 1, FETCH, 7, 0, 3, 0)
+    reduce(bench, 2)
+    send(bench, 2, 2, 8, 0, {}, 4, [3, 0, 0])
+    reduce(bench, 0)
+    send(bench, 0, FETCH, 9, 0, 3, 0)
+    assert look(bench, 1) == []
+    for number in range(10):
+        send(bench, 1, QUERY, 20 + number, 0, {}, [3, 0, 0], [])
+        bench.clock.now += fetches.STUCK_S / 10
+    told = look(bench, fetches.LOOK_S)
+    assert b"1" in {who for who, kind, _ in told if kind == ERROR}
 
 
 def test_a_message_whose_sender_has_ended(bench):

@@ -34,7 +34,7 @@ void set(int64_t *numbers)
         power->weight_permille[i] = numbers[3 + i];
         power->gain_permille[i] = numbers[6 + i];
     }
-    for (int i = 0; i < PH_LOTS; i++) power->lot_permille[i] = numbers[9 + i];
+    for (int i = 0; i < PH_GPU_VARIATIONS; i++) power->variation_permille[i] = numbers[9 + i];
     if (forget) forget();
 }
 """

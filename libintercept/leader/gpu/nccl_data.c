@@ -96,7 +96,7 @@ bool ph_lead_keeps_order(void)
     return answer == 2;
 }
 
-static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
+static void fetch(const struct ph_operation *op, uint64_t vertex, uint32_t index)
 {
     struct ph_pack body = {0};
     struct result *result = calloc(1, sizeof *result);
@@ -106,7 +106,7 @@ static void fetch(const struct ph_operation *op, uint64_t node, uint32_t index)
     result->request = ph_request_id();
     ph_pack_uint(&body, result->request);
     ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
-    ph_pack_uint(&body, node);
+    ph_pack_uint(&body, vertex);
     ph_pack_uint(&body, index);
     atomic_fetch_add(&awaited, 1);
     /* while a stream waits for other ranks, only the job's own calls may wait for the GPU */
@@ -225,13 +225,13 @@ bool ph_nccl_undefined(const struct ph_operation *op)
     return false;
 }
 
-void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)
+void ph_nccl_result(const struct ph_operation *op, uint64_t vertex, uint32_t index)
 {
     if (!op->recv_bytes) return;
     ph_host_pause();
     ph_lead_copying(true);
     if (ph_nccl_carries(op))
-        fetch(op, node, index);
+        fetch(op, vertex, index);
     else
         move_locally(op);
     ph_lead_copying(false);

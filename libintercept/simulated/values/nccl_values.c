@@ -48,10 +48,10 @@ const char *ph_nccl_refused(const struct ph_operation *op)
     return NULL; /* a captured operation is issued at each launch (nccl.c) */
 }
 
-void ph_nccl_result(const struct ph_operation *op, uint64_t node, uint32_t index)
+void ph_nccl_result(const struct ph_operation *op, uint64_t vertex, uint32_t index)
 {
     if (op->recv_bytes && ph_nccl_carries(op))
-        ph_payload_expect(op->recv, op->recv_bytes, node, index);
+        ph_payload_expect(op->recv, op->recv_bytes, vertex, index);
 }
 
 bool ph_nccl_scalar(void *value, const void *scalar, size_t bytes, bool on_device)
