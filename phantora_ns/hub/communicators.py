@@ -268,7 +268,7 @@ class Communicators:
         """Completes an exchange whose values have all come; returns its waiters. The values are kept
         for later FETCHes, within the budget."""
         exchange.complete = True
-        exchange.absent = list  # nobody; the values outlive the transfer
+        exchange.absent = list  # no member is missing; the values outlive the transfer
         waiters, exchange.waiters = exchange.waiters, []
         if exchange.wanted and exchange.payloads:
             held = self._kept[exchange] = exchange.held_bytes()

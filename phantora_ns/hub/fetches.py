@@ -144,5 +144,5 @@ class Fetches:
 
 
 def _over(client: Client, ended: set[int]) -> bool:
-    """Whether nobody waits for this client's FETCHes any more: it has ended, or was failed."""
+    """Whether this client no longer waits for its FETCHes, because it has ended or was failed."""
     return client.number in ended or client.failure is not None
