@@ -1,8 +1,8 @@
 """`phantora-ns kernels ...`: looks into kernel-time databases, compares and merges them.
 
-Why it exists: the click commands of this group, and nothing else; cli.py hands over to it only when
-it is asked for, because what it imports would cost every job its start-up time. A further command
-of the group is one more `@kernels.command()` here.
+Why it exists: it holds only the click commands of this group. cli.py imports it only on demand,
+because its imports would add start-up time to every job. A further command of the group is one more
+`@kernels.command()` here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def kernels() -> None:
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[Database]:
-    """The named file, or the only one that is there; what is wrong with it is a usage error."""
+    """Opens the named file, or the only existing database. A problem with it is a usage error."""
     try:
         with Database.open(path or _only()) as database:
             yield database
@@ -194,9 +194,8 @@ def export(file: Path, form: str, out: str) -> int:
                 else:
                     to.writelines(interchange.export_lines(database))
                 to.flush()
-        except (
-            BrokenPipeError
-        ):  # the reader, such as `head`, has seen enough: click ends the process with 1, silently
+        except BrokenPipeError:
+            # The reader, such as `head`, has read enough. Click ends the process with 1, silently.
             raise
         except OSError as error:
             raise UsageError(
@@ -265,9 +264,8 @@ def validate(
     """
     from phantora_ns.config import ConfigError
 
-    os.environ.setdefault(
-        "OPENBLAS_NUM_THREADS", "1"
-    )  # as the hub has it (launch/run/hub_process.py)
+    # As in the hub (launch/run/hub_process.py).
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from phantora_ns.kernels.evaluation import validation
 
     try:

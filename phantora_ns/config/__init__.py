@@ -1,8 +1,8 @@
 """Cluster and GPU model files: parse, validate, describe.
 
-Why it exists: whatever a person can write down wrong becomes a frozen description (`model/`) or one
-message that says what to change: "FILE: key: what is wrong; what to do". Nothing in this package
-looks at the machine that it runs on.
+Why it exists: files that a person writes become a frozen description (`model/`), or one message that
+says what to change: "FILE: key: what is wrong; what to do". Nothing in this package looks at the
+machine that it runs on.
 """
 
 from phantora_ns.config.clusters import (

@@ -1,9 +1,9 @@
 """Cluster files: parsed and validated into a `model.cluster.Cluster`, or one clear message.
 
-Why it exists: a mistake in a cluster file is answered with the file, the key, what is wrong and
-what to do. Rule: nothing in here looks at the machine that it runs on. Every key is described in
-docs/clusters.md. Building the topology once is the last step of validation, so that an unconnected
-graph or a fault on a link that does not exist is found before anything starts.
+Why it exists: the message for a mistake in a cluster file gives the file, the key, what is wrong and
+what to do. docs/clusters.md describes every key. Rule: nothing in here looks at the machine that it
+runs on. The last step of validation builds the topology once. So an unconnected graph, or a fault on
+a link that does not exist, is found before anything starts.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _DEFAULT_CLUSTER = "h200-rail"
 
 
 def topologies_dir() -> Path:
-    """The folder of shipped cluster files: beside the package in a checkout, inside it when
-    installed by pip.
+    """The folder of shipped cluster files: beside the package in a checkout, inside it after an
+    installation by pip.
 
-    Raises ConfigError when neither is there.
+    Raises ConfigError when neither exists.
     """
     for folder in (_PACKAGE.parent / "topologies", _PACKAGE / "topologies"):
         if any(folder.glob("*.toml")):
@@ -43,7 +43,7 @@ def list_clusters() -> list[str]:
 
 
 def default_cluster() -> str:
-    """The cluster of a user who names none: H200 servers on a rail-optimised 400 Gbit/s network."""
+    """The cluster for a user who names none: H200 servers on a rail-optimised 400 Gbit/s network."""
     return _DEFAULT_CLUSTER
 
 
@@ -69,9 +69,9 @@ def load_cluster(
 ) -> Cluster:
     """Reads a cluster by shipped name or path (None: the default cluster) and decides its size.
 
-    A size that the file leaves open follows the argument (1 node, and as many GPUs as a server
-    holds, when there is none); an argument that contradicts the file is an error. Raises
-    ConfigError for anything wrong in the file, an unconnected graph included.
+    A size that the file leaves open follows the argument. Without an argument it is 1 node, and as
+    many GPUs as a server holds. An argument that contradicts the file is an error. Raises ConfigError
+    for anything wrong in the file, including an unconnected graph.
     """
     path = _find(default_cluster() if name_or_path is None else name_or_path)
     top = Table(path, read_toml(path))

@@ -1,7 +1,8 @@
 """RUN_DIR/cluster.json: the validated cluster of a run, for its other processes.
 
-Why it exists: the launcher reads the cluster file once. The hub and the trace writers get what it
-validated, so a file that changes meanwhile, or a folder that they see differently, cannot matter.
+Why it exists: the launcher reads and validates the cluster file once. The hub and the trace writers
+get the validated description. So it does not matter if the file changes in the meantime, or if they
+see its folder differently.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """device.conf: which GPU the C interceptor imitates, as lines of `key value`.
 
 Why it exists: the interceptor has no TOML reader. Rule: every name equals a field of `struct
-ph_device_spec` in libintercept/base/shim.h; the reader there and the test here fail when one side
-has a key that the other lacks.
+ph_device_spec` in libintercept/base/shim.h. The reader there, and the test of this file, fail when
+one side has a key that the other lacks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from phantora_ns.model.gpu import GpuModel
 
 
 def device_lines(gpu: GpuModel) -> list[str]:
-    """The lines of device.conf: `key value`, one per field; then `cost.CLASS value` in ns for each
-    class of calls, `power.NAME value` (model/power.py) and `attribute.N value` for each
-    CUdevice_attribute."""
+    """The lines of device.conf. First comes `key value`, one per field. Then follow `cost.CLASS
+    value` in ns for each class of calls, `power.NAME value` (model/power.py), and `attribute.N value`
+    for each CUdevice_attribute."""
     host = gpu.host
     fields = {
         "name": gpu.name,

@@ -1,7 +1,7 @@
 """The tables `[contention]` and `[power]` of a GPU model's file.
 
-Why it exists: they are shares that measurements gave (docs/kernel-times.md), and one that is
-missing or cannot be right must be named before a run starts.
+Why it exists: these are measured shares (docs/kernel-times.md). A missing or impossible one must be
+named before a run starts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phantora_ns.model.power import BOUND_BY, Power
 
 
 def contention_of(top: Table, multiprocessors: int) -> Contention:
-    """The `[contention]` table of a GPU model's file with so many multiprocessors. Raises
+    """The `[contention]` table of the file of a GPU model with `multiprocessors`. Raises
     ConfigError."""
     names = [field.name for field in fields(Contention)]
     if not top.has("contention"):
@@ -34,8 +34,8 @@ def contention_of(top: Table, multiprocessors: int) -> Contention:
 
 
 def _percent(table: Table, name: str) -> float:
-    """A share, divided by 100: `Table.fraction` multiplies by 0.01, which can differ in the last
-    bit."""
+    """A share in percent, divided by 100. `Table.fraction` would multiply by 0.01, which can differ
+    in the last bit."""
     table.fraction(name)
     return float(table.text(name).strip().removesuffix("%")) / 100
 

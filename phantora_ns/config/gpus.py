@@ -2,7 +2,8 @@
 
 Why it exists: phantora_ns/data/gpus/MODEL.toml holds what is known of a GPU model, each number with
 its source; docs/clusters.md describes its keys. Rule: nothing in here looks at the machine that it
-runs on. The table `[efficiency]` is passed on as it stands: the kernel estimators own its keys.
+runs on. The table `[efficiency]` is passed on unchecked, because its keys belong to the kernel
+estimators.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def load_gpu(model: str) -> GpuModel:
     major, minor = _compute_capability(device)
     multiprocessors = device.integer("multiprocessors", low=1)
     nvlinks = device.integer("nvlinks")
-    # a GPU without NVLink need not say how fast it is
+    # A GPU without NVLink need not give NVLink's bandwidth.
     unlinked = {} if nvlinks else {"default": 0.0}
     gpu = GpuModel(
         model=model,

@@ -1,6 +1,6 @@
 """NCCL's numbers: the tables of a GPU model's file and data/nccl.toml, validated.
 
-Why it exists: docs/clusters.md and the data files name their keys for people; `model/nccl.py` has
+Why it exists: docs/clusters.md and the data files name their keys for people. `model/nccl.py` has
 the fields that the simulator reads.
 """
 

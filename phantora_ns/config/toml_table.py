@@ -1,8 +1,8 @@
-"""One TOML table, read by kind, with a clear message for every mistake.
+"""One TOML table, read key by key, with a clear message for every mistake.
 
-Why it exists: every mistake in a file that a person wrote is answered with the file, the key, and
-what to write instead. A `Table` hands out the values of one TOML table and remembers which keys
-were asked for; `done()` then calls every other key a mistake and names the nearest one that exists.
+Why it exists: the message for a mistake in a file that a person wrote gives the file, the key, and
+what to write instead. A `Table` returns the values of one TOML table and remembers which keys were
+requested. `done()` then reports every other key as a mistake and suggests the nearest existing one.
 Rule: nothing in here knows what a cluster is.
 """
 
@@ -66,7 +66,7 @@ class Table:
         )
 
     def has(self, key: str) -> bool:
-        """Whether the file gives `key`; counts as asking for it."""
+        """Whether the file gives `key`; this counts as a request for it."""
         self._asked.add(key)
         return key in self._data
 
@@ -91,7 +91,7 @@ class Table:
         return self._get(key, default, convert)
 
     def text(self, key: str, default: Any = _REQUIRED, among: Iterable[str] | None = None) -> Any:
-        """A string; with `among`, one of those."""
+        """A string; with `among`, one of these."""
         value = self._typed(key, default, str, "a text; put it in quotes")
         if among is not None and value is not default and value not in among:
             raise self.error(
@@ -158,8 +158,8 @@ class Table:
         return Table(self.file, value, f"{self.at}.{key}" if self.at else key)
 
     def tables(self, key: str) -> list[Table]:
-        """An array of tables; empty when absent. The n-th is called key[n] in messages, counted
-        from 1."""
+        """An array of tables; empty when absent. Messages call the n-th one key[n], counted from
+        1."""
         prefix = f"{self.at}." if self.at else ""
         value = self._typed(
             key, [], list, f"an array of tables; write [[{key}]] on a line of its own"
@@ -171,18 +171,18 @@ class Table:
         return [Table(self.file, item, f"{prefix}{key}[{n}]") for n, item in enumerate(value, 1)]
 
     def raw(self, key: str) -> dict[str, Any]:
-        """A sub-table as it stands, for a part that validates it itself; empty when absent."""
+        """A sub-table without checks, for a part that validates it itself; empty when absent."""
         value: dict[str, Any] = self._typed(
             key, {}, dict, f"a table; write [{key}] on a line of its own"
         )
         return value
 
     def keys(self) -> list[str]:
-        """All keys that the file gives, in its order; none of them counts as asked for."""
+        """All keys that the file gives, in its order; none of them counts as requested."""
         return list(self._data)
 
     def done(self) -> None:
-        """Raises ConfigError for the first key that nothing asked for."""
+        """Raises ConfigError for the first key that was not requested."""
         for key in self._data:
             if key not in self._asked:
                 raise self.error(

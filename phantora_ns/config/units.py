@@ -2,7 +2,8 @@
 
 Why it exists: nobody has to guess between bits and bytes. Rule: a number without a unit is an
 error, never a default. Decimal prefixes (kB, MB, GB) are powers of ten and binary ones (KiB, MiB,
-GiB) powers of two, as IEC 80000-13 defines them; `b` is never bits: bits are written "bit".
+GiB) powers of two, as IEC 80000-13 defines them. Bits are always written "bit";
+`b` never means bits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FREQUENCY = {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()}
 
 
 class UnitError(ValueError):
-    """A text is not a quantity of the kind asked for; the message says what would be."""
+    """A text is not a quantity of the expected kind; the message gives an example of one."""
 
 
 def _parse(text: object, units: Mapping[str, float], kind: str, example: str) -> float:

@@ -1,2 +1,2 @@
 """The hub: the ZeroMQ server that every process of the job talks to. It does I/O and keeps the
-registry; times come from sim/."""
+registry; sim/ computes the times."""

@@ -1,8 +1,8 @@
 """`python -m phantora_ns.hub RUN_DIR`: the hub as a process.
 
-Why it exists: the launcher starts the hub before the job and ends it after. It prints "ready" once
-clients may connect, and on SIGTERM writes RUN_DIR/hub.json, its part of the report. Exit status: 0
-after SIGTERM or SIGINT; 1 with one line on stderr when it cannot start.
+Why it exists: the launcher starts the hub before the job and ends it after the job. The hub prints
+"ready" once clients may connect. On SIGTERM it writes RUN_DIR/hub.json, its part of the report. Exit
+status: 0 after SIGTERM or SIGINT; 1 with one line on stderr when it cannot start.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from phantora_ns.sim.graph import EventGraph
 from phantora_ns.sim.topology import Topology
 
 GC_THRESHOLD = 100_000
-"""Objects are freed by reference count as history is dropped; the collector only has rare circles
-to find."""
+"""Reference counts free objects as history is dropped. The collector only has to find rare reference
+cycles."""
 SYNC_MODES = ("conservative", "optimistic")
 
 
@@ -75,7 +75,7 @@ def build_hub(run_dir: Path) -> Hub:
         leader=run.get("leader"),
         config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")},
     )
-    recording = run.get("recording")  # None: nobody measures in this run
+    recording = run.get("recording")  # None: no leader records in this run
     recorder = None if recording is None else Recorder(run_dir / FILE, recording)
     hub = Hub(run_dir, graph, models, options, recorder)
     if run.get("trace") is not None:

@@ -1,7 +1,7 @@
-"""Answers on their way to clients, and the failures that take the place of answers.
+"""Answers to clients, and the errors that replace them.
 
-Why it exists: a request is answered once, by whoever can; whatever goes wrong, nobody who waits for
-an answer may hang. The loop sends what lies in `outbox` after each batch.
+Why it exists: every request is answered exactly once, by some part of the hub. Whatever goes wrong,
+no client that waits for an answer may hang. The loop sends the content of `outbox` after each batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Answers:
         self.outbox: list[tuple[bytes, list[Any]]] = []
 
     def take(self) -> list[tuple[bytes, list[Any]]]:
-        """What is to be sent, (identity, message) each; it leaves the outbox."""
+        """Removes and returns the outbox: (identity, message) each."""
         outbox, self.outbox = self.outbox, []
         return outbox
 
@@ -39,7 +39,7 @@ class Answers:
         self.outbox.append((identity, message))
 
     def answer(self, request: Request, reply: list[Any]) -> None:
-        """Answers a request, unless it has failed meanwhile."""
+        """Answers a request, unless it has failed in the meantime."""
         if request.client.pending.pop(request.number, None) is not None:
             request.client.still = 0
             self.send(request.client.identity, reply)
@@ -52,8 +52,8 @@ class Answers:
         self.send(identity, [Message.ERROR, number, text])
 
     def fail(self, text: str, members: Iterable[int]) -> None:
-        """Reports an error once, and fails everything that these clients wait for and will ask,
-        instead of letting them hang."""
+        """Reports an error once. Everything that these clients wait for, or will ask, fails instead
+        of hanging."""
         self._diagnostics.error(text)
         for number in members:
             client = self._clients.everyone[number]
@@ -64,8 +64,8 @@ class Answers:
                 self.refuse(client.identity, request, text)
 
     def internal_error(self) -> None:
-        """The hub has a defect. Times may be wrong from here on, so the job is failed instead of
-        left hanging. To be called where the exception is handled."""
+        """Fails the job after a defect of the hub: times may be wrong from now on, and clients must
+        not hang. Call it where the exception is handled."""
         self._diagnostics.internal_errors += 1
         if self._diagnostics.internal_errors == 1:
             traceback.print_exc()

@@ -1,19 +1,20 @@
 """LOOKUPs that are held back because a leader may be about to measure the kernel.
 
-Why it exists: while a leader runs (docs/leading.md), a LOOKUP of a signature that nobody has
-measured is held back. It is answered with the measurement once that comes. It is answered with an
-estimate, and counted, once no measurement can come: the leader has left, or could not measure the
-kernel itself, or waits (directly or not) for the rank that asks. The last is known when every
-client is stuck: blocked in a request, waiting here, or idle outside of our calls. Then the rank
-that is furthest behind gets its estimate. The others go on waiting, since the leader may still
-reach what they ask for.
+Why it exists: while a leader runs (docs/leading.md), a LOOKUP of a signature without a measurement is
+held back. When the measurement arrives, it is the answer. When no measurement can come any more, the
+answer is an estimate, and is counted. That is so when the leader has left, when it could not measure
+the kernel itself, or when it waits (directly or not) for the rank that asks.
 
-A held LOOKUP bounds virtual time by the clock of the rank that asks. When all are stuck, this bound
-may be the only thing that keeps an answer from the leader. Then it is waived, as an idle client's
-is (hub/horizon.py), before anything is estimated.
+The last case is known when every client is stuck: blocked in a request, waiting here, or idle outside
+of our calls. Then the rank that is furthest behind gets its estimate. The others continue to wait,
+because the leader may still reach what they ask for.
 
-A leader that has started but has not said HELLO yet is known by the lock on RUN_DIR/leader.lock,
-which it holds for its life.
+A held LOOKUP bounds virtual time by the clock of the rank that asks. When all clients are stuck, this
+bound may be the only thing that keeps an answer from the leader. Then it is waived, like that of an
+idle client (hub/horizon.py), before anything is estimated.
+
+A leader that has started but has not sent HELLO yet is detected by the lock on RUN_DIR/leader.lock.
+It holds this lock for its lifetime.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from phantora_ns.hub.registry import Client, lock_owner
 from phantora_ns.hub.requests import Request
 
 POLL_MS = 10
-"""Between looks at clients that may be idle while a LOOKUP is held; a client that blocks in a
-request is seen at once."""
+"""Time between checks of clients that may be idle while a LOOKUP is held. A client that blocks in a
+request is noticed at once."""
 STILL_S = 0.5  # as horizon.LEADER_STILL_SAMPLES
-"""A leader is blocked outside of our calls when its clock stands still for this long and its
-process tree sleeps. Loading modules and compiling keep a processor or a child busy; a wait on a
+"""A leader is blocked outside of our calls when its clock stands still for this long and its process
+tree sleeps. Loading modules and compiling keep a processor or a child process busy; waiting on a
 socket does not."""
 ARRIVAL_S = 30.0
-"""The others may wait for ranks that have not come yet, and importing torch takes long on a busy
-machine. After this long without any event nobody is expected any more."""
+"""Other clients may wait for ranks that have not come yet, and importing torch takes long on a busy
+machine. After this long without any event, no further rank is expected."""
 
 
 class Held(Request):
     """A LOOKUP that is not answered yet. `signature`: (kind, fields); `rest`: (context, parameters),
-    which the estimators use as well."""
+    which estimates need too."""
 
     __slots__ = ("key", "token", "signature", "rest", "clock_ns", "waived")
 
@@ -65,15 +66,15 @@ class Held(Request):
         self.waived = False
 
     def settled_ns(self) -> int | None:
-        """Never by itself: a measurement or `Awaiting` decides."""
+        """Always None: a measurement or `Awaiting` decides when it is answered."""
         return None
 
     def bound_ns(self) -> int | None:
-        """The rank goes on where it asked, unless that would keep everybody else waiting."""
+        """The rank's clock when it asked. None while the bound is waived."""
         return None if self.waived else self.clock_ns
 
     def floor_ns(self) -> int:
-        """What the rank does next is no earlier than that, waived or not."""
+        """The rank's clock when it asked, waived or not: its next action is no earlier."""
         return self.clock_ns
 
     @property
@@ -89,12 +90,12 @@ class Awaiting:
         self.leader = leader
         self.awaited = 0
         self.estimated: Counter[int] = Counter()
-        """LOOKUPs that waited and were estimated in the end, by rank."""
+        """LOOKUPs that waited and were then estimated, by rank."""
         self.unknown: dict[bytes, tuple[tuple[int, list[Any]], set[int]]] = {}
         """Signatures that were answered without a measurement, and the ranks that asked. Some may
-        have been measured since."""
+        have been measured later."""
         self.led: set[int] = set()
-        """Ranks that came as leaders, each once."""
+        """Ranks that came as leaders."""
         self._lock_path = run_dir / "leader.lock"
         self._held: list[Held] = []
         self._hopeless: set[bytes] = set()
@@ -115,12 +116,12 @@ class Awaiting:
             return any(client.measures for client in leaders)
         if self._lock_owner() is not None:
             return True
-        if self.led or self._lock_seen:  # it has run and has left
+        if self.led or self._lock_seen:  # the leader has run and has left
             return False
         return self._asked_at is None or time.monotonic() - self._asked_at < ARRIVAL_S
 
     def hold(self, held: Held) -> bool:
-        """Keeps a LOOKUP waiting; False when there is no hope for its signature."""
+        """Holds a LOOKUP back. Returns False when its signature cannot be measured."""
         if held.token in self._hopeless:
             return False
         if not self._held:
@@ -133,7 +134,7 @@ class Awaiting:
         return True
 
     def give_up(self, token: bytes) -> None:
-        """Nobody needs to wait for this signature: the leader itself could not measure it."""
+        """Records that the leader itself could not measure a signature, so waiting is useless."""
         self._hopeless.add(token)
 
     def answer_without(self, request: Held, after_waiting: bool) -> None:
@@ -145,16 +146,16 @@ class Awaiting:
             self.estimated[request.client.rank] += 1
 
     def take(self, token: bytes) -> list[Held]:
-        """Those who wait for a signature; they wait no more."""
+        """Removes and returns the LOOKUPs that wait for a signature."""
         return self._take(lambda held: held.token == token)
 
     def take_all(self) -> list[Held]:
-        """Everyone who waits; they wait no more."""
+        """Removes and returns all LOOKUPs that wait."""
         return self._take(lambda held: True)
 
     def take_first(self) -> list[Held]:
-        """All who wait for the signature that the rank furthest behind has asked for; they wait no
-        more."""
+        """Removes and returns the LOOKUPs for the signature that the rank furthest behind has asked
+        for."""
         waiting = [held for held in self._held if held.open]
         if not waiting:
             self._held.clear()
@@ -163,13 +164,13 @@ class Awaiting:
         return self.take(first.token)
 
     def waive(self, waived: bool) -> None:
-        """Whether held LOOKUPs bound virtual time."""
+        """Sets whether held LOOKUPs are left out of the bound on virtual time."""
         for held in self._held:
             held.waived = waived
 
     def stuck(self, everyone: Collection[Client]) -> bool:
-        """Whether nobody can act before a held LOOKUP is answered. `everyone` includes clients that
-        have left. O(clients), and a look at the leader's processes."""
+        """Whether no client can act before a held LOOKUP is answered. `everyone` includes clients
+        that have left. O(clients), plus a look at the leader's processes."""
         clients = [client for client in everyone if not client.gone]
         position = tuple((client.number, client.seq, client.bound_ns()) for client in clients)
         if position != self._seen:
@@ -182,7 +183,7 @@ class Awaiting:
             if client.pending or client.fetching is not None:
                 continue
             if client.leads and client.fetches and still_s >= STILL_S:
-                continue  # a leader that waits for its GPU, which waits for values of others
+                continue  # the leader waits for its GPU, which waits for values of other ranks
             if not client.idle or client.stirs():
                 return False
         if any(client.leads for client in clients):
@@ -203,13 +204,13 @@ class Awaiting:
         self._since = time.monotonic()
 
     def _missing(self, everyone: Collection[Client]) -> bool:
-        """Whether ranks of the job have not come yet. The leader does not count: it has its
-        lock."""
+        """Whether ranks of the job have not come yet. The leader does not count, because its lock
+        shows whether it runs."""
         world = max((client.world_size for client in everyone), default=-1)
         return len({client.rank for client in everyone if client.rank >= 0} | {self.leader}) < world
 
     def _lock_owner(self) -> int | None:
-        """The leader's PID (0 when we cannot see it), None when no process is the leader."""
+        """The leader's PID (0 when we cannot see it); None when no process holds the lock."""
         try:
             descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:

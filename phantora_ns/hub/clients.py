@@ -1,7 +1,7 @@
 """The processes of the job that talk to the hub, from their HELLO until they leave.
 
-Why it exists: every part of the hub asks who is there. A client is admitted once, by a HELLO whose
-page is one of the run's; it leaves with BYE or when it is found dead.
+Why it exists: every part of the hub needs the list of clients. A client is admitted once, by a HELLO
+that names rank statistics of this run. It leaves with BYE or when it is found dead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phantora_ns.sim.graph import EventGraph
 
 
 class Refused(BadMessage):
-    """A HELLO that does not make its sender a client; the text goes into the answer."""
+    """A HELLO that is rejected; the text goes into the answer."""
 
 
 class Clients:
@@ -30,15 +30,15 @@ class Clients:
         self._communicators = communicators
         self._present: dict[bytes, Client] = {}
         self.get: Callable[[bytes], Client | None] = self._present.get
-        """The client of a socket identity, None when none has said HELLO."""
+        """The client of a socket identity, None when none has sent HELLO."""
         self.everyone: list[Client] = []
 
     def present(self) -> ValuesView[Client]:
-        """Those that have not left."""
+        """The clients that have not left."""
         return self._present.values()
 
     def admit(self, identity: bytes, version: int, info: dict[Any, Any]) -> Client:
-        """A client by its HELLO. Raises Refused."""
+        """Admits a client by its HELLO. Raises Refused."""
         if version != VERSION:
             raise Refused(f"the hub speaks version {VERSION}, not {version}")
         name = info.get("shm")
@@ -54,7 +54,7 @@ class Clients:
         return client
 
     def leave(self, client: Client) -> None:
-        """It has gone."""
+        """Removes a client that has ended."""
         del self._present[client.identity]
         self._communicators.depart(client)
         client.leave()

@@ -1,9 +1,8 @@
-"""Communicators as the hub keeps them: how they form, split and end, and the values that pass
-through them.
+"""Communicators in the hub: how they form, split and end, and the values that pass through them.
 
 Why it exists: forming a communicator is a rendezvous of messages (by unique id, or by the order of
-splits); the event graph knows only the meeting of their times. Values travel with operations; the
-event graph decides which operations match. This part joins the two.
+splits), while the event graph knows only the times. Values travel with operations, while the event
+graph decides which operations match. This part connects the two.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from phantora_ns.protocol import Collective, OpFlag
 from phantora_ns.sim.graph import Communicator, EventGraph, Mismatch, Op, Transfer
 
 MAX_RANKS = 1 << 20
-"""Of a communicator."""
+"""Largest number of ranks in a communicator."""
 MAX_RESULTS = 65536
-"""Results remembered per client for a FETCH to come; the oldest go first."""
+"""Results kept per client for later FETCHes; the oldest are dropped first."""
 MAX_VALUE_BYTES = 256 << 20
-"""Values kept for FETCHes to come, all clients together; the oldest go first. A client need not
-fetch what it never reads."""
+"""Values kept for later FETCHes of all clients; the oldest are dropped first. A client need not fetch
+what it never reads."""
 
 
 class JobError(Exception):
-    """The job's own mistake, on which real NCCL would hang or fail; `members` are the clients that
+    """An error of the job itself, on which real NCCL would hang or fail. `members`: the clients that
     it concerns."""
 
     def __init__(self, text: str, members: Iterable[int]) -> None:
@@ -39,7 +38,7 @@ class JobError(Exception):
 
 
 class Waiter(NamedTuple):
-    """A FETCH: which client's request, for which rank's result of which exchange."""
+    """A FETCH: a client's request for one rank's result of an exchange."""
 
     client: Client
     number: int
@@ -47,15 +46,15 @@ class Waiter(NamedTuple):
     rank: int
 
     def result(self) -> bytes:
-        """What its receive buffer holds."""
+        """The content of the receive buffer."""
         return self.exchange.result(self.rank)
 
     def unknown(self) -> bool:
-        """Whether nothing has computed what it holds."""
+        """Whether the content was not computed."""
         return self.exchange.result_unknown()
 
     def absent(self) -> list[int]:
-        """The clients whose part is still missing."""
+        """The clients whose part is missing."""
         return self.exchange.absent()
 
     @property
@@ -73,19 +72,18 @@ class Communicators:
         self._gpus_per_node = gpus_per_node
         self._groups: dict[int, Group] = {}
         self._meetings: dict[bytes, Meeting] = {}
-        self._kept: dict[
-            Exchange, int
-        ] = {}  # complete ones that somebody may still fetch, oldest first, with their bytes
+        # Complete exchanges that may still be fetched, oldest first, with their bytes.
+        self._kept: dict[Exchange, int] = {}
         self._kept_bytes = 0
         self.expired = 0
-        """Results asked for after their values had been dropped; answered as having no values."""
+        """Results requested after their values had been dropped; answered as having no values."""
 
     def join(
         self,
         client: Client,
         message: messages.CommInit,
     ) -> Joining:
-        """COMM_INIT: `client` comes to the communicator of its `uid`. Raises BadMessage,
+        """COMM_INIT: `client` comes to the communicator with its `uid`. Raises BadMessage,
         BadExpression, JobError."""
         request, uid, device = message.request, message.uid, message.device
         rank, size = message.rank, message.nranks
@@ -115,7 +113,7 @@ class Communicators:
         return joining
 
     def _complete_init(self, meeting: Meeting) -> None:
-        """Everybody has come: forms the communicator. Raises JobError."""
+        """Forms the communicator when every member has come. Raises JobError."""
         arrivals = [meeting.arrivals[rank] for rank in range(meeting.size)]
         gpus = [member.node * self._gpus_per_node + local for member, _, local in arrivals]
         if len(set(gpus)) < meeting.size:
@@ -154,7 +152,7 @@ class Communicators:
         return splitting
 
     def _complete_split(self, comm: Communicator, meeting: Meeting) -> None:
-        """Everybody has come: forms a communicator per color."""
+        """Forms one communicator per color when every member has come."""
         wishes = {rank: arrival[2] for rank, arrival in meeting.arrivals.items()}
         for members in split_members(wishes).values():
             number = self._form([(meeting.arrivals[rank][0], comm.gpus[rank]) for rank in members])
@@ -171,8 +169,8 @@ class Communicators:
             del self._groups[number]
 
     def depart(self, client: Client) -> None:
-        """A client has gone; communicators that it was the last to hold go with it.
-        O(communicators)."""
+        """A client has ended: releases its communicators. Those that no other client holds are
+        deleted. O(communicators)."""
         for number, group in list(self._groups.items()):
             if client.number in group.comm.ranks:
                 group.left.add(client.number)
@@ -203,7 +201,7 @@ class Communicators:
                 transfer, key = transfers[index], (vertex, index)
                 self._take_values(client, key, comm, transfer, ops[index], sent)
         ready: list[Waiter] = []
-        # only now: a rank that sends to itself has both halves of one transfer in this launch
+        # After the loop, because a rank that sends to itself issues both halves in this launch.
         for transfer in transfers:
             exchange = transfer.values
             if exchange is not None and transfer.matched:
@@ -220,7 +218,7 @@ class Communicators:
         op: Op,
         sent: messages.Operation,
     ) -> None:
-        """Keeps what one operation of a launch carries, and that its result is wanted."""
+        """Stores the values of one operation of a launch, and whether its result is wanted."""
         rank = comm.ranks[client.number]
         exchange: Exchange | None = transfer.values
         if exchange is None:
@@ -235,7 +233,7 @@ class Communicators:
             self._keep(client, key, exchange, rank)
 
     def delivered(self, waiter: Waiter) -> None:
-        """A fetch has been answered; the last one lets the values go."""
+        """Records that a fetch was answered. The last one drops the values."""
         exchange = waiter.exchange
         exchange.wanted -= 1
         self.expired += exchange.expired
@@ -244,8 +242,8 @@ class Communicators:
             exchange.drop()
 
     def fetch(self, client: Client, message: messages.Fetch) -> Waiter:
-        """FETCH: who waits for what. If the exchange is not complete yet, the `launch` that
-        completes it returns the waiter. Raises BadMessage."""
+        """FETCH: which result the client waits for. If the exchange is not complete yet, the
+        `launch` that completes it returns the waiter. Raises BadMessage."""
         request, vertex, index = message.request, message.vertex, message.index
         entry = client.results.pop((vertex, index), None)
         if entry is None and not 0 < vertex <= client.results_dropped_to:
@@ -267,10 +265,10 @@ class Communicators:
         exchange.wanted += 1
 
     def _complete(self, exchange: Exchange) -> list[Waiter]:
-        """All values have come: returns who waits for them. They are kept for those who may still
-        ask, within the budget."""
+        """Completes an exchange whose values have all come; returns its waiters. The values are kept
+        for later FETCHes, within the budget."""
         exchange.complete = True
-        exchange.absent = list  # nobody; the values outlive the transfer
+        exchange.absent = list  # no member is missing; the values outlive the transfer
         waiters, exchange.waiters = exchange.waiters, []
         if exchange.wanted and exchange.payloads:
             held = self._kept[exchange] = exchange.held_bytes()
@@ -310,5 +308,5 @@ def _exchange(op: Op, size: int) -> Exchange:
 
 
 _EXPIRED = Exchange(Collective.SEND, 0, 0, -1, -1, 1)
-"""Stands for a result that is no longer remembered."""
+"""Represents results that have been dropped."""
 _EXPIRED.complete = _EXPIRED.expired = True

@@ -1,7 +1,7 @@
 """Frames into messages, and replies into frames.
 
-Why it exists: a client may be of another version, or broken. Every frame passes `decode` before
-anything acts on it; msgspec decodes and checks it in one step against the classes of messages.py.
+Why it exists: a client may have another version, or be broken. Every frame passes `decode` before
+anything acts on it. msgspec decodes and checks it in one step against the classes of messages.py.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class BadMessage(ValueError):
-    """Bytes that are no message of ours. `request` is the number to send an error reply to, and
-    `seq` the message's own, where they can be made out."""
+    """Bytes that are not a valid message. `request`: the number for the error reply; `seq`: the
+    message's sequence number. Both are None when they cannot be decoded."""
 
     def __init__(self, text: str, request: int | None = None, seq: int | None = None) -> None:
         super().__init__(text)
@@ -32,16 +32,16 @@ class BadMessage(ValueError):
 
 
 def decode(frame: bytes) -> FromClient:
-    """The message in a frame. Raises BadMessage when it is none, or one of the wrong shape."""
+    """The message in a frame. Raises BadMessage when it is not a message, or has the wrong shape."""
     try:
         message: FromClient = _decode(frame)
         return message
-    except Exception as error:  # of many kinds, and none of them may stop the hub
+    except Exception as error:  # of many kinds; none of them may stop the hub
         raise BadMessage(f"no message: {error}", *_numbers(frame)) from None
 
 
 def _numbers(frame: bytes) -> tuple[int | None, int | None]:
-    """(request, seq) of a message that is wrong otherwise."""
+    """(request, seq) of a message that is otherwise invalid."""
     try:
         message = msgspec.msgpack.decode(frame)
     except Exception:

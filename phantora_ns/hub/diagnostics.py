@@ -1,6 +1,6 @@
-"""What went wrong in a run, or had to be guessed: counted, for the report.
+"""Errors and guesses of a run, counted for the report.
 
-Why it exists: nothing may be wrong silently, and no client may make the hub grow.
+Why it exists: no error may be silent, and no client may make the hub grow.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ MAX_TEXTS = 1000
 
 
 class Diagnostics:
-    """Counts of messages and errors, and texts by kind, each with how often it came."""
+    """Counts of messages and errors, and texts by kind with the number of times that each came."""
 
     def __init__(self) -> None:
         self.messages = 0
         self.bad_messages = 0
         self.internal_errors = 0
         self.errors: list[str] = []
-        """Why clients' requests failed, each text once."""
+        """The reasons why clients' requests failed; each text once."""
         self.texts: dict[str, Counter[str]] = {
             DiagnosticKind.UNSUPPORTED: Counter(),
             DiagnosticKind.WARNING: Counter(),
@@ -30,7 +30,7 @@ class Diagnostics:
         }
 
     def add(self, kind: str, text: str) -> bool:
-        """Counts a text; False when there is no such kind."""
+        """Counts a text. Returns False when the kind does not exist."""
         counter = self.texts.get(kind)
         if counter is None:
             return False
@@ -43,7 +43,7 @@ class Diagnostics:
         return dict(sorted(self.texts[kind].items()))
 
     def error(self, text: str) -> None:
-        """Remembers an error of the job, and prints it the first time."""
+        """Records an error of the job, and prints it the first time."""
         if text not in self.errors:
             self.errors.append(text)
             print(f"phantora-ns: {text}", file=sys.stderr, flush=True)

@@ -1,10 +1,10 @@
 """The FETCHes that are not answered yet, and which of them never will be.
 
-Why it exists: a rank that reads the result of a small collective waits for the other members, for
-as long as the run lives. Some results can never come: a member has ended without its part, or all
-those who could still contribute wait for one another. Real hosts do not wait for such results
-(their GPUs do), so the second case can be our own doing. Either way the rank that waits must fail
-in words: no time-out, and no value that nobody computed.
+Why it exists: a rank that reads the result of a small collective waits for the other members, for as
+long as the run lives. Some results can never come: a member has ended without its part, or all
+members that could still contribute wait for one another. Real hosts do not wait for such results
+(their GPUs do), so the simulator itself may cause the second case. In both cases the waiting rank
+must fail with an error message. It must not time out, nor get a value that was never computed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from phantora_ns.hub.communicators import Waiter
 from phantora_ns.hub.registry import Client
 
 LOOK_S = 0.5
-"""Between looks at the members that have not come."""
+"""Seconds between checks of the missing members."""
 STUCK_S = 60.0
-"""Ranks that wait for one another, and from which nothing was heard for this long, are stuck. Only
-a thread that neither computes nor talks to us could still help them."""
+"""Ranks that wait for one another and send nothing for this many seconds are stuck. Only a thread
+that neither computes nor talks to us could still help them."""
 
 
 class Hopeless(NamedTuple):
-    """A FETCH that cannot be answered: who waits for it, and why it fails, for a person."""
+    """A FETCH that cannot be answered: the client that waits, and the reason as text for a person."""
 
     client: Client
     text: str
@@ -47,20 +47,20 @@ class Fetches:
         return len(self._open)
 
     def open(self, waiter: Waiter) -> None:
-        """One more."""
+        """Adds a FETCH."""
         key = waiter.client.number, waiter.number
         self._open[key] = waiter
         self._opened_at[key] = waiter.client.acts
         waiter.client.fetches.add(waiter.number)
 
     def close(self, waiter: Waiter) -> None:
-        """It is answered, or was answered at once."""
+        """Removes a FETCH that was answered."""
         self._drop((waiter.client.number, waiter.number))
         waiter.client.fetches.discard(waiter.number)
 
     def hopeless(self, everyone: Sequence[Client]) -> list[Hopeless]:
-        """Those that fail now; they are open no more. `everyone`: clients by number, also those
-        who have gone. O(clients) every LOOK_S, else O(1)."""
+        """Removes and returns the FETCHes that fail now. `everyone`: clients by number, including
+        those that have gone. O(clients) every LOOK_S, else O(1)."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
             return []
@@ -79,7 +79,7 @@ class Fetches:
                         f"{everyone[number].name} has ended without its part; in the job; see why "
                         "that process ended",
                     )
-        # two looks in a row must agree: messages are handled between them
+        # Two checks in a row must agree, because messages are handled between them.
         suspects, self._suspects = self._suspects, set(found)
         found = {key: hopeless for key, hopeless in found.items() if key in suspects}
         if not self._suspects and self._still(everyone, now):
@@ -101,8 +101,8 @@ class Fetches:
         self._opened_at.pop(key, None)
 
     def _blocking(self, client: Client) -> Waiter | None:
-        """The FETCH that the client's host waits for: it has sent nothing since, apart from threads
-        that only watch. None for a leader, whose host goes on."""
+        """The FETCH that the client's host waits for: the client has sent nothing since, apart from
+        threads that only watch. None for a leader, whose host continues."""
         if client.leads:
             return None
         for number in client.fetches:
@@ -112,22 +112,22 @@ class Fetches:
         return None
 
     def _still(self, everyone: Sequence[Client], now: float) -> bool:
-        """Whether nothing was heard of anybody for STUCK_S."""
+        """Whether no client has sent anything for STUCK_S."""
         seen = tuple((client.acts, client.gone) for client in everyone)
         if seen != self._seen:
             self._seen, self._since = seen, now
         return now - self._since >= STUCK_S
 
     def _stuck(self, client: Client, everyone: Sequence[Client], ended: set[int]) -> bool:
-        """Whether everybody that `client` waits for, directly or not, waits as well. O(clients),
-        and a look at their processes."""
+        """Whether all clients that `client` waits for, directly or not, wait as well. O(clients),
+        plus a look at their processes."""
         living = {client.number for client in everyone} - ended
         world = max((everyone[number].world_size for number in living), default=-1)
         ranks = {client.rank for client in everyone if client.rank >= 0}
         seen, todo = {client.number}, [client]
         while todo:
             one = todo.pop()
-            if one.pending:  # for a time, which may depend on anybody
+            if one.pending:  # it waits for a time, which may depend on any client
                 others = living
                 if len(ranks) < world:
                     return False
@@ -144,5 +144,5 @@ class Fetches:
 
 
 def _over(client: Client, ended: set[int]) -> bool:
-    """Whether nobody waits for this client's FETCHes any more: it has ended, or was failed."""
+    """Whether this client no longer waits for its FETCHes, because it has ended or was failed."""
     return client.number in ended or client.failure is not None

@@ -1,9 +1,9 @@
-"""What each message does, one method per kind; docs/wire-protocol.md defines their fields.
+"""The effect of each message, one method per kind; docs/wire-protocol.md defines their fields.
 
-Why it exists: a handler takes a message apart and gives its parts to whoever deals with them; it
-decides nothing itself. Messages have been decoded (decoding.py), so their shapes are right; what they
-name may still not exist. Every handler may raise BadMessage, BadExpression, BadOp, SignatureError
-or JobError, and has then changed nothing that others depend on.
+Why it exists: a handler takes a message apart and passes its parts to the responsible objects. It
+decides nothing itself. Messages have been decoded (decoding.py), so their shapes are right, but the
+things that they name may not exist. Every handler may raise BadMessage, BadExpression, BadOp,
+SignatureError or JobError. It has then changed nothing that others depend on.
 """
 
 from __future__ import annotations
@@ -62,21 +62,22 @@ class TimeHandlers:
         if message.host_expression:
             self._releases.wait(Query(client, message.request, expression, host))
             return
-        # the watchdog: it is answered with what is known now, and bounds nothing
+        # From the watchdog: the answer is what is known now, and the query bounds no time.
         self._graph.run()
         reached = expression.reach()
         at = 0 if reached is None else 1 + reached[0]
         self._answers.send(client.identity, [Message.QUERY, message.request, at])
 
     def times(self, client: Client, message: messages.Times) -> None:
-        """The times of several expressions; nobody waits in virtual time."""
+        """The times of several expressions; the client's clock does not advance."""
         client.clock_ns = message.clock
         self.extra(client, message.extra)
         expressions = [self._graph.expression(client.number, one) for one in message.expressions]
         self._releases.wait(Times(client, message.request, expressions))
 
     def extra(self, client: Client, extra: messages.Extra) -> None:
-        """What came along with a message: definitions, stalls, and what will not be named again."""
+        """The extras of a message: definitions, stalls, and the vertices that will not be named
+        again."""
         if not extra:
             return
         number, graph = client.number, self._graph
@@ -117,19 +118,19 @@ class CommunicatorHandlers:
         }
 
     def init(self, client: Client, message: messages.CommInit) -> None:
-        """A rank comes to a communicator that is being formed."""
+        """A rank joins a communicator that is being formed."""
         client.clock_ns = message.clock
         self._times.extra(client, message.extra)
         self._releases.wait(self._communicators.join(client, message))
 
     def split(self, client: Client, message: messages.CommSplit) -> None:
-        """A rank comes to its next split of a communicator."""
+        """A rank joins its next split of a communicator."""
         client.clock_ns = message.clock
         self._times.extra(client, message.extra)
         self._releases.wait(self._communicators.split(client, message))
 
     def free(self, client: Client, message: messages.CommFree) -> None:
-        """A rank lets go of a communicator."""
+        """A rank releases a communicator."""
         client.clock_ns = message.clock
         self._communicators.leave(client, message.comm)
 
@@ -182,7 +183,7 @@ class OtherHandlers:
         }
 
     def look_up(self, client: Client, message: messages.Lookup) -> None:
-        """How long does this kernel take?"""
+        """A request for the duration of a kernel."""
         self._lookups.look_up(parse_lookup(client, message), self._clients.present())
 
     def measured(self, client: Client, message: messages.Measured) -> None:
@@ -191,7 +192,7 @@ class OtherHandlers:
         self._lookups.take_measured(client, message.measurements)
 
     def host(self, client: Client, message: messages.Host) -> None:
-        """What a process paid on its host."""
+        """A process's costs on its host."""
         client.clock_ns = message.clock
         if self._lookups.recorder is not None:
             try:
@@ -200,7 +201,7 @@ class OtherHandlers:
                 raise BadMessage(str(error)) from None
 
     def diagnostic(self, client: Client, message: messages.Diagnostic) -> None:
-        """Something that the user should know."""
+        """A message for the user."""
         client.clock_ns = message.clock
         if not self._diagnostics.add(message.kind, message.text):
             raise BadMessage(f"unknown diagnostic {message.kind!r}")

@@ -1,32 +1,32 @@
-"""How far virtual time is known: the lower bound on time stamps (LBTS) over all clients, and who is
-idle.
+"""How far virtual time is known: the lower bound on time stamps (LBTS) over all clients, and which
+clients are idle.
 
-Why it exists: an answer may be released once nothing that any client still does can change it. Each
-client is in one of three states:
+Why it exists: an answer may be released once no later action of any client can change it. Each client
+is in one of three states:
 
-- Running: it is bounded by its host clock, which is in its rank statistics (or, with a message
-  under way, by its last handled message).
-- Blocked on an answer whose time is known: it is bounded by that time.
-- Blocked on something that is not known yet (a collective, a communicator, the values of others):
-  it can act only after one of the others has, so it is never the earliest to act. Its own bound
-  would be a fixed point over the graph of who waits for whom. That is never below the smallest
-  bound of the first two kinds, so the minimum over those is the minimum over all. Clients that wait
-  for each other in a circle never act.
+- Running: its host clock bounds it. The clock is in its rank statistics (or, with a message in
+  transit, in its last handled message).
+- Blocked on an answer whose time is known: that time bounds it.
+- Blocked on something that is not known yet (a collective, a communicator, the values of others): it
+  can act only after another client has, so it is never the earliest to act. Its own bound would be a
+  fixed point over the graph of who waits for whom. That is never below the smallest bound of the
+  first two kinds, so the minimum over those is the minimum over all. Clients that wait for each
+  other in a circle never act.
 
-Processes of the job that have not said HELLO do not count: they reach the others' timelines only
-through a communicator, which meets no earlier than its other members.
+Processes of the job that have not sent HELLO do not count. They affect the others' timelines only
+through a communicator, which forms no earlier than its other members arrive.
 
-A client that is blocked outside our calls (a socket, a lock, a sleep) may be waiting for someone
-whose answer waits for it. It counts as idle when nothing is under way between it and us, its clock
+A client that is blocked outside our calls (a socket, a lock, a sleep) may be waiting for a client
+whose answer waits for it. It counts as idle when no message is in transit between it and us, its clock
 stands still over some samples, it uses no CPU, and all of its threads sleep. It is then left out of
-the LBTS until it moves. What it does next may lie in the past of answers already given. The graph
-then re-times everything, and counts the answers that would have been different (`revised`). The
-commit horizon, behind which history is dropped, does include idle clients.
+the LBTS until it moves. Its next action may lie in the past of answers already given. The graph then
+re-times everything, and counts the answers that would have been different (`revised`). The commit
+horizon, before which history is dropped, does include idle clients.
 
 In optimistic mode (for many cores) a time is answered as soon as it is known, whatever the LBTS is.
-If it moves, the graph re-times all that depends on it, including the rank's later clock, and counts
-it. Queries stay conservative. Only what the rank's own code has read from clocks keeps the old
-time.
+If the time moves, the graph re-times everything that depends on it, including the rank's later clock,
+and counts it. Queries stay conservative. Only values that the rank's own code has read from clocks
+keep the old time.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from phantora_ns.hub.registry import Client
 STILL_SAMPLES = 3
 """Samples without movement before a client counts as idle."""
 SAMPLE_MS = 5
-"""Between samples; three of them are well below a person's notice and well above a thread's usual
-hand-over."""
+"""Milliseconds between samples. Three of them are well below what a person notices and well above a
+thread's usual hand-over."""
 HELD_POLL_MS = 2
-"""Between looks at the running clients' clocks while answers are held back: a clock that moves
-sends no message."""
+"""Milliseconds between checks of the running clients' clocks while answers are held back, because a
+clock that moves sends no message."""
 STILL_CPU_NS = 100_000
-"""CPU time between two samples that still counts as none: watchdog threads wake up now and then."""
+"""CPU time between two samples that still counts as none, because watchdog threads wake up
+occasionally."""
 LEADER_STILL_SAMPLES = 100
-"""A leader loads modules, compiles, and waits for a real GPU: half a second, in which none of its
-children works either."""
+"""For a leader, which loads modules, compiles, and waits for a real GPU: half a second, during which
+none of its children may work either."""
 UNSEEN_STILL_SAMPLES = 100
-"""For a client whose PID we cannot see: only its clock is visible, so the wait is half a
-second."""
+"""For a client whose PID we cannot see. Only its clock is visible, so the wait is half a second."""
 
 
 def lower_bound_ns(clients: Iterable[Client]) -> int | None:
@@ -75,8 +75,8 @@ def lower_bound_ns(clients: Iterable[Client]) -> int | None:
 
 
 def commit_bound_ns(clients: Iterable[Client]) -> int | None:
-    """Nothing will be done before this, including by idle clients and by those who wait for values;
-    None when unknown."""
+    """A lower bound on the time of any future action, including those of idle clients and of clients
+    that wait for values; None when unknown."""
     lowest = None
     for client in clients:
         if client.gone:
@@ -95,11 +95,11 @@ def commit_bound_ns(clients: Iterable[Client]) -> int | None:
 
 
 def anchors_may_move(clients: Iterable[Client], before_ns: int) -> bool:
-    """Whether a client's clock may still be revised to before `before_ns`, because its anchor was
-    sent before it was final.
+    """Whether a client's clock may still be revised to before `before_ns`. That is possible when its
+    anchor was sent before the anchor was final.
 
-    If no anchor may, the clocks that `before_ns` was computed from are right, so nothing earlier
-    can come. O(clients).
+    If no anchor may move, the clocks that `before_ns` was computed from are right, so nothing earlier
+    can happen. O(clients).
     """
     anchors = (client.anchor for client in clients if not client.gone)
     return any(
@@ -111,7 +111,7 @@ def anchors_may_move(clients: Iterable[Client], before_ns: int) -> bool:
 
 
 def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
-    """Looks at every running client that holds back an answer at `needed_ns`; marks the idle ones.
+    """Samples every running client that holds back an answer at `needed_ns`, and marks the idle ones.
 
     Returns the clients that have ended. Called every SAMPLE_MS while an answer is held back.
     """
@@ -131,7 +131,7 @@ def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
 
 
 def _sample(client: Client, pid: int) -> None:
-    """One look at a living client (`pid` 0: of a PID namespace that we cannot see into)."""
+    """Samples a living client. `pid` is 0 if it is in a PID namespace that we cannot see into."""
     cpu_ns = _cpu_ns(pid) if pid else 0
     position = (client.bound_ns(), client.seq)
     before = client.seen
@@ -155,8 +155,8 @@ def _sample(client: Client, pid: int) -> None:
 
 
 def tree_sleeps(pid: int) -> bool:
-    """Whether a process and all of its descendants sleep (a compiler that it waits for would not).
-    O(their threads)."""
+    """Whether a process and all of its descendants sleep. A compiler that it waits for would not
+    sleep. O(their threads)."""
     if not _all_threads_sleep(pid):
         return False
     try:
@@ -164,9 +164,8 @@ def tree_sleeps(pid: int) -> bool:
             with open(f"{task.path}/children") as children:
                 if not all(tree_sleeps(int(child)) for child in children.read().split()):
                     return False
-    except (
-        OSError
-    ):  # it has ended meanwhile, or this kernel does not list children (CONFIG_PROC_CHILDREN)
+    except OSError:
+        # It has ended, or this kernel does not list children (CONFIG_PROC_CHILDREN).
         return os.path.exists(f"/proc/{pid}")
     return True
 
@@ -190,7 +189,7 @@ def _cpu_ns(pid: int) -> int | None:
 
 
 def _all_threads_sleep(pid: int) -> bool:
-    """Whether no thread is runnable or in uninterruptible (disk) sleep: the third field of
+    """Whether no thread is runnable or in uninterruptible (disk) sleep, by the third field of
     /proc/PID/task/TID/stat."""
     try:
         for task in os.scandir(f"/proc/{pid}/task"):

@@ -1,8 +1,8 @@
 """The kernel table in shared memory: durations that every rank reads without asking.
 
-Why it exists: a kernel that has been looked up once must cost no message afterwards, in any rank.
-Layout in docs/wire-protocol.md ("Kernel table"). The hub is the only writer, and stores a slot's
-key after the rest of it.
+Why it exists: once a kernel has been looked up, no rank may need a message for it again. The layout
+is in docs/wire-protocol.md ("Kernel table"). Only the hub writes, and it stores a slot's key after the
+rest of the slot.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from phantora_ns.protocol import (
 CAPACITY = 65536
 _USED, _GENERATION = (KERNEL_TABLE_HEADER_AT[field] // 8 for field in ("used", "generation"))
 MAX_FILL = 0.75
-"""Linear probing degrades beyond this load; later signatures are answered by message only."""
+"""Linear probing degrades beyond this load. Later signatures are answered by message only."""
 
 
 class KernelTable:
@@ -56,8 +56,8 @@ class KernelTable:
         bound_by: int = BoundBy.MEMORY,
         queue_slots: int = 1,
     ) -> bool:
-        """Stores a duration unless the key is there already or the table is full; True when it is
-        in afterwards."""
+        """Stores a duration unless the key is already there or the table is full. Returns whether
+        the key is in the table afterwards."""
         words = self._words
         at, found = self._find(key)
         if found:
@@ -72,8 +72,8 @@ class KernelTable:
         return True
 
     def revise(self, key: int, duration_ns: int, source: int, contention_permille: int) -> bool:
-        """Replaces what is stored under a key; whether it was there and has changed. Ranks look
-        again after `announce`."""
+        """Replaces the values under a key. Returns whether the key was there and its values have
+        changed. Ranks look again after `announce`."""
         words = self._words
         at, found = self._find(key)
         if not found:
@@ -84,18 +84,18 @@ class KernelTable:
         )
         if new == old:
             return False
-        words[at + 1] = duration_ns  # one store: a rank may read the slot at this moment
+        words[at + 1] = duration_ns  # one store, because a rank may be reading the slot
         self._map[at * 8 + 16 : at * 8 + KERNEL_TABLE_SLOT.size] = new.pack()[16:]
         return True
 
     def announce(self) -> None:
-        """Tells the ranks that durations were revised: what they remember of the table is old
-        (libintercept/work/duration.c)."""
+        """Tells the ranks that durations were revised, so that they drop what they remember of the
+        table (libintercept/work/duration.c)."""
         self._words[_GENERATION] += 1
 
     def _find(self, key: int) -> tuple[int, bool]:
-        """The place (in 64-bit words) of a key or of the empty slot where it belongs, and whether
-        it is there."""
+        """The index (in 64-bit words) of a key, or of the empty slot where it belongs, and whether
+        the key is there."""
         words = self._words
         index = key & (self.capacity - 1)
         while True:
@@ -105,6 +105,6 @@ class KernelTable:
             index = (index + 1) & (self.capacity - 1)
 
     def close(self) -> None:
-        """Lets go of the mapping; the file stays for ranks that still read it."""
+        """Closes the mapping. The file stays for ranks that still read it."""
         self._words.release()
         self._map.close()

@@ -1,8 +1,8 @@
 """Kernel times for ranks, and measurements from leaders.
 
-Why it exists: a LOOKUP is answered from the databases and models, unless a leader may be about to
-measure the kernel (awaiting.py). Every answer also goes into the kernel table, where all ranks find
-it without asking.
+Why it exists: databases and models answer a LOOKUP, unless a leader may be about to measure the
+kernel (awaiting.py). Every answer also goes into the kernel table, where all ranks find it without
+asking.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class Durations(Protocol):
 class KernelModels(NamedTuple):
     """What is known of kernels on the simulated GPU model.
 
-    `contention_permille(kind, fields, duration_ns, bound_by)`: how much longer a kernel takes
-    beside communication. `queue_slots(kind, fields)`: how many slots of the launch queue it takes.
+    `contention_permille(kind, fields, duration_ns, bound_by)`: how much longer a kernel takes when
+    communication overlaps it. `queue_slots(kind, fields)`: how many slots of the launch queue it
+    takes.
     """
 
     times: Durations
@@ -51,7 +52,7 @@ class KernelModels(NamedTuple):
 
 
 class Lookups:
-    """Answers LOOKUP and takes MEASURED. `recorder`: None when nobody measures in this run."""
+    """Answers LOOKUP and takes MEASURED. `recorder`: None when no leader records in this run."""
 
     def __init__(
         self,
@@ -68,11 +69,11 @@ class Lookups:
         self._answers = answers
 
     def look_up(self, request: Held, others: Collection[Client]) -> None:
-        """Answers a LOOKUP, now or when it has been measured. `others`: all clients that have not
-        left."""
+        """Answers a LOOKUP, at once or when the kernel has been measured. `others`: all clients that
+        have not left."""
         client, token = request.client, request.token
         if self.awaiting.leader is not None and not self.models.times.measured(*request.signature):
-            if client.measures:  # it has just tried
+            if client.measures:  # it has just failed to measure the kernel
                 self.awaiting.give_up(token)
                 self.estimate(self.awaiting.take(token))
             elif self.awaiting.expected(others) and self.awaiting.hold(request):
@@ -81,12 +82,12 @@ class Lookups:
         self._answer([request], waited=False)
 
     def estimate(self, requests: Iterable[Held]) -> None:
-        """Answers LOOKUPs that waited for a measurement in vain."""
+        """Answers LOOKUPs for which no measurement came."""
         self._answer(requests, waited=True)
 
     def take_measured(self, client: Client, items: list[Measurement]) -> None:
-        """A leader's measurements: records them, revises the table, answers who waits for them.
-        Raises BadMessage, SignatureError."""
+        """Takes a leader's measurements: records them, revises the table, and answers the LOOKUPs
+        that wait for them. Raises BadMessage, SignatureError."""
         if not client.leads:
             raise BadMessage("only a leader measures")
         revised = False
@@ -106,7 +107,7 @@ class Lookups:
             self.table.announce()
 
     def _answer(self, requests: Iterable[Held], waited: bool) -> None:
-        """Answers LOOKUPs with what is known now; `waited`: for a measurement, in vain."""
+        """Answers LOOKUPs with what is known now. `waited`: they waited, but no measurement came."""
         for request in requests:
             kind, fields = request.signature
             duration_ns, source, bound_by = self.models.times.lookup(kind, fields, *request.rest)

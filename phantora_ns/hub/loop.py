@@ -1,7 +1,7 @@
-"""The hub's loop: the socket, and the end by a signal.
+"""The hub's loop: the socket, and termination by a signal.
 
-Why it exists: server.py knows what messages mean and nothing of sockets. Messages are taken in
-batches of all that have come; times are brought up to date and answers released once a batch.
+Why it exists: server.py handles messages and has no socket. The loop takes all messages that have
+arrived as one batch. After each batch, times are brought up to date and answers are released.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phantora_ns.hub.decoding import encode
 from phantora_ns.hub.server import Hub
 
 BATCH = 256
-"""Messages taken before answers are released again."""
+"""Most messages in one batch."""
 
 
 def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
             _batch(hub, router)
             if hub.recorder is not None:
                 hub.recorder.flush()
-        while _batch(hub, router):  # what had come when the end was asked for
+        while _batch(hub, router):  # messages that had arrived before the signal
             pass
     finally:
         signal.set_wakeup_fd(previous_wake)
@@ -59,7 +59,7 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
 
 
 def _batch(hub: Hub, router: zmq.Socket[bytes]) -> bool:
-    """Takes one batch, settles, answers. Returns whether there may be more messages."""
+    """Takes one batch, settles, sends answers. Returns whether there may be more messages."""
     receive, handle = router.recv_multipart, hub.handle
     more = True
     for _ in range(BATCH):

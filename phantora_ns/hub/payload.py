@@ -1,12 +1,10 @@
-"""What a communicator operation does to values: the bytes each member's receive buffer ends up
-with.
+"""What a communicator operation does to values: the final content of each member's receive buffer.
 
 Why it exists: small tensors carry real values through collectives (object collectives, size
-exchanges, norms), so the hub computes what NCCL would. Reductions go in rank order, 16-bit floats
-are added in fp32 and rounded once to nearest even: NCCL's own order depends on its ring, so the
-last bit may differ from a real run, but never from one of our runs to the next. 8-bit floats and
-reductions that the caller defined are refused: the answer is then empty, "no values", never a
-guess.
+exchanges, norms), so the hub computes what NCCL would. Reductions go in rank order. 16-bit floats are
+added in fp32 and rounded once to nearest even. NCCL's own order depends on its ring, so the last bit
+may differ from a real run, but never between two simulated runs. 8-bit floats and reductions defined
+by the caller are refused. The answer is then empty ("no values"), never a guess.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ def _encode(values: np.ndarray, dtype: int) -> bytes:
 
 
 def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
-    """The reduction of equally long buffers, in list order; empty when the type, the operation or a
+    """The reduction of equally long buffers, in list order. Empty when the type, the operation or a
     ragged length is refused."""
     if (
         dtype not in _NUMPY_TYPES
@@ -74,7 +72,7 @@ def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
         if redop == Reduction.AVG:
             if total.dtype.kind == "f":
                 total = total / total.dtype.type(len(parts))
-            else:  # C's integer division, as NCCL's, rounds toward zero
+            else:  # integer division in C, and so in NCCL, rounds toward zero
                 quotient = total // len(parts)
                 total = (
                     quotient + ((total < 0) & (quotient * len(parts) != total))
@@ -85,12 +83,12 @@ def reduce_bytes(parts: list[bytes], dtype: int, redop: int) -> bytes:
 
 
 class Exchange:
-    """The values of one transfer: what each rank put in, how many still want the result, who
-    already waits for it.
+    """The values of one transfer: what each rank sent, how many results are still wanted, and which
+    FETCHes wait.
 
-    `complete`: every member has issued its part. `expired`: the values were dropped before everyone
-    had fetched them. `unknown`: the ranks whose part nothing has computed. `absent()`: the clients
-    that have not issued their part. `what`: the operation, for a person.
+    `complete`: every member has issued its part. `expired`: the values were dropped before all
+    results had been fetched. `unknown`: the ranks whose part was not computed. `absent()`: the
+    clients that have not issued their part. `what`: the operation, for a person.
     """
 
     __slots__ = (
@@ -131,22 +129,22 @@ class Exchange:
         self._reduced: bytes | None = None
 
     def held_bytes(self) -> int:
-        """What it keeps in memory."""
+        """The memory that its values take."""
         return sum(map(len, self.payloads.values()))
 
     def drop(self) -> None:
-        """Lets go of the values."""
+        """Drops the values."""
         self.payloads = {}
         self._reduced = None
 
     def send_bytes(self) -> int:
-        """How long a member's send buffer is."""
+        """The length of a member's send buffer."""
         whole = self.kind in (Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL, Collective.SCATTER)
         return self.count_bytes * (self.size if whole else 1)
 
     def result(self, rank: int) -> bytes:
-        """The receive buffer of `rank`; empty when the operation gives it none, or when no value
-        was sent."""
+        """The receive buffer of `rank`. Empty when the operation gives it none, or when no value was
+        sent."""
         kind, count = self.kind, self.count_bytes
         if kind in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE):
             if kind == Collective.REDUCE and rank != self.root:
@@ -173,8 +171,8 @@ class Exchange:
         return b"".join(self._part(source) for source in range(self.size))
 
     def result_unknown(self) -> bool:
-        """Whether a result is not what GPUs would give: a part of it was not computed, or it cannot
-        be made."""
+        """Whether a result differs from that of real GPUs: a part of it was not computed, or it
+        cannot be computed."""
         if self.expired:
             return True
         if (

@@ -1,8 +1,8 @@
 """Writes what leaders measure into RUN_DIR/recording.sqlite.
 
-Why it exists: a leader's samples must survive a crash of the job, and a full disk must cost the
-recording and not the job. The file appears with the first measurement; hub.json says what became of
-it. The launcher decides who keeps it.
+Why it exists: a leader's samples must survive a crash of the job. A full disk may cost the recording,
+but not the job. The file is created with the first measurement; hub.json reports its state. The
+launcher decides where the recording is kept.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ FLUSH_MS = 1000
 
 
 class Recorder:
-    """The recording of one run. `meta` as of kernels.recording.Recording: the GPU model and where
+    """The recording of one run. `meta` as for kernels.recording.Recording: the GPU model and where
     the run takes place."""
 
     def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
         self.path = path
         self.problem: str | None = None
-        """Why there is no recording, or only a part of one; None when all is well."""
+        """Why the recording is missing or incomplete; None without a problem."""
         self.samples = 0
         self._meta = dict(meta)
         self._recording: Recording | None = None
         self._seen: set[bytes] = set()
         self.host_recorded = False
-        """Whether a leader has reported what its host paid for calls."""
+        """Whether a leader has reported its host's costs of calls."""
         self._leader: Mapping[str, Any] = {}
         self._others: Mapping[str, Any] = {}
 
@@ -48,10 +48,11 @@ class Recorder:
         context: list[Any] | None,
         durations_ns: list[int],
     ) -> None:
-        """Takes samples of a signature; the first ones were taken with the GPU stopped around them
+        """Adds samples of a signature. The first ones were taken with the GPU stopped around them
         (docs/leading.md).
 
-        Never raises for a file that cannot be written: that is `problem`. Raises SignatureError.
+        Never raises for a file that cannot be written; `problem` reports that. Raises
+        SignatureError.
         """
         data = signature.encode(kind, fields)
         first = data not in self._seen
@@ -62,10 +63,10 @@ class Recorder:
         )
 
     def host(self, costs: Mapping[str, Any], leads: bool) -> None:
-        """Takes what a process paid on its host. A leader reports costs of a real driver, which
-        replace those of all other processes; those of the others add up.
+        """Adds a process's costs on its host. A leader reports costs of a real driver, which replace
+        those of all other processes. Those of the others add up.
 
-        Raises DatabaseError for what is no HOST message.
+        Raises DatabaseError for an invalid HOST message.
         """
         if leads:
             self._leader = joined([costs])
@@ -77,12 +78,12 @@ class Recorder:
 
     @property
     def open(self) -> bool:
-        """Whether there is a file that may hold back samples until the next `flush`."""
+        """Whether a file is open that may hold back samples until the next `flush`."""
         return self._recording is not None and self.problem is None
 
     def flush(self) -> None:
-        """Writes what has waited for long enough; to be called FLUSH_MS after samples came, at the
-        latest."""
+        """Writes samples that have waited long enough. Call it at most FLUSH_MS after samples
+        came."""
         if self.open:
             self._write(lambda recording: recording.flush())
 

@@ -1,8 +1,7 @@
-"""Who is there: the processes of the job, their shared pages, and the communicators they are
-forming.
+"""The processes of the job, their rank statistics, and the communicators that they form.
 
-Why it exists: everything the hub must know about a client that is not a time. A client is one
-process; its page tells the clock it has reached without a message, and the lock on the page tells
+Why it exists: it holds everything that the hub knows about a client except times. A client is one
+process. Its shared rank statistics give the clock without a message. The lock on their file shows
 whether the process still lives.
 """
 
@@ -28,8 +27,8 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, bits/fcntl.h
 
 
 def lock_owner(descriptor: int) -> int | None:
-    """The PID, in our PID namespace, that holds a POSIX lock on a file's first byte; None when no
-    living process does.
+    """The PID, in our PID namespace, of the process that holds a POSIX lock on a file's first byte.
+    None when no living process does.
 
     0 when the holder lives in a PID namespace that we cannot see into.
     """
@@ -39,11 +38,12 @@ def lock_owner(descriptor: int) -> int | None:
 
 
 class PageError(Exception):
-    """A client's shared page is missing or is not one; the text says which."""
+    """A client's rank statistics are missing or malformed; the text says which."""
 
 
 class Page:
-    """A client's shared page, read-only. Raises PageError when `path` is not one."""
+    """A client's rank statistics in shared memory, read-only. Raises PageError when `path` is not
+    such a file."""
 
     __slots__ = ("_descriptor", "_map", "_words")
 
@@ -63,14 +63,14 @@ class Page:
             raise PageError(f"{path}: no rank statistics of version {RANK_STATS_VERSION}")
 
     def clock_ns(self, handled_seq: int) -> int | None:
-        """The client's clock, if no message sent since `handled_seq` can make it worthless; else
-        None."""
+        """The client's clock. None if a message sent since `handled_seq` may have made it
+        invalid."""
         words = self._words
         clock_ns = words[_CLOCK]
         return clock_ns if words[_SENT_SEQ] == handled_seq else None
 
     def quiet(self, handled_seq: int) -> bool:
-        """Whether nothing is under way between the client and us: no message, and no reply that it
+        """Whether nothing is in transit between the client and us: no message, and no reply that it
         has yet to take."""
         words = self._words
         return words[_SENT_SEQ] == handled_seq and words[_BLOCKED] == 0
@@ -84,7 +84,7 @@ class Page:
         return lock_owner(self._descriptor)
 
     def close(self) -> None:
-        """Lets go of the mapping and the file."""
+        """Closes the mapping and the file."""
         self._words.release()
         self._map.close()
         os.close(self._descriptor)
@@ -103,7 +103,7 @@ class Client:
         self.leads = info.get("leader") == 1
         """Whether it runs on a real GPU (docs/leading.md)."""
         self.measures = self.leads and info.get("measures", 1) == 1
-        """Whether it measures what the others ask for; a leader that records its host's costs does
+        """Whether it measures what the others ask for. A leader that records its host's costs does
         not."""
         self.shm = info.get("shm")
         self.page = page
@@ -111,23 +111,22 @@ class Client:
         self.watches = 0
         """Its messages of threads that only watch, such as NCCL's watchdog."""
         self.clock_ns = 0
-        self.anchor: Vertex | None = None  # the vertex whose time it was sent last
+        self.anchor: Vertex | None = None  # the last vertex whose time it was sent
         self.messages = 1
         self.pending: dict[int, Any] = {}  # its open requests (requests.py), by number
         self.fetching: int | None = None
-        """The FETCH that was its last message, unanswered. A client that sends on has other threads
-        that run. None for a leader, whose host goes on."""
+        """The unanswered FETCH that was its last message. A client that sends more has other running
+        threads. None for a leader, whose host continues."""
         self.fetches: set[int] = set()
-        """Its open FETCHes. For those of a leader only its GPU waits."""
+        """Its open FETCHes. For a leader, only its GPU waits for them."""
         self.results: dict[tuple[int, int], tuple[Any, int]] = {}
         self.results_dropped_to = 0
-        """The vertex whose result, the oldest then, was last dropped to make room."""
+        """The vertex whose result, the oldest at that time, was last dropped to make room."""
         self.complaint: str | None = None
-        """What was wrong with its first message that made no sense; usually that explains later
-        ones."""
+        """The error in its first invalid message, which usually explains later ones."""
         self.gone = False
         self.failure: str | None = None
-        # what the idle rule last saw (hub/horizon.py)
+        # The last sample of the idle rule (hub/horizon.py).
         self.idle = False
         self.still = 0
         self.seen: tuple[Any, ...] = ()
@@ -140,8 +139,8 @@ class Client:
         return self.seq - self.watches
 
     def ended(self) -> bool:
-        """Whether its process has ended and all that it sent has been handled. A process that was
-        killed while it sent counts as ended LAST_WORDS_S after that was first seen."""
+        """Whether its process has ended and everything that it sent has been handled. A process that
+        was killed while sending counts as ended LAST_WORDS_S after its death was noticed."""
         if self.gone:
             return True
         if self.page.owner() is not None:
@@ -152,25 +151,25 @@ class Client:
 
     @property
     def name(self) -> str:
-        """What to call it in a message to a person."""
+        """The client's name in a message to a person."""
         return (
             f"rank {self.rank}" if self.rank >= 0 else f"process {self.number} on node {self.node}"
         )
 
     def bound_ns(self) -> int:
-        """A lower bound of everything it may still do while it runs."""
+        """A lower bound on the time of any action while it runs."""
         page_ns = self.page.clock_ns(self.seq)
         return self.clock_ns if page_ns is None else max(self.clock_ns, page_ns)
 
     def stirs(self) -> bool:
-        """Whether an idle client's page or messages have moved since it was found idle; it is not
-        idle then."""
+        """Whether an idle client's clock or messages have moved since it was found idle. It is then
+        no longer idle."""
         if self.idle and (self.bound_ns(), self.seq) != self.seen[0]:
             self.idle = False
         return not self.idle
 
     def leave(self) -> None:
-        """It has gone: nothing of it is waited for any more."""
+        """Marks the client as ended; nothing waits for it any more."""
         self.gone = True
         self.pending.clear()
         self.results.clear()
@@ -178,10 +177,10 @@ class Client:
 
 
 class Meeting:
-    """A communicator being formed: who of `size` members has come, and the vertex that all of them
-    will share.
+    """A communicator being formed: the members of `size` that have come, and the vertex that all of
+    them will share.
 
-    `arrivals` maps a member's rank to (client, request, what else its message said).
+    `arrivals` maps a member's rank to (client, request, the rest of its message).
     """
 
     __slots__ = ("size", "vertex", "arrivals")
@@ -198,7 +197,8 @@ class Meeting:
 
 
 class Group:
-    """A communicator with what the hub adds to it: splits under way and who has let go of it."""
+    """A communicator with the hub's additions: splits in progress and the clients that released
+    it."""
 
     __slots__ = ("comm", "splits", "open_splits", "left")
 
@@ -210,7 +210,7 @@ class Group:
 
 
 def split_members(arrivals: dict[int, tuple[int, int]]) -> dict[int, list[int]]:
-    """color -> old ranks in their new order, from old rank -> (color, key); negative colors take no
+    """color -> old ranks in their new order, from old rank -> (color, key). Negative colors take no
     part.
 
     Ordered by (key, old rank), as MPI_Comm_split does (MPI 4.0, section 7.4.2) and ncclCommSplit

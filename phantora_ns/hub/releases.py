@@ -1,7 +1,7 @@
-"""When answers may go out: requests that wait for a time, and what keeps them.
+"""When answers are released: requests that wait for a time, and what holds them back.
 
 Why it exists: a time is answered once nothing can change it any more (horizon.py). This part brings
-the event graph up to date after each batch of messages, releases what is final, notices clients
+the event graph up to date after each batch of messages and releases what is final. It notices clients
 that are idle, dead or stuck, and drops history.
 """
 
@@ -22,8 +22,8 @@ from phantora_ns.sim.graph import EventGraph
 
 
 class Releases:
-    """All requests for times that are open. `optimistic`: times are answered as soon as they are
-    known, and revised if they move."""
+    """All open requests for times. `optimistic`: times are answered as soon as they are known, and
+    revised if they move."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Releases:
         self._sampled = 0.0
 
     def wait(self, request: Request) -> None:
-        """One more request; it is answered when its time is final."""
+        """Adds a request, which is answered when its time is final."""
         request.client.pending[request.number] = request
         self._waiting.append(request)
 
@@ -63,8 +63,8 @@ class Releases:
                 self._answers.fail(text, [client.number])
 
     def commit(self) -> None:
-        """Drops history that nobody can change any more. A client that died without a word must not
-        hold it back."""
+        """Drops history that no client can change any more. First checks for clients that died
+        without a message, which would hold it back."""
         for client in list(self._clients.present()):
             if client.ended():
                 self._clients.leave(client)
@@ -77,7 +77,7 @@ class Releases:
         self._graph.commit(bound_ns)
 
     def hold_ms(self) -> int | None:
-        """How long to wait for messages before the next `settle`; None: for as long as it takes."""
+        """How long to wait for messages before the next `settle`; None means without a limit."""
         if self._held:
             return horizon.HELD_POLL_MS
         if self._lookups.awaiting:
@@ -102,7 +102,7 @@ class Releases:
                 else:
                     known.append((settled_ns, request))
         needed_ns = 0
-        if known:  # otherwise nobody's clock matters yet
+        if known:  # without a known time, clocks do not matter yet
             lbts_ns = horizon.lower_bound_ns(self._clients.present())
             for settled_ns, request in known:
                 if lbts_ns is None or settled_ns <= lbts_ns:
@@ -112,11 +112,11 @@ class Releases:
                     kept.append(request)
         self._waiting = kept
         self._held = needed_ns > 0
-        # a held LOOKUP may wait for any client that is blocked, wherever that client's clock is
+        # A held LOOKUP may wait for any blocked client, whatever that client's clock is.
         self._sample(MAX_TIME_NS if self._lookups.awaiting else needed_ns)
 
     def _sample(self, needed_ns: int) -> None:
-        """Looks at the clients that keep an answer at `needed_ns` from going out, now and then."""
+        """Samples the clients that hold back an answer at `needed_ns`, at most every SAMPLE_MS."""
         now = time.monotonic()
         if needed_ns and now - self._sampled >= horizon.SAMPLE_MS / 1000:
             self._sampled = now
@@ -124,8 +124,8 @@ class Releases:
                 self._clients.leave(client)
 
     def _unblock(self) -> bool:
-        """Lets somebody go on when everybody is stuck over held LOOKUPs; returns whether somebody
-        does."""
+        """Lets a client continue when all are stuck over held LOOKUPs. Returns whether one was
+        answered."""
         awaiting = self._lookups.awaiting
         if not awaiting.expected(self._clients.present()):
             self._lookups.estimate(awaiting.take_all())

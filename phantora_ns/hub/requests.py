@@ -1,8 +1,8 @@
 """Requests that cannot be answered yet, one class per kind.
 
-Why it exists: the hub asks every open request the same four questions (is the answer known, until
-when can it change, what does it bound, what is the reply), and each kind has its own reasons. Times
-are virtual nanoseconds.
+Why it exists: the hub asks every open request the same four questions: is the answer known, until when
+can it change, what does it bound, and what is the reply. Each kind of request answers differently.
+Times are virtual nanoseconds.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from phantora_ns.sim.graph import TimeExpression, Vertex
 
 
 class Request:
-    """A client's open question; `number` is what the reply carries."""
+    """A client's open request; `number` is what the reply carries."""
 
     __slots__ = ("client", "number")
     early = True
-    """Optimistic mode may answer as soon as an answer is known, to be revised if it moves."""
+    """Whether optimistic mode may answer as soon as an answer is known, and revise it if it moves."""
 
     def __init__(self, client: Client, number: int) -> None:
         self.client = client
         self.number = number
 
     def settled_ns(self) -> int | None:
-        """Once the LBTS has reached this the answer is final; None while there is no answer."""
+        """The LBTS at which the answer is final; None while there is no answer."""
         raise NotImplementedError
 
     def bound_ns(self) -> int | None:
-        """Before this the client does nothing, as far as this request goes; None while that depends
-        on other clients."""
+        """A lower bound on the client's next action, as far as this request decides it. None while
+        it depends on other clients."""
         raise NotImplementedError
 
     def floor_ns(self) -> int | None:
-        """As `bound_ns`, but true whatever the others do; None when it depends on them alone."""
+        """As `bound_ns`, but valid whatever the others do. None when it depends only on them."""
         return self.bound_ns()
 
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
-        """The answer's message at that LBTS (None: nobody can act before this is answered); the
+        """The message with the answer at that LBTS (None: no client can act before this answer). The
         request must have an answer."""
         raise NotImplementedError
 
 
 class Arrival(Request):
-    """SYNC and the two rendezvous: the answer is the time of a vertex, which becomes the client's
+    """SYNC and the two rendezvous. The answer is the time of a vertex, which becomes the client's
     host anchor. `expression`: when the client's own host gets there."""
 
     __slots__ = ("vertex", "expression")
@@ -58,16 +58,16 @@ class Arrival(Request):
         self.expression = expression
 
     def settled_ns(self) -> int | None:
-        """The vertex's, which is None while it is unknown."""
+        """That of the vertex, which is None while it is unknown."""
         return self.vertex.settled_ns
 
     def bound_ns(self) -> int | None:
-        """The client goes on at the vertex's time."""
+        """The vertex's time, at which the client continues."""
         return self.vertex.time_ns
 
     def floor_ns(self) -> int | None:
-        """When its own host gets there, even where the meeting waits for ranks that have not
-        come."""
+        """When the client's own host gets there, even if the rendezvous still waits for other
+        ranks."""
         reached = self.expression.reach()
         return None if reached is None else reached[0]
 
@@ -76,7 +76,7 @@ class Arrival(Request):
         return [Message.SYNC, self.number, self._report()]
 
     def _report(self) -> int:
-        """The vertex's time, which the client is sent now."""
+        """The vertex's time, which is now sent to the client."""
         assert self.vertex.time_ns is not None
         self.vertex.reported = True
         self.client.anchor = self.vertex
@@ -121,13 +121,13 @@ class Splitting(Joining):
 class Query(Request):
     """Whether an expression has been reached at the host's time.
 
-    Decided when the host's time is final and either the expression is, or the LBTS has come up to
-    the host's time. What is unknown or may still move then lies strictly after the LBTS, so the
-    expression has not been reached (sim/graph.py).
+    It can be decided when the host's time is final, and either the expression is final or the LBTS
+    has reached the host's time. In the latter case, everything unknown or movable lies strictly after
+    the LBTS, so the expression has not been reached (sim/graph.py).
     """
 
     __slots__ = ("expression", "host")
-    early = False  # the caching allocator acts on the answer: a guess would change peak memory
+    early = False  # the caching allocator acts on the answer, and a guess would change peak memory
 
     def __init__(
         self, client: Client, number: int, expression: TimeExpression, host: TimeExpression
@@ -137,8 +137,8 @@ class Query(Request):
         self.host = host
 
     def settled_ns(self) -> int | None:
-        """The sooner of the expression's settling and the host's time, no sooner than the host's
-        own settling."""
+        """The earlier of the expression's settling and the host's time, but no earlier than the
+        host's own settling."""
         host = self.host.reach()
         if host is None:
             return None
@@ -146,13 +146,13 @@ class Query(Request):
         return host[0] if reached is None else max(host[1], min(host[0], reached[1]))
 
     def bound_ns(self) -> int | None:
-        """The host's time: a query does not move the clock."""
+        """The host's time, because a query does not move the clock."""
         host = self.host.reach()
         return None if host is None else host[0]
 
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
-        """1 when reached. Otherwise 0, and a time before which it will not be: its own if that is
-        final, else the LBTS."""
+        """1 when reached. Otherwise 0, and a time before which it will not be reached: the
+        expression's own time if that is final, else the LBTS."""
         reached = self.expression.reach()
         host_ns = self.host.reached()[0]
         if reached is not None and reached[0] <= host_ns:
@@ -163,7 +163,7 @@ class Query(Request):
 
 
 class Times(Request):
-    """The times of several expressions; the client's clock stays where it is."""
+    """The times of several expressions. The client's clock does not move."""
 
     __slots__ = ("expressions",)
 
@@ -176,7 +176,7 @@ class Times(Request):
         return self._latest(0, 1)
 
     def bound_ns(self) -> int | None:
-        """The client's clock, or the latest of the times when that is ahead: the client waits until
+        """The client's clock, or the latest of the times if that is later: the client waits until
         it is final."""
         return self._latest(self.client.clock_ns, 0)
 
@@ -190,7 +190,8 @@ class Times(Request):
         return [Message.TIMES, self.number, times]
 
     def _latest(self, least: int, which: int) -> int | None:
-        """The latest time (0) or settling (1) of the expressions; None while one is not known."""
+        """The latest time (`which` 0) or settling (1) of the expressions; None while one is
+        unknown."""
         for expression in self.expressions:
             reached = expression.reach()
             if reached is None:

@@ -1,7 +1,7 @@
-"""RUN_DIR/hub.json: what the hub knows about the run when it ends.
+"""RUN_DIR/hub.json: the hub's knowledge about the run when it ends.
 
 Why it exists: after the run, report/run_report.py makes the report from this file and the ranks'
-statistics. The hub adds what only it saw: times of communication, messages, diagnostics.
+statistics. The hub contributes what only it saw: times of communication, messages, diagnostics.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def result(hub: Hub) -> dict[str, Any]:
 
 
 def _client(hub: Hub, client: Client) -> tuple[dict[str, Any], int]:
-    """A client's entry, and the latest time of anything on it."""
+    """A client's entry, and the latest time of any of its vertices."""
     totals = hub.graph.totals(client.number)
     latest_ns = max(totals.latest_ns, client.clock_ns)
     if not client.gone:
@@ -65,7 +65,7 @@ def _client(hub: Hub, client: Client) -> tuple[dict[str, Any], int]:
 
 
 def _guesses(hub: Hub) -> dict[str, int]:
-    """What ranks guessed, and how many signatures took another GPU model's measurements."""
+    """The guesses of ranks, and how many signatures took another GPU model's measurements."""
     times, found = hub.lookups.models.times, hub.diagnostics.of("guess")
     if times.scaled:
         found[f"kernel time by data sheet ratio from {times.scaled_from}"] = times.scaled
@@ -73,8 +73,8 @@ def _guesses(hub: Hub) -> dict[str, int]:
 
 
 def _leading(hub: Hub) -> dict[str, Any] | None:
-    """Who led, what was measured, and what had to be estimated in the end; None in a run without a
-    leader."""
+    """Which ranks led, what was measured, and what was estimated after waiting; None in a run
+    without a leader."""
     awaiting, recorder = hub.lookups.awaiting, hub.recorder
     if awaiting.leader is None:
         return None
@@ -96,7 +96,7 @@ def _leading(hub: Hub) -> dict[str, Any] | None:
 
 
 def write_result(path: Path, hub: Hub) -> None:
-    """Writes hub.json whole or not at all, and the last times for the traces. Raises OSError."""
+    """Writes hub.json completely or not at all, and the last times for the traces. Raises OSError."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(result(hub), indent=1) + "\n")
     os.replace(partial, path)

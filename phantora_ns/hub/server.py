@@ -1,12 +1,12 @@
 """The hub: it takes messages, and answers what can be answered.
 
 Why it exists: every process of the job talks to this one. A message is checked (decoding.py) and
-goes to its handler (handlers.py), which enters it into the event graph (sim/graph.py); answers go
-out when they are final (releases.py). Rule: whatever a client sends, the hub goes on. A message
-that makes no sense is counted, and a request among them is answered with an error.
+goes to its handler (handlers.py), which enters it into the event graph (sim/graph.py). Answers are
+sent when they are final (releases.py). Rule: the hub survives whatever a client sends. An invalid
+message is counted. If it is a request, it is answered with an error.
 
-It holds no socket: messages come by `handle`, a batch ends with `settle`, and loop.py sends what
-`take_outbox` gives.
+The hub has no socket. `handle` takes a message, `settle` ends a batch, and loop.py sends the result
+of `take_outbox`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from phantora_ns.protocol import KERNEL_TABLE_FILE, Message
 from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph
 
 COMMIT_EVERY = 4096
-"""Messages between two commits: each looks at every client, and history in between is small."""
+"""Messages between two commits. A commit looks at every client, and history in between is small."""
 
 
 @dataclass(frozen=True)
 class HubOptions:
-    """What a run wants of its hub. `nodes`, `gpus_per_node`: the cluster's size. `leader`: the rank
-    that is to lead, None when none is. `config` is sent to every client."""
+    """Settings of a run's hub. `nodes`, `gpus_per_node`: the cluster's size. `leader`: the rank that
+    is to lead, None without one. `config` is sent to every client."""
 
     nodes: int
     gpus_per_node: int
@@ -54,7 +54,7 @@ class HubOptions:
 
 
 class Hub:
-    """All state of a run, put together of its parts."""
+    """All state of a run; each part has its own class."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Hub:
             graph, self.clients, self.answers, self.fetches, self.lookups, options.optimistic
         )
         self.traces: TraceTimes | None = None
-        """Set before the first client comes, when the run is traced."""
+        """Set before the first client comes, if the run is traced."""
         times = TimeHandlers(graph, self.releases, self.answers)
         communication = CommunicatorHandlers(
             self.communicators, times, self.releases, self.fetches, self.answers
@@ -93,11 +93,11 @@ class Hub:
 
     @property
     def recorder(self) -> Recorder | None:
-        """Where measurements go; None when nobody measures in this run."""
+        """Where measurements go; None when no leader records in this run."""
         return self.lookups.recorder
 
     def handle(self, identity: bytes, frame: bytes) -> None:
-        """Takes one message; never raises because of what is in it."""
+        """Takes one message. No content of a message raises an exception."""
         self.diagnostics.messages += 1
         client = self.clients.get(identity)
         request: int | None = None
@@ -124,21 +124,21 @@ class Hub:
             self.answers.fail(str(error), error.members)
             if request is not None:
                 self.answers.refuse(identity, request, str(error))
-        except Exception:  # ours, not the client's
+        except Exception:  # a defect of the hub, not of the client
             self.answers.internal_error()
             if request is not None:
                 self.answers.refuse(identity, request, INTERNAL)
 
     def unreadable(self) -> None:
-        """Counts what came and is not even a message."""
+        """Counts input that is not a message at all."""
         self.diagnostics.messages += 1
         self.diagnostics.bad_messages += 1
 
     def settle(self) -> None:
-        """Ends a batch: releases every answer that is final, and drops history now and then."""
+        """Ends a batch: releases every answer that is final, and regularly drops history."""
         try:
             self.releases.settle()
-        except Exception:  # ours: no message is to blame any more
+        except Exception:  # a defect of the hub: no message is responsible here
             self.answers.internal_error()
         if self.diagnostics.messages >= self._next_commit:
             self._next_commit = self.diagnostics.messages + COMMIT_EVERY
@@ -159,7 +159,7 @@ class Hub:
         self.answers.send(identity, [Message.HELLO, client.number, self.options.config])
 
     def _count(self, client: Client, seq: int, request: int | None, watches: bool) -> None:
-        """Counts a message. `watches`: of a thread that only watches, which acts on nothing."""
+        """Counts a message. `watches`: it comes from a thread that only watches and never acts."""
         expected = client.seq + 1
         client.messages += 1
         client.idle = False
@@ -175,7 +175,7 @@ class Hub:
     def _reject(
         self, identity: bytes, client: Client | None, request: int | None, error: ValueError
     ) -> None:
-        """Counts a message that makes no sense, and answers it if it is a request."""
+        """Counts an invalid message, and answers it if it is a request."""
         self.diagnostics.bad_messages += 1
         if isinstance(error, BadMessage):
             request = request if error.request is None else error.request

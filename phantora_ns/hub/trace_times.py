@@ -1,12 +1,14 @@
 """RUN_DIR/trace/<page>.times: the final times of the vertices on which one process's work depends.
 
 Why it exists: processes log their work with the time expressions that place it
-(libintercept/trace/trace_log.c); only the event graph knows the times of their vertices. Times are
-written as they become final, so that the hub keeps nothing for it, and the rest when the run ends.
+(libintercept/trace/trace_log.c), but only the event graph knows the times of their vertices. Times are
+written as they become final, so that the hub stores nothing for them. The others are written when the
+run ends.
 
-One JSON array a line: `[vertex, time_ns]`, and for a launch of communication `[vertex, end_ns,
-reached_ns, started_ns, algorithm, protocol, channels]`: when this process's stream reached it, when
-its last member had, and what NCCL would have chosen for the first operation of the launch.
+Each line is a JSON array: `[vertex, time_ns]`, or for a launch of communication `[vertex, end_ns,
+reached_ns, started_ns, algorithm, protocol, channels]`. `reached_ns`: when this process's stream
+reached it; `started_ns`: when its last member had reached it. The last three are NCCL's choice for
+the first operation of the launch.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from typing import Any
 from phantora_ns.sim.graph import EventGraph, LaunchEnd, TimeExpression, Transfer, Vertex
 
 FLUSH_LINES = 4096
-"""Lines kept per client before they are written: files are not kept open, of which a run may have
-thousands."""
+"""Lines kept per client before they are written. Files are not kept open, because a run may have
+thousands of them."""
 
 
 def traced(ranks: Sequence[Sequence[int]] | None, rank: int) -> bool:
-    """Whether a process of this rank (-1: none) is traced; `ranks` are inclusive ranges as in
-    run.json, None: all."""
+    """Whether a process of this rank (-1: no rank) is traced. `ranks` are inclusive ranges as in
+    run.json; None means all."""
     return ranks is None or any(first <= rank <= last for first, last in ranks)
 
 
@@ -38,7 +40,7 @@ class _Client:
         self.lines: list[str] = []
 
     def take(self, number: int, vertex: Vertex, reached: TimeExpression | None) -> None:
-        """What the event graph calls with each final time. Raises OSError."""
+        """The callback of the event graph for each final time. Raises OSError."""
         if reached is None:
             self.lines.append(f"[{number},{vertex.time_ns}]\n")
         else:
@@ -72,20 +74,20 @@ class TraceTimes:
         self._failed = False
 
     def join(self, number: int, rank: int, page: str) -> None:
-        """A client has come; `page` names its files."""
+        """Adds a client; `page` names its files."""
         if traced(self._ranks, rank):
             client = _Client(self._folder / f"{page}.times")
             self._clients.append(client)
             self._graph.follow(number, lambda *final: self._guard(client.take, *final))
 
     def finish(self) -> None:
-        """The run is over: writes all times that are known."""
+        """Ends the run: writes all times that are known."""
         self._graph.finish_following()
         for client in self._clients:
             self._guard(client.flush)
 
     def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
-        """A disk that is full costs the traces, not the run."""
+        """Runs `action`. A full disk costs the traces, not the run."""
         if self._failed:
             return
         try:

@@ -147,9 +147,8 @@ class CollectiveModel:
         # are.
         between = choice.bus_bytes_per_ns if protocol == 0 else pace
         flows = []
-        edges = layout.ring_edges(
-            root if chain else None
-        )  # a chain is a ring without the edge back to its root
+        # A chain is a ring without the edge back to its root.
+        edges = layout.ring_edges(root if chain else None)
         for (a, b, rail), share in edges.items():
             if name == "reduce":
                 a, b = b, a

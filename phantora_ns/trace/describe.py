@@ -22,6 +22,7 @@ from phantora_ns.trace.log import Signature
 from phantora_ns.trace.times import Launch
 
 SIMULATED = "[simulated]"
+# By cudaDataType.
 _GEMM_TYPES = {
     0: "fp32",
     1: "fp64",
@@ -33,7 +34,8 @@ _GEMM_TYPES = {
     14: "bf16",
     28: "fp8e4m3",
     29: "fp8e5m2",
-}  # cudaDataType
+}
+# By cudnnDataType.
 _DNN_TYPES = {
     0: "fp32",
     1: "fp64",
@@ -41,7 +43,7 @@ _DNN_TYPES = {
     9: "bf16",
     12: "fp8e4m3",
     13: "fp8e5m2",
-}  # cudnnDataType
+}
 _TRANSPOSED = "NTC"
 _PLACES = ("Pageable", "Pinned", "Device", "Device")  # by MemoryKind
 _CONVOLUTIONS = {
@@ -61,6 +63,7 @@ _NCCL = {
     Collective.REDUCE: "Reduce",
 }
 _NCCL_REDUCES = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
+# By ncclDataType_t.
 _NCCL_TYPES = (
     "u8",
     "u8",
@@ -74,7 +77,7 @@ _NCCL_TYPES = (
     "bf16",
     "f8e4m3",
     "f8e5m2",
-)  # ncclDataType_t
+)
 _NCCL_ARGUMENTS = "(ncclDevKernelArgsStorage<4096ul>)"
 _TORCH_TYPES = (
     "Char",

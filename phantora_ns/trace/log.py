@@ -68,7 +68,7 @@ class Log:
         self.start = start
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         self._map.close()
 
     def steps(self) -> dict[int, tuple[Moment, int]]:

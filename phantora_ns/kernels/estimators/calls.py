@@ -107,7 +107,9 @@ def _solver(
         if other and routine in WITH_VECTORS:
             units, share = WITH_VECTORS[routine]
         flop = units * rows * columns * min(rows, columns)
-    waiting = min(rows, columns) * column_ns  # one after the other, whatever the batch
+    waiting = (
+        min(rows, columns) * column_ns
+    )  # columns run one after the other; a batch runs in parallel
     computing = real * flop * batch / (rates.peak(kind) * share)
     return max(
         rates.memory_ns("other", 0) + waiting + computing,
