@@ -50,9 +50,8 @@ class BuildWithNative(build_py):
 
     def run(self):
         super().run()
-        if os.environ.get(
-            "PHANTORA_SKIP_NATIVE"
-        ):  # `make build` compiles by itself, after torch is there
+        # `make build` compiles by itself, after torch is there
+        if os.environ.get("PHANTORA_SKIP_NATIVE"):
             return
         if self.editable_mode:
             make_native(ROOT / "phantora_ns" / "lib", ROOT / "build" / "obj")

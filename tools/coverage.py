@@ -180,12 +180,13 @@ def wrapped(names):
     return "\n".join([*lines, line.rstrip(", ")])
 
 
+# shown for reasons of our own (libintercept/simulated/exports.map)
 NOT_NVIDIAS = (
     "phantora_",
     "dlsym",
     "dlvsym",
     "_ZN3c10",
-)  # shown for reasons of our own (libintercept/simulated/exports.map)
+)
 
 
 def classify(api, names, own):

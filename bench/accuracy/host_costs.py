@@ -100,9 +100,8 @@ def call_costs(loops):
     stream, other, event, timed = pointer(), pointer(), pointer(), pointer()
     for created in (stream, other):
         assert runtime.cudaStreamCreateWithFlags(ctypes.byref(created), 1) == 0
-    assert (
-        runtime.cudaEventCreateWithFlags(ctypes.byref(event), 2) == 0
-    )  # 2: no timing, as PyTorch's own events
+    # 2: no timing, as PyTorch's own events
+    assert runtime.cudaEventCreateWithFlags(ctypes.byref(event), 2) == 0
     assert runtime.cudaEventCreate(ctypes.byref(timed)) == 0
     device, pinned = (
         torch.zeros(1 << 20, dtype=torch.uint8, device="cuda"),

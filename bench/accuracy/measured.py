@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.accuracy.configs import HERE, ROOT, SETS, load
 
 TRUTH = ROOT.parent / "shared" / "truth"
+# options of its train.py that take a value
 TRUTH_FLAGS = (
     "size",
     "mode",
@@ -24,7 +25,7 @@ TRUTH_FLAGS = (
     "mbs",
     "accum",
     "layers",
-)  # options of its train.py that take a value
+)
 TRUTH_SWITCHES = ("ac", "compile")
 
 

@@ -81,9 +81,8 @@ def main():
         for name, build in WORK.items():
             issue = build()
             timed(issue, 3)
-            time.sleep(
-                1.0
-            )  # so that clock and temperature recover: the first chunk is a burst on a rested GPU
+            # so that clock and temperature recover: the first chunk is a burst on a rested GPU
+            time.sleep(1.0)
             burst = timed(issue, 3)
             count = max(1, int(CHUNK_SECONDS * 1e6 / burst))
             series, start = [], time.monotonic()

@@ -16,11 +16,12 @@ from bench.accuracy.measured import Measured
 
 # a real run is steady when its steps' standard deviation is below this part of their median
 STEADY = 0.03
+# the bars: steady runs' mean and worst error, host-bound runs' worst
 STEADY_MEAN, STEADY_WORST, HOST_WORST = (
     0.03,
     0.06,
     0.15,
-)  # the bars: steady runs' mean and worst error, host-bound runs' worst
+)
 KINDS = ("steady", "host-bound", "varying")
 PARTS = tuple(field for _, field in COLUMNS)
 

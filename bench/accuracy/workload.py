@@ -311,9 +311,8 @@ def main():
     if options.mode != "none":
         dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    torch.manual_seed(
-        0 if options.mode == "pp" else rank
-    )  # a pipeline's last stage needs the first one's tokens
+    # a pipeline's last stage needs the first one's tokens
+    torch.manual_seed(0 if options.mode == "pp" else rank)
 
     torch.backends.cuda.matmul.allow_tf32 = options.precision == "tf32"
     if options.model != "llama":

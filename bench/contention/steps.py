@@ -20,11 +20,12 @@ from phantora_ns.protocol import BoundBy, SignatureKind
 from phantora_ns.sim.contention import Activity
 
 NAMES = {BoundBy.MEMORY: "memory", BoundBy.COMPUTE: "gemm", BoundBy.ATTENTION: "attention"}
+# by the name of NCCL's kernel; numbers as in sim/collectives.py
 KINDS = {
     "AllReduce": 0,
     "AllGather": 1,
     "ReduceScatter": 2,
-}  # by the name of NCCL's kernel; numbers as in sim/collectives.py
+}
 ITEM_BYTES = {"BFloat16": 2, "Half": 2, "Float": 4}
 FREE, COVERED = 0.01, 0.98  # share of a launch beside collectives
 STEADY = 1.3  # uncovered launches that differ by more are not of one kind

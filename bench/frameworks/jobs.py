@@ -19,9 +19,8 @@ EXAMPLES = "examples/frameworks"
 ASSETS = "build/bench-frameworks"
 STEPS = 12
 WARM_UP = 4  # steps that are not timed: allocation, compilation, DDP's second buckets
-TIMED = slice(
-    WARM_UP, STEPS - 2
-)  # nor are the last, in which real.py records a trace, and the one before it, at whose end the
+# nor are the last, in which real.py records a trace, and the one before it, at whose end the
+TIMED = slice(WARM_UP, STEPS - 2)
 # profiler starts: 5 to 47 % longer on a GPU
 
 
@@ -76,9 +75,8 @@ class Job:
         found["update_ms"] = [
             round((b - a) * 1e3, 3) for a, b in zip(updates, updates[1:], strict=False)
         ]
-        found.setdefault(
-            "step_ms", [0.0, *found["update_ms"]]
-        )  # where the log prints no step times: from update to update
+        # where the log prints no step times: from update to update
+        found.setdefault("step_ms", [0.0, *found["update_ms"]])
         if len(found["step_ms"]) != STEPS:
             raise ValueError(f"{len(found['step_ms'])} steps in the log, not {STEPS}")
         found |= summary(found["step_ms"])
@@ -271,6 +269,7 @@ JOBS = [
     deepspeed("deepspeed-zero2", "zero2", "--size", "1b", "--seq", "4096"),
     deepspeed("deepspeed-zero3", "zero3", "--size", "1b", "--seq", "4096", updates=2),
     trainer("trainer-ddp"),
+    # a batch for each worker, so that no step after the first waits for one
     Job(
         "resnet50-ddp",
         "vision",
@@ -286,7 +285,7 @@ JOBS = [
             str(STEPS),
         ),
         packages=("torchvision",),
-    ),  # a batch for each worker, so that no step after the first waits for one
+    ),
     Job(
         "unet-ddp",
         "vision",

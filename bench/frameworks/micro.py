@@ -358,6 +358,7 @@ def grouped():
 
 # ---- transforms ----
 
+# 2^24 points in all of each
 LONG = [
     64,
     256,
@@ -368,7 +369,7 @@ LONG = [
     1 << 18,
     1 << 20,
     1 << 22,
-]  # 2^24 points in all of each
+]
 LINES = [
     *(((1 << 24) // n, n) for n in LONG),
     (1, 4096),
@@ -426,6 +427,7 @@ def transforms():
 
 # ---- dense solvers ----
 
+# batch, size
 MATRICES = [
     (1, 64),
     (1, 256),
@@ -440,7 +442,7 @@ MATRICES = [
     (512, 64),
     (16, 1024),
     (4096, 16),
-]  # batch, size
+]
 
 
 def solvers():

@@ -30,10 +30,11 @@ SHAPES = (
     (65536, 512),
 )
 SIZES = {"u8": 1, "bf16": 2, "f32": 4, "f64": 8}
+# shorter rows find some sectors in the L1 cache, so the law is an upper bound for them
 LEAST_ROWS, LEAST_COLUMNS = (
     512,
     256,
-)  # shorter rows find some sectors in the L1 cache, so the law is an upper bound for them
+)
 MULTIPROCESSORS, CYCLES_PER_NS = 132, 1.98
 
 

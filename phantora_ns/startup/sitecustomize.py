@@ -148,9 +148,8 @@ def _lead(environ):
         except BlockingIOError:
             os.close(lock)
             return
-        os.set_inheritable(
-            lock, True
-        )  # a lock of this kind outlives an exec, and no child inherits it
+        # a lock of this kind outlives an exec, and no child inherits it
+        os.set_inheritable(lock, True)
         env = dict(environ)
         env["LD_PRELOAD"] = ":".join(
             [

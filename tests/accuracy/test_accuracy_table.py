@@ -193,9 +193,8 @@ def test_sets_and_kinds_are_never_summed_together(bench):
     )
     assert found["evaluation", "varying"]["met"] is None
     assert bench["rows"].verdicts([row(error=0.031)])[0]["met"] is False  # mean
-    assert (
-        bench["rows"].verdicts([row(error=0.001)] * 9 + [row(error=0.061)])[0]["met"] is False
-    )  # worst
+    # worst
+    assert bench["rows"].verdicts([row(error=0.001)] * 9 + [row(error=0.061)])[0]["met"] is False
     assert bench["rows"].equal_peaks(
         [row(), row(allocated=[(0, 1)]), row() | {"allocated_unequal": None}]
     ) == (1, 3)

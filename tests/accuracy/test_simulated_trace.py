@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_simulated_step_is_the_jobs_own_and_pairs_with_a_real_one(phantora, tmp_path):
+    # the real trace's, but fewer steps
     job = [
         "--size=1b",
         "--mode=none",
@@ -21,7 +22,7 @@ def test_a_simulated_step_is_the_jobs_own_and_pairs_with_a_real_one(phantora, tm
         "--mbs=2",
         "--steps=5",
         "--warmup=2",
-    ]  # the real trace's, but fewer steps
+    ]
     done = phantora(
         "--quiet",
         "--host-time",
@@ -45,9 +46,8 @@ def test_a_simulated_step_is_the_jobs_own_and_pairs_with_a_real_one(phantora, tm
     simulated = read_trace(tmp_path / "rank-0.json.gz")
     result = diff(read_trace(BENCH / "data" / "traces" / "1b-none-4k-mbs2.json.xz"), simulated)
     timed_ns = json.loads((tmp_path / "result").read_text())["median_s"] * 1e9
-    assert result.simulated.step_ns == pytest.approx(
-        timed_ns, abs=10_000
-    )  # two clock reads and an event query apart
+    # two clock reads and an event query apart
+    assert result.simulated.step_ns == pytest.approx(timed_ns, abs=10_000)
     assert sum(row.contribution_ns for row in result.rows) == result.difference_ns
     assert set(result.paired_by) == {
         "library operator, in order, equally many",

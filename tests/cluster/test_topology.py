@@ -93,9 +93,8 @@ def test_capacities_are_the_files_bandwidths_times_their_efficiencies():
     assert topology.capacities[topology.link_id("node-4/nic-7", "rail-7")] == pytest.approx(
         50 * 0.97
     )
-    tree = BUILT[
-        "a100-fat-tree", 11, 8
-    ]  # 4 nodes x 8 NICs x 25 GB/s, halved, over 8 spines; the last leaf is not full
+    # 4 nodes x 8 NICs x 25 GB/s, halved, over 8 spines; the last leaf is not full
+    tree = BUILT["a100-fat-tree", 11, 8]
     for leaf in ("leaf-0", "leaf-2"):
         assert tree.capacities[tree.link_id(leaf, "spine-3")] == pytest.approx(
             4 * 8 * 25 / 2 / 8 * 0.97
@@ -153,9 +152,8 @@ def test_ecmp_spreads_flows_and_repeats():
     for salt in range(4000):
         name = topology.link_names[topology.route(0, 9 * 8, salt)[2]]
         spines[name] = spines.get(name, 0) + 1
-    assert (
-        len(spines) == 8 and min(spines.values()) > 400
-    )  # 500 each on average, 22 standard deviation
+    # 500 each on average, 22 standard deviation
+    assert len(spines) == 8 and min(spines.values()) > 400
     again = Topology.build(load_cluster("a100-fat-tree", 11, 8))
     assert [again.route(0, 72, salt) for salt in range(100)] == [
         topology.route(0, 72, salt) for salt in range(100)

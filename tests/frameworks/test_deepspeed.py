@@ -104,9 +104,8 @@ def test_the_loss_scaler_follows_its_window(deepspeed):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("configuration", ["zero2-offload", "zero3-offload"])
 def test_offloaded_optimizers_pay_for_pcie(deepspeed, configuration, tmp_path, monkeypatch):
-    if (
-        "TORCH_EXTENSIONS_DIR" not in os.environ
-    ):  # cpu_adam is compiled; a job killed meanwhile would leave its lock
+    # cpu_adam is compiled; a job killed meanwhile would leave its lock
+    if "TORCH_EXTENSIONS_DIR" not in os.environ:
         monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
     traces = tmp_path / "traces"
     steps, out, report = deepspeed(

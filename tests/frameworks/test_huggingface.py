@@ -42,9 +42,8 @@ TINY = (
     "--per_device_train_batch_size",
     2,
 )
-PARAMETERS = (
-    2 * 2048 * 256 + 2 * (256 * (256 + 128 + 128 + 256) + 3 * 256 * 512 + 2 * 256) + 256
-)  # of that Llama
+# of that Llama
+PARAMETERS = 2 * 2048 * 256 + 2 * (256 * (256 + 128 + 128 + 256) + 3 * 256 * 512 + 2 * 256) + 256
 
 
 @pytest.fixture
@@ -163,9 +162,8 @@ def test_trainer_on_every_back_end(run, tmp_path, options):
 @pytest.mark.timeout(660)
 @pytest.mark.parametrize("config", ["ddp", "fsdp2", "zero3"])
 def test_accelerate_launch_starts_trainer(run, tmp_path, config):
-    extra = (
-        ("--gradient_accumulation_steps", 2) if config == "zero3" else ()
-    )  # as that file says; Trainer compares them
+    # as that file says; Trainer compares them
+    extra = ("--gradient_accumulation_steps", 2) if config == "zero3" else ()
     logs, report, _ = run(
         "--gpus-per-node",
         2,
@@ -219,12 +217,13 @@ def test_accelerate_launch_on_two_nodes(run, tmp_path):
         f"--num_processes 2 {place} {job}",
     )
     assert len({rank["node"] for rank in report["ranks"]}) == 2
+    # each node's first process prints
     assert {float(line["epoch"]) for line in logs if "loss" in line} == {
         0.25,
         0.5,
         0.75,
         1.0,
-    }  # each node's first process prints
+    }
     assert all(
         float(line["train_runtime"]) <= report["simulated_ns"] / 1e9
         for line in logs

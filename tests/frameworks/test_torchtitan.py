@@ -91,9 +91,8 @@ def test_the_log_is_true_in_simulated_time(train):
     said, report = train(2, "--parallelism.context-parallel-degree", 2, timeout=280)
     assert sorted(said) == list(range(1, STEPS + 1)) and report["unsupported_calls"] == {}
     lines = [min(said[step]) for step in sorted(said)]  # of the rank whose clock began first
-    seconds = [
-        BATCH * LENGTH / (tps * 2) for _, _, _, tps, *_ in lines
-    ]  # TorchTitan counts tokens per GPU: two share each
+    # TorchTitan counts tokens per GPU: two share each
+    seconds = [BATCH * LENGTH / (tps * 2) for _, _, _, tps, *_ in lines]
     between = (lines[-1][0] - lines[0][0]).total_seconds()
     assert sum(seconds[1:]) == pytest.approx(between, abs=0.002), (
         "the log's clock shows milliseconds"

@@ -100,12 +100,10 @@ def test_resnet(run, options):
         lines=RESNET,
     )
     parameters = 25_557_032 - 900 * 2049  # of torchvision's ResNet-50, with 100 classes
-    assert all(
-        rank["peak_allocated_bytes"] > 12 * parameters for rank in report["ranks"]
-    )  # weights, gradients, momentum
-    assert all(
-        step[2] == (65536 if "fp16" in options else 1) for step in steps
-    )  # nothing overflows: no step may be skipped
+    # weights, gradients, momentum
+    assert all(rank["peak_allocated_bytes"] > 12 * parameters for rank in report["ranks"])
+    # nothing overflows: no step may be skipped
+    assert all(step[2] == (65536 if "fp16" in options else 1) for step in steps)
 
 
 @pytest.mark.nightly

@@ -176,9 +176,8 @@ def test_contended_times_do_not_depend_on_who_comes_first(hub_of):
             for _ in range(3):
                 clients[i].all_reduce(comms[i // 2 * 2], 4 << 20)
             syncs[i] = clients[i].start_sync()
-            clients[i].lookup(
-                1, 4, ["nop", []]
-            )  # the hub has handled all of it before the next rank says anything
+            # the hub has handled all of it before the next rank says anything
+            clients[i].lookup(1, 4, ["nop", []])
         found.append([clients[i].finish_sync(*syncs[i]) for i in range(4)])
         assert hub.stop()["revised"] == 0
     assert found[0] == found[1] == found[2]
@@ -220,10 +219,11 @@ def test_a_watcher_is_told_what_is_known_now(hub):
     b.all_reduce(comm, 1 << 20)
     b.lookup(1, 4, ["nop", []])
     told = a.query([node, 0, 0], [])  # its end is known, though nobody has reached it
+    # each synchronises its stream, which ends with the all-reduce
     both = (
         a.start_sync(),
         b.start_sync(),
-    )  # each synchronises its stream, which ends with the all-reduce
+    )
     assert [a.finish_sync(*both[0]), b.finish_sync(*both[1])] == [told - 1] * 2
 
 
@@ -296,9 +296,8 @@ def test_lookups_and_notes(hub):
     drag_permille = answer[4]  # by the tiles of the product, from the GPU model
     assert drag_permille > 0
     context, parameters = ["aten::add", 1, 2, [[1]]], b"\1"
-    assert (
-        client.lookup(78, 0, ["k", *[1] * 10, b"", context, parameters])[2] == 1112
-    )  # those two are not fields
+    # those two are not fields
+    assert client.lookup(78, 0, ["k", *[1] * 10, b"", context, parameters])[2] == 1112
     client.note("unsupported", "cudaFoo")
     client.note("unsupported", "cudaFoo")
     client.note("guess", "something")

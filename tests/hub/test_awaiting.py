@@ -158,9 +158,8 @@ def test_later_samples_replace_the_first_and_are_announced(hub):
     assert answer(rank, ask(rank, "gelu")) == (9000, EXACT)
     before = table_entry(hub, "gelu")[2]
     leader.measured([0, kernel("gelu"), None, [4100, 4000, 4200]])
-    assert (
-        leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[2] == 4100
-    )  # two clients' messages have no order
+    # two clients' messages have no order
+    assert leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[2] == 4100
     assert answer(rank, ask(rank, "gelu")) == (4100, EXACT)
     assert table_entry(hub, "gelu") == (4100, EXACT, before + 1)
 
@@ -180,9 +179,8 @@ def test_nobody_waits_for_what_the_leader_could_not_measure(hub):
     leader.look_busy()
     waiting, other = ask(first, "gelu"), ask(first, "tanh")
     leader.look_busy()
-    assert (
-        leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[3] != EXACT
-    )  # after trying, as a leader does
+    # after trying, as a leader does
+    assert leader.lookup(key("gelu"), 0, [*kernel("gelu"), None, b""])[3] != EXACT
     leader.look_busy()
     assert answer(first, waiting)[1] != EXACT
     assert answer(second, ask(second, "gelu"))[1] != EXACT
@@ -430,9 +428,8 @@ def test_what_has_come_survives_the_hubs_death(hub):
     hub.process.wait()
     with Database.open(hub.run_dir / "recording.sqlite") as database:
         found = [database.exact(encode(0, kernel(f"k{i}"))) for i in range(100)]
-    assert found[:50] == list(
-        range(100, 150)
-    )  # a commit every 500 samples; later ones may have waited for their second
+    # a commit every 500 samples; later ones may have waited for their second
+    assert found[:50] == list(range(100, 150))
 
 
 def test_a_recording_that_cannot_be_written_costs_the_recording_only(hub):

@@ -69,9 +69,8 @@ def pair(hub):
 def test_an_idle_rank_is_left_out(hub, other):
     other(sleeper)
     clients, syncs = pair(hub)
-    times = [
-        client.finish_sync(*sync) for client, sync in zip(clients, syncs)
-    ]  # would time out otherwise
+    # would time out otherwise
+    times = [client.finish_sync(*sync) for client, sync in zip(clients, syncs)]
     assert times[0] == times[1] > 5_000
     assert hub.stop()["revised"] == 0
 
@@ -105,9 +104,8 @@ def test_an_idle_rank_that_wakes_up_revises_what_was_told(hub, other):
     for client in clients[:2]:
         client.all_reduce(first, 8 * SIZE)
     syncs = [client.start_sync() for client in clients[:2]]
-    told = [
-        client.finish_sync(*sync) for client, sync in zip(clients, syncs)
-    ]  # this process sleeps: all look idle
+    # this process sleeps: all look idle
+    told = [client.finish_sync(*sync) for client, sync in zip(clients, syncs)]
     for client in clients[2:]:
         client.all_reduce(second, 8 * SIZE)
     later = [client.start_sync() for client in clients[2:]]

@@ -88,10 +88,11 @@ def test_a_result_is_known_when_every_part_is(bench):
 
 
 def test_results_of_one_source_are_as_known_as_it_is():
+    # broadcast, scatter
     for kind in (
         communicators.Exchange(3, 8, 7, -1, 1, 4),
         communicators.Exchange(7, 8, 7, -1, 1, 4),
-    ):  # broadcast, scatter
+    ):
         kind.unknown.add(0)
         assert not kind.result_unknown()
         kind.unknown.add(1)

@@ -95,9 +95,8 @@ def test_a_convolution_puts_its_signature_on_the_stream_and_outlives_its_parts(o
 def test_constants_equal_the_headers(root, tmp_path):
     headers = REAL.parent.parent / "include"
     cuda = SITE / "nvidia" / "cu13" / "include"
-    crt = (
-        SITE / "triton" / "backends" / "nvidia" / "include"
-    )  # the wheel of the runtime's headers lacks this part
+    # the wheel of the runtime's headers lacks this part
+    crt = SITE / "triton" / "backends" / "nvidia" / "include"
     if not (headers / "cudnn_graph.h").exists():
         pytest.skip("cuDNN's headers are not installed")
     source = tmp_path / "constants.c"
@@ -166,9 +165,8 @@ print([e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e
     done = run_python(source)
     sizes = json.loads(done.stdout.splitlines()[-1])
     q_bytes = 32 * 1024 * 128 * 2
-    backward = sizes[
-        -1
-    ]  # dQ in fp32, dK and dV for every query head, the rows' sums, and what the plan itself wants
+    # dQ in fp32, dK and dV for every query head, the rows' sums, and what the plan itself wants
+    backward = sizes[-1]
     assert backward >= 4 * q_bytes + 32 * 1024 * 4 and backward < 5 * q_bytes
     forward_graph, backward_graph = (fields[0] for fields in hub.signatures(2))
     matmul = 19

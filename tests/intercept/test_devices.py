@@ -133,9 +133,8 @@ def test_properties_layout_equals_the_header(root, tmp_path):
         "PH_PROPERTY_FIELDS(CHECK) CHECK(uuid, 0) CHECK(luid, 0) CHECK(totalGlobalMem, 0) CHECK(reserved, 0)\n"
         '_Static_assert(sizeof(struct cudaDeviceProp) == sizeof(struct ph_device_properties), "size");\n'
     )
-    crt = (
-        header.parents[3] / "triton" / "backends" / "nvidia" / "include"
-    )  # the wheel lacks this part of the headers
+    # the wheel lacks this part of the headers
+    crt = header.parents[3] / "triton" / "backends" / "nvidia" / "include"
     includes = [f"-I{header.parent}", f"-I{crt}"]
     subprocess.run(
         ["cc", "-std=gnu11", *includes, "-c", source, "-o", tmp_path / "layout.o"], check=True

@@ -21,6 +21,7 @@ DURATION_NS = 50_000
     WRONG_THREAD,
 ) = range(900, 909)
 ACTIVE, SPOILT = "0/1", "0/2"
+# "will also return an error value and a NULL graph"
 SPOILT_END = [
     str(INVALIDATED),
     "none",
@@ -28,7 +29,7 @@ SPOILT_END = [
     "0/0",
     str(INVALIDATED),
     "0",
-]  # "will also return an error value and a NULL graph"
+]
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ import pytest
 from phantora_ns.kernels.database.host_table import HostRecord, write_table
 
 HOST = 14
+# enum ph_call of libintercept/base/host_calls.h, plus one: the keys of depth 0
 UNKNOWN_NS, LAUNCH, RECORD = (
     7_000,
     1,
     7,
-)  # enum ph_call of libintercept/base/host_calls.h, plus one: the keys of depth 0
+)
 EXACT, BACKED_OFF, CLASS, UNKNOWN, CALL = range(5)
 
 

@@ -48,9 +48,8 @@ class Oracle:
         return ends
 
     def act(self, what, first=0, second=0):
-        if (
-            what != "q" or first in self.events
-        ):  # an event that was never recorded is over, and nothing is asked
+        # an event that was never recorded is over, and nothing is asked
+        if what != "q" or first in self.events:
             self.now += self.cost[what]
         issued = self.now + self.latency
         if what in "kh":

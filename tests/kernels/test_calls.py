@@ -33,9 +33,8 @@ def ns(times, name, *numbers):
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_large_factorisation_grows_with_the_cube_of_its_size(times, name):
-    first = (
-        8192 if name.endswith("gesvdj") else 16384
-    )  # minutes, near what a duration may be at most
+    # minutes, near what a duration may be at most
+    first = 8192 if name.endswith("gesvdj") else 16384
     small, large = (ns(times, name, R_32F, n, n, 0, 1) for n in (first, 2 * first))
     assert 7 < large / small < 9
 
@@ -80,9 +79,8 @@ def test_a_transform_moves_its_data_at_least_once(times):
     moved = points * 16 / rates.load("h200").memory_bytes_per_ns  # complex in, complex out
     rows = ns(times, "cufftXtExec", C_32F, C_32F, points // 1024, 1024)
     assert rows > moved
-    assert (
-        ns(times, "cufftXtExec", C_32F, C_32F, 1, points) > 2 * moved
-    )  # does not fit shared memory: more than one pass
+    # does not fit shared memory: more than one pass
+    assert ns(times, "cufftXtExec", C_32F, C_32F, 1, points) > 2 * moved
     assert ns(times, "cufftXtExec", R_32F, C_32F, points // 1024, 1024) < rows
 
 

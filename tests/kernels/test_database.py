@@ -171,9 +171,8 @@ def test_calls_are_weighted_by_their_counts_and_sites_take_the_least(tmp_path):
         "calls": [["launch", 3, 20, 12], ["copy", 2, 7, 6]],
         "sites": [[5, 1, "x", 2, 30, 20], [4, 2, "y", 1, 1, 1], [6, 1, "z", 1, 900, 900]],
     }
-    one["sites"].append(
-        [6, 1, "z", 2, 9, 9]
-    )  # what was seen once gives way to what was seen more often
+    # what was seen once gives way to what was seen more often
+    one["sites"].append([6, 1, "z", 2, 9, 9])
     paths = [
         record(tmp_path / f"{i}.sqlite", host=host, uid=str(i)) for i, host in enumerate([one, two])
     ]

@@ -369,17 +369,19 @@ def strided_parameters(sizes, strides, before=0):
 @pytest.mark.parametrize(
     ("sizes", "strides", "scattered"),
     [
+        # a transpose: the input's neighbours are a row apart
         (
             [8192, 8192],
             [(2, 16384), (16384, 2)],
             1,
-        ),  # a transpose: the input's neighbours are a row apart
+        ),
         ([4096, 16384], [(2, 2), (8192, 16384)], 0),  # rows of a larger matrix
+        # short runs: neighbours share a block, of which the law says nothing
         (
             [16, 4194304],
             [(2, 8192), (32, 4096)],
             0,
-        ),  # short runs: neighbours share a block, of which the law says nothing
+        ),
     ],
 )
 def test_neighbours_in_different_sectors_cost_a_sector_each(before, sizes, strides, scattered):
@@ -409,10 +411,11 @@ def test_attention_is_recognised_in_a_graph():
     query, key, scores = tensor(2, 32, 512, 128), tensor(2, 8, 128, 512), tensor(2, 32, 512, 512)
     first = [19, [[1520, query], [1521, key], [1522, scores]]]
     second = [19, [[1520, scores], [1521, tensor(2, 8, 512, 128)], [1522, query]]]
+    # a nested pointwise descriptor: generate an index
     mask = [
         13,
         [[750, [[0, 501]]], [753, scores]],
-    ]  # a nested pointwise descriptor: generate an index
+    ]
     forward = cudnn_graphs.as_attention(cudnn_graphs.operations([first, mask, second]))
     assert forward == attention.Attention(2, 32, 8, 512, 512, 128, True, False)
     backward = cudnn_graphs.as_attention(

@@ -217,9 +217,8 @@ def test_non_negative_least_squares_is_optimal(rows, data):
     found = law.non_negative(matrix, target)
     gradient = matrix.T @ (target - matrix @ found)
     size = float(np.abs(matrix).max())
-    scale = 1e-7 * (
-        1.0 + size * float(np.abs(target).max()) + size**2 * float(np.abs(found).max())
-    )  # what rounding leaves
+    # what rounding leaves
+    scale = 1e-7 * (1.0 + size * float(np.abs(target).max()) + size**2 * float(np.abs(found).max()))
     assert (
         (found >= 0).all()
         and gradient.max() <= scale

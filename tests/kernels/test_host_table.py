@@ -58,9 +58,8 @@ def test_every_site_is_found_and_no_other(tmp_path_factory, sites, other):
 
 
 def test_equal_records_make_equal_files(tmp_path):
-    sites = {
-        key * 64: 1.0 * key for key in range(1, 200)
-    }  # all in one place: the order of insertion would show
+    # all in one place: the order of insertion would show
+    sites = {key * 64: 1.0 * key for key in range(1, 200)}
     write_table(tmp_path / "a.tbl", HostRecord(sites=sites), 1)
     write_table(tmp_path / "b.tbl", HostRecord(sites=dict(reversed(sites.items()))), 1)
     assert (tmp_path / "a.tbl").read_bytes() == (tmp_path / "b.tbl").read_bytes()
@@ -92,9 +91,8 @@ def test_the_first_database_goes_before_and_sets_the_speed(tmp_path):
     )
     with Database.open(ours) as first, Database.open(theirs) as second:
         found = read_hosts([first, second])
-        assert (
-            found.sites == {5: 10.0, 6: 20.0} and found.interruption_ns == 1.0
-        )  # their machine takes twice as long
+        # their machine takes twice as long
+        assert found.sites == {5: 10.0, 6: 20.0} and found.interruption_ns == 1.0
         assert found.calls == {"launch": 7.0, "gemm": 4.0} and found.score == 1000.0
         assert found.gap_ns == 3.0, "the GPU's side does not depend on the host"
         assert read_hosts([first, second], sites=False).sites == {}

@@ -27,9 +27,8 @@ class Launch:
         self, arguments, *, as_nobody=False, env=None, folder=None, within=None, **options
     ):
         self.mark = uuid.uuid4().hex
-        self.folder = folder or Path(
-            tempfile.mkdtemp(prefix="pl-", dir="/tmp")
-        )  # short, and open to other users
+        # short, and open to other users
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="pl-", dir="/tmp"))
         self.folder.chmod(0o777)
         self.interfaces = interfaces()
         environment = {

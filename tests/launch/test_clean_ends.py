@@ -188,9 +188,8 @@ def test_ctrl_c_and_the_progress_line_on_a_terminal(launch):
     )
     os.close(terminal)
     seen = read_until(controller, b"2/16 ranks up")
-    assert (
-        b"30 101\r\nhalf a line\r\n" in seen
-    )  # what the job prints is whole, and for a terminal of this size
+    # what the job prints is whole, and for a terminal of this size
+    assert b"30 101\r\nhalf a line\r\n" in seen
     assert b"\r\x1b[Ksimulated 5 ms to 7 ms" in seen
     os.write(controller, b"\x03")
     seen = read_until(controller, b"ended:")

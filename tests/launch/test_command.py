@@ -256,6 +256,5 @@ def test_the_environment_of_the_job(tmp_path):
         ]
         == "ACTIVE"
     )
-    assert (
-        bare["PYTHONPATH"].endswith("/startup") and ":" not in bare["LD_PRELOAD"]
-    )  # an empty entry would mean the current folder
+    # an empty entry would mean the current folder
+    assert bare["PYTHONPATH"].endswith("/startup") and ":" not in bare["LD_PRELOAD"]

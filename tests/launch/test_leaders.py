@@ -270,7 +270,6 @@ def test_who_leads_next():
     assert next_leader(report(3, r0=0, r1=5000, r2=9000, r3=9000), [0]) == 2
     assert next_leader(report(3, r0=0, r1=5000, r2=9000, r3=9000), [0, 2, 3]) == 1
     assert next_leader(report(3, r0=9000, r1=1000), [0]) is None  # 0.1 % is enough
-    assert (
-        next_leader(report(0, r0=0, r1=9000), [0]) is None
-    )  # estimated once, measured later in the same run
+    # estimated once, measured later in the same run
+    assert next_leader(report(0, r0=0, r1=9000), [0]) is None
     assert next_leader(None, [0]) is None

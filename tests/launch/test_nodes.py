@@ -120,9 +120,8 @@ def test_the_exit_code_is_the_jobs(launch, isolation, command, code, who):
     ).finish()
     assert got == code and out == "out\nout\n" and err.count("err\n") == 2
     assert f"ended: {{'exit_code': {code}, 'failed_by': {who!r}}}" in err
-    assert err.count("phantora-ns:") == (
-        1 if code == 0 else 2
-    )  # the summary, and one message for a failure
+    # the summary, and one message for a failure
+    assert err.count("phantora-ns:") == (1 if code == 0 else 2)
 
 
 def test_one_node_failing_ends_the_others_and_its_code_wins(launch):

@@ -68,10 +68,11 @@ CALLS = st.tuples(
 
 @given(st.lists(CALLS, max_size=400))
 def test_the_table_is_a_dictionary(parts, calls):
+    # all zero: PTHREAD_RWLOCK_INITIALIZER, and empty
     table, oracle = (
         ctypes.create_string_buffer(256),
         {},
-    )  # all zero: PTHREAD_RWLOCK_INITIALIZER, and empty
+    )
     pointer = ctypes.c_void_p
     for call, number, value in calls:
         key = number * 4096  # handles are aligned, which a hash must bear

@@ -91,11 +91,12 @@ def lead(tmp_path, built_library, leader_library, fake):
             if log.exists()
             else []
         )
+        # below: what proves that CUPTI works
         return (
             hub,
             [row for row in rows if row[0] >= 16],
             done,
-        )  # below: what proves that CUPTI works
+        )
 
     return run
 
@@ -415,9 +416,8 @@ for t in threads: t.join()
     )
     hub, log, done = lead(source, PHANTORA_LEAD_DEBUG="1")
     assert len(log) == 6000
-    observed = sum(
-        works > 0 for _, works, _ in log
-    )  # the emulator's page counts for all threads: some see two works, some none
+    # the emulator's page counts for all threads: some see two works, some none
+    observed = sum(works > 0 for _, works, _ in log)
     counts = dict(
         zip(
             ("samples", "without"),

@@ -70,9 +70,8 @@ def test_ranks_lead_one_after_another_until_all_is_measured(phantora, machine, t
     assert done.returncode == 0, done.stderr
     assert "rank 0 leads; run 1" in done.stderr and "rank 2 leads; run 2" in done.stderr
     assert "rank 0 leads once more, for what its host pays" in done.stderr
-    assert (
-        f"kernels measured on ranks 0, 2, host costs on rank 0; in {out}" in done.stderr
-    )  # rank 2 has all that rank 1 has
+    # rank 2 has all that rank 1 has
+    assert f"kernels measured on ranks 0, 2, host costs on rank 0; in {out}" in done.stderr
     with Database.open(out) as database:
         runs = {bool(run.samples): [] for run in database.runs()}
         for run in database.runs():

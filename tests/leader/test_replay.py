@@ -74,9 +74,8 @@ def test_recorded_values_are_replayed(phantora, tmp_path, ranks, leaders):
             assert step["best"] == [best.tolist() for _, best in routes]
             assert step["loss"] == loss.item()
     tokens = [size[0] * size[2] for size in steering.SIZES]
-    for step in range(
-        REPLAYED_STEPS
-    ):  # what the job makes of them is computed, and fits together across ranks
+    # what the job makes of them is computed, and fits together across ranks
+    for step in range(REPLAYED_STEPS):
         sums = [
             sum(sum(received[rank][step][at]) for rank in range(ranks)) for at in range(len(tokens))
         ]

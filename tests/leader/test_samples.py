@@ -290,12 +290,13 @@ def test_latency_of_idle_streams_and_gaps_of_full_ones(library):
         [
             (5_000, 6_000, 7, first),  # nothing is known of the stream before: no latency
             (504_500, 540_000, 7, idle),  # 4,500 ns after its call
+            # issued long before the end of the one ahead: a gap of 1,200 ns
             (
                 541_200,
                 600_000,
                 7,
                 queued,
-            ),  # issued long before the end of the one ahead: a gap of 1,200 ns
+            ),
             (600_900, 601_000, 7, late),  # issued 500 ns before that end: neither
         ]
     )

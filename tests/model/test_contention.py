@@ -27,9 +27,8 @@ def worked_through(tiles, multiprocessors, left):
 
 @given(st.integers(1, 3000), st.integers(2, 150), st.data())
 def test_waves_are_what_blocks_work_through_one_by_one(tiles, multiprocessors, data):
-    left = data.draw(
-        st.integers((multiprocessors + 1) // 2, multiprocessors)
-    )  # NCCL leaves more than half
+    # NCCL leaves more than half
+    left = data.draw(st.integers((multiprocessors + 1) // 2, multiprocessors))
     alone, beside = waves(tiles, multiprocessors, left)
     assert alone == worked_through(tiles, multiprocessors, multiprocessors)
     assert beside == worked_through(tiles, multiprocessors, left)

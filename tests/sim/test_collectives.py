@@ -136,9 +136,8 @@ def test_pat_is_for_one_gpu_per_node_only():
         assert plan_total(model, kind, range(128), 1 << 18).algorithm == "ring"
         one_each = plan_total(model, kind, range(0, 128, 8), 1 << 18)
         assert one_each.algorithm == "pat"
-        assert (
-            sum(flow.size_bytes for flow in one_each.flows) == 16 * 15 * (1 << 18) // 16
-        )  # all shards but one each
+        # all shards but one each
+        assert sum(flow.size_bytes for flow in one_each.flows) == 16 * 15 * (1 << 18) // 16
     assert plan_total(model, "all_reduce", range(0, 128, 8), 1 << 18).algorithm == "tree"
 
 
@@ -229,9 +228,8 @@ def test_rings_are_rings_and_trees_are_trees(nodes, gpus, members):
     up = {gpu: 0.0 for gpu in members}
     for (child, _, _), share in layout.tree_edges().items():
         up[child] += share
-    assert math.isclose(
-        sum(up.values()), len(list(members)) - 1
-    )  # every rank but the root has a parent, per channel
+    # every rank but the root has a parent, per channel
+    assert math.isclose(sum(up.values()), len(list(members)) - 1)
 
 
 @given(st.integers(1, 200))
@@ -349,9 +347,8 @@ def test_a_slow_nic_holds_up_the_whole_ring(tmp_path):
     assert held - plan.before_ns - plan.after_ns == pytest.approx(
         crossing / (50 * 0.97 / 2), rel=1e-6
     )
-    assert usual - plan.before_ns - plan.after_ns == pytest.approx(
-        8 * crossing / 367, rel=0.01
-    )  # NVLink's limit
+    # NVLink's limit
+    assert usual - plan.before_ns - plan.after_ns == pytest.approx(8 * crossing / 367, rel=0.01)
 
 
 @pytest.mark.parametrize(

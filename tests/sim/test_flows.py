@@ -30,12 +30,10 @@ def test_edge_cases_complete_as_defined(engine):
     simulator = FlowSimulator({"a": 10, "b": 4.0}, engine=engine)
     assert simulator.completion_ns(simulator.add(5, ["a"], 0)) == 5
     assert simulator.completion_ns(simulator.add(5, [], 100)) == 5
-    assert (
-        simulator.completion_ns(simulator.add(5, [], 100, rate_cap=8)) == 18
-    )  # 12.5 ns, rounded up
-    assert (
-        simulator.completion_ns(simulator.add(100, ["a", "a"], 50)) == 110
-    )  # each byte crosses the link twice
+    # 12.5 ns, rounded up
+    assert simulator.completion_ns(simulator.add(5, [], 100, rate_cap=8)) == 18
+    # each byte crosses the link twice
+    assert simulator.completion_ns(simulator.add(100, ["a", "a"], 50)) == 110
     assert simulator.completion_ns(simulator.add(200, ["a"], 50, rate_cap=1)) == 250
     assert simulator.completion_ns(simulator.add(300, ["a", "b"], 40, count=2)) == 320
     assert simulator.completion_ns(simulator.add(-50, ["b"], 1)) == -49
@@ -107,10 +105,11 @@ def test_changed_tells_each_move_once_and_only_of_reported_flows(engine):
     assert simulator.changed() == {}
     assert simulator.completion_ns(second) == 210
     simulator.add(205, ["a"], 25)
+    # 25 bytes left of each and of the new one: 7.5 ns more
     assert simulator.changed() == {
         first: 213,
         second: 213,
-    }  # 25 bytes left of each and of the new one: 7.5 ns more
+    }
 
 
 @every_engine
@@ -153,9 +152,8 @@ def test_commit_refuses_the_past_and_keeps_the_handles_answers(engine):
     assert [simulator.completion_ns(flow) for flow in flows[:900]] == [
         time + 9 for time in range(0, 9_000, 10)
     ]
-    assert (
-        simulator.completion_ns(flows[900]) == 9_011 - 1
-    )  # shares from 9,000 on: 20 bytes by 9,002, 80 more by 9,010
+    # shares from 9,000 on: 20 bytes by 9,002, 80 more by 9,010
+    assert simulator.completion_ns(flows[900]) == 9_011 - 1
     assert simulator.completion_ns(late) == 9_002
     simulator.check()
 

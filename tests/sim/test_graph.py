@@ -128,10 +128,11 @@ def test_sends_and_receives_match_by_order_in_each_direction(graph):
     graph.launch(comm, 1, 1, graph.expression(1, [0, 0, 0]), [op(RECV, 10, 0)])
     graph.run()
     ends = dict(graph.vertices(0))[1], dict(graph.vertices(1))[1]
+    # rank 1 has its message; rank 0 still waits for one
     assert (ends[0].time_ns, ends[1].time_ns) == (
         None,
         25,
-    )  # rank 1 has its message; rank 0 still waits for one
+    )
     graph.launch(comm, 1, 2, graph.expression(1, [1, 100, 0]), [op(SEND, 20, 0)])
     graph.run()
     assert ends[0].time_ns == 125 + 10 + 20 + 5

@@ -19,6 +19,7 @@ def test_one_rank_raises(phantora, tmp_path):
 
 
 def test_a_rank_that_never_comes_runs_into_the_watchdogs_time_out(phantora):
+    # else PyTorch waits a minute for its own flight recorder
     done = phantora(
         "--quiet",
         "torchrun",
@@ -26,7 +27,7 @@ def test_a_rank_that_never_comes_runs_into_the_watchdogs_time_out(phantora):
         2,
         JOBS / "absent.py",
         env={"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"},
-    )  # else PyTorch waits a minute for its own flight recorder
+    )
     assert done.returncode == 1
     assert "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=3000" in done.stderr
     assert "taking the entire process down" in done.stderr

@@ -10,9 +10,8 @@ from tests.torch.outcome import JOBS, Outcome, check_names
 
 @pytest.fixture(scope="module")
 def outcome(phantora, tmp_path_factory):
-    caches = tmp_path_factory.mktemp(
-        "compiled"
-    )  # an empty one: Inductor and Triton must really compile
+    # an empty one: Inductor and Triton must really compile
+    caches = tmp_path_factory.mktemp("compiled")
     return Outcome(
         phantora(
             "--quiet",

@@ -242,12 +242,13 @@ def test_our_own_reader_agrees(traced):
 
     trace = read_trace(traced.folder / "rank-1.json.gz")
     assert trace.rank == 1
+    # work outlasts the host: the last one has no known end
     assert [step.number for step in trace.steps] == [
         0,
         1,
         2,
         3,
-    ]  # work outlasts the host: the last one has no known end
+    ]
     work = traced.complete(1, *GPU)
     assert len(trace.activities) == len(work)
     assert sum(a.duration_ns for a in trace.activities) == sum(
@@ -294,9 +295,8 @@ def test_holistic_trace_analysis_reads_the_same(traced, tmp_path):
         assert abs(overlap["comp_comm_overlap_pctg"] - share) <= 100e3 * rounding / union_ns(
             talking
         )
-        after = max(
-            end for _, end in traced.steps(row["rank"]).values()
-        )  # it counts what was launched in a step
+        # it counts what was launched in a step
+        after = max(end for _, end in traced.steps(row["rank"]).values())
         calls = {
             e["args"]["correlation"]: span(e)[0]
             for e in traced.complete(row["rank"], "cuda_runtime", "cuda_driver")

@@ -321,9 +321,8 @@ def reads():
     large = torch.zeros(1 << 22, device="cuda")
     large[7:9] = known[0]
     assert large.cpu().count_nonzero() == 2 and large[7:9].tolist() == known.tolist()[:2]
-    assert torch.equal(
-        torch.arange(300_000, device="cuda").cpu(), torch.arange(300_000)
-    )  # above what copies carry
+    # above what copies carry
+    assert torch.equal(torch.arange(300_000, device="cuda").cpu(), torch.arange(300_000))
     if known[0].item() < 1 or bool(known.isnan().any()):
         raise AssertionError("known values are not what they are")
     mixed, found = (
@@ -340,10 +339,11 @@ def reads():
         torch.empty(16, device="cuda").cpu()
         lost.item(), bool(lost > 0), f"{lost:.3f}"
         both = torch.cat([known, lost.view(1)])
+        # an operator with an unknown argument knows nothing of its result
         (
             both[:3].cpu(),
             known.cpu(),
-        )  # an operator with an unknown argument knows nothing of its result
+        )
         large[5] = lost
         large.cpu(), large[9:].cpu()
     if sys.argv[1] == "chosen":

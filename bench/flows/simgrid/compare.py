@@ -135,9 +135,8 @@ def bounded(function: Callable[[Schedule], Run], schedule: Schedule, limit_s: in
     """`function` in a process of its own, ended when it has used `limit_s` of CPU: then None."""
 
     def child(pipe):
-        signal.setitimer(
-            signal.ITIMER_PROF, limit_s
-        )  # the default action of SIGPROF ends the process
+        # the default action of SIGPROF ends the process
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
         run = function(schedule)
         signal.setitimer(signal.ITIMER_PROF, 0)
         pipe.send(run)

@@ -220,9 +220,8 @@ def build_model(args, config):
         grad_reduce_in_fp32=True,
         check_for_nan_in_grad=True,
     )
-    unit = (
-        128 * config.tensor_model_parallel_size
-    )  # each rank's part of the vocabulary is a multiple of 128, as in Megatron-LM
+    # each rank's part of the vocabulary is a multiple of 128, as in Megatron-LM
+    unit = 128 * config.tensor_model_parallel_size
     chunks = []
     for stage in range(config.virtual_pipeline_model_parallel_size or 1):
         vp_stage = stage if config.virtual_pipeline_model_parallel_size else None

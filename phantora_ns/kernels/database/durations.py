@@ -162,10 +162,11 @@ class Accumulator:
     def __init__(self, seed: int):
         self._seed = seed & _MASK
         self._draws = 0
+        # algorithm L: the state W, and the index of the next duration to keep
         self._width, self._next = (
             1.0,
             KEPT,
-        )  # algorithm L: the state W, and the index of the next duration to keep
+        )
         self.count = self.total = self.squares = self.maximum = 0
         self.minimum = LONGEST_NS
         self.kept = array("q")

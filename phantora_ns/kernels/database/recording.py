@@ -161,9 +161,8 @@ class Recording:
             except BaseException:
                 if self._connection.in_transaction:  # a full disk has ended it already
                     self._connection.execute("ROLLBACK")
-                self._writer = Writer(
-                    self._connection
-                )  # numbers that the transaction gave out are void with it
+                # numbers that the transaction gave out are void with it
+                self._writer = Writer(self._connection)
                 for entry in self._fresh:
                     entry.number = None
                 raise

@@ -107,9 +107,8 @@ def _solver(
         if other and routine in WITH_VECTORS:
             units, share = WITH_VECTORS[routine]
         flop = units * rows * columns * min(rows, columns)
-    waiting = (
-        min(rows, columns) * column_ns
-    )  # columns run one after the other; a batch runs in parallel
+    # columns run one after the other; a batch runs in parallel
+    waiting = min(rows, columns) * column_ns
     computing = real * flop * batch / (rates.peak(kind) * share)
     return max(
         rates.memory_ns("other", 0) + waiting + computing,

@@ -70,9 +70,8 @@ def _launcher_arguments(
 def _find_program(name: str, environment: Mapping[str, str]) -> str:
     found = shutil.which(name, path=environment.get("PATH", os.defpath))
     if not found and "/" not in name:  # torchrun, accelerate, deepspeed
-        beside = (
-            Path(sys.executable).parent / name
-        )  # an environment that is used without being activated
+        # an environment that is used without being activated
+        beside = Path(sys.executable).parent / name
         found = str(beside) if os.access(beside, os.X_OK) else None
     if found:
         return os.path.abspath(found)

@@ -59,9 +59,8 @@ def job_environment(
     env["PHANTORA_RUN_DIR"] = str(run_dir)
     env["PHANTORA_GPUS_PER_NODE"] = str(shape.gpus_per_node)
     env["PHANTORA_LIBZMQ"] = str(find_libzmq())
-    env["PHANTORA_VALUES_LIB"] = str(
-        VALUES_LIBRARY
-    )  # there or not: the interceptor says why it is not in use
+    # there or not: the interceptor says why it is not in use
+    env["PHANTORA_VALUES_LIB"] = str(VALUES_LIBRARY)
     env["PHANTORA_KERNEL_INFO"] = str(kernel_info or "")
     return env
 

@@ -86,9 +86,8 @@ def look() -> Machine:
                     )
                 )
         known = nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(version)) == 0
-        cuda = (
-            f"{version.value // 1000}.{version.value % 1000 // 10}" if known else ""
-        )  # 13000 is 13.0
+        # 13000 is 13.0
+        cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if known else ""
         return Machine(tuple(gpus), _text(nvml.nvmlSystemGetDriverVersion), cuda)
     finally:
         nvml.nvmlShutdown()

@@ -120,13 +120,14 @@ class Sandbox:
         try:
             with os.fdopen(os.dup(memory), "wb") as file:
                 file.write(spec.encode())
+            # a session of its own: Ctrl-C reaches only us, and we pass it on once
             self.process = subprocess.Popen(
                 [SANDBOX, "run", f"/proc/self/fd/{memory}", str(theirs.fileno())],
                 pass_fds=(memory, theirs.fileno()),
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-            )  # a session of its own: Ctrl-C reaches only us, and we pass it on once
+            )
         except OSError as error:
             self.channel.close()
             raise LaunchError(

@@ -34,9 +34,8 @@ def compiled():
     x = torch.randn(64, 256, device="cuda")
     for _ in range(5):
         torch.compiler.cudagraph_mark_step_begin()
-        model.zero_grad(
-            set_to_none=True
-        )  # gradients lie in the graphs' memory, which the next step writes to
+        # gradients lie in the graphs' memory, which the next step writes to
+        model.zero_grad(set_to_none=True)
         fast(x).sum().backward()
     torch.cuda.synchronize()
     from torch._inductor.cudagraph_trees import get_manager

@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+# tokens, experts, choices: scores that are small enough to have values, and that are not
 SIZES = (
     (512, 16, 2),
     (4096, 64, 4),
-)  # tokens, experts, choices: scores that are small enough to have values, and that are not
+)
 
 
 def computed(step, rank):

@@ -148,9 +148,8 @@ def a_late_rank_is_waited_for():
     torch.cuda.synchronize()
     yield from differs("sum", value, torch.full((2,), sum(range(WORLD)) + 0.0))
     simulated = time.perf_counter() - before
-    if (
-        simulated > 2
-    ):  # sleeping is no CPU time; adding five million numbers is less than a second of it
+    # sleeping is no CPU time; adding five million numbers is less than a second of it
+    if simulated > 2:
         yield f"{simulated} s of simulated time"
 
 

@@ -53,9 +53,8 @@ def everyone(dtype, count=6, salt=0):
 def all_reduce():
     for dtype in DTYPES:
         for operation in ("SUM", "MIN", "MAX", "PRODUCT", *(("AVG",) if dtype in REAL else ())):
-            if (
-                dtype == torch.bool and operation != "SUM"
-            ):  # NCCL has bytes only; PyTorch promises logical or for SUM
+            # NCCL has bytes only; PyTorch promises logical or for SUM
+            if dtype == torch.bool and operation != "SUM":
                 continue
             tensor = mine(dtype)
             dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation))
@@ -66,19 +65,19 @@ def all_reduce():
 
 @check
 def all_reduce_pre_multiplied():
+    # for bf16 PyTorch hands NCCL an fp32 factor, which reads as 0
     for dtype in (
         torch.float16,
         torch.float32,
         torch.float64,
-    ):  # for bf16 PyTorch hands NCCL an fp32 factor, which reads as 0
+    ):
         tensor = mine(dtype)
         dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(0.5))
         yield from differs(
             f"{dtype}", tensor, reduced("SUM", dtype, [t * 0.5 for t in everyone(dtype)])
         )
-        factor = (
-            torch.tensor([0.25], device="cuda", dtype=dtype) * 2
-        )  # a factor that a kernel computed
+        # a factor that a kernel computed
+        factor = torch.tensor([0.25], device="cuda", dtype=dtype) * 2
         tensor = mine(dtype)
         dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))
         yield from differs(
@@ -581,9 +580,8 @@ def broadcast_object_list():
         box = [objects(root), "second", None] if RANK == root else [None] * 3
         dist.broadcast_object_list(box, src=root)
         yield from differs(f"from {root}", str(box), str([objects(root), "second", None]))
-    large = [
-        random.Random(index).randbytes(1_500_000) for index in range(3)
-    ]  # in one tensor of bytes
+    # in one tensor of bytes
+    large = [random.Random(index).randbytes(1_500_000) for index in range(3)]
     box = list(large) if RANK == 1 else [None] * 3
     dist.broadcast_object_list(box, src=1)
     yield from differs("large", [item == wanted for item, wanted in zip(box, large)], [True] * 3)

@@ -138,9 +138,8 @@ def expandable_segments():
         yield run.stderr[-1500:]
         return
     other = json.loads(run.stdout)
-    if (
-        not other["allocated"] <= plain["allocated"] <= other["allocated"] * 1.001
-    ):  # plain ones leave small remainders unsplit
+    # plain ones leave small remainders unsplit
+    if not other["allocated"] <= plain["allocated"] <= other["allocated"] * 1.001:
         yield f"allocated {other['allocated']}, with plain segments {plain['allocated']}"
     if not other["allocated"] <= other["reserved"] <= plain["reserved"]:
         yield f"reserved {other['reserved']}, with plain segments {plain['reserved']}, allocated {other['allocated']}"
@@ -176,9 +175,8 @@ def pinned_copies():
 
 @check
 def large_tensors_read_zero():
-    stale = [
-        torch.full((1 << 12,), 7.0, device="cuda") for _ in range(2000)
-    ]  # 32 MiB of values in small tensors
+    # 32 MiB of values in small tensors
+    stale = [torch.full((1 << 12,), 7.0, device="cuda") for _ in range(2000)]
     del stale
     torch.cuda.empty_cache()
     whole = torch.full((1 << 20,), 3.0, device="cuda")  # 4 MiB: large, so without values

@@ -388,9 +388,8 @@ def compiled_model():
     for run in (compiled, model):
         run(x).sum().backward()
         times.append(timed(lambda: run(x).sum().backward()))  # noqa: B023
-    if (
-        not 0.2 * times[1] < times[0] < times[1]
-    ):  # fusion saves passes over memory; the products stay
+    # fusion saves passes over memory; the products stay
+    if not 0.2 * times[1] < times[0] < times[1]:
         yield f"compiled {times[0]} ms, eager {times[1]} ms"
     yield from differs("gradient", list(model[0].weight.grad.shape), [4096, 1024])
 

@@ -164,11 +164,12 @@ def solvers_and_transforms_have_the_cpus_values():
 
 @check
 def solvers_and_transforms_take_time():
+    # ms on an H200: bench/frameworks/micro.py
     measured = {
         "cholesky": (1.79, 8.65),
         "qr": (28.7, 96.1),
         "lu": (11.9, 34.2),
-    }  # ms on an H200: bench/frameworks/micro.py
+    }
     for what, work in (
         ("fft", torch.fft.fft),
         ("cholesky", torch.linalg.cholesky),
@@ -179,9 +180,8 @@ def solvers_and_transforms_take_time():
         small, large = (torch.zeros(n, n, device="cuda") for n in (4096, 8192))
         work(small)
         times = timed(lambda: work(small)), timed(lambda: work(large))  # noqa: B023
-        if (
-            what not in measured and not 2 < times[1] / times[0] < 16
-        ):  # between a pass over memory and a cubic operation
+        # between a pass over memory and a cubic operation
+        if what not in measured and not 2 < times[1] / times[0] < 16:
             yield f"{what}: {times} ms"
         for ms, real in zip(times, measured.get(what, ()), strict=False):
             if not 1 / 1.5 < ms / real < 1.5:
@@ -250,10 +250,11 @@ def compiled_by_searching():
         options={"max_autotune": True, "coordinate_descent_tuning": False},
     )
     yield from differs("shape", list(searched(x).shape), [1024])
+    # ms to read it once, at 4.8 TB/s (H200 data sheet)
     took, least = (
         timed(lambda: searched(x)),
         x.nbytes / 4.8e9,
-    )  # ms to read it once, at 4.8 TB/s (H200 data sheet)
+    )
     if not took > least:
         yield f"{took} ms, reading its input alone takes {least}"
 
