@@ -12,7 +12,7 @@ from typing import Any
 
 from phantora_ns.hub.communicators import Communicators
 from phantora_ns.hub.decoding import BadMessage
-from phantora_ns.hub.registry import Client, Page, PageError
+from phantora_ns.hub.registry import Client, SharedStats, StatsError
 from phantora_ns.protocol import RANK_STATS_FILE, VERSION
 from phantora_ns.sim.graph import EventGraph
 
@@ -25,7 +25,7 @@ class Clients:
     """All clients of a run. `everyone` holds them by number, including those that have left."""
 
     def __init__(self, run_dir: Path, graph: EventGraph, communicators: Communicators) -> None:
-        self._pages = run_dir / RANK_STATS_FILE
+        self._stats_dir = run_dir / RANK_STATS_FILE
         self._graph = graph
         self._communicators = communicators
         self._present: dict[bytes, Client] = {}
@@ -45,10 +45,10 @@ class Clients:
         if type(name) is not str or not name or "/" in name or "\0" in name or name in (".", ".."):
             raise Refused("shm must name a file in the run directory's ranks folder")
         try:
-            page = Page(self._pages / name)
-        except PageError as error:
+            stats = SharedStats(self._stats_dir / name)
+        except StatsError as error:
             raise Refused(str(error)) from None
-        client = Client(identity, self._graph.add_client(), info, page)
+        client = Client(identity, self._graph.add_client(), info, stats)
         self._present[identity] = client
         self.everyone.append(client)
         return client

@@ -135,7 +135,7 @@ class Fetches:
                 others = set(waiter.absent())
             else:
                 return False
-            pid = one.page.owner()
+            pid = one.stats.owner()
             if pid is None or (pid and not horizon.tree_sleeps(pid)):
                 return False
             todo += [everyone[number] for number in others - seen]

@@ -121,7 +121,7 @@ def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
             continue
         if not client.idle and client.bound_ns() >= needed_ns:
             continue
-        pid = client.page.owner()
+        pid = client.stats.owner()
         if pid is None:
             if client.ended():
                 dead.append(client)
@@ -139,7 +139,7 @@ def _sample(client: Client, pid: int) -> None:
     moved = (
         not before or before[0] != position or cpu_ns is None or cpu_ns - before[1] > STILL_CPU_NS
     )
-    if moved or not client.page.quiet(client.seq):
+    if moved or not client.stats.quiet(client.seq):
         client.still = 0
         client.idle = False
         return

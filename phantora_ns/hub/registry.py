@@ -37,12 +37,12 @@ def lock_owner(descriptor: int) -> int | None:
     return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
 
-class PageError(Exception):
+class StatsError(Exception):
     """A client's rank statistics are missing or malformed; the text says which."""
 
 
-class Page:
-    """A client's rank statistics in shared memory, read-only. Raises PageError when `path` is not
+class SharedStats:
+    """A client's rank statistics in shared memory, read-only. Raises StatsError when `path` is not
     such a file."""
 
     __slots__ = ("_descriptor", "_map", "_words")
@@ -51,16 +51,16 @@ class Page:
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
-            raise PageError(f"{path}: {error.strerror}") from None
+            raise StatsError(f"{path}: {error.strerror}") from None
         try:
             self._map = mmap.mmap(self._descriptor, RANK_STATS.size, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             os.close(self._descriptor)
-            raise PageError(f"{path}: {error}") from None
+            raise StatsError(f"{path}: {error}") from None
         self._words = memoryview(self._map).cast("Q")
         if (self._words[0], self._words[1]) != (RANK_STATS_MAGIC, RANK_STATS_VERSION):
             self.close()
-            raise PageError(f"{path}: no rank statistics of version {RANK_STATS_VERSION}")
+            raise StatsError(f"{path}: no rank statistics of version {RANK_STATS_VERSION}")
 
     def clock_ns(self, handled_seq: int) -> int | None:
         """The client's clock. None if a message sent since `handled_seq` may have made it
@@ -93,7 +93,9 @@ class Page:
 class Client:
     """One process of the job, from HELLO to BYE or its death."""
 
-    def __init__(self, identity: bytes, number: int, info: dict[Any, Any], page: Page) -> None:
+    def __init__(
+        self, identity: bytes, number: int, info: dict[Any, Any], stats: SharedStats
+    ) -> None:
         self.identity = identity
         self.number = number
         self.rank = _integer(info.get("rank"), -1)
@@ -106,7 +108,7 @@ class Client:
         """Whether it measures what the others ask for. A leader that records its host's costs does
         not."""
         self.shm = info.get("shm")
-        self.page = page
+        self.stats = stats
         self.seq = 1
         self.watches = 0
         """Its messages of threads that only watch, such as NCCL's watchdog."""
@@ -143,11 +145,11 @@ class Client:
         was killed while sending counts as ended LAST_WORDS_S after its death was noticed."""
         if self.gone:
             return True
-        if self.page.owner() is not None:
+        if self.stats.owner() is not None:
             return False
         now = time.monotonic()
         self._died = self._died or now
-        return self.page.handled(self.seq) or now - self._died >= LAST_WORDS_S
+        return self.stats.handled(self.seq) or now - self._died >= LAST_WORDS_S
 
     @property
     def name(self) -> str:
@@ -158,8 +160,8 @@ class Client:
 
     def bound_ns(self) -> int:
         """A lower bound on the time of any action while it runs."""
-        page_ns = self.page.clock_ns(self.seq)
-        return self.clock_ns if page_ns is None else max(self.clock_ns, page_ns)
+        stats_ns = self.stats.clock_ns(self.seq)
+        return self.clock_ns if stats_ns is None else max(self.clock_ns, stats_ns)
 
     def stirs(self) -> bool:
         """Whether an idle client's clock or messages have moved since it was found idle. It is then
@@ -173,7 +175,7 @@ class Client:
         self.gone = True
         self.pending.clear()
         self.results.clear()
-        self.page.close()
+        self.stats.close()
 
 
 class Meeting:

@@ -73,10 +73,10 @@ class TraceTimes:
         self._clients: list[_Client] = []
         self._failed = False
 
-    def join(self, number: int, rank: int, page: str) -> None:
-        """Adds a client; `page` names its files."""
+    def join(self, number: int, rank: int, name: str) -> None:
+        """Adds a client; `name` is that of its rank statistics, and of its files."""
         if traced(self._ranks, rank):
-            client = _Client(self._folder / f"{page}.times")
+            client = _Client(self._folder / f"{name}.times")
             self._clients.append(client)
             self._graph.follow(number, lambda *final: self._guard(client.take, *final))
 

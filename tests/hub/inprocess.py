@@ -9,7 +9,7 @@ import msgpack
 
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.hub.lookups import KernelModels
-from phantora_ns.hub.registry import Page
+from phantora_ns.hub.registry import SharedStats
 from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.protocol import RANK_STATS, RANK_STATS_MAGIC, RANK_STATS_VERSION
 from phantora_ns.sim.collectives import CollectiveModel
@@ -23,7 +23,7 @@ GPU = load_gpu(CLUSTER.gpu)
 
 
 # A process does not see its own locks as taken, and here hub and clients are one.
-Page.owner = lambda page: os.getpid()
+SharedStats.owner = lambda stats: os.getpid()
 
 
 class NoTimes:

@@ -57,9 +57,11 @@ def send(bench, rank, kind, *rest):
 
 def died(bench, rank, monkeypatch):
     """From now on no living process holds the lock on the rank's page."""
-    dead = bench.hub.clients.everyone[rank].page
-    before = registry.Page.owner
-    monkeypatch.setattr(registry.Page, "owner", lambda page: None if page is dead else before(page))
+    dead = bench.hub.clients.everyone[rank].stats
+    before = registry.SharedStats.owner
+    monkeypatch.setattr(
+        registry.SharedStats, "owner", lambda stats: None if stats is dead else before(stats)
+    )
 
 
 def reduce(bench, rank, comm=0, node=3):

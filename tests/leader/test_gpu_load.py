@@ -164,7 +164,7 @@ fill(64)
 assert "phantora-load" not in threads() and fillers() == (0, 0)
 """,
         until_heated=False,
-        PHANTORA_LEAD_HEAT="0",
+        PHANTORA_LEAD_GPU_LOAD="0",
     )
 
 

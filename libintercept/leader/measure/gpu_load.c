@@ -13,7 +13,7 @@
  * all the same gives no sample (samples.c), because the filler's records have no external id.
  * Memory is allocated once, only while no stream waits for other ranks (allocating may wait for the
  * GPU), and freed when the job needs it. A failure here must not affect the job: the filler then
- * ends with one warning. PHANTORA_LEAD_HEAT=0 switches it off. */
+ * ends with one warning. PHANTORA_LEAD_GPU_LOAD=0 switches it off. */
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "leader/measure/gpu_load.h"
 #include "base/environment.h"
@@ -360,7 +360,7 @@ static void *filler_thread(void *unused)
 void ph_gpu_load_allow(void)
 {
     static _Atomic bool asked;
-    const char *choice = ph_env("PHANTORA_LEAD_HEAT");
+    const char *choice = ph_env("PHANTORA_LEAD_GPU_LOAD");
     pthread_t thread;
     if (atomic_exchange(&asked, true) || (choice && strcmp(choice, "0") == 0)) return;
     atomic_store(&running, true);
