@@ -1,7 +1,7 @@
 """device.conf: which GPU the C interceptor imitates, as lines of `key value`.
 
 Why it exists: the interceptor has no TOML reader. Rule: every name equals a field of `struct
-ph_device_spec` in libintercept/base/shim.h. The reader there, and the test of this file, fail when
+ph_device_spec` in libintercept/base/device.h. The reader there, and the test of this file, fail when
 one side has a key that the other lacks.
 """
 

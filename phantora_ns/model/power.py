@@ -3,7 +3,7 @@
 Why it exists: recorded kernel times are those of a GPU that its power limit holds back. A GPU that
 waits for communication or its host a good part of the time runs compute-bound kernels at higher
 clocks. Several GPUs at their limits each reach a clock of their own. docs/kernel-times.md says how
-the numbers were found; libintercept/work/power.c applies them.
+the numbers were found; libintercept/time/power.c applies them.
 """
 
 from __future__ import annotations
