@@ -72,8 +72,7 @@ class SharedStats:
     def quiet(self, handled_seq: int) -> bool:
         """Whether nothing is in transit between the client and us: no message, and no reply that it
         has yet to take."""
-        words = self._words
-        return words[_SENT_SEQ] == handled_seq and words[_BLOCKED] == 0
+        return self.handled(handled_seq) and self._words[_BLOCKED] == 0
 
     def handled(self, handled_seq: int) -> bool:
         """Whether every message that the client counted as sent has been handled."""
