@@ -69,6 +69,11 @@ transformer-engine: $(VENV)/.stamp-transformer-engine
 smoke: build
 	$(VENV)/bin/python -m pytest -m smoke tests/smoke
 
+# Runs the demo and the smoke tests under every supported torch, and writes the table of docs/versions.md.
+# VERSIONS: options of tools/versions.py, for example VERSIONS='--python python3.13 2.15.0'
+versions: build
+	$(VENV)/bin/python tools/versions.py $(VERSIONS)
+
 test: build frameworks
 	$(VENV)/bin/python -m pytest
 

@@ -135,7 +135,9 @@ def test_the_parts_end_well(features):
 
 
 def test_the_report_names_the_torch_that_ran(features):
-    for seen in Outcome(features.done, ranks=2).lines("TORCH"):
+    seen_by_ranks = Outcome(features.done, ranks=2).lines("TORCH")
+    assert len(seen_by_ranks) == 2
+    for seen in seen_by_ranks:
         assert seen["version"] == features.report["software"]["torch"]
         assert seen["cuda"] == features.report["software"]["cuda"]
         assert seen["nccl"] == features.report["software"]["nccl"]
