@@ -111,8 +111,7 @@ bool choose_top(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
         write(indices, shaped(round_robin(rows, size, count), self, dim, indices.sizes()));
         return true;
     }
-    Tensor scores = rows_of(cpu_alias(self), dim),
-           before = rows_of(cpu_alias(indices), dim);
+    Tensor scores = rows_of(cpu_alias(self), dim), before = rows_of(cpu_alias(indices), dim);
     Tensor chosen = among(scores != (inputs[3].toBool() ? -INFINITY : INFINITY), before, count);
     write(indices, shaped(chosen, self, dim, indices.sizes()));
     if (writable(outputs[0].toTensor()))
@@ -134,8 +133,7 @@ bool choose_extreme(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
     /* The value stays. Its index becomes one of those that hold an equal value. */
     Tensor values = rows_of(cpu_alias(self), dim);
     bool kept = indices.dim() == self.dim();
-    Tensor before =
-        rows_of(kept ? cpu_alias(indices) : cpu_alias(indices).unsqueeze(dim), dim);
+    Tensor before = rows_of(kept ? cpu_alias(indices) : cpu_alias(indices).unsqueeze(dim), dim);
     write(indices,
           shaped(among(values == values.gather(1, before), before, 1), self, dim, indices.sizes()));
     return true;

@@ -153,7 +153,7 @@ void copy_result(const c10::IValue &output, const c10::IValue &result)
         }
         TORCH_CHECK(value.numel() == tensor.numel(), "the CPU gave another size");
         cpu_alias(tensor).copy_(value.sizes() == tensor.sizes() ? value
-                                                            : value.reshape(tensor.sizes()));
+                                                                : value.reshape(tensor.sizes()));
     });
 }
 
