@@ -54,7 +54,7 @@ build: venv
 demo: build
 	$(VENV)/bin/phantora-ns torchrun --nnodes 2 --nproc-per-node 4 examples/train_llama.py --mode fsdp
 
-# TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned in one file
+# TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned by the torch that .venv has
 frameworks: $(VENV)/.stamp-frameworks
 
 # Transformer Engine: Megatron-Core needs it for most of its features. NVIDIA publishes its PyTorch part as source only,
@@ -173,9 +173,11 @@ $(VENV)/.stamp-lint: pyproject.toml | $(VENV)/.stamp-project
 	$(Q)PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[lint]'
 	@touch $@
 
-$(VENV)/.stamp-frameworks: examples/frameworks/requirements.txt | $(VENV)/.stamp-project
-	$(call say,PIP,$<)
-	$(Q)DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation -r $<
+$(VENV)/.stamp-frameworks: $(addprefix examples/frameworks/,pins.py requirements.txt torch-2.11.txt torch-2.15.txt) \
+		| $(VENV)/.stamp-project
+	$(call say,PIP,the frameworks that examples/frameworks/$(<F) chooses)
+	$(Q)pins=$$($(VENV)/bin/python $<) && \
+		DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation $$pins
 	@touch $@
 
 $(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engine.txt | $(VENV)/.stamp-frameworks
