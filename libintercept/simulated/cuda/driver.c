@@ -16,7 +16,8 @@
 #include <string.h>
 
 /* set by the linker: the bounds of the section PH_REFUSED */
-extern const char __start_ph_refused[], __stop_ph_refused[];
+/* hidden: LLD exports them otherwise, whatever the version script says */
+extern __attribute__((visibility("hidden"))) const char __start_ph_refused[], __stop_ph_refused[];
 
 void *ph_driver_symbol(const char *name)
 {
