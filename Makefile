@@ -20,7 +20,8 @@ CXX ?= c++
 LINTERS ?= $(VENV)/bin
 
 CFLAGS ?= -O2 -g
-CXXFLAGS ?= -O2 -g
+# no -g: for the values library it would double the time and make 11 MB of half a megabyte
+CXXFLAGS ?= -O2
 WERROR ?=
 WARN = -Wall -Wextra $(if $(WERROR),-Werror)
 C_WARN = $(WARN) -Wmissing-prototypes -Wstrict-prototypes
@@ -36,7 +37,7 @@ INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c libin
 LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c libintercept/leader/*/*.c)
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)
 FLOWS_SOURCES := $(wildcard libflows/*.c)
-VALUES_SOURCES := $(wildcard libintercept/values/*.cpp)
+VALUES_SOURCES := libintercept/values/unity.cpp
 INTERCEPT_OBJECTS := $(INTERCEPT_SOURCES:%.c=$(OBJ)/%.o)
 LEADER_OBJECTS := $(LEADER_SOURCES:%.c=$(OBJ)/%.o)
 LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
@@ -45,7 +46,7 @@ VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
 .PHONY: build demo frameworks transformer-engine test test-all bench bench-micro accuracy sanitize lint lint-python \
-	lint-c format clean native native-alone native-c native-c-alone venv values values-alone FORCE
+	lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone FORCE
 .DELETE_ON_ERROR:
 
 build: venv
@@ -54,7 +55,7 @@ build: venv
 demo: build
 	$(VENV)/bin/phantora-ns torchrun --nnodes 2 --nproc-per-node 4 examples/train_llama.py --mode fsdp
 
-# TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned in one file
+# TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned by the torch that .venv has
 frameworks: $(VENV)/.stamp-frameworks
 
 # Transformer Engine: Megatron-Core needs it for most of its features. NVIDIA publishes its PyTorch part as source only,
@@ -103,7 +104,44 @@ format: $(VENV)/.stamp-lint
 	git ls-files $(C_FILES) | xargs $(LINTERS)/clang-format -i
 
 clean:
-	rm -rf build $(LIB) *.egg-info
+	rm -rf build dist $(LIB) *.egg-info
+
+# ---- the wheel --------------------------------------------------------------------------------------------------------
+# One file for every Python and every supported torch, and the sdist, in dist/. The C parts are compiled for the glibc
+# that torch's own wheels need, whatever this machine has: zig's C compiler (clang) brings the symbol lists of every
+# glibc. `build` makes the wheel from the sdist, so nothing can be in the wheel that is not in the sdist. auditwheel
+# checks the result and gives it its tag.
+WHEEL_GLIBC = 2.28
+WHEEL_TOOLS ?= build/wheel-tools
+WHEEL_CC = python -m ziglang cc -target x86_64-linux-gnu.$(WHEEL_GLIBC)
+WHEEL_LOG = $(if $(Q),>>build/wheel/log 2>&1 || { cat build/wheel/log >&2; exit 1; })
+WHEEL_FILES = $(shell find phantora_ns topologies protocol libintercept libflows launcher -type f \
+	! -path 'phantora_ns/lib/*' ! -name '*.pyc') $(wildcard *.md) Makefile MANIFEST.in LICENSE setup.py pyproject.toml
+
+wheel: build/wheel/.stamp
+
+ifneq ($(filter wheel,$(MAKECMDGOALS)),)
+build/wheel/.stamp: $(WHEEL_FILES) $(WHEEL_TOOLS)/.stamp
+	@rm -rf build/wheel dist/phantora_ns-* && mkdir -p build/wheel dist
+	$(call say,WHEEL,for glibc $(WHEEL_GLIBC))
+	$(Q)PATH='$(abspath $(WHEEL_TOOLS))/bin':"$$PATH" CC='$(WHEEL_CC)' CFLAGS=-O2 LDFLAGS='-s -Wl,-z,defs' \
+		ZIG_LOCAL_CACHE_DIR='$(abspath build/zig)' ZIG_GLOBAL_CACHE_DIR='$(abspath build/zig)' \
+		python -m build --no-isolation --outdir build/wheel $(WHEEL_LOG)
+	$(Q)PATH='$(abspath $(WHEEL_TOOLS))/bin':"$$PATH" auditwheel repair --only-plat \
+		--plat manylinux_$(subst .,_,$(WHEEL_GLIBC))_x86_64 --wheel-dir dist build/wheel/*.whl $(WHEEL_LOG)
+	@mv build/wheel/*.tar.gz dist
+	@du -h dist/phantora_ns-*
+	@touch $@
+endif
+
+$(WHEEL_TOOLS)/.stamp: pyproject.toml
+	$(call say,PIP,what makes wheels; 400 MB of disk)
+	$(Q)$(PYTHON) -m venv $(WHEEL_TOOLS)
+	$(Q)$(WHEEL_TOOLS)/bin/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["wheel"], sep="\n")' \
+		>$(WHEEL_TOOLS)/requirements.txt
+	$(Q)$(WHEEL_TOOLS)/bin/python -m pip install --quiet -r $(WHEEL_TOOLS)/requirements.txt
+	@touch $@
 
 # ---- the virtual environment ------------------------------------------------------------------------------------------
 # pip compiles nothing here: the project is installed without build isolation (setuptools is among the test extras) and
@@ -136,9 +174,11 @@ $(VENV)/.stamp-lint: pyproject.toml | $(VENV)/.stamp-project
 	$(Q)PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[lint]'
 	@touch $@
 
-$(VENV)/.stamp-frameworks: examples/frameworks/requirements.txt | $(VENV)/.stamp-project
-	$(call say,PIP,$<)
-	$(Q)DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation -r $<
+$(VENV)/.stamp-frameworks: $(addprefix examples/frameworks/,pins.py requirements.txt torch-2.11.txt torch-2.15.txt) \
+		| $(VENV)/.stamp-project
+	$(call say,PIP,the frameworks that examples/frameworks/$(<F) chooses)
+	$(Q)pins=$$($(VENV)/bin/python $<) && \
+		DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation $$pins
 	@touch $@
 
 $(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engine.txt | $(VENV)/.stamp-frameworks
@@ -169,7 +209,8 @@ $(LIB)/libphantora.so: $(INTERCEPT_OBJECTS) libintercept/simulated/exports.map
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared -pthread $(SANITIZE) $(LDFLAGS) -Wl,-soname,libcuda.so.1 \
-		-Wl,--version-script=libintercept/simulated/exports.map -o $@.new $(INTERCEPT_OBJECTS) -ldl
+		-Wl,--version-script=libintercept/simulated/exports.map $(if $(SANITIZE),,-Wl,-z,defs) -o $@.new \
+		$(INTERCEPT_OBJECTS) -ldl
 	@mv $@.new $@
 
 $(LIB)/libphantora-leader.so: $(LEADER_OBJECTS) libintercept/leader/exports.map
@@ -245,8 +286,8 @@ $(LIB)/libphantora-values.so: $(VALUES_OBJECTS)
 $(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.mk
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)
-	$(Q)$(CXX) -std=c++17 -iquote libintercept $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread \
-		$(SANITIZE) $(TORCH_INCLUDES) -MMD -MP -c -o $@ $<
+	$(Q)$(CXX) -std=$(TORCH_STD) -iquote libintercept $(CXXFLAGS) $(WARN) -DNDEBUG -DAT_PER_OPERATOR_HEADERS -fPIC \
+		-fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) -MMD -MP -c -o $@ $<
 
 OBJECTS := $(INTERCEPT_OBJECTS) $(LEADER_OBJECTS) $(LAUNCHER_OBJECTS) $(FLOWS_OBJECTS) $(VALUES_OBJECTS)
 -include $(OBJECTS:.o=.d)

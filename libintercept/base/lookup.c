@@ -170,26 +170,34 @@ static void *replacement(void *handle, const char *name, const void *caller)
     return own && !is_below(caller) ? own : NULL;
 }
 
+/* The real functions must find our caller's return address on the stack. GCC before 15 has no
+ * musttail; there, optimization makes the tail call. */
+#if defined __has_attribute && __has_attribute(musttail)
+#define TAIL_CALLS
+#define TAIL __attribute__((musttail))
+#else
+#define TAIL_CALLS __attribute__((optimize("O2")))
+#define TAIL
+#endif
+
 PH_EXPORT void *dlsym(void *restrict handle, const char *restrict name);
-__attribute__((optimize("O2"))) PH_EXPORT void *dlsym(void *restrict handle,
-                                                      const char *restrict name)
+TAIL_CALLS PH_EXPORT void *dlsym(void *restrict handle, const char *restrict name)
 {
     /* a lookup that tests whether the library has the function must get the true answer */
     if (replacement(handle, name, __builtin_return_address(0))) {
         void *real = ph_real_dlsym()(handle, name);
         return real ? own_version(name, soname_of(real)) : NULL;
     }
-    return ph_real_dlsym()(handle, name);
+    TAIL return ph_real_dlsym()(handle, name);
 }
 
 PH_EXPORT void *dlvsym(void *restrict handle, const char *restrict name,
                        const char *restrict version);
-__attribute__((optimize("O2"))) PH_EXPORT void *dlvsym(void *restrict handle,
-                                                       const char *restrict name,
-                                                       const char *restrict version)
+TAIL_CALLS PH_EXPORT void *dlvsym(void *restrict handle, const char *restrict name,
+                                  const char *restrict version)
 {
     void *own = replacement(handle, name, __builtin_return_address(0));
     dlvsym_type real = (ph_real_dlsym(), atomic_load_explicit(&real_dlvsym, memory_order_relaxed));
     if (own && real(handle, name, version)) return own_version(name, version);
-    return real(handle, name, version);
+    TAIL return real(handle, name, version);
 }

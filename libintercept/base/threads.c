@@ -24,6 +24,9 @@ static void read_task(int tid, const char *name, char *text, size_t size)
     if (fd >= 0) close(fd);
 }
 
+/* glibc has gettid since 2.30 only */
+int ph_thread_id(void) { return (int)syscall(SYS_gettid); }
+
 bool ph_thread_sleeps(int tid)
 {
     char text[512];

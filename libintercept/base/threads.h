@@ -10,6 +10,7 @@ struct ph_watcher {
     int tid;
     uint64_t switches;
 };
+int ph_thread_id(void);         /* the calling thread's */
 bool ph_thread_sleeps(int tid); /* also false for a thread that has ended */
 /* Whether `tid` waits for thread `other` to end. False where the kernel does not show it. */
 bool ph_thread_joins(int tid, int other);

@@ -8,13 +8,12 @@
  * cudaThreadExchangeStreamCaptureMode's page.
  *
  * Rule: ph_lock guards everything here. Only streams and events refer to a capture. */
-#define _GNU_SOURCE /* gettid */
 #include "cudagraph/graph.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "work/signature.h"
 #include <stdlib.h>
-#include <unistd.h>
 
 enum { NON_BLOCKING = 1 };
 
@@ -71,7 +70,7 @@ int ph_capture_begin(struct ph_stream *stream, int mode)
         if (!capture) ph_die("out of host memory");
         *capture = (struct ph_capture){.id = next_id++,
                                        .mode = mode,
-                                       .thread = gettid(),
+                                       .thread = ph_thread_id(),
                                        .graph = ph_graph_new(),
                                        .origin = stream,
                                        .next = captures};
@@ -140,7 +139,7 @@ int ph_capture_end(struct ph_stream *stream, struct ph_graph **graph)
         error = PH_ILLEGAL_STATE;
     else if (capture->origin != stream)
         error = PH_CAPTURE_UNMATCHED, capture->invalid = true;
-    else if (capture->mode != PH_CAPTURE_RELAXED && capture->thread != gettid())
+    else if (capture->mode != PH_CAPTURE_RELAXED && capture->thread != ph_thread_id())
         error = PH_CAPTURE_WRONG_THREAD, capture->invalid = true;
     else {
         error = capture->invalid         ? PH_CAPTURE_INVALIDATED
@@ -334,7 +333,7 @@ int ph_capture_wait(struct ph_stream *stream, struct ph_event *event, bool exter
 /* ---- what is forbidden during a capture ---- */
 int ph_capture_forbids(void)
 {
-    int error = 0, thread = gettid();
+    int error = 0, thread = ph_thread_id();
     if (thread_mode == PH_CAPTURE_RELAXED) return 0;
     pthread_mutex_lock(&ph_lock);
     for (struct ph_capture *capture = captures; capture; capture = capture->next) {

@@ -4,7 +4,6 @@
  * time, multiplied by a scale. That time is the calling thread's CPU time, or the recorded time of
  * the call site (time/host_model.c). Each call adds its modelled cost. The host clock is the last
  * anchor (a time that the hub has answered) plus an offset. */
-#define _GNU_SOURCE /* gettid */
 #include "time/host_clock.h"
 #include "backend.h"
 #include "base/api.h"
@@ -21,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ph_host ph_host;
@@ -79,7 +77,7 @@ static bool waits_for_observers(int64_t still)
     enum { LONG_MS = 10000 };
     int tid = atomic_load_explicit(&mover, memory_order_relaxed);
     /* a busy thread will go on, so only a sleeping one counts */
-    return ph_thread_joins(tid, gettid()) || (still > LONG_MS && ph_thread_sleeps(tid));
+    return ph_thread_joins(tid, ph_thread_id()) || (still > LONG_MS && ph_thread_sleeps(tid));
 }
 
 bool ph_clock_stands_still(void)
@@ -140,7 +138,7 @@ static void advance_measured(enum ph_call call)
 static bool advance_modelled(enum ph_call call)
 {
     if (!me.chain && call > PH_CALL_COMM) return false;
-    if (!me.tid) me.tid = gettid();
+    if (!me.tid) me.tid = ph_thread_id();
     spend(ph_call_site_time(call), ph_spec()->call_cost[call]);
     return true;
 }

@@ -9,14 +9,12 @@
  * that it frees decides where later tensors lie. There the watchdogs get "not ready" except within
  * windows. A window opens every PERIOD_MS of virtual time, at the next wait or collective. The job
  * stands still in it until every watchdog has finished a whole round of polls. */
-#define _GNU_SOURCE /* gettid */
 #include "time/watchdog.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
 #include <time.h>
-#include <unistd.h>
 
 enum {
     PERIOD_MS = 100 /* kWatchdogThreadSleepMillis in PyTorch's ProcessGroupNCCL */,
@@ -71,7 +69,7 @@ enum ph_look ph_watchdog_looks(const void *work)
     uint64_t now = real_ns();
     if (!me.slot) {
         me.slot = &observers[atomic_fetch_add(&observer_count, 1) % OBSERVERS];
-        atomic_store(&me.slot->tid, gettid());
+        atomic_store(&me.slot->tid, ph_thread_id());
     }
     if (now - me.last_ns > PERIOD_MS / 2 * 1000000ull) {
         atomic_store(&me.slot->waits, false);

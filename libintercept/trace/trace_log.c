@@ -9,13 +9,14 @@
  * Form: docs/wire-protocol.md, "Trace log". The header of a record is stored last, so every record
  * found in the file is complete, however the process ended. Texts and signatures are logged once;
  * later records refer to them by number. */
-#define _GNU_SOURCE /* gettid */
+#define _GNU_SOURCE /* pthread_getname_np */
 #include "trace/trace_log.h"
 #include "base/api.h"
 #include "base/environment.h"
 #include "base/fnv1a.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -110,7 +111,7 @@ static void append_locked(uint16_t type, const void *first, size_t first_bytes, 
 
 static void know_thread_locked(void)
 {
-    struct ph_log_thread thread = {.tid = (int32_t)gettid()};
+    struct ph_log_thread thread = {.tid = (int32_t)ph_thread_id()};
     if (me.index) return;
     me.index = ++threads;
     pthread_getname_np(pthread_self(), thread.name, sizeof thread.name);

@@ -9,21 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t ph_cudnn_element_bytes(int type)
-{
-    switch (type) {
-    case CUDNN_TYPE_HANDLE:
-    case CUDNN_TYPE_INT64:
-    case CUDNN_TYPE_DOUBLE:
-    case CUDNN_TYPE_VOID_PTR:
-    case CUDNN_TYPE_BACKEND_DESCRIPTOR: return 8;
-    case CUDNN_TYPE_BOOLEAN:
-    case CUDNN_TYPE_CHAR: return 1;
-    case CUDNN_TYPE_FRACTION: return 16;
-    default: return type >= 0 && type < CUDNN_TYPES ? 4 : 0; /* floats, and the enumerations */
-    }
-}
-
 struct ph_cudnn_descriptor *ph_cudnn_bag(int type)
 {
     struct ph_cudnn_descriptor *made = calloc(1, sizeof *made);

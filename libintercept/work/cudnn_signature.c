@@ -41,9 +41,9 @@ static void pack_integers(struct ph_pack *pack, const void *values, int64_t coun
 
 static void pack_tensor(struct ph_pack *pack, const struct ph_cudnn_descriptor *tensor)
 {
-    const struct ph_cudnn_attribute *type = ph_cudnn_find(tensor, CUDNN_TENSOR_DATA_TYPE);
-    const struct ph_cudnn_attribute *dims = ph_cudnn_find(tensor, CUDNN_TENSOR_DIMENSIONS);
-    const struct ph_cudnn_attribute *strides = ph_cudnn_find(tensor, CUDNN_TENSOR_STRIDES);
+    const struct ph_cudnn_attribute *type = ph_cudnn_find(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE);
+    const struct ph_cudnn_attribute *dims = ph_cudnn_find(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS);
+    const struct ph_cudnn_attribute *strides = ph_cudnn_find(tensor, CUDNN_ATTR_TENSOR_STRIDES);
     ph_pack_array(pack, 4);
     ph_pack_str(pack, "t");
     pack_integers(pack, type->values, 1, 4, false);
@@ -108,7 +108,8 @@ static int by_name(const void *left, const void *right)
 
 void ph_cudnn_signature(struct ph_signature *signature, const struct ph_cudnn_descriptor *graph)
 {
-    const struct ph_cudnn_attribute *operations = ph_cudnn_find(graph, CUDNN_OPERATIONGRAPH_OPS);
+    const struct ph_cudnn_attribute *operations =
+        ph_cudnn_find(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     struct ph_pack *pack = &signature->fields;
     ph_signature_begin(signature, PH_SIGNATURE_CUDNN, 1);
     ph_pack_array(pack, (uint32_t)operations->count);

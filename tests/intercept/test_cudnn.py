@@ -7,6 +7,7 @@ libintercept/simulated/math/cudnn_real.c).
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,104 +93,38 @@ def test_a_convolution_puts_its_signature_on_the_stream_and_outlives_its_parts(o
     ]  # fmt: skip
 
 
-def test_constants_equal_the_headers(root, tmp_path):
-    headers = REAL.parent.parent / "include"
-    cuda = SITE / "nvidia" / "cu13" / "include"
-    # the wheel of the runtime's headers lacks this part
-    crt = SITE / "triton" / "backends" / "nvidia" / "include"
-    if not (headers / "cudnn_graph.h").exists():
+def tables(root, *arguments):
+    """Runs tools/cudnn_tables.py."""
+    command = [sys.executable, root / "tools" / "cudnn_tables.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def header():
+    """The installed cudnn_graph.h."""
+    path = REAL.parent.parent / "include" / "cudnn_graph.h"
+    if not path.exists():
         pytest.skip("cuDNN's headers are not installed")
-    source = tmp_path / "constants.c"
-    pairs = {
-        "CUDNN_BAD_PARAM": "CUDNN_STATUS_BAD_PARAM", "CUDNN_NOT_INITIALIZED": "CUDNN_STATUS_NOT_INITIALIZED",
-        "CUDNN_NULL_POINTER": "CUDNN_STATUS_BAD_PARAM_NULL_POINTER",
-        "CUDNN_NOT_SUPPORTED": "CUDNN_STATUS_NOT_SUPPORTED",
-        "CUDNN_NOT_FINALIZED": "CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED",
-        "CUDNN_ATTRIBUTE_TYPE": "CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE",
-        "CUDNN_HOST_ALLOCATION_FAILED": "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
-        "CUDNN_PLAN_WORKSPACE_SIZE": "CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE",
-        "CUDNN_PLAN_JSON": "CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION",
-        "CUDNN_PLAN_DEVICEPROP": "CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP",
-        "CUDNN_PLAN_ENGINE_CONFIG": "CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG",
-        "CUDNN_DEVICEPROP_JSON": "CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION",
-        **{f"CUDNN_{name}": f"CUDNN_ATTR_{name}" for name in (
-            "ENGINEHEUR_OPERATION_GRAPH", "ENGINEHEUR_RESULTS", "ENGINEHEUR_DEVICEPROP", "ENGINECFG_ENGINE",
-            "ENGINECFG_WORKSPACE_SIZE", "ENGINECFG_SHARED_MEMORY_USED", "OPERATIONGRAPH_OPS",
-            "OPERATIONGRAPH_ENGINE_GLOBAL_COUNT", "TENSOR_DATA_TYPE", "TENSOR_DIMENSIONS", "TENSOR_STRIDES",
-            "ENGINE_OPERATION_GRAPH", "ENGINE_GLOBAL_INDEX", "ENGINE_DEVICEPROP")},
-        **{f"CUDNN_{name}": f"CUDNN_BACKEND_{name}_DESCRIPTOR" for name in (
-            "ENGINE", "ENGINECFG", "ENGINEHEUR", "OPERATIONGRAPH", "VARIANT_PACK", "TENSOR", "DEVICEPROP")},
-        "CUDNN_PLAN": "CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR",
-    }  # fmt: skip
-
-    # Both sides may not be included together (type names differ, enumerators do not): one file of
-    # numbers each.
-    def numbers(include, names):
-        source.write_text(
-            f"{include}\n#include <stdio.h>\nint main(void) {{ "
-            + " ".join(f'printf("%d\\n", (int){n});' for n in names)
-            + " return 0; }\n"
-        )
-        program = tmp_path / "constants"
-        command = [
-            "cc",
-            "-w",
-            f"-I{headers}",
-            f"-I{cuda}",
-            f"-I{crt}",
-            f"-I{root}/libintercept",
-            source,
-            "-o",
-            program,
-        ]
-        subprocess.run(command, check=True)
-        return subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
-
-    ours = numbers(f'#include "{root}/libintercept/work/cudnn.h"', pairs)
-    assert dict(zip(pairs, ours)) == dict(
-        zip(pairs, numbers(f'#include "{headers}/cudnn.h"', pairs.values()))
-    )
+    return path
 
 
-@pytest.mark.slow
-def test_pytorchs_attention_runs_forward_and_backward_with_nvidias_workspaces(run_python, hub):
-    source = """
-import torch
-kind = dict(device="cuda", dtype=torch.bfloat16)
-q, k, v = (torch.empty(1, 1024, h, 128, **kind).transpose(1, 2).requires_grad_() for h in (32, 8, 8))
-torch.cuda.memory._record_memory_history("all", context=None)
-o = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True, False)[0]
-o.backward(torch.empty_like(o))
-print([e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"])
-"""
-    done = run_python(source)
-    sizes = json.loads(done.stdout.splitlines()[-1])
-    q_bytes = 32 * 1024 * 128 * 2
-    # dQ in fp32, dK and dV for every query head, the rows' sums, and what the plan itself wants
-    backward = sizes[-1]
-    assert backward >= 4 * q_bytes + 32 * 1024 * 4 and backward < 5 * q_bytes
-    forward_graph, backward_graph = (fields[0] for fields in hub.signatures(2))
-    matmul = 19
-    assert [len([op for op in g if op[0] == matmul]) for g in (forward_graph, backward_graph)] == [
-        2,
-        5,
-    ]
-    assert hub.notes("unsupported") == []
+def test_the_tables_agree_with_the_installed_header(root, header):
+    done = tables(root, "--check", header)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
-def test_pytorchs_batch_norm_is_a_call_signature(run_python, hub):
-    source = """
-import torch
-x = torch.empty(8, 64, 56, 56, device="cuda", requires_grad=True)
-torch.nn.BatchNorm2d(64, device="cuda")(x).backward(torch.empty_like(x))
-"""
-    run_python(source)
-    fp32, spatial = 0, 1
-    integers = [spatial, 0, fp32, fp32, 4, 8, 64, 56, 56, 64 * 56 * 56, 56 * 56, 56, 1]
-    calls = [fields for fields in hub.signatures(4) if fields[0].startswith("cudnn")]
-    assert calls == [
-        ["cudnnBatchNormalizationForwardTraining", integers],
-        ["cudnnBatchNormalizationBackward", integers],
-    ]
-    assert any("batch normalisation" in text for text in hub.notes("warning"))
+def test_a_header_with_something_new_or_another_number_is_told(root, header, tmp_path):
+    text = header.read_text()
+    changed = tmp_path / "cudnn_graph.h"
+    minor = re.search(r"#define CUDNN_GRAPH_MINOR (\d+)", text)
+    text = text.replace(minor[0], "#define CUDNN_GRAPH_MINOR 98")
+    text = text.replace("CUDNN_ATTR_POINTWISE_AXIS ", "CUDNN_ATTR_POINTWISE_AXES ")
+    changed.write_text(re.sub(r"(CUDNN_TYPE_FRACTION\s*=) 26", r"\1 96", text))
+    done = tables(root, "--check", changed)
+    assert done.returncode == 1
+    for line in (
+        "POINTWISE_AXES = 9 is missing",
+        "POINTWISE_AXIS is not in",
+        "FRACTION is 96, not 26",
+    ):
+        assert line in done.stdout

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import uuid
 from pathlib import Path
 
@@ -19,6 +18,7 @@ def test_queries_agree_with_the_model_in_every_condition(run_program, condition,
         and seen["count_rc"] == "0"
         and seen["count"] == seen["driver_count"] == "8"
     )
+    assert seen["listener"] == "0 1 0"
     assert seen["name"] == gpu.name and seen["memory"] == str(gpu.memory_bytes)
     assert (
         seen["peer"] == "1"

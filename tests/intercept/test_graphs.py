@@ -146,6 +146,14 @@ def test_graphs_outlive_what_they_were_made_of(codes):
     assert codes["nothing_there"][:4] == ["1"] * 4
 
 
+def test_an_object_lives_as_long_as_the_last_graph_that_holds_it(codes):
+    """CUDA programming guide, "CUDA User Objects": a graph owns the references that were given to
+    it, and so does what is instantiated from it; the destructor runs when the last one is gone."""
+    assert codes["user_object"][1:11] == [*["0"] * 7, "early=0", "0", "late=1"]
+    assert codes["user_object_shared"][1:7] == [*["0"] * 4, str(INVALIDATED), "lost=1"]
+    assert codes["user_object_wrong"][:4] == ["1"] * 4
+
+
 def test_a_graph_takes_its_longest_path(run_program, hub, condition, gpu):
     seen = run_program("graphs", condition).values
     assert not [key for key in seen if key.endswith("failed")]

@@ -74,20 +74,20 @@ static void finish_locked(struct ph_cudnn_descriptor *bag)
     bag->finalized = true;
     switch (bag->type) {
     case CUDNN_ENGINEHEUR:
-        ph_cudnn_set_graph(bag, ph_cudnn_child(bag, CUDNN_ENGINEHEUR_OPERATION_GRAPH, 0));
+        ph_cudnn_set_graph(bag, ph_cudnn_child(bag, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, 0));
         break;
     case CUDNN_ENGINE:
-        ph_cudnn_set_graph(bag, ph_cudnn_child(bag, CUDNN_ENGINE_OPERATION_GRAPH, 0));
+        ph_cudnn_set_graph(bag, ph_cudnn_child(bag, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, 0));
         break;
     case CUDNN_ENGINECFG:
-        child = ph_cudnn_child(bag, CUDNN_ENGINECFG_ENGINE, 0);
+        child = ph_cudnn_child(bag, CUDNN_ATTR_ENGINECFG_ENGINE, 0);
         if (child) ph_cudnn_set_graph(bag, child->graph);
         break;
-    case CUDNN_PLAN:
-        child = ph_cudnn_child(bag, CUDNN_PLAN_ENGINE_CONFIG, 0);
+    case CUDNN_EXECUTION_PLAN:
+        child = ph_cudnn_child(bag, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 0);
         if (child) ph_cudnn_set_graph(bag, child->graph);
         bag->signature.count = 0;
-        if (bag->graph && ph_cudnn_find(bag->graph, CUDNN_OPERATIONGRAPH_OPS))
+        if (bag->graph && ph_cudnn_find(bag->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS))
             ph_cudnn_signature(&bag->signature, bag->graph);
         break;
     default: break;

@@ -9,6 +9,8 @@
 #include "trace/trace_log.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"
+#include <limits.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -333,6 +335,92 @@ PH_API(int, cudaGraphUpload, (struct exec_handle *exec, void *stream))
     return launch(exec, stream, false);
 }
 
+/* ---- user objects: what the job ties to the life of a graph ---- */
+enum { OBJECT_MAGIC = 0x50484F42, NO_DESTRUCTOR_SYNC = 1, MOVE = 1 };
+
+struct user_object { /* cudaUserObject_t */
+    uint32_t magic;
+    _Atomic unsigned references;
+    void (*destroy)(void *);
+    void *data;
+};
+struct held { /* a graph's references to one object */
+    struct user_object *object;
+    unsigned count;
+};
+
+static bool is_object(const struct user_object *object, unsigned count)
+{
+    return object && object->magic == OBJECT_MAGIC && count && count <= INT_MAX;
+}
+
+static void *destroy_object(void *pointer)
+{
+    struct user_object *object = pointer;
+    object->destroy(object->data);
+    free(object);
+    return NULL;
+}
+
+/* The destructor runs on a thread of its own, as CUDA says: the caller may hold a lock that the
+ * destructor takes, and a graph may be dropped under ph_lock. */
+static void drop_references(struct user_object *object, unsigned count)
+{
+    pthread_attr_t detached;
+    pthread_t thread;
+    if (atomic_fetch_sub(&object->references, count) != count) return;
+    object->magic = 0;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    if (pthread_create(&thread, &detached, destroy_object, object)) destroy_object(object);
+    pthread_attr_destroy(&detached);
+}
+
+static void release_held(void *data)
+{
+    struct held *held = data;
+    drop_references(held->object, held->count);
+    free(held);
+}
+
+PH_API(int, cudaUserObjectCreate,
+       (struct user_object * *object, void *data, void (*destroy)(void *), unsigned count,
+        unsigned flags))
+{
+    if (!object || !destroy || !count || count > INT_MAX || flags != NO_DESTRUCTOR_SYNC)
+        return ph_set_error(CUDA_INVALID_VALUE);
+    *object = malloc(sizeof **object);
+    if (!*object) ph_die("out of host memory");
+    **object = (struct user_object){OBJECT_MAGIC, count, destroy, data};
+    return CUDA_OK;
+}
+PH_API(int, cudaUserObjectRetain, (struct user_object * object, unsigned count))
+{
+    if (!is_object(object, count)) return ph_set_error(CUDA_INVALID_VALUE);
+    atomic_fetch_add(&object->references, count);
+    return CUDA_OK;
+}
+PH_API(int, cudaUserObjectRelease, (struct user_object * object, unsigned count))
+{
+    if (!is_object(object, count)) return ph_set_error(CUDA_INVALID_VALUE);
+    drop_references(object, count);
+    return CUDA_OK;
+}
+PH_API(int, cudaGraphRetainUserObject,
+       (struct graph_handle *graph, struct user_object *object, unsigned count, unsigned flags))
+{
+    if (!graph_of(graph) || !is_object(object, count) || flags & ~MOVE)
+        return ph_set_error(CUDA_INVALID_VALUE);
+    struct held *held = malloc(sizeof *held);
+    if (!held) ph_die("out of host memory");
+    *held = (struct held){object, count};
+    if (!(flags & MOVE)) atomic_fetch_add(&object->references, count);
+    pthread_mutex_lock(&ph_lock);
+    ph_graph_item(graph_of(graph))->action = (struct ph_action){NULL, release_held, held};
+    pthread_mutex_unlock(&ph_lock);
+    return CUDA_OK;
+}
+
 /* ---- for the values library ---- */
 PH_API(int, phantora_captures, (void))
 {
@@ -407,3 +495,14 @@ DRIVER(cuGraphExecGetFlags, cudaGraphExecGetFlags,
 DRIVER(cuGraphExecDestroy, cudaGraphExecDestroy, (struct exec_handle *exec), (exec))
 DRIVER(cuGraphLaunch, cudaGraphLaunch, (struct exec_handle *exec, void *stream), (exec, stream))
 DRIVER(cuGraphUpload, cudaGraphUpload, (struct exec_handle *exec, void *stream), (exec, stream))
+DRIVER(cuUserObjectCreate, cudaUserObjectCreate,
+       (struct user_object * *object, void *data, void (*destroy)(void *), unsigned count,
+        unsigned flags),
+       (object, data, destroy, count, flags))
+DRIVER(cuUserObjectRetain, cudaUserObjectRetain, (struct user_object * object, unsigned count),
+       (object, count))
+DRIVER(cuUserObjectRelease, cudaUserObjectRelease, (struct user_object * object, unsigned count),
+       (object, count))
+DRIVER(cuGraphRetainUserObject, cudaGraphRetainUserObject,
+       (struct graph_handle *graph, struct user_object *object, unsigned count, unsigned flags),
+       (graph, object, count, flags))

@@ -1,8 +1,8 @@
 /* simulated/cuda/versions.h - what differs between the CUDA versions that a job may be built for.
  *
- * Why it exists: the wheels of PyTorch bring CUDA 12 or 13, and this library stands in for both. The
- * tables (versions.gen.h) come from NVIDIA's headers. Rule: which major a call belongs to is the
- * caller's (PH_API_12, PH_API_13), never a property of the process. */
+ * Why it exists: the wheels of PyTorch bring CUDA 12 or 13, and this library stands in for both.
+ * The tables (versions.gen.h) come from NVIDIA's headers. Rule: which major a call belongs to is
+ * the caller's (PH_API_12, PH_API_13), never a property of the process. */
 #ifndef PH_VERSIONS_H
 #define PH_VERSIONS_H
 #include <stddef.h>

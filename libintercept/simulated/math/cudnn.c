@@ -9,6 +9,7 @@
 
 #include <dlfcn.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,17 @@ static size_t ask_number(const char *name, size_t otherwise)
 }
 
 PH_API(size_t, cudnnGetVersion, (void)) { return ask_number("cudnnGetVersion", RELEASE); }
+
+size_t ph_cudnn_release_number(void)
+{
+    static atomic_size_t found; /* every attribute is checked against it */
+    size_t release = atomic_load_explicit(&found, memory_order_relaxed);
+    if (release == 0) {
+        release = ask_number("cudnnGetVersion", 0);
+        atomic_store_explicit(&found, release, memory_order_relaxed);
+    }
+    return release != 0 ? release : RELEASE;
+}
 
 PH_API(size_t, cudnnGetCudartVersion, (void))
 {

@@ -9,6 +9,7 @@
 
 /* ---- cudnn_real.c: NVIDIA's own library, which answers for a described GPU ---- */
 bool ph_cudnn_real_available(void);
+bool ph_cudnn_real_has(int descriptor_type);
 /* Makes the twins of the descriptor and of all that it refers to. Returns a cudnnStatus_t. */
 int ph_cudnn_real_make(struct ph_cudnn_descriptor *descriptor);
 void ph_cudnn_real_destroy(void *real);
@@ -18,6 +19,7 @@ int ph_cudnn_real_get(struct ph_cudnn_descriptor *descriptor, int name, int type
 void ph_cudnn_real_error(char *message, size_t size);
 
 /* ---- cudnn.c ---- */
+size_t ph_cudnn_release_number(void); /* the job's cuDNN, as cudnnGetVersion says it */
 void *ph_cudnn_stream(const void *handle, bool *valid); /* the stream of a cudnnHandle_t */
 /* Sets this thread's text for cudnnGetLastErrorString; returns `status`. */
 int ph_cudnn_fail(int status, const char *format, ...) PH_PRINTF(2, 3);

@@ -13,23 +13,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether a descriptor type has an attribute: each type has its range of numbers. */
-static bool belongs(int type, int name)
+/* Whether the job's cuDNN has an attribute. One that is in no table is let through, with a warning:
+ * NVIDIA's library, which knows it, checks it when a graph is made. */
+static bool has_attribute(const struct ph_cudnn_descriptor *descriptor, int name)
 {
-    static const short ranges[CUDNN_DESCRIPTOR_TYPES][2] = {
-        [0] = {0, 99},       [1] = {100, 199},    [2] = {1300, 1399},  [3] = {300, 399},
-        [4] = {200, 299},    [5] = {400, 499},    [6] = {500, 599},    [7] = {600, 699},
-        [8] = {1200, 1299},  [9] = {1100, 1199},  [10] = {700, 705},   [11] = {712, 717},
-        [12] = {706, 711},   [13] = {750, 769},   [14] = {770, 779},   [15] = {800, 899},
-        [16] = {1000, 1099}, [17] = {900, 999},   [18] = {1500, 1519}, [19] = {1520, 1599},
-        [20] = {780, 799},   [21] = {1600, 1609}, [22] = {1610, 1619}, [23] = {1620, 1699},
-        [24] = {1700, 1709}, [25] = {1710, 1719}, [26] = {1720, 1729}, [27] = {1800, 1899},
-        [28] = {1900, 1949}, [29] = {2000, 2099}, [30] = {2100, 2199}, [31] = {2200, 2249},
-        [32] = {2300, 2309}, [33] = {2310, 2399}, [34] = {2400, 2499}, [35] = {1950, 1999},
-        [36] = {2500, 2599}, [37] = {2600, 2699}, [38] = {2700, 2799}, [39] = {2250, 2269},
-        [40] = {2270, 2299}, [41] = {2800, 2850}, [42] = {2900, 2999}, [43] = {2851, 2899},
-    };
-    return name >= ranges[type][0] && name <= ranges[type][1];
+    switch (ph_cudnn_has_attribute(ph_cudnn_release_number(), descriptor->type, name)) {
+    case CUDNN_HAS: return true;
+    case CUDNN_LACKS: return false;
+    default:
+        ph_warn(
+            "attribute %d of cuDNN's descriptor type %d is newer than what is known of cuDNN; it "
+            "is taken as it is, and the times of its graphs may be wrong",
+            name, descriptor->type);
+        return true;
+    }
+}
+
+static bool has_type(int type)
+{
+    switch (ph_cudnn_has_type(ph_cudnn_release_number(), type)) {
+    case CUDNN_HAS: return true;
+    case CUDNN_LACKS: return false;
+    default:
+        ph_warn("attribute type %d is newer than what is known of cuDNN; it is taken for an "
+                "enumeration",
+                type);
+        return true;
+    }
+}
+
+static bool has_descriptor(int type)
+{
+    switch (ph_cudnn_has_descriptor(ph_cudnn_release_number(), type)) {
+    case CUDNN_HAS: return true;
+    case CUDNN_LACKS: return false;
+    default:
+        if (!ph_cudnn_real_available() || !ph_cudnn_real_has(type)) return false;
+        ph_warn("descriptor type %d is newer than what is known of cuDNN; the times of its graphs "
+                "are guesses",
+                type);
+        return true;
+    }
 }
 
 static bool valid(const struct ph_cudnn_descriptor *descriptor)
@@ -45,7 +69,7 @@ PH_API(int, cudnnBackendCreateDescriptor, (int type, struct ph_cudnn_descriptor 
         return ph_cudnn_fail(CUDNN_NULL_POINTER,
                              "cudnnBackendCreateDescriptor: no place for the descriptor");
     *descriptor = NULL;
-    if (type < 0 || type >= CUDNN_DESCRIPTOR_TYPES) /* release 9.19 returns this code */
+    if (!has_descriptor(type)) /* releases 9.10 to 9.26 return this code */
         return ph_cudnn_fail(CUDNN_HOST_ALLOCATION_FAILED, "there is no descriptor type %d", type);
     *descriptor = ph_cudnn_bag(type);
     return *descriptor != NULL ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
@@ -72,9 +96,9 @@ PH_API(int, cudnnBackendSetAttribute,
     if (!valid(descriptor))
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendSetAttribute: not a descriptor");
     size_t size = ph_cudnn_element_bytes(type);
-    if (size == 0)
+    if (!has_type(type))
         return ph_cudnn_fail(CUDNN_ATTRIBUTE_TYPE, "there is no attribute type %d", type);
-    if (descriptor->finalized || !belongs(descriptor->type, name) || count < 0 ||
+    if (descriptor->finalized || !has_attribute(descriptor, name) || count < 0 ||
         (count > 0 && values == NULL))
         return ph_cudnn_fail(CUDNN_BAD_PARAM, "attribute %d of descriptor type %d cannot be set%s",
                              name, descriptor->type,
@@ -108,9 +132,9 @@ static bool has(const struct ph_cudnn_descriptor *descriptor, int name)
 
 static bool complete_tensor(const struct ph_cudnn_descriptor *tensor)
 {
-    const struct ph_cudnn_attribute *dims = ph_cudnn_find(tensor, CUDNN_TENSOR_DIMENSIONS);
-    const struct ph_cudnn_attribute *strides = ph_cudnn_find(tensor, CUDNN_TENSOR_STRIDES);
-    return has(tensor, CUDNN_TENSOR_DATA_TYPE) && dims != NULL && strides != NULL &&
+    const struct ph_cudnn_attribute *dims = ph_cudnn_find(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS);
+    const struct ph_cudnn_attribute *strides = ph_cudnn_find(tensor, CUDNN_ATTR_TENSOR_STRIDES);
+    return has(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE) && dims != NULL && strides != NULL &&
            dims->count == strides->count && dims->type == CUDNN_TYPE_INT64 &&
            strides->type == CUDNN_TYPE_INT64;
 }
@@ -120,8 +144,9 @@ static bool complete_tensor(const struct ph_cudnn_descriptor *tensor)
  * knows. */
 static int finalize_plan(struct ph_cudnn_descriptor *plan)
 {
-    struct ph_cudnn_descriptor *configuration = ph_cudnn_child(plan, CUDNN_PLAN_ENGINE_CONFIG, 0);
-    if (configuration == NULL && has(plan, CUDNN_PLAN_JSON)) {
+    struct ph_cudnn_descriptor *configuration =
+        ph_cudnn_child(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 0);
+    if (configuration == NULL && has(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)) {
         /* we would not know its operations */
         ph_unsupported("cudnnBackendFinalize of a plan loaded from JSON");
         return CUDNN_NOT_SUPPORTED;
@@ -148,36 +173,37 @@ PH_API(int, cudnnBackendFinalize, (struct ph_cudnn_descriptor *descriptor))
                                    "a tensor needs a data type, and as many strides as dimensions");
         break;
     case CUDNN_OPERATIONGRAPH:
-        if (!has(descriptor, CUDNN_OPERATIONGRAPH_OPS))
+        if (!has(descriptor, CUDNN_ATTR_OPERATIONGRAPH_OPS))
             status = ph_cudnn_fail(CUDNN_BAD_PARAM, "an operation graph needs operations");
         else if (real)
             status = ph_cudnn_real_make(descriptor);
         break;
     case CUDNN_ENGINEHEUR:
         ph_cudnn_set_graph(descriptor,
-                           ph_cudnn_child(descriptor, CUDNN_ENGINEHEUR_OPERATION_GRAPH, 0));
+                           ph_cudnn_child(descriptor, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, 0));
         if (descriptor->graph == NULL)
             status = ph_cudnn_fail(CUDNN_BAD_PARAM, "engine heuristics need an operation graph");
         else if (real)
             status = ph_cudnn_real_make(descriptor);
         break;
     case CUDNN_ENGINE:
-        ph_cudnn_set_graph(descriptor, ph_cudnn_child(descriptor, CUDNN_ENGINE_OPERATION_GRAPH, 0));
+        ph_cudnn_set_graph(descriptor,
+                           ph_cudnn_child(descriptor, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, 0));
         if (descriptor->graph == NULL)
             status = ph_cudnn_fail(CUDNN_BAD_PARAM, "an engine needs an operation graph");
         else if (real)
             status = ph_cudnn_real_make(descriptor);
         break;
     case CUDNN_ENGINECFG:
-        if (ph_cudnn_child(descriptor, CUDNN_ENGINECFG_ENGINE, 0) == NULL)
+        if (ph_cudnn_child(descriptor, CUDNN_ATTR_ENGINECFG_ENGINE, 0) == NULL)
             status = ph_cudnn_fail(CUDNN_BAD_PARAM, "an engine configuration needs an engine");
         else {
             ph_cudnn_set_graph(descriptor,
-                               ph_cudnn_child(descriptor, CUDNN_ENGINECFG_ENGINE, 0)->graph);
+                               ph_cudnn_child(descriptor, CUDNN_ATTR_ENGINECFG_ENGINE, 0)->graph);
             if (real) status = ph_cudnn_real_make(descriptor);
         }
         break;
-    case CUDNN_PLAN: status = finalize_plan(descriptor); break;
+    case CUDNN_EXECUTION_PLAN: status = finalize_plan(descriptor); break;
     case CUDNN_DEVICEPROP:
         if (real) status = ph_cudnn_real_make(descriptor);
         break;
@@ -213,15 +239,17 @@ static int get_from_real(struct ph_cudnn_descriptor *descriptor, int name, int t
 static int get_without_real(struct ph_cudnn_descriptor *descriptor, int name, int type,
                             int64_t requested, int64_t *count, void *values)
 {
-    bool engines = name == CUDNN_ENGINEHEUR_RESULTS || name == CUDNN_ENGINECFG_ENGINE;
-    bool number = name == CUDNN_ENGINECFG_WORKSPACE_SIZE || name == CUDNN_PLAN_WORKSPACE_SIZE ||
-                  name == CUDNN_ENGINE_GLOBAL_INDEX || name == CUDNN_ENGINECFG_SHARED_MEMORY_USED ||
-                  name == CUDNN_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT;
+    bool engines = name == CUDNN_ATTR_ENGINEHEUR_RESULTS || name == CUDNN_ATTR_ENGINECFG_ENGINE;
+    bool number = name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE ||
+                  name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE ||
+                  name == CUDNN_ATTR_ENGINE_GLOBAL_INDEX ||
+                  name == CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED ||
+                  name == CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT;
     if (count != NULL) *count = engines || number ? 1 : 0;
     if (values == NULL || requested < 1) return CUDNN_SUCCESS;
     if (number) {
         memset(values, 0, ph_cudnn_element_bytes(type));
-        if (name == CUDNN_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT) *(unsigned char *)values = 1;
+        if (name == CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT) *(unsigned char *)values = 1;
     }
     if (engines) {
         struct ph_cudnn_descriptor *filled = *(struct ph_cudnn_descriptor **)values;
@@ -242,7 +270,7 @@ PH_API(int, cudnnBackendGetAttribute,
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnBackendGetAttribute: not a descriptor");
     if (!descriptor->finalized)
         return ph_cudnn_fail(CUDNN_NOT_INITIALIZED, "the descriptor is not finalized");
-    if (!belongs(descriptor->type, name))
+    if (!has_attribute(descriptor, name))
         return ph_cudnn_fail(CUDNN_BAD_PARAM, "descriptor type %d has no attribute %d",
                              descriptor->type, name);
     const struct ph_cudnn_attribute *set = ph_cudnn_find(descriptor, name);
@@ -258,9 +286,10 @@ PH_API(int, cudnnBackendGetAttribute,
     }
     if (!ph_cudnn_real_available())
         return get_without_real(descriptor, name, type, requested, count, values);
-    if (descriptor->type == CUDNN_PLAN && name == CUDNN_PLAN_WORKSPACE_SIZE) {
-        descriptor = ph_cudnn_child(descriptor, CUDNN_PLAN_ENGINE_CONFIG, 0);
-        name = CUDNN_ENGINECFG_WORKSPACE_SIZE;
+    if (descriptor->type == CUDNN_EXECUTION_PLAN &&
+        name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
+        descriptor = ph_cudnn_child(descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 0);
+        name = CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE;
     }
     if (descriptor->real == NULL) {
         int status = ph_cudnn_real_make(descriptor);
@@ -281,8 +310,8 @@ PH_API(int, cudnnBackendExecute,
     if (!valid_handle || !valid(plan) || !valid(pack))
         return ph_cudnn_fail(CUDNN_NULL_POINTER,
                              "cudnnBackendExecute: no handle, plan or variant pack");
-    if (plan->type != CUDNN_PLAN || pack->type != CUDNN_VARIANT_PACK || !plan->finalized ||
-        !pack->finalized)
+    if (plan->type != CUDNN_EXECUTION_PLAN || pack->type != CUDNN_VARIANT_PACK ||
+        !plan->finalized || !pack->finalized)
         return ph_cudnn_fail(CUDNN_NOT_FINALIZED,
                              "cudnnBackendExecute: plan and variant pack must be finalized");
     ph_submit(stream, &plan->signature);

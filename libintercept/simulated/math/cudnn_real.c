@@ -99,7 +99,8 @@ static void prepare(void)
     int status = length < (int)sizeof text ? real.create(CUDNN_DEVICEPROP, &device_description)
                                            : CUDNN_BAD_PARAM;
     if (status == CUDNN_SUCCESS)
-        status = real.set(device_description, CUDNN_DEVICEPROP_JSON, CUDNN_TYPE_CHAR, length, text);
+        status = real.set(device_description, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                          CUDNN_TYPE_CHAR, length, text);
     if (status == CUDNN_SUCCESS) status = real.finalize(device_description);
     if (status != CUDNN_SUCCESS) {
         ph_warn("cuDNN refused the description of the GPU (status %d): its workspace sizes are "
@@ -114,6 +115,14 @@ bool ph_cudnn_real_available(void)
 {
     pthread_once(&once, prepare);
     return available;
+}
+
+bool ph_cudnn_real_has(int descriptor_type)
+{
+    void *empty;
+    if (real.create(descriptor_type, &empty) != CUDNN_SUCCESS) return false;
+    real.destroy(empty);
+    return true;
 }
 
 void ph_cudnn_real_destroy(void *twin) { real.destroy(twin); }
@@ -164,10 +173,10 @@ int ph_cudnn_real_make(struct ph_cudnn_descriptor *descriptor)
             if (status != CUDNN_SUCCESS) status = failed(status);
         }
     }
-    int device = descriptor->type == CUDNN_ENGINEHEUR ? CUDNN_ENGINEHEUR_DEVICEPROP
-                 : descriptor->type == CUDNN_ENGINE   ? CUDNN_ENGINE_DEVICEPROP
-                 : descriptor->type == CUDNN_PLAN     ? CUDNN_PLAN_DEVICEPROP
-                                                      : -1;
+    int device = descriptor->type == CUDNN_ENGINEHEUR       ? CUDNN_ATTR_ENGINEHEUR_DEVICEPROP
+                 : descriptor->type == CUDNN_ENGINE         ? CUDNN_ATTR_ENGINE_DEVICEPROP
+                 : descriptor->type == CUDNN_EXECUTION_PLAN ? CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP
+                                                            : -1;
     if (status == CUDNN_SUCCESS && device >= 0 && ph_cudnn_find(descriptor, device) == NULL) {
         status = real.set(twin, device, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device_description);
         if (status != CUDNN_SUCCESS) status = failed(status);

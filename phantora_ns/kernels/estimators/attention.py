@@ -82,11 +82,16 @@ def duration_ns(call: Attention, rates: Rates) -> float:
     whole = done(call)
     share = rates.number(f"attention.{name}") * whole.head_size / (whole.head_size + exponentials)
     if call.causal:
-        # The last blocks take twice the average time, so the multiprocessors do not finish together.
+        # The last blocks take longer than the average, so the multiprocessors do not finish
+        # together: with as many queries as keys they take twice the average time. No call ends
+        # before its longest block.
         waves = (
             call.batch * call.heads * math.ceil(call.queries / QUERY_BLOCK) / rates.multiprocessors
         )
-        share /= max(1.0, waves + rates.number("attention.causal_tail")) / waves
+        missed = min(call.queries, call.keys) / 2  # keys that the average query does not see
+        excess = missed / (call.keys - missed)  # of the longest block over the average one
+        tail = rates.number("attention.causal_tail") * excess
+        share /= max(1.0 + excess, waves + tail) / waves
     arithmetic = flop(whole) / (peak * share)
     moving = moved_bytes(call) / (rates.memory_bytes_per_ns * rates.number("attention.bandwidth"))
     return rates.number(f"attention.{name}_base") + max(arithmetic, flop(whole) / peak) + moving

@@ -5,6 +5,7 @@
  * last error. The last error is read twice, because reading it clears it. */
 #include "conditions.h"
 #include <pthread.h>
+#include <semaphore.h>
 
 int cudaStreamCreateWithFlags(void **, unsigned), cudaStreamDestroy(void *),
     cudaStreamSynchronize(void *), cudaStreamQuery(void *);
@@ -33,6 +34,9 @@ int cudaGraphGetRootNodes(void *, void **, size_t *),
     cudaGraphNodeGetDependencies(void *, void **, void *, size_t *);
 int cudaGraphUpload(void *, void *), cudaGraphClone(void **, void *),
     cudaGraphGetEdges(void *, void **, void **, void *, size_t *);
+int cudaUserObjectCreate(void **, void *, void (*)(void *), unsigned, unsigned),
+    cudaUserObjectRetain(void *, unsigned), cudaUserObjectRelease(void *, unsigned),
+    cudaGraphRetainUserObject(void *, void *, unsigned, unsigned);
 
 enum { GLOBAL, THREAD_LOCAL, RELAXED };
 enum { BYTES = 4096, DISABLE_TIMING = 2 };
@@ -477,6 +481,51 @@ static void graphs(void)
     }
 }
 
+static void destroyed(void *semaphore) { sem_post(semaphore); }
+
+/* As PyTorch keeps what a captured collective needs: the graph that is being captured owns it. */
+static void user_objects(void)
+{
+    enum { NO_DESTRUCTOR_SYNC = 1, MOVE = 1 };
+    void *object, *building = NULL;
+    sem_t gone;
+    sem_init(&gone, 0, 0);
+    SCENARIO(GLOBAL, "user_object")
+    {
+        CALL(cudaStreamGetCaptureInfo, s, &status, NULL, &building, NULL, NULL, NULL);
+        say(CALL(cudaUserObjectCreate, &object, &gone, destroyed, 1, NO_DESTRUCTOR_SYNC));
+        say(CALL(cudaGraphRetainUserObject, building, object, 1, MOVE));
+        say(CALL(cudaStreamEndCapture, s, &graph));
+        say(CALL(cudaGraphInstantiateWithFlags, &exec, graph, 0));
+        say(CALL(cudaGraphDestroy, graph));
+        say(CALL(cudaGraphLaunch, exec, s));
+        say(CALL(cudaStreamSynchronize, s));
+        printf(" early=%d", sem_trywait(&gone) == 0);
+        say(CALL(cudaGraphExecDestroy, exec));
+        printf(" late=%d", sem_wait(&gone) == 0);
+        CALL(cudaStreamBeginCapture, s, GLOBAL);
+    }
+    SCENARIO(GLOBAL, "user_object_shared")
+    {
+        CALL(cudaStreamGetCaptureInfo, s, &status, NULL, &building, NULL, NULL, NULL);
+        say(CALL(cudaUserObjectCreate, &object, &gone, destroyed, 1, NO_DESTRUCTOR_SYNC));
+        say(CALL(cudaGraphRetainUserObject, building, object, 1, 0));
+        say(CALL(cudaUserObjectRetain, object, 1));
+        say(CALL(cudaUserObjectRelease, object, 2));
+        CALL(cudaStreamSynchronize, s); /* spoils the capture, so the graph is lost at its end */
+        say(CALL(cudaStreamEndCapture, s, &graph));
+        printf(" lost=%d", sem_wait(&gone) == 0);
+        CALL(cudaStreamBeginCapture, s, GLOBAL);
+    }
+    SCENARIO(-1, "user_object_wrong")
+    {
+        say(CALL(cudaUserObjectCreate, &object, &gone, destroyed, 1, 0));
+        say(CALL(cudaUserObjectCreate, &object, &gone, destroyed, 0, NO_DESTRUCTOR_SYNC));
+        say(CALL(cudaGraphRetainUserObject, NULL, NULL, 1, MOVE));
+        say(CALL(cudaUserObjectRelease, NULL, 1));
+    }
+}
+
 static void run(void)
 {
     CALL(cudaMalloc, &memory, 2 * BYTES);
@@ -489,4 +538,5 @@ static void run(void)
     forks();
     threads();
     graphs();
+    user_objects();
 }

@@ -10,6 +10,8 @@ int cudaDeviceGetByPCIBusId(int *, const char *);
 int cudaDeviceGetStreamPriorityRange(int *, int *);
 int cudaDeviceCanAccessPeer(int *, int, int);
 int cuInit(unsigned);
+int cuLogsRegisterCallback(void *, void *, void **);
+int cuLogsUnregisterCallback(void *);
 int cuDeviceGetCount(int *);
 int cuDeviceGetAttribute(int *, int, int);
 int cuDeviceGetName(char *, int, int);
@@ -20,7 +22,11 @@ int cuDeviceGetP2PAttribute(int *, int, int, int);
 static void run(void)
 {
     int count = -1, driver_count = -1, value, least, greatest;
+    void *listener = NULL;
     printf("init %d\n", CALL(cuInit, 0));
+    int listening = CALL(cuLogsRegisterCallback, (void *)run, NULL, &listener);
+    printf("listener %d %d %d\n", listening, listener != NULL,
+           CALL(cuLogsUnregisterCallback, listener));
     printf("count_rc %d\n", CALL(cudaGetDeviceCount, &count));
     CALL(cuDeviceGetCount, &driver_count);
     printf("count %d\ndriver_count %d\n", count, driver_count);

@@ -1,8 +1,8 @@
 /* versions.c - the functions of the runtime that differ between CUDA's majors, called as a program
  * of one major (MAJOR) calls them; `key value` lines.
  *
- * Why it exists: the dynamic linker chooses between our definitions by the version that this program
- * asks for, which is that of the runtime it is linked against. */
+ * Why it exists: the dynamic linker chooses between our definitions by the version that this
+ * program asks for, which is that of the runtime it is linked against. */
 #include "conditions.h"
 
 int cudaRuntimeGetVersion(int *), cudaDriverGetVersion(int *);
@@ -29,7 +29,7 @@ int cudaStreamGetCaptureInfo(void *, int *, unsigned long long *, void **, void 
                              size_t *);
 #endif
 /* By name, a program finds them in the runtime that it has loaded. */
-#define FIND(function)                                                                          \
+#define FIND(function) \
     ((__typeof__(&function))(by_name ? dlsym(dlopen(RUNTIME, RTLD_LAZY), #function) : function))
 
 enum { ROOM = 2048, UNTOUCHED = 0xa5 };
@@ -81,8 +81,8 @@ static void run(void)
     printf("info_v1 %d %d %d\n", status, capturing, id != 0);
     status = FIND(cudaStreamGetCaptureInfo_v2)(stream, &capturing, &id, &building, &tails, &count);
     printf("info_v2 %d %d %zu\n", status, capturing, count), count = 77;
-    status = FIND(cudaStreamGetCaptureInfo_v3)(stream, &capturing, &id, &building, &tails, NULL,
-                                               &count);
+    status =
+        FIND(cudaStreamGetCaptureInfo_v3)(stream, &capturing, &id, &building, &tails, NULL, &count);
 #else
     status =
         FIND(cudaStreamGetCaptureInfo)(stream, &capturing, &id, &building, &tails, NULL, &count);
