@@ -3,13 +3,14 @@
 # nothing.
 #
 #   PYTHON  the Python (3.11 or later) that .venv is made from
-#   TORCH   the torch that .venv gets
+#   TORCH   the torch that .venv gets: the first one in versions.toml, such as torch==2.15.0; another one needs a VENV of
+#           its own: make smoke TORCH=torch==2.9.1 VENV=.venv-2.9
 #   CC/CXX  the compilers; without a C++ compiler the values library is left out, with a notice
 #   WERROR=1  a compiler's warning is an error: for our own builds only, because a newer compiler may warn of more
 #   V=1     prints every command in full
 
 PYTHON ?= python3
-TORCH ?= torch==2.11.0
+TORCH ?= torch==$(shell sed -n 's/^\[torch\."\(.*\)"\]$$/\1/p' phantora_ns/data/versions.toml | head -n 1)
 VENV ?= .venv
 LIB ?= phantora_ns/lib
 OBJ ?= build/obj
@@ -45,8 +46,8 @@ FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine test test-all bench bench-micro accuracy sanitize lint lint-python \
-	lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone FORCE
+.PHONY: build demo frameworks transformer-engine smoke versions test test-all bench bench-micro accuracy sanitize lint \
+	lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone FORCE
 .DELETE_ON_ERROR:
 
 build: venv
@@ -64,6 +65,15 @@ frameworks: $(VENV)/.stamp-frameworks
 # torch that has; for another TORCH run `pip cache remove transformer_engine_torch` first. Most of the time goes into
 # reading torch's headers: without optimisation a file takes 25 s instead of 30.
 transformer-engine: $(VENV)/.stamp-transformer-engine
+
+# Whether TORCH works at all, in five minutes on two cores; these tests are part of `make test` too
+smoke: build
+	$(VENV)/bin/python -m pytest -m smoke tests/smoke
+
+# Runs the demo and the smoke tests under every supported torch, and writes the table of docs/versions.md.
+# VERSIONS: options of tools/versions.py, for example VERSIONS='--python python3.13 2.15.0'
+versions: build
+	$(VENV)/bin/python tools/versions.py $(VERSIONS)
 
 test: build frameworks
 	$(VENV)/bin/python -m pytest

@@ -32,6 +32,7 @@ def result(hub: Hub) -> dict[str, Any]:
         "messages": diagnostics.messages,
         "bad_messages": diagnostics.bad_messages,
         "expired_values": hub.communicators.expired,
+        "nccl": _nccl(hub),
         "internal_errors": diagnostics.internal_errors,
         "hub_cpu_ns": time.process_time_ns(),
         "errors": diagnostics.errors,
@@ -62,6 +63,14 @@ def _client(hub: Hub, client: Client) -> tuple[dict[str, Any], int]:
         "exposed_comm_ns_by_device": {str(device): ns for device, ns in exposed_ns.items()},
         "messages": client.messages,
     }, latest_ns
+
+
+def _nccl(hub: Hub) -> dict[str, str | None] | None:
+    """The job's release of NCCL and the one whose choices were made; None without communicators."""
+    version, choices = hub.nccl.version, hub.nccl.choices
+    if choices is None:
+        return None
+    return {"version": str(version) if version else None, "choices": str(choices)}
 
 
 def _guesses(hub: Hub) -> dict[str, int]:
