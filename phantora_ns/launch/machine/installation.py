@@ -19,7 +19,6 @@ LIBRARIES = PACKAGE / "lib"
 SANDBOX = LIBRARIES / "phantora-sandbox"
 INTERCEPTOR = LIBRARIES / "libphantora.so"
 LEADER_LIBRARY = LIBRARIES / "libphantora-leader.so"
-VALUES_LIBRARY = LIBRARIES / "libphantora-values.so"
 CUDA_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.config.description import write_cluster
-from phantora_ns.launch.machine import environment, installation, interposition
+from phantora_ns.launch.machine import environment, installation, interposition, values_libraries
 from phantora_ns.launch.machine.gpus import RealGpu
 from phantora_ns.launch.machine.sandbox import SandboxSpec
 from phantora_ns.launch.record import host_time, leaders
@@ -33,14 +33,14 @@ class Prepared:
 
 
 def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
-    """Writes what the hub and the ranks read into the run directory `path`. `gpu`: the real one on
+    """Writes what the hub and the ranks read into the run directory `path`, which
+    installation.link_installation has been given. `gpu`: the real one on
     which the leader runs, None without a leader. Raises LaunchError, OSError."""
     model = request.cluster.gpu_model
-    installation.link_installation(path)
     host = host_time.prepare(request.host, model, request.databases, path, request.quiet)
     if request.trace is not None:
         (path / "trace").mkdir()
-    run = _run_description(request, gpu) | host.run
+    run = _run_description(request, path, gpu) | host.run
     (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     write_cluster(request.cluster, path)
     if request.values.file is not None:
@@ -51,9 +51,9 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     return Prepared(path, host, kernel_info)
 
 
-def _run_description(request: RunRequest, gpu: RealGpu | None) -> dict[str, Any]:
+def _run_description(request: RunRequest, path: Path, gpu: RealGpu | None) -> dict[str, Any]:
     """run.json, host time apart."""
-    values_work = installation.VALUES_LIBRARY.is_file()
+    values_work = values_libraries.serves(path, request.torch)
     run: dict[str, Any] = {
         "cluster": os.path.abspath(request.cluster.file),
         "nodes": request.shape.nodes,
