@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
-from phantora_ns.launch.machine import installation
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
+from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record.leaders import Leading
+from phantora_ns.launch.run import values_compiler
 from phantora_ns.launch.run.events import EventLoop
 from phantora_ns.launch.run.hub_process import HubProcess
 from phantora_ns.launch.run.outcome import Outcome, Verdict
@@ -24,9 +25,8 @@ from phantora_ns.launch.run.progress import INTERVAL_S, Progress
 from phantora_ns.launch.run.results import Results
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.launch.run.rundir import RunDir
-from phantora_ns.launch.run.setup import Prepared, prepare, sandbox_spec
+from phantora_ns.launch.run.setup import Prepared, lay_out, prepare, sandbox_spec
 from phantora_ns.launch.run.tracing import LOOK_S, TraceWriters
-from phantora_ns.launch.run import values_compiler
 from phantora_ns.launch.run.values_compiler import ValuesCompiler
 
 HUB_START_S = 60.0  # imports on a busy machine; only a hub that hangs takes longer
@@ -85,7 +85,7 @@ class Runner:
             return
         self._run_dir = RunDir()
         path = self._run_dir.path
-        installation.link_installation(path)
+        lay_out(path)
         self._compile_values(path)
         if self._outcome.failure is not None:
             return
@@ -101,8 +101,9 @@ class Runner:
 
     def _compile_values(self, path: Path) -> None:
         """Compiles the values library for the job's torch if there is none."""
-        torch = self._request.torch
-        if torch is None or not values_compiler.is_needed(torch, path):
+        folder = self._request.torch
+        torch = folder and read_torch(folder)
+        if not torch or not values_compiler.is_needed(torch, path):
             return
         compiler = ValuesCompiler(torch, path, self._request.quiet)
         running = True
