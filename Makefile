@@ -268,7 +268,7 @@ values-alone:
 	@if command -v $(TORCH_PYTHON) >/dev/null; then \
 		$(TORCH_PYTHON) $(VALUES_RECIPE) --into $(LIB) --work $(OBJ) --cxx '$(CXX)' --flags '$(CXXFLAGS) $(WARN) $(SANITIZE)' \
 			--link-flags '$(SANITIZE) $(LDFLAGS)' --shown $(if $(Q),1,2); \
-	else echo 'phantora-ns: the values library is left out ($(TORCH_PYTHON) was not found).' >&2; fi
+	else echo 'phantora-ns: the values library is left out (no torch in the environment of $(TORCH_PYTHON)).' >&2; fi
 
 OBJECTS := $(INTERCEPT_OBJECTS) $(LEADER_OBJECTS) $(LAUNCHER_OBJECTS) $(FLOWS_OBJECTS)
 -include $(OBJECTS:.o=.d)

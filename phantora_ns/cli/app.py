@@ -158,7 +158,7 @@ def compile_values(torch: str) -> int:
     A job does this by itself when its command tells which torch it uses. Without PYTHON: the torch
     of a job that torchrun starts.
     """
-    from phantora_ns.launch.values import compile_values
+    from phantora_ns.launch.compile_values import compile_values
 
     return compile_values(torch)
 

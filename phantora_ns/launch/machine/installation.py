@@ -86,8 +86,10 @@ def _torch_of(program: str) -> Path | None:
         return None
     if not re.fullmatch(r"python(\d+(\.\d+)*)?t?", os.path.basename(python)):
         return None
-    if found := _torch_beside(python):
-        return found
+    return _torch_beside(python) or _ask(python)
+
+
+def _ask(python: str) -> Path | None:
     try:
         done = subprocess.run(
             [python, "-c", _WHERE], capture_output=True, text=True, timeout=_ASK_S, check=True
@@ -112,7 +114,6 @@ def find_kernel_info(torch: Path | None, arch: int, run_dir: Path) -> Path | Non
         write_kernel_info,
     )
 
-    torch = find_torch(program)
     if torch is None or not (torch / "lib" / TORCH_LIBRARIES[0]).exists():
         return None
     folder = torch / "lib"

@@ -11,6 +11,7 @@ it takes long, and a Ctrl-C must end it at any moment.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -99,11 +100,12 @@ def obstacle(torch: Torch) -> str | None:
 
 
 def provide(run_dir: Path) -> None:
-    """Puts every library into the lib/ of a run. Cached ones are copied: nodes need not see the
-    user's cache, and what was checked cannot be exchanged."""
+    """Puts every library into the lib/ of a run, unless it is there. Cached ones are copied: nodes
+    need not see the user's cache, and what was checked cannot be exchanged."""
     folder = run_dir / "lib"
     for library in installation.LIBRARIES.glob(_PATTERN):
-        (folder / library.name).symlink_to(library)
+        with contextlib.suppress(FileExistsError):
+            (folder / library.name).symlink_to(library)
     try:
         cached = cache_folder()
     except CannotCompile:

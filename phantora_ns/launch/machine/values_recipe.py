@@ -193,7 +193,7 @@ def compile_library(
         headers = [f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}"]
         steps = (
             ("CXX", unit, [f"-std={needed}", *flags, *_FLAGS, *headers, "-c", _UNIT]),
-            ("LINK", library, [*link_flags, "-shared", "-pthread", str(unit)]
+            ("LINK", library, [*link_flags, "-shared", "-pthread", str(unit.absolute())]
              + [f"-L{torch.folder / 'lib'}", "-lc10", "-ltorch_cpu", "-ldl"]),
         )  # fmt: skip
         try:

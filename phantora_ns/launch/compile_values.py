@@ -50,7 +50,9 @@ def _choose(named: str) -> Torch:
     else:
         program = shutil.which(named or "torchrun")
         if named and program is None:
-            raise UsageError(f"{named} is neither a Python nor torch's folder; in the command; name one")
+            raise UsageError(
+                f"{named} is neither a Python nor torch's folder; in the command; name one"
+            )
         found = find_torch(program)
         if found is None:
             raise UsageError(f"{named or 'torchrun'} has no torch; in the command; name its Python")
