@@ -102,9 +102,26 @@ APIS = {
 }
 # Of the runtime's entry points for compilers (in no header) these return no status; the others do.
 REGISTRATION = re.compile(r"__cuda(Un)?[Rr]egister\w+|__cudaInitModule")
+
+
+def _both_names(text):
+    """Functions of NCCL, each with its name for profilers."""
+    return {prefix + name for name in text.split() for prefix in ("", "p")}
+
+
 # Functions that the libraries export and these headers do not declare: cudaProfiler.h's, and NVML's
-# older ones (nvml.h of CUDA 12), which pynvml and PyTorch still call.
+# older ones (nvml.h of CUDA 12), which pynvml and PyTorch still call. NCCL's newer ones (2.29 and
+# 2.30): the job's own library would answer them, with communicators that it does not know.
 ALSO = {
+    "nccl": _both_names(
+        """ncclCommGetUniqueId ncclCommGrow ncclCommMemStats ncclCommQueryProperties ncclCommResume
+        ncclCommSuspend ncclGetLsaDevicePointer ncclGetLsaMultimemDevicePointer
+        ncclGetMultimemDevicePointer ncclGetPeerDevicePointer ncclGinInboxA2ACreateRequirement
+        ncclGinOutboxCreateRequirement ncclParamBind ncclParamDumpAll ncclParamGet
+        ncclParamGetAllParameterKeys ncclParamGetI16 ncclParamGetI32 ncclParamGetI64
+        ncclParamGetI8 ncclParamGetParameter ncclParamGetStr ncclParamGetU16 ncclParamGetU32
+        ncclParamGetU64 ncclParamGetU8 ncclPutSignal ncclSignal ncclWaitSignal ncclWinGetUserPtr"""
+    ),
     "driver": {"cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"},
     "nvml": {
         "nvmlDeviceFreezeNvLinkUtilizationCounter",
