@@ -190,9 +190,10 @@ def describe(api, groups, known, own, limits):
         used = [name for name in group if set(known.used.get(name, "")) - {functions.UNUSED}]
         listed = [n for n in group if n in used or n in own] if kind == "passed" else group
         if group:
-            rest = "" if len(listed) == len(group) else "; some of them"
+            rest = "; some of them" if listed else "; none is used"
+            rest = "" if len(listed) == len(group) else rest
             marked = (f"**{name}**" if name in used else name for name in listed)
-            yield from [f"**{kind}** ({len(group)}{rest if listed else "; none is used"}):"]
+            yield from [f"**{kind}** ({len(group)}{rest}):"]
             yield from [wrapped(marked)] if listed else []
             yield ""
     some = [name for group in groups.values() for name in group if name in limits]
