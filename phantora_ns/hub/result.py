@@ -74,10 +74,13 @@ def _nccl(hub: Hub) -> dict[str, str | None] | None:
 
 
 def _guesses(hub: Hub) -> dict[str, int]:
-    """The guesses of ranks, and how many signatures took another GPU model's measurements."""
+    """The guesses of ranks, how many signatures took another GPU model's measurements, and how many
+    those of a kernel with another name."""
     times, found = hub.lookups.models.times, hub.diagnostics.of("guess")
     if times.scaled:
         found[f"kernel time by data sheet ratio from {times.scaled_from}"] = times.scaled
+    if times.renamed:
+        found["kernel time recorded under the name of another PyTorch release"] = times.renamed
     return found
 
 
