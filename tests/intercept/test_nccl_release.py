@@ -143,3 +143,10 @@ def test_what_is_no_configuration_is_refused(run_python, hub):
     wrong = configuration(ours(), magic=1)
     assert run_python(COMMUNICATOR, wrong, "").stdout == "4\n"
     assert not hub.of(COMM_INIT)
+
+
+@pytest.mark.parametrize("name", ("ncclCommGrow", "ncclPutSignal", "ncclGetPeerDevicePointer"))
+def test_what_newer_releases_added_is_refused_under_any(run_python, hub, name):
+    """The job's own library would take our communicator for its own."""
+    done = run_python(f"import ctypes; print(ctypes.CDLL(None).{name}(None))")
+    assert done.stdout == "5\n" and name in done.stderr
