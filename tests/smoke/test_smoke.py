@@ -63,6 +63,12 @@ RECORDED = {
 """What the report says of times that were recorded under another torch, as it should."""
 
 
+def fail_with(complaints):
+    """Shows all of them in full: a smoke test is all that is known of a version."""
+    if complaints:
+        pytest.fail("\n".join(complaints), pytrace=False)
+
+
 @pytest.fixture(scope="module")
 def run(phantora):
     """Runs a job to its end, and proves that nothing of it is left."""
@@ -118,7 +124,7 @@ def features(run):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_mode_trains(train, mode):
     ended = train(mode)
-    assert ended.complaints() == []
+    fail_with(ended.complaints())
     assert "4 x NVIDIA H200" in ended.done.stdout
     lines = [tuple(map(float, found)) for found in STEP.findall(ended.done.stdout)]
     assert [line[0] for line in lines] == list(range(1, STEPS + 1)), ended.done.stdout
@@ -139,11 +145,11 @@ def test_a_run_repeats(train):
 
 @pytest.mark.parametrize("name", check_names("features", HERE))
 def test_a_part_works(features, name):
-    assert Outcome(features.done, ranks=2).complaints(name) == []
+    fail_with(Outcome(features.done, ranks=2).complaints(name))
 
 
 def test_the_parts_end_well(features):
-    assert features.complaints() == []
+    fail_with(features.complaints())
 
 
 def test_the_report_names_the_torch_that_ran(features):
