@@ -3,13 +3,14 @@
 # nothing.
 #
 #   PYTHON  the Python (3.11 or later) that .venv is made from
-#   TORCH   the torch that .venv gets
+#   TORCH   the torch that .venv gets: the first one in versions.toml, such as torch==2.15.0; another one needs a VENV of
+#           its own: make smoke TORCH=torch==2.9.1 VENV=.venv-2.9
 #   CC/CXX  the compilers; without a C++ compiler the values library is left out, with a notice
 #   WERROR=1  a compiler's warning is an error: for our own builds only, because a newer compiler may warn of more
 #   V=1     prints every command in full
 
 PYTHON ?= python3
-TORCH ?= torch==2.11.0
+TORCH ?= torch==$(shell sed -n 's/^\[torch\."\(.*\)"\]$$/\1/p' phantora_ns/data/versions.toml | head -n 1)
 VENV ?= .venv
 LIB ?= phantora_ns/lib
 OBJ ?= build/obj
@@ -20,7 +21,8 @@ CXX ?= c++
 LINTERS ?= $(VENV)/bin
 
 CFLAGS ?= -O2 -g
-CXXFLAGS ?= -O2 -g
+# no -g: for the values library it would double the time and make 11 MB of half a megabyte
+CXXFLAGS ?= -O2
 WERROR ?=
 WARN = -Wall -Wextra $(if $(WERROR),-Werror)
 C_WARN = $(WARN) -Wmissing-prototypes -Wstrict-prototypes
@@ -36,7 +38,7 @@ INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c libin
 LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c libintercept/leader/*/*.c)
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)
 FLOWS_SOURCES := $(wildcard libflows/*.c)
-VALUES_SOURCES := $(wildcard libintercept/values/*.cpp)
+VALUES_SOURCES := libintercept/values/unity.cpp
 INTERCEPT_OBJECTS := $(INTERCEPT_SOURCES:%.c=$(OBJ)/%.o)
 LEADER_OBJECTS := $(LEADER_SOURCES:%.c=$(OBJ)/%.o)
 LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
@@ -44,8 +46,8 @@ FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine test test-all bench bench-micro accuracy sanitize lint lint-python \
-	lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone FORCE
+.PHONY: build demo frameworks transformer-engine smoke versions test test-all bench bench-micro accuracy sanitize lint \
+	lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone FORCE
 .DELETE_ON_ERROR:
 
 build: venv
@@ -63,6 +65,15 @@ frameworks: $(VENV)/.stamp-frameworks
 # torch that has; for another TORCH run `pip cache remove transformer_engine_torch` first. Most of the time goes into
 # reading torch's headers: without optimisation a file takes 25 s instead of 30.
 transformer-engine: $(VENV)/.stamp-transformer-engine
+
+# Whether TORCH works at all, in five minutes on two cores; these tests are part of `make test` too
+smoke: build
+	$(VENV)/bin/python -m pytest -m smoke tests/smoke
+
+# Runs the demo and the smoke tests under every supported torch, and writes the table of docs/versions.md.
+# VERSIONS: options of tools/versions.py, for example VERSIONS='--python python3.13 2.15.0'
+versions: build
+	$(VENV)/bin/python tools/versions.py $(VERSIONS)
 
 test: build frameworks
 	$(VENV)/bin/python -m pytest
@@ -285,8 +296,8 @@ $(LIB)/libphantora-values.so: $(VALUES_OBJECTS)
 $(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.mk
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)
-	$(Q)$(CXX) -std=c++17 -iquote libintercept $(CXXFLAGS) $(WARN) -DNDEBUG -fPIC -fvisibility=hidden -pthread \
-		$(SANITIZE) $(TORCH_INCLUDES) -MMD -MP -c -o $@ $<
+	$(Q)$(CXX) -std=$(TORCH_STD) -iquote libintercept $(CXXFLAGS) $(WARN) -DNDEBUG -DAT_PER_OPERATOR_HEADERS -fPIC \
+		-fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) -MMD -MP -c -o $@ $<
 
 OBJECTS := $(INTERCEPT_OBJECTS) $(LEADER_OBJECTS) $(LAUNCHER_OBJECTS) $(FLOWS_OBJECTS) $(VALUES_OBJECTS)
 -include $(OBJECTS:.o=.d)

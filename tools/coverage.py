@@ -123,13 +123,13 @@ def own_symbols(library):
     return found
 
 
-def functions(api, packages):
-    """The names of one API's functions, sorted."""
+def functions(api, packages, own):
+    """The names of one API's functions, sorted: the wheels', and those that we answer."""
     if api.source in generate_stubs.APIS:
         names = set().union(*generate_stubs.collect(api.source, packages))
     else:
         names = generate_stubs.exported_names(packages / "nvidia" / api.source)
-    return sorted(name for name in names if re.fullmatch(api.pattern, name))
+    return sorted(name for name in names | own.keys() if re.fullmatch(api.pattern, name))
 
 
 def symbols(library, *options):
@@ -207,7 +207,7 @@ def render(packages, library):
         sys.exit(f"coverage.py: no PH_CLASS (libintercept/base/api.h) for {', '.join(unclassed)}")
     parts, rows = [], []
     for api in APIS:
-        names = functions(api, packages)
+        names = functions(api, packages, own)
         groups = classify(api, names, own)
         called = [name for name in names if name in used]
         refused = [name for name in groups["refused"] if name in used]

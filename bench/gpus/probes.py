@@ -27,7 +27,10 @@ COLLECTIVES = {  # bytes of the whole: a layer's of 1B, a layer's of 8B, and DDP
     "all_gather-bf16-32MB": ("all_gather", torch.bfloat16, 32 * MB),  # TP's activations
     "reduce_scatter-bf16-32MB": ("reduce_scatter", torch.bfloat16, 32 * MB),
 }
-BESIDE = ("all_gather-bf16-416MB", "reduce_scatter-fp32-832MB")
+BESIDE = {  # large, so that those that cover a kernel for a second fit the launch queue
+    "all_gather-bf16-1664MB": ("all_gather", torch.bfloat16, 1664 * MB),
+    "reduce_scatter-fp32-1664MB": ("reduce_scatter", torch.float32, 1664 * MB),
+}
 
 
 class Scale:
@@ -41,7 +44,7 @@ class Scale:
 
 
 def collective(name: str, group, scale: Scale):
-    kind, dtype, size = COLLECTIVES[name]
+    kind, dtype, size = (COLLECTIVES | BESIDE)[name]
     world = dist.get_world_size(group)
     part = size // scale.divisor // dtype.itemsize // world
     whole = torch.randn(part * world, device="cuda", dtype=dtype)
@@ -95,13 +98,15 @@ def kept_up(issue, count: int, chunks: int = 12) -> dict:
         for _ in range(count):
             issue()
         mark.record()
-    torch.cuda.synchronize()
+    marks[-1].synchronize()  # not the GPU: a ring beside it goes on for longer
     end = time.time_ns()
+    torch.cuda.synchronize()
     series = [
         round(a.elapsed_time(b) / count * 1e3, 2) for a, b in zip(marks, marks[1:], strict=False)
     ]
     late = sorted(series[chunks // 2 :])
-    return dict(begin=begin, end=end, us=late[len(late) // 2], series=series, calls=count * chunks)
+    us = late[len(late) // 2]
+    return dict(begin=begin, end=end, us=us, series=series, calls=count * chunks, last=marks[-1])
 
 
 def rings(gpus: int, scale: Scale, meet, agree) -> list[dict]:
@@ -123,6 +128,7 @@ def rings(gpus: int, scale: Scale, meet, agree) -> list[dict]:
         time.sleep(scale.rest)
         meet()
         rows.append({"phase": name, **kept_up(issue, int(scale.seconds * 1e6 / us))})
+        del rows[-1]["last"]
         del issue
         free()
     issue = collective("all_gather-bf16-32MB", group, scale)
@@ -149,6 +155,7 @@ def beside(gpus: int, scale: Scale, meet, agree) -> list[dict]:
             base = agree(us_of(work, 4))
             meet()
             alone = kept_up(work, int(scale.seconds * 1e6 / base))
+        del alone["last"]
         rows.append({"phase": f"{kernel} alone", **alone})
         for name in BESIDE:
             with torch.cuda.stream(side):
@@ -171,10 +178,12 @@ def beside(gpus: int, scale: Scale, meet, agree) -> list[dict]:
             rows.append(
                 {
                     "phase": f"{kernel} beside {name}",
-                    **result,
                     "ring_alone_us": round(ring, 1),
                     "ring_us": round(marks[0].elapsed_time(marks[1]) / covers * 1e3, 1),
                     "covers": covers,
+                    # below 0: the ring ended before the kernels did
+                    "ring_left_ms": round(result.pop("last").elapsed_time(marks[1]), 2),
+                    **result,
                 }
             )
             del issue

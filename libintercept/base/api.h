@@ -32,5 +32,14 @@
 #define PH_API(type, name, parameters) \
     PH_EXPORT type name parameters;    \
     PH_EXPORT type name parameters
+/* A function of the runtime that CUDA 12 and 13 give other parameters under one name. The
+ * definition states whose it is. NVIDIA versions libcudart's symbols by its soname, so the dynamic
+ * linker picks the definition of the major that the caller was linked against; lookup.c does so for
+ * lookups by name. A caller that was linked against neither gets CUDA 13's. */
+#define PH_API_12(type, name, parameters) PH_API_OF(12, "@", type, name, parameters)
+#define PH_API_13(type, name, parameters) PH_API_OF(13, "@@", type, name, parameters)
+#define PH_API_OF(major, at, type, name, parameters)                              \
+    __asm__(".symver ph_" #name "_" #major ", " #name at "libcudart.so." #major); \
+    PH_API(type, ph_##name##_##major, parameters)
 #define PH_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #endif

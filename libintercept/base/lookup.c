@@ -93,18 +93,49 @@ ph_dlsym_type ph_real_dlsym(void)
     return atomic_load(&real_dlsym);
 }
 
-void *ph_own_symbol(const char *name)
+/* A handle of this library for dlsym; NULL: the C library does not know it. */
+static void *own_handle(void)
 {
     static _Atomic(void *) self;
     void *own = atomic_load_explicit(&self, memory_order_relaxed);
     if (!own) {
         Dl_info info;
-        if (!dladdr((void *)ph_own_symbol, &info) ||
+        if (!dladdr((void *)own_handle, &info) ||
             !(own = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)))
             return NULL;
         atomic_store(&self, own);
     }
-    return ph_real_dlsym()(own, name);
+    return own;
+}
+
+void *ph_own_symbol(const char *name)
+{
+    void *own = own_handle();
+    return own ? ph_real_dlsym()(own, name) : NULL;
+}
+
+/* The same for a function of one version of a library (PH_API_12). */
+static void *own_version(const char *name, const char *version)
+{
+    void *own = own_handle(), *found = NULL;
+    ph_real_dlsym();
+    if (own && version) found = atomic_load(&real_dlvsym)(own, name, version);
+    return found ? found : ph_own_symbol(name);
+}
+
+/* The soname of the library that defines a function. NVIDIA's runtime names its symbols' version
+ * after it. */
+static const char *soname_of(const void *function)
+{
+    Dl_info info;
+    const struct link_map *library = NULL;
+    const char *names = NULL;
+    if (!dladdr1(function, &info, (void **)&library, RTLD_DL_LINKMAP) || !library) return NULL;
+    for (const ElfW(Dyn) *entry = library->l_ld; entry->d_tag != DT_NULL; entry++)
+        if (entry->d_tag == DT_STRTAB) names = (const char *)entry->d_un.d_ptr;
+    for (const ElfW(Dyn) *entry = library->l_ld; names && entry->d_tag != DT_NULL; entry++)
+        if (entry->d_tag == DT_SONAME) return names + entry->d_un.d_val;
+    return NULL;
 }
 
 static bool starts(const char *text, const char *prefix)
@@ -152,9 +183,11 @@ static void *replacement(void *handle, const char *name, const void *caller)
 PH_EXPORT void *dlsym(void *restrict handle, const char *restrict name);
 TAIL_CALLS PH_EXPORT void *dlsym(void *restrict handle, const char *restrict name)
 {
-    void *own = replacement(handle, name, __builtin_return_address(0));
     /* a lookup that tests whether the library has the function must get the true answer */
-    if (own && ph_real_dlsym()(handle, name)) return own;
+    if (replacement(handle, name, __builtin_return_address(0))) {
+        void *real = ph_real_dlsym()(handle, name);
+        return real ? own_version(name, soname_of(real)) : NULL;
+    }
     TAIL return ph_real_dlsym()(handle, name);
 }
 
@@ -165,6 +198,6 @@ TAIL_CALLS PH_EXPORT void *dlvsym(void *restrict handle, const char *restrict na
 {
     void *own = replacement(handle, name, __builtin_return_address(0));
     dlvsym_type real = (ph_real_dlsym(), atomic_load_explicit(&real_dlvsym, memory_order_relaxed));
-    if (own && real(handle, name, version)) return own;
+    if (own && real(handle, name, version)) return own_version(name, version);
     TAIL return real(handle, name, version);
 }

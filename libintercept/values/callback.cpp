@@ -13,7 +13,7 @@
  * Rule: for an operator on large tensors this costs under a microsecond. Nothing here throws into
  * the job. */
 #include <ATen/record_function.h>
-#include <torch/headeronly/version.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <deque>
@@ -203,8 +203,8 @@ extern "C" __attribute__((weak)) uint64_t aoti_torch_abi_version();
  * start.h. */
 VALUES_EXPORT int phantora_values_start(void)
 {
-    if (aoti_torch_abi_version && aoti_torch_abi_version() != TORCH_ABI_VERSION)
-        return VALUES_OTHER_TORCH;
+    constexpr uint64_t built_for = TORCH_ABI_VERSION; /* 2.9 defines it without parentheses */
+    if (aoti_torch_abi_version && aoti_torch_abi_version() != built_for) return VALUES_OTHER_TORCH;
     if (!phantora::find_host_api()) return VALUES_OTHER_INTERCEPTOR;
     static auto handle = at::addGlobalCallback(
         at::RecordFunctionCallback(phantora::on_start, phantora::on_end)

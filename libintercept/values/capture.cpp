@@ -3,6 +3,8 @@
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
 
 #include "values/host_api.h"
 #include "values/run.h"
@@ -11,10 +13,19 @@
 namespace phantora
 {
 
+/* Through torch's C interface: torch 2.9 has no other that needs no headers of CUDA. */
 void *current_stream()
 {
-    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-    return guard.getStreamNativeHandle(guard.getStream(guard.getDevice()));
+    using Get = int32_t (*)(int32_t device, void **stream);
+    static const Get get = [] {
+        void *torch = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+        return torch ? reinterpret_cast<Get>(dlsym(torch, "aoti_torch_get_current_cuda_stream"))
+                     : nullptr;
+    }();
+    int32_t device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index();
+    void *stream = nullptr;
+    TORCH_CHECK(get && get(device, &stream) == 0, "the current stream is not known");
+    return stream;
 }
 
 namespace

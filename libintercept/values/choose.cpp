@@ -10,7 +10,12 @@
  * is the contract. */
 #include "values/choose.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
 
 #include <cmath>
 #include <vector>
@@ -63,7 +68,7 @@ void write(const Tensor &output, const Tensor &value)
     size_t bytes = span_bytes(output);
     host.before_read(address(output), bytes);
     host.mark_dirty(address(output), bytes);
-    phantora::alias(output).copy_(value);
+    cpu_alias(output).copy_(value);
     mark(output, true); /* a choice is not a computed value */
 }
 
@@ -106,8 +111,7 @@ bool choose_top(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
         write(indices, shaped(round_robin(rows, size, count), self, dim, indices.sizes()));
         return true;
     }
-    Tensor scores = rows_of(phantora::alias(self), dim),
-           before = rows_of(phantora::alias(indices), dim);
+    Tensor scores = rows_of(cpu_alias(self), dim), before = rows_of(cpu_alias(indices), dim);
     Tensor chosen = among(scores != (inputs[3].toBool() ? -INFINITY : INFINITY), before, count);
     write(indices, shaped(chosen, self, dim, indices.sizes()));
     if (writable(outputs[0].toTensor()))
@@ -127,10 +131,9 @@ bool choose_extreme(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
         return true;
     }
     /* The value stays. Its index becomes one of those that hold an equal value. */
-    Tensor values = rows_of(phantora::alias(self), dim);
+    Tensor values = rows_of(cpu_alias(self), dim);
     bool kept = indices.dim() == self.dim();
-    Tensor before =
-        rows_of(kept ? phantora::alias(indices) : phantora::alias(indices).unsqueeze(dim), dim);
+    Tensor before = rows_of(kept ? cpu_alias(indices) : cpu_alias(indices).unsqueeze(dim), dim);
     write(indices,
           shaped(among(values == values.gather(1, before), before, 1), self, dim, indices.sizes()));
     return true;
@@ -197,7 +200,7 @@ bool non_finite(const Tensor &tensor, const void *bytes)
 void make_finite(const Tensor &tensor)
 {
     PlainCpu plain;
-    phantora::alias(tensor).nan_to_num_(0.0, 0.0, 0.0);
+    cpu_alias(tensor).nan_to_num_(0.0, 0.0, 0.0);
 }
 
 bool to_be_chosen(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
@@ -228,7 +231,7 @@ bool choose(const Operator &op, c10::ArrayRef<c10::IValue> inputs,
     if (dim < 0 || !writable(values)) return true;
     bool kept = choice.dim() == self.dim();
     Tensor index = kept ? given.to(kLong) : given.to(kLong).unsqueeze(dim),
-           found = phantora::alias(self).gather(dim, index);
+           found = cpu_alias(self).gather(dim, index);
     write(values, kept ? found : found.squeeze(dim));
     return true;
 }

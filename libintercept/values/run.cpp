@@ -148,12 +148,12 @@ void copy_result(const c10::IValue &output, const c10::IValue &result)
         if (value.dim() == tensor.dim() && value.dim() > 0 && value.size(-1) < tensor.size(-1) &&
             value.sizes().slice(0, value.dim() - 1) == tensor.sizes().slice(0, tensor.dim() - 1)) {
             /* the GPU's kernel pads its rows */
-            alias(tensor).narrow(-1, 0, value.size(-1)).copy_(value);
+            cpu_alias(tensor).narrow(-1, 0, value.size(-1)).copy_(value);
             return;
         }
         TORCH_CHECK(value.numel() == tensor.numel(), "the CPU gave another size");
-        alias(tensor).copy_(value.sizes() == tensor.sizes() ? value
-                                                            : value.reshape(tensor.sizes()));
+        cpu_alias(tensor).copy_(value.sizes() == tensor.sizes() ? value
+                                                                : value.reshape(tensor.sizes()));
     });
 }
 
@@ -250,7 +250,7 @@ void zero(const c10::IValue &value)
             std::memset(address(tensor), 0, tensor.nbytes());
         } else {
             PlainCpu guard;
-            alias(tensor).zero_();
+            cpu_alias(tensor).zero_();
         }
         mark(tensor, true);
         counts.zeroed++;

@@ -139,7 +139,7 @@ void mark(const c10::IValue &value, bool undefined)
     });
 }
 
-at::Tensor alias(const at::Tensor &tensor)
+at::Tensor cpu_alias(const at::Tensor &tensor)
 {
     if (!on_device(tensor)) return tensor;
     auto options = at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU);
@@ -155,7 +155,7 @@ at::Tensor alias(const at::Tensor &tensor)
 
 c10::IValue on_cpu(const c10::IValue &value)
 {
-    if (value.isTensor()) return alias(value.toTensor());
+    if (value.isTensor()) return cpu_alias(value.toTensor());
     if (value.isList()) {
         auto list = value.toList();
         auto copy = c10::impl::GenericList(list.elementType());

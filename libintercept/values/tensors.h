@@ -61,7 +61,7 @@ bool any_undefined(const c10::IValue &value);
 void mark(const c10::IValue &value, bool undefined);
 
 /* A CPU tensor over the bytes of a small CUDA tensor. Any other tensor is returned as it is. */
-at::Tensor alias(const at::Tensor &tensor);
+at::Tensor cpu_alias(const at::Tensor &tensor);
 
 /* `value` with every CUDA tensor replaced by its alias and every CUDA device by the CPU. */
 c10::IValue on_cpu(const c10::IValue &value);

@@ -75,7 +75,7 @@ ph_operator_kind kind_of(at::RecordScope scope)
                                                          : PH_OPERATOR_FUNCTION;
 }
 
-std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function)
+std::unique_ptr<at::ObserverContext> on_traced_start(const at::RecordFunction &function)
 {
     try {
         const char *name = function.name();
@@ -93,7 +93,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction &function
     return nullptr;
 }
 
-void on_end(const at::RecordFunction &function, at::ObserverContext *)
+void on_traced_end(const at::RecordFunction &function, at::ObserverContext *)
 {
     bool step = function.scope() == at::RecordScope::USER_SCOPE &&
                 std::strncmp(function.name(), kStepEnds, std::strlen(kStepEnds)) == 0;
@@ -113,7 +113,7 @@ bool start_trace()
         return true;
     if (!wanted()) return true;
     auto handle = at::addGlobalCallback(
-        at::RecordFunctionCallback(on_start, on_end)
+        at::RecordFunctionCallback(on_traced_start, on_traced_end)
             .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
                      at::RecordScope::USER_SCOPE}));
     return handle != at::INVALID_CALLBACK_HANDLE;

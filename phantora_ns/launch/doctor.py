@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from phantora_ns.config.versions import supported_versions
 from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.machine import environment, installation
 from phantora_ns.launch.machine.interposition import try_preload
 from phantora_ns.launch.machine.sandbox import Sandbox, SandboxSpec
+from phantora_ns.launch.machine.software import read_software, remark, state
 from phantora_ns.launch.nodes import node_address
 from phantora_ns.launch.run.hub_process import HubProcess
 from phantora_ns.launch.run.rundir import RunDir
 
-_TESTED_TORCH = "2.11"
 # On both nodes: bind the same port, and meet by name.
 _MEETING = """
 import os, socket, sys, time
@@ -54,6 +54,10 @@ class _Report:
     def ok(self, what: str) -> None:
         self._write(f"ok      {what}")
 
+    def note(self, what: str) -> None:
+        """Something to know that need not be cured."""
+        self._write(f"note    {what}")
+
     def failed(self, what: str) -> None:
         self._write(f"FAILED  {what}")
         self.healthy = False
@@ -83,31 +87,30 @@ def _check_built() -> str:
     return f"{installation.LIBRARIES}{values}"
 
 
-def _check_torch() -> str:
+def _check_torch(report: _Report) -> None:
+    """A build that no job can find a GPU with is a failure; a version that nobody tried is not."""
     torch = installation.find_torch(shutil.which("torchrun"))
+    newest = supported_versions().releases[0].torch
     if torch is None:
-        raise LaunchError(
-            f"not installed; neither for torchrun on PATH nor for {sys.executable}; pip install torch==2.11.0"
+        report.failed(
+            f"torch: not installed; neither for torchrun on PATH nor for {sys.executable}; "
+            f"pip install torch=={newest}"
         )
-    path = torch / "version.py"
-    text = path.read_text()
-    version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
-    cuda = re.search(r"^cuda: .*= '([^']+)'", text, re.MULTILINE)
-    if version is None:
-        raise LaunchError(
-            f"no version in {path}; a broken installation; pip install --force-reinstall torch==2.11.0"
+        return
+    software = read_software(torch)
+    doubt = remark(software)
+    if not software.torch:
+        report.failed(
+            f"torch: no version in {torch / 'version.py'}; a broken installation; "
+            f"pip install --force-reinstall torch=={newest}"
         )
-    if cuda is None:
-        raise LaunchError(
-            f"{version[1]} is a build without CUDA; {path.parent}; install the default one: "
-            "pip install --force-reinstall torch==2.11.0"
-        )
-    note = (
-        ""
-        if version[1].startswith(_TESTED_TORCH)
-        else f" (tested with {_TESTED_TORCH}: check results before you trust them)"
-    )
-    return f"{version[1]}, CUDA {cuda[1]}{note}"
+    elif not software.cuda:
+        report.failed(str(doubt))
+    elif doubt:
+        report.note(doubt)
+    else:
+        words = {"tested": "tested", "works": "known to work"}
+        report.ok(f"torch: {software.versions()}: {words[state(software)]}")
 
 
 def _try_nodes(report: _Report, run_dir: Path) -> bool:
@@ -200,7 +203,7 @@ def run_doctor(write: Callable[[str], None]) -> int:
     report.attempt("Python", _check_python)
     built = report.attempt("C parts built", _check_built)
     report.attempt("libzmq", lambda: str(installation.find_libzmq()))
-    report.attempt("torch", _check_torch)
+    _check_torch(report)
     if built:
         try:
             run_dir = RunDir()

@@ -49,6 +49,7 @@ def build_report(
         "nodes": run["nodes"],
         "gpus_per_node": run["gpus_per_node"],
         "cluster": run["cluster"],
+        "software": run.get("software"),
         "ranks": _ranks(clients, statistics),
         "simulated_ns": hub["simulated_ns"] if hub else latest_ns,
         "wall_s": round(wall_s, 3),

@@ -9,15 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from pathlib import Path
 
 import pytest
 
+from tests.leftovers import MARK, assert_nothing_left, interfaces, marked_processes
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-MARK = "PHANTORA_TEST_MARK"
 
 
 class Launch:
@@ -76,15 +76,7 @@ class Launch:
 
     def processes(self):
         """{pid: command line} of everything that this launch has started and that lives."""
-        found = {}
-        for entry in os.scandir("/proc"):
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
-                continue
-            with contextlib.suppress(OSError):
-                if f"{MARK}={self.mark}".encode() in Path(entry.path, "environ").read_bytes():
-                    words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
-                    found[int(entry.name)] = " ".join(word.decode() for word in words)
-        return found
+        return marked_processes(self.mark)
 
     def find(self, text):
         """The pid of the only process whose command line contains `text`."""
@@ -93,16 +85,8 @@ class Launch:
         return pids[0]
 
     def assert_nothing_left(self, run_dir=True):
-        """No process, mount, interface, or run directory of ours; what the kernel does last may
-        take a moment."""
-        wait_until(lambda: not self.processes(), lambda: self.processes())
-        if run_dir:
-            wait_until(
-                lambda: not list(self.folder.glob("phantora-ns-*")),
-                lambda: list(self.folder.glob("phantora-ns-*")),
-            )
-        assert str(self.folder) not in Path("/proc/self/mountinfo").read_text()
-        assert interfaces() == self.interfaces
+        """No process, mount, interface, or run directory of ours."""
+        assert_nothing_left(self.mark, self.folder, self.interfaces, run_dir)
 
     def clean_up(self):
         for pid in self.processes():
@@ -113,21 +97,6 @@ class Launch:
             if stream is not None:
                 stream.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def interfaces():
-    """Names of this network namespace's interfaces."""
-    return sorted(
-        line.split(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]
-    )
-
-
-def wait_until(true, describe=lambda: "", timeout=10.0):
-    """Polls a condition that the kernel or another process will make true."""
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, describe()
-        time.sleep(0.01)
 
 
 def unprivileged(command, folder):

@@ -9,6 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from phantora_ns.config.versions import supported_versions
+
 SHORT = re.compile(r"^  ([A-Z]+) +(\S+)$", re.M)
 
 
@@ -136,6 +138,14 @@ def test_a_python_that_is_too_old_is_named(root, tmp_path):
     done = make(root, "venv", PYTHON=old, VENV=tmp_path / "venv")
     assert done.returncode != 0
     assert "phantora-ns needs Python 3.11 or later" in done.stderr and "Python 3.8.1" in done.stderr
+
+
+def test_the_default_torch_is_the_newest_that_is_supported(root, tmp_path):
+    newest = supported_versions().releases[0].torch
+    done = make(root, "-n", "venv", VENV=tmp_path / "venv")
+    assert f"pip install --quiet 'torch=={newest}'" in done.stdout
+    other = make(root, "-n", "venv", VENV=tmp_path / "venv", TORCH="torch==2.9.1")
+    assert "pip install --quiet 'torch==2.9.1'" in other.stdout
 
 
 def test_the_values_library_is_compiled_against_this_torch(root, tmp_path):

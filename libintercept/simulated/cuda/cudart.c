@@ -7,6 +7,7 @@
 #include "work/values_library.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"
+#include "simulated/cuda/versions.h"
 #include "simulated/memory/ipc.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -114,8 +115,15 @@ PH_API(int, cudaDeviceSynchronize, (void))
     ph_device_synchronize(ph_device_current());
     return CUDA_OK;
 }
-PH_API(int, cudaDriverGetVersion, (int *version)) { return *version = 13000, CUDA_OK; }
-PH_API(int, cudaRuntimeGetVersion, (int *version)) { return *version = 13000, CUDA_OK; }
+PH_API(int, cudaDriverGetVersion, (int *version)) { return *version = PH_DRIVER_VERSION, CUDA_OK; }
+PH_API_12(int, cudaRuntimeGetVersion, (int *version))
+{
+    return *version = ph_runtime_version(12), CUDA_OK;
+}
+PH_API_13(int, cudaRuntimeGetVersion, (int *version))
+{
+    return *version = ph_runtime_version(13), CUDA_OK;
+}
 PH_API(int, cudaDeviceEnablePeerAccess, (int peer, unsigned flags))
 {
     /* access is always allowed: all devices share one address space, as on a real node */
@@ -335,18 +343,30 @@ PH_API(int, cudaEventElapsedTime, (float *milliseconds, void *start, void *end))
         return ph_set_error(CUDA_INVALID_HANDLE);
     return ph_event_elapsed(from, to, milliseconds) ? CUDA_OK : CUDA_NOT_READY;
 }
+PH_API(int, cudaEventElapsedTime_v2, (float *milliseconds, void *start, void *end)) /* CUDA 12's */
+{
+    return cudaEventElapsedTime(milliseconds, start, end);
+}
 
 /* ---- the driver's functions by name ---- */
 PH_API(int, cudaGetDriverEntryPointByVersion,
        (const char *name, void **function, unsigned version, unsigned long long flags, int *status))
 {
-    (void)version, (void)flags;
-    *function = ph_driver_symbol(name);
+    (void)flags;
+    *function = ph_driver_symbol(name, (int)version);
     if (status) *status = *function ? 0 : 1; /* cudaDriverEntryPointSuccess, ...SymbolNotFound */
     return CUDA_OK;
 }
-PH_API(int, cudaGetDriverEntryPoint,
-       (const char *name, void **function, unsigned long long flags, int *status))
+/* without a version: the caller's */
+PH_API_12(int, cudaGetDriverEntryPoint,
+          (const char *name, void **function, unsigned long long flags, int *status))
 {
-    return cudaGetDriverEntryPointByVersion(name, function, 0, flags, status);
+    unsigned version = (unsigned)ph_runtime_version(12);
+    return cudaGetDriverEntryPointByVersion(name, function, version, flags, status);
+}
+PH_API_13(int, cudaGetDriverEntryPoint,
+          (const char *name, void **function, unsigned long long flags, int *status))
+{
+    unsigned version = (unsigned)ph_runtime_version(13);
+    return cudaGetDriverEntryPointByVersion(name, function, version, flags, status);
 }

@@ -5,31 +5,15 @@
  * the same in both APIs, as in CUDA, so most calls are the runtime's under another name. */
 #define PH_CLASS PH_SIMULATED
 #include "base/log.h"
-#include "base/lookup.h"
 #include "time/timeline.h"
+#include "cudagraph/graph.h"
 #include "work/cudart.h"
 #include "simulated/cuda/runtime.h"
+#include "simulated/cuda/versions.h"
 #include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
 #include <stdatomic.h>
-#include <string.h>
-
-/* set by the linker: the bounds of the section PH_REFUSED */
-/* hidden: LLD exports them otherwise, whatever the version script says */
-extern __attribute__((visibility("hidden"))) const char __start_ph_refused[], __stop_ph_refused[];
-
-void *ph_driver_symbol(const char *name)
-{
-    char newest[128];
-    if (strlen(name) + 4 > sizeof newest) return NULL;
-    strcpy(newest, name);
-    strcat(newest, "_v2");
-    const char *second = ph_own_symbol(newest);
-    bool refused = second >= __start_ph_refused && second < __stop_ph_refused;
-    void *plain = second && !refused ? NULL : ph_own_symbol(name);
-    return plain ? plain : (void *)second;
-}
 
 int cudaGetDeviceCount(int *), cudaMalloc(void **, size_t), cudaFree(void *),
     cudaMemGetInfo(size_t *, size_t *), cudaHostAlloc(void **, size_t, unsigned);
@@ -50,7 +34,7 @@ PH_API(int, cuInit, (unsigned flags))
 {
     return flags ? CUDA_INVALID_VALUE : ph_device_count() ? CUDA_OK : 100;
 }
-PH_API(int, cuDriverGetVersion, (int *version)) { return *version = 13000, CUDA_OK; }
+PH_API(int, cuDriverGetVersion, (int *version)) { return *version = PH_DRIVER_VERSION, CUDA_OK; }
 PH_API(int, cuGetErrorString, (int error, const char **text))
 {
     return *text = cudaGetErrorString(error), CUDA_OK;
@@ -72,8 +56,8 @@ PH_API(int, cuGetExportTable, (const void **table, const void *id))
 PH_API(int, cuGetProcAddress_v2,
        (const char *name, void **function, int version, uint64_t flags, int *status))
 {
-    (void)version, (void)flags;
-    *function = ph_driver_symbol(name);
+    (void)flags;
+    *function = ph_driver_symbol(name, version);
     if (status) *status = *function ? 0 : 1;
     return *function ? CUDA_OK : CUDA_NOT_FOUND;
 }
@@ -167,7 +151,22 @@ PH_API(int, cuCtxPopCurrent_v2, (void **context))
     return CUDA_OK;
 }
 PH_API(int, cuCtxGetDevice, (int *device)) { return *device = ph_device_current(), CUDA_OK; }
+PH_API(int, cuCtxGetDevice_v2, (int *device, void *context))
+{
+    int of = context ? device_of(context) : ph_device_current();
+    if (!device || of < 0) return device ? CUDA_INVALID_CONTEXT : CUDA_INVALID_VALUE;
+    return *device = of, CUDA_OK;
+}
 PH_API(int, cuCtxSynchronize, (void)) { return cudaDeviceSynchronize(); }
+PH_API(int, cuCtxSynchronize_v2, (void *context))
+{
+    int device = context ? device_of(context) : ph_device_current();
+    int refused = device < 0 ? CUDA_INVALID_CONTEXT : PH_UNSAFE();
+    if (!refused && atomic_load(&ph_captures)) refused = ph_capture_forbids_device(device);
+    if (refused) return refused;
+    ph_device_synchronize(device);
+    return CUDA_OK;
+}
 
 /* Limits that Triton sets and reads back: stack size (0), printf buffer (1), malloc heap (2). The
  * defaults are an H200's. */

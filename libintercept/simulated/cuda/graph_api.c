@@ -71,9 +71,9 @@ PH_API(int, cudaStreamEndCapture, (void *handle, struct graph_handle **graph))
     return ph_set_error(error);
 }
 
-PH_API(int, cudaStreamGetCaptureInfo,
-       (void *handle, int *status, unsigned long long *id, struct graph_handle **graph,
-        struct ph_graph_op ***dependencies, const void **edges, size_t *count))
+static int capture_info(void *handle, int *status, unsigned long long *id,
+                        struct graph_handle **graph, struct ph_graph_op ***dependencies,
+                        const void **edges, size_t *count)
 {
     struct ph_stream *stream = ph_stream_resolve(handle);
     /* the job may look at this graph until the capture ends */
@@ -94,9 +94,32 @@ PH_API(int, cudaStreamGetCaptureInfo,
     if (count) *count = tails->count;
     return CUDA_OK;
 }
+/* CUDA 12.3 has added edge data. CUDA 13 gives the newest form the plain name. */
+PH_API_12(int, cudaStreamGetCaptureInfo, (void *stream, int *status, unsigned long long *id))
+{
+    return capture_info(stream, status, id, NULL, NULL, NULL, NULL);
+}
+PH_API(int, cudaStreamGetCaptureInfo_v2,
+       (void *stream, int *status, unsigned long long *id, struct graph_handle **graph,
+        struct ph_graph_op ***dependencies, size_t *count))
+{
+    return capture_info(stream, status, id, graph, dependencies, NULL, count);
+}
+PH_API(int, cudaStreamGetCaptureInfo_v3,
+       (void *stream, int *status, unsigned long long *id, struct graph_handle **graph,
+        struct ph_graph_op ***dependencies, const void **edges, size_t *count))
+{
+    return capture_info(stream, status, id, graph, dependencies, edges, count);
+}
+PH_API_13(int, cudaStreamGetCaptureInfo,
+          (void *stream, int *status, unsigned long long *id, struct graph_handle **graph,
+           struct ph_graph_op ***dependencies, const void **edges, size_t *count))
+{
+    return capture_info(stream, status, id, graph, dependencies, edges, count);
+}
 PH_API(int, cudaStreamIsCapturing, (void *stream, int *status))
 {
-    return cudaStreamGetCaptureInfo(stream, status, NULL, NULL, NULL, NULL, NULL);
+    return capture_info(stream, status, NULL, NULL, NULL, NULL, NULL);
 }
 
 PH_API(int, cudaThreadExchangeStreamCaptureMode, (int *mode))
@@ -160,14 +183,13 @@ PH_API(int, cudaGraphGetRootNodes,
     ph_graph_ops_clear(&roots);
     return error;
 }
-PH_API(int, cudaGraphGetEdges,
-       (struct graph_handle *graph, struct ph_graph_op **from, struct ph_graph_op **to, void *edges,
-        size_t *count))
+/* Edge data belongs to programmatic launches, which captures here do not record. */
+static int list_edges(struct graph_handle *graph, struct ph_graph_op **from,
+                      struct ph_graph_op **to, size_t *count)
 {
     struct ph_graph *of = graph_of(graph);
     struct ph_graph_ops first = {0}, second = {0};
     if (!of || !count || !from != !to) return ph_set_error(CUDA_INVALID_VALUE);
-    (void)edges; /* edge data belongs to programmatic launches, which captures here do not record */
     for (uint32_t i = 0; i < of->ops.count; i++)
         for (uint32_t j = 0; j < of->ops.op[i]->before.count; j++) {
             ph_graph_ops_push(&first, of->ops.op[i]->before.op[j]);
@@ -180,18 +202,53 @@ PH_API(int, cudaGraphGetEdges,
     ph_graph_ops_clear(&second);
     return error;
 }
+PH_API_12(int, cudaGraphGetEdges,
+          (struct graph_handle *graph, struct ph_graph_op **from, struct ph_graph_op **to,
+           size_t *count))
+{
+    return list_edges(graph, from, to, count);
+}
+PH_API_13(int, cudaGraphGetEdges,
+          (struct graph_handle *graph, struct ph_graph_op **from, struct ph_graph_op **to,
+           void *edges, size_t *count))
+{
+    (void)edges;
+    return list_edges(graph, from, to, count);
+}
+PH_API(int, cudaGraphGetEdges_v2, /* CUDA 12's */
+       (struct graph_handle *graph, struct ph_graph_op **from, struct ph_graph_op **to, void *edges,
+        size_t *count))
+{
+    (void)edges;
+    return list_edges(graph, from, to, count);
+}
 PH_API(int, cudaGraphNodeGetType, (struct ph_graph_op *node, int *type))
 {
     if (!node || !type) return ph_set_error(CUDA_INVALID_VALUE);
     *type = (int)node->type;
     return CUDA_OK;
 }
-PH_API(int, cudaGraphNodeGetDependencies,
+static int list_before(struct ph_graph_op *node, struct ph_graph_op **nodes, size_t *count)
+{
+    return node ? list_nodes(node->before.op, node->before.count, nodes, count)
+                : ph_set_error(CUDA_INVALID_VALUE);
+}
+PH_API_12(int, cudaGraphNodeGetDependencies,
+          (struct ph_graph_op *node, struct ph_graph_op **nodes, size_t *count))
+{
+    return list_before(node, nodes, count);
+}
+PH_API_13(int, cudaGraphNodeGetDependencies,
+          (struct ph_graph_op *node, struct ph_graph_op **nodes, void *edges, size_t *count))
+{
+    (void)edges;
+    return list_before(node, nodes, count);
+}
+PH_API(int, cudaGraphNodeGetDependencies_v2, /* CUDA 12's */
        (struct ph_graph_op *node, struct ph_graph_op **nodes, void *edges, size_t *count))
 {
     (void)edges;
-    return node ? list_nodes(node->before.op, node->before.count, nodes, count)
-                : ph_set_error(CUDA_INVALID_VALUE);
+    return list_before(node, nodes, count);
 }
 
 PH_API(int, cudaGraphDebugDotPrint, (struct graph_handle *graph, const char *path, unsigned flags))
@@ -391,11 +448,13 @@ DRIVER(cuStreamBeginCapture_v2, cudaStreamBeginCapture, (void *stream, int mode)
 DRIVER(cuStreamEndCapture, cudaStreamEndCapture, (void *stream, struct graph_handle **graph),
        (stream, graph))
 DRIVER(cuStreamIsCapturing, cudaStreamIsCapturing, (void *stream, int *status), (stream, status))
-DRIVER(cuStreamGetCaptureInfo_v2, cudaStreamGetCaptureInfo,
+DRIVER(cuStreamGetCaptureInfo, capture_info, (void *stream, int *status, unsigned long long *id),
+       (stream, status, id, NULL, NULL, NULL, NULL))
+DRIVER(cuStreamGetCaptureInfo_v2, capture_info,
        (void *stream, int *status, unsigned long long *id, struct graph_handle **graph,
         struct ph_graph_op ***dependencies, size_t *count),
        (stream, status, id, graph, dependencies, NULL, count))
-DRIVER(cuStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo,
+DRIVER(cuStreamGetCaptureInfo_v3, capture_info,
        (void *stream, int *status, unsigned long long *id, struct graph_handle **graph,
         struct ph_graph_op ***dependencies, const void **edges, size_t *count),
        (stream, status, id, graph, dependencies, edges, count))
@@ -411,13 +470,19 @@ DRIVER(cuGraphGetNodes, cudaGraphGetNodes,
 DRIVER(cuGraphGetRootNodes, cudaGraphGetRootNodes,
        (struct graph_handle *graph, struct ph_graph_op **nodes, size_t *count),
        (graph, nodes, count))
-DRIVER(cuGraphGetEdges_v2, cudaGraphGetEdges,
+DRIVER(cuGraphGetEdges, list_edges,
+       (struct graph_handle *graph, struct ph_graph_op **from, struct ph_graph_op **to,
+        size_t *count),
+       (graph, from, to, count))
+DRIVER(cuGraphGetEdges_v2, cudaGraphGetEdges_v2,
        (struct graph_handle *graph, struct ph_graph_op **from, struct ph_graph_op **to, void *edges,
         size_t *count),
        (graph, from, to, edges, count))
 DRIVER(cuGraphNodeGetType, cudaGraphNodeGetType, (struct ph_graph_op *node, int *type),
        (node, type))
-DRIVER(cuGraphNodeGetDependencies_v2, cudaGraphNodeGetDependencies,
+DRIVER(cuGraphNodeGetDependencies, list_before,
+       (struct ph_graph_op *node, struct ph_graph_op **nodes, size_t *count), (node, nodes, count))
+DRIVER(cuGraphNodeGetDependencies_v2, cudaGraphNodeGetDependencies_v2,
        (struct ph_graph_op *node, struct ph_graph_op **nodes, void *edges, size_t *count),
        (node, nodes, edges, count))
 DRIVER(cuGraphDebugDotPrint, cudaGraphDebugDotPrint,

@@ -4,10 +4,10 @@
  * ordinals of base/device.c), so they are implemented together. Rule: a value that the GPU's data
  * file does not give is an error or a warning, never a silent zero. */
 #define PH_CLASS PH_SIMULATED
-#include "simulated/cuda/properties.h"
 #include "base/device.h"
 #include "base/log.h"
 #include "simulated/cuda/runtime.h"
+#include "simulated/cuda/versions.h"
 #include <stdatomic.h>
 
 #include <stdio.h>
@@ -101,19 +101,22 @@ static int attribute_or_warn(int device, int attribute)
     return value;
 }
 
-static int get_properties(struct ph_device_properties *properties, int device)
+/* cudaDeviceProp of a major. It begins with the name. What is no attribute is zero. */
+static int get_properties(int major, char *properties, int device)
 {
     if (properties == NULL) return INVALID_VALUE;
     if (!visible(device)) return INVALID_DEVICE;
+    const struct ph_properties *layout = ph_properties_layout(major);
     const struct ph_device_spec *gpu = ph_spec();
-    memset(properties, 0, sizeof *properties);
-    snprintf(properties->name, sizeof properties->name, "%s", gpu->name);
-    ph_device_uuid(device, properties->uuid);
-    properties->totalGlobalMem = gpu->memory_bytes;
-#define FILL(field, attribute) \
-    properties->field = (__typeof__(properties->field))attribute_or_warn(device, attribute);
-    PH_PROPERTY_FIELDS(FILL)
-#undef FILL
+    ph_runtime_version(major); /* for its warning */
+    memset(properties, 0, layout->bytes);
+    snprintf(properties, layout->uuid, "%s", gpu->name);
+    ph_device_uuid(device, (unsigned char *)properties + layout->uuid);
+    memcpy(properties + layout->total_memory, &gpu->memory_bytes, sizeof gpu->memory_bytes);
+    for (size_t i = 0; i < layout->count; i++) {
+        int64_t value = attribute_or_warn(device, layout->property[i].attribute);
+        memcpy(properties + layout->property[i].offset, &value, layout->property[i].bytes);
+    }
     return SUCCESS;
 }
 
@@ -126,9 +129,21 @@ static int get_priorities(int *least, int *greatest)
 
 /* ---- CUDA runtime ---- */
 
-PH_API(int, cudaGetDeviceProperties, (struct ph_device_properties *properties, int device))
+PH_API_13(int, cudaGetDeviceProperties, (void *properties, int device))
 {
-    return ph_set_error(get_properties(properties, device));
+    return ph_set_error(get_properties(13, properties, device));
+}
+PH_API(int, cudaGetDeviceProperties_v2, (void *properties, int device)) /* CUDA 12's */
+{
+    return ph_set_error(get_properties(12, properties, device));
+}
+/* Under this name CUDA 12 has the layout of CUDA 11, which no header of its own describes. */
+PH_API_12(int, cudaGetDeviceProperties, (void *properties, int device))
+{
+    enum { NOT_SUPPORTED = 801 };
+    (void)properties, (void)device;
+    ph_unsupported("cudaGetDeviceProperties (CUDA 11's layout)");
+    return ph_set_error(NOT_SUPPORTED);
 }
 
 PH_API(int, cudaDeviceGetAttribute, (int *value, int attribute, int device))

@@ -7,9 +7,6 @@
 
 /* simulated/cuda/cudart.c: sets this thread's last error of the runtime API; returns `error` */
 int ph_set_error(int error);
-/* simulated/cuda/driver.c: a driver function by its name without suffix. Current headers mean the
- * second version, unless only the first is implemented. */
-void *ph_driver_symbol(const char *name);
 /* simulated/cuda/driver.c: the device's primary context exists from now on */
 void ph_device_use(int device);
 /* simulated/cuda/graph_api.c: a record or a wait became part of a capture, or was refused */

@@ -9,6 +9,7 @@
 #include "work/duration.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"
+#include "simulated/cuda/versions.h"
 #include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/replay.h"
@@ -190,17 +191,16 @@ PH_API(int, cudaHostGetDevicePointer, (void **device, void *host, unsigned flags
     return CUDA_OK;
 }
 
-struct pointer_attributes { /* cudaPointerAttributes, CUDA 13 */
+struct pointer_attributes { /* cudaPointerAttributes; CUDA 13 has added reserved members */
     int type, device;
     void *device_pointer, *host_pointer;
-    long reserved[8];
 };
 
-PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes *attributes, const void *pointer))
+static int pointer_attributes(int major, struct pointer_attributes *attributes, const void *pointer)
 {
     struct ph_allocation found;
     enum { UNREGISTERED, HOST, DEVICE };
-    memset(attributes, 0, sizeof *attributes);
+    memset(attributes, 0, ph_pointer_attributes_bytes(major));
     if (ph_find(pointer, &found)) {
         attributes->type = found.kind == PH_PINNED ? HOST : DEVICE;
         attributes->device = found.device < 0 ? 0 : found.device;
@@ -212,6 +212,14 @@ PH_API(int, cudaPointerGetAttributes, (struct pointer_attributes *attributes, co
         attributes->host_pointer = (void *)pointer;
     }
     return CUDA_OK;
+}
+PH_API_12(int, cudaPointerGetAttributes, (void *attributes, const void *pointer))
+{
+    return pointer_attributes(12, attributes, pointer);
+}
+PH_API_13(int, cudaPointerGetAttributes, (void *attributes, const void *pointer))
+{
+    return pointer_attributes(13, attributes, pointer);
 }
 
 /* ---- copies and fills ---- */

@@ -8,6 +8,7 @@
 #define PH_CLASS PH_SIMULATED
 #include "base/api.h"
 #include "base/device.h"
+#include "simulated/cuda/versions.h"
 #include "simulated/memory/memory.h"
 
 #include <stdio.h>
@@ -26,7 +27,6 @@ enum nvml_return {
 
 /* The driver of the machine on which the data of the H200 was recorded. */
 #define DRIVER_VERSION "580.159.04"
-enum { CUDA_VERSION = 13000 };
 
 typedef struct {
     char never;
@@ -148,7 +148,7 @@ PH_API(int, nvmlSystemGetNVMLVersion, (char *version, unsigned length))
 PH_API(int, nvmlSystemGetCudaDriverVersion_v2, (int *version))
 {
     if (version == NULL) return NVML_INVALID_ARGUMENT;
-    *version = CUDA_VERSION;
+    *version = PH_DRIVER_VERSION;
     return NVML_SUCCESS;
 }
 

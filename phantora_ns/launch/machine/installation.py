@@ -51,7 +51,7 @@ def find_torch(program: str | None) -> Path | None:
 
 def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
     """The file that tells the interceptor about the parameters of torch's kernels; None without
-    torch.
+    torch, or with a torch that has no kernels for NVIDIA's GPUs.
 
     `arch`: 90 for sm_90. It is made from torch's libraries the first time (seconds) and kept in a
     cache; for a user whose home cannot be written it is made in `run_dir` each time. Raises
@@ -65,7 +65,7 @@ def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
     )
 
     torch = find_torch(program)
-    if torch is None:
+    if torch is None or not (torch / "lib" / TORCH_LIBRARIES[0]).exists():
         return None
     folder = torch / "lib"
     try:
@@ -79,7 +79,7 @@ def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
             return path
     except (FatbinError, OSError) as error:
         raise LaunchError(
-            f"torch's kernels cannot be read: {error}; in {folder}; install torch's CUDA build"
+            f"torch's kernels cannot be read: {error}; in {folder}; estimates replace their times"
         ) from None
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from phantora_ns.launch.errors import LaunchError, UsageError
 from phantora_ns.launch.machine import gpus
 from phantora_ns.launch.machine.host_cpu import host_cpu_name
+from phantora_ns.launch.machine.software import read_software
 
 AUTO, NONE = "auto", "none"
 KERNELS, HOST, VALUES = "kernels", "host", "values"
@@ -99,26 +100,12 @@ def choose(text: str, world: int, gpu_name: str, outer: Mapping[str, str]) -> Le
     )
 
 
-def _torch_versions(torch: Path | None) -> tuple[str, str]:
-    """(torch's version, the CUDA it was built with), read without importing torch; empty if they
-    cannot be read."""
-    try:
-        text = (torch / "version.py").read_text() if torch is not None else ""
-    except OSError:
-        text = ""
-    found = {
-        name: re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
-        for name in ("__version__", "cuda")
-    }
-    return tuple(match.group(1) if match else "" for match in found.values())  # type: ignore[return-value]
-
-
 def describe_run(
     leading: Leading | None, gpu_model: str, torch: Path | None, argv: Sequence[str], name: str
 ) -> dict[str, Any]:
     """Where a recording is made: `gpu` and schema.RUN_FIELDS, without the device, which is chosen
     later."""
-    version, cuda = _torch_versions(torch)
+    software = read_software(torch) if torch is not None else None
     known = leading.machine if leading is not None else gpus.Machine()
     return {
         "gpu": gpu_model,
@@ -127,8 +114,8 @@ def describe_run(
         "command": shlex.join(argv),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "driver": known.driver,
-        "cuda": cuda or known.cuda,
-        "torch": version,
+        "cuda": (software.cuda if software else "") or known.cuda,
+        "torch": software.torch if software else "",
         "host_cpu": host_cpu_name(),
     }
 

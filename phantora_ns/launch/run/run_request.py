@@ -17,6 +17,7 @@ from phantora_ns.launch.command.multi_node import check_multi_node
 from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import UsageError, say
 from phantora_ns.launch.machine import environment, installation
+from phantora_ns.launch.machine.software import read_software, remark
 from phantora_ns.launch.nodes import MAX_NODES
 from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.model.cluster import Cluster
@@ -84,6 +85,7 @@ def build_request(
     if not options.quiet:
         for warning in environment.replaced_variables(outer):
             say(warning)
+        _say_what_is_untried(command.program)
     leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
     if leading is not None:
         leaders.require_library(installation.LEADER_LIBRARY)
@@ -104,6 +106,14 @@ def build_request(
         leading=leading,
         name=name,
     )
+
+
+def _say_what_is_untried(program: str) -> None:
+    """One line when the job's torch is not known to work; the job runs all the same."""
+    torch = installation.find_torch(program)
+    doubt = remark(read_software(torch)) if torch is not None else None
+    if doubt is not None:
+        say(doubt)
 
 
 def _load_cluster(options: RunOptions, command: JobCommand) -> Cluster:

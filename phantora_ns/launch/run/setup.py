@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.config.description import write_cluster
+from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.machine import environment, installation, interposition
 from phantora_ns.launch.machine.gpus import RealGpu
 from phantora_ns.launch.machine.sandbox import SandboxSpec
+from phantora_ns.launch.machine.software import read_software
 from phantora_ns.launch.record import host_time, leaders
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.protocol import VALUE_TABLE_FILE
@@ -41,14 +43,25 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     if request.trace is not None:
         (path / "trace").mkdir()
     run = _run_description(request, gpu) | host.run
+    kernel_info = _kernel_info(request, path, run["warnings"])
     (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     write_cluster(request.cluster, path)
     if request.values.file is not None:
         shutil.copyfile(request.values.file, path / VALUE_TABLE_FILE)
-    architecture = 10 * model.compute_major + model.compute_minor
-    kernel_info = installation.find_kernel_info(request.command.program, architecture, path)
     (path / "hosts").write_text(environment.hosts_file(request.command, request.shape.nodes))
     return Prepared(path, host, kernel_info)
+
+
+def _kernel_info(request: RunRequest, path: Path, warnings: list[str]) -> Path | None:
+    """As installation.find_kernel_info. A torch whose kernels cannot be read may be newer than we
+    are: the job is tried, and `warnings` gets why its times are estimates."""
+    model = request.cluster.gpu_model
+    architecture = 10 * model.compute_major + model.compute_minor
+    try:
+        return installation.find_kernel_info(request.command.program, architecture, path)
+    except LaunchError as error:
+        warnings.append(str(error))
+        return None
 
 
 def _run_description(request: RunRequest, gpu: RealGpu | None) -> dict[str, Any]:
@@ -67,13 +80,16 @@ def _run_description(request: RunRequest, gpu: RealGpu | None) -> dict[str, Any]
         "options": list(request.options),
         "warnings": interposition.warnings(request.command.program),
     }
+    torch = installation.find_torch(request.command.program)
+    if torch is not None:
+        run["software"] = read_software(torch).describe()
     model = request.cluster.gpu_model
     if request.leading is not None:
         assert gpu is not None
         about = leaders.describe_run(
             request.leading,
             model.model,
-            installation.find_torch(request.command.program),
+            torch,
             request.command.argv,
             request.name,
         )

@@ -1,0 +1,59 @@
+"""Why it exists: docs/versions.md is written by tools/versions.py, a row at a time, and must keep the
+rows of other runs."""
+
+import importlib.util
+import itertools
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def tool(root):
+    spec = importlib.util.spec_from_file_location("versions_tool", root / "tools" / "versions.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cells(tool, torch, python="3.11", setup="-", smoke="15 passed"):
+    return (torch, python, "13.0", "9.1.0", "2.30.1", "3.9.0", "ends well", smoke, setup)
+
+
+def test_rows_are_kept_replaced_and_in_order(tool):
+    rows = [
+        cells(tool, torch, python)
+        for torch in ("2.15.0+cu132", "2.9.1+cu128")
+        for python in ("3.13", "3.11")
+    ]
+    empty = f"before\n{tool.BEGIN}{tool.END}after\n"
+    wanted = tool.with_rows(empty, rows)
+    assert tool.read_rows(wanted) == rows
+    for some in itertools.permutations(rows):
+        text = empty
+        for one in some:
+            text = tool.with_rows(text, [one])
+        assert text == wanted
+    assert wanted.startswith("before\n") and wanted.endswith("after\n")
+
+
+def test_a_measured_set_up_is_kept(tool):
+    text = tool.with_rows(f"{tool.BEGIN}{tool.END}", [cells(tool, "2.15.0+cu132", setup="120")])
+    again = tool.with_rows(text, [cells(tool, "2.15.0+cu132", smoke="**1 failed**")])
+    assert tool.read_rows(again) == [cells(tool, "2.15.0+cu132", setup="120", smoke="**1 failed**")]
+
+
+@pytest.mark.parametrize(
+    "code, output, words",
+    [
+        (0, "....\n15 passed in 90.1s\n", "15 passed"),
+        (
+            1,
+            "FAILED tests/smoke/test_smoke.py::test_a_part_works[x] - assert\n1 failed, 14 passed in 9s\n",
+            "**1 failed, 14 passed** (test_a_part_works[x])",
+        ),
+        (2, "make: *** [Makefile:80: smoke] Error 2\n", "**did not run**"),
+        (2, "", "**did not run**"),
+    ],
+)
+def test_the_result_of_the_smoke_tests(tool, code, output, words):
+    assert tool.smoke_result(code, output) == words
