@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview | mmap
 
-VERSION = 1
+VERSION = 2
 """Of the messages."""
 
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* of the messages */
-#define PH_PROTOCOL_VERSION 1
+#define PH_PROTOCOL_VERSION 2
 
 /* Classes of calls that take host time: what a call costs, and what the job's own time before it is
  * recorded by (docs/host-time.md). */

@@ -17,6 +17,7 @@ import zmq
 
 from phantora_ns.config import ConfigError
 from phantora_ns.config.description import read_cluster
+from phantora_ns.config.nccl import nccl_constants
 from phantora_ns.hub.lookups import KernelModels
 from phantora_ns.hub.loop import serve
 from phantora_ns.hub.recorder import FILE, Recorder
@@ -38,19 +39,18 @@ cycles."""
 SYNC_MODES = ("conservative", "optimistic")
 
 
-def build_graph(cluster: Cluster) -> EventGraph:
-    """The event graph of an empty run on `cluster`, with its faults."""
+def build_graph(cluster: Cluster) -> tuple[EventGraph, CollectiveModel]:
+    """The event graph of an empty run on `cluster`, with its faults, and the collectives in it."""
     topology = Topology.build(cluster)
     flows = FlowSimulator(topology.capacities)
     for at_ns, link, bytes_per_ns in topology.capacity_changes():
         flows.set_capacity(at_ns, link, bytes_per_ns)
     gpu = cluster.gpu_model
-    return EventGraph(
-        flows,
-        CollectiveModel(topology, gpu),
-        topology.capacities,
-        contention=gpu.contention.collective,
+    collectives = CollectiveModel(topology, gpu)
+    graph = EventGraph(
+        flows, collectives, topology.capacities, contention=gpu.contention.collective
     )
+    return graph, collectives
 
 
 def build_hub(run_dir: Path) -> Hub:
@@ -62,7 +62,7 @@ def build_hub(run_dir: Path) -> Hub:
         raise ValueError(f'run.json: sync: {sync!r} is neither "conservative" nor "optimistic"')
     cluster = read_cluster(run_dir)
     gpu = cluster.gpu_model
-    graph = build_graph(cluster)
+    graph, collectives = build_graph(cluster)
     models = KernelModels(
         KernelTimes(gpu, run.get("databases") or []),
         KernelContention(gpu).permille,
@@ -77,7 +77,14 @@ def build_hub(run_dir: Path) -> Hub:
     )
     recording = run.get("recording")  # None: no leader records in this run
     recorder = None if recording is None else Recorder(run_dir / FILE, recording)
-    hub = Hub(run_dir, graph, models, options, recorder)
+    hub = Hub(
+        run_dir,
+        graph,
+        models,
+        options,
+        recorder,
+        lambda known: collectives.use(nccl_constants(known, gpu.compute_major)),
+    )
     if run.get("trace") is not None:
         hub.traces = TraceTimes(run_dir, graph, run["trace"]["ranks"])
     return hub

@@ -17,7 +17,7 @@ from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.messages import Lookup, Measurement
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
-from phantora_ns.kernels import signature
+from phantora_ns.kernels import graph_forms, signature
 from phantora_ns.protocol import Message, SignatureKind, Source
 
 Fields = list[Any]
@@ -27,6 +27,7 @@ class Durations(Protocol):
     """What the hub asks of kernels.lookup.KernelTimes."""
 
     scaled: int
+    renamed: int
     scaled_from: str | None
 
     def lookup(
@@ -98,6 +99,8 @@ class Lookups:
                 self.awaiting.give_up(token)
                 self.estimate(self.awaiting.take(token))
                 continue
+            if kind == SignatureKind.CUDNN:
+                fields = graph_forms.plain_fields(fields)
             if self.recorder is not None:
                 self.recorder.measured(kind, fields, item.context, durations_ns)
             if self.models.times.learn(kind, fields, durations_ns):
@@ -137,4 +140,6 @@ def parse_lookup(client: Client, message: Lookup) -> Held:
     if kind == SignatureKind.KERNEL and len(fields) == 14:
         *fields, context, parameters = fields
     token = signature.encode(kind, fields)
+    if kind == SignatureKind.CUDNN:
+        fields = graph_forms.plain_fields(fields)
     return Held(client, message.request, key, token, (kind, fields), (context, parameters))

@@ -62,6 +62,7 @@ class KernelTimes:
             other = KernelTimes(self.scaled_from, opened)
             self._predictor = ScaledPredictor(other.lookup, other.estimate, self.estimate)
         self.scaled = 0  # signatures answered by data sheet ratio
+        self.renamed = 0  # kernels found under the name that another release of PyTorch gives them
         self._answers: dict[Any, tuple[int, int, int]] = {}
         self._live = LiveTimes()
 
@@ -208,17 +209,30 @@ class KernelTimes:
         self, data: bytes, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> tuple[int, int, int] | None:
         for database in self.databases:
-            duration = database.exact(data)
-            source = Source.EXACT
+            duration, source = database.exact(data), Source.EXACT
             if duration is None and kind == SignatureKind.KERNEL:
-                duration, source = (
-                    database.variants(fields, launch.alike(fields, context, parameters)),
-                    Source.LAUNCH,
-                )
+                duration, source = self._other_launch(database, fields, context, parameters)
             if duration is not None:
                 bound_by = self.estimate(kind, fields).bound_by
                 return self._whole(Estimate(duration, source, bound_by))
         return None
+
+    def _other_launch(
+        self, database: Database, fields: Any, context: Any, parameters: bytes | None
+    ) -> tuple[float | None, Source]:
+        """The time of the same launch of a kernel that another release of PyTorch names otherwise,
+        or of launches that differ in identity only."""
+        name = database.recorded_name(fields[0]) if isinstance(fields[0], str) else None
+        if name is not None:
+            fields = [name, *fields[1:]]
+            duration = database.exact(signature.encode(SignatureKind.KERNEL, fields))
+            if duration is not None:
+                self.renamed += 1
+                return duration, Source.EXACT
+        alike = launch.alike(fields, context, parameters)
+        duration = database.variants(fields, alike)
+        self.renamed += duration is not None and name is not None
+        return duration, Source.LAUNCH
 
     @staticmethod
     def _whole(estimate: Estimate | Prediction) -> tuple[int, int, int]:

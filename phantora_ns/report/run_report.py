@@ -59,6 +59,7 @@ def build_report(
         "bad_messages": _of(hub, "bad_messages"),
         "expired_values": _of(hub, "expired_values"),
         "hub_cpu_ns": _of(hub, "hub_cpu_ns"),
+        "nccl": hub.get("nccl") if hub else None,
         "kernel_time_share": _kernel_time_share(every),
         "host_time": host_part(run, every),
         "values": _values(run, every),

@@ -16,7 +16,7 @@ class ForeseeableTimes:
 
     def __init__(self, gpu, databases) -> None:
         self.asked = 0
-        self.scaled, self.scaled_from = 0, None
+        self.scaled, self.renamed, self.scaled_from = 0, 0, None
 
     def lookup(self, kind, fields, context=None, parameters=None):
         self.asked += 1

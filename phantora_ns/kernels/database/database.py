@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from phantora_ns.kernels import signature
+from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.database import schema
 from phantora_ns.kernels.database.durations import Statistics, combine
 from phantora_ns.kernels.database.records import CallSite, Host, HostTime, Observation, Run, Sample
@@ -64,6 +65,8 @@ class Database:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, gpu: str):
         self.path, self._connection, self.gpu = path, connection, gpu
+        self._names: set[str] = set()
+        self._lasting: dict[str, str] | None = None
 
     @classmethod
     def open(cls, path: Path | str, *, gpu: str | None = None) -> Database:
@@ -144,6 +147,19 @@ class Database:
             return None
         middle = averages.median(medians)
         return middle if all(abs(m - middle) <= tolerance * middle for m in medians) else None
+
+    def recorded_name(self, name: str) -> str | None:
+        """The name under which the kernel `name` was recorded with another release of PyTorch; None
+        when it was not, or was recorded under its own. O(1) after the first call."""
+        if self._lasting is None:
+            found = self._query(
+                "SELECT DISTINCT t.text FROM signatures s JOIN texts t ON t.id = s.name "
+                "WHERE s.kind = ? ORDER BY t.text",
+                int(SignatureKind.KERNEL),
+            )
+            self._names = {text for (text,) in found}
+            self._lasting = {names.lasting(text): text for text in reversed(sorted(self._names))}
+        return None if name in self._names else self._lasting.get(names.lasting(name))
 
     # ---- everything
 
