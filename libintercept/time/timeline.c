@@ -426,6 +426,8 @@ void ph_event_record(struct ph_event *event, struct ph_stream *stream)
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
     stream->used = true;
     event->expr = stream->expr;
+    /* The job may ask for its time long after, when nothing else is left of what overlapped it. */
+    if (!(event->flags & PH_EVENT_DISABLE_TIMING)) ph_expr_keep(&event->expr);
     event->position = ph_queue_position(stream);
     event->recorded = true;
     event->device = stream->device;

@@ -38,6 +38,8 @@ struct ph_stream {
     struct ph_stream *next;
 };
 
+enum { PH_EVENT_DISABLE_TIMING = 2 }; /* as CUDA's flag */
+
 struct ph_event {
     uint32_t magic;
     unsigned flags;

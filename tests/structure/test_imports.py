@@ -39,7 +39,7 @@ ORDER = {
         ("machine",),
         ("record",),
         ("run",),
-        ("profiling", "doctor"),
+        ("profiling", "doctor", "compile_values"),
     ),
     "kernels": (
         ("signature", "rates", "binary", "live_times"),
