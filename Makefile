@@ -43,7 +43,7 @@ LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine smoke versions test test-all bench bench-micro accuracy sanitize lint \
+.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy sanitize lint \
 	lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone
 .DELETE_ON_ERROR:
 
@@ -71,6 +71,10 @@ smoke: build
 # VERSIONS: options of tools/versions.py, for example VERSIONS='--python python3.13 2.15.0'
 versions: build
 	$(VENV)/bin/python tools/versions.py $(VERSIONS)
+
+# Peak memory against real runs, which were measured under torch 2.11.0; under another torch these tests are skipped
+truth: build
+	$(VENV)/bin/python -m pytest tests/truth
 
 test: build frameworks
 	$(VENV)/bin/python -m pytest

@@ -174,6 +174,8 @@ void ph_run_locked(struct ph_stream *stream, struct ph_time time)
     struct ph_rank_stats *page = ph_stats();
     atomic_fetch_add_explicit(&page->busy_ns[time.source], duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
+    if (time.elsewhere)
+        atomic_fetch_add_explicit(&page->elsewhere_ns, duration_ns, memory_order_relaxed);
 }
 
 void ph_run(struct ph_stream *stream, struct ph_time time)

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import zmq
 
@@ -25,6 +26,7 @@ from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.hub.trace_times import TraceTimes
 from phantora_ns.kernels.contention import KernelContention
+from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.queue_slots import queue_slots_of
 from phantora_ns.model.cluster import Cluster
@@ -64,7 +66,7 @@ def build_hub(run_dir: Path) -> Hub:
     gpu = cluster.gpu_model
     graph, collectives = build_graph(cluster)
     models = KernelModels(
-        KernelTimes(gpu, run.get("databases") or []),
+        KernelTimes(gpu, run.get("databases") or [], _library_versions(run)),
         KernelContention(gpu).permille,
         lambda kind, fields: queue_slots_of(kind, fields, gpu.multiprocessors).packed(),
     )
@@ -88,6 +90,12 @@ def build_hub(run_dir: Path) -> Hub:
     if run.get("trace") is not None:
         hub.traces = TraceTimes(run_dir, graph, run["trace"]["ranks"])
     return hub
+
+
+def _library_versions(run: dict[str, Any]) -> LibraryVersions | None:
+    """The job's; None for a job without torch."""
+    software = run.get("software")
+    return LibraryVersions.of(software) if software else None
 
 
 def main(arguments: list[str]) -> int:

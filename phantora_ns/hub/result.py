@@ -39,6 +39,7 @@ def result(hub: Hub) -> dict[str, Any]:
         "unsupported_calls": diagnostics.of("unsupported"),
         "warnings": diagnostics.of("warning"),
         "guesses": _guesses(hub),
+        "other_versions": _other_versions(hub),
         "leading": _leading(hub),
         "clients": [entry for entry, _ in clients],
     }
@@ -63,6 +64,15 @@ def _client(hub: Hub, client: Client) -> tuple[dict[str, Any], int]:
         "exposed_comm_ns_by_device": {str(device): ns for device, ns in exposed_ns.items()},
         "messages": client.messages,
     }, latest_ns
+
+
+def _other_versions(hub: Hub) -> list[str] | None:
+    """Library versions of records that answered, each with what differs from the job's; None when
+    those are not known."""
+    times = hub.lookups.models.times
+    if times.versions is None:
+        return None
+    return sorted(other.words(times.versions) for other in times.other_versions)
 
 
 def _nccl(hub: Hub) -> dict[str, str | None] | None:

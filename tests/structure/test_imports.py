@@ -42,7 +42,7 @@ ORDER = {
         ("profiling", "doctor", "compile_values"),
     ),
     "kernels": (
-        ("signature", "rates", "binary", "live_times"),
+        ("signature", "rates", "binary", "live_times", "library_versions"),
         ("estimators",),
         ("families", "contention", "queue_slots"),
         ("database",),
