@@ -14,14 +14,13 @@ TORCH ?= torch==$(shell sed -n 's/^\[torch\."\(.*\)"\]$$/\1/p' phantora_ns/data/
 VENV ?= .venv
 LIB ?= phantora_ns/lib
 OBJ ?= build/obj
-# whose torch headers the values library is compiled against
+# for whose torch `make values` compiles the values library; those for other versions stay
 TORCH_PYTHON ?= $(abspath $(VENV))/bin/python
 CXX ?= c++
 # where ruff, mypy and clang-format are, in the versions of the extra `lint` (pyproject.toml)
 LINTERS ?= $(VENV)/bin
 
 CFLAGS ?= -O2 -g
-# no -g: for the values library it would double the time and make 11 MB of half a megabyte
 CXXFLAGS ?= -O2
 WERROR ?=
 WARN = -Wall -Wextra $(if $(WERROR),-Werror)
@@ -38,16 +37,14 @@ INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c libin
 LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c libintercept/leader/*/*.c)
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)
 FLOWS_SOURCES := $(wildcard libflows/*.c)
-VALUES_SOURCES := libintercept/values/unity.cpp
 INTERCEPT_OBJECTS := $(INTERCEPT_SOURCES:%.c=$(OBJ)/%.o)
 LEADER_OBJECTS := $(LEADER_SOURCES:%.c=$(OBJ)/%.o)
 LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
-VALUES_OBJECTS := $(VALUES_SOURCES:%.cpp=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine smoke versions test test-all bench bench-micro accuracy sanitize lint \
-	lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone FORCE
+.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy sanitize lint \
+	lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone
 .DELETE_ON_ERROR:
 
 build: venv
@@ -74,6 +71,10 @@ smoke: build
 # VERSIONS: options of tools/versions.py, for example VERSIONS='--python python3.13 2.15.0'
 versions: build
 	$(VENV)/bin/python tools/versions.py $(VERSIONS)
+
+# Peak memory against real runs, which were measured under torch 2.11.0; under another torch these tests are skipped
+truth: build
+	$(VENV)/bin/python -m pytest tests/truth
 
 test: build frameworks
 	$(VENV)/bin/python -m pytest
@@ -263,43 +264,17 @@ $(OBJ)/libflows/%.o: libflows/%.c Makefile
 	$(Q)$(CC) -std=c11 $(CFLAGS) $(C_WARN) -ffp-contract=off -fPIC -fvisibility=hidden $(SANITIZE) -MMD -MP -c -o $@ $<
 
 # Only the values library needs a C++ compiler and torch's headers, so their absence is a notice. If both are there, a
-# compilation error is an error. torch.mk is rewritten when the answer changes (a torch upgrade).
-ifneq ($(filter native-alone values-alone,$(MAKECMDGOALS)),)
-include $(OBJ)/torch.mk
-endif
-
-$(OBJ)/torch.mk: FORCE
-	@mkdir -p $(@D)
-	@if ! command -v $(firstword $(CXX)) >/dev/null; then echo 'VALUES_OFF = no C++ compiler: $(CXX) was not found'; \
-	elif ! $(TORCH_PYTHON) libintercept/values/find_torch.py 2>/dev/null; then \
-		echo 'VALUES_OFF = no torch in the environment of $(TORCH_PYTHON)'; fi >$@.new
-	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
-
-FORCE:
-
-ifdef VALUES_OFF
+# compilation error is an error. The recipe is in Python because installed packages compile the library too, without
+# make. It does nothing when the library is newer than all that it is made of.
+VALUES_RECIPE = phantora_ns/launch/machine/values_recipe.py
 values-alone:
-	@rm -f $(LIB)/libphantora-values.so
-	@echo 'phantora-ns: the values library is left out ($(VALUES_OFF)).' >&2
-	@echo 'phantora-ns: jobs run, but what GPU operators compute reads as zero; object collectives will fail.' >&2
-else
-values-alone: $(LIB)/libphantora-values.so
-endif
+	@mkdir -p $(LIB)
+	@if command -v $(TORCH_PYTHON) >/dev/null; then \
+		$(TORCH_PYTHON) $(VALUES_RECIPE) --into $(LIB) --work $(OBJ) --cxx '$(CXX)' --flags '$(CXXFLAGS) $(WARN) $(SANITIZE)' \
+			--link-flags '$(SANITIZE) $(LDFLAGS)' --shown $(if $(Q),1,2); \
+	else echo 'phantora-ns: the values library is left out (no torch in the environment of $(TORCH_PYTHON)).' >&2; fi
 
-$(LIB)/libphantora-values.so: $(VALUES_OBJECTS)
-	@mkdir -p $(@D)
-	$(call say,LINK,$@)
-	$(Q)$(CXX) -shared -pthread $(SANITIZE) $(LDFLAGS) -o $@.new $(VALUES_OBJECTS) -L$(TORCH_LIB) -lc10 -ltorch_cpu -ldl
-	@mv $@.new $@
-
-# torch's headers are system headers here, so that their warnings are not shown
-$(OBJ)/libintercept/values/%.o: libintercept/values/%.cpp Makefile $(OBJ)/torch.mk
-	@mkdir -p $(@D)
-	$(call say,CXX,$<)
-	$(Q)$(CXX) -std=$(TORCH_STD) -iquote libintercept $(CXXFLAGS) $(WARN) -DNDEBUG -DAT_PER_OPERATOR_HEADERS -fPIC \
-		-fvisibility=hidden -pthread $(SANITIZE) $(TORCH_INCLUDES) -MMD -MP -c -o $@ $<
-
-OBJECTS := $(INTERCEPT_OBJECTS) $(LEADER_OBJECTS) $(LAUNCHER_OBJECTS) $(FLOWS_OBJECTS) $(VALUES_OBJECTS)
+OBJECTS := $(INTERCEPT_OBJECTS) $(LEADER_OBJECTS) $(LAUNCHER_OBJECTS) $(FLOWS_OBJECTS)
 -include $(OBJECTS:.o=.d)
 
 # ---- sanitizers -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview | mmap
 
-VERSION = 1
+VERSION = 2
 """Of the messages."""
 
 
@@ -144,6 +144,13 @@ class OpFlag:
     """this rank may FETCH the result"""
     UNDEFINED = 2
     """nothing computed what this rank sends (docs/values.md)"""
+
+
+class SourceFlag:
+    """Bits beside the source of a kernel's time, in LOOKUP's reply and in the kernel table."""
+
+    ELSEWHERE = 256
+    """recorded under other library versions than the job's"""
 
 
 class Source:
@@ -348,9 +355,9 @@ class Message:
 
 
 RANK_STATS_MAGIC = 0x50484E5352414E4B
-RANK_STATS_VERSION = 1
+RANK_STATS_VERSION = 2
 RANK_STATS_FILE = "ranks"
-RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQ")
+RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQ")
 RANK_STATS_AT = {
     "magic": 0,
     "version": 8,
@@ -376,6 +383,7 @@ RANK_STATS_AT = {
     "peak_pinned_bytes": 392,
     "replayed_values": 400,
     "repeated_values": 408,
+    "elsewhere_ns": 416,
 }
 """Offsets of the fields."""
 
@@ -425,12 +433,14 @@ class RankStats(NamedTuple):
     """answers of `--values replay`"""
     repeated_values: int
     """those of them beyond what was recorded"""
+    elsewhere_ns: int
+    """GPU time whose record was made under other library versions"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
-        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:52]))
+        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:53]))
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -459,6 +469,7 @@ class RankStats(NamedTuple):
             self.peak_pinned_bytes,
             self.replayed_values,
             self.repeated_values,
+            self.elsewhere_ns,
         )
 
 
@@ -518,6 +529,7 @@ class KernelTableSlot(NamedTuple):
     """of the signature; 0: empty"""
     duration_ns: int
     source: int
+    """and source flags"""
     contention_permille: int
     """how much longer it takes beside communication"""
     bound_by: int

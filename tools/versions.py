@@ -22,6 +22,7 @@ import tomllib
 from pathlib import Path
 
 from phantora_ns.config.versions import supported_versions
+from phantora_ns.launch.machine import values_libraries
 from phantora_ns.launch.machine.installation import find_torch
 from phantora_ns.launch.machine.software import Software, read_software
 
@@ -35,6 +36,7 @@ COLUMNS = (
     "cuDNN",
     "NCCL",
     "Triton",
+    "values library",
     "`make demo`",
     "`make smoke`",
     "set-up, s",
@@ -124,6 +126,7 @@ def row(torch: str, venv: Path, python: str) -> tuple[str, ...]:
         software.cudnn,
         software.nccl,
         software.triton,
+        "built" if values_libraries.find(software.torch) else "**left out**",
         "ends well" if demo == 0 else f"**fails ({demo})**",
         smoke,
         seconds,

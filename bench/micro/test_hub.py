@@ -26,7 +26,7 @@ class Job:
         for rank in range(2):
             self.bench.hello(b"%d" % rank, rank)
         for rank in range(2):
-            self.send(rank, COMM_INIT, 1, 0, {}, 1, [0, 0, 0], b"u", 2, rank, rank)
+            self.send(rank, COMM_INIT, 1, 0, {}, 1, [0, 0, 0], b"u", 2, rank, rank, 22809)
         self.anchor = 1
 
     def send(self, rank: int, kind: int, *body) -> None:

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* of the messages */
-#define PH_PROTOCOL_VERSION 1
+#define PH_PROTOCOL_VERSION 2
 
 /* Classes of calls that take host time: what a call costs, and what the job's own time before it is
  * recorded by (docs/host-time.md). */
@@ -104,6 +104,12 @@ enum ph_op_flag {
     PH_OP_WANTS_RESULT = 1,
     /* nothing computed what this rank sends (docs/values.md) */
     PH_OP_UNDEFINED,
+};
+
+/* Bits beside the source of a kernel's time, in LOOKUP's reply and in the kernel table. */
+enum ph_source_flag {
+    /* recorded under other library versions than the job's */
+    PH_SOURCE_FLAG_ELSEWHERE = 256,
 };
 
 /* Where the time of a kernel comes from. */
@@ -253,7 +259,7 @@ enum ph_message {
 
 /* Files: what begins them, and their names in RUN_DIR. */
 #define PH_RANK_STATS_MAGIC 0x50484e5352414e4bull
-#define PH_RANK_STATS_VERSION 1
+#define PH_RANK_STATS_VERSION 2
 #define PH_RANK_STATS_FILE "ranks"
 #define PH_KERNEL_TABLE_MAGIC 0x50484e534b524e4cull
 #define PH_KERNEL_TABLE_VERSION 1
@@ -318,8 +324,10 @@ struct ph_rank_stats {
     _Atomic uint64_t replayed_values;
     /* those of them beyond what was recorded */
     _Atomic uint64_t repeated_values;
+    /* GPU time whose record was made under other library versions */
+    _Atomic uint64_t elsewhere_ns;
 };
-PH_SIZE(ph_rank_stats, 416);
+PH_SIZE(ph_rank_stats, 424);
 PH_AT(ph_rank_stats, magic, 0);
 PH_AT(ph_rank_stats, version, 8);
 PH_AT(ph_rank_stats, clock_ns, 16);
@@ -344,6 +352,7 @@ PH_AT(ph_rank_stats, pinned_bytes, 384);
 PH_AT(ph_rank_stats, peak_pinned_bytes, 392);
 PH_AT(ph_rank_stats, replayed_values, 400);
 PH_AT(ph_rank_stats, repeated_values, 408);
+PH_AT(ph_rank_stats, elsewhere_ns, 416);
 
 /* RUN_DIR/kernels.tbl, the kernel table: kernel times that every rank reads without asking. */
 struct ph_kernel_table_header {
@@ -370,6 +379,7 @@ struct ph_kernel_table_slot {
     /* of the signature; 0: empty */
     _Atomic uint64_t key;
     _Atomic uint64_t duration_ns;
+    /* and source flags */
     uint32_t source;
     /* how much longer it takes beside communication */
     uint32_t contention_permille;

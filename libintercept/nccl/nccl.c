@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "cudagraph/graph.h"
 #include "link/connection.h"
+#include "nccl/release.h"
 #include "time/timeline.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
@@ -25,6 +26,8 @@ enum {
     INVALID_ARGUMENT = 4,
     INVALID_USAGE = 5
 };
+/* The release that the hub simulates for a job whose own it does not know (data/nccl.toml). */
+enum { MEASURED_RELEASE = 22809 };
 enum { BUILT_IN_OPS = PH_REDUCTION_AVG + 1, CUSTOM_OPS = 64, COMM_MAGIC = 0x5048434d, NONE = -1 };
 
 struct unique_id {
@@ -359,7 +362,11 @@ static struct ph_comm *comm_make(int64_t number, int rank, int size)
     return comm;
 }
 
-PH_API(int, ncclGetVersion, (int *version)) { return *version = 22809, OK; }
+PH_API(int, ncclGetVersion, (int *version))
+{
+    int release = ph_nccl_release();
+    return version ? (*version = release ? release : MEASURED_RELEASE, OK) : INVALID_ARGUMENT;
+}
 PH_API(int, ncclGetUniqueId, (struct unique_id *id))
 {
     return getrandom(id, sizeof *id, 0) == sizeof *id ? OK : INTERNAL_ERROR;
@@ -370,13 +377,16 @@ PH_API(int, ncclCommInitRankConfig,
 {
     struct ph_pack rest = {0};
     int64_t number;
-    (void)config; /* a non-blocking initialisation is complete when it returns */
+    /* a non-blocking initialisation is complete when it returns */
     if (size < 1 || rank < 0 || rank >= size) return INVALID_ARGUMENT;
+    ph_touch(); /* the hub hears what the configuration asks for */
+    if (!ph_nccl_config(config)) return INVALID_ARGUMENT;
     ph_pack_bin(&rest, &id, sizeof id);
     ph_pack_int(&rest, size);
     ph_pack_int(&rest, rank);
     ph_pack_int(&rest, ph_device_physical(ph_device_current()));
-    ph_rendezvous(PH_MESSAGE_COMM_INIT, &rest, 4, &number, 1);
+    ph_pack_int(&rest, ph_nccl_release());
+    ph_rendezvous(PH_MESSAGE_COMM_INIT, &rest, 5, &number, 1);
     if (ph_backend.communicator_made) ph_backend.communicator_made(ph_device_current());
     ph_pack_free(&rest);
     *comm = comm_make(number, rank, size);
@@ -397,8 +407,7 @@ PH_API(int, ncclCommSplit, (void *handle, int color, int key, void **fresh, void
     struct ph_comm *comm = valid(handle);
     struct ph_pack rest = {0};
     int64_t answer[3];
-    (void)config;
-    if (!comm) return INVALID_ARGUMENT;
+    if (!comm || !ph_nccl_config(config)) return INVALID_ARGUMENT;
     ph_pack_int(&rest, comm->number);
     ph_pack_int(&rest, color);
     ph_pack_int(&rest, key);
@@ -469,18 +478,7 @@ PH_API(int, ncclMemFree, (void *pointer))
     return !pointer || ph_backend.nccl.free(pointer) ? OK : INVALID_ARGUMENT;
 }
 
-PH_API(const char *, ncclGetErrorString, (int error))
-{
-    static const char *const text[] = {"no error",
-                                       "unhandled cuda error",
-                                       "unhandled system error",
-                                       "internal error",
-                                       "invalid argument",
-                                       "invalid usage",
-                                       "remote process exited or there was a network error",
-                                       "NCCL operation in progress"};
-    return error >= 0 && error < 8 ? text[error] : "unknown result code";
-}
+PH_API(const char *, ncclGetErrorString, (int error)) { return ph_nccl_error_text(error); }
 PH_API(const char *, ncclGetLastError, (void *comm))
 {
     (void)comm;

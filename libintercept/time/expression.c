@@ -24,6 +24,7 @@ static uint64_t keep;
 static struct ph_pack pending_nodes, pending_stalls; /* the map `extra` of the next message */
 /* end vertices of communication launched since the device was last idle */
 static uint64_t launches[LAUNCHES], launch_count;
+static bool communicates; /* has ever launched communication */
 static uint32_t pending_node_count, pending_stall_count;
 
 static void forget(void)
@@ -31,6 +32,7 @@ static void forget(void)
     memset(bounds, 0, sizeof bounds);
     next_vertex = 1;
     launch_count = 0;
+    communicates = false;
     ph_pack_free(&pending_nodes), ph_pack_free(&pending_stalls);
     pending_node_count = pending_stall_count = 0;
 }
@@ -123,6 +125,7 @@ void ph_communicated(uint64_t vertex, uint64_t before)
     if (bound) bound->before = before;
     if (launch_count < LAUNCHES) launches[launch_count] = vertex;
     launch_count++;
+    communicates = true;
 }
 
 void ph_bound_above(struct ph_bound *bound, uint64_t upper)
@@ -219,6 +222,15 @@ uint64_t ph_expr_name(struct ph_expr *expr)
     expr->count = 1;
     expr->term[0] = (struct ph_term){vertex, 0, 0, 0};
     return vertex;
+}
+
+void ph_expr_keep(struct ph_expr *expr)
+{
+    for (int i = 0; i < expr->count && communicates; i++)
+        if (expr->term[i].contention) {
+            ph_expr_name(expr);
+            return;
+        }
 }
 
 void ph_expr_add(struct ph_expr *expr, struct ph_term fresh)

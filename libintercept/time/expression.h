@@ -47,6 +47,9 @@ void ph_expr_merge(struct ph_expr *expr, const struct ph_expr *other);
 /* As ph_expr_merge, and correct however much communication stretches the work. */
 void ph_expr_merge_all(struct ph_expr *expr, const struct ph_expr *other);
 void ph_expr_add(struct ph_expr *expr, struct ph_term term);
+/* Makes the hub keep the expression's time for as long as it can be named. Communication that
+ * overlaps its work is known only for as long as somebody needs it. */
+void ph_expr_keep(struct ph_expr *expr);
 /* replaces the expression by one new vertex, which the next message defines */
 uint64_t ph_expr_name(struct ph_expr *expr);
 /* whether waiting for `event` adds a wait for communication */

@@ -174,6 +174,8 @@ void ph_run_locked(struct ph_stream *stream, struct ph_time time)
     struct ph_rank_stats *page = ph_stats();
     atomic_fetch_add_explicit(&page->busy_ns[time.source], duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
+    if (time.elsewhere)
+        atomic_fetch_add_explicit(&page->elsewhere_ns, duration_ns, memory_order_relaxed);
 }
 
 void ph_run(struct ph_stream *stream, struct ph_time time)
@@ -426,6 +428,8 @@ void ph_event_record(struct ph_event *event, struct ph_stream *stream)
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
     stream->used = true;
     event->expr = stream->expr;
+    /* The job may ask for its time long after, when nothing else is left of what overlapped it. */
+    if (!(event->flags & PH_EVENT_DISABLE_TIMING)) ph_expr_keep(&event->expr);
     event->position = ph_queue_position(stream);
     event->recorded = true;
     event->device = stream->device;

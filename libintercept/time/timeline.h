@@ -38,6 +38,8 @@ struct ph_stream {
     struct ph_stream *next;
 };
 
+enum { PH_EVENT_DISABLE_TIMING = 2 }; /* as CUDA's flag */
+
 struct ph_event {
     uint32_t magic;
     unsigned flags;
@@ -62,6 +64,7 @@ struct ph_time { /* the time of a piece of GPU work */
     uint32_t contention_permille; /* how much longer when communication overlaps it */
     enum ph_bound_by bound_by;
     uint32_t queue_slots; /* launch-queue slots, as in ph_kernel_table_slot; 0: none */
+    bool elsewhere;       /* recorded under other library versions than the job's */
 };
 
 void ph_timeline_start(void); /* the process joins the run */

@@ -5,7 +5,8 @@
  * type and shape. It holds no pointer, no handle, no tensor number and nothing else that differs
  * between two runs. Descriptors that only carry settings (a convolution's, a pointwise mode) are
  * merged into their operation. That is safe because all attributes of cuDNN have different numbers.
- */
+ * Operations inside of an operation (attention's mask and softmax since 9.20) are lists of their
+ * own. */
 #include "work/cudnn.h"
 
 #include <stdlib.h>
@@ -51,13 +52,30 @@ static void pack_tensor(struct ph_pack *pack, const struct ph_cudnn_descriptor *
     pack_integers(pack, strides->values, strides->count, 8, true);
 }
 
+static void pack_operation(struct ph_pack *pack, const struct ph_cudnn_descriptor *operation);
+
+/* The operations inside of an operation: they are listed, or are a graph. */
+static void pack_inner(struct ph_pack *pack, const struct ph_cudnn_attribute *attribute)
+{
+    const struct ph_cudnn_descriptor *first = ((struct ph_cudnn_descriptor **)attribute->values)[0];
+    if (first->type == CUDNN_OPERATIONGRAPH)
+        attribute = ph_cudnn_find(first, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    ph_pack_array(pack, attribute != NULL ? (uint32_t)attribute->count : 0);
+    for (int64_t i = 0; attribute != NULL && i < attribute->count; i++)
+        pack_operation(pack, ((struct ph_cudnn_descriptor **)attribute->values)[i]);
+}
+
 static void pack_value(struct ph_pack *pack, const struct ph_cudnn_attribute *attribute)
 {
     ph_pack_int(pack, attribute->name);
     if (attribute->type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+        struct ph_cudnn_descriptor *const *children = attribute->values;
+        if (children[0]->type != CUDNN_TENSOR) {
+            pack_inner(pack, attribute);
+            return;
+        }
         if (attribute->count != 1) ph_pack_array(pack, (uint32_t)attribute->count);
-        for (int64_t i = 0; i < attribute->count; i++)
-            pack_tensor(pack, ((struct ph_cudnn_descriptor **)attribute->values)[i]);
+        for (int64_t i = 0; i < attribute->count; i++) pack_tensor(pack, children[i]);
     } else if (attribute->type == CUDNN_TYPE_FLOAT || attribute->type == CUDNN_TYPE_DOUBLE) {
         if (attribute->count != 1) ph_pack_array(pack, (uint32_t)attribute->count);
         for (int64_t i = 0; i < attribute->count; i++)
@@ -78,19 +96,45 @@ struct list {
     const struct ph_cudnn_attribute *items[MOST_ATTRIBUTES];
 };
 
-/* Collects the attributes of a descriptor that the signature holds. A child that is not a tensor
- * contributes its own attributes in place of the reference to it. */
+/* Descriptors that only carry settings of the operation that refers to them. */
+static bool only_settings(int type)
+{
+    switch (type) {
+    case CUDNN_POINTWISE:
+    case CUDNN_CONVOLUTION:
+    case CUDNN_MATMUL:
+    case CUDNN_REDUCTION:
+    case CUDNN_RESAMPLE:
+    case CUDNN_RNG: return true;
+    default: return false;
+    }
+}
+
+/* Numbers that name tensors, not what is computed. */
+static bool tensor_number(int name)
+{
+    switch (name) {
+    case CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_INPUT_UID:
+    case CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_OUTPUT_UID:
+    case CUDNN_ATTR_OPERATION_SDPA_BWD_SUBGRAPH_INPUT_UID:
+    case CUDNN_ATTR_OPERATION_SDPA_BWD_SUBGRAPH_OUTPUT_UID: return true;
+    default: return false;
+    }
+}
+
+/* Collects the attributes of a descriptor that the signature holds. A child that only carries
+ * settings contributes its own attributes in place of the reference to it. */
 static void collect(struct list *list, const struct ph_cudnn_descriptor *descriptor)
 {
     for (int i = 0; i < descriptor->attribute_count; i++) {
         const struct ph_cudnn_attribute *attribute = &descriptor->attributes[i];
         if (attribute->type == CUDNN_TYPE_HANDLE || attribute->type == CUDNN_TYPE_VOID_PTR ||
-            attribute->count == 0)
+            attribute->count == 0 || tensor_number(attribute->name))
             continue;
         if (attribute->type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
             const struct ph_cudnn_descriptor *child =
                 ((struct ph_cudnn_descriptor **)attribute->values)[0];
-            if (child->type != CUDNN_TENSOR) {
+            if (only_settings(child->type)) {
                 collect(list, child);
                 continue;
             }
@@ -106,6 +150,20 @@ static int by_name(const void *left, const void *right)
     return (*a)->name - (*b)->name;
 }
 
+static void pack_operation(struct ph_pack *pack, const struct ph_cudnn_descriptor *operation)
+{
+    struct list list = {0};
+    collect(&list, operation);
+    qsort(list.items, (size_t)list.count, sizeof list.items[0], by_name);
+    ph_pack_array(pack, 2);
+    ph_pack_int(pack, operation->type);
+    ph_pack_array(pack, (uint32_t)list.count);
+    for (int i = 0; i < list.count; i++) {
+        ph_pack_array(pack, 2);
+        pack_value(pack, list.items[i]);
+    }
+}
+
 void ph_cudnn_signature(struct ph_signature *signature, const struct ph_cudnn_descriptor *graph)
 {
     const struct ph_cudnn_attribute *operations =
@@ -113,20 +171,8 @@ void ph_cudnn_signature(struct ph_signature *signature, const struct ph_cudnn_de
     struct ph_pack *pack = &signature->fields;
     ph_signature_begin(signature, PH_SIGNATURE_CUDNN, 1);
     ph_pack_array(pack, (uint32_t)operations->count);
-    for (int64_t i = 0; i < operations->count; i++) {
-        const struct ph_cudnn_descriptor *operation =
-            ((struct ph_cudnn_descriptor **)operations->values)[i];
-        struct list list = {0};
-        collect(&list, operation);
-        qsort(list.items, (size_t)list.count, sizeof list.items[0], by_name);
-        ph_pack_array(pack, 2);
-        ph_pack_int(pack, operation->type);
-        ph_pack_array(pack, (uint32_t)list.count);
-        for (int j = 0; j < list.count; j++) {
-            ph_pack_array(pack, 2);
-            pack_value(pack, list.items[j]);
-        }
-    }
+    for (int64_t i = 0; i < operations->count; i++)
+        pack_operation(pack, ((struct ph_cudnn_descriptor **)operations->values)[i]);
     ph_signature_end(signature);
 }
 

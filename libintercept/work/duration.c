@@ -57,17 +57,23 @@ static bool shared_find(uint64_t key, struct ph_time *time)
         if (there == key) {
             *time =
                 (struct ph_time){atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed),
-                                 slots[at].source, slots[at].contention_permille,
-                                 slots[at].bound_by, slots[at].queue_slots};
+                                 slots[at].source,
+                                 slots[at].contention_permille,
+                                 slots[at].bound_by,
+                                 slots[at].queue_slots,
+                                 false};
             return true;
         }
     }
     return false;
 }
 
-/* Replaces values that only a hub of another version may send. */
+/* Takes the source and its flags apart, and replaces values that only a hub of another version may
+ * send. */
 static struct ph_time checked(struct ph_time time)
 {
+    time.elsewhere = time.source & PH_SOURCE_FLAG_ELSEWHERE;
+    time.source &= ~(uint32_t)PH_SOURCE_FLAG_ELSEWHERE;
     if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
     if (time.bound_by >= PH_BOUND_BY_COUNT) time.bound_by = PH_BOUND_BY_MEMORY;
     return time;

@@ -150,6 +150,19 @@ def doctor() -> int:
     return run_doctor(click.echo)
 
 
+@cli.command("compile-values")
+@click.argument("torch", metavar="[PYTHON]", default="", type=click.Path())
+def compile_values(torch: str) -> int:
+    """Compiles the values library for the torch of PYTHON, or for torch's own folder.
+
+    A job does this by itself when its command tells which torch it uses. Without PYTHON: the torch
+    of a job that torchrun starts.
+    """
+    from phantora_ns.launch.compile_values import compile_values
+
+    return compile_values(torch)
+
+
 @cli.command()
 def clusters() -> int:
     """Lists the clusters that --cluster knows by name."""

@@ -1,7 +1,7 @@
-"""NCCL's numbers: the tables of a GPU model's file and data/nccl.toml, validated.
+"""NCCL's numbers: the tables of a GPU model's file, data/nccl.toml and data/nccl/*.toml, validated.
 
 Why it exists: docs/clusters.md and the data files name their keys for people. `model/nccl.py` has
-the fields that the simulator reads.
+the fields that the simulator reads. Times are the GPU model's; choices are those of the job's NCCL.
 """
 
 from __future__ import annotations
@@ -10,9 +10,18 @@ from importlib import resources
 from pathlib import Path
 
 from phantora_ns.config.toml_table import Table, read_toml
-from phantora_ns.model.nccl import PROTOCOLS, NcclConstants, NcclTimes, PairTimes, ProtocolTimes
+from phantora_ns.model.nccl import (
+    PROTOCOLS,
+    NcclConstants,
+    NcclTimes,
+    NcclVersion,
+    PairTimes,
+    ProtocolTimes,
+)
 
-_FILE = Path(str(resources.files("phantora_ns"))) / "data" / "nccl.toml"
+_DATA = Path(str(resources.files("phantora_ns"))) / "data"
+_FILE = _DATA / "nccl.toml"
+_FOLDER = _DATA / "nccl"
 _LATENCIES = ("base", "nvlink", "pcie", "network")
 _GENERATIONS = {8: "ampere", 9: "hopper", 10: "blackwell"}  # by major compute capability
 
@@ -22,7 +31,32 @@ def nccl_times(table: Table, compute_major: int) -> NcclTimes:
     protocols = tuple(_protocol_times(table.table(name)) for name in PROTOCOLS)
     pairs = _pair_times(table.table("pairs"))
     table.done()
-    return NcclTimes(protocols=protocols, pairs=pairs, constants=_nccl_constants(compute_major))
+    constants = nccl_constants(measured_version(), compute_major)
+    return NcclTimes(protocols=protocols, pairs=pairs, constants=constants)
+
+
+def nccl_versions() -> list[NcclVersion]:
+    """The releases whose choices are known, in order."""
+    releases = (Table(path, read_toml(path)).table("source") for path in _FOLDER.glob("*.toml"))
+    return sorted(NcclVersion.parse(source.text("nccl")) for source in releases)
+
+
+def measured_version() -> NcclVersion:
+    """The release that the GPU models' times were measured with."""
+    minor = Table(_FILE, read_toml(_FILE)).text("measured")
+    return next(version for version in nccl_versions() if version.minor_text == minor)
+
+
+def nearest_version(version: NcclVersion) -> NcclVersion:
+    """The known release of the same minor version, else of the nearest one; of two, the newer."""
+    return min(
+        nccl_versions(),
+        key=lambda known: (
+            abs(known.major - version.major),
+            abs(known.minor - version.minor),
+            -known.minor,
+        ),
+    )
 
 
 def _protocol_times(table: Table) -> ProtocolTimes:
@@ -57,8 +91,12 @@ def _pair_times(table: Table) -> PairTimes:
     return times
 
 
-def _nccl_constants(compute_major: int) -> NcclConstants:
-    top = Table(_FILE, read_toml(_FILE))
+def nccl_constants(version: NcclVersion, compute_major: int) -> NcclConstants:
+    """What decides the choices of one of `nccl_versions()` on a GPU of compute capability
+    `compute_major`. Raises ConfigError."""
+    general = Table(_FILE, read_toml(_FILE))
+    path = _FOLDER / f"{version.minor_text}.toml"
+    top = Table(path, read_toml(path))
     top.raw("source")
     if compute_major not in _GENERATIONS:
         raise top.error(
@@ -67,7 +105,6 @@ def _nccl_constants(compute_major: int) -> NcclConstants:
         )
     latency = top.table("latency")
     latencies = {place: _latencies(latency.table(place)) for place in _LATENCIES}
-    reference = latency.time_ns("network_reference")
     latency.done()
     correction = top.table("tree_correction")
     tree_correction = tuple(correction.numbers(name, 23) for name in PROTOCOLS)
@@ -87,7 +124,7 @@ def _nccl_constants(compute_major: int) -> NcclConstants:
         ring_ll128_per_nodes=part.numbers("ring_ll128_per_nodes", 3),
         tree_ll128_per_nodes=part.numbers("tree_ll128_per_nodes", 3),
         tree_per_nodes=part.numbers("tree_per_nodes", 3),
-        network_reference_ns=reference,
+        network_reference_ns=general.time_ns("network_reference"),
         nvls_efficiency=part.number("nvls_efficiency"),
         intra_speeds=part.numbers("intra_speeds", 0),
         inter_speeds=part.numbers("inter_speeds", 0),
@@ -95,6 +132,9 @@ def _nccl_constants(compute_major: int) -> NcclConstants:
         max_channels=channels.integer("max"),
         pair_channels=channels.integer("pair"),
         pair_ll_bytes=channels.size_bytes("pair_ll_threshold"),
+        pair_ll_per_message=channels.text("pair_ll_per", among=("peer", "message")) == "message",
+        pair_network_bandwidth=channels.number("pair_network_bandwidth", default=0.0),
+        pair_batch=channels.integer("pair_batch", default=0),
         pair_ll_chunk_bytes=channels.size_bytes("pair_ll_chunk"),
         pair_chunk_bytes=channels.size_bytes("pair_chunk"),
         pair_network_chunk_bytes=channels.size_bytes("pair_network_chunk"),

@@ -23,6 +23,7 @@ class TorchRelease:
     torch: str
     cuda: str
     cudnn: str
+    cublas: str
     nccl: str
     triton: str
     state: str
@@ -51,7 +52,7 @@ def supported_versions(file: Path = _FILE) -> SupportedVersions:
     releases = []
     for version, entry in data["torch"].items():
         table = Table(file, entry, f"torch.{version}")
-        parts = {name: table.text(name) for name in ("cuda", "cudnn", "nccl", "triton")}
+        parts = {name: table.text(name) for name in ("cuda", "cudnn", "cublas", "nccl", "triton")}
         releases.append(TorchRelease(version, **parts, state=table.text("state", among=STATES)))
         table.done()
     return SupportedVersions(tuple(data["python"]), tuple(releases))

@@ -12,11 +12,13 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import zmq
 
 from phantora_ns.config import ConfigError
 from phantora_ns.config.description import read_cluster
+from phantora_ns.config.nccl import nccl_constants
 from phantora_ns.hub.lookups import KernelModels
 from phantora_ns.hub.loop import serve
 from phantora_ns.hub.recorder import FILE, Recorder
@@ -24,6 +26,7 @@ from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.hub.trace_times import TraceTimes
 from phantora_ns.kernels.contention import KernelContention
+from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.queue_slots import queue_slots_of
 from phantora_ns.model.cluster import Cluster
@@ -38,19 +41,18 @@ cycles."""
 SYNC_MODES = ("conservative", "optimistic")
 
 
-def build_graph(cluster: Cluster) -> EventGraph:
-    """The event graph of an empty run on `cluster`, with its faults."""
+def build_graph(cluster: Cluster) -> tuple[EventGraph, CollectiveModel]:
+    """The event graph of an empty run on `cluster`, with its faults, and the collectives in it."""
     topology = Topology.build(cluster)
     flows = FlowSimulator(topology.capacities)
     for at_ns, link, bytes_per_ns in topology.capacity_changes():
         flows.set_capacity(at_ns, link, bytes_per_ns)
     gpu = cluster.gpu_model
-    return EventGraph(
-        flows,
-        CollectiveModel(topology, gpu),
-        topology.capacities,
-        contention=gpu.contention.collective,
+    collectives = CollectiveModel(topology, gpu)
+    graph = EventGraph(
+        flows, collectives, topology.capacities, contention=gpu.contention.collective
     )
+    return graph, collectives
 
 
 def build_hub(run_dir: Path) -> Hub:
@@ -62,9 +64,9 @@ def build_hub(run_dir: Path) -> Hub:
         raise ValueError(f'run.json: sync: {sync!r} is neither "conservative" nor "optimistic"')
     cluster = read_cluster(run_dir)
     gpu = cluster.gpu_model
-    graph = build_graph(cluster)
+    graph, collectives = build_graph(cluster)
     models = KernelModels(
-        KernelTimes(gpu, run.get("databases") or []),
+        KernelTimes(gpu, run.get("databases") or [], _library_versions(run)),
         KernelContention(gpu).permille,
         lambda kind, fields: queue_slots_of(kind, fields, gpu.multiprocessors).packed(),
     )
@@ -77,10 +79,23 @@ def build_hub(run_dir: Path) -> Hub:
     )
     recording = run.get("recording")  # None: no leader records in this run
     recorder = None if recording is None else Recorder(run_dir / FILE, recording)
-    hub = Hub(run_dir, graph, models, options, recorder)
+    hub = Hub(
+        run_dir,
+        graph,
+        models,
+        options,
+        recorder,
+        lambda known: collectives.use(nccl_constants(known, gpu.compute_major)),
+    )
     if run.get("trace") is not None:
         hub.traces = TraceTimes(run_dir, graph, run["trace"]["ranks"])
     return hub
+
+
+def _library_versions(run: dict[str, Any]) -> LibraryVersions | None:
+    """The job's; None for a job without torch."""
+    software = run.get("software")
+    return LibraryVersions.of(software) if software else None
 
 
 def main(arguments: list[str]) -> int:

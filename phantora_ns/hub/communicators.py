@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from phantora_ns.hub import messages
 from phantora_ns.hub.decoding import BadMessage
+from phantora_ns.hub.nccl_release import MixedReleases, NcclRelease
 from phantora_ns.hub.payload import Exchange
 from phantora_ns.hub.registry import Client, Group, Meeting, split_members
 from phantora_ns.hub.requests import Joining, Splitting
@@ -66,8 +67,11 @@ class Waiter(NamedTuple):
 class Communicators:
     """All communicators of a run, formed and forming."""
 
-    def __init__(self, graph: EventGraph, nodes: int, gpus_per_node: int) -> None:
+    def __init__(
+        self, graph: EventGraph, nodes: int, gpus_per_node: int, nccl: NcclRelease
+    ) -> None:
         self._graph = graph
+        self._nccl = nccl
         self._nodes = nodes
         self._gpus_per_node = gpus_per_node
         self._groups: dict[int, Group] = {}
@@ -91,6 +95,8 @@ class Communicators:
             raise BadMessage(f"rank {rank} of a communicator of {size}", request)
         if not (0 <= client.node < self._nodes and 0 <= device < self._gpus_per_node):
             raise BadMessage(f"node {client.node} device {device} is not in the cluster", request)
+        if not 0 <= message.nccl < 1 << 31:
+            raise BadMessage(f"{message.nccl} is no version of NCCL", request)
         expression = self._graph.expression(client.number, message.expression)
         meeting = self._meetings.get(uid)
         if meeting is None:
@@ -106,7 +112,7 @@ class Communicators:
         joining = Joining(client, request, meeting.vertex, expression)
         if client.device < 0:
             client.device = device
-        meeting.arrivals[rank] = (client, joining, device)
+        meeting.arrivals[rank] = (client, joining, (device, message.nccl))
         if meeting.complete:
             del self._meetings[uid]
             self._complete_init(meeting)
@@ -115,17 +121,19 @@ class Communicators:
     def _complete_init(self, meeting: Meeting) -> None:
         """Forms the communicator when every member has come. Raises JobError."""
         arrivals = [meeting.arrivals[rank] for rank in range(meeting.size)]
-        gpus = [member.node * self._gpus_per_node + local for member, _, local in arrivals]
+        members = [member for member, _, _ in arrivals]
+        numbers = [member.number for member in members]
+        gpus = [member.node * self._gpus_per_node + local for member, _, (local, _) in arrivals]
         if len(set(gpus)) < meeting.size:
             names = ", ".join(
                 f"{member.name} on node {member.node} device {local}"
-                for member, _, local in arrivals
+                for member, _, (local, _) in arrivals
             )
-            raise JobError(
-                f"two ranks of one communicator share a GPU: {names}",
-                (member.number for member, _, _ in arrivals),
-            )
-        members = [member for member, _, _ in arrivals]
+            raise JobError(f"two ranks of one communicator share a GPU: {names}", numbers)
+        try:
+            self._nccl.meet([(member.name, code) for member, _, (_, code) in arrivals])
+        except MixedReleases as error:
+            raise JobError(str(error), numbers) from None
         number = self._form(list(zip(members, gpus, strict=True)))
         for _, joining, _ in arrivals:
             joining.group_number = number

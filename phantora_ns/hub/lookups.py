@@ -17,8 +17,9 @@ from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.messages import Lookup, Measurement
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
-from phantora_ns.kernels import signature
-from phantora_ns.protocol import Message, SignatureKind, Source
+from phantora_ns.kernels import graph_forms, signature
+from phantora_ns.kernels.library_versions import LibraryVersions
+from phantora_ns.protocol import Message, SignatureKind, Source, SourceFlag
 
 Fields = list[Any]
 
@@ -27,11 +28,16 @@ class Durations(Protocol):
     """What the hub asks of kernels.lookup.KernelTimes."""
 
     scaled: int
+    versions: LibraryVersions | None
+    other_versions: set[LibraryVersions]
+    renamed: int
     scaled_from: str | None
 
     def lookup(
         self, kind: int, fields: Fields, context: Any = None, parameters: bytes | None = None
     ) -> tuple[int, int, int]: ...
+
+    def recorded_elsewhere(self, kind: int, fields: Fields) -> bool: ...
 
     def measured(self, kind: int, fields: Fields) -> bool: ...
 
@@ -98,6 +104,8 @@ class Lookups:
                 self.awaiting.give_up(token)
                 self.estimate(self.awaiting.take(token))
                 continue
+            if kind == SignatureKind.CUDNN:
+                fields = graph_forms.plain_fields(fields)
             if self.recorder is not None:
                 self.recorder.measured(kind, fields, item.context, durations_ns)
             if self.models.times.learn(kind, fields, durations_ns):
@@ -115,7 +123,9 @@ class Lookups:
                 kind, fields, duration_ns, bound_by
             )
             queue_slots = self.models.queue_slots(kind, fields)
-            entry = [duration_ns, source, contention_permille, bound_by, queue_slots]
+            elsewhere = self.models.times.recorded_elsewhere(kind, fields)
+            flagged = source | (SourceFlag.ELSEWHERE if elsewhere else 0)
+            entry = [duration_ns, flagged, contention_permille, bound_by, queue_slots]
             self.table.put(request.key, *entry)
             if self.awaiting.leader is not None and source != Source.EXACT:
                 self.awaiting.answer_without(request, waited)
@@ -137,4 +147,6 @@ def parse_lookup(client: Client, message: Lookup) -> Held:
     if kind == SignatureKind.KERNEL and len(fields) == 14:
         *fields, context, parameters = fields
     token = signature.encode(kind, fields)
+    if kind == SignatureKind.CUDNN:
+        fields = graph_forms.plain_fields(fields)
     return Held(client, message.request, key, token, (kind, fields), (context, parameters))

@@ -137,6 +137,7 @@ class CommInit(Request, tag=5):
     nranks: int
     rank: int
     device: int
+    nccl: int
 
 
 class CommSplit(Request, tag=6):

@@ -32,12 +32,14 @@ def result(hub: Hub) -> dict[str, Any]:
         "messages": diagnostics.messages,
         "bad_messages": diagnostics.bad_messages,
         "expired_values": hub.communicators.expired,
+        "nccl": _nccl(hub),
         "internal_errors": diagnostics.internal_errors,
         "hub_cpu_ns": time.process_time_ns(),
         "errors": diagnostics.errors,
         "unsupported_calls": diagnostics.of("unsupported"),
         "warnings": diagnostics.of("warning"),
         "guesses": _guesses(hub),
+        "other_versions": _other_versions(hub),
         "leading": _leading(hub),
         "clients": [entry for entry, _ in clients],
     }
@@ -64,11 +66,31 @@ def _client(hub: Hub, client: Client) -> tuple[dict[str, Any], int]:
     }, latest_ns
 
 
+def _other_versions(hub: Hub) -> list[str] | None:
+    """Library versions of records that answered, each with what differs from the job's; None when
+    those are not known."""
+    times = hub.lookups.models.times
+    if times.versions is None:
+        return None
+    return sorted(other.words(times.versions) for other in times.other_versions)
+
+
+def _nccl(hub: Hub) -> dict[str, str | None] | None:
+    """The job's release of NCCL and the one whose choices were made; None without communicators."""
+    version, choices = hub.nccl.version, hub.nccl.choices
+    if choices is None:
+        return None
+    return {"version": str(version) if version else None, "choices": str(choices)}
+
+
 def _guesses(hub: Hub) -> dict[str, int]:
-    """The guesses of ranks, and how many signatures took another GPU model's measurements."""
+    """The guesses of ranks, how many signatures took another GPU model's measurements, and how many
+    those of a kernel with another name."""
     times, found = hub.lookups.models.times, hub.diagnostics.of("guess")
     if times.scaled:
         found[f"kernel time by data sheet ratio from {times.scaled_from}"] = times.scaled
+    if times.renamed:
+        found["kernel time recorded under the name of another PyTorch release"] = times.renamed
     return found
 
 

@@ -11,6 +11,7 @@ of `take_outbox`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,13 @@ from phantora_ns.hub.kernel_table import CAPACITY, KernelTable
 from phantora_ns.hub.lookups import KernelModels, Lookups
 from phantora_ns.hub.messages import Hello, Query
 from phantora_ns.hub.messages import Request as ClientRequest
+from phantora_ns.hub.nccl_release import NcclRelease
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
 from phantora_ns.hub.trace_times import TraceTimes
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.model.nccl import NcclVersion
 from phantora_ns.protocol import KERNEL_TABLE_FILE, Message
 from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph
 
@@ -63,11 +66,13 @@ class Hub:
         models: KernelModels,
         options: HubOptions,
         recorder: Recorder | None = None,
+        choose_nccl: Callable[[NcclVersion], None] = lambda known: None,
     ) -> None:
         self.graph = graph
         self.options = options
         self.diagnostics = Diagnostics()
-        self.communicators = Communicators(graph, options.nodes, options.gpus_per_node)
+        self.nccl = NcclRelease(self.diagnostics, choose_nccl)
+        self.communicators = Communicators(graph, options.nodes, options.gpus_per_node, self.nccl)
         self.clients = Clients(run_dir, graph, self.communicators)
         self.answers = Answers(self.clients, self.diagnostics)
         self.fetches = Fetches()

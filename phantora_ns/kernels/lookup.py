@@ -18,6 +18,7 @@ from phantora_ns.kernels.database.database import Database, DatabaseError
 from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
+from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.live_times import LiveTimes
 from phantora_ns.kernels.signature import Gemm, Memory, SignatureError
 from phantora_ns.model.gpu import GpuModel
@@ -38,11 +39,17 @@ class KernelTimes:
 
     `gpu` is a GpuModel or its name; `databases` are Database objects or paths, asked in order. If
     all of them are of the GPU that the data file of `gpu` names as similar (`like`), their times
-    are scaled by data sheet ratios, and `scaled_from` names that GPU. Raises ConfigError for a GPU
+    are scaled by data sheet ratios, and `scaled_from` names that GPU. `versions`: the job's, None
+    when they are not known. Raises ConfigError for a GPU
     without efficiencies, and DatabaseError for a file that cannot be read or is of another GPU.
     """
 
-    def __init__(self, gpu: GpuModel | str, databases: Iterable[Database | Path | str] = ()):
+    def __init__(
+        self,
+        gpu: GpuModel | str,
+        databases: Iterable[Database | Path | str] = (),
+        versions: LibraryVersions | None = None,
+    ):
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
         opened = [d if isinstance(d, Database) else Database.open(d) for d in databases]
         self.scaled_from = (
@@ -62,8 +69,13 @@ class KernelTimes:
             other = KernelTimes(self.scaled_from, opened)
             self._predictor = ScaledPredictor(other.lookup, other.estimate, self.estimate)
         self.scaled = 0  # signatures answered by data sheet ratio
+        self.renamed = 0  # kernels found under the name that another release of PyTorch gives them
         self._answers: dict[Any, tuple[int, int, int]] = {}
         self._live = LiveTimes()
+        self.versions = versions
+        self.other_versions: set[LibraryVersions] = set()
+        """Those of records that answered and that were not made under the job's."""
+        self._elsewhere: set[bytes] = set()
 
     def lookup(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
@@ -87,8 +99,18 @@ class KernelTimes:
             answer = answer or self._whole(self._model(kind, fields, context, parameters))
             if len(self._answers) >= CACHE_ENTRIES:
                 self._answers.clear()
+                self._elsewhere.clear()
             self._answers[token] = answer
         return answer
+
+    def recorded_elsewhere(self, kind: int, fields: Any) -> bool:
+        """Whether the last answer for a signature was recorded under other library versions than
+        the job's, in all the runs that measured it."""
+        try:
+            data = signature.encode(kind, fields)
+        except SignatureError:
+            return False
+        return data in self._elsewhere and self._live.duration_ns(data) is None
 
     def _model(
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
@@ -208,17 +230,42 @@ class KernelTimes:
         self, data: bytes, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> tuple[int, int, int] | None:
         for database in self.databases:
-            duration = database.exact(data)
-            source = Source.EXACT
+            duration, source = database.exact(data), Source.EXACT
             if duration is None and kind == SignatureKind.KERNEL:
-                duration, source = (
-                    database.variants(fields, launch.alike(fields, context, parameters)),
-                    Source.LAUNCH,
-                )
+                duration, source = self._other_launch(database, fields, context, parameters)
             if duration is not None:
+                self._compare_versions(database, data)
                 bound_by = self.estimate(kind, fields).bound_by
                 return self._whole(Estimate(duration, source, bound_by))
         return None
+
+    def _compare_versions(self, database: Database, data: bytes) -> None:
+        """Notes a record that was not made under the job's library versions. Of a launch that was
+        found by another signature, the whole file's versions count."""
+        if self.versions is None:
+            return
+        every = database.libraries()
+        under = (database.libraries(data) or every) if len(every) > 1 else every
+        if under and all(self.versions.differ(other) for other in under):
+            self._elsewhere.add(data)
+            self.other_versions |= under
+
+    def _other_launch(
+        self, database: Database, fields: Any, context: Any, parameters: bytes | None
+    ) -> tuple[float | None, Source]:
+        """The time of the same launch of a kernel that another release of PyTorch names otherwise,
+        or of launches that differ in identity only."""
+        name = database.recorded_name(fields[0]) if isinstance(fields[0], str) else None
+        if name is not None:
+            fields = [name, *fields[1:]]
+            duration = database.exact(signature.encode(SignatureKind.KERNEL, fields))
+            if duration is not None:
+                self.renamed += 1
+                return duration, Source.EXACT
+        alike = launch.alike(fields, context, parameters)
+        duration = database.variants(fields, alike)
+        self.renamed += duration is not None and name is not None
+        return duration, Source.LAUNCH
 
     @staticmethod
     def _whole(estimate: Estimate | Prediction) -> tuple[int, int, int]:

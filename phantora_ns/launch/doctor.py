@@ -16,10 +16,11 @@ from pathlib import Path
 
 from phantora_ns.config.versions import supported_versions
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine import environment, installation
+from phantora_ns.launch.machine import environment, installation, values_libraries
 from phantora_ns.launch.machine.interposition import try_preload
 from phantora_ns.launch.machine.sandbox import Sandbox, SandboxSpec
 from phantora_ns.launch.machine.software import read_software, remark, state
+from phantora_ns.launch.machine.values_recipe import Torch, read_torch
 from phantora_ns.launch.nodes import node_address
 from phantora_ns.launch.run.hub_process import HubProcess
 from phantora_ns.launch.run.rundir import RunDir
@@ -79,12 +80,7 @@ def _check_python() -> str:
 
 def _check_built() -> str:
     installation.require_built()
-    values = (
-        ""
-        if installation.VALUES_LIBRARY.is_file()
-        else " (without libphantora-values.so: small values stay zero; make build with torch's headers and c++ there)"
-    )
-    return f"{installation.LIBRARIES}{values}"
+    return str(installation.LIBRARIES)
 
 
 def _check_torch(report: _Report) -> None:
@@ -111,6 +107,19 @@ def _check_torch(report: _Report) -> None:
     else:
         words = {"tested": "tested", "works": "known to work"}
         report.ok(f"torch: {software.versions()}: {words[state(software)]}")
+    if found := read_torch(torch):
+        _check_values(report, found)
+
+
+def _check_values(report: _Report, torch: Torch) -> None:
+    """Without the library jobs run, but much reads as zero."""
+    what = f"values library for torch {torch.version}"
+    library = values_libraries.find(torch.version)
+    reason = None if library is not None else values_libraries.obstacle(torch)
+    if reason is not None:
+        report.note(f"{what}: {reason}; what GPU operators compute reads as zero")
+    else:
+        report.ok(f"{what}: {library or 'compiled before the first job that needs it'}")
 
 
 def _try_nodes(report: _Report, run_dir: Path) -> bool:

@@ -1,7 +1,8 @@
 """The numbers that the model of NCCL runs on, as types.
 
-Why it exists: `NcclConstants` decides *which* algorithm NCCL picks (data/nccl.toml, facts of NCCL's
-own tuning code); `NcclTimes` says how long it then takes (data/gpus/MODEL.toml [nccl], measured).
+Why it exists: `NcclConstants` decides *which* algorithm NCCL picks (data/nccl/*.toml, facts of
+NCCL's own tuning code, by version); `NcclTimes` says how long it then takes (data/gpus/MODEL.toml
+[nccl], measured).
 Rule: no number of NCCL's is written in code; each is in a data file with its source.
 """
 
@@ -9,9 +10,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 PROTOCOLS = ("ll", "ll128", "simple")
 ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree", "pat")
+
+
+class NcclVersion(NamedTuple):
+    """A release of NCCL."""
+
+    major: int
+    minor: int
+    patch: int
+
+    @classmethod
+    def of_code(cls, code: int) -> NcclVersion:
+        """Of NCCL_VERSION_CODE, what `ncclGetVersion` answers: 22809 is 2.28.9. Until 2.8 the code
+        had one digit for the minor version."""
+        high, low = (10000, 100) if code >= 10000 else (1000, 100)
+        return cls(code // high, code % high // low, code % low)
+
+    @classmethod
+    def parse(cls, text: str) -> NcclVersion:
+        """Of "2.28.9". Raises ValueError."""
+        major, minor, patch = map(int, text.split("."))
+        return cls(major, minor, patch)
+
+    @property
+    def minor_text(self) -> str:
+        """Without the patch level."""
+        return f"{self.major}.{self.minor}"
+
+    def __str__(self) -> str:
+        return f"{self.minor_text}.{self.patch}"
 
 
 @dataclass(frozen=True)
@@ -59,10 +90,13 @@ class PairTimes:
 
 @dataclass(frozen=True)
 class NcclConstants:
-    """Facts of NCCL's tuning code for one GPU generation; latencies in microseconds, bandwidths in
-    GB/s, as NCCL has them.
+    """Facts of one release's tuning code for one GPU generation; latencies in microseconds,
+    bandwidths in GB/s, as NCCL has them.
 
     Triples are (LL, LL128, Simple); triples named `*_per_nodes` are for 1, 2 and 4 or more nodes.
+    `pair_ll_bytes` counts for each channel that a peer may have, or (`pair_ll_per_message`) that the
+    message uses. `pair_network_bandwidth`: what a NIC must have for each channel of a peer, 0 before
+    2.29, which gives a peer two. `pair_batch`: how many peers then share a channel in one round.
     """
 
     base_latency: Mapping[str, tuple[float, ...]]
@@ -84,6 +118,9 @@ class NcclConstants:
     max_channels: int
     pair_channels: int
     pair_ll_bytes: int
+    pair_ll_per_message: bool
+    pair_network_bandwidth: float
+    pair_batch: int
     pair_ll_chunk_bytes: int
     pair_chunk_bytes: int
     pair_network_chunk_bytes: int

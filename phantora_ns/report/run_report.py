@@ -59,7 +59,9 @@ def build_report(
         "bad_messages": _of(hub, "bad_messages"),
         "expired_values": _of(hub, "expired_values"),
         "hub_cpu_ns": _of(hub, "hub_cpu_ns"),
+        "nccl": hub.get("nccl") if hub else None,
         "kernel_time_share": _kernel_time_share(every),
+        "recorded_elsewhere": _recorded_elsewhere(hub, every),
         "host_time": host_part(run, every),
         "values": _values(run, every),
         "databases": run.get("databases", []),
@@ -80,6 +82,18 @@ def _kernel_time_share(statistics: list[RankStats]) -> dict[str, float]:
     return {
         name: round(ns / sum(busy), 6) for name, ns in zip(Source.LABELS, busy, strict=True) if ns
     }
+
+
+def _recorded_elsewhere(
+    hub: dict[str, Any] | None, statistics: list[RankStats]
+) -> dict[str, Any] | None:
+    """The share of GPU time from records made under other library versions than the job's."""
+    versions = hub.get("other_versions") if hub else None
+    if versions is None:
+        return None
+    busy = sum(sum(stats.busy_ns) for stats in statistics)
+    elsewhere = sum(stats.elsewhere_ns for stats in statistics)
+    return {"time_share": round(elsewhere / busy, 6) if busy else 0.0, "versions": versions}
 
 
 def _values(run: dict[str, Any], statistics: list[RankStats]) -> dict[str, Any]:

@@ -45,13 +45,24 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
             f"{share:.1%} {name}"
             for name, share in sorted(shares.items(), key=lambda item: -item[1])
         )
-        lines.append(f"GPU time by source of kernel times: {named}")
+        lines.append(
+            f"GPU time by source of kernel times: {named}{_elsewhere(report['recorded_elsewhere'])}"
+        )
     lines += host_lines(report["host_time"]) + _values_lines(report["values"])
     if report["databases"]:
         lines.append(f"kernel times from {', '.join(report['databases'])}")
     if report["leading"]:
         lines.append(_leading_line(report["leading"]))
     return lines + _warnings(report)
+
+
+def _elsewhere(recorded: dict[str, Any] | None) -> str:
+    """How much of the measured time was measured under other library versions."""
+    if not recorded or not recorded["time_share"]:
+        return ""
+    versions = recorded["versions"]
+    named = versions[0] if len(versions) == 1 else "other library versions"
+    return f"; {recorded['time_share']:.1%} recorded under {named}"
 
 
 def _values_lines(values: dict[str, Any]) -> list[str]:

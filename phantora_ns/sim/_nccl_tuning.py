@@ -2,10 +2,11 @@
 
 Why it exists: a collective's flows depend on what NCCL would choose.
 
-Source: NCCL 2.28.9, src/graph/tuning.cc (bandwidths, latencies, time), src/graph/search.cc
-(channels and speeds), src/graph/connect.cc (doubling), src/enqueue.cc (fewer channels for small
-sizes, channels of send and receive). The formula's times only decide the choice. The duration of the
-chosen variant comes from measurements (collectives.py). Units as in NCCL: microseconds and GB/s.
+Source: NCCL 2.27.5, 2.28.9, 2.29.7 and 2.30.7, src/graph/tuning.cc (bandwidths, latencies, time),
+src/graph/search.cc (channels and speeds), src/graph/connect.cc (doubling), src/graph/paths.cc and
+src/enqueue.cc (fewer channels for small sizes, channels of send and receive). What differs between
+them is data (docs/nccl.md). The formula's times only decide the choice. The duration of the chosen
+variant comes from measurements (collectives.py). Units as in NCCL: microseconds and GB/s.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Tuner:
         self.pair_channels = (
             constants.pair_channels if nodes == 1 else 1 << (running - 1).bit_length()
         )
+        self._nic = nic
         self._per_nodes = min(nodes, 3) - 1  # NCCL's index: one node, two, more
 
     def _search(self, rails: int, inside: float, nic: float) -> Search:
@@ -196,9 +198,7 @@ class Tuner:
         """One step between servers. With one rank per server, each GPU both sends and receives on
         the network, as in a tree."""
         table = self.constants.network_latency
-        return table["tree" if algorithm == "ring" and self.ranks == self.nodes else algorithm][
-            protocol
-        ]
+        return table["tree" if self.ranks == self.nodes else algorithm][protocol]
 
     def _latency(self, kind: str, algorithm: str, protocol: int) -> float:
         """Microseconds."""
@@ -285,26 +285,46 @@ class Tuner:
         """How one message of a grouped send and receive is sent, in a communicator of `ranks`
         (None: this one's)."""
         constants, ranks = self.constants, ranks or self.ranks
-        most = self.pair_channels
-        if self.nodes > 1:  # two per NIC, one when that would overload the channels
-            most = 2 if 2 * ranks <= 4 * self.pair_channels else 1
+        most = self.pair_channels if self.nodes == 1 else self._channels_of_remote_peer(ranks)
         usual = most
         while usual * ranks > self.pair_channels and usual > 1:
             usual //= 2
-        if size_bytes <= most * constants.pair_ll_bytes:
+        simple = (
+            constants.pair_chunk_bytes if self.nodes == 1 else constants.pair_network_chunk_bytes
+        )
+        counted = most
+        if constants.pair_ll_per_message:
+            counted = self._channels_of_message(size_bytes, simple, usual, most)
+        if size_bytes <= counted * constants.pair_ll_bytes:
             protocol, chunk = 0, constants.pair_ll_chunk_bytes
         else:
-            protocol, chunk = (
-                SIMPLE,
-                constants.pair_chunk_bytes
-                if self.nodes == 1
-                else constants.pair_network_chunk_bytes,
-            )
+            protocol, chunk = SIMPLE, simple
+        channels = counted
+        if not constants.pair_ll_per_message:
+            channels = self._channels_of_message(size_bytes, chunk, usual, most)
+        return PairChoice(protocol, channels, min(-(-size_bytes // channels), chunk))
+
+    def _channels_of_remote_peer(self, ranks: int) -> int:
+        """The most channels that a peer on another node may have."""
+        constants = self.constants
+        if not constants.pair_network_bandwidth:
+            # two per NIC, one when that would overload the channels
+            return 2 if 2 * ranks <= 4 * self.pair_channels else 1
+        needed = math.ceil(int(self._nic) / constants.pair_network_bandwidth)
+        if not self.nvlink and self.ranks > self.nodes:
+            needed = min(needed, 2)  # as many as a peer over PCIe has: all peers get equally many
+        most = 1 << max(0, needed - 1).bit_length()
+        while most * math.ceil(ranks / constants.pair_batch) > self.pair_channels and most > 1:
+            most //= 2
+        return most
+
+    def _channels_of_message(self, size_bytes: int, chunk: int, usual: int, most: int) -> int:
+        """`usual` channels, fewer for a small message, more for one that is large."""
         least, limit = (chunk // 8, chunk * 32) if self.nodes == 1 else (chunk // 2, chunk)
         channels = max(1, min(usual, -(-size_bytes // least)))
         while max(least, -(-size_bytes // channels)) > limit and channels <= most // 2:
             channels *= 2
-        return PairChoice(protocol, channels, min(-(-size_bytes // channels), chunk))
+        return channels
 
 
 def steps_of(kind: str, ranks: int) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from phantora_ns.model.gpu import GpuModel
+from phantora_ns.model.nccl import NcclConstants
 from phantora_ns.protocol import Collective
 from phantora_ns.sim._nccl_layout import Layout
 from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, SIMPLE, Choice, PairChoice, Tuner
@@ -57,9 +58,18 @@ class CollectiveModel:
 
     def __init__(self, topology: Topology, gpu: GpuModel):
         self.topology, self.gpu = topology, gpu
+        self._constants = gpu.nccl.constants
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._tuners: dict[tuple[int, int, int], Tuner] = {}
         self._plans: dict[tuple[str, tuple[int, ...], int, int], Plan] = {}
+
+    def use(self, constants: NcclConstants) -> None:
+        """Plans from now on are those of another release of NCCL, until then of the one that the
+        GPU model's times were measured with."""
+        if constants != self._constants:
+            self._constants = constants
+            self._tuners.clear()
+            self._plans.clear()
 
     def plan(
         self, kind: int, gpus: Sequence[int], count_bytes: int, dtype: int = 9, root: int = 0
@@ -185,7 +195,6 @@ class CollectiveModel:
         """Parallel aggregated trees: every rank sends all shards but its own, in log2(ranks)
         exchanges. The distance between partners doubles each time."""
         times, gpus, ranks = self.gpu.nccl.protocols[SIMPLE], layout.gpus, layout.ranks
-        constants = self.gpu.nccl.constants
         shard = -(-total // ranks)
         flows, distance, sent = [], 1, 0
         rate = choice.bus_bytes_per_ns
@@ -206,15 +215,14 @@ class CollectiveModel:
             sent += blocks
             distance *= 2
         rounds = (ranks - 1).bit_length()
-        latency = round(
-            1000 * (rounds * constants.network_latency["pat"][SIMPLE] / 3.5 + 2.8 * ranks)
-        )
+        between = self._tuner(layout).network_latency_us("pat", SIMPLE)
+        latency = round(1000 * (rounds * between / 3.5 + 2.8 * ranks))
         return self._plan_of(flows, times.start_ns, latency, "pat", choice)
 
     def _nvls(self, layout: Layout, name: str, total: int, choice: Choice) -> Plan:
         """The switch reduces and multicasts. So a GPU's link carries the buffer once, plus the GPU's
         own share of the result."""
-        topology, constants = self.topology, self.gpu.nccl.constants
+        topology, constants = self.topology, self._constants
         latency = round(1000 * constants.nvlink_latency["nvls"][SIMPLE])
         flows = []
         for found in layout.members:
@@ -413,9 +421,7 @@ class CollectiveModel:
         if layout.nodes == 1:
             return 0
         first, second = layout.members[0][0], layout.members[1][0]
-        added = (
-            self.topology.latency_ns(first, second) - self.gpu.nccl.constants.network_reference_ns
-        )
+        added = self.topology.latency_ns(first, second) - self._constants.network_reference_ns
         return round(1000 * self._tuner(layout).network_latency_us(algorithm, protocol)) + max(
             0, added
         )
@@ -436,7 +442,7 @@ class CollectiveModel:
         known = self._tuners.get(key)
         if known is None:
             known = self._tuners[key] = Tuner(
-                self.gpu.nccl.constants,
+                self._constants,
                 *key,
                 inside=self._inside(),
                 nic=self.topology.nic_bytes_per_ns,

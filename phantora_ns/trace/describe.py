@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 
 from phantora_ns.kernels.binary.names import demangle
+from phantora_ns.kernels import graph_forms
 from phantora_ns.kernels.estimators import cudnn_graphs
 from phantora_ns.protocol import Collective, LogComm, MemoryKind, MemoryOp, SignatureKind
 from phantora_ns.trace.log import Signature
@@ -194,7 +195,7 @@ def _gemm_name(fields: list) -> str:
 
 
 def _cudnn_name(graph: Any) -> str:
-    found = cudnn_graphs.operations(graph)
+    found = cudnn_graphs.operations(graph_forms.plain(graph))
     call = cudnn_graphs.as_attention(found)
     if call is not None:
         way = "backward" if call.backward else "forward"

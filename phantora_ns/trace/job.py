@@ -34,8 +34,8 @@ _PROPERTIES = {
 }
 
 
-def gpu_of(model: GpuModel, count: int) -> Gpu:
-    """The part of a trace that describes `count` GPUs of a model."""
+def gpu_of(model: GpuModel, count: int, nccl: str) -> Gpu:
+    """The part of a trace that describes `count` GPUs of a model and the job's NCCL."""
     known = {
         "name": model.name,
         "totalGlobalMem": model.memory_bytes,
@@ -47,7 +47,16 @@ def gpu_of(model: GpuModel, count: int) -> Gpu:
         for name, number in _PROPERTIES.items()
         if number in model.attributes
     }
-    return Gpu(known | properties | {"numSms": model.multiprocessors}, count)
+    return Gpu(known | properties | {"numSms": model.multiprocessors}, count, nccl)
+
+
+def _nccl_of(run_dir: Path) -> str:
+    """What the hub's result says; a hub that was killed leaves none."""
+    try:
+        found = json.loads((run_dir / "hub.json").read_text())["nccl"]
+    except (OSError, ValueError, KeyError):
+        found = None
+    return (found or {}).get("version") or "unknown"
 
 
 def write_share(run_dir: Path, share: int, shares: int) -> Iterator[dict]:
@@ -58,7 +67,7 @@ def write_share(run_dir: Path, share: int, shares: int) -> Iterator[dict]:
     """
     run = json.loads((run_dir / "run.json").read_text())
     cluster = read_cluster(run_dir)
-    gpu = gpu_of(cluster.gpu_model, cluster.gpus_per_node)
+    gpu = gpu_of(cluster.gpu_model, cluster.gpus_per_node, _nccl_of(run_dir))
     steps = run["trace"]["steps"]
     names = _file_names(run_dir / "trace")
     for path, name in list(names.items())[share::shares]:

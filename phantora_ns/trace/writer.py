@@ -26,10 +26,12 @@ _SORT_GPU = 5_000_000  # Kineto shows GPUs below all processes
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a trace says about the GPUs. `properties`: Kineto's deviceProperties, without the id."""
+    """What a trace says about the GPUs. `properties`: Kineto's deviceProperties, without the id.
+    `nccl`: the job's version of NCCL."""
 
     properties: dict[str, Any]
     count: int
+    nccl: str = "unknown"
 
 
 def write_trace(
@@ -71,7 +73,7 @@ def _texts(collector: Collector, gpu: Gpu) -> Iterator[str]:
         "deviceProperties": [{"id": device, **gpu.properties} for device in range(gpu.count)],
         # HTA's regular expression for the rank requires the space after the colon.
         "distributedInfo": {"backend": "nccl", "rank": max(start.rank, 0), "world_size": max(start.world_size, 1),
-                            "pg_count": len(groups), "pg_config": list(groups.values()), "nccl_version": "2.28.9"},
+                            "pg_count": len(groups), "pg_config": list(groups.values()), "nccl_version": gpu.nccl},
         "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, "traceName": collector.written.path.name,
         "phantora-ns": collector.written.summary(),
     }  # fmt: skip

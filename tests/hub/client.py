@@ -16,7 +16,7 @@ from pathlib import Path
 import msgpack
 import zmq
 
-from phantora_ns.protocol import RANK_STATS_MAGIC, RANK_STATS_VERSION
+from phantora_ns.protocol import RANK_STATS_MAGIC, RANK_STATS_VERSION, VERSION
 
 (
     ERROR,
@@ -49,6 +49,8 @@ REQUESTS = (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP)
     RECV,
 ) = range(10)
 FP32, BF16 = 7, 9
+NCCL = 22809
+"""The job's NCCL: 2.28.9."""
 SUM, PROD, MAX, MIN, AVG = range(5)
 
 _names = itertools.count()
@@ -71,7 +73,7 @@ class Client:
         node: int = 0,
         timeout_ms: int = 20_000,
         world: int = -1,
-        version: int = 1,
+        version: int = VERSION,
         leader: bool = False,
         **info,
     ) -> None:
@@ -185,7 +187,7 @@ class Client:
         return self.finish_sync(*self.start_sync(extra))
 
     def start_init(
-        self, uid: bytes, size: int, rank: int, device: int | None = None
+        self, uid: bytes, size: int, rank: int, device: int | None = None, nccl: int = NCCL
     ) -> tuple[int, int]:
         request, node = next(self.requests), next(self.nodes)
         self.send(
@@ -199,6 +201,7 @@ class Client:
             size,
             rank,
             rank if device is None else device,
+            nccl,
         )
         return request, node
 

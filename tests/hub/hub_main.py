@@ -14,9 +14,13 @@ class ForeseeableTimes:
     """lookup: duration 1,000 ns + the number of fields, source 2, compute-bound when the kind is a
     GEMM."""
 
-    def __init__(self, gpu, databases) -> None:
+    def __init__(self, gpu, databases, versions=None) -> None:
+        self.versions, self.other_versions = versions, ()
         self.asked = 0
-        self.scaled, self.scaled_from = 0, None
+        self.scaled, self.renamed, self.scaled_from = 0, 0, None
+
+    def recorded_elsewhere(self, kind, fields):
+        return False
 
     def lookup(self, kind, fields, context=None, parameters=None):
         self.asked += 1

@@ -11,7 +11,7 @@ from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.hub.lookups import KernelModels
 from phantora_ns.hub.registry import SharedStats
 from phantora_ns.hub.server import Hub, HubOptions
-from phantora_ns.protocol import RANK_STATS, RANK_STATS_MAGIC, RANK_STATS_VERSION
+from phantora_ns.protocol import RANK_STATS, RANK_STATS_MAGIC, RANK_STATS_VERSION, VERSION
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph
@@ -27,6 +27,11 @@ SharedStats.owner = lambda stats: os.getpid()
 
 
 class NoTimes:
+    versions = None
+
+    def recorded_elsewhere(self, kind, fields):
+        return False
+
     def lookup(self, kind, fields, context=None, parameters=None):
         return 1, 7, 0
 
@@ -68,7 +73,7 @@ class Bench:
 
     def hello(self, identity: bytes, rank: int) -> None:
         info = {"rank": rank, "node": rank // 2, "shm": self.page()}
-        self.hub.handle(identity, msgpack.packb([1, 1, 1, info]))
+        self.hub.handle(identity, msgpack.packb([1, 1, VERSION, info]))
 
     def close(self) -> None:
         for client in list(self.hub.clients.present()):

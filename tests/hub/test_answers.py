@@ -8,6 +8,8 @@ from client import (
     SCATTER, SEND, SUM, Client, HubError, form,
 )  # fmt: skip
 
+from phantora_ns.protocol import VERSION
+
 
 def ranks(hub, count, **options):
     return [Client(hub.run_dir, rank, rank // 4, **options) for rank in range(count)]
@@ -20,7 +22,7 @@ def answered(client, request: int) -> bool:
 
 
 def test_a_version_that_the_hub_does_not_speak_is_refused(hub):
-    client = Client(hub.run_dir, version=2)
+    client = Client(hub.run_dir, version=VERSION + 1)
     assert client.welcome[:2] == [1, -1] and "version" in client.welcome[2]["error"]
 
 

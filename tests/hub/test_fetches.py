@@ -35,9 +35,9 @@ def bench(tmp_path, monkeypatch):
     for rank in range(3):
         made.hello(b"%d" % rank, rank)
     for rank in range(3):
-        send(made, rank, 5, 1, 0, {}, 1, [0, 0, 0], b"u", 3, rank, rank % 2)
+        send(made, rank, 5, 1, 0, {}, 1, [0, 0, 0], b"u", 3, rank, rank % 2, 22809)
     for rank in (1, 2):
-        send(made, rank, 5, 2, 0, {}, 2, [1, 0, 0], b"v", 2, rank - 1, rank % 2)
+        send(made, rank, 5, 2, 0, {}, 2, [1, 0, 0], b"v", 2, rank - 1, rank % 2, 22809)
     made.hub.settle()
     made.outbox.clear()
     yield made

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import Bench
 
+from phantora_ns.protocol import VERSION
+
 
 @pytest.fixture(scope="module")
 def benches():
@@ -123,7 +125,7 @@ class Fuzzer:
         number, time = next(self.requests), self.time()
         comm = self.pick([who // 2], 0, 2, 3)
         if kind == 1:
-            return [1, {"shm": self.junk()}]
+            return [VERSION, {"shm": self.junk()}]
         if kind == 2:
             return [number, time, self.extra(who), self.fresh(who), self.head(who)]
         if kind == 3:
@@ -142,6 +144,7 @@ class Fuzzer:
                 size,
                 who % 2,
                 who % 2,
+                self.pick([22809], 0, 23007, -1, share=0.01),
             ]
         if kind == 6:
             return [

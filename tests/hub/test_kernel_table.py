@@ -3,10 +3,18 @@
 import random
 import struct
 
+import inprocess
+import msgpack
 import pytest
 
 from phantora_ns.hub.kernel_table import MAX_FILL, KernelTable
-from phantora_ns.protocol import KERNEL_TABLE_HEADER, KERNEL_TABLE_SLOT
+from phantora_ns.protocol import (
+    KERNEL_TABLE_FILE,
+    KERNEL_TABLE_HEADER,
+    KERNEL_TABLE_SLOT,
+    Message,
+    SourceFlag,
+)
 
 
 def find(data: bytes, key: int):
@@ -56,3 +64,22 @@ def test_the_first_duration_stays(table, tmp_path):
 def test_a_capacity_that_is_no_power_of_two_is_refused(tmp_path):
     with pytest.raises(ValueError):
         KernelTable(tmp_path / "kernels.tbl", 100)
+
+
+def test_a_record_of_other_library_versions_is_flagged_in_answer_and_table(tmp_path, monkeypatch):
+    made = inprocess.Bench(tmp_path)
+    try:
+        made.hello(b"0", 0)
+        for key, elsewhere in ((7, False), (8, True)):
+            monkeypatch.setattr(
+                inprocess.NoTimes, "recorded_elsewhere", lambda *_, answer=elsewhere: answer
+            )
+            made.outbox.clear()
+            message = [Message.LOOKUP, key - 5, key, 0, key, 4, ["call", [key]]]
+            made.hub.handle(b"0", msgpack.packb(message))
+            ((_, (_, _, _, source, *_)),) = made.outbox
+            assert source == 7 | (SourceFlag.ELSEWHERE if elsewhere else 0)
+        data = (tmp_path / KERNEL_TABLE_FILE).read_bytes()
+        assert find(data, 7)[1] == 7 and find(data, 8)[1] == 7 | SourceFlag.ELSEWHERE
+    finally:
+        made.close()

@@ -6,15 +6,26 @@ import struct
 import pytest
 from client import Client, form
 
+from phantora_ns.protocol import RANK_STATS_AT, RANK_STATS_MAGIC, RANK_STATS_VERSION
 from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.run_report import build_report
 from phantora_ns.report.summary import summary_lines
 
 
-def write_page(path, clock=0, host_cpu=0, launches=0, peak=0, reserved=0, device=0, busy=(0,) * 8):
+def write_page(
+    path,
+    clock=0,
+    host_cpu=0,
+    launches=0,
+    peak=0,
+    reserved=0,
+    device=0,
+    busy=(0,) * 8,
+    elsewhere=0,
+):
     words = (
-        0x50484E5352414E4B,
-        1,
+        RANK_STATS_MAGIC,
+        RANK_STATS_VERSION,
         clock,
         9,
         host_cpu,
@@ -32,7 +43,9 @@ def write_page(path, clock=0, host_cpu=0, launches=0, peak=0, reserved=0, device
         *busy,
         *[1] * 8,
     )
-    path.write_bytes(struct.pack("<32Q", *words) + bytes(3840))
+    page = bytearray(struct.pack("<32Q", *words) + bytes(3840))
+    struct.pack_into("<Q", page, RANK_STATS_AT["elsewhere_ns"], elsewhere)
+    path.write_bytes(page)
 
 
 @pytest.fixture
@@ -186,3 +199,30 @@ def test_a_real_hubs_part_fits(hub):
         1,
     ]
     assert summary_lines(report)
+
+
+@pytest.mark.parametrize(
+    ("versions", "clause"),
+    [
+        (["torch 2.11, cuDNN 9.19"], "; 25.0% recorded under torch 2.11, cuDNN 9.19"),
+        (["torch 2.11", "torch 2.12"], "; 25.0% recorded under other library versions"),
+    ],
+)
+def test_what_other_library_versions_measured(run_dir, versions, clause):
+    write_page(run_dir / "ranks" / "a", 5, busy=(600, 400) + (0,) * 6, elsewhere=500)
+    hub = json.loads((run_dir / "hub.json").read_text())
+    (run_dir / "hub.json").write_text(json.dumps(hub | {"other_versions": versions}))
+    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    assert report["recorded_elsewhere"] == {"time_share": 0.25, "versions": versions}
+    (line,) = [line for line in summary_lines(report) if line.startswith("GPU time by source")]
+    assert line.endswith(clause)
+
+
+@pytest.mark.parametrize("versions", [None, []])
+def test_nothing_is_said_of_records_under_the_jobs_own_versions(run_dir, versions):
+    hub = json.loads((run_dir / "hub.json").read_text())
+    (run_dir / "hub.json").write_text(json.dumps(hub | {"other_versions": versions}))
+    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    expected = None if versions is None else {"time_share": 0.0, "versions": []}
+    assert report["recorded_elsewhere"] == expected
+    assert not any("recorded under" in line for line in summary_lines(report))

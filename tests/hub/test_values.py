@@ -15,7 +15,7 @@ def bench(tmp_path):
     for rank in range(2):
         made.hello(b"%d" % rank, rank)
         made.hub.handle(
-            b"%d" % rank, msgpack.packb([5, 2, 1, 0, {}, 1, [0, 0, 0], b"u", 2, rank, rank])
+            b"%d" % rank, msgpack.packb([5, 2, 1, 0, {}, 1, [0, 0, 0], b"u", 2, rank, rank, 22809])
         )
     made.seq = [2, 2]
     yield made

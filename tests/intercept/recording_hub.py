@@ -3,7 +3,7 @@
 Why it exists: tests of the interceptor check the signatures and messages of a C call, not times. It
 speaks docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns` and
 takes `works` of the launch queue (both may be functions of a signature's fields), every launch of
-communication takes `collective_ns`.
+communication takes `collective_ns`. `source` is what it says of every time.
 """
 
 import struct
@@ -22,11 +22,12 @@ class RecordingHub:
     """Binds RUN_DIR/hub.sock in a thread; use as a context manager. `messages` holds every decoded
     array in order."""
 
-    def __init__(self, run_dir, duration_ns=1000, works=1, collective_ns=0):
+    def __init__(self, run_dir, duration_ns=1000, works=1, collective_ns=0, source=7):
         self.messages = []
         self.duration_ns = duration_ns if callable(duration_ns) else lambda fields: duration_ns
         self.works = works if callable(works) else lambda fields: works
         self.collective_ns = collective_ns
+        self.source = source
         self._path = Path(run_dir) / "hub.sock"
         (Path(run_dir) / "ranks").mkdir(exist_ok=True)
         slots = 64  # stays empty: every duration is asked for, and so recorded
@@ -109,7 +110,7 @@ class RecordingHub:
                 LOOKUP,
                 message[2],
                 self.duration_ns(message[6]),
-                7,
+                self.source,
                 0,
                 0,
                 self.works(message[6]),

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -229,6 +230,33 @@ def test_missing_and_foreign_libraries_are_one_clear_error(tmp_path):
 
 def entry(kind: int, architecture: int, flags: int = 0) -> fatbin.Entry:
     return fatbin.Entry(kind, architecture, flags, 0, 0, 0)
+
+
+@pytest.mark.parametrize("packing", ["none", "zstd", "lz4"])
+def test_code_is_unpacked_as_its_flags_say(packing):
+    """CUDA 12's compiler packs with LZ4 (torch 2.9 and 2.10), CUDA 13's with zstd."""
+    code = random.Random(1).randbytes(1000) + bytes(5000)
+    if packing == "lz4":
+        block = pytest.importorskip("lz4.block")
+        flags, packed = fatbin.FLAG_LZ4, block.compress(code, store_size=False)
+    elif packing == "zstd":
+        flags, packed = fatbin.FLAG_ZSTD, zstandard.ZstdCompressor().compress(code)
+    else:
+        flags, packed = 0, code
+    of = fatbin.Entry(fatbin.ENTRY_ELF, 90, flags, 0, len(packed), len(code))
+    unpack = fatbin.Unpacker()
+    assert unpack(packed, of) == code
+    if packing != "none":
+        with pytest.raises(CubinError):
+            unpack(packed[: len(packed) // 2], of)
+
+
+def test_code_that_needs_lz4_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lz4", None)
+    monkeypatch.setitem(sys.modules, "lz4.block", None)
+    of = fatbin.Entry(fatbin.ENTRY_ELF, 90, fatbin.FLAG_LZ4, 0, 4, 4)
+    with pytest.raises(fatbin.FatbinError, match="pip install lz4"):
+        fatbin.Unpacker()(b"1234", of)
 
 
 def test_choice_of_code_follows_binary_compatibility():

@@ -220,14 +220,10 @@ def test_endpoints(endpoint, parts):
     assert split_endpoint(endpoint) == parts
 
 
-def test_a_values_library_that_is_not_there_is_named_all_the_same(tmp_path, monkeypatch):
-    """The interceptor warns of it by its path."""
-    monkeypatch.setattr(
-        "phantora_ns.launch.machine.environment.VALUES_LIBRARY", tmp_path / "absent.so"
-    )
-    assert job_environment({}, tmp_path, Shape(1, 1, True), None)["PHANTORA_VALUES_LIB"] == str(
-        tmp_path / "absent.so"
-    )
+def test_ranks_look_for_values_libraries_in_the_run_directory(tmp_path):
+    """Also when there are none: the interceptor then says why."""
+    env = job_environment({}, tmp_path, Shape(1, 1, True), None)
+    assert env["PHANTORA_VALUES_LIB"] == str(tmp_path / "lib")
 
 
 def test_the_environment_of_the_job(tmp_path):

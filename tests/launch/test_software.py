@@ -234,7 +234,7 @@ def test_the_doctor_tells_what_was_not_tried_from_what_cannot_work(launch, envir
     code, out, err = doctor(launch, environment)
     fatal = "no GPU" in words[-1]
     assert code == fatal and err == ""
-    (line,) = [line for line in out.splitlines() if " torch " in line]
+    (line,) = [line for line in out.splitlines() if line[8:].startswith("torch ")]
     assert line.startswith("FAILED  torch " if fatal else "note    torch ") and words[0] in line
 
 

@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from phantora_ns.config import load_gpu
-from phantora_ns.launch.machine.installation import find_kernel_info
+from phantora_ns.launch.machine.installation import find_kernel_info, find_torch
 
 HERE = Path(__file__).parent
 _spec = importlib.util.spec_from_file_location("leading", HERE / "leading.py")
@@ -28,7 +28,7 @@ def common(tmp_path_factory, built_library):
     names.mkdir()
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         (names / name).symlink_to(built_library)
-    info = find_kernel_info(sys.executable, 90, folder)
+    info = find_kernel_info(find_torch(sys.executable), 90, folder)
     return {
         **leading.base_environment(),
         "LD_LIBRARY_PATH": str(names),
@@ -65,7 +65,7 @@ def run(environment, *arguments):
     ids=lambda parts: parts[0],
 )
 def test_a_leader_measures_what_a_simulated_rank_asks_for(tmp_path, common, built_library, parts):
-    gpu, values = load_gpu("h200"), str(built_library.parent / "libphantora-values.so")
+    gpu, values = load_gpu("h200"), str(built_library.parent)
     above, below, alone = (
         leading.run_dir(tmp_path / name, gpu) for name in ("above", "below", "alone")
     )

@@ -77,7 +77,7 @@ def run_both(job, leads, tmp_path, above, built_library, below_us=""):
     names.mkdir()
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         (names / name).symlink_to(built_library)
-    values = str(built_library.parent / "libphantora-values.so")
+    values = str(built_library.parent)
     common = {
         **leading.base_environment(),
         "LD_LIBRARY_PATH": str(names),

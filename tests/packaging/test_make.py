@@ -4,7 +4,6 @@ builds that wait for each other, and a notice in place of a broken build."""
 import os
 import re
 import subprocess
-import sys
 from contextlib import ExitStack
 
 import pytest
@@ -128,7 +127,7 @@ def test_the_values_library_is_left_out_with_a_notice(root, tmp_path, variables,
     done = make(root, "values", LIB=tmp_path / "lib", OBJ=tmp_path / "obj", **variables)
     assert done.returncode == 0
     assert f"the values library is left out ({reason})" in done.stderr
-    assert not (tmp_path / "lib" / "libphantora-values.so").exists()
+    assert not list((tmp_path / "lib").iterdir())
 
 
 def test_a_python_that_is_too_old_is_named(root, tmp_path):
@@ -146,17 +145,3 @@ def test_the_default_torch_is_the_newest_that_is_supported(root, tmp_path):
     assert f"pip install --quiet 'torch=={newest}'" in done.stdout
     other = make(root, "-n", "venv", VENV=tmp_path / "venv", TORCH="torch==2.9.1")
     assert "pip install --quiet 'torch==2.9.1'" in other.stdout
-
-
-def test_the_values_library_is_compiled_against_this_torch(root, tmp_path):
-    found = subprocess.run(
-        [sys.executable, root / "libintercept/values/find_torch.py"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    import torch
-
-    assert torch.__version__ in found.stdout
-    includes = next(line for line in found.stdout.splitlines() if line.startswith("TORCH_INCLUDES"))
-    assert all(os.path.isdir(path) for path in includes.split()[3::2])

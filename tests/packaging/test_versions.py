@@ -16,7 +16,7 @@ def tool(root):
 
 
 def cells(tool, torch, python="3.11", setup="-", smoke="15 passed"):
-    return (torch, python, "13.0", "9.1.0", "2.30.1", "3.9.0", "ends well", smoke, setup)
+    return (torch, python, "13.0", "9.1.0", "2.30.1", "3.9.0", "built", "ends well", smoke, setup)
 
 
 def test_rows_are_kept_replaced_and_in_order(tool):

@@ -39,10 +39,10 @@ ORDER = {
         ("machine",),
         ("record",),
         ("run",),
-        ("profiling", "doctor"),
+        ("profiling", "doctor", "compile_values"),
     ),
     "kernels": (
-        ("signature", "rates", "binary", "live_times"),
+        ("signature", "rates", "binary", "live_times", "library_versions"),
         ("estimators",),
         ("families", "contention", "queue_slots"),
         ("database",),

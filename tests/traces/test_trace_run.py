@@ -164,7 +164,9 @@ def test_what_is_said_of_a_collective_is_what_the_job_asked_for(traced):
     assert {(a["In msg nelems"], a["Out msg nelems"], a["dtype"]) for a in gathers} == {
         (numbers // RANKS, numbers, "Float")
     }
-    assert traced.tops[0]["distributedInfo"]["pg_config"][0]["ranks"] == [0, 1, 2, 3]
+    about = traced.tops[0]["distributedInfo"]
+    assert about["pg_config"][0]["ranks"] == [0, 1, 2, 3]
+    assert about["nccl_version"] == traced.report["nccl"]["version"] != "unknown"
 
 
 def test_sums_are_the_reports(traced):

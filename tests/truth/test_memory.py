@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.torch_release import torch_release
+
 TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth"
 RUNS = (
     [json.loads(line) for line in (TRUTH / "train.jsonl").read_text().splitlines()]
@@ -22,6 +24,10 @@ pytestmark = [
     pytest.mark.truth,
     pytest.mark.slow,
     pytest.mark.skipif(not RUNS, reason=f"no measured runs in {TRUTH}"),
+    pytest.mark.skipif(
+        torch_release() != (2, 11),
+        reason="measured under torch 2.11.0: another release allocates other sizes in another order",
+    ),
 ]
 
 

@@ -38,7 +38,9 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 
 import numpy
 import zstandard
@@ -162,14 +164,46 @@ def choose_entries(entries: Iterable[Entry], architecture: int) -> list[Entry]:
     return [e for e in general if e.architecture == best] + specific
 
 
+class Unpacker:
+    """Unpacks the code of an entry. CUDA 13's compiler packs with zstd, CUDA 12's with LZ4."""
+
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdDecompressor()
+
+    def __call__(self, code: bytes, entry: Entry) -> bytes:
+        """Raises CubinError when the code is damaged, FatbinError when lz4 is missing."""
+        if entry.flags & FLAG_ZSTD:
+            try:
+                return self._zstd.decompress(code, max_output_size=entry.code_bytes)
+            except zstandard.ZstdError as error:
+                raise CubinError(f"damaged: {error}") from None
+        if entry.flags & FLAG_LZ4:
+            try:
+                return self._lz4.decompress(code, uncompressed_size=entry.code_bytes)
+            except self._lz4.LZ4BlockError as error:
+                raise CubinError(f"damaged: {error}") from None
+        return code
+
+    @cached_property
+    def _lz4(self) -> ModuleType:
+        # imported here, because no torch for CUDA 13 needs it
+        try:
+            import lz4.block
+        except ImportError:
+            raise FatbinError(
+                "the GPU code is packed with LZ4: install the package lz4 (pip install lz4)"
+            ) from None
+        return lz4.block
+
+
 def survey(libraries: Iterable[Path | str], architecture: int) -> Survey:
     """Reads every kernel for `architecture` in the libraries. Raises FatbinError (damaged file) or
     OSError (unreadable).
 
-    Time: about one CPU second per 400 MB of unpacked code, nearly all in zstd.
+    Time: about one CPU second per 400 MB of unpacked code, nearly all in zstd; LZ4 is faster.
     """
     found = Survey()
-    unpacker = zstandard.ZstdDecompressor()
+    unpack = Unpacker()
     for library in map(Path, libraries):
         with (
             open(library, "rb") as file,
@@ -180,19 +214,15 @@ def survey(libraries: Iterable[Path | str], architecture: int) -> Survey:
                 chosen = choose_entries(entries, architecture)
                 found.without_code += not chosen
                 for entry in chosen:
-                    _read_entry(data, entry, unpacker, found)
+                    _read_entry(data, entry, unpack, found)
     return found
 
 
-def _read_entry(
-    data: mmap.mmap, entry: Entry, unpacker: zstandard.ZstdDecompressor, found: Survey
-) -> None:
+def _read_entry(data: mmap.mmap, entry: Entry, unpack: Unpacker, found: Survey) -> None:
     code = data[entry.offset : entry.offset + entry.stored_bytes]
     try:
-        if entry.flags & FLAG_ZSTD:
-            code = unpacker.decompress(code, max_output_size=entry.code_bytes)
-        kernels = read_kernels(code)
-    except (zstandard.ZstdError, CubinError):
+        kernels = read_kernels(unpack(code, entry))
+    except CubinError:
         found.unreadable += 1
         return
     for kernel in kernels:
@@ -348,10 +378,12 @@ def write_kernel_info(
     """Writes the kernel info file of the libraries for `arch` (90 = sm_90), replacing `out_path`
     atomically.
 
-    Raises FatbinError (damaged library), OSError (unreadable library, unwritable folder, full
-    disk).
+    Raises FatbinError (damaged library, or all of its code is packed in an unknown way), OSError
+    (unreadable library, unwritable folder, full disk).
     """
     found = survey(library_paths, arch)
+    if found.unreadable and not found.kernels:
+        raise FatbinError(f"no code for sm_{arch} can be unpacked: it is packed in an unknown way")
     data = pack_kernel_info(found.kernels.values(), arch)
     out = Path(out_path)
     handle, temporary = tempfile.mkstemp(prefix=out.name + ".", dir=out.parent)
@@ -373,6 +405,8 @@ def cache_folder() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "phantora-ns"
 
 
+READER = "zstd, lz4"
+"""What this reader understands: a file that an older one made may lack kernels."""
 TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_nvshmem.so")
 
 
@@ -390,7 +424,7 @@ def ensure_kernel_info(torch_lib_dir: Path | str, arch: int) -> Path:
         raise FatbinError(
             f"{folder}: no {TORCH_LIBRARIES[0]}; install a CUDA build of torch (pip install torch)"
         )
-    identity = [str(KERNEL_INFO_VERSION), str(arch)]
+    identity = [str(KERNEL_INFO_VERSION), str(arch), READER]
     for library in libraries:
         status = library.stat()
         identity += [str(library.resolve()), str(status.st_size), str(status.st_mtime_ns)]

@@ -43,6 +43,16 @@ TYPE_BYTES = {
     "c10::complex<c10::Half>": 4,
 }
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1")
+# What differs between the names of one function in two releases of PyTorch: a lambda's number, the
+# version in CUB's and Thrust's namespaces, template arguments that a later release added (their
+# `false` is the earlier behaviour), and functions that have new names.
+_LAMBDA_NUMBER = re.compile(r"#\d+\}")
+_NAMESPACE_VERSION = re.compile(r"\b(THRUST|CUB)_\d+_\w*|\b_V_\d+_SM_\w*")
+_ADDED_ARGUMENTS = re.compile(r"(,false)+>$")
+_NEW_NAMES = (
+    ("converting_copy_kernel_cuda<float,c10::BFloat16>(", "bfloat16_copy_kernel_cuda("),
+    ("converting_copy_kernel_cuda<float,c10::Half>(", "float16_copy_kernel_cuda("),
+)
 _OPAQUE = re.compile(r"OpaqueType<(\d+)u?l?>")
 
 
@@ -154,6 +164,21 @@ def parse(name: str) -> KernelName:
     return KernelName(
         _last_identifier(head[:angle]), tuple(split_arguments(head[angle + 1 : end])), text
     )
+
+
+@lru_cache(maxsize=8192)
+def lasting(name: str) -> str:
+    """A kernel's name without what differs between releases of PyTorch and CUDA: two kernels with
+    equal results are one function, compiled from two releases. Parameters are left out."""
+    text = demangle(name).removeprefix("void ")
+    opening = text.find("<")
+    end = _match(text, opening) if opening >= 0 else -1
+    whole = (text[: end + 1] if end >= 0 else text.partition("(")[0]).replace(" ", "")
+    for pattern, by in ((_LAMBDA_NUMBER, "}"), (_NAMESPACE_VERSION, ""), (_ADDED_ARGUMENTS, ">")):
+        whole = pattern.sub(by, whole)
+    for new, old in _NEW_NAMES:
+        whole = whole.replace(new, old)
+    return whole
 
 
 def _last_identifier(text: str) -> str:

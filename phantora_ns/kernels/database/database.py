@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from phantora_ns.kernels import signature
+from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.database import schema
 from phantora_ns.kernels.database.durations import Statistics, combine
 from phantora_ns.kernels.database.records import CallSite, Host, HostTime, Observation, Run, Sample
 from phantora_ns.kernels.database.schema import (
+    LATER_FIELDS,
     RUN_FIELDS,
     DatabaseError,
     reported,
     signed,
     unsigned,
 )
+from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.signature import SignatureError
 from phantora_ns.protocol import SignatureKind
 
@@ -64,6 +67,9 @@ class Database:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, gpu: str):
         self.path, self._connection, self.gpu = path, connection, gpu
+        self._names: set[str] = set()
+        self._lasting: dict[str, str] | None = None
+        self._libraries: set[LibraryVersions] | None = None
 
     @classmethod
     def open(cls, path: Path | str, *, gpu: str | None = None) -> Database:
@@ -145,6 +151,19 @@ class Database:
         middle = averages.median(medians)
         return middle if all(abs(m - middle) <= tolerance * middle for m in medians) else None
 
+    def recorded_name(self, name: str) -> str | None:
+        """The name under which the kernel `name` was recorded with another release of PyTorch; None
+        when it was not, or was recorded under its own. O(1) after the first call."""
+        if self._lasting is None:
+            found = self._query(
+                "SELECT DISTINCT t.text FROM signatures s JOIN texts t ON t.id = s.name "
+                "WHERE s.kind = ? ORDER BY t.text",
+                int(SignatureKind.KERNEL),
+            )
+            self._names = {text for (text,) in found}
+            self._lasting = {names.lasting(text): text for text in reversed(sorted(self._names))}
+        return None if name in self._names else self._lasting.get(names.lasting(name))
+
     # ---- everything
 
     def signatures(self) -> Iterator[Entry]:
@@ -204,7 +223,7 @@ class Database:
     def runs(self) -> list[Run]:
         """All that the file holds, runs in order of their uid."""
         found: dict[int, Run] = {}
-        columns = ", ".join(RUN_FIELDS)
+        columns = ", ".join(self._run_columns())
         for number, uid, score, *fields in self._query(
             f"SELECT id, uid, host_score, {columns} FROM runs ORDER BY uid"
         ):
@@ -235,6 +254,38 @@ class Database:
                     unsigned(key), depth, names[text], *time
                 )
         return list(found.values())
+
+    def _run_columns(self) -> list[str]:
+        """RUN_FIELDS as columns; an older file lacks some, which are empty."""
+        there = {name for _, name, *_ in self._query("PRAGMA table_info(runs)")}
+        return [name if name in there or name not in LATER_FIELDS else "''" for name in RUN_FIELDS]
+
+    def libraries(self, data: bytes | None = None) -> set[LibraryVersions]:
+        """The library versions of the runs that measured a signature, given by its canonical bytes;
+        None: of all runs, as they were when this was first asked. O(log n + runs)."""
+        columns = ", ".join(self._run_columns())
+        if data is None:
+            if self._libraries is not None:
+                return self._libraries
+            found = self._query(
+                f"SELECT DISTINCT {columns} FROM runs WHERE id IN (SELECT run FROM samples)"
+            )
+        else:
+            kind, fields = signature.decode(data)
+            name, rest = signature.split(fields)
+            found = self._query(
+                f"SELECT DISTINCT {columns} FROM runs WHERE id IN (SELECT run FROM samples WHERE "
+                "signature = (SELECT s.id FROM signatures s LEFT JOIN texts t ON t.id = s.name "
+                "WHERE s.key = ? AND s.kind = ? AND s.rest = ? AND t.text IS ?))",
+                signed(signature.key_of(data)),
+                kind,
+                rest,
+                name,
+            )
+        versions = {LibraryVersions.of(dict(zip(RUN_FIELDS, fields))) for fields in found}
+        if data is None:
+            self._libraries = versions
+        return versions
 
     def summary(self) -> dict[str, int]:
         """`runs`, `signatures`, `durations` (how many were measured) and `total_ns` (their sum)."""

@@ -43,7 +43,9 @@ def run_lines(database: Database) -> Iterator[str]:
     for run in database.runs():
         score = "" if run.host.score is None else f"host score {run.host.score:.0f} ns"
         versions = [
-            f"{name} {run.fields[name]}" for name in ("driver", "cuda", "torch") if run.fields[name]
+            f"{name} {run.fields[name]}"
+            for name in ("driver", "cuda", "torch", "cudnn", "cublas")
+            if run.fields[name]
         ]
         said = [
             run.fields["date"],

@@ -40,10 +40,14 @@ RUN_FIELDS = (
     "torch",
     "clocks",
     "host_cpu",
+    "cudnn",
+    "cublas",
 )
 """What describes a run. Each is a text, empty when unknown: the name of the job's configuration, the
 rank that led, the job's command line, the date (ISO 8601), NVIDIA's name of the GPU, versions,
-clocks, and the host's processor."""
+clocks, the host's processor, and versions of cuDNN and cuBLAS."""
+LATER_FIELDS = ("cudnn", "cublas")
+"""Those that files had not from the beginning: a file without the columns does not know them."""
 
 TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -51,7 +55,7 @@ CREATE TABLE texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 CREATE TABLE contexts (id INTEGER PRIMARY KEY, body BLOB NOT NULL UNIQUE);
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, host_score REAL,
-    {", ".join(f"{name} TEXT NOT NULL" for name in RUN_FIELDS)});
+    {", ".join(f"{name} TEXT NOT NULL DEFAULT ''" for name in RUN_FIELDS)});
 CREATE TABLE signatures (
     id INTEGER PRIMARY KEY, key INTEGER NOT NULL, launch INTEGER, kind INTEGER NOT NULL,
     name INTEGER REFERENCES texts(id), rest BLOB NOT NULL);

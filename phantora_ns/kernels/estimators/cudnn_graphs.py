@@ -3,7 +3,7 @@ bound by memory.
 
 Why it exists: attention and convolutions reach cuDNN as graphs of operations
 (docs/wire-protocol.md, signature kind 2). Only the tensors' shapes and the kinds of operations
-matter for time. The numbers are those of cudnn_graph.h, release 9.19. Rule: an unknown operation or
+matter for time. The numbers are those of cudnn_graph.h. Rule: an unknown operation or
 a malformed graph makes the estimate coarser; it never raises an error.
 """
 
@@ -22,6 +22,8 @@ CONVOLUTION_FORWARD, CONVOLUTION_FILTER, CONVOLUTION_DATA = 10, 11, 12  # operat
 MATMUL, SDPA_FORWARD, SDPA_BACKWARD = 19, 41, 43
 # CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_GEN_INDEX: a mask by position.
 POINTWISE_MODE, GEN_INDEX = 0, 501
+# The output of a mask that is one operation (since release 9.20).
+BAND_MASK_Y = 3006
 MATMUL_A, MATMUL_B, MATMUL_C = 1520, 1521, 1522
 SDPA_Q, SDPA_K = (
     {SDPA_FORWARD: 2800, SDPA_BACKWARD: 2851},
@@ -156,7 +158,7 @@ def as_attention(found: list[Operation]) -> attention.Attention | None:
 def _call(
     query: Tensor, kv_heads: int, keys: int, found: list[Operation], backward: bool
 ) -> attention.Attention:
-    causal = any(
+    causal = any(BAND_MASK_Y in o.tensors for o in found) or any(
         value == GEN_INDEX
         for o in found
         for attribute, value in o.values

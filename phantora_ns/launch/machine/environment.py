@@ -14,11 +14,7 @@ from pathlib import Path
 
 from phantora_ns.launch.command.job_command import JobCommand
 from phantora_ns.launch.command.multi_node import foreign_names
-from phantora_ns.launch.machine.installation import (
-    INTERCEPTOR,
-    VALUES_LIBRARY,
-    find_libzmq,
-)
+from phantora_ns.launch.machine.installation import INTERCEPTOR, find_libzmq
 from phantora_ns.launch.nodes import C10D_PORT, STATIC_PORT, node_address, node_name
 from phantora_ns.model.cluster import Fault
 
@@ -59,8 +55,7 @@ def job_environment(
     env["PHANTORA_RUN_DIR"] = str(run_dir)
     env["PHANTORA_GPUS_PER_NODE"] = str(shape.gpus_per_node)
     env["PHANTORA_LIBZMQ"] = str(find_libzmq())
-    # there or not: the interceptor says why it is not in use
-    env["PHANTORA_VALUES_LIB"] = str(VALUES_LIBRARY)
+    env["PHANTORA_VALUES_LIB"] = cuda
     env["PHANTORA_KERNEL_INFO"] = str(kernel_info or "")
     return env
 

@@ -7,20 +7,26 @@ is missing. Rule: nothing is imported in order to be found.
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.machine.own_python import own_path
+from phantora_ns.launch.machine.scripts import interpreter
 
 PACKAGE = Path(__file__).resolve().parents[2]
 LIBRARIES = PACKAGE / "lib"
 SANDBOX = LIBRARIES / "phantora-sandbox"
 INTERCEPTOR = LIBRARIES / "libphantora.so"
 LEADER_LIBRARY = LIBRARIES / "libphantora-leader.so"
-VALUES_LIBRARY = LIBRARIES / "libphantora-values.so"
 CUDA_NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
+_WHERE = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin or '' if s else '')"
+_ASK_S = 20.0  # for Python to start on a busy machine
 
 
 def find_libzmq() -> Path:
@@ -38,18 +44,62 @@ def find_libzmq() -> Path:
     )
 
 
-def find_torch(program: str | None) -> Path | None:
-    """The torch package that the job's `program` would import: that of its Python environment, else
-    that of ours. None without any."""
-    if program is not None:
-        for found in sorted(Path(program).parent.parent.glob("lib*/python3*/site-packages/torch")):
+def find_torch(program: str | None, words: Sequence[str] = ()) -> Path | None:
+    """The torch package that a job imports, as far as its command tells. None without any.
+
+    It is that of the Python environment of `program`, or of a program among the other `words` of
+    the command (numactl python ...); else that of PYTHONPATH; else, for a shell script, that of
+    torchrun or Python on PATH; and last ours.
+    """
+    others = (shutil.which(word) for word in words[1:])
+    for named in filter(None, [program, *others]):
+        if found := _torch_of(os.path.abspath(named)):
             return found
-    theirs = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    found = PathFinder.find_spec("torch", [*filter(None, theirs), *sys.path])
+    theirs = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    if found := _search(list(theirs)):
+        return found
+    for named in filter(None, map(shutil.which, ("torchrun", "python3", "python"))):
+        if found := _torch_beside(named):
+            return found
+    return _search(sys.path)
+
+
+def _search(path: list[str]) -> Path | None:
+    found = PathFinder.find_spec("torch", path)
     return None if found is None or found.origin is None else Path(found.origin).parent
 
 
-def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
+def _torch_beside(program: str) -> Path | None:
+    """That of the environment in whose bin/ the program lies."""
+    found = Path(program).parent.parent.glob("lib*/python3*/site-packages/torch")
+    return next(iter(sorted(found)), None)
+
+
+def _torch_of(program: str) -> Path | None:
+    """That of the environment of a Python or of a Python script. A Python outside of environments
+    (the system's) has several folders of packages, so it is asked."""
+    if found := _torch_beside(program):
+        return found
+    try:
+        python = interpreter(program)
+    except (OSError, IndexError):
+        return None
+    if not re.fullmatch(r"python(\d+(\.\d+)*)?t?", os.path.basename(python)):
+        return None
+    return _torch_beside(python) or _ask(python)
+
+
+def _ask(python: str) -> Path | None:
+    try:
+        done = subprocess.run(
+            [python, "-c", _WHERE], capture_output=True, text=True, timeout=_ASK_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return Path(done.stdout.strip()).parent if done.stdout.strip() else None
+
+
+def find_kernel_info(torch: Path | None, arch: int, run_dir: Path) -> Path | None:
     """The file that tells the interceptor about the parameters of torch's kernels; None without
     torch, or with a torch that has no kernels for NVIDIA's GPUs.
 
@@ -64,7 +114,6 @@ def find_kernel_info(program: str, arch: int, run_dir: Path) -> Path | None:
         write_kernel_info,
     )
 
-    torch = find_torch(program)
     if torch is None or not (torch / "lib" / TORCH_LIBRARIES[0]).exists():
         return None
     folder = torch / "lib"

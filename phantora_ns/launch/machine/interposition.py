@@ -10,7 +10,6 @@ interposed: the environment is handed on.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import struct
 import subprocess
@@ -19,11 +18,11 @@ from pathlib import Path
 
 from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.machine.installation import CUDA_NAMES, INTERCEPTOR
+from phantora_ns.launch.machine.scripts import interpreter
 
 _HEADER = struct.Struct("<4sBB10xHHIQQQIHHHHHH")  # Elf64_Ehdr, elf(5)
 _SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
 _PT_INTERP = 3
-_MAX_SCRIPTS = 4  # as the kernel's BINPRM limit
 _LOADED = """
 import ctypes, sys
 own = ctypes.CDLL(None).phantora_elapsed_ns
@@ -37,7 +36,7 @@ def why_not(program: str) -> str | None:
     """Why no library can be preloaded into `program`, in words; None when it can, as far as its
     file tells."""
     try:
-        program = _interpreter(program)
+        program = interpreter(program)
         with open(program, "rb") as file, open(INTERCEPTOR, "rb") as own:
             start, ours = file.read(_HEADER.size), own.read(_HEADER.size)
             if len(start) < _HEADER.size or not start.startswith(b"\x7fELF"):
@@ -68,21 +67,6 @@ def warnings(program: str) -> list[str]:
     if reason is None:
         return []
     return [f"{reason}, so it was not interposed; what it started may have been"]
-
-
-def _interpreter(program: str) -> str:
-    """The binary that runs a script; `program` itself when it is none."""
-    for _ in range(_MAX_SCRIPTS):
-        with open(program, "rb") as file:
-            line = file.readline(256)
-        if not line.startswith(b"#!"):
-            break
-        words = os.fsdecode(line[2:]).split()
-        program = words[0]
-        if os.path.basename(program) == "env":
-            named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-            program = shutil.which(named[0]) or program if named else program
-    return program
 
 
 def _gains_privileges(program: str) -> bool:

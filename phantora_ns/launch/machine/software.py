@@ -19,6 +19,8 @@ from phantora_ns.config.versions import TorchRelease, supported_versions
 
 _PACKAGES = {
     "cudnn": re.compile(r"nvidia[_-]cudnn[_-]cu(\d+)"),
+    # cuBLAS's package is named after CUDA until 12
+    "cublas": re.compile(r"nvidia[_-]cublas(?:[_-]cu(\d+))?"),
     "nccl": re.compile(r"nvidia[_-]nccl[_-]cu(\d+)"),
     "triton": re.compile(r"(?:pytorch[_-])?triton"),
 }
@@ -37,6 +39,7 @@ class Software:
     cuda: str = ""
     rocm: str = ""
     cudnn: str = ""
+    cublas: str = ""
     nccl: str = ""
     triton: str = ""
     machine: str = _MACHINE
@@ -76,6 +79,7 @@ def read_software(torch: Path) -> Software:
         rocm=about.get("hip", ""),
         # the fourth part counts NVIDIA's builds of one release
         cudnn=".".join(found.get("cudnn", "").split(".")[:3]),
+        cublas=".".join(found.get("cublas", "").split(".")[:3]),
         nccl=found.get("nccl", ""),
         triton=found.get("triton", ""),
         machine=os.uname().machine,
@@ -113,7 +117,7 @@ def _installed(folders: Iterable[Path], cuda_major: str) -> dict[str, str]:
             package = _DIST_INFO.fullmatch(name)
             for field, pattern in _PACKAGES.items() if package else ():
                 match = pattern.fullmatch(package[1])
-                if match and match.groups() in ((), (cuda_major,)):
+                if match and match.groups() in ((), (None,), (cuda_major,)):
                     found.setdefault(field, package[2])
     return found
 

@@ -116,6 +116,8 @@ def describe_run(
         "driver": known.driver,
         "cuda": (software.cuda if software else "") or known.cuda,
         "torch": software.torch if software else "",
+        "cudnn": software.cudnn if software else "",
+        "cublas": software.cublas if software else "",
         "host_cpu": host_cpu_name(),
     }
 

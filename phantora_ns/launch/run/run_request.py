@@ -16,8 +16,9 @@ from phantora_ns.launch.command.job_command import JobCommand, parse_command
 from phantora_ns.launch.command.multi_node import check_multi_node
 from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import UsageError, say
-from phantora_ns.launch.machine import environment, installation
+from phantora_ns.launch.machine import environment, installation, values_libraries
 from phantora_ns.launch.machine.software import read_software, remark
+from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.nodes import MAX_NODES
 from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.model.cluster import Cluster
@@ -30,7 +31,8 @@ class RunRequest:
 
     `options`: those that shape the cluster, as the user would type them again. `name`: of the job's
     configuration, for the recording. `record_into`: the database, or file of values, that gets what
-    is recorded; None: a recording serves this run only.
+    is recorded; None: a recording serves this run only. `torch`: the folder of the package that the job
+    imports, as far as the command tells.
     """
 
     command: JobCommand
@@ -49,6 +51,7 @@ class RunRequest:
     leading: leaders.Leading | None = None
     name: str = ""
     record_into: Path | None = None
+    torch: Path | None = None
 
     @property
     def ranks(self) -> int:
@@ -78,14 +81,15 @@ def build_request(
     report, cwd = _check_report(options.report), _check_cwd(options.isolated)
     world = cluster.nodes * (command.processes_per_node or cluster.gpus_per_node)
     trace = _check_trace(options, world)
-    values = _check_values(options.values, cluster, command, cwd)
+    torch = installation.find_torch(command.program, command.argv)
+    values = _check_values(options.values, cluster, command, cwd, torch)
     host = host_time.check(options.host_time, options.host_scale, options.record_host)
     installation.require_built()
     installation.find_libzmq()
     if not options.quiet:
         for warning in environment.replaced_variables(outer):
             say(warning)
-        _say_what_is_untried(command.program)
+        _say_what_is_untried(torch)
     leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
     if leading is not None:
         leaders.require_library(installation.LEADER_LIBRARY)
@@ -105,12 +109,12 @@ def build_request(
         options=options.cluster_words(),
         leading=leading,
         name=name,
+        torch=torch,
     )
 
 
-def _say_what_is_untried(program: str) -> None:
+def _say_what_is_untried(torch: Path | None) -> None:
     """One line when the job's torch is not known to work; the job runs all the same."""
-    torch = installation.find_torch(program)
     doubt = remark(read_software(torch)) if torch is not None else None
     if doubt is not None:
         say(doubt)
@@ -198,14 +202,17 @@ def _check_trace(options: RunOptions, world: int) -> TraceOptions | None:
 
 
 def _check_values(
-    text: str, cluster: Cluster, command: JobCommand, cwd: str
+    text: str, cluster: Cluster, command: JobCommand, cwd: str, folder: Path | None
 ) -> recorded_values.ValuesOption:
     values = recorded_values.check(text, cluster.gpu_model.model, command.argv, cwd)
-    if values.policy == recorded_values.REPLAY and not installation.VALUES_LIBRARY.is_file():
-        raise UsageError(
-            f"--values {text} needs the values library, which is not built; "
-            f"in {installation.LIBRARIES}; run make build"
-        )
+    torch = read_torch(folder) if folder is not None else None
+    if values.policy == recorded_values.REPLAY and torch is not None:
+        if values_libraries.find(torch.version) is None:
+            reason = values_libraries.obstacle(torch)
+            if reason is not None:
+                raise UsageError(
+                    f"--values {text} needs the values library; for torch {torch.version}; {reason}"
+                )
     return values
 
 

@@ -15,7 +15,9 @@ from typing import Any
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
+from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record.leaders import Leading
+from phantora_ns.launch.run import values_compiler
 from phantora_ns.launch.run.events import EventLoop
 from phantora_ns.launch.run.hub_process import HubProcess
 from phantora_ns.launch.run.outcome import Outcome, Verdict
@@ -23,8 +25,9 @@ from phantora_ns.launch.run.progress import INTERVAL_S, Progress
 from phantora_ns.launch.run.results import Results
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.launch.run.rundir import RunDir
-from phantora_ns.launch.run.setup import Prepared, prepare, sandbox_spec
+from phantora_ns.launch.run.setup import Prepared, lay_out, prepare, sandbox_spec
 from phantora_ns.launch.run.tracing import LOOK_S, TraceWriters
+from phantora_ns.launch.run.values_compiler import ValuesCompiler
 
 HUB_START_S = 60.0  # imports on a busy machine; only a hub that hangs takes longer
 OTHERS_GRACE_S = 1.0  # after one node failed, for the others to fail by themselves and say why
@@ -82,6 +85,10 @@ class Runner:
             return
         self._run_dir = RunDir()
         path = self._run_dir.path
+        lay_out(path)
+        self._compile_values(path)
+        if self._outcome.failure is not None:
+            return
         prepared = prepare(request, path, self._gpu)
         self._progress = Progress(path, request.ranks, not request.quiet)
         self._hub = HubProcess(path)
@@ -91,6 +98,28 @@ class Runner:
             self._loop.step()
         if self._outcome.failure is None:
             self._start_nodes(prepared)
+
+    def _compile_values(self, path: Path) -> None:
+        """Compiles the values library for the job's torch if there is none."""
+        folder = self._request.torch
+        torch = folder and read_torch(folder)
+        if not torch or not values_compiler.is_needed(torch, path):
+            return
+        compiler = ValuesCompiler(torch, path, self._request.quiet)
+        running = True
+
+        def ended() -> None:
+            nonlocal running
+            running = False
+
+        self._loop.watch(compiler.stdout, ended)
+        while running and self._outcome.failure is None:
+            self._loop.step()
+        self._loop.unwatch(compiler.stdout)
+        if running:
+            compiler.stop()
+        else:
+            compiler.finish()
 
     def _take_gpu(self, leading: Leading) -> bool:
         """Waits until no other run leads on one of our GPUs; False when the user ends that."""

@@ -15,10 +15,11 @@ from typing import Any
 
 from phantora_ns.config.description import write_cluster
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine import environment, installation, interposition
+from phantora_ns.launch.machine import environment, installation, interposition, values_libraries
 from phantora_ns.launch.machine.gpus import RealGpu
 from phantora_ns.launch.machine.sandbox import SandboxSpec
 from phantora_ns.launch.machine.software import read_software
+from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record import host_time, leaders
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.protocol import VALUE_TABLE_FILE
@@ -34,15 +35,21 @@ class Prepared:
     kernel_info: Path | None
 
 
-def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
-    """Writes what the hub and the ranks read into the run directory `path`. `gpu`: the real one on
-    which the leader runs, None without a leader. Raises LaunchError, OSError."""
-    model = request.cluster.gpu_model
+def lay_out(path: Path) -> None:
+    """Puts what the ranks load into the run directory `path`."""
     installation.link_installation(path)
+    values_libraries.provide(path)
+
+
+def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
+    """Writes what the hub and the ranks read into the run directory `path`, which has
+    our libraries (lay_out). `gpu`: the real one on which the leader runs, None without a leader.
+    Raises LaunchError, OSError."""
+    model = request.cluster.gpu_model
     host = host_time.prepare(request.host, model, request.databases, path, request.quiet)
     if request.trace is not None:
         (path / "trace").mkdir()
-    run = _run_description(request, gpu) | host.run
+    run = _run_description(request, path, gpu) | host.run
     kernel_info = _kernel_info(request, path, run["warnings"])
     (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     write_cluster(request.cluster, path)
@@ -58,15 +65,15 @@ def _kernel_info(request: RunRequest, path: Path, warnings: list[str]) -> Path |
     model = request.cluster.gpu_model
     architecture = 10 * model.compute_major + model.compute_minor
     try:
-        return installation.find_kernel_info(request.command.program, architecture, path)
+        return installation.find_kernel_info(request.torch, architecture, path)
     except LaunchError as error:
         warnings.append(str(error))
         return None
 
 
-def _run_description(request: RunRequest, gpu: RealGpu | None) -> dict[str, Any]:
+def _run_description(request: RunRequest, path: Path, gpu: RealGpu | None) -> dict[str, Any]:
     """run.json, host time apart."""
-    values_work = installation.VALUES_LIBRARY.is_file()
+    values_work = values_libraries.serves(path, request.torch and read_torch(request.torch))
     run: dict[str, Any] = {
         "cluster": os.path.abspath(request.cluster.file),
         "nodes": request.shape.nodes,
@@ -80,7 +87,7 @@ def _run_description(request: RunRequest, gpu: RealGpu | None) -> dict[str, Any]
         "options": list(request.options),
         "warnings": interposition.warnings(request.command.program),
     }
-    torch = installation.find_torch(request.command.program)
+    torch = request.torch
     if torch is not None:
         run["software"] = read_software(torch).describe()
     model = request.cluster.gpu_model
@@ -137,7 +144,7 @@ def _job_environment(
             request.leading,
             gpu,
             prepared.path / "lib" / installation.LEADER_LIBRARY.name,
-            installation.find_torch(request.command.program),
+            request.torch,
             outer,
             job,
         )

@@ -71,6 +71,30 @@ def compute_beside_communication_is_timed_alike():
 
 
 @check
+def compute_that_waits_for_nothing_is_slowed_in_its_events_too():
+    large = torch.empty(8 << 30, dtype=torch.uint8, device="cuda")
+    alone, _ = both_clocks(lambda: products(8192, 40))
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    work = dist.all_reduce(large, async_op=True)  # takes longer than the products
+    before = time.perf_counter()
+    start.record()
+    products(8192, 40)
+    end.record()
+    torch.cuda.current_stream().synchronize()
+    by_clock = time.perf_counter() - before
+    work.wait()
+    torch.cuda.synchronize()
+    by_events = start.elapsed_time(end) / 1e3
+    if not alone * 1.1 < by_events <= by_clock <= by_events + OVERHEAD_S:
+        yield f"{by_events} s by events, {by_clock} s by perf_counter; {alone} s alone"
+    for _ in range(50):
+        dist.all_reduce(torch.ones(8, device="cuda"))
+        torch.cuda.synchronize()
+    yield from differs("later", start.elapsed_time(end) / 1e3, by_events)
+
+
+@check
 def events_keep_their_times():
     events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
     for event in events:
