@@ -147,7 +147,7 @@ endif
 
 $(WHEEL_TOOLS)/.stamp: pyproject.toml
 	$(call say,PIP,what makes wheels; 400 MB of disk)
-	$(Q)$(PYTHON) -m venv $(WHEEL_TOOLS)
+	$(Q)test -x $(WHEEL_TOOLS)/bin/pip || $(PYTHON) -m venv --clear $(WHEEL_TOOLS)
 	$(Q)$(WHEEL_TOOLS)/bin/python -c 'import tomllib; \
 		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["wheel"], sep="\n")' \
 		>$(WHEEL_TOOLS)/requirements.txt

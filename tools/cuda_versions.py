@@ -10,8 +10,8 @@ are facts; nothing else of those files is taken.
     tools/cuda_versions.py --site-packages DIR [--site-packages DIR ...] [--check] [--differences]
 
 Each DIR holds the wheels of one version of PyTorch. `--check` writes nothing and exits 1 when the
-file differs from what would be written. `--differences` prints every function of the CUDA libraries
-whose parameters, structs or enumerators differ between the first DIR and each of the others.
+file differs from what would be written. `--differences` prints which functions, structs and
+enumerators of the CUDA libraries differ between the first DIR and each of the others.
 """
 
 import argparse
@@ -337,22 +337,55 @@ def render(all_headers):
     return "\n".join([*lines, "};", ""])
 
 
+def places(ctype, cindex):
+    """member -> (offset, shape) of a struct or union; unnamed members are left out."""
+    return {
+        one.spelling: (one.get_field_offsetof() // 8, shape(one.type, cindex))
+        for one in ctype.get_fields()
+        if one.spelling and "(" not in one.spelling
+    }
+
+
+def struct_difference(ours, theirs, cindex):
+    """What changed in a struct, as text; empty when nothing did. Reserved bytes are not members."""
+    parts = []
+    if ours.get_size() != theirs.get_size():
+        parts.append(f"{ours.get_size()} -> {theirs.get_size()} bytes")
+    old, new = places(ours, cindex), places(theirs, cindex)
+    for word, names in (
+        ("gone", old.keys() - new.keys()),
+        ("new", new.keys() - old.keys()),
+        ("elsewhere", {n for n in old.keys() & new.keys() if old[n][0] != new[n][0]}),
+    ):
+        if names := sorted(name for name in names if "reserved" not in name):
+            parts.append(f"{word}: {', '.join(names)}")
+    return "; ".join(parts)
+
+
 def differences(first, second):
-    """Prints what differs between two versions, as far as both have it."""
+    """Yields a line for each function, struct and enumerator that differs between two versions, as
+    far as both have it."""
     cindex = clang()
     for name in sorted(first.functions.keys() & second.functions.keys()):
         ours, theirs = first.functions[name], second.functions[name]
-        shapes = [[shape(ctype, cindex) for _, ctype in one] for one in (ours, theirs)]
-        if len(ours) != len(theirs):
-            lists = (", ".join(n for n, _ in one[:-1]) for one in (ours, theirs))
-            print(f"{name}: ({next(lists)}) -> ({next(lists)})")
-        elif shapes[0] != shapes[1]:
-            which = [n for (n, _), a, b in zip(ours, *shapes) if a != b]
-            print(f"{name}: another layout of {', '.join(which)}")
+        kinds = [[kind_of(ctype) for _, ctype in one] for one in (ours, theirs)]
+        if kinds[0] != kinds[1]:
+            before, after = (", ".join(n for n, _ in one[:-1]) for one in (ours, theirs))
+            yield f"{name}({before}) -> ({after})"
+    for name in sorted(first.structs.keys() & second.structs.keys()):
+        if name and "(" not in name:
+            text = struct_difference(first.structs[name], second.structs[name], cindex)
+            if text:
+                yield f"{name}: {text}"
     for name in sorted(first.enumerators.keys() & second.enumerators.keys()):
         values = first.enumerators[name], second.enumerators[name]
         if values[0] != values[1]:
-            print(f"{name}: {values[0]} -> {values[1]}")
+            yield f"{name}: {values[0]} -> {values[1]}"
+
+
+def kind_of(ctype):
+    """A parameter's type without the names of versions of one struct (CUdevice_v1)."""
+    return re.sub(r"\b(const|struct|enum) |_st\b|_v\d+\b", "", ctype.get_canonical().spelling)
 
 
 def main():
@@ -372,7 +405,7 @@ def main():
     if options.differences:
         for other in all_headers[1:]:
             print(f"== {all_headers[0].name} -> {other.name}")
-            differences(all_headers[0], other)
+            print(*differences(all_headers[0], other), sep="\n")
         return
     text = render(all_headers)
     if not options.check:

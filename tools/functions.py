@@ -152,7 +152,8 @@ def renamed(text, pattern):
 
 
 def functions_of(api, packages):
-    """(names, those without a status) of one API, in the wheels of one site-packages."""
+    """(names, those that return a status, those that return none) of one API, in the wheels of one
+    site-packages. Older headers do not declare every function that the libraries export."""
     source = SOURCES[api]
     names, results = set(ALSO.get(api, ())), {}
     for pattern in source.libraries:
@@ -175,9 +176,9 @@ def functions_of(api, packages):
         for name in list(names):
             if match := re.fullmatch(r"(\w+)_v(\d+)", name):
                 names |= {match[1]} | {f"{match[1]}_v{v}" for v in range(2, int(match[2]))}
-    without = {name for name in names if source.status not in results.get(name, source.status)}
+    without = {name for name in names & results.keys() if source.status not in results[name]}
     without |= {name for name in names if REGISTRATION.fullmatch(name)}
-    return names, without
+    return names, (names & results.keys()) - without, without
 
 
 def newest_forms(packages):
@@ -248,13 +249,13 @@ def added(data, packages):
     versions = sorted({*data.versions, version}, key=lambda one: [*map(int, one.split("."))])
     apis = {}
     for api, known in data.apis.items():
-        names, without = functions_of(api, packages)
+        names, with_status, without = functions_of(api, packages)
         used = {}
         for name in sorted(names | known.used.keys()):
             letters = dict(zip(data.versions, known.used.get(name, UNUSED * len(data.versions))))
             letters[version] = calls.get(name, UNUSED)
             used[name] = "".join(letters[one] for one in versions)
-        apis[api] = Functions(used, (known.without_status - names) | without)
+        apis[api] = Functions(used, (known.without_status - with_status) | without)
     return Data(versions, apis)
 
 
@@ -306,9 +307,11 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare only")
     options = parser.parse_args()
     data = before = read()
-    for packages in options.site_packages or default:
+    folders = options.site_packages or default
+    for packages in folders:
         if not (packages / "nvidia").is_dir():
             sys.exit(f"functions.py: no CUDA wheels in {packages}")
+    for packages in [*folders, *folders]:  # again, because one may use what another one declares
         data = added(data, packages)
     if not options.check:
         DATA.write_text(render(data))

@@ -4,17 +4,18 @@
 
 Why it exists: the first look at a visit, and the table for comparisons. A step's time is the median
 of the host's times over the steps, of the slowest rank; clock and power are means over the samples
-between a phase's first and last step, power from the energy counter.
+between a phase's first and last step, power from the energy counter. A sample holds until its GPU's
+next one.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import sys
 from bisect import bisect_left
 from pathlib import Path
 from statistics import median
+
+from bench.gpus import visit
 
 SETTLED_NS = 200_000_000  # after a phase's begin: the limiter has found its clock
 
@@ -23,14 +24,8 @@ class Samples:
     """samples.csv, by GPU."""
 
     def __init__(self, folder: Path) -> None:
-        plain, packed = folder / "samples.csv", folder / "samples.csv.gz"
         self.rows: dict[int, list[tuple]] = {}
-        if plain.exists():
-            lines = plain.read_text().splitlines()
-        elif packed.exists():
-            lines = gzip.decompress(packed.read_bytes()).decode().splitlines()
-        else:
-            lines = []
+        lines = visit.text(folder, "samples.csv").splitlines()
         base = 0
         for line in lines:
             if line.startswith("# base_ns"):
@@ -47,11 +42,16 @@ class Samples:
     def between(self, gpu: int, begin: int, end: int) -> dict:
         """Mean MHz, W by the energy counter (between two of its changes), degrees."""
         rows = self.rows.get(gpu, [])
-        rows = rows[bisect_left(rows, (begin,)) : bisect_left(rows, (end,))]
+        first = max(0, bisect_left(rows, (begin,)) - 1)
+        rows = rows[first : bisect_left(rows, (end,))]
+        rows = [(max(begin, row[0]), *row[1:]) for row in rows]  # the first is from before it
+        ends = [row[0] for row in rows[1:]] + [end]
 
         def mean(column):
-            values = [row[column] for row in rows if row[column] is not None]
-            return sum(values) / len(values) if values else None
+            pairs = [(row[column], end - row[0]) for row, end in zip(rows, ends, strict=False)]
+            pairs = [pair for pair in pairs if pair[0] is not None]
+            weight = sum(length for _, length in pairs)
+            return sum(value * length for value, length in pairs) / weight if weight else None
 
         steps = [b for a, b in zip(rows, rows[1:], strict=False) if a[4] != b[4] and b[4]]
         watts = None
@@ -85,8 +85,7 @@ def phases(rows: list[dict]) -> dict[tuple, list[dict]]:
 
 
 def show(folder: Path) -> None:
-    lines = (folder / "results.jsonl").read_text().splitlines()
-    rows, samples = [json.loads(line) for line in lines], Samples(folder)
+    rows, samples = visit.results(folder), Samples(folder)
     print("part | phase | ms of each rank | MHz/W/C of each GPU")
     for (part, phase, _), found in phases(rows).items():
         if phase == "warm":

@@ -1,4 +1,4 @@
-"""A Kineto file reduced to one row per kernel: times since the epoch, launches, NCCL's channels."""
+"""Traces of real steps: reduced to a row per kernel, packed, and taken apart line by line."""
 
 import gzip
 import json
@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from bench.gpus import traces  # noqa: E402
+from bench.gpus import decompose, traces, visit  # noqa: E402
+from bench.gpus.steps import Kernel, Spans, Step, waited  # noqa: E402
 from bench.gpus.summary import Samples  # noqa: E402
 
 BASE = 1_790_857_026_000_000_000
@@ -50,3 +51,66 @@ def test_power_is_the_energy_between_two_changes_of_the_counter(tmp_path):
     (tmp_path / "samples.csv").write_text("\n".join(lines) + "\n")
     found = Samples(tmp_path).between(0, 1000, 1000 + 500_000_000)
     assert found == {"mhz": 1500.0, "watts": pytest.approx(500.0), "celsius": None}
+
+
+def test_a_packed_visit_reads_as_the_plain_one(tmp_path):
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    plain.mkdir()
+    (plain / "results.jsonl").write_text('{"row":"begin"}\n')
+    lines = ["# base_ns 1000"]
+    for tick in range(50):  # the clock changes with the counter
+        energy = (tick // 10) * 50_000
+        lines.append(f"{tick * 10_000_000},0,{1500 + tick // 10},600.0,,{energy},,")
+    (plain / "samples.csv").write_text("\n".join(lines) + "\n")
+    rows = [[0, 7, 3000, 9000, 1000], [1, 24, 10250, 100125, 7000]]
+    traces.append(plain, 0, {"part": "a@2", "names": ["gemm", "nccl"], "rows": rows, "events": 2})
+    visit.pack(plain, packed)
+    assert visit.results(packed) == visit.results(plain)
+    (read,) = visit.traces(packed)
+    assert read == {"part": "a@2", "names": ["gemm", "nccl"], "rows": rows}
+    for begin, end in ((1000, 500_001_000), (55_000_000, 333_000_000)):
+        a, b = (Samples(folder).between(0, begin, end) for folder in (plain, packed))
+        assert a == {**b, "mhz": pytest.approx(b["mhz"])}
+
+
+def kernel(name, stream, begin, end, launch=0):
+    return Kernel(name, stream, begin, end - begin, launch)
+
+
+def test_pauses_and_kernels_add_up_to_the_step():
+    step = Step(
+        [
+            kernel("nvjet a", 7, 0, 100),
+            kernel("nccl x", 9, 50, 180),  # covers half of a; its last rank begins at 120
+            kernel("copy", 8, 185, 190),
+            kernel("nvjet b", 7, 200, 300, launch=110),
+            kernel("nvjet c", 7, 350, 400, launch=340),
+        ]
+    )
+    pauses = step.pauses(Spans([kernel("nccl x", 9, 50, 120)]))
+    assert pauses == {"launch": 10 + 40, "late": 10, "exposed": 60, "side": 5, "small": 15 + 10}
+    assert [k.covered for k in step.main] == [0.5, 0.0, 0.0]
+    assert step.length == sum(k.length for k in step.main) + sum(pauses.values())
+
+
+def test_a_collective_waits_for_its_last_rank():
+    steps = [
+        Step([kernel("nvjet", 7, 0, 9), kernel("nccl x", 9, begin, 100)])
+        for begin in (10, 30, 20, 90)
+    ]
+    found = [spans.spans for spans in waited(steps, "1b-fsdp-4k@2")]
+    assert found == [[[10, 30]], [[30, 30]], [[20, 90]], [[90, 90]]]
+
+
+def test_growth_tells_the_clock_from_contention():
+    one = [kernel("nvjet", 7, 0, 100), kernel("nvjet", 7, 100, 200), kernel("adam", 7, 200, 210)]
+    more = [
+        kernel("nvjet", 7, 0, 110),
+        kernel("nccl x", 9, 110, 300),
+        kernel("nvjet", 7, 110, 300),
+    ]
+    found = decompose.growth(Step(one), Step(more), Spans([]))
+    assert found["step"] == pytest.approx(90 / 1e6)
+    assert found["clock gemm"] == pytest.approx(20 / 1e6)  # 10 % of both
+    assert found["contention gemm"] == pytest.approx(80 / 1e6)
+    assert found["sharded"] == pytest.approx(-10 / 1e6)

@@ -7,7 +7,7 @@
  * line per external id to FAKE_CUPTI_LOG: the id, the number of activities, and their nanoseconds.
  * So a test need not trust the leader's own counts. FAKE_CUPTI_IDS says which API records external
  * ids need: "driver" or "all". With "late", only the ids of the job's own calls need the driver's
- * records. */
+ * records. FAKE_CUPTI_VERSION is the interface's version. */
 #define _GNU_SOURCE
 #include "../../libintercept/base/protocol.gen.h"
 #include <dirent.h>
@@ -133,7 +133,11 @@ EXPORT void fake_cupti_filler(int count, uint64_t each, uint64_t apart)
 }
 
 /* ---- the interface ---- */
-EXPORT int cuptiGetVersion(uint32_t *version) { return *version = 130001, OK; }
+EXPORT int cuptiGetVersion(uint32_t *version)
+{
+    const char *given = getenv("FAKE_CUPTI_VERSION");
+    return *version = given ? (uint32_t)atoi(given) : 130001, OK;
+}
 EXPORT int cuptiGetResultString(int result, const char **text)
 {
     return *text = result ? "fake failure" : "success", OK;

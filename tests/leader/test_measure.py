@@ -62,7 +62,7 @@ def lead(tmp_path, built_library, leader_library, fake):
     """Runs Python source as a leader; returns (its hub, the fake's log, the CompletedProcess)."""
     gpu = load_gpu("h200")
 
-    def run(source, timeout=60, **variables):
+    def run(source, timeout=60, ends_well=True, **variables):
         above, below = (
             leading.run_dir(tmp_path / "above", gpu),
             leading.run_dir(tmp_path / "below", gpu),
@@ -85,7 +85,7 @@ def lead(tmp_path, built_library, leader_library, fake):
                 text=True,
                 timeout=timeout,
             )
-        assert done.returncode == 0, done.stderr
+        assert (done.returncode == 0) == ends_well, done.stderr
         rows = (
             [[int(n) for n in line.split()] for line in log.read_text().splitlines()]
             if log.exists()
@@ -160,6 +160,20 @@ def test_a_signature_is_waited_for_once_and_its_sample_is_what_the_hub_answers(l
     assert len(hub.of(LOOKUP)) == 1
     assert kinds.index(13) < kinds.index(LOOKUP), "MEASURED goes before the question"
     assert [len(e[3]) for m in hub.of(13) for e in m[3]] == [1, 4]
+
+
+@pytest.mark.parametrize("version", [26, 130202])  # of CUDA 12.8 and 13.2
+def test_a_cupti_of_either_major_measures(lead, version):
+    source = PRELUDE + "\ns = stream()\nfor _ in range(5):\n    fill(128, s)\n"
+    hub, _, _ = lead(source, FAKE_CUPTI_VERSION=str(version))
+    assert hub.measured() == {fill_signature(128): [7000] * 5}
+
+
+@pytest.mark.parametrize("version", [18, 120080, 140000])
+def test_a_cupti_with_unknown_records_is_refused(lead, version):
+    source = PRELUDE + "\nfill(128, stream())\n"
+    _, _, done = lead(source, ends_well=False, FAKE_CUPTI_VERSION=str(version))
+    assert f"version is {version}; records are known for CUDA 12.2 to 13" in done.stderr
 
 
 def test_durations_are_those_of_the_records(lead):

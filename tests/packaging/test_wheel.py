@@ -114,11 +114,11 @@ class Installation:
         own = sys._base_executable
         if os.geteuid() != 0:
             return own, None
-        version = find_spec("torch").origin
+        torch = find_spec("torch").origin
         for python in (own, f"/usr/bin/python3.{sys.version_info.minor}"):
             try:
                 subprocess.run(
-                    [python, "-c", f"import ensurepip; open({version!r})"],
+                    [python, "-c", f"import ensurepip; open({torch!r})"],
                     user=NOBODY,
                     group=NOBODY,
                     extra_groups=[],
@@ -165,15 +165,24 @@ def installation(wheel, root):
         yield Installation(Path(folder), wheel, root)
 
 
-def values_lines(done):
-    return [line for line in done.stderr.splitlines() if "values library" in line]
+def run_job(installation, path=""):
+    """Runs the example; returns what the job and phantora-ns wrote on stderr."""
+    job = installation.phantora("torchrun", "--nproc-per-node", "2", *EXAMPLE, path=path)
+    assert len(re.findall(r"^step +\d+ .* tokens/s/GPU", job.stdout, re.M)) == 2, job.stdout
+    return job.stderr
 
 
 def test_it_runs_without_a_compiler_and_says_what_is_missing(installation, root):
     doctor = installation.phantora("doctor")
     assert "phantora-ns can run jobs on this machine" in doctor.stdout
-    assert str(root) not in doctor.stdout, "it uses this tree"
-    job = installation.phantora("torchrun", "--nproc-per-node", "2", *EXAMPLE)
-    assert len(re.findall(r"^step +\d+ .* tokens/s/GPU", job.stdout, re.M)) == 2, job.stdout
-    assert values_lines(job), job.stderr
-    assert str(root) not in job.stderr
+    said = run_job(installation)
+    assert said.count("no C++ compiler") == 1, said
+    assert str(root) not in doctor.stdout + said, "it uses this tree"
+
+
+def test_with_a_compiler_the_first_job_compiles_the_values_library(installation):
+    compiles, missing = "compiling the values library for torch", "values library is not in use"
+    first = run_job(installation, path=os.defpath)
+    assert first.count(compiles) == 1 and missing not in first, first
+    second = run_job(installation, path=os.defpath)
+    assert compiles not in second and missing not in second, second

@@ -5,9 +5,10 @@
  * correlation number of every driver or runtime call inside it, but only if records of such calls
  * are enabled too. So the calls that start GPU work are enabled one by one, and all calls only if
  * that is not enough. Layouts and numbers are facts of cupti_activity.h, cupti_*_cbid.h and
- * cupti_result.h of CUDA 13 (CUpti_ActivityKernel10, Memcpy6, Memset4, ExternalCorrelation). Rule:
- * records arrive on any thread, including CUPTI's own, so there is one lock and no CUDA call under
- * it. */
+ * cupti_result.h (CUpti_ActivityKernel9 to 11, Memcpy6, Memset4, ExternalCorrelation); the members
+ * that are read here lie at the same places in CUDA 12.8, 13.0 and 13.2 (a test compares them with
+ * the installed headers). Rule: records arrive on any thread, including CUPTI's own, so there is
+ * one lock and no CUDA call under it. */
 #include "base/environment.h"
 #include "base/log.h"
 #include "leader/leader.h"
@@ -34,8 +35,8 @@ enum {
 /* CUpti_ExternalCorrelationKind; we use one that others are unlikely to push */
 enum { CUSTOM0 = 3 };
 enum { BUFFER_BYTES = 1 << 19, SPARE_BUFFERS = 8 };
-/* cuptiGetVersion; records of CUDA 12 begin like those of 13 */
-enum { OLDEST = 120000, NEWEST = 139999 };
+/* cuptiGetVersion: a number of its own up to CUDA 12 (20 is 12.2, 26 is 12.8), later CUDA's */
+enum { OLDEST = 20, NEWEST_OF_12 = 99, OLDEST_OF_13 = 130000, NEWEST = 139999 };
 #define LONGEST_NS 600000000000ull /* no kernel takes ten minutes */
 /* a kernel that ran more than an hour ago means that the record's layout is another one */
 #define OLDEST_NS 3600000000000ull
@@ -81,18 +82,28 @@ static void *symbol(void *library, const char *name, bool needed)
 {
     void *address = dlsym(library, name);
     if (!address && needed)
-        ph_die("libcupti lacks %s: a CUPTI of CUDA 13 is needed to lead; name its path in "
+        ph_die("libcupti lacks %s: a CUPTI of CUDA 12.2 to 13 is needed to lead; name its path in "
                "PHANTORA_CUPTI",
                name);
     return address;
 }
 
+/* The CUPTI that torch has loaded, else one that the loader finds. */
+static void *find_library(void)
+{
+    static const char *const names[] = {"libcupti.so.13", "libcupti.so.12"};
+    for (int loaded = 1; loaded >= 0; loaded--)
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            void *library = dlopen(names[i], RTLD_NOW | (loaded ? RTLD_NOLOAD : RTLD_LOCAL));
+            if (library) return library;
+        }
+    return NULL;
+}
+
 static void load(void)
 {
     const char *path = ph_env("PHANTORA_CUPTI");
-    void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL)
-                         : dlopen("libcupti.so.13", RTLD_NOW | RTLD_NOLOAD);
-    if (!library && !path) library = dlopen("libcupti.so.13", RTLD_NOW | RTLD_LOCAL);
+    void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : find_library();
     if (!library)
         ph_die(
             "cannot open CUPTI, which kernel times come from: %s; name its path in PHANTORA_CUPTI",
@@ -410,10 +421,11 @@ void ph_cupti_start(void)
     void *stream, *memory;
     load();
     check(cupti.GetVersion(&version), "cuptiGetVersion");
-    if (version < OLDEST || version > NEWEST)
-        ph_die("CUPTI's interface version is %u; records are known for %d to %d: name the CUPTI of "
-               "CUDA 13 in PHANTORA_CUPTI",
-               version, OLDEST, NEWEST);
+    if (version < OLDEST || version > NEWEST || (version > NEWEST_OF_12 && version < OLDEST_OF_13))
+        ph_die(
+            "CUPTI's interface version is %u; records are known for CUDA 12.2 to 13: name such a "
+            "CUPTI in PHANTORA_CUPTI",
+            version);
     compare_clocks();
     check(cupti.ActivityRegisterCallbacks(give_buffer, take_buffer),
           "cuptiActivityRegisterCallbacks");
