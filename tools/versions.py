@@ -97,19 +97,16 @@ def set_up(torch: str, venv: Path, python: str) -> str:
 
 
 def smoke_result(code: int, output: str) -> str:
-    """pytest's last line in words."""
-    counts = re.findall(
-        r"(\d+) (passed|failed|error|skipped)", output.splitlines()[-1] if output else ""
+    """pytest's summary in words."""
+    last = re.findall(r"^=* ?(\d+ (?:passed|failed|error).*) in [\d.]+s", output, re.M)
+    words = ", ".join(
+        re.findall(r"\d+ (?:passed|failed|errors?|skipped)", last[-1] if last else "")
     )
-    words = ", ".join(f"{count} {what}" for count, what in counts)
-    if code == 0:
+    if code == 0 and words:
         return words
     failed = re.findall(r"^(?:FAILED|ERROR) \S+::(\S+)", output, re.M)
-    return (
-        f"**{words or 'did not run'}** ({', '.join(failed)})"
-        if failed
-        else f"**{words or 'did not run'}**"
-    )
+    named = f" ({', '.join(failed)})" if failed else ""
+    return f"**{words or 'did not run'}**{named}"
 
 
 def row(torch: str, venv: Path, python: str) -> tuple[str, ...]:

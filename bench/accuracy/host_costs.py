@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 
 HERE = Path(__file__).resolve().parent
+CUDA_MAJOR = (torch.version.cuda or "").partition(".")[0]
 ROUNDS = 15
 # Launches before a synchronisation: few enough that the driver's queue (1,024 entries) never fills.
 BURST = 400
@@ -59,7 +60,7 @@ def load_loops():
 def compile_kernels():
     """KERNELS as a cubin for this GPU, by the NVRTC that torch brings."""
     torch.cuda._lazy_init()
-    nvrtc = ctypes.CDLL("libnvrtc.so.13")
+    nvrtc = ctypes.CDLL(f"libnvrtc.so.{CUDA_MAJOR}")
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     major, minor = torch.cuda.get_device_capability()
     options = (ctypes.c_char_p * 1)(f"--gpu-architecture=sm_{major}{minor}".encode())
@@ -89,7 +90,7 @@ def rounds(measure):
 def call_costs(loops):
     """Per call, from C, on a stream of its own and, for launches, also behind a kernel that keeps
     the GPU busy."""
-    runtime = ctypes.CDLL("libcudart.so.13")
+    runtime = ctypes.CDLL(f"libcudart.so.{CUDA_MAJOR}")
     pointer = ctypes.c_void_p
     image, library, empty, spin = compile_kernels(), pointer(), pointer(), pointer()
     assert (

@@ -1,6 +1,10 @@
 /* base/log.c - diagnostics: each is one line on stderr, written once. See base/log.h. */
 #include "base/log.h"
+#include "base/environment.h"
+#include "base/fnv1a.h"
 #include "base/protocol.gen.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -51,16 +55,42 @@ void ph_unsupported(const char *function)
     report(PH_DIAGNOSTIC_UNSUPPORTED, function);
 }
 
-void ph_warn(const char *format, ...)
+/* A file in the run directory says that a process has written this text. */
+static bool first_in_run(const char *text)
+{
+    const char *run_dir = ph_env("PHANTORA_RUN_DIR");
+    char path[512];
+    if (!run_dir || snprintf(path, sizeof path, "%s/said-%016llx", run_dir,
+                             (unsigned long long)ph_fnv1a_text(PH_FNV1A, text)) >= (int)sizeof path)
+        return true;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0 || errno != EEXIST;
+}
+
+static void warn(bool for_run, const char *format, va_list arguments)
 {
     char text[1024];
+    vsnprintf(text, sizeof text, format, arguments);
+    if (!first_time(text)) return;
+    if (!for_run || first_in_run(text)) line("warning: ", text);
+    report(PH_DIAGNOSTIC_WARNING, text);
+}
+
+void ph_warn(const char *format, ...)
+{
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    warn(false, format, arguments);
     va_end(arguments);
-    if (!first_time(text)) return;
-    line("warning: ", text);
-    report(PH_DIAGNOSTIC_WARNING, text);
+}
+
+void ph_warn_for_run(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    warn(true, format, arguments);
+    va_end(arguments);
 }
 
 void ph_die(const char *format, ...)

@@ -11,6 +11,8 @@
 void ph_unsupported(const char *function);
 /* Something that the user must check before trusting the result. */
 void ph_warn(const char *format, ...) PH_PRINTF(1, 2);
+/* The same, but only the first process of a run writes the line: for what all ranks would say. */
+void ph_warn_for_run(const char *format, ...) PH_PRINTF(1, 2);
 /* A failure of the interceptor, not of the job: one line, exit status 70. */
 _Noreturn void ph_die(const char *format, ...) PH_PRINTF(1, 2);
 

@@ -3,9 +3,9 @@
  *
  * Why it exists: a preloaded library wins where a symbol is linked, but not where it is looked up
  * in one library. Triton's launcher and parts of PyTorch open libcuda.so.1 and call dlsym;
- * Transformer Engine's cuDNN front end does so with libcudart.so.13. For the names that we export,
- * dlsym and dlvsym return our functions to them. NVIDIA's own libraries get the real functions:
- * what they do inside a call is part of that call. Where we call one of them
+ * Transformer Engine's cuDNN front end does so with libcudart.so.12 or 13. For the names that we
+ * export, dlsym and dlvsym return our functions to them. NVIDIA's own libraries get the real
+ * functions: what they do inside a call is part of that call. Where we call one of them
  * (simulated/math/cudnn_real.c), it must reach its own parts.
  *
  * Rule: for everything else, both functions behave as if we were absent. That includes RTLD_NEXT,

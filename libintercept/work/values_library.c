@@ -128,7 +128,7 @@ static void load(void)
     void *torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW);
     if (!torch) return; /* not a PyTorch process: there are no operators */
     if (!start(ph_env("PHANTORA_VALUES_LIB"), torch, why, sizeof why))
-        ph_warn("the values library is not in use: %s; %s", why, ph_backend.without_values);
+        ph_warn_for_run("the values library is not in use: %s; %s", why, ph_backend.without_values);
     dlclose(torch);
 }
 

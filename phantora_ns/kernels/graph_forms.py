@@ -1,7 +1,7 @@
 """cuDNN's operation graphs in one form, whichever release of cuDNN the job has.
 
-Why it exists: since release 9.20, cuDNN's front end writes attention's mask and softmax as one
-operation each, where it wrote a dozen pointwise operations before. What is computed is the same, so
+Why it exists: newer front ends of cuDNN (torch 2.14 on) write attention's mask and softmax as one
+operation each, where older ones wrote a dozen pointwise operations. What is computed is the same, so
 a time that was recorded under one release must be found under another. Rule: `plain` writes a graph
 as release 9.19 would have received it; what it does not know, it leaves as it is.
 """

@@ -194,6 +194,25 @@ def case_statuses():
     return out
 
 
+def case_descriptors():
+    """Which descriptor types there are, and what becomes of attributes that no release has."""
+    out = []
+    for kind in range(-1, 128):
+        made = C.c_void_p()
+        out.append(CUDNN.cudnnBackendCreateDescriptor(kind, C.byref(made)))
+    tensor = create(17)
+    out.append([set_values(tensor, name, 3, 1) for name in (999, 4999, 9999)])
+    return out
+
+
+def case_new_attribute():
+    """In a process that uses the GPU: an attribute whose values NVIDIA's library does not see, and one
+    whose values it does (ours only)."""
+    case_execute()
+    hidden = set_values(create(17), 9999, 15, tensor(1, [2, 2], [2, 1]))
+    return [hidden, set_values(create(17), 9999, 3, 1)]
+
+
 def case_versions():
     """Versions, properties, error texts."""
     CUDNN.cudnnGetErrorString.restype = C.c_char_p

@@ -69,7 +69,7 @@ def ours(environment, built_library):
     return run
 
 
-@pytest.mark.parametrize("case", ["statuses", "versions", "convolutions"])
+@pytest.mark.parametrize("case", ["statuses", "versions", "descriptors", "convolutions"])
 def test_answers_equal_nvidias(real, ours, case):
     assert ours(case) == real(case)
 
@@ -91,6 +91,12 @@ def test_a_convolution_puts_its_signature_on_the_stream_and_outlives_its_parts(o
             [704, tensor(8, 64, 56, 56)], [705, tensor(8, 128, 28, 28)],
         ]],
     ]  # fmt: skip
+
+
+def test_an_attribute_that_nobody_knows_is_taken_with_a_warning(ours, hub):
+    assert ours("new_attribute") == [0, 2000]
+    (warning,) = hub.notes("warning")
+    assert warning.startswith("attribute 9999 of cuDNN's descriptor type 17 is newer")
 
 
 def tables(root, *arguments):

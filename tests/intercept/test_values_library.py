@@ -122,3 +122,10 @@ def test_a_torch_that_does_not_say_its_version_is_named(warning, libraries, text
     if text is not None:
         (warning.torch / "version.py").write_text(text)
     assert f"the version of torch in {warning.torch} is not known;" in warning(libraries)
+
+
+def test_of_many_ranks_one_says_it_and_all_report_it(warning, run_python, hub):
+    told = warning("")
+    torch = warning.torch / "lib" / "libtorch_cpu.so"
+    assert run_python(JOB, torch, PHANTORA_VALUES_LIB="").stderr == ""
+    assert hub.notes("warning") == [told, told]

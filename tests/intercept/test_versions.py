@@ -219,3 +219,23 @@ for name, version, symbol in [
 assert form(b"cuNoSuchFunction", 13000) == form(b"cuStreamGetCaptureInfo", 9000) == 500
 """
     )
+
+
+@pytest.mark.parametrize("major", sorted(NEWEST))
+def test_cublas_has_the_version_of_the_library_that_is_loaded(tmp_path, run_python, major):
+    source = tmp_path / "blas.c"
+    source.write_text(f"unsigned long cublasLtGetVersion(void) {{ return {major}0304; }}\n")
+    library = tmp_path / f"libcublasLt.so.{major}"
+    command = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", library, source]
+    subprocess.run(command, check=True)
+    done = run_python(
+        """
+import ctypes, sys
+ours, version = ctypes.CDLL(None), ctypes.c_int()
+if sys.argv[1:]: ctypes.CDLL(sys.argv[1])
+assert ours.cublasGetVersion_v2(None, ctypes.byref(version)) == 0
+print(version.value, ours.cublasLtGetVersion())
+""",
+        library,
+    )
+    assert done.stdout.split() == [f"{major}0304"] * 2

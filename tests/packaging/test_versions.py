@@ -48,7 +48,9 @@ def test_a_measured_set_up_is_kept(tool):
         (0, "....\n15 passed in 90.1s\n", "15 passed"),
         (
             1,
-            "FAILED tests/smoke/test_smoke.py::test_a_part_works[x] - assert\n1 failed, 14 passed in 9s\n",
+            "FAILED tests/smoke/test_smoke.py::test_a_part_works[x] - assert\n"
+            "========= 1 failed, 14 passed in 448.53s (0:07:28) =========\n"
+            "make: *** [Makefile:80: smoke] Error 1\n",
             "**1 failed, 14 passed** (test_a_part_works[x])",
         ),
         (2, "make: *** [Makefile:80: smoke] Error 2\n", "**did not run**"),

@@ -28,18 +28,37 @@ size_t ph_pointer_attributes_bytes(int major)
     return major == 12 ? POINTER_ATTRIBUTES_12 : POINTER_ATTRIBUTES_13;
 }
 
-/* NVIDIA's runtime of a major, if it is loaded: its own answer, which needs no driver. */
-static int loaded_version(int major)
+/* A function of NVIDIA's own library beside us; NULL: the process has not loaded that major. Only
+ * functions that give a constant are called this way: they need no driver. */
+static void *beside(const char *library, int major, const char *name)
 {
     char soname[32];
+    snprintf(soname, sizeof soname, "%s.so.%d", library, major);
+    void *loaded = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
+    if (!loaded) return NULL;
+    void *found = ph_real_dlsym()(loaded, name);
+    dlclose(loaded); /* it stays: who loaded it still holds it */
+    return found;
+}
+
+static int loaded_version(int major)
+{
+    int (*ask)(int *) = (int (*)(int *))beside("libcudart", major, "cudaRuntimeGetVersion");
     int version = 0;
-    snprintf(soname, sizeof soname, "libcudart.so.%d", major);
-    void *library = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
-    if (!library) return 0;
-    int (*ask)(int *) = (int (*)(int *))ph_real_dlsym()(library, "cudaRuntimeGetVersion");
-    if (!ask || ask(&version)) version = 0;
-    dlclose(library);
-    return version;
+    return ask && ask(&version) == 0 ? version : 0;
+}
+
+int ph_blas_version(void)
+{
+    enum { WITHOUT_THE_LIBRARY = 130100 }; /* that of CUDA 13.0 */
+    static _Atomic int known;
+    int version = atomic_load_explicit(&known, memory_order_relaxed);
+    for (int major = NEWEST; !version && major >= OLDEST; major--) {
+        size_t (*ask)(void) = (size_t (*)(void))beside("libcublasLt", major, "cublasLtGetVersion");
+        if (ask) version = (int)ask();
+    }
+    atomic_store_explicit(&known, version, memory_order_relaxed);
+    return version ? version : WITHOUT_THE_LIBRARY;
 }
 
 int ph_runtime_version(int major)

@@ -22,6 +22,9 @@ size_t ph_pointer_attributes_bytes(int major); /* cudaPointerAttributes */
  * for CUDA 12.8. Warns once if it has loaded none of this major. */
 int ph_runtime_version(int major);
 
+/* The version of the cuBLAS that the process has loaded, as cublasLtGetVersion gives it: 120804. */
+int ph_blas_version(void);
+
 /* The driver's version, on the machine on which the H200's data was recorded. It runs programs of
  * CUDA 12 and 13. */
 enum { PH_DRIVER_VERSION = 13000 };

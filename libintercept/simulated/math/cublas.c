@@ -7,6 +7,7 @@
 #include "simulated/math/cublas.h"
 #include "base/api.h"
 #include "cudagraph/submit.h"
+#include "simulated/cuda/versions.h"
 #include <stdlib.h>
 
 enum { BLAS_MAGIC = 0x5048424c };
@@ -87,7 +88,7 @@ PH_API(int, cublasSetWorkspace_v2, (void *handle, void *workspace, size_t bytes)
 PH_API(int, cublasGetVersion_v2, (void *handle, int *version))
 {
     (void)handle;
-    *version = 130100; /* cuBLAS of CUDA 13, the version in torch 2.11's wheels */
+    *version = ph_blas_version();
     return BLAS_OK;
 }
 static const char *status_name(int status)

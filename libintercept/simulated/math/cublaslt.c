@@ -6,6 +6,7 @@
  * GPU. */
 #define PH_CLASS PH_SIMULATED
 #include "base/api.h"
+#include "simulated/cuda/versions.h"
 #include "simulated/math/cublas.h"
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +70,7 @@ static int bag_destroy(void *handle, uint32_t magic)
     return BLAS_OK;
 }
 
-PH_API(size_t, cublasLtGetVersion, (void)) { return 130100; }
+PH_API(size_t, cublasLtGetVersion, (void)) { return (size_t)ph_blas_version(); }
 int cublasCreate_v2(void **handle);
 int cublasDestroy_v2(void *handle);
 PH_API(int, cublasLtCreate, (void **handle)) { return cublasCreate_v2(handle); }

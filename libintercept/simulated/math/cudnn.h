@@ -10,6 +10,10 @@
 /* ---- cudnn_real.c: NVIDIA's own library, which answers for a described GPU ---- */
 bool ph_cudnn_real_available(void);
 bool ph_cudnn_real_has(int descriptor_type);
+/* Whether it takes an attribute. Values that are ours (descriptors, handles) are not shown to it,
+ * and are taken to be good. */
+bool ph_cudnn_real_takes(int descriptor_type, int name, int type, int64_t count,
+                         const void *values);
 /* Makes the twins of the descriptor and of all that it refers to. Returns a cudnnStatus_t. */
 int ph_cudnn_real_make(struct ph_cudnn_descriptor *descriptor);
 void ph_cudnn_real_destroy(void *real);

@@ -13,14 +13,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether the job's cuDNN has an attribute. One that is in no table is let through, with a warning:
- * NVIDIA's library, which knows it, checks it when a graph is made. */
+/* Whether the job's cuDNN has an attribute; one that is in no table counts as there. */
 static bool has_attribute(const struct ph_cudnn_descriptor *descriptor, int name)
 {
+    return ph_cudnn_has_attribute(ph_cudnn_release_number(), descriptor->type, name) != CUDNN_LACKS;
+}
+
+/* Whether an attribute can be set. One that is in no table is let through with a warning if
+ * NVIDIA's library takes it; it is in the signature as it is. */
+static bool takes(const struct ph_cudnn_descriptor *descriptor, int name, int type, int64_t count,
+                  const void *values)
+{
+    if (descriptor->finalized || count < 0 || (count > 0 && values == NULL)) return false;
     switch (ph_cudnn_has_attribute(ph_cudnn_release_number(), descriptor->type, name)) {
     case CUDNN_HAS: return true;
     case CUDNN_LACKS: return false;
     default:
+        if (ph_cudnn_real_available() &&
+            !ph_cudnn_real_takes(descriptor->type, name, type, count, values))
+            return false;
         ph_warn(
             "attribute %d of cuDNN's descriptor type %d is newer than what is known of cuDNN; it "
             "is taken as it is, and the times of its graphs may be wrong",
@@ -44,6 +55,7 @@ static bool has_type(int type)
 
 static bool has_descriptor(int type)
 {
+    if (type == CUDNN_INTERMEDIATE_INFO) return false; /* declared, but no release makes one */
     switch (ph_cudnn_has_descriptor(ph_cudnn_release_number(), type)) {
     case CUDNN_HAS: return true;
     case CUDNN_LACKS: return false;
@@ -98,8 +110,7 @@ PH_API(int, cudnnBackendSetAttribute,
     size_t size = ph_cudnn_element_bytes(type);
     if (!has_type(type))
         return ph_cudnn_fail(CUDNN_ATTRIBUTE_TYPE, "there is no attribute type %d", type);
-    if (descriptor->finalized || !has_attribute(descriptor, name) || count < 0 ||
-        (count > 0 && values == NULL))
+    if (!takes(descriptor, name, type, count, values))
         return ph_cudnn_fail(CUDNN_BAD_PARAM, "attribute %d of descriptor type %d cannot be set%s",
                              name, descriptor->type,
                              descriptor->finalized ? ": the descriptor is finalized" : "");

@@ -125,6 +125,16 @@ bool ph_cudnn_real_has(int descriptor_type)
     return true;
 }
 
+bool ph_cudnn_real_takes(int descriptor_type, int name, int type, int64_t count, const void *values)
+{
+    void *empty;
+    if (type == CUDNN_TYPE_HANDLE || type == CUDNN_TYPE_BACKEND_DESCRIPTOR) return true;
+    if (real.create(descriptor_type, &empty) != CUDNN_SUCCESS) return false;
+    int status = real.set(empty, name, type, count, values);
+    real.destroy(empty);
+    return status == CUDNN_SUCCESS;
+}
+
 void ph_cudnn_real_destroy(void *twin) { real.destroy(twin); }
 
 void ph_cudnn_real_error(char *message, size_t size) { real.last_error(message, size); }
