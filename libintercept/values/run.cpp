@@ -111,6 +111,9 @@ std::vector<c10::IValue> call(const Operator &op, c10::ArrayRef<c10::IValue> inp
     Arguments arguments(op, inputs, widen);
     if (op.substitute) return op.substitute({op.handle.schema(), arguments.stack, generator});
     if (generator && op.generator >= 0) arguments.stack[op.generator] = *generator;
+    /* An operator that returns what it wrote to reads it off the stack after it has dropped it. */
+    std::vector<c10::IValue> kept;
+    if (op.any_written) kept = arguments.stack;
     c10::Dispatcher::singleton().callBoxed(op.handle, &arguments.stack);
     if (widen && op.any_written) arguments.bring_back();
     return std::move(arguments.stack);

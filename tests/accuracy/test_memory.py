@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.accuracy import memory_history
+from tests.torch_release import measured_under_2_11
 
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "accuracy"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.truth, measured_under_2_11]
 
 
 def segments(events):

@@ -8,9 +8,10 @@ import pytest
 
 from phantora_ns.trace.diff import diff
 from phantora_ns.trace.kineto import read_trace
+from tests.torch_release import measured_under_2_11
 
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "accuracy"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.truth, measured_under_2_11]
 
 
 def test_a_simulated_step_is_the_jobs_own_and_pairs_with_a_real_one(phantora, tmp_path):

@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 
+from phantora_ns.config.versions import supported_versions
+
 
 @pytest.fixture(scope="module")
 def tool(root):
@@ -59,3 +61,15 @@ def test_a_measured_set_up_is_kept(tool):
 )
 def test_the_result_of_the_smoke_tests(tool, code, output, words):
     assert tool.smoke_result(code, output) == words
+
+
+def test_the_documents_rows_are_good_and_of_the_list(tool, root):
+    """A row that does not end well belongs into a report of a defect, not into the document."""
+    for cells in tool.read_rows((root / "docs" / "versions.md").read_text()):
+        row = dict(zip(tool.COLUMNS, cells, strict=True))
+        release = supported_versions().release(row["torch"].partition("+")[0])
+        assert release is not None, row
+        found = (row["CUDA"], row["cuDNN"], row["NCCL"], row["Triton"])
+        assert found == (release.cuda, release.cudnn, release.nccl, release.triton)
+        assert row["Python"] in supported_versions().python
+        assert "**" not in "".join(cells)

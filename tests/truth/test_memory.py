@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torch_release import torch_release
+from tests.torch_release import measured_under_2_11
 
 TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth"
 RUNS = (
@@ -24,10 +24,7 @@ pytestmark = [
     pytest.mark.truth,
     pytest.mark.slow,
     pytest.mark.skipif(not RUNS, reason=f"no measured runs in {TRUTH}"),
-    pytest.mark.skipif(
-        torch_release() != (2, 11),
-        reason="measured under torch 2.11.0: another release allocates other sizes in another order",
-    ),
+    measured_under_2_11,
 ]
 
 
