@@ -56,7 +56,10 @@ def weighted(found: list[estimator_errors.Case]) -> list[tuple[estimator_errors.
     for case in found:
         if case.held_out:
             continue
-        if case.family in ("foreach", "optimizer") and case.fields[1] < memory.MAX_BLOCKS:
+        if (
+            case.family in ("foreach", "optimizer")
+            and case.fields[1] < memory.TENSOR_LISTS[0].blocks
+        ):
             # without the lists' sizes, which traces lack, only full launches tell how much they
             # move
             continue

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KERNEL_FIELDS = 12, PARAM_BYTES = 4096, SMALL_INTEGERS = 16, STAGED_BYTES = 65536 };
+/* PARAM_BYTES: CUDA's limit since 12.1 is 32,764 */
+enum { KERNEL_FIELDS = 12, PARAM_BYTES = 32768, SMALL_INTEGERS = 16, STAGED_BYTES = 65536 };
 
 /* ---- kernels ---- */
 /* Copies the parameter bytes, with device addresses and pinned host addresses zeroed. The remaining

@@ -66,14 +66,13 @@ def test_tensor_lists_are_as_large_as_their_parts(kernels, depth):
         (f"::TensorListMetadata<{depth}>", 0),
         (f"::FusedOptimizerTensorListMetadata<{depth}>", 1),
     ):
-        most = memory.MAX_TENSORS[depth - 1]
-        parts = (depth + 1 + fused) * most * 8 + memory.MAX_BLOCKS + 4 * memory.MAX_BLOCKS + 4
+        sizes = {lists.places(depth, bool(fused))[-1] for lists in memory.TENSOR_LISTS}
         found = [
             params
             for name, params in layouts(kernels, "multi_tensor_apply_kernel")
             if metadata in name.arguments[0]
         ]
-        assert {params[0] for params in found} <= {(0, (parts + 7) // 8 * 8)}
+        assert {params[0] for params in found} <= {(0, size) for size in sizes}
 
 
 def test_concatenation_metadata_holds_the_sizes_where_they_are_read(kernels):

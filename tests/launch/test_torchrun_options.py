@@ -10,6 +10,7 @@ import pytest
 from phantora_ns.launch.command import torchrun
 from phantora_ns.launch.command.torchrun import node_count, parse_torchrun, processes_per_node
 from phantora_ns.launch.errors import UsageError
+from tests.torch_release import torch_release
 
 COMMANDS = [
     "train.py",
@@ -54,12 +55,26 @@ def oracle():
     return json.loads(done.stdout)
 
 
+# option: the first release that has it
+SINCE = {
+    "duplicate_stderr_filters": (2, 10),
+    "duplicate_stdout_filters": (2, 10),
+    "signals_to_handle": (2, 10),
+    "virtual_local_rank": (2, 10),
+    "shutdown_timeout": (2, 12),
+    "log_line_prefix_template": (2, 14),
+    "print_completion": (2, 14),
+}
+
+
 def test_the_list_of_options_is_torchs(oracle):
     flags = {dest for dest, is_flag in oracle[1] if is_flag}
     values = {dest for dest, is_flag in oracle[1] if not is_flag}
     assert values <= torchrun.VALUE_OPTIONS and flags <= torchrun.FLAG_OPTIONS
-    assert torchrun.FLAG_OPTIONS - flags == {"use_env"}  # torch.distributed.launch's own
-    assert torchrun.VALUE_OPTIONS == values
+    later = {option for option, release in SINCE.items() if torch_release() < release}
+    assert torchrun.VALUE_OPTIONS - values == later & torchrun.VALUE_OPTIONS
+    # the other is torch.distributed.launch's own
+    assert torchrun.FLAG_OPTIONS - flags == later & torchrun.FLAG_OPTIONS | {"use_env"}
 
 
 def test_every_spelling_is_read_as_torch_reads_it(oracle):

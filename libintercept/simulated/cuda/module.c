@@ -2,8 +2,9 @@
  *
  * Why it exists: these kernels are in no library that could be read beforehand. A cubin is an ELF
  * file; its .nv.info sections describe parameters and registers, and are read when it is loaded. In
- * them, attribute 0x17 is a parameter, 0x19 the parameters' total size, 0x05 the maximum number of
- * threads, and 0x2f the registers of a symbol. */
+ * them, attribute 0x17 is a parameter (0x45 in a kernel with more than 4 KiB of them), 0x19 the
+ * parameters' total size, 0x05 the maximum number of threads, and 0x2f the registers of a symbol.
+ */
 #define PH_CLASS PH_SIMULATED
 #include "base/device.h"
 #include "base/log.h"
@@ -19,7 +20,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MODULE_MAGIC = 0x50484d44, PARAM = 0x17, MAX_THREADS = 0x05, REGISTERS = 0x2f, SIZED = 4 };
+enum {
+    MODULE_MAGIC = 0x50484d44,
+    PARAM = 0x17,
+    PARAM_V2 = 0x45,
+    MAX_THREADS = 0x05,
+    REGISTERS = 0x2f,
+    SIZED = 4
+};
 
 struct function {
     struct ph_kernel *kernel;
@@ -87,9 +95,11 @@ static void read_info(const struct image *image, const Elf64_Shdr *section,
         at += 4;
         if (format != SIZED) continue;
         if (at + value > end) break;
-        if (attribute == PARAM && value >= 12)
+        if ((attribute == PARAM || attribute == PARAM_V2) && value >= 12) {
+            uint32_t size = attribute == PARAM ? u32(at + 8) >> 18 : u32(at + 8);
             function->params[function->facts.param_count++] =
-                (struct ph_kernel_param){u16(at + 6), (uint16_t)(u32(at + 8) >> 18)};
+                (struct ph_kernel_param){u16(at + 6), (uint16_t)size};
+        }
         if (attribute == MAX_THREADS && value >= 12)
             function->facts.max_threads = u32(at) * u32(at + 4) * u32(at + 8);
         at += value;

@@ -25,11 +25,35 @@ from phantora_ns.kernels.binary.names import (
 from phantora_ns.kernels.signature import Kernel
 
 CHUNK = 65536  # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements per block
-MAX_BLOCKS = 320  # MultiTensorApply.cuh: depth_to_max_blocks
 MAX_DIMS = 25  # OffsetCalculator.cuh
 SECTOR = 32  # bytes: the L2 cache's smallest fetch
 WARP = 32  # threads whose neighbouring elements one instruction reads
-MAX_TENSORS = (110, 64, 48, 36, 30)  # MultiTensorApply.cuh: depth_to_max_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLists:
+    """How a foreach launch's metadata parameter is laid out (MultiTensorApply.cuh): for each depth
+    depth_to_max_tensors, depth_to_max_blocks, and the bytes of block_index_t."""
+
+    tensors: tuple[int, int, int, int, int]
+    blocks: int
+    index_bytes: int
+
+    def places(self, depth: int, fused: bool) -> tuple[int, int, int, int]:
+        """Offsets of the tensors' sizes, each block's tensor, and each block's chunk; bytes of the
+        parameter. Fused lists also carry the addresses of the step counters."""
+        most = self.tensors[depth - 1]
+        sizes_at = depth * most * 8
+        tensor_at = sizes_at + most * 8 * (2 if fused else 1)
+        chunk_at = (tensor_at + self.blocks * self.index_bytes + 3) // 4 * 4
+        return sizes_at, tensor_at, chunk_at, (chunk_at + 4 * self.blocks + 4 + 7) // 8 * 8
+
+
+# The second one: torch 2.14 and later, built with CUDA 13, in kernels with up to 32 KB of parameters.
+TENSOR_LISTS = (
+    TensorLists((110, 64, 48, 36, 30), 320, 1),
+    TensorLists((770, 448, 336, 252, 210), 2240, 2),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,17 +229,20 @@ def strided(kernel: Kernel, name: KernelName) -> Traffic | None:
 
 
 def _list_elements(kernel: Kernel, depth: int, fused: bool) -> int | None:
-    """Elements of a foreach launch, from the tensor sizes in its metadata parameter
-    (MultiTensorApply.cuh)."""
-    most = MAX_TENSORS[depth - 1]
-    sizes_at = depth * most * 8
-    # Fused lists also carry the addresses of the step counters.
-    tensor_at = sizes_at + most * 8 * (2 if fused else 1)
-    chunk_at = (tensor_at + MAX_BLOCKS + 3) // 4 * 4
-    if len(kernel.parameters) < chunk_at + 4 * MAX_BLOCKS or kernel.gx > MAX_BLOCKS:
+    """Elements of a foreach launch, from the tensor sizes in its metadata parameter, which is the
+    first. The layout is the largest that the parameters have room for."""
+    for lists in reversed(TENSOR_LISTS):
+        sizes_at, tensor_at, chunk_at, _ = lists.places(depth, fused)
+        if len(kernel.parameters) >= chunk_at + 4 * lists.blocks:
+            break
+    else:
         return None
+    most = lists.tensors[depth - 1]
+    if kernel.gx > lists.blocks:
+        return None
+    index = "B" if lists.index_bytes == 1 else "H"
     sizes = struct.unpack_from(f"<{most}q", kernel.parameters, sizes_at)
-    tensors = kernel.parameters[tensor_at : tensor_at + kernel.gx]
+    tensors = struct.unpack_from(f"<{kernel.gx}{index}", kernel.parameters, tensor_at)
     chunks = struct.unpack_from(f"<{kernel.gx}i", kernel.parameters, chunk_at)
     total = 0
     for tensor, chunk in zip(tensors, chunks):
@@ -238,7 +265,9 @@ def foreach(kernel: Kernel, name: KernelName) -> Traffic | None:
     size = sizes[0] if sizes else 4
     numbers = [int(a) for a in arguments if re.fullmatch(r"\d+", a)]
     fused = "FusedOptimizer" in metadata
-    known = _list_elements(kernel, depth, fused) if 1 <= depth <= len(MAX_TENSORS) else None
+    known = (
+        _list_elements(kernel, depth, fused) if 1 <= depth <= len(TENSOR_LISTS[0].tensors) else None
+    )
     elements = kernel.blocks * CHUNK if known is None else known
     if fused:
         # Every tensor but the gradient is read and written.

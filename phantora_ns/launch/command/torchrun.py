@@ -41,6 +41,10 @@ VALUE_OPTIONS = frozenset(
         "logs_specs",
         "numa_binding",
         "signals_to_handle",
+        # later than torch 2.9
+        "log_line_prefix_template",
+        "print_completion",
+        "shutdown_timeout",
     }
 )
 FLAG_OPTIONS = frozenset(
