@@ -8,6 +8,7 @@ import statistics
 import pytest
 
 from phantora_ns.report.host_part import repeatable
+from tests.torch_release import NAMED_WATCHDOG
 
 STEP = re.compile(r"step +\d+ +([\d.]+) ms")
 
@@ -18,6 +19,7 @@ def steps(done):
     return [float(ms) for ms in STEP.findall(done.stdout)][2:]
 
 
+@NAMED_WATCHDOG
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "ranks"), [("fsdp", 2), pytest.param("ddp", 4, marks=pytest.mark.nightly)]
