@@ -74,7 +74,7 @@ versions: build
 
 # What was measured under torch 2.11.0, such as peak memory, and runs that must repeat to the byte; torch 2.15 skips these
 truth: build
-	$(VENV)/bin/python -m pytest -m 'truth and not nightly'
+	$(VENV)/bin/python -m pytest -m 'truth and not nightly' tests/truth tests/accuracy tests/intercept
 	$(VENV)/bin/python -m pytest tests/torch/test_repeat.py tests/torch/test_clocks.py -k equal_to_the_byte
 
 test: build frameworks
