@@ -9,7 +9,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -208,6 +210,31 @@ def test_a_cache_that_is_not_the_user_s_alone_is_not_used(
     note = values_libraries.compile_for(values_recipe.read_torch(torch), run_dir)
     assert "for this run only" in note and str(cache.parent) in note
     assert (run_dir / "lib" / library_name(VERSION)).exists() and not cache.exists()
+
+
+def test_a_home_of_another_user_is_no_cache(monkeypatch):
+    """`sudo -u nobody` may keep root's HOME, and nobody may not even look into it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as shared:
+        Path(shared).chmod(0o755)
+        package, closed, run_dir = (Path(shared) / name for name in ("package", "home", "run"))
+        package.mkdir()
+        (run_dir / "lib").mkdir(parents=True)
+        monkeypatch.setattr(installation, "LIBRARIES", package)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
+        values_libraries.cache_folder().mkdir(parents=True)
+        (values_libraries.cache_folder() / library_name("2.0")).touch()
+        closed.chmod(0)
+        root = os.geteuid() == 0
+        if root:  # whom no mode stops
+            os.seteuid(65534)
+        try:
+            values_libraries.provide(run_dir)
+            assert values_libraries.find("2.0") is None
+            assert not values_libraries.serves(run_dir, None)
+        finally:
+            if root:
+                os.seteuid(0)
+            closed.chmod(0o700)
 
 
 def test_a_home_that_cannot_be_written_costs_each_run_a_compilation(

@@ -107,10 +107,10 @@ def provide(run_dir: Path) -> None:
         with contextlib.suppress(FileExistsError):
             (folder / library.name).symlink_to(library)
     try:
-        cached = cache_folder()
-    except CannotCompile:
+        cached = sorted(cache_folder().glob(_PATTERN))
+    except (CannotCompile, OSError):  # no home folder, or one that this user cannot enter
         return
-    for library in cached.glob(_PATTERN):
+    for library in cached:
         there, contents = folder / library.name, _read_ours(library)
         if contents is not None and not there.exists():
             there.write_bytes(contents)
