@@ -28,7 +28,7 @@ constexpr uint64_t kLongestNs = 20000;
 enum { kNever, kNow, kDone };
 
 thread_local ExcludedTime *excluding;
-thread_local int pauses; /* they nest */
+thread_local int pauses;    /* they nest */
 thread_local bool on_trial; /* this thread measures what observing costs */
 thread_local uint64_t excluded_on_trial;
 
@@ -101,10 +101,7 @@ ExcludedTime::~ExcludedTime()
         host.exclude(ours_ns_);
 }
 
-void ExcludedTime::stop()
-{
-    ours_ns_ += std::min(now_ns() - start_ns_, kLongestNs);
-}
+void ExcludedTime::stop() { ours_ns_ += std::min(now_ns() - start_ns_, kLongestNs); }
 
 void ExcludedTime::go_on() { start_ns_ = now_ns(); }
 
