@@ -14,6 +14,7 @@
 #include "link/connection.h"
 #include "time/gpu_faults.h"
 #include "time/host_model.h"
+#include "time/host_pace.h"
 #include "time/launch_queue.h"
 #include "time/timeline.h"
 #include "trace/trace_log.h"
@@ -24,8 +25,9 @@
 pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ph_host ph_host;
 static _Atomic bool touched;
-static enum { MEASURED, MODEL, NONE } mode;
+static enum { AUTO, MEASURED, MODEL, NONE } mode;
 static double scale = 1.0;
+static struct ph_host_pace pace; /* for --host-time auto */
 /* CPU time that one read of the CPU clock itself takes */
 static uint64_t look_ns;
 static _Thread_local struct {
@@ -50,7 +52,7 @@ static uint64_t thread_cpu_ns(void)
 uint64_t ph_clock(void) { return ph_host.time + (uint64_t)ph_host.offset + ph_host.ahead; }
 
 static _Atomic int64_t moved_ms; /* real time of the clock's last movement */
-static _Atomic int mover;        /* the thread that moved it; set only for --host-time model */
+static _Atomic int mover;        /* the thread that moved it; set only where runs repeat */
 
 static int64_t real_ms(void)
 {
@@ -63,10 +65,10 @@ void ph_clock_publish(void)
 {
     atomic_store_explicit(&ph_stats()->clock_ns, ph_clock(), memory_order_release);
     atomic_store_explicit(&moved_ms, real_ms(), memory_order_relaxed);
-    if (mode == MODEL && me.chain) atomic_store_explicit(&mover, me.tid, memory_order_relaxed);
+    if (ph_clock_repeats() && me.chain) atomic_store_explicit(&mover, me.tid, memory_order_relaxed);
 }
 
-bool ph_clock_repeats(void) { return mode == MODEL; }
+bool ph_clock_repeats(void) { return mode == MODEL || mode == AUTO; }
 
 /* Whether the host stands still because it waits for its observers, the threads that only poll. In
  * runs that repeat, a rank that waits in a socket for a later rank must look the same as one that
@@ -85,22 +87,25 @@ bool ph_clock_stands_still(void)
     enum { STILL_MS = 500 };
     int64_t still = real_ms() - atomic_load_explicit(&moved_ms, memory_order_relaxed);
     if (atomic_load(&ph_stats()->blocked) != 0 || still <= STILL_MS) return false;
-    return mode != MODEL || waits_for_observers(still);
+    return !ph_clock_repeats() || waits_for_observers(still);
 }
 
 /* A leader records host times even when its own run charges none. */
 static bool measuring(void)
 {
-    return mode == MEASURED || (mode == NONE && ph_host_model_recording());
+    return mode == MEASURED || (mode == AUTO && ph_host_model_measures()) ||
+           (mode == NONE && ph_host_model_recording());
 }
 
 static void spend(uint64_t job_ns, uint64_t cost_ns)
 {
     if (mode == NONE) return;
-    ph_host.offset += (int64_t)((double)job_ns * scale) + (int64_t)cost_ns;
+    double host_ns = (double)job_ns * scale + (double)cost_ns;
+    if (mode == AUTO) host_ns *= ph_host_pace(&pace, host_ns);
+    ph_host.offset += (int64_t)host_ns;
     ph_call_cost_ns = cost_ns;
     atomic_fetch_add_explicit(&ph_stats()->host_cpu_ns, job_ns, memory_order_relaxed);
-    if (mode != MODEL) return;
+    if (!ph_clock_repeats()) return;
     atomic_fetch_add_explicit(&ph_stats()->host_calls[PH_HOST_LEVEL_CALL], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&ph_stats()->host_ns[PH_HOST_LEVEL_CALL], cost_ns,
                               memory_order_relaxed);
@@ -140,15 +145,23 @@ static bool advance_modelled(enum ph_call call)
 {
     if (!me.chain && call > PH_CALL_COMM) return false;
     if (!me.tid) me.tid = ph_thread_id();
-    spend(ph_call_site_time(call), ph_spec()->call_cost[call]);
+    uint64_t job;
+    if (measuring() && me.chain) {
+        me.pending += job_cpu_ns();
+        job = ph_call_site_counts(call) ? ph_call_site_measured(call, me.pending) : 0;
+        if (ph_call_site_counts(call)) me.pending = 0;
+    } else {
+        job = ph_call_site_time(call);
+    }
+    spend(job, ph_spec()->call_cost[call]);
     return true;
 }
 
 void ph_clock_advance(enum ph_call call)
 {
     if (me.paused) return;
-    if (mode == MODEL && !advance_modelled(call)) return;
-    if (measuring()) advance_measured(call);
+    if (ph_clock_repeats() && !advance_modelled(call)) return;
+    if (!ph_clock_repeats() && measuring()) advance_measured(call);
     me.chain = true;
     atomic_fetch_add_explicit(&ph_stats()->calls, 1, memory_order_relaxed);
     ph_clock_publish();
@@ -180,7 +193,7 @@ void ph_host_pause(void)
     if (me.chain && measuring()) { /* this time is part of the time before the next call */
         pthread_mutex_lock(&ph_lock);
         uint64_t spent = job_cpu_ns();
-        spend(spent, 0);
+        if (mode != AUTO) spend(spent, 0);
         me.pending += spent;
         ph_clock_publish();
         pthread_mutex_unlock(&ph_lock);
@@ -300,12 +313,14 @@ static void read_mode(void)
     enum { LOOKS = 64 };
     const char *name = ph_env("PHANTORA_HOST_TIME"), *factor = ph_env("PHANTORA_HOST_SCALE");
     mode = !name || strcmp(name, "measured") == 0 ? MEASURED
+           : strcmp(name, "auto") == 0            ? AUTO
            : strcmp(name, "model") == 0           ? MODEL
                                                   : NONE;
     if (factor) scale = strtod(factor, NULL);
     /* A leader records, so it measures: a table may not know its call sites yet. */
-    if (mode == MODEL && ph_backend.leads) mode = MEASURED;
-    if (mode == MODEL) ph_host_model_map();
+    if (ph_clock_repeats() && ph_backend.leads) mode = MEASURED;
+    if (ph_clock_repeats()) ph_host_model_map();
+    if (mode == AUTO) ph_host_pace_start(&pace);
     /* a leader records and sends by itself (leader/measure/measure.c) */
     if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_backend.leads) {
         ph_host_model_record();
@@ -376,7 +391,7 @@ PH_API(int64_t, phantora_touch_clock, (int clock))
     const struct timespec *t = clock == CLOCK_REALTIME ? &touch_real : &touch_mono;
     /* A whole second: then differences of Python's floating-point seconds round the same way in
      * every run. */
-    if (mode == MODEL) return (t->tv_sec + 1) * 1000000000ll;
+    if (ph_clock_repeats()) return (t->tv_sec + 1) * 1000000000ll;
     return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
 }
 

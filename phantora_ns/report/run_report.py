@@ -62,7 +62,7 @@ def build_report(
         "nccl": hub.get("nccl") if hub else None,
         "kernel_time_share": _kernel_time_share(every),
         "recorded_elsewhere": _recorded_elsewhere(hub, every),
-        "host_time": host_part(run, every),
+        "host_time": host_part(run_dir, run, every),
         "values": _values(run, every),
         "databases": run.get("databases", []),
         "leading": _leading(run, hub),

@@ -323,6 +323,7 @@ class Runner:
         results = Results(self._request, path, verdict)
         results.make_report(time.monotonic() - self._start)
         results.keep_host_times()
+        results.keep_learned_host_times()
         results.keep_recording()
         self.report, self.values_kept = results.report, results.values_kept
         return results.verdict
