@@ -69,8 +69,8 @@ smoke: build
 
 # Runs the demo and the smoke tests under every supported torch, and writes the table of docs/versions.md.
 # VERSIONS: options of tools/versions.py, for example VERSIONS='--python python3.13 2.15.0'
-versions: build
-	$(VENV)/bin/python tools/versions.py $(VERSIONS)
+versions:
+	$(PYTHON) tools/versions.py $(VERSIONS)
 
 # What was measured under torch 2.11.0, such as peak memory, and runs that must repeat to the byte; torch 2.15 skips these
 truth: build
