@@ -194,6 +194,9 @@ $(VENV)/.stamp-frameworks: $(addprefix examples/frameworks/,pins.py requirements
 	@touch $@
 
 $(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engine.txt | $(VENV)/.stamp-frameworks
+	@$(VENV)/bin/python -c 'import importlib.metadata; importlib.metadata.version("cuda-toolkit")' 2>/dev/null || \
+		{ echo "Transformer Engine is compiled here beside a torch with CUDA 13 (2.11 and later); the torch in $(VENV) has none" \
+			>&2; exit 1; }
 	$(call say,PIP,$<: it is compiled here)
 	$(Q)$(VENV)/bin/python -m pip install --quiet -r examples/frameworks/megatron/transformer-engine-build.txt
 	$(Q)wheels=$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia && \
