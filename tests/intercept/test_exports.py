@@ -27,15 +27,7 @@ def load_tool(root, name):
         sys.path.pop(0)
 
 
-def symbols(path, *options):
-    """(type, name) of each dynamic symbol, its version left out; versions are no symbols."""
-    listing = subprocess.run(
-        ["nm", "-D", *options, path], capture_output=True, text=True, check=True
-    ).stdout
-    for line in listing.splitlines():
-        *_, kind, name = line.split()
-        if kind != "A":
-            yield kind, name.split("@")[0]
+symbols = load_tool(Path(__file__).resolve().parents[2], "functions").symbols
 
 
 @pytest.fixture(scope="module")
