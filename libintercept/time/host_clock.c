@@ -364,9 +364,8 @@ PH_API(uint64_t, phantora_elapsed_ns, (void))
     return elapsed;
 }
 
-/* For Python's time.sleep: the clock moves although no CPU time passes, whatever the mode. A thread
- * outside of the chain sleeps beside the job. */
-PH_API(void, phantora_pass_ns, (uint64_t ns))
+/* A thread outside of the chain waits beside the job. */
+void ph_host_pass(uint64_t ns)
 {
     if (!ph_touched() || !me.chain) return;
     pthread_mutex_lock(&ph_lock);
@@ -374,6 +373,9 @@ PH_API(void, phantora_pass_ns, (uint64_t ns))
     ph_clock_publish();
     pthread_mutex_unlock(&ph_lock);
 }
+
+/* for Python's time.sleep */
+PH_API(void, phantora_pass_ns, (uint64_t ns)) { ph_host_pass(ns); }
 
 PH_API(int64_t, phantora_touch_clock, (int clock))
 {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phantora_ns.kernels.database.database import Database
-from phantora_ns.kernels.database.records import CallSite, Host, HostTime
+from phantora_ns.kernels.database.records import MAX_COUNT, CallSite, Host, HostTime
 from phantora_ns.model.gpu import HOST_CALLS, HostCosts
 from phantora_ns.protocol import (
     HOST_TABLE_MAGIC,
@@ -109,7 +109,8 @@ def _added(a: HostTime | None, b: HostTime) -> HostTime:
         return b
     count = a.count + b.count
     return HostTime(
-        count, *((a.count * x + b.count * y) / count for x, y in zip(a[1:], b[1:], strict=True))
+        min(count, MAX_COUNT),
+        *((a.count * x + b.count * y) / count for x, y in zip(a[1:], b[1:], strict=True)),
     )
 
 
