@@ -21,7 +21,7 @@
 #include <string.h>
 #include <time.h>
 
-pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t PH_FREE_IN_CHILD ph_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ph_host ph_host;
 static _Atomic bool touched;
 static enum { MEASURED, MODEL, NONE } mode;
@@ -34,8 +34,8 @@ static _Thread_local struct {
     unsigned paused;  /* pauses nest */
     int tid;          /* set when the thread joins the chain */
     uint64_t cpu;     /* CPU time at which the thread last returned to the job */
-    uint64_t pending; /* the job's CPU time since the last recorded call site */
-    uint64_t owed;    /* CPU time added by observing operators; taken off `pending`, now or later */
+    uint64_t pending; /* the job's time since the last recorded call site */
+    uint64_t owed;    /* CPU time that observing operators takes; not yet taken off the job's */
 } me;
 
 bool ph_in_chain(void) { return me.chain; }
@@ -107,12 +107,15 @@ static void spend(uint64_t job_ns, uint64_t cost_ns)
                               memory_order_relaxed);
 }
 
-/* The calling thread's CPU time since it last returned to the job. */
+/* The job's time since the calling thread last returned to it: the thread's CPU time, less what
+ * observing its operators took (values/observation_cost.cpp). */
 static uint64_t job_cpu_ns(void)
 {
     uint64_t cpu = thread_cpu_ns(), spent = cpu > me.cpu + look_ns ? cpu - me.cpu - look_ns : 0;
+    uint64_t ours = me.owed < spent ? me.owed : spent;
     me.cpu = cpu;
-    return spent;
+    me.owed -= ours;
+    return spent - ours;
 }
 
 /* The first call of a thread only marks where its CPU time starts. A thread that only makes
@@ -127,10 +130,8 @@ static void advance_measured(enum ph_call call)
     spend(spent, ph_spec()->call_cost[call]);
     me.pending += spent;
     if (!ph_host_model_recording() || !ph_call_site_counts(call)) return;
-    uint64_t ours = me.owed < me.pending ? me.owed : me.pending;
-    ph_call_site_passed(call, me.pending - ours);
+    ph_call_site_passed(call, me.pending);
     me.pending = 0;
-    me.owed -= ours;
 }
 
 /* In a run that repeats, the order of calls must be the same each time. Some threads never compute
@@ -193,23 +194,16 @@ void ph_host_resume(void)
 }
 
 /* ---- the cost of observing operators (values/observation_cost.cpp) ---- */
-PH_API(int, phantora_values_recording, (void))
+PH_API(void, phantora_values_pause, (void)) { ph_host_pause(); }
+PH_API(void, phantora_values_resume, (void)) { ph_host_resume(); }
+PH_API(int, phantora_values_measuring, (void))
 {
-    return ph_touched() && me.chain && measuring() && ph_host_model_recording();
+    return ph_touched() && me.chain && !me.paused && measuring();
 }
-PH_API(int64_t, phantora_values_job_ns, (void))
+PH_API(void, phantora_values_exclude, (uint64_t ns))
 {
-    ph_host_pause(); /* adds the CPU time so far to `pending` */
-    ph_host_resume();
-    return (int64_t)me.pending - (int64_t)me.owed;
+    if (!me.paused) me.owed += ns;
 }
-PH_API(void, phantora_values_set_job_ns, (int64_t job_ns))
-{
-    me.pending = job_ns > 0 ? (uint64_t)job_ns : 0;
-    me.owed = job_ns < 0 ? (uint64_t)-job_ns : 0;
-    ph_leave();
-}
-PH_API(void, phantora_values_exclude, (uint64_t ns)) { me.owed += ns; }
 
 uint64_t ph_now(void)
 {
@@ -296,7 +290,7 @@ static struct timespec touch_real, touch_mono;
 
 static void forget(void)
 {
-    pthread_mutex_init(&ph_lock, NULL);
+    if (ph_touched()) ph_forked_after_use();
     atomic_store(&touched, false);
     memset(&ph_host, 0, sizeof ph_host);
     memset(&me, 0, sizeof me);
@@ -331,7 +325,7 @@ bool ph_touched(void) { return atomic_load_explicit(&touched, memory_order_acqui
 void ph_touch(void)
 {
     if (ph_touched()) return;
-    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_mutex_t PH_FREE_IN_CHILD once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
     if (!ph_touched()) {
         ph_forget_in_child(forget);
