@@ -1,4 +1,5 @@
 /* simulated/backend.c - the backend of a simulated rank. */
+#include "base/fork.h"
 #include "time/timeline.h"
 #include "work/values_library.h"
 #include "simulated/cuda/runtime.h"
@@ -10,6 +11,7 @@
  * treated like the legacy stream. */
 static struct ph_stream *stream(void *handle)
 {
+    if (ph_forked()) return NULL;
     if ((uintptr_t)handle > 2) return ph_stream_valid(handle) ? handle : NULL;
     return ph_stream_default();
 }
@@ -17,7 +19,8 @@ static struct ph_stream *stream(void *handle)
 const struct ph_backend ph_backend = {
     .joined = ph_values_load,
     .without_values =
-        "small operators do not run on the CPU, so what the GPU would compute reads as zero",
+        "small operators do not run on the CPU: object collectives (all_gather_object, "
+        "broadcast_object_list) fail, and what the GPU would compute reads as zero",
     .stream = stream,
     .device_used = ph_device_use,
     .code_loaded = ph_device_code,

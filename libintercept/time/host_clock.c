@@ -22,10 +22,11 @@
 #include <string.h>
 #include <time.h>
 
-pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t PH_FREE_IN_CHILD ph_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ph_host ph_host;
 static _Atomic bool touched;
 static enum { AUTO, MEASURED, MODEL, NONE } mode;
+static bool repeats; /* the clock moves in one order of calls, so the run can repeat to the byte */
 static double scale = 1.0;
 static struct ph_host_pace pace; /* for --host-time auto */
 /* CPU time that one read of the CPU clock itself takes */
@@ -52,7 +53,7 @@ static uint64_t thread_cpu_ns(void)
 uint64_t ph_clock(void) { return ph_host.time + (uint64_t)ph_host.offset + ph_host.ahead; }
 
 static _Atomic int64_t moved_ms; /* real time of the clock's last movement */
-static _Atomic int mover;        /* the thread that moved it; set only where runs repeat */
+static _Atomic int mover;        /* the thread that moved it; set only if `repeats` */
 
 static int64_t real_ms(void)
 {
@@ -65,10 +66,10 @@ void ph_clock_publish(void)
 {
     atomic_store_explicit(&ph_stats()->clock_ns, ph_clock(), memory_order_release);
     atomic_store_explicit(&moved_ms, real_ms(), memory_order_relaxed);
-    if (ph_clock_repeats() && me.chain) atomic_store_explicit(&mover, me.tid, memory_order_relaxed);
+    if (repeats && me.chain) atomic_store_explicit(&mover, me.tid, memory_order_relaxed);
 }
 
-bool ph_clock_repeats(void) { return mode == MODEL || mode == AUTO; }
+bool ph_clock_repeats(void) { return repeats; }
 
 /* Whether the host stands still because it waits for its observers, the threads that only poll. In
  * runs that repeat, a rank that waits in a socket for a later rank must look the same as one that
@@ -87,8 +88,11 @@ bool ph_clock_stands_still(void)
     enum { STILL_MS = 500 };
     int64_t still = real_ms() - atomic_load_explicit(&moved_ms, memory_order_relaxed);
     if (atomic_load(&ph_stats()->blocked) != 0 || still <= STILL_MS) return false;
-    return !ph_clock_repeats() || waits_for_observers(still);
+    return !repeats || waits_for_observers(still);
 }
+
+/* Host time is charged by call site (time/host_model.c). */
+static bool by_call_site(void) { return mode == MODEL || mode == AUTO; }
 
 /* A leader records host times even when its own run charges none. */
 static bool measuring(void)
@@ -105,7 +109,7 @@ static void spend(uint64_t job_ns, uint64_t cost_ns)
     ph_host.offset += (int64_t)host_ns;
     ph_call_cost_ns = cost_ns;
     atomic_fetch_add_explicit(&ph_stats()->host_cpu_ns, job_ns, memory_order_relaxed);
-    if (!ph_clock_repeats()) return;
+    if (!by_call_site()) return;
     atomic_fetch_add_explicit(&ph_stats()->host_calls[PH_HOST_LEVEL_CALL], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&ph_stats()->host_ns[PH_HOST_LEVEL_CALL], cost_ns,
                               memory_order_relaxed);
@@ -138,30 +142,34 @@ static void advance_measured(enum ph_call call)
     me.pending = 0;
 }
 
-/* With a model, the order of calls must be the same in every run. Some threads never compute or
- * communicate: they pin memory, prefetch, watch or log. They run concurrently with the job at their
- * own pace. So they neither advance the clock nor change the history. */
-static bool advance_modelled(enum ph_call call)
+/* In a run that repeats, the order of calls must be the same each time. Some threads never compute
+ * or communicate: they pin memory, prefetch, watch or log. They run concurrently with the job at
+ * their own pace. So they neither advance the clock nor change the history. */
+static bool in_order(enum ph_call call)
 {
     if (!me.chain && call > PH_CALL_COMM) return false;
     if (!me.tid) me.tid = ph_thread_id();
-    uint64_t job;
-    if (measuring() && me.chain) {
-        me.pending += job_cpu_ns();
-        job = ph_call_site_counts(call) ? ph_call_site_measured(call, me.pending) : 0;
-        if (ph_call_site_counts(call)) me.pending = 0;
-    } else {
-        job = ph_call_site_time(call);
-    }
-    spend(job, ph_spec()->call_cost[call]);
     return true;
+}
+
+static uint64_t call_site_ns(enum ph_call call)
+{
+    if (!measuring() || !me.chain) return ph_call_site_time(call);
+    me.pending += job_cpu_ns();
+    if (!ph_call_site_counts(call)) return 0;
+    uint64_t spent = me.pending;
+    me.pending = 0;
+    return ph_call_site_measured(call, spent);
 }
 
 void ph_clock_advance(enum ph_call call)
 {
     if (me.paused) return;
-    if (ph_clock_repeats() && !advance_modelled(call)) return;
-    if (!ph_clock_repeats() && measuring()) advance_measured(call);
+    if (repeats && !in_order(call)) return;
+    if (by_call_site())
+        spend(call_site_ns(call), ph_spec()->call_cost[call]);
+    else if (measuring())
+        advance_measured(call);
     me.chain = true;
     atomic_fetch_add_explicit(&ph_stats()->calls, 1, memory_order_relaxed);
     ph_clock_publish();
@@ -302,7 +310,7 @@ static struct timespec touch_real, touch_mono;
 
 static void forget(void)
 {
-    pthread_mutex_init(&ph_lock, NULL);
+    if (ph_touched()) ph_forked_after_use();
     atomic_store(&touched, false);
     memset(&ph_host, 0, sizeof ph_host);
     memset(&me, 0, sizeof me);
@@ -318,8 +326,9 @@ static void read_mode(void)
                                                   : NONE;
     if (factor) scale = strtod(factor, NULL);
     /* A leader records, so it measures: a table may not know its call sites yet. */
-    if (ph_clock_repeats() && ph_backend.leads) mode = MEASURED;
-    if (ph_clock_repeats()) ph_host_model_map();
+    if (by_call_site() && ph_backend.leads) mode = MEASURED;
+    repeats = mode != MEASURED && !ph_backend.leads;
+    if (by_call_site()) ph_host_model_map();
     if (mode == AUTO) ph_host_pace_start(&pace);
     /* a leader records and sends by itself (leader/measure/measure.c) */
     if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_backend.leads) {
@@ -338,7 +347,7 @@ bool ph_touched(void) { return atomic_load_explicit(&touched, memory_order_acqui
 void ph_touch(void)
 {
     if (ph_touched()) return;
-    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_mutex_t PH_FREE_IN_CHILD once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
     if (!ph_touched()) {
         ph_forget_in_child(forget);
@@ -391,7 +400,7 @@ PH_API(int64_t, phantora_touch_clock, (int clock))
     const struct timespec *t = clock == CLOCK_REALTIME ? &touch_real : &touch_mono;
     /* A whole second: then differences of Python's floating-point seconds round the same way in
      * every run. */
-    if (ph_clock_repeats()) return (t->tv_sec + 1) * 1000000000ll;
+    if (by_call_site()) return (t->tv_sec + 1) * 1000000000ll;
     return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
 }
 
