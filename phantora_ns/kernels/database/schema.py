@@ -111,9 +111,7 @@ _CELLS = {
         "context": _OPTIONAL,
         "first": "{} IN (0, 1)",
         **dict.fromkeys(("squares", "median"), "typeof({}) = 'real'"),
-        **dict.fromkeys(
-            ("count", "total", "middle", "low", "high", "minimum", "maximum"), _WHOLE
-        ),
+        **dict.fromkeys(("count", "total", "middle", "low", "high", "minimum", "maximum"), _WHOLE),
     },
     "host_numbers": {"what": _TEXT, **_HOST_TIME},
     "host_calls": {"class": _TEXT, **_HOST_TIME},
