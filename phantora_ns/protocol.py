@@ -688,7 +688,7 @@ class HostSamplesSlot(NamedTuple):
     seldom_first: int
     """1 + the occurrence in its process of the earliest of them"""
     sample: tuple[int, ...]
-    """the last of the other samples, in units of 16 ns"""
+    """of the other samples, in units of 16 ns"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "HostSamplesSlot":

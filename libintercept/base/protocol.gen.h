@@ -495,7 +495,7 @@ struct ph_host_samples_slot {
     /* 1 + the occurrence in its process of the earliest of them */
     _Atomic uint32_t seldom_first;
     uint32_t reserved;
-    /* the last of the other samples, in units of 16 ns */
+    /* of the other samples, in units of 16 ns */
     _Atomic uint32_t sample[32];
 };
 PH_SIZE(ph_host_samples_slot, 168);

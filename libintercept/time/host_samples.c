@@ -2,7 +2,7 @@
  *
  * Why it exists: the recorded table does not know every job's code. What it lacks is measured here,
  * where the machine may be slow, or busy with other ranks. So a call site is charged the lower
- * quartile of its latest samples on all ranks, times the speed of this machine against the recorded
+ * quartile of its samples on all ranks, times the speed of this machine against the recorded
  * one. The speed is the ratio of both for the call sites that the table does hold: these run
  * interleaved with the others, in the same processes, beside the same load. A busy machine thus
  * lengthens both, and changes no charge.
@@ -88,13 +88,19 @@ static uint64_t quartile(const struct ph_host_samples_slot *slot, uint32_t count
     return (uint64_t)sorted[(used - 1) / 4] * UNIT_NS;
 }
 
+/* Every sample so far is kept with the same probability: the speed is one of the whole run, too. */
 static uint64_t add_usual(struct ph_host_samples_slot *slot, uint64_t ns)
 {
     uint64_t unit = ns / UNIT_NS;
-    uint32_t at = ADD(slot->usual, 1);
-    atomic_store_explicit(&slot->sample[at % SAMPLES],
-                          unit < UINT32_MAX ? (uint32_t)unit : UINT32_MAX, memory_order_relaxed);
-    uint64_t low = quartile(slot, at + 1);
+    uint32_t number = ADD(slot->usual, 1), at = number;
+    if (number >= SAMPLES) {
+        uint64_t draw = (number + slot->key) * 0x9e3779b97f4a7c15ull;
+        at = (uint32_t)((draw ^ draw >> 29) * 0xbf58476d1ce4e5b9ull >> 32) % (number + 1);
+    }
+    if (at >= SAMPLES) return READ(slot->low_ns);
+    atomic_store_explicit(&slot->sample[at], unit < UINT32_MAX ? (uint32_t)unit : UINT32_MAX,
+                          memory_order_relaxed);
+    uint64_t low = quartile(slot, number + 1);
     atomic_store_explicit(&slot->low_ns, low, memory_order_relaxed);
     return low;
 }

@@ -141,3 +141,16 @@ def test_ranks_are_spread_over_the_distribution(harness, monkeypatch, ranks):
 def test_ranks_vary_independently(harness, monkeypatch):
     first, second = (paces(harness, monkeypatch, rank, 2)[1] for rank in range(2))
     assert abs(statistics.correlation(first, second)) < 0.25
+
+
+def test_a_load_that_comes_in_the_middle_changes_little(harness):
+    late = []
+    for number in range(400):
+        slower = 2 if number >= 200 else 1
+        for site in range(20):
+            time = 2000 * (1 + site)
+            harness.add(1 + site, time * slower, time, True, number)
+            charge = harness.add(1000 + site, time * slower, 0, False, number)
+            if number >= 300:
+                late.append(charge / time)
+    assert statistics.mean(late) == pytest.approx(1, abs=0.05)
