@@ -91,7 +91,7 @@ def main() -> int:
     )
     parser.add_argument("--only", help="these jobs, comma-separated")
     parser.add_argument("--gpus", default="1,2")
-    parser.add_argument("--host-time", default="model", choices=["measured", "model", "none"])
+    parser.add_argument("--host-time", default="model", choices=MODES)
     parser.add_argument("--out", type=Path, help="the simulated results, one JSON line each")
     given = sys.argv[1:]
     split = given.index("--") if "--" in given else len(given)
