@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench.frameworks.jobs import HERE, JOBS, Job, environment, summary
 from bench.frameworks.real import make_assets, run, words
+from phantora_ns.launch.record.host_time import MODES
 
 REAL = HERE / "h200.jsonl"
 SECONDS = 1800
