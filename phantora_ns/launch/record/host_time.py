@@ -6,6 +6,7 @@ in device.conf, host.tbl, and some environment variables.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import shlex
@@ -156,11 +157,13 @@ def prepare(
 
 
 def _here(record: HostRecord, job: Job, path: Path) -> Here:
-    """What earlier runs have measured. If no run of the job was measured, this one will be. Raises
-    OSError, LaunchError."""
+    """What earlier runs have measured. If no run of the job was measured, this one will be. A home
+    that cannot be entered holds nothing. Raises OSError, LaunchError."""
+    known = learned_times.Learned()
     try:
-        known = learned_times.read(learned_times.path(), job.identity, job.torch)
-    except (OSError, sqlite3.Error) as error:
+        with contextlib.suppress(OSError):
+            known = learned_times.read(learned_times.path(), job.identity, job.torch)
+    except sqlite3.Error as error:
         raise LaunchError(
             f"the host times of earlier runs cannot be read: {error}; {learned_times.path()}; delete it"
         ) from None
