@@ -9,7 +9,7 @@
  *     phantora-sandbox 1         first line: format version
  *     isolation namespaces|none  default namespaces
  *     steps yes                  send a "step NAME" message for each step done
- *     remove DIR                 delete DIR if the launcher dies before the sandbox
+ *     remove DIR                 delete DIR if the launcher dies before the sandbox does
  *     hosts FILE                 show FILE as /etc/hosts in each node
  *     fake-gpus N                show /dev/nvidia0..N-1 and /dev/nvidiactl unless the machine has a
  *                                GPU

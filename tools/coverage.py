@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import functions
+from generated import ROOT, settle, wrap
 
-ROOT = functions.ROOT
 DOCUMENT = ROOT / "docs" / "coverage.md"
 CLASSES = {
     "simulated": "does what the real one does: state, time, and values as far as they are kept",
@@ -79,7 +79,7 @@ APIS = (
         "by themselves, which is not simulated",
     ),
 )
-WIDTH = 100
+WIDTH = 99
 
 
 def own_symbols(library):
@@ -116,14 +116,7 @@ def partial_refusals():
 
 def wrapped(names):
     """Names, comma-separated, in lines of at most WIDTH."""
-    lines, line = [], ""
-    for name in names:
-        item = f"{name}, "
-        if line and len(line) + len(item) > WIDTH:
-            lines.append(line.rstrip())
-            line = ""
-        line += item
-    return "\n".join([*lines, line.rstrip(", ")])
+    return "\n".join(wrap((f"{name}," for name in names), WIDTH)).rstrip(",")
 
 
 # shown for reasons of our own (libintercept/simulated/exports.map)
@@ -132,6 +125,8 @@ NOT_NVIDIAS = (
     "dlsym",
     "dlvsym",
     "_ZN3c10",
+    "write",
+    "pwrite",
 )
 
 
@@ -264,13 +259,7 @@ def main():
     parser.add_argument("--library", type=Path, default=built, help="the built interceptor")
     parser.add_argument("--check", action="store_true", help="compare only")
     options = parser.parse_args()
-    text = render(options.library)
-    if not options.check:
-        DOCUMENT.write_text(text)
-    elif not DOCUMENT.exists() or DOCUMENT.read_text() != text:
-        sys.exit(
-            "coverage.py: docs/coverage.md is not up to date; run .venv/bin/python tools/coverage.py"
-        )
+    settle({DOCUMENT: render(options.library)}, options.check, "tools/coverage.py")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from generated import ROOT, settle
+
 TARGET = ROOT / "libintercept" / "simulated" / "cuda" / "versions.gen.h"
 HEADERS = """cuda_runtime_api.h cuda.h cublas_v2.h cublasLt.h cudnn.h nccl.h cufft.h cufftXt.h
 cusolver_common.h cusolverDn.h cusolverSp.h cusolverRf.h cusparse.h nvrtc.h cufile.h cupti.h
@@ -407,11 +408,7 @@ def main():
             print(f"== {all_headers[0].name} -> {other.name}")
             print(*differences(all_headers[0], other), sep="\n")
         return
-    text = render(all_headers)
-    if not options.check:
-        TARGET.write_text(text)
-    elif not TARGET.exists() or TARGET.read_text() != text:
-        sys.exit(f"{TARGET.relative_to(ROOT)} differs from what would be generated")
+    settle({TARGET: render(all_headers)}, options.check, "tools/cuda_versions.py")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+from generated import ROOT, wrap
+
 DATA = ROOT / "tools" / "functions.toml"
 WIDTH = 100
 
@@ -259,17 +260,6 @@ def added(data, packages):
     return Data(versions, apis)
 
 
-def wrapped(names):
-    """Names in lines of at most WIDTH."""
-    lines, line = [], ""
-    for name in names:
-        if line and len(line) + 1 + len(name) > WIDTH:
-            lines.append(line)
-            line = ""
-        line = f"{line} {name}" if line else name
-    return "\n".join([*lines, line] if line else lines)
-
-
 def render(data):
     """The text of functions.toml."""
     parts = [
@@ -283,9 +273,9 @@ def render(data):
         names = sorted(functions.used)
         parts.append(f"[{api}]")
         if functions.without_status:
-            listed = wrapped(sorted(functions.without_status))
+            listed = "\n".join(wrap(sorted(functions.without_status), WIDTH))
             parts.append(f'without_status = """\n{listed}\n"""')
-        rest = wrapped(name for name in names if functions.used[name] == unused)
+        rest = "\n".join(wrap((n for n in names if functions.used[n] == unused), WIDTH))
         parts.append(f'unused = """\n{rest}\n"""')
         parts.append(f"[{api}.used]")
         parts += [

@@ -18,9 +18,9 @@ import argparse
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from generated import ROOT, settle
+
 TARGET = ROOT / "phantora_ns" / "data" / "nccl"
 RELEASES = ("2.27.5", "2.28.9", "2.29.7", "2.30.7")
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
@@ -245,16 +245,11 @@ def main():
     parser.add_argument("repository", help="a clone of github.com/NVIDIA/nccl with its tags")
     parser.add_argument("--check", action="store_true", help="compare only")
     options = parser.parse_args()
-    differ = False
-    for release in RELEASES:
-        path = TARGET / f"{release.rpartition('.')[0]}.toml"
-        text = render(options.repository, release)
-        if not options.check:
-            path.write_text(text)
-        elif not path.exists() or path.read_text() != text:
-            print(f"{path.relative_to(ROOT)} differs; run tools/nccl_constants.py")
-            differ = True
-    sys.exit(differ)
+    texts = {
+        TARGET / f"{release.rpartition('.')[0]}.toml": render(options.repository, release)
+        for release in RELEASES
+    }
+    settle(texts, options.check, "tools/nccl_constants.py")
 
 
 if __name__ == "__main__":

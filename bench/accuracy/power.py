@@ -16,6 +16,8 @@ import time
 import torch
 import torch.nn.functional as F
 
+from bench.events import us_per_call
+
 SECONDS = 3.0
 CHUNK_SECONDS = 0.1
 GPU = dict(device="cuda", dtype=torch.bfloat16)
@@ -65,29 +67,18 @@ WORK = {
 }
 
 
-def timed(issue, count):
-    """Microseconds per call."""
-    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    before.record()
-    for _ in range(count):
-        issue()
-    after.record()
-    torch.cuda.synchronize()
-    return before.elapsed_time(after) / count * 1e3
-
-
 def main():
     with open(sys.argv[1], "a") as stream:
         for name, build in WORK.items():
             issue = build()
-            timed(issue, 3)
+            us_per_call(issue, 3)
             # so that clock and temperature recover: the first chunk is a burst on a rested GPU
             time.sleep(1.0)
-            burst = timed(issue, 3)
+            burst = us_per_call(issue, 3)
             count = max(1, int(CHUNK_SECONDS * 1e6 / burst))
             series, start = [], time.monotonic()
             while time.monotonic() - start < SECONDS:
-                microseconds = timed(issue, count)
+                microseconds = us_per_call(issue, count)
                 series.append(
                     [
                         round(time.monotonic() - start, 2),

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from bench.events import us_per_call
 from bench.gpus.jobs import free, mesh_of
 
 MB = 1 << 20
@@ -78,16 +79,6 @@ def kernels(scale: Scale) -> dict:
     return {"product": product, "attention": attention, "elementwise": elementwise}
 
 
-def us_of(issue, count: int) -> float:
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before.record()
-    for _ in range(count):
-        issue()
-    after.record()
-    torch.cuda.synchronize()
-    return before.elapsed_time(after) / count * 1e3
-
-
 def kept_up(issue, count: int, chunks: int = 12) -> dict:
     """`count` calls without a pause: us per call in each of `chunks` pieces."""
     count = max(1, count // chunks)
@@ -124,7 +115,7 @@ def rings(gpus: int, scale: Scale, meet, agree) -> list[dict]:
             issue()
         torch.cuda.synchronize()
         meet()
-        us = agree(us_of(issue, 4))
+        us = agree(us_per_call(issue, 4))
         time.sleep(scale.rest)
         meet()
         rows.append({"phase": name, **kept_up(issue, int(scale.seconds * 1e6 / us))})
@@ -151,8 +142,8 @@ def beside(gpus: int, scale: Scale, meet, agree) -> list[dict]:
     for kernel, build in kernels(scale).items():
         with torch.cuda.stream(main):
             work = build()
-            us_of(work, 2)
-            base = agree(us_of(work, 4))
+            us_per_call(work, 2)
+            base = agree(us_per_call(work, 4))
             meet()
             alone = kept_up(work, int(scale.seconds * 1e6 / base))
         del alone["last"]
@@ -160,9 +151,9 @@ def beside(gpus: int, scale: Scale, meet, agree) -> list[dict]:
         for name in BESIDE:
             with torch.cuda.stream(side):
                 issue = collective(name, group, scale)
-                us_of(issue, 2)
+                us_per_call(issue, 2)
                 meet()
-                ring = agree(us_of(issue, 4))
+                ring = agree(us_per_call(issue, 4))
             torch.cuda.synchronize()
             time.sleep(scale.rest)
             meet()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from bench.events import us_per_call
 from bench.power.ring import GATHER, REDUCE, WAIT, Ring
 from bench.power.sampler import Sampler
 from bench.power.training import free, training
@@ -36,27 +37,16 @@ class Out:
         self.file.write(json.dumps({"part": part, **values}) + "\n")
 
 
-def timed(issue, count: int) -> float:
-    """Microseconds per call."""
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before.record()
-    for _ in range(count):
-        issue()
-    after.record()
-    torch.cuda.synchronize()
-    return before.elapsed_time(after) / count * 1e3
-
-
 def sustained(sampler: Sampler, issue, seconds: float, chunk_s: float = 0.04) -> dict:
     """A piece of work kept up: the first chunk, the time once settled, and the clock then."""
-    timed(issue, 2)
+    us_per_call(issue, 2)
     time.sleep(REST_S)
-    burst = timed(issue, 3)
+    burst = us_per_call(issue, 3)
     count = max(1, int(chunk_s * 1e6 / burst))
     begin, series = sampler.now(), []
     while sampler.now() - begin < seconds:
         at = sampler.now()
-        series.append((at, timed(issue, count)))
+        series.append((at, us_per_call(issue, count)))
     settled = begin + seconds * 0.5
     late = sorted(us for at, us in series if at >= settled)
     return {
@@ -89,8 +79,8 @@ def mixes(out, sampler) -> None:
     for first_name, second_name in pairs:
         first, second = WORK[first_name](), WORK[second_name]()
         first_us, second_us = (
-            min(timed(first, 5) for _ in range(2)),
-            min(timed(second, 5) for _ in range(2)),
+            min(us_per_call(first, 5) for _ in range(2)),
+            min(us_per_call(second, 5) for _ in range(2)),
         )
         for share in (0.25, 0.5, 0.75):
             for turn_us in (4000, 40000) if share == 0.5 else (4000,):
@@ -130,7 +120,7 @@ def mixes(out, sampler) -> None:
         free()
     for name in ("gemm_8192_4096_14336", "attention_forward"):
         issue = WORK[name]()
-        alone = min(timed(issue, 5) for _ in range(2))
+        alone = min(us_per_call(issue, 5) for _ in range(2))
         for busy in (0.35, 0.5, 0.65, 0.8, 0.9):
             for turn_us in (4000, 30000):
                 count = max(1, round(turn_us * busy / alone))
@@ -138,7 +128,7 @@ def mixes(out, sampler) -> None:
                 begin, rows = sampler.now(), []
                 while sampler.now() - begin < SECONDS:
                     at = time.perf_counter()
-                    us = timed(issue, count)
+                    us = us_per_call(issue, count)
                     rows.append((sampler.now(), us))
                     pause = us * count * (1 / busy - 1) / 1e6
                     while time.perf_counter() - at < us * count / 1e6 + pause:
@@ -161,7 +151,7 @@ def mixes(out, sampler) -> None:
 def response(out, sampler) -> None:
     """How fast the clock follows a change of work: chunks of about 3 ms, before and after."""
     heavy, light = WORK["gemm_8192_4096_14336"](), WORK["elementwise_512MB"]()
-    timed(heavy, 2), timed(light, 2)
+    us_per_call(heavy, 2), us_per_call(light, 2)
     for turn in range(3):
         time.sleep(0.6)
         rows = []
@@ -172,7 +162,7 @@ def response(out, sampler) -> None:
         ):
             for _ in range(chunks):
                 at = sampler.now()
-                rows.append([name, round(at, 4), round(timed(issue, count), 2)])
+                rows.append([name, round(at, 4), round(us_per_call(issue, count), 2)])
         begin, end = rows[0][1], sampler.now()
         clock = [row[:5] for row in sampler.rows if begin - 0.05 <= row[0] <= end]
         out("response", turn=turn, rows=rows, clock=clock)
@@ -221,26 +211,26 @@ def contention(out, sampler) -> None:
     for name, build in WORK.items():
         with torch.cuda.stream(main):
             issue = build()
-            timed(issue, 2)
+            us_per_call(issue, 2)
         torch.cuda.synchronize()
         for hot in (False, True):
             with torch.cuda.stream(main):
-                base = min(timed(issue, 4) for _ in range(2))
+                base = min(us_per_call(issue, 4) for _ in range(2))
                 count = max(4, min(400, int(8000 / base)))
                 if hot:
                     begin = sampler.now()
                     while sampler.now() - begin < 0.5:
-                        base = timed(issue, max(4, int(40000 / base)))
+                        base = us_per_call(issue, max(4, int(40000 / base)))
             for kind_name, kind, rate in variants:
                 rows = []
                 begin = sampler.now()
                 for _ in range(4):
                     if hot:
                         with torch.cuda.stream(main):
-                            timed(issue, count)
+                            us_per_call(issue, count)
                     rows.append(covered(issue, count, kind, rate, base * count * 6 + 2000))
                 with torch.cuda.stream(main):
-                    after = timed(issue, count)
+                    after = us_per_call(issue, count)
                 rows.sort()
                 out(
                     "contention",

@@ -143,11 +143,17 @@ def profile(
 
 
 @cli.command()
-def doctor() -> int:
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Also say whether N ranks are likely to fit this machine.",
+)
+def doctor(ranks: int | None) -> int:
     """Tries everything that a run needs, step by step, and says how to cure what fails."""
     from phantora_ns.launch.doctor import run_doctor
 
-    return run_doctor(click.echo)
+    return run_doctor(click.echo, ranks)
 
 
 @cli.command("compile-values")

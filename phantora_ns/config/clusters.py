@@ -149,6 +149,7 @@ def _server(table: Table) -> Server:
         pcie_bytes_per_ns=table.bytes_per_ns("pcie_bandwidth", None),
         pcie_latency_ns=table.time_ns("pcie_latency", 400),
         gpus_per_nic=table.integer("gpus_per_nic", 1, low=1, high=1024),
+        storage_bytes_per_ns=table.bytes_per_ns("storage_bandwidth", None),
     )
     table.done()
     return server

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m phantora_ns.hub RUN_DIR", file=sys.stderr)
         return 1
     run_dir = Path(arguments[0])
+    _lift_limit()
     try:
         hub = build_hub(run_dir)
         gc.collect()
@@ -118,6 +120,13 @@ def main(arguments: list[str]) -> int:
         hub.recorder.close()
     write_result(run_dir / "hub.json", hub)
     return 0
+
+
+def _lift_limit() -> None:
+    """As many open files as the hard limit allows: each client takes three, and libzmq aborts when
+    there are none left. The job keeps the limit that the user has."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _announce() -> None:

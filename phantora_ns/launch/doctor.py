@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from phantora_ns.config.versions import supported_versions
-from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine import environment, installation, values_libraries
+from phantora_ns.launch.errors import LaunchError, UsageError
+from phantora_ns.launch.machine import environment, installation, limits, values_libraries
 from phantora_ns.launch.machine.interposition import try_preload
 from phantora_ns.launch.machine.sandbox import Sandbox, SandboxSpec
 from phantora_ns.launch.machine.software import read_software, remark, state
@@ -206,13 +206,32 @@ def _try_preload(run_dir: Path) -> str:
     return f"through {run_dir.parent}"
 
 
-def run_doctor(write: Callable[[str], None]) -> int:
-    """Prints a line per step through `write`; returns 0 when a run would work, else 1."""
+def _check_ranks(report: _Report, ranks: int) -> None:
+    """Whether so many ranks fit this machine, as far as can be said without starting them."""
+    try:
+        limits.require_files(ranks)
+    except UsageError as error:
+        report.failed(str(error))
+        return
+    if doubt := limits.memory_remark(ranks):
+        report.note(doubt)
+    else:
+        report.ok(
+            f"{ranks} ranks: about {ranks * limits.RANK_BYTES / 1e9:.1f} GB of memory, of "
+            f"{limits.free_memory() / 1e9:.1f} GB that are free"
+        )
+
+
+def run_doctor(write: Callable[[str], None], ranks: int | None = None) -> int:
+    """Prints a line per step through `write`; returns 0 when a run would work, else 1. `ranks`: also
+    says whether so many would fit."""
     report = _Report(write)
     report.attempt("Python", _check_python)
     built = report.attempt("C parts built", _check_built)
     report.attempt("libzmq", lambda: str(installation.find_libzmq()))
     _check_torch(report)
+    if ranks is not None:
+        _check_ranks(report, ranks)
     if built:
         try:
             run_dir = RunDir()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -34,6 +35,23 @@ def test_the_shipped_hub_starts_answers_and_ends(short_dir):
     finally:
         hub.process.kill()
         hub.process.communicate()
+
+
+def test_a_low_limit_of_open_files_is_lifted(short_dir):
+    """1,024, as most shells have, ends libzmq at 336 clients; here it is 64, and 20 would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        hub = start_hub(short_dir / "run", main=("-m", "phantora_ns.hub"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        clients = [Client(hub.run_dir) for _ in range(40)]
+        for client in clients:
+            client.bye()
+        assert len(hub.stop()["clients"]) == 40
+    finally:
+        hub.close()
 
 
 def hub_on(path) -> subprocess.CompletedProcess:

@@ -3,6 +3,7 @@ code 2."""
 
 import ctypes
 import os
+import resource
 import shutil
 import struct
 import subprocess
@@ -57,6 +58,28 @@ def test_the_doctor_names_the_step_the_reason_and_the_cure(launch, machine, word
     for text in words:
         assert text in out
     assert out.count("FAILED  ") == 1 and "cannot run jobs here yet" in out
+
+
+def few_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+
+
+def test_ranks_that_need_more_open_files_than_there_can_be_are_refused(launch):
+    code, out, err = launch(
+        *("torchrun", "--nproc-per-node", 8, "--nnodes", 2, "x.py"), preexec_fn=few_files
+    ).finish()
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1
+    assert "16 ranks need 112 open files" in err and "ulimit -Hn" in err
+
+
+def test_the_doctor_says_whether_ranks_are_likely_to_fit(launch):
+    code, out, err = launch("doctor", "--ranks", 1).finish()
+    assert (code, err) == (0, "") and "ok      1 ranks: about 0.4 GB of memory" in out
+    code, out, err = launch("doctor", "--ranks", 100_000).finish()
+    few = next(line for line in out.splitlines() if "100000 ranks" in line)
+    assert few.startswith(("note    ", "FAILED  ")) and code == few.startswith("FAILED")
+    code, out, err = launch("doctor", "--ranks", 100, preexec_fn=few_files).finish()
+    assert code == 1 and "FAILED  100 ranks need 364 open files" in out
 
 
 def test_the_doctor_is_content_with_this_machine(launch):

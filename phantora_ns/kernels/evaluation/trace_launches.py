@@ -179,7 +179,7 @@ def launches(
 
 
 def observations(configuration: str, found: Iterable[Launch]) -> list[Observation]:
-    """The distinct signatures of a trace, each with the median of its launches that ran alone.
+    """The distinct signatures of a trace, each with the median duration of those launches that ran alone.
     O(launches)."""
     groups: dict[bytes, list[Launch]] = defaultdict(list)
     for launch in found:

@@ -16,7 +16,7 @@ from phantora_ns.launch.command.job_command import JobCommand, parse_command
 from phantora_ns.launch.command.multi_node import check_multi_node
 from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import UsageError, say
-from phantora_ns.launch.machine import environment, installation, values_libraries
+from phantora_ns.launch.machine import environment, installation, limits, values_libraries
 from phantora_ns.launch.machine.software import read_software, remark
 from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.nodes import MAX_NODES
@@ -80,6 +80,7 @@ def build_request(
     check_multi_node(command, cluster.nodes, options.isolated)
     report, cwd = _check_report(options.report), _check_cwd(options.isolated)
     world = cluster.nodes * (command.processes_per_node or cluster.gpus_per_node)
+    limits.require_files(world)
     trace = _check_trace(options, world)
     torch = installation.find_torch(command.program, command.argv)
     values = _check_values(options.values, cluster, command, cwd, torch)
@@ -89,7 +90,7 @@ def build_request(
     if not options.quiet:
         for warning in environment.replaced_variables(outer):
             say(warning)
-        _say_what_is_untried(torch)
+        _say_what_is_doubtful(torch, world)
     leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
     if leading is not None:
         leaders.require_library(installation.LEADER_LIBRARY)
@@ -113,11 +114,14 @@ def build_request(
     )
 
 
-def _say_what_is_untried(torch: Path | None) -> None:
-    """One line when the job's torch is not known to work; the job runs all the same."""
-    doubt = remark(read_software(torch)) if torch is not None else None
-    if doubt is not None:
-        say(doubt)
+def _say_what_is_doubtful(torch: Path | None, world: int) -> None:
+    """One line when the job's torch is not known to work, and one when its ranks are likely to need
+    more memory than there is. The job runs all the same."""
+    if torch is None:
+        return
+    for doubt in (remark(read_software(torch)), limits.memory_remark(world)):
+        if doubt is not None:
+            say(doubt)
 
 
 def _load_cluster(options: RunOptions, command: JobCommand) -> Cluster:

@@ -50,6 +50,17 @@ def run_checks(only=None):
     return failed
 
 
+def timed(work):
+    """Milliseconds between two events around `work`, which begins on an idle GPU."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
 def differs(what, given, expected, tolerance=0.0):
     """Yields a complaint unless `given` (a tensor on any device, or a plain value) equals
     `expected`, dtype included."""

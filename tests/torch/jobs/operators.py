@@ -11,19 +11,9 @@ import warnings
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from common import check, differs, run_checks
+from common import check, differs, run_checks, timed
 
 CUDA = torch.device("cuda")
-
-
-def timed(work):
-    """Milliseconds between two events around `work`."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
 
 
 def on_both(model, x, tolerance, step=lambda model, x: model(x).square().mean()):

@@ -15,20 +15,9 @@ import sys
 import warnings
 
 import torch
-from common import check, differs, run_checks, say
+from common import check, differs, run_checks, say, timed
 
 MIB = 1 << 20
-
-
-def timed(work):
-    """Milliseconds between two events around `work`."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
 
 
 def rate(work, size):
