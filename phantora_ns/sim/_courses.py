@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from phantora_ns.sim.collectives import COPY, FlowSpec, Plan
+from phantora_ns.sim.collectives import FlowSpec, Plan
 from phantora_ns.sim.flows import FlowArguments, FlowGroup
 
 
@@ -26,11 +26,6 @@ class Course(NamedTuple):
     algorithm: str
     protocol: str
     channels: int
-
-    @property
-    def copies(self) -> bool:
-        """Whether this is a copy inside one GPU."""
-        return self.algorithm == COPY
 
 
 class Collectives(Protocol):

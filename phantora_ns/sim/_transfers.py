@@ -68,12 +68,6 @@ class Transfer(Vertex):
         self.begins: list[LaunchBegin] = []  # where clients reached it, if it is a whole launch
         self.overlapped = False  # compute is expected beside it on some member's GPU
 
-    @property
-    def copies(self) -> bool:
-        """Whether it is a copy inside one GPU. Known from its launch on, because such an operation
-        has one member."""
-        return self.course is not None and self.course.copies
-
 
 class LaunchEnd(Vertex):
     """The end of a grouped launch on one rank: when the last of its transfers has ended."""
@@ -92,11 +86,6 @@ class LaunchEnd(Vertex):
         return min(
             transfer.start_ns for transfer in self.transfers if transfer.start_ns is not None
         )
-
-    @property
-    def copies(self) -> bool:
-        """Whether all of its transfers are copies inside one GPU."""
-        return all(transfer.copies for transfer in self.transfers)
 
     def retire(self) -> None:
         """As Vertex.retire; also drops the transfers."""

@@ -24,7 +24,6 @@ from phantora_ns.sim._nccl_tuning import PROTOCOL_NAMES, SIMPLE, Choice, PairCho
 from phantora_ns.sim.topology import Topology
 
 KINDS = Collective.LABELS
-COPY = "copy"  # the algorithm of what stays inside one GPU
 # Bytes on the wire per byte of data: LL sends a 4-byte flag with every 4 bytes, LL128 an 8-byte
 # flag with every 120.
 _WIRE = (2.0, 128 / 120, 1.0)
@@ -261,7 +260,9 @@ class CollectiveModel:
     def _alone(self, count_bytes: int) -> Plan:
         """One rank: NCCL copies the buffer inside the GPU (read and written once), or does nothing
         if it is in place."""
-        return Plan((), self.gpu.nccl.local.start_ns, self._copy_ns(count_bytes), COPY, "Simple", 0)
+        return Plan(
+            (), self.gpu.nccl.local.start_ns, self._copy_ns(count_bytes), "copy", "Simple", 0
+        )
 
     def _copy_ns(self, size_bytes: int) -> int:
         rate = self.gpu.memory_bytes_per_ns * self.gpu.nccl.local.share
@@ -288,7 +289,7 @@ class CollectiveModel:
                 (),
                 times.ll_start_ns,
                 self._copy_ns(max(size for _, _, size in pairs)),
-                COPY,
+                "copy",
                 "Simple",
                 0,
             )

@@ -154,9 +154,9 @@ class EventGraph:
         """Enters one launch of `client` on `comm`. Each op begins once this client has reached
         `expression` and the op's other members have reached theirs.
 
-        `number` is the vertex of their common end on this client. `overlapped`: compute is expected
-        beside it on its GPU. Returns one transfer per op. Raises BadExpression or BadOp (nothing has
-        changed), or Mismatch (the job's own error; the communicator is broken).
+        `number` is the vertex of their common end on this client. `overlapped`: compute is
+        expected beside it on its GPU. Returns one transfer per op. Raises BadExpression or BadOp (nothing
+        has changed), or Mismatch (the job's own error; the communicator is broken).
         """
         timeline = self._timelines[client]
         timeline.check_new(number)
@@ -167,13 +167,12 @@ class EventGraph:
         if not transfers:
             self.define(client, number, expression)
             return transfers
+        reached = self._begin(timeline, number, expression, transfers)
         for transfer in transfers:
             transfer.overlapped |= overlapped
         for transfer in transfers:
             if transfer.matched and transfer.course is None:
                 transfer.course = comm.course(transfer, self._courses)
-        reached = self._begin(timeline, number, expression, transfers)
-        for transfer in transfers:
             self._contribute(timeline, transfer, reached)
         return transfers
 
@@ -343,7 +342,7 @@ class EventGraph:
             return
         assert begin.end is not None
         overlap, evaluate = begin.overlap, self._queue.evaluate
-        from_ns = overlap.activity.put(begin, begin.time_ns, begin.end.time_ns, begin.end.copies)
+        from_ns = overlap.activity.put(begin, begin.time_ns, begin.end.time_ns)
         if from_ns is None:
             return
         for vertex in overlap.stretchable:

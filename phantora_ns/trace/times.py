@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from phantora_ns.sim.collectives import COPY
-from phantora_ns.sim.contention import halted_ns
+from phantora_ns.sim.contention import stretched_ns
 
 UNKNOWN = -1
 
@@ -40,8 +39,7 @@ class Times:
         self._times = array("q", [0])
         self._launches: dict[int, tuple[int, int, int]] = {}
         self._plans: dict[tuple[str, str, int], int] = {}
-        spans: list[tuple[int, int]] = []
-        copies: list[tuple[int, int]] = []
+        spans = []
         for number, time_ns, *launch in vertices:
             times = self._times
             if number >= len(times):
@@ -54,9 +52,9 @@ class Times:
                     started_ns,
                     self._plans.setdefault(tuple(plan), len(self._plans)),
                 )
-                (copies if plan[0] == COPY else spans).append((reached_ns, time_ns))
+                spans.append((reached_ns, time_ns))
         self._plan_list = list(self._plans)
-        self._communication, self._copies = _union(spans), _union(copies)
+        self._begins, self._ends = _union(spans)
 
     @classmethod
     def read(cls, path: Path) -> Times:
@@ -96,16 +94,16 @@ class Times:
         As Activity.finish_ns of sim/contention.py, over all communication of the run. O(log launches
         + launches that overlap the work).
         """
-        if contention_ns <= 0 or work_ns <= 0:
+        ends = self._ends
+        if contention_ns <= 0 or work_ns <= 0 or not ends:
             return begin_ns + work_ns
-        spans, copies = (_since(union, begin_ns) for union in (self._communication, self._copies))
-        return halted_ns(begin_ns, work_ns, contention_ns, spans, copies)
-
-
-def _since(union: tuple[array, array], begin_ns: int) -> Iterator[tuple[int, int, int]]:
-    """(begin, anything, end) of the intervals that end after `begin_ns`."""
-    begins, ends = union
-    return ((begins[i], 0, ends[i]) for i in range(bisect_right(ends, begin_ns), len(ends)))
+        begins = self._begins
+        return stretched_ns(
+            begin_ns,
+            work_ns,
+            contention_ns,
+            ((begins[i], 0, ends[i]) for i in range(bisect_right(ends, begin_ns), len(ends))),
+        )
 
 
 def _union(spans: list[tuple[int, int]]) -> tuple[array, array]:

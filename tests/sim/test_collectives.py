@@ -300,7 +300,11 @@ def test_one_rank_costs_a_launch_and_a_copy():
     model = model_of("h200-1x8")
     small = model.plan(0, [3], 0)
     assert not small.flows and small.before_ns >= 3000 and small.after_ns == 0
-    for size, real_ns in ((243_286_016, 118_300), (872_448_000, 417_100), (4_202_708_992, 1_971_100)):
+    for size, real_ns in (
+        (243_286_016, 118_300),
+        (872_448_000, 417_100),
+        (4_202_708_992, 1_971_100),
+    ):
         plan = model.plan(2, [3], size)
         assert plan.before_ns + plan.after_ns == pytest.approx(real_ns, rel=0.01)
         assert plan.after_ns > 2 * size / 4800
