@@ -21,7 +21,7 @@
 #include <string.h>
 #include <time.h>
 
-pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t PH_FREE_IN_CHILD ph_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ph_host ph_host;
 static _Atomic bool touched;
 static enum { MEASURED, MODEL, NONE } mode;
@@ -289,7 +289,7 @@ static struct timespec touch_real, touch_mono;
 
 static void forget(void)
 {
-    pthread_mutex_init(&ph_lock, NULL);
+    if (ph_touched()) ph_forked_after_use();
     atomic_store(&touched, false);
     memset(&ph_host, 0, sizeof ph_host);
     memset(&me, 0, sizeof me);
@@ -323,7 +323,7 @@ bool ph_touched(void) { return atomic_load_explicit(&touched, memory_order_acqui
 void ph_touch(void)
 {
     if (ph_touched()) return;
-    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_mutex_t PH_FREE_IN_CHILD once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
     if (!ph_touched()) {
         ph_forget_in_child(forget);
