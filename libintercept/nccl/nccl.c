@@ -15,6 +15,7 @@
 #include "link/connection.h"
 #include "nccl/release.h"
 #include "time/timeline.h"
+#include "time/watchdog.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
 #include <string.h>
@@ -467,6 +468,7 @@ PH_API(int, ncclCommDestroy, (void *comm)) { return release_comm(comm); }
 PH_API(int, ncclCommAbort, (void *comm)) { return release_comm(comm); }
 PH_API(int, ncclCommGetAsyncError, (void *comm, int *error))
 {
+    ph_watchdog_asks_for_errors();
     return *error = OK, valid(comm) ? OK : INVALID_ARGUMENT;
 }
 PH_API(int, ncclCommCount, (void *comm, int *count))

@@ -10,6 +10,7 @@
 #include "simulated/cuda/runtime.h"
 #include "simulated/cuda/versions.h"
 #include "simulated/memory/ipc.h"
+#include "time/watchdog.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -313,6 +314,7 @@ PH_API(int, cudaEventRecordWithFlags, (void *event, void *handle, unsigned flags
     if (captured) return ph_capture_called(PH_CALL_RECORD, "cudaEventRecord", captured);
     /* only the owner may record it */
     if (((struct ph_event *)event)->imported) return ph_set_error(CUDA_INVALID_HANDLE);
+    ph_watchdogs_due(PH_WATCHDOG_NCCL2);
     ph_event_record(event, stream);
     if (((struct ph_event *)event)->shared) ph_ipc_recorded(event);
     return CUDA_OK;
