@@ -105,7 +105,7 @@ static void spend(uint64_t job_ns, uint64_t cost_ns)
 {
     if (mode == NONE) return;
     double host_ns = (double)job_ns * scale + (double)cost_ns;
-    if (mode == AUTO) host_ns *= ph_host_pace(&pace, host_ns);
+    if (mode == AUTO) host_ns *= ph_host_pace(&pace, cost_ns);
     ph_host.offset += (int64_t)host_ns;
     ph_call_cost_ns = cost_ns;
     atomic_fetch_add_explicit(&ph_stats()->host_cpu_ns, job_ns, memory_order_relaxed);

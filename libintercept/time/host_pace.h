@@ -5,12 +5,13 @@
 
 struct ph_host_pace {
     double process; /* of this process, against the middle one */
-    double passed;  /* ns of host time at the middle pace */
+    double passed;  /* ns that its calls have cost at the middle pace */
     uint64_t seed;
 };
 
 /* Ranks differ: this one is RANK of WORLD_SIZE. */
 void ph_host_pace_start(struct ph_host_pace *pace);
-/* What `host_ns` more of host time are multiplied by. */
-double ph_host_pace(struct ph_host_pace *pace, double host_ns);
+/* What the host time up to and with the next call is multiplied by. `call_ns`: what the call costs.
+ */
+double ph_host_pace(struct ph_host_pace *pace, uint64_t call_ns);
 #endif

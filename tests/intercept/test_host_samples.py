@@ -33,7 +33,7 @@ PH_EXPORT int64_t add(uint64_t key, uint64_t ns, uint64_t table_ns, int recorded
 }
 static struct ph_host_pace pace;
 PH_EXPORT double start(void) { return ph_host_pace_start(&pace), pace.process; }
-PH_EXPORT double go(double ns) { return ph_host_pace(&pace, ns); }
+PH_EXPORT double go(uint64_t ns) { return ph_host_pace(&pace, ns); }
 """
 
 
@@ -58,7 +58,7 @@ def harness(built, tmp_path, monkeypatch):
     loaded.add.restype = ctypes.c_int64
     loaded.add.argtypes = [ctypes.c_uint64] * 3 + [ctypes.c_int, ctypes.c_uint32]
     loaded.start.restype = loaded.go.restype = ctypes.c_double
-    loaded.go.argtypes = [ctypes.c_double]
+    loaded.go.argtypes = [ctypes.c_uint64]
     loaded.map.argtypes = [ctypes.c_uint64]
     loaded.map(1000)
     return loaded
@@ -113,7 +113,7 @@ def test_samples_without_room_are_counted_and_charge_nothing(harness, tmp_path):
     assert host_samples.samples_of(tmp_path, 1.0).lost == 1
 
 
-def paces(harness, monkeypatch, rank, ranks, count=2000, step_ns=10e6):
+def paces(harness, monkeypatch, rank, ranks, count=2000, step_ns=1_500_000):
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     process = harness.start()
