@@ -14,7 +14,7 @@ from typing import Any
 
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.record import host_time, leaders, recorded_values
-from phantora_ns.launch.run.outcome import Verdict
+from phantora_ns.launch.run.outcome import Verdict, signal_name
 from phantora_ns.launch.run.run_request import RunRequest
 
 
@@ -33,6 +33,12 @@ class Results:
         say(message)
         if self.verdict.exit_code == 0:
             self.verdict = Verdict(EXIT_OURS, failed_by)
+
+    def interrupted(self, number: int) -> None:
+        """A signal ended the making of the results."""
+        say(f"{signal_name(number)}: ending before the report and what was recorded are kept")
+        if self.verdict.exit_code == 0:
+            self.verdict = Verdict(128 + number, "job")
 
     def make_report(self, wall_s: float) -> None:
         """Builds the report, prints its summary, and writes it where the user wants it."""
