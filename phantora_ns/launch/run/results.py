@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +112,24 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
     if path.exists() and not path.is_file():  # a pipe or a terminal
         path.write_text(text)
         return
-    partial = path.with_name(f".{path.name}.partial")
+    # A name of its own: two runs may write one report, and a link may wait under a known name.
+    handle, partial = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     try:
-        partial.write_text(text)
-        partial.replace(path)
-    except OSError:
+        with os.fdopen(handle, "w") as file:
+            os.fchmod(handle, _mode_of(path))
+            file.write(text)
+        os.replace(partial, path)
+    except BaseException:
         with contextlib.suppress(OSError):
-            partial.unlink()
+            os.unlink(partial)
         raise
+
+
+def _mode_of(path: Path) -> int:
+    """The permissions of a file that is replaced; of a new one, those that the umask leaves."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
