@@ -107,6 +107,16 @@ static void release(void *operations)
     }
 }
 
+/* What this rank sends in NCCL's rings. A tree sends as much in the mean over its ranks. */
+static uint64_t sent_bytes(const struct ph_operation *op)
+{
+    uint64_t size = (uint64_t)op->comm->size,
+             most = op->send_bytes > op->recv_bytes ? op->send_bytes : op->recv_bytes;
+    if (op->kind == PH_COLLECTIVE_RECV) return 0;
+    if (op->kind == PH_COLLECTIVE_SEND) return most;
+    return most / size * (size - 1) * (op->kind == PH_COLLECTIVE_ALL_REDUCE ? 2 : 1);
+}
+
 /* `operations`: those of one communicator on one stream. If a graph has captured them, each launch
  * of the graph calls this function. */
 static void issue(void *operations, struct ph_stream *stream)
@@ -114,9 +124,11 @@ static void issue(void *operations, struct ph_stream *stream)
     struct ph_operation *ours = operations;
     struct ph_comm *comm = ours->comm;
     uint32_t count = 0, index = 0;
+    uint64_t sent = 0;
     struct ph_pack ops = {0};
     ph_host_pause();
     for (struct ph_operation *op = ours; op; op = op->next, count++) {
+        sent += sent_bytes(op);
         ph_pack_array(&ops, 7);
         ph_pack_int(&ops, op->kind);
         ph_pack_uint(&ops, op->bytes);
@@ -129,7 +141,7 @@ static void issue(void *operations, struct ph_stream *stream)
                                (ph_backend.nccl.undefined(op) ? PH_OP_UNDEFINED : 0));
     }
     ph_host_resume();
-    uint64_t vertex = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
+    uint64_t vertex = ph_communicate(stream, (uint64_t)comm->number, &ops, count, sent);
     struct ph_log_comm logged = {.stream = ph_stream_trace_number(stream),
                                  .device = (uint32_t)stream->device,
                                  .vertex = vertex,

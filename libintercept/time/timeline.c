@@ -160,9 +160,9 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
 
 void ph_run_locked(struct ph_stream *stream, struct ph_time time)
 {
-    uint64_t duration_ns = ph_gpu_fault_slows(
-        stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.bound_by),
-        ph_clock());
+    struct ph_clocked clocked =
+        ph_power_run_locked(stream->device, time.duration_ns, time.bound_by);
+    uint64_t duration_ns = ph_gpu_fault_slows(stream->device, clocked.duration_ns, ph_clock());
     uint64_t contention_ns = duration_ns * time.contention_permille / 1000;
     if (!launches_graph) ph_queue_wait_locked(stream, time.queue_slots);
     run_locked(stream, duration_ns, contention_ns);
@@ -176,6 +176,9 @@ void ph_run_locked(struct ph_stream *stream, struct ph_time time)
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
     if (time.elsewhere)
         atomic_fetch_add_explicit(&page->elsewhere_ns, duration_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&page->cycles, duration_ns * (clocked.clock_khz / 1000) / 1000,
+                              memory_order_relaxed);
+    if (clocked.held) atomic_fetch_add_explicit(&page->held_ns, duration_ns, memory_order_relaxed);
 }
 
 void ph_run(struct ph_stream *stream, struct ph_time time)
@@ -195,7 +198,7 @@ static bool computing_past_locked(const struct ph_stream *stream, uint64_t time)
 }
 
 uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
-                        uint32_t count)
+                        uint32_t count, uint64_t sent_bytes)
 {
     struct ph_pack body = {0};
     ph_host_call(PH_CALL_COMM);
@@ -203,6 +206,7 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     ph_watchdogs_due();
     pthread_mutex_lock(&ph_lock);
     if (!launches_graph) ph_queue_wait_locked(stream, 1);
+    ph_power_sent_locked(stream->device, sent_bytes);
     ph_stream_order_locked(stream);
     ph_expr_prune(&stream->expr, ph_clock());
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);

@@ -99,9 +99,9 @@ uint64_t ph_event_moment(const struct ph_event *event);
 void ph_graph_launching(bool on);
 bool ph_replaying(void); /* whether this thread launches a CUDA graph */
 /* Launches a collective: sends OPS. The stream's expression becomes its end vertex, which is
- * returned. `ops` holds `count` packed operations. */
+ * returned. `ops` holds `count` packed operations, in which this rank sends `sent_bytes`. */
 uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
-                        uint32_t count);
+                        uint32_t count, uint64_t sent_bytes);
 /* Makes a host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT). `rest` holds
  * `fields` packed values. The `answers` values before the time in the reply go to `answer`. */
 void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
