@@ -64,7 +64,7 @@ class Power:
     def clock(self, demand: float) -> float:
         """The clock in MHz at which work stays within the limit that would draw `demand` times what
         is available, beyond idle, at the highest clock."""
-        return self.highest * min(1.0, demand ** (-1 / self.exponent))
+        return float(self.highest * min(1.0, demand ** (-1 / self.exponent)))
 
     def variation(self) -> list[int]:
         """How much lower than the median's each GPU's clock is at its limit, in thousandths.
