@@ -69,8 +69,8 @@ smoke: build
 
 # Runs the demo and the smoke tests under every supported torch, and writes the table of docs/versions.md.
 # VERSIONS: options of tools/versions.py, for example VERSIONS='--python python3.13 2.15.0'
-versions: build
-	$(VENV)/bin/python tools/versions.py $(VERSIONS)
+versions:
+	$(PYTHON) tools/versions.py $(VERSIONS)
 
 # What was measured under torch 2.11.0, such as peak memory, and runs that must repeat to the byte; torch 2.15 skips these
 truth: build
@@ -194,6 +194,9 @@ $(VENV)/.stamp-frameworks: $(addprefix examples/frameworks/,pins.py requirements
 	@touch $@
 
 $(VENV)/.stamp-transformer-engine: examples/frameworks/megatron/transformer-engine.txt | $(VENV)/.stamp-frameworks
+	@$(VENV)/bin/python -c 'import importlib.metadata; importlib.metadata.version("cuda-toolkit")' 2>/dev/null || \
+		{ echo "Transformer Engine is compiled here beside a torch with CUDA 13 (2.11 and later); the torch in $(VENV) has none" \
+			>&2; exit 1; }
 	$(call say,PIP,$<: it is compiled here)
 	$(Q)$(VENV)/bin/python -m pip install --quiet -r examples/frameworks/megatron/transformer-engine-build.txt
 	$(Q)wheels=$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia && \

@@ -162,7 +162,7 @@ API(void, ph_flows_set_capacity,
 
 API(void, ph_flows_settle, (struct engine * e)) { settle(e); }
 
-static bool run_to_end(struct engine *e, int32_t number, int64_t *time_ns)
+static int64_t run_to_end(struct engine *e, int32_t number)
 {
     const struct group *group = &e->groups[number];
     tick_t latest = group->latest;
@@ -170,28 +170,27 @@ static bool run_to_end(struct engine *e, int32_t number, int64_t *time_ns)
         while (e->state[flow] != ENDED) run_step(e);
         latest = e->done[flow] > latest ? e->done[flow] : latest;
     }
-    return tick_to_ns(latest, time_ns);
+    return tick_to_ns(latest);
 }
 
-/* 0, or -1 when the completion does not fit in 64 bits of nanoseconds. */
-API(int, ph_flows_completion, (struct engine * e, int32_t group, int64_t *time_ns))
+/* The completion in nanoseconds. */
+API(int64_t, ph_flows_completion, (struct engine * e, int32_t group))
 {
     settle(e);
-    if (!run_to_end(e, group, time_ns)) return -1;
+    int64_t time_ns = run_to_end(e, group);
     e->groups[group].reported = true;
-    e->groups[group].reported_ns = *time_ns;
-    return 0;
+    e->groups[group].reported_ns = time_ns;
+    return time_ns;
 }
 
-/* Stores the reported completions that have moved as results. Returns how many, or -1 as above. */
+/* Stores the reported completions that have moved as results. Returns how many. */
 API(int64_t, ph_flows_changed, (struct engine * e))
 {
     settle(e);
     e->result_count = 0;
     for (int64_t i = 0; i < e->suspect_count; i++) {
         struct group *group = &e->groups[e->suspects[i]];
-        int64_t time_ns;
-        if (!run_to_end(e, e->suspects[i], &time_ns)) return -1;
+        int64_t time_ns = run_to_end(e, e->suspects[i]);
         group->suspect = false;
         if (time_ns != group->reported_ns) result_add(e, e->suspects[i], time_ns);
         group->reported_ns = time_ns;

@@ -250,7 +250,7 @@ void result_add(struct engine *e, int32_t group, int64_t time_ns);
 
 /* time.c: the arithmetic of _flow_time.py */
 tick_t ns_to_tick(int64_t time_ns);
-bool tick_to_ns(tick_t tick, int64_t *time_ns);
+int64_t tick_to_ns(tick_t tick);
 double bytes_left(double left, double rate, tick_t ticks);
 tick_t end_tick(tick_t tick, double left, double rate);
 

@@ -334,7 +334,6 @@ static void forget_log(struct engine *e, int32_t flow, tick_t base)
 static void forget_group(struct engine *e, int32_t number, tick_t base)
 {
     struct group *group = &e->groups[number];
-    int64_t time_ns;
     for (int32_t *at = &group->first; *at >= 0;) {
         int32_t flow = *at;
         if (e->state[flow] == ACTIVE || e->state[flow] == ENDED) forget_log(e, flow, base);
@@ -347,7 +346,7 @@ static void forget_group(struct engine *e, int32_t number, tick_t base)
         flow_free(e, flow);
     }
     if (group->first >= 0) return;
-    tick_to_ns(group->latest, &time_ns);
+    int64_t time_ns = tick_to_ns(group->latest);
     if (group->suspect && group->reported_ns != time_ns) return;
     group->suspect = false;
     result_add(e, number, time_ns);

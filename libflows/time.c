@@ -6,15 +6,14 @@
 #include "engine.h"
 
 #define SLACK_TICKS 256
+#define FOREVER_NS ((int64_t)1 << 62)
 
 tick_t ns_to_tick(int64_t time_ns) { return (tick_t)time_ns * (1 << 20); }
 
-/* false: does not fit in 64 bits of nanoseconds */
-bool tick_to_ns(tick_t tick, int64_t *time_ns)
+int64_t tick_to_ns(tick_t tick)
 {
     tick_t ns = -((SLACK_TICKS - tick) >> 20);
-    *time_ns = (int64_t)ns;
-    return ns == *time_ns;
+    return ns < FOREVER_NS ? (int64_t)ns : FOREVER_NS;
 }
 
 static double ticks_to_double(tick_t ticks)

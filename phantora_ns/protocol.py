@@ -11,6 +11,8 @@ Buffer = bytes | bytearray | memoryview | mmap
 
 VERSION = 2
 """Of the messages."""
+MESSAGE_MAX_BYTES = 268_435_456
+"""Of one message. A client that sends more loses its connection."""
 
 
 class CallClass:

@@ -98,6 +98,7 @@ def header(description):
         "",
         "/* of the messages */",
         f"#define PH_PROTOCOL_VERSION {messages['version']}",
+        f"#define PH_MESSAGE_MAX_BYTES {messages['max_bytes']}",
     ]
     for enum in enums.values():
         lines += ["", *c_enum(enum)]

@@ -161,6 +161,8 @@ def module(description):
         "",
         f"VERSION = {messages['version']}",
         '"""Of the messages."""',
+        f"MESSAGE_MAX_BYTES = {messages['max_bytes']:_}",
+        '"""Of one message. A client that sends more loses its connection."""',
     ]
     for name, enum in enums.items():
         lines += ["", "", *py_enum(name, enum)]

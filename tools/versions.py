@@ -4,27 +4,26 @@
 Why it exists: what is said to work has been run. A row is written only by a run of this tool, and
 tells what was found in the environment, not what the list of releases says.
 
-    .venv/bin/python tools/versions.py [--venvs DIR] [--python PYTHON] [--keep] [TORCH...]
+    python3 tools/versions.py [--venvs DIR] [--python PYTHON] [--no-smoke] [--keep] [TORCH...]
 
-An environment is DIR/TORCH. One that is there already is used as it is. A new one is made by `make`,
-from packages that were downloaded before, so that the time is that of the set-up alone; afterwards
-it is deleted, unless --keep. Exits with status 1 when a demo or a smoke test failed.
+An environment that is in DIR/TORCH already is used as it is, with this tree. Otherwise DIR/TORCH
+becomes a fresh clone of this tree's last commit, and `make` sets it up as it does for a newcomer,
+from packages that were downloaded before. Afterwards the clone is deleted, unless --keep. The cost
+of the set-up is CPU time, because that does not depend on what else the machine does. Exits with
+status 1 when a demo or a smoke test failed. The standard library suffices for this file.
 """
 
 import argparse
+import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
-
-from phantora_ns.config.versions import supported_versions
-from phantora_ns.launch.machine import values_libraries
-from phantora_ns.launch.machine.installation import find_torch
-from phantora_ns.launch.machine.software import Software, read_software
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "versions.md"
@@ -39,10 +38,38 @@ COLUMNS = (
     "values library",
     "`make demo`",
     "`make smoke`",
-    "set-up, s",
+    "set-up, CPU s",
 )
 KEY = 2  # so many columns tell one row from another
-EXISTED = "-"
+SOFTWARE = 6  # so many tell what was found
+NOT_RUN = "-"
+# run by the environment's own Python, in the tree that was set up
+LOOK = """
+import json, sys
+from phantora_ns.launch.machine import values_libraries
+from phantora_ns.launch.machine.installation import find_torch
+from phantora_ns.launch.machine.software import read_software
+found = read_software(find_torch(sys.argv[1]))
+print(json.dumps([found.torch, "%d.%d" % sys.version_info[:2], found.cuda, found.cudnn, found.nccl,
+                  found.triton, values_libraries.find(found.torch) is not None]))
+"""
+
+
+class Place(NamedTuple):
+    """Where `make` runs, and the environment that it uses."""
+
+    tree: Path
+    venv: Path
+
+    @property
+    def exists(self) -> bool:
+        return (self.venv / ".stamp-project").exists()
+
+
+def place(folder: Path) -> Place:
+    """An environment in `folder` serves this tree; any other folder is, or becomes, a clone."""
+    ready = Place(ROOT, folder)
+    return ready if ready.exists else Place(folder, folder / ".venv")
 
 
 def environment_variables() -> dict[str, str]:
@@ -54,21 +81,22 @@ def environment_variables() -> dict[str, str]:
     }
 
 
-def make(target: str, torch: str, venv: Path, python: str, **variables: str):
+def make(target: str, torch: str, where: Place, python: str, **variables: str):
     """Runs a target of the Makefile in an environment; what it prints is shown and returned."""
-    command = ["make", "-C", str(ROOT), target, f"TORCH=torch=={torch}", f"VENV={venv}"]
-    process = subprocess.Popen(
+    command = ["make", "-C", str(where.tree), target, f"TORCH=torch=={torch}", f"VENV={where.venv}"]
+    lines = []
+    with subprocess.Popen(
         [*command, f"PYTHON={python}"],
         env={**environment_variables(), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    lines = []
-    for line in process.stdout:
-        sys.stdout.write(line)
-        lines.append(line)
-    return process.wait(), "".join(lines)
+    ) as process:
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            lines.append(line)
+    return process.returncode, "".join(lines)
 
 
 def download(torch: str, python: str, folder: Path) -> None:
@@ -77,23 +105,34 @@ def download(torch: str, python: str, folder: Path) -> None:
     packages = [*project["dependencies"], *project["optional-dependencies"]["test"]]
     with_dependencies = [f"torch=={torch}", "setuptools>=64", "wheel", *packages]
     alone = ["--no-deps", "-r", str(ROOT / "tests" / "traces" / "hta-requirements.txt")]
+    pip = [python, "-m", "pip", "download", "--quiet", "--no-cache-dir", "--dest", str(folder)]
     for wanted in (with_dependencies, alone):
-        subprocess.run(
-            [python, "-m", "pip", "download", "--quiet", "--dest", str(folder), *wanted], check=True
-        )
+        subprocess.run([*pip, *wanted], check=True)
 
 
-def set_up(torch: str, venv: Path, python: str) -> str:
-    """Makes the environment; returns the seconds that it took besides the download."""
-    wheels = venv.with_name(f"{venv.name}-wheels")
+def cpu_seconds() -> float:
+    """User and system time of the processes that have ended, and of those that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def set_up(torch: str, where: Place, python: str) -> str:
+    """Clones and sets up; returns the CPU seconds that this took besides the download."""
+    wheels = where.tree.with_name(f"{where.tree.name}-wheels")
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_NO_CACHE_DIR": "1"}
     try:
         download(torch, python, wheels)
-        start = time.monotonic()
-        code, _ = make("build", torch, venv, python, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels))
-        seconds = time.monotonic() - start
+        before = cpu_seconds()
+        subprocess.run(
+            ["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", where.tree], check=True
+        )
+        code, _ = make("build", torch, where, python, **offline)
+        seconds = cpu_seconds() - before
     finally:
         shutil.rmtree(wheels, ignore_errors=True)
-    return f"{seconds:.0f}" if code == 0 else "failed"
+    if code != 0:
+        return "**failed**"
+    return f"{seconds:.0f}" + (" (root)" if os.geteuid() == 0 else "")
 
 
 def smoke_result(code: int, output: str) -> str:
@@ -109,32 +148,29 @@ def smoke_result(code: int, output: str) -> str:
     return f"**{words or 'did not run'}**{named}"
 
 
-def row(torch: str, venv: Path, python: str) -> tuple[str, ...]:
-    """Runs demo and smoke tests in `venv`, which is made when it is not there."""
-    seconds = EXISTED if (venv / ".stamp-project").exists() else set_up(torch, venv, python)
-    demo, _ = make("demo", torch, venv, python)
-    smoke = smoke_result(*make("smoke", torch, venv, python))
-    found = find_torch(str(venv / "bin" / "torchrun"))
-    software = read_software(found) if found is not None else Software("", torch)
+def row(torch: str, where: Place, python: str, smoke: bool) -> tuple[str, ...]:
+    """Runs demo and smoke tests; the environment is made when it is not there."""
+    seconds = NOT_RUN if where.exists else set_up(torch, where, python)
+    demo, _ = make("demo", torch, where, python)
+    smoked = smoke_result(*make("smoke", torch, where, python)) if smoke else NOT_RUN
+    *found, values = look(where, torch)
     return (
-        software.torch or torch,
-        python_version(venv),
-        software.cuda,
-        software.cudnn,
-        software.nccl,
-        software.triton,
-        "built" if values_libraries.find(software.torch) else "**left out**",
+        *found,
+        "built" if values else "**left out**",
         "ends well" if demo == 0 else f"**fails ({demo})**",
-        smoke,
+        smoked,
         seconds,
     )
 
 
-def python_version(venv: Path) -> str:
-    done = subprocess.run(
-        [venv / "bin" / "python", "--version"], capture_output=True, text=True, check=True
-    )
-    return ".".join(done.stdout.split()[1].split(".")[:2])
+def look(where: Place, torch: str) -> list:
+    """The first cells of a row, and whether there is a values library."""
+    program = [where.venv / "bin" / "python", "-c", LOOK, where.venv / "bin" / "torchrun"]
+    try:
+        done = subprocess.run(program, cwd=where.tree, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return [torch, *[""] * (SOFTWARE - 1), False]
+    return json.loads(done.stdout)
 
 
 def read_rows(text: str) -> list[tuple[str, ...]]:
@@ -155,9 +191,11 @@ def with_rows(text: str, rows: list[tuple[str, ...]]) -> str:
     known = {cells[:KEY]: cells for cells in read_rows(text)}
     for cells in rows:
         old = known.get(cells[:KEY])
-        # a set-up that was measured stays: this environment was there before
-        if old is not None and cells[-1] == EXISTED:
-            cells = (*cells[:-1], old[-1])
+        # what an earlier run found with the same software stays, where this one did not look
+        if old is not None and old[:SOFTWARE] == cells[:SOFTWARE]:
+            cells = tuple(
+                was if cell == NOT_RUN else cell for cell, was in zip(cells, old, strict=True)
+            )
         known[cells[:KEY]] = cells
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     lines += [f"| {' | '.join(known[key])} |" for key in sorted(known, key=order)]
@@ -170,19 +208,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("torch", nargs="*", help="releases; default: all that are supported")
     parser.add_argument("--venvs", type=Path, default=ROOT / "build" / "venvs", metavar="DIR")
     parser.add_argument("--python", default=sys.executable, help="for environments that are made")
+    parser.add_argument("--no-smoke", action="store_true", help="leave `make smoke` out")
     parser.add_argument("--keep", action="store_true", help="keep environments that were made")
     options = parser.parse_args(arguments)
-    releases = options.torch or [release.torch for release in supported_versions().releases]
+    listed = tomllib.loads((ROOT / "phantora_ns" / "data" / "versions.toml").read_text())["torch"]
     bad = False
-    for torch in releases:
-        venv = (options.venvs / torch).absolute()
-        existed = (venv / ".stamp-project").exists()
+    for torch in options.torch or listed:
+        where = place((options.venvs / torch).absolute())
+        existed = where.exists
         try:
-            cells = row(torch, venv, options.python)
+            cells = row(torch, where, options.python, not options.no_smoke)
         finally:
             if not existed and not options.keep:
-                shutil.rmtree(venv, ignore_errors=True)
-        bad |= any(cell.startswith("**") or cell == "failed" for cell in cells)
+                shutil.rmtree(where.tree, ignore_errors=True)
+        bad |= any(cell.startswith("**") for cell in cells)
         # after each: what was run is kept when a later one is interrupted
         DOCUMENT.write_text(with_rows(DOCUMENT.read_text(), [cells]))
     return int(bad)

@@ -61,18 +61,28 @@ static __attribute__((destructor)) void report(void)
     fprintf(f, "}\n");
     fclose(f);
 }
+/* A function of a library that the job has loaded; of CUDA 13, or of CUDA 12. */
 static void *find(const char *name)
 {
-    const char *library = !strncmp(name, "cublasLt", 8) ? "libcublasLt.so.13"
-                          : !strncmp(name, "cublas", 6) ? "libcublas.so.13"
-                          : !strncmp(name, "cudnn", 5)  ? "libcudnn.so.9"
-                          : !strncmp(name, "nccl", 4)   ? "libnccl.so.2"
-                          : strstr(name, "cuda")        ? "libcudart.so.13"
-                                                        : "libcuda.so.1";
-    void *handle = dlopen(library, RTLD_NOLOAD | RTLD_LAZY),
-         *found = handle ? dlsym(handle, name) : NULL;
-    if (!found) fprintf(stderr, "calls: no %s in %s\n", name, library), abort();
-    return found;
+    static const struct {
+        const char *prefix, *libraries[2];
+    } families[] = {
+        {"cublasLt", {"libcublasLt.so.13", "libcublasLt.so.12"}},
+        {"cublas", {"libcublas.so.13", "libcublas.so.12"}},
+        {"cudnn", {"libcudnn.so.9"}},
+        {"nccl", {"libnccl.so.2"}},
+        {"cuda", {"libcudart.so.13", "libcudart.so.12"}},
+        {"__cuda", {"libcudart.so.13", "libcudart.so.12"}},
+        {"cu", {"libcuda.so.1"}},
+    };
+    size_t family = 0;
+    while (strncmp(name, families[family].prefix, strlen(families[family].prefix))) family++;
+    for (int i = 0; i < 2 && families[family].libraries[i]; i++) {
+        void *handle = dlopen(families[family].libraries[i], RTLD_NOLOAD | RTLD_LAZY),
+             *found = handle ? dlsym(handle, name) : NULL;
+        if (found) return found;
+    }
+    fprintf(stderr, "calls: no %s in %s\n", name, families[family].libraries[0]), abort();
 }
 #define W(class, name, params, args)                       \
     __attribute__((visibility("default"))) int name params \

@@ -10,6 +10,7 @@
 
 /* of the messages */
 #define PH_PROTOCOL_VERSION 2
+#define PH_MESSAGE_MAX_BYTES 268435456
 
 /* Classes of calls that take host time: what a call costs, and what the job's own time before it is
  * recorded by (docs/host-time.md). */

@@ -245,6 +245,11 @@ void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
     ph_pack_uint(&frame, type);
     ph_pack_uint(&frame, ++sequence);
     ph_pack_raw(&frame, body->data, body->length);
+    if (frame.length > PH_MESSAGE_MAX_BYTES)
+        ph_die(
+            "a message of %zu bytes is more than the hub takes (%d); communicate these values in "
+            "smaller groups",
+            frame.length, PH_MESSAGE_MAX_BYTES);
     atomic_store_explicit(&stats->sent_seq, sequence, memory_order_release);
     int sent;
     do sent = zmq.send(the_socket, frame.data, frame.length, 0);

@@ -117,6 +117,26 @@ static uint64_t sent_bytes(const struct ph_operation *op)
     return most / size * (size - 1) * (op->kind == PH_COLLECTIVE_ALL_REDUCE ? 2 : 1);
 }
 
+/* Whether a launch takes its turn on the communicator. NCCL runs the kernels of one communicator in
+ * the order of their launches, on whatever streams they are. Messages are left out: NCCL buffers
+ * small ones, so that a send may end before its receive begins. Here it does not, and ranks that
+ * send before they receive would wait for each other. */
+static bool ordered(const struct ph_operation *operations)
+{
+    for (const struct ph_operation *op = operations; op; op = op->next)
+        if (op->kind >= PH_COLLECTIVE_SEND) return false;
+    return true;
+}
+
+/* Equal for launches of equal operations. */
+static uint64_t what_of(const struct ph_operation *operations)
+{
+    uint64_t what = 0;
+    for (const struct ph_operation *op = operations; op; op = op->next)
+        what = (what * 31 + (uint64_t)op->kind) * 0x100000001b3 + op->bytes + 1;
+    return what;
+}
+
 /* `operations`: those of one communicator on one stream. If a graph has captured them, each launch
  * of the graph calls this function. */
 static void issue(void *operations, struct ph_stream *stream)
@@ -141,7 +161,9 @@ static void issue(void *operations, struct ph_stream *stream)
                                (ph_backend.nccl.undefined(op) ? PH_OP_UNDEFINED : 0));
     }
     ph_host_resume();
-    uint64_t vertex = ph_communicate(stream, (uint64_t)comm->number, &ops, count, sent);
+    ph_links_send(stream, sent);
+    uint64_t vertex =
+        ph_communicate(stream, &comm->launches, what_of(ours), ordered(ours), &ops, count);
     struct ph_log_comm logged = {.stream = ph_stream_trace_number(stream),
                                  .device = (uint32_t)stream->device,
                                  .vertex = vertex,
@@ -152,7 +174,7 @@ static void issue(void *operations, struct ph_stream *stream)
                                  .operations = count,
                                  .send_bytes = ours->send_bytes,
                                  .recv_bytes = ours->recv_bytes,
-                                 .comm = (uint64_t)comm->number};
+                                 .comm = comm->launches.number};
     PH_TRACE(ph_trace_communicated(logged));
     ph_pack_free(&ops);
     for (struct ph_operation *op = ours; op; op = op->next, index++)
@@ -370,7 +392,13 @@ static struct ph_comm *comm_make(int64_t number, int rank, int size)
 {
     struct ph_comm *comm = malloc(sizeof *comm);
     if (!comm) ph_die("out of host memory");
-    *comm = (struct ph_comm){COMM_MAGIC, number, rank, size, ph_device_current()};
+    *comm = (struct ph_comm){.magic = COMM_MAGIC,
+                             .rank = rank,
+                             .size = size,
+                             .device = ph_device_current(),
+                             .launches.number = (uint64_t)number};
+    /* a communicator of one rank only copies, on the job's stream */
+    if (size > 1) comm->launches.last = ph_event_create(PH_EVENT_DISABLE_TIMING);
     return comm;
 }
 
@@ -420,7 +448,7 @@ PH_API(int, ncclCommSplit, (void *handle, int color, int key, void **fresh, void
     struct ph_pack rest = {0};
     int64_t answer[3];
     if (!comm || !ph_nccl_config(config)) return INVALID_ARGUMENT;
-    ph_pack_int(&rest, comm->number);
+    ph_pack_int(&rest, (int64_t)comm->launches.number);
     ph_pack_int(&rest, color);
     ph_pack_int(&rest, key);
     ph_rendezvous(PH_MESSAGE_COMM_SPLIT, &rest, 3, answer, 3);
@@ -437,10 +465,11 @@ static int release_comm(void *handle)
     if (!handle) return OK;
     if (!comm) return INVALID_ARGUMENT;
     ph_pack_uint(&body, ph_now());
-    ph_pack_int(&body, comm->number);
+    ph_pack_int(&body, (int64_t)comm->launches.number);
     ph_send(PH_MESSAGE_COMM_FREE, &body, 2);
     ph_pack_free(&body);
     comm->magic = 0;
+    ph_launches_free(&comm->launches);
     free(comm);
     return OK;
 }

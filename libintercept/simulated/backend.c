@@ -17,7 +17,8 @@ static struct ph_stream *stream(void *handle)
 const struct ph_backend ph_backend = {
     .joined = ph_values_load,
     .without_values =
-        "small operators do not run on the CPU, so what the GPU would compute reads as zero",
+        "small operators do not run on the CPU: object collectives (all_gather_object, "
+        "broadcast_object_list) fail, and what the GPU would compute reads as zero",
     .stream = stream,
     .device_used = ph_device_use,
     .code_loaded = ph_device_code,

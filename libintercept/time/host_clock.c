@@ -33,8 +33,8 @@ static _Thread_local struct {
     unsigned paused;  /* pauses nest */
     int tid;          /* set when the thread joins the chain */
     uint64_t cpu;     /* CPU time at which the thread last returned to the job */
-    uint64_t pending; /* the job's CPU time since the last recorded call site */
-    uint64_t owed;    /* CPU time added by observing operators; taken off `pending`, now or later */
+    uint64_t pending; /* the job's time since the last recorded call site */
+    uint64_t owed;    /* CPU time that observing operators takes; not yet taken off the job's */
 } me;
 
 bool ph_in_chain(void) { return me.chain; }
@@ -106,12 +106,15 @@ static void spend(uint64_t job_ns, uint64_t cost_ns)
                               memory_order_relaxed);
 }
 
-/* The calling thread's CPU time since it last returned to the job. */
+/* The job's time since the calling thread last returned to it: the thread's CPU time, less what
+ * observing its operators took (values/observation_cost.cpp). */
 static uint64_t job_cpu_ns(void)
 {
     uint64_t cpu = thread_cpu_ns(), spent = cpu > me.cpu + look_ns ? cpu - me.cpu - look_ns : 0;
+    uint64_t ours = me.owed < spent ? me.owed : spent;
     me.cpu = cpu;
-    return spent;
+    me.owed -= ours;
+    return spent - ours;
 }
 
 /* The first call of a thread only marks where its CPU time starts. A thread that only makes
@@ -126,10 +129,8 @@ static void advance_measured(enum ph_call call)
     spend(spent, ph_spec()->call_cost[call]);
     me.pending += spent;
     if (!ph_host_model_recording() || !ph_call_site_counts(call)) return;
-    uint64_t ours = me.owed < me.pending ? me.owed : me.pending;
-    ph_call_site_passed(call, me.pending - ours);
+    ph_call_site_passed(call, me.pending);
     me.pending = 0;
-    me.owed -= ours;
 }
 
 /* With a model, the order of calls must be the same in every run. Some threads never compute or
@@ -192,23 +193,16 @@ void ph_host_resume(void)
 }
 
 /* ---- the cost of observing operators (values/observation_cost.cpp) ---- */
-PH_API(int, phantora_values_recording, (void))
+PH_API(void, phantora_values_pause, (void)) { ph_host_pause(); }
+PH_API(void, phantora_values_resume, (void)) { ph_host_resume(); }
+PH_API(int, phantora_values_measuring, (void))
 {
-    return ph_touched() && me.chain && measuring() && ph_host_model_recording();
+    return ph_touched() && me.chain && !me.paused && measuring();
 }
-PH_API(int64_t, phantora_values_job_ns, (void))
+PH_API(void, phantora_values_exclude, (uint64_t ns))
 {
-    ph_host_pause(); /* adds the CPU time so far to `pending` */
-    ph_host_resume();
-    return (int64_t)me.pending - (int64_t)me.owed;
+    if (!me.paused) me.owed += ns;
 }
-PH_API(void, phantora_values_set_job_ns, (int64_t job_ns))
-{
-    me.pending = job_ns > 0 ? (uint64_t)job_ns : 0;
-    me.owed = job_ns < 0 ? (uint64_t)-job_ns : 0;
-    ph_leave();
-}
-PH_API(void, phantora_values_exclude, (uint64_t ns)) { me.owed += ns; }
 
 uint64_t ph_now(void)
 {
@@ -363,6 +357,19 @@ PH_API(uint64_t, phantora_elapsed_ns, (void))
     ph_leave();
     return elapsed;
 }
+
+/* A thread outside of the chain waits beside the job. */
+void ph_host_pass(uint64_t ns)
+{
+    if (!ph_touched() || !me.chain) return;
+    pthread_mutex_lock(&ph_lock);
+    ph_host.offset += (int64_t)ns;
+    ph_clock_publish();
+    pthread_mutex_unlock(&ph_lock);
+}
+
+/* for Python's time.sleep */
+PH_API(void, phantora_pass_ns, (uint64_t ns)) { ph_host_pass(ns); }
 
 PH_API(int64_t, phantora_touch_clock, (int clock))
 {

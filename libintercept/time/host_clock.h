@@ -27,6 +27,8 @@ void ph_host_pause(void);
 void ph_host_resume(void);
 /* adds `cost_ns` to the cost of this thread's current call */
 void ph_host_cost(uint64_t cost_ns);
+/* Moves the clock although no CPU time passes, whatever the mode. */
+void ph_host_pass(uint64_t ns);
 /* Called on the way out of a call: the interceptor's own time is not the job's. Needs no lock. */
 void ph_leave(void);
 

@@ -19,7 +19,8 @@ struct ph_graph_ops { /* a set, in insertion order */
     struct ph_graph_op **op;
 };
 
-struct ph_queue; /* time/launch_queue.c */
+struct ph_queue;  /* time/launch_queue.c */
+struct ph_beside; /* time/beside.c */
 struct ph_stream {
     uint32_t magic;
     int device, priority;
@@ -97,11 +98,20 @@ uint64_t ph_event_moment(const struct ph_event *event);
 /* Sets whether this thread launches a CUDA graph. Meanwhile its work has the gaps of a graph and
  * takes no slots in the launch queue. */
 void ph_graph_launching(bool on);
-bool ph_replaying(void); /* whether this thread launches a CUDA graph */
-/* Launches a collective: sends OPS. The stream's expression becomes its end vertex, which is
- * returned. `ops` holds `count` packed operations, in which this rank sends `sent_bytes`. */
-uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
-                        uint32_t count, uint64_t sent_bytes);
+bool ph_replaying(void);   /* whether this thread launches a CUDA graph */
+struct ph_launches {       /* the launches of one communicator */
+    uint64_t number;       /* assigned by the hub */
+    struct ph_event *last; /* the end of the last one that others wait for; NULL: none waits */
+    struct ph_beside *beside;
+};
+/* Launches communication: sends OPS. The stream's expression becomes its end vertex, which is
+ * returned. `ops` holds `count` packed operations; `what` tells launches of different operations
+ * apart. An `ordered` launch begins after the last ordered one of its communicator. */
+uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint64_t what,
+                        bool ordered, const struct ph_pack *ops, uint32_t count);
+void ph_launches_free(struct ph_launches *comm);
+/* The communication that is launched next makes the stream's GPU send so many bytes. */
+void ph_links_send(const struct ph_stream *stream, uint64_t bytes);
 /* Makes a host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT). `rest` holds
  * `fields` packed values. The `answers` values before the time in the reply go to `answer`. */
 void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,

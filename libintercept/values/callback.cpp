@@ -97,7 +97,7 @@ void prepare_members(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 void started(const at::RecordFunction &function)
 {
     std::optional<ExcludedTime> ours;
-    if (host.observe_only && host.recording()) ours.emplace(observation_cost_ns());
+    if (time_is_measured()) ours.emplace(observation_cost_ns());
     const Operator *op = find_operator(function);
     if (!op || op->treatment == Treatment::kIgnore) return;
     Frame &frame = stack.push();
@@ -147,7 +147,7 @@ void ended(const at::RecordFunction &function)
     Frame *frame = stack.top();
     if (!frame || frame->function != &function) return;
     std::optional<ExcludedTime> ours;
-    if (host.observe_only && host.recording()) ours.emplace(0);
+    if (time_is_measured()) ours.emplace(0);
     Frame *outer = stack.depth > 1 ? &stack.frames[stack.depth - 2] : nullptr;
     const Operator &op = *frame->op;
     auto all = c10::ArrayRef<c10::IValue>(function.outputs());

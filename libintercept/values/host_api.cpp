@@ -21,13 +21,14 @@ bool find_host_api()
     int (*records)() = nullptr;
     if (host.observe_only && find(records, "phantora_values_records") && records())
         find(host.record, "phantora_values_record");
-    if (host.observe_only)
-        return find(host.operator_begin, "phantora_operator_begin") &&
-               find(host.operator_end, "phantora_operator_end") &&
-               find(host.recording, "phantora_values_recording") &&
-               find(host.job_ns, "phantora_values_job_ns") &&
-               find(host.set_job_ns, "phantora_values_set_job_ns") &&
-               find(host.exclude, "phantora_values_exclude");
+    if (!find(host.operator_begin, "phantora_operator_begin") ||
+        !find(host.operator_end, "phantora_operator_end") ||
+        !find(host.pause, "phantora_values_pause") ||
+        !find(host.resume, "phantora_values_resume") ||
+        !find(host.measuring, "phantora_values_measuring") ||
+        !find(host.exclude, "phantora_values_exclude"))
+        return false;
+    if (host.observe_only) return true;
     find(host.scalar_readback, "phantora_values_scalar_readback");
     const char *(*policy)() = nullptr;
     find(policy, "phantora_values_policy");
@@ -40,8 +41,6 @@ bool find_host_api()
         !find(host.captures, "phantora_captures"))
         host.captures = nullptr;
     return find(host.is_device, "phantora_is_device") &&
-           find(host.pause, "phantora_values_pause") &&
-           find(host.resume, "phantora_values_resume") &&
            find(host.before_read, "phantora_values_before_read") &&
            find(host.mark_dirty, "phantora_values_mark_dirty") &&
            find(host.copy_begins, "phantora_values_copy_begins") &&
@@ -50,9 +49,7 @@ bool find_host_api()
            find(host.mark_defined, "phantora_values_mark_defined") &&
            find(host.any_undefined, "phantora_values_any_undefined") &&
            find(host.chosen, "phantora_values_chosen") &&
-           find(host.discard, "phantora_values_discard") &&
-           find(host.operator_begin, "phantora_operator_begin") &&
-           find(host.operator_end, "phantora_operator_end");
+           find(host.discard, "phantora_values_discard");
 }
 
 } // namespace phantora

@@ -64,17 +64,15 @@ struct HostApi {
     int (*capture_check)(void *stream);
     void (*capture_append)(void *stream, void (*run)(void *data, void *stream),
                            void (*release)(void *data), void *data);
-    /* A leader: its GPU computes, so operators are only named. Of the functions here it has these:
-     */
+    /* A leader: its GPU computes, so operators are only named. Of the functions above it has
+     * pause, resume, operator_begin and operator_end, of those below all. */
     bool observe_only;
     /* Only in a leader that records values: keeps a result of its GPU. Without bytes it is only
      * counted. */
     void (*record)(const char *replay_key, const void *device, size_t bytes, int dtype,
                    void *stream);
-    int (*recording)();                 /* whether this thread's own time is being recorded */
-    int64_t (*job_ns)();                /* the time of the job so far that belongs to no call yet */
-    void (*set_job_ns)(int64_t job_ns); /* sets that time back after a trial */
-    void (*exclude)(uint64_t ns);       /* takes so much off the job's time */
+    int (*measuring)();           /* whether this thread's CPU time counts as the job's now */
+    void (*exclude)(uint64_t ns); /* takes so much off the job's time */
 };
 
 extern HostApi host;
@@ -82,10 +80,10 @@ extern HostApi host;
 /* Fills `host`. False when a function that is not optional is missing. */
 bool find_host_api();
 
-/* While it lives, time is the simulator's, not the job's. */
+/* While it lives, time is the simulator's, not the job's (observation_cost.cpp). */
 struct Paused {
-    Paused() { host.pause(); }
-    ~Paused() { host.resume(); }
+    Paused();
+    ~Paused();
 };
 
 } // namespace phantora

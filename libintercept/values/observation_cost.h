@@ -7,21 +7,29 @@
 namespace phantora
 {
 
+/* Whether this thread's CPU time now counts as the job's, or is being tried out. */
+bool time_is_measured();
+
 /* What observing an operator costs the job outside our callback, in nanoseconds. The first call
- * measures it, and must come while the thread's time is being recorded (host.recording). */
+ * measures it. */
 uint64_t observation_cost_ns();
 
 /* While it lives, this thread's time is not the job's, and neither are `before_ns` that have passed
  * already. Unlike a pause it makes no system call: two of them per operator would slow the job's
- * own code through the caches. */
+ * own code through the caches. A pause within it is not counted twice. One per thread at a time. */
 class ExcludedTime
 {
 public:
     explicit ExcludedTime(uint64_t before_ns);
     ~ExcludedTime();
+    ExcludedTime(const ExcludedTime &) = delete;
+    ExcludedTime &operator=(const ExcludedTime &) = delete;
 
 private:
-    uint64_t before_ns_, start_ns_;
+    friend struct Paused;
+    void stop();
+    void go_on();
+    uint64_t ours_ns_, start_ns_;
 };
 
 } // namespace phantora

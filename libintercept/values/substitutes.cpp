@@ -12,6 +12,8 @@
 #include <ATen/ops/histc.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
@@ -46,6 +48,11 @@ using at::Tensor;
 Tensor wide(const Tensor &tensor)
 {
     return c10::isReducedFloatingType(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
+}
+
+Results three(const std::tuple<Tensor, Tensor, Tensor> &results)
+{
+    return {std::get<0>(results), std::get<1>(results), std::get<2>(results)};
 }
 
 /* ---- convolutions ---- */
@@ -91,11 +98,10 @@ Results batch_norm(const Call &call)
 
 Results batch_norm_backward(const Call &call)
 {
-    auto results = at::native_batch_norm_backward(
+    return three(at::native_batch_norm_backward(
         call.tensor("grad_output"), call.tensor("input"), call.tensor("weight"),
         call.optional("running_mean"), call.optional("running_var"), call.optional("save_mean"),
-        call.optional("save_var"), true, call["epsilon"].toDouble(), {true, true, true});
-    return {std::get<0>(results), std::get<1>(results), std::get<2>(results)};
+        call.optional("save_var"), true, call["epsilon"].toDouble(), {true, true, true}));
 }
 
 /* Synchronised batch norm comes in steps: statistics of one rank's part, statistics of all parts,
@@ -170,6 +176,30 @@ Results batch_norm_backward_elemt(const Call &call)
     result = result * scale;
     if (auto weight = call.optional("weight")) result = result * by_channel(*weight, input);
     return {result};
+}
+
+/* The GPU keeps layer norm's statistics of 16-bit tensors in float. The CPU's forward pass rounds
+ * them, and its backward pass refuses float ones. */
+std::optional<Tensor> wide(const std::optional<Tensor> &tensor)
+{
+    return tensor ? std::optional(wide(*tensor)) : std::nullopt;
+}
+
+Results layer_norm(const Call &call)
+{
+    return three(at::native_layer_norm(
+        wide(call.tensor("input")), call["normalized_shape"].toIntVector(),
+        wide(call.optional("weight")), wide(call.optional("bias")), call["eps"].toDouble()));
+}
+
+Results layer_norm_backward(const Call &call)
+{
+    auto mask = call["output_mask"].toBoolList();
+    return three(at::native_layer_norm_backward(
+        wide(call.tensor("grad_out")), wide(call.tensor("input")),
+        call["normalized_shape"].toIntVector(), wide(call.tensor("mean")),
+        wide(call.tensor("rstd")), wide(call.optional("weight")), wide(call.optional("bias")),
+        {mask[0], mask[1], mask[2]}));
 }
 
 Results rms_norm_backward(const Call &call)
@@ -304,6 +334,8 @@ const std::unordered_map<std::string, Substitute> kSubstitutes = {
     {"aten::batch_norm_elemt", batch_norm_elemt},
     {"aten::batch_norm_backward_reduce", batch_norm_backward_reduce},
     {"aten::batch_norm_backward_elemt", batch_norm_backward_elemt},
+    {"aten::native_layer_norm", layer_norm},
+    {"aten::native_layer_norm_backward", layer_norm_backward},
     {"aten::_fused_rms_norm_backward", rms_norm_backward},
     {"aten::_scaled_dot_product_flash_attention", attention},
     {"aten::_scaled_dot_product_efficient_attention", attention},

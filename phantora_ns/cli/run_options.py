@@ -39,6 +39,26 @@ _OPTIONS = (
         help="The cluster to simulate: a name that `phantora-ns clusters` lists, or a TOML file.",
     ),
     click.option(
+        "--set",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change a value of the cluster file, such as gpu=b200 or network.nic_bandwidth='800 "
+        "Gbit/s'. May be repeated.",
+    ),
+    click.option(
+        "--slow-gpu",
+        multiple=True,
+        metavar="GPU:SHARE",
+        help="Make the GPU of a rank, or one such as node-0/gpu-3, slower: 3:10%. May be repeated.",
+    ),
+    click.option(
+        "--slow-link",
+        multiple=True,
+        metavar="LINK:SHARE",
+        help="Make a link slower: 'node-0/nic-1 - rail-1:50%', or node-0/nic-1:50% for all of its "
+        "links. May be repeated.",
+    ),
+    click.option(
         "--nnodes",
         type=click.IntRange(1),
         metavar="N",

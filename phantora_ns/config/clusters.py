@@ -8,9 +8,11 @@ a link that does not exist, is found before anything starts.
 
 from __future__ import annotations
 
+import shlex
 from importlib import resources
 from pathlib import Path
 
+from phantora_ns.config.changes import ChangeError, Changes
 from phantora_ns.config.gpus import list_gpus, load_gpu
 from phantora_ns.config.toml_table import ConfigError, Table, nearest, read_toml
 from phantora_ns.model.cluster import Cluster, Fault, GraphLink, NcclSettings, Network, Server
@@ -66,15 +68,23 @@ def load_cluster(
     name_or_path: str | Path | None = None,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
+    changes: Changes | None = None,
 ) -> Cluster:
-    """Reads a cluster by shipped name or path (None: the default cluster) and decides its size.
+    """Reads a cluster by shipped name or path (None: the default cluster), changes it, and decides
+    its size.
 
     A size that the file leaves open follows the argument. Without an argument it is 1 node, and as
     many GPUs as a server holds. An argument that contradicts the file is an error. Raises ConfigError
     for anything wrong in the file, including an unconnected graph.
     """
     path = _find(default_cluster() if name_or_path is None else name_or_path)
-    top = Table(path, read_toml(path))
+    data, changes = read_toml(path), changes or Changes()
+    changed = f"{path}, changed by {shlex.join(changes.words())}" if changes else path
+    top = Table(changed, data)
+    try:
+        changes.apply(data)
+    except ChangeError as error:
+        raise ConfigError(path, "", str(error)) from None
     description = top.text("description", "")
     gpu = load_gpu(top.text("gpu", among=list_gpus()))
     nodes = _settle(top, "nodes", nodes, 1, 1_000_000)
@@ -99,6 +109,12 @@ def load_cluster(
             "pxn",
             'needs NVLink between a server\'s GPUs; remove it or set server.interconnect = "nvswitch"',
         )
+    try:
+        more = changes.faults(nodes, gpus_per_node)
+    except ChangeError as error:
+        raise ConfigError(path, "", str(error)) from None
+    if more and isinstance(data.setdefault("fault", []), list):
+        data["fault"] += more
     faults = tuple(_fault(table) for table in top.tables("fault"))
     top.done()
     cluster = Cluster(
@@ -116,7 +132,7 @@ def load_cluster(
     try:
         Topology.build(cluster)
     except TopologyError as error:
-        raise ConfigError(path, error.key, error.problem) from None
+        raise ConfigError(changed, error.key, error.problem) from None
     return cluster
 
 
@@ -149,6 +165,7 @@ def _server(table: Table) -> Server:
         pcie_bytes_per_ns=table.bytes_per_ns("pcie_bandwidth", None),
         pcie_latency_ns=table.time_ns("pcie_latency", 400),
         gpus_per_nic=table.integer("gpus_per_nic", 1, low=1, high=1024),
+        storage_bytes_per_ns=table.bytes_per_ns("storage_bandwidth", None),
     )
     table.done()
     return server

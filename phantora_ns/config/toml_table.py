@@ -54,7 +54,7 @@ _REQUIRED: Any = object()
 class Table:
     """One TOML table being read. `at` is its dotted key in the file, for messages."""
 
-    def __init__(self, file: Path, data: dict[str, Any], at: str = ""):
+    def __init__(self, file: str | Path, data: dict[str, Any], at: str = ""):
         self.file, self.at = file, at
         self._data = data
         self._asked: set[str] = set()

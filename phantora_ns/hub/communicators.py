@@ -27,6 +27,9 @@ MAX_RESULTS = 65536
 MAX_VALUE_BYTES = 256 << 20
 """Values kept for later FETCHes of all clients; the oldest are dropped first. A client need not fetch
 what it never reads."""
+MAX_UNFINISHED_BYTES = 1 << 30
+"""Values kept of operations that some member has not issued yet. Values beyond it are dropped, and
+counted when they are requested."""
 
 
 class JobError(Exception):
@@ -79,6 +82,7 @@ class Communicators:
         # Complete exchanges that may still be fetched, oldest first, with their bytes.
         self._kept: dict[Exchange, int] = {}
         self._kept_bytes = 0
+        self._unfinished_bytes = 0
         self.expired = 0
         """Results requested after their values had been dropped; answered as having no values."""
 
@@ -233,8 +237,15 @@ class Communicators:
             exchange = transfer.values = _exchange(op, len(comm.clients))
             exchange.absent = partial(comm.absent, transfer)
             exchange.what = op.describe()
-        if sent.payload is not None:
-            exchange.payloads[rank] = sent.payload
+        if sent.payload is not None and not exchange.expired:
+            held_bytes = self._unfinished_bytes + len(sent.payload)
+            if held_bytes > MAX_UNFINISHED_BYTES and not transfer.matched:
+                self._unfinished_bytes -= exchange.held_bytes()
+                exchange.drop()
+                exchange.expired = True
+            else:
+                self._unfinished_bytes = held_bytes
+                exchange.payloads[rank] = sent.payload
         if sent.flags & OpFlag.UNDEFINED:
             exchange.unknown.add(rank)
         if sent.flags & OpFlag.WANTS_RESULT:
@@ -277,6 +288,7 @@ class Communicators:
         for later FETCHes, within the budget."""
         exchange.complete = True
         exchange.absent = list  # no member is missing; the values outlive the transfer
+        self._unfinished_bytes -= exchange.held_bytes()
         waiters, exchange.waiters = exchange.waiters, []
         if exchange.wanted and exchange.payloads:
             held = self._kept[exchange] = exchange.held_bytes()

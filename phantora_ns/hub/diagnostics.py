@@ -12,6 +12,8 @@ from phantora_ns.protocol import DiagnosticKind
 
 MAX_TEXTS = 1000
 """Different texts remembered per kind of diagnostic, so that a client cannot grow the hub."""
+MAX_TEXT = 4096
+"""Characters kept of a text."""
 
 
 class Diagnostics:
@@ -34,6 +36,7 @@ class Diagnostics:
         counter = self.texts.get(kind)
         if counter is None:
             return False
+        text = text[:MAX_TEXT]
         if text in counter or len(counter) < MAX_TEXTS:
             counter[text] += 1
         return True

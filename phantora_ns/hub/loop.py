@@ -14,6 +14,7 @@ import zmq
 
 from phantora_ns.hub.decoding import encode
 from phantora_ns.hub.server import Hub
+from phantora_ns.protocol import MESSAGE_MAX_BYTES
 
 BATCH = 256
 """Most messages in one batch."""
@@ -26,6 +27,7 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
     router = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.SNDHWM, 0)
+    router.setsockopt(zmq.MAXMSGSIZE, MESSAGE_MAX_BYTES)
     wake, wakened = sockets.socketpair()
     wake.setblocking(False)
     wakened.setblocking(False)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.kernels import signature
+from phantora_ns.kernels.database import durations, records
 from phantora_ns.kernels.database.host_table import joined
 from phantora_ns.kernels.database.recording import Recording
+from phantora_ns.kernels.signature import SignatureError
 
 FILE = "recording.sqlite"
 FLUSH_MS = 1000
@@ -52,9 +53,14 @@ class Recorder:
         (docs/leading.md).
 
         Never raises for a file that cannot be written; `problem` reports that. Raises
-        SignatureError.
+        SignatureError for what no file can keep.
         """
-        data = signature.encode(kind, fields)
+        data = records.pack(kind, fields)
+        records.pack_context(context)
+        try:
+            durations.check(durations_ns)
+        except ValueError as error:
+            raise SignatureError(str(error)) from None
         first = data not in self._seen
         self._seen.add(data)
         self.samples += len(durations_ns)

@@ -49,7 +49,9 @@ class SharedStats:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # Opening a FIFO would wait for its writer. mmap refuses whatever is not a file.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags)
         except OSError as error:
             raise StatsError(f"{path}: {error.strerror}") from None
         try:

@@ -34,6 +34,7 @@ from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
 from phantora_ns.hub.trace_times import TraceTimes
+from phantora_ns.kernels.database.schema import DatabaseError
 from phantora_ns.kernels.signature import SignatureError
 from phantora_ns.model.nccl import NcclVersion
 from phantora_ns.protocol import KERNEL_TABLE_FILE, Message
@@ -41,6 +42,12 @@ from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph
 
 COMMIT_EVERY = 4096
 """Messages between two commits. A commit looks at every client, and history in between is small."""
+
+MAX_COMPLAINT = 500
+"""Characters that are kept of the error in a message, which may quote it."""
+OVERRUN = (
+    "simulated time has passed 36 years; in the job; a rank reported a duration that is no duration"
+)
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,10 @@ class Hub:
             self.answers.fail(str(error), error.members)
             if request is not None:
                 self.answers.refuse(identity, request, str(error))
+        except DatabaseError as error:
+            self._fail_all(str(error))
+            if request is not None:
+                self.answers.refuse(identity, request, str(error))
         except Exception:  # a defect of the hub, not of the client
             self.answers.internal_error()
             if request is not None:
@@ -143,11 +154,19 @@ class Hub:
         """Ends a batch: releases every answer that is final, and regularly drops history."""
         try:
             self.releases.settle()
+            if self.graph.overrun:
+                self._fail_all(OVERRUN)
+        except DatabaseError as error:
+            self._fail_all(str(error))
         except Exception:  # a defect of the hub: no message is responsible here
             self.answers.internal_error()
         if self.diagnostics.messages >= self._next_commit:
             self._next_commit = self.diagnostics.messages + COMMIT_EVERY
             self.releases.commit()
+
+    def _fail_all(self, text: str) -> None:
+        """Fails every client: no answer would mean anything."""
+        self.answers.fail(text, range(len(self.clients.everyone)))
 
     def _hello(self, identity: bytes, client: Client | None, message: Hello) -> None:
         if client is not None or message.seq != 1:
@@ -182,6 +201,7 @@ class Hub:
     ) -> None:
         """Counts an invalid message, and answers it if it is a request."""
         self.diagnostics.bad_messages += 1
+        what = str(error)[:MAX_COMPLAINT]
         if isinstance(error, BadMessage):
             request = request if error.request is None else error.request
             if client is not None and error.seq == client.seq + 1:
@@ -191,7 +211,7 @@ class Hub:
             if client is not None and client.complaint:
                 before = f" (before that: {client.complaint})"
             self.answers.refuse(
-                identity, request, f"the hub did not understand a message: {error}{before}"
+                identity, request, f"the hub did not understand a message: {what}{before}"
             )
         if client is not None and client.complaint is None:
-            client.complaint = str(error)
+            client.complaint = what

@@ -260,7 +260,8 @@ class KernelTimes:
     ) -> tuple[float | None, Source]:
         """The time of the same launch of a kernel that another release of PyTorch names otherwise,
         or of launches that differ in identity only."""
-        name = database.recorded_name(fields[0]) if isinstance(fields[0], str) else None
+        own = fields[0] if fields else None
+        name = database.recorded_name(own) if isinstance(own, str) else None
         if name is not None:
             fields = [name, *fields[1:]]
             duration = database.exact(signature.encode(SignatureKind.KERNEL, fields))

@@ -21,6 +21,7 @@ class Server:
     pcie_bytes_per_ns: float | None
     pcie_latency_ns: int
     gpus_per_nic: int
+    storage_bytes_per_ns: float | None = None  # of one writing process; None: not modelled
 
 
 @dataclass(frozen=True)

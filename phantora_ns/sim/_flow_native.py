@@ -42,7 +42,7 @@ def _library(path: Path = LIBRARY) -> ctypes.CDLL:
         "move": (None, [c_void_p, c_int32, c_int64]),
         "set_capacity": (None, [c_void_p, c_int64, c_int32, c_double]),
         "settle": (None, [c_void_p]),
-        "completion": (c_int, [c_void_p, c_int32, POINTER(c_int64)]),
+        "completion": (c_int64, [c_void_p, c_int32]),
         "changed": (c_int64, [c_void_p]),
         "commit": (c_int64, [c_void_p, c_int64]),
         "results": (POINTER(_Result), [c_void_p]),
@@ -137,20 +137,12 @@ class NativeEngine:
         self._library.ph_flows_set_capacity(self._engine, at_ns, link, bytes_per_ns)
 
     def completion_ns(self, group: int) -> int:
-        if self._library.ph_flows_completion(self._engine, group, byref(self._time)):
-            raise OverflowError(
-                "a flow would complete after more nanoseconds than 64 bits can count"
-            )
-        return self._time.value
+        completion_ns: int = self._library.ph_flows_completion(self._engine, group)
+        return completion_ns
 
     def changed(self) -> list[tuple[int, int]]:
         """(group, new time) of reported completions that moved, in order of group."""
-        count = self._library.ph_flows_changed(self._engine)
-        if count < 0:
-            raise OverflowError(
-                "a flow would complete after more nanoseconds than 64 bits can count"
-            )
-        return sorted(self._results(count))
+        return sorted(self._results(self._library.ph_flows_changed(self._engine)))
 
     def commit(self, before_ns: int) -> list[tuple[int, int]]:
         """Runs up to `before_ns` and drops history. Returns (group, completion) of the groups that

@@ -24,6 +24,8 @@ smaller than the slack.
 TICKS_PER_NS = 1 << 20
 NS_PER_TICK = 2.0**-20
 SLACK_TICKS = 1 << 8
+FOREVER_NS = 1 << 62
+"""Later completions are reported as this one."""
 
 
 def ns_to_tick(time_ns: int) -> int:
@@ -32,8 +34,9 @@ def ns_to_tick(time_ns: int) -> int:
 
 
 def tick_to_ns(tick: int) -> int:
-    """ceil(tick - slack) in nanoseconds. Completions are rounded to nanoseconds only here."""
-    return -((SLACK_TICKS - tick) >> 20)
+    """ceil(tick - slack) in nanoseconds, at most FOREVER_NS. Completions are rounded to nanoseconds
+    only here."""
+    return min(-((SLACK_TICKS - tick) >> 20), FOREVER_NS)
 
 
 def bytes_left(left: float, rate: float, ticks: int) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from phantora_ns.sim._timeline import Timeline
 from phantora_ns.sim._transfer_flows import TransferFlows
 from phantora_ns.sim._transfers import Transfer
-from phantora_ns.sim._vertices import Vertex
+from phantora_ns.sim._vertices import LATEST_NS, Vertex
 
 
 def check_graph(timelines: Sequence[Timeline], flows: TransferFlows) -> None:
@@ -35,13 +35,13 @@ def check_graph(timelines: Sequence[Timeline], flows: TransferFlows) -> None:
         if vertex.retired or vertex.time_ns is None:
             continue
         assert all(other.retired or vertex in other.dependents for other in earlier)
-        start_ns, settled_ns = vertex.reach()
+        reached = start_ns, settled_ns = vertex.reach()
         if isinstance(vertex, Transfer):
-            assert vertex.start_ns == start_ns and vertex.time_ns > start_ns
+            assert vertex.start_ns == start_ns
+            assert vertex.time_ns > start_ns or vertex.time_ns == LATEST_NS
             assert vertex.flow is owned.get(vertex)
-            assert (vertex.time_ns, vertex.settled_ns) == flows.end(vertex, settled_ns)
-        else:
-            assert (vertex.time_ns, vertex.settled_ns) == (start_ns, settled_ns)
+            reached = flows.end(vertex, settled_ns)
+        assert (vertex.time_ns, vertex.settled_ns) == tuple(min(t, LATEST_NS) for t in reached)
         assert vertex.settled_ns is not None and vertex.settled_ns <= vertex.time_ns
     assert set(owned) <= vertices
 

@@ -16,8 +16,8 @@ from phantora_ns.sim._transfers import LaunchEnd, Transfer
 from phantora_ns.sim._vertices import StretchedTerm, TimeExpression, Vertex
 
 MAX_SPAN_NS = 1 << 56
-"""Largest lag or work accepted in one term (over two years). It keeps sums within 64 bits, whatever
-a client sends."""
+"""Largest lag or work accepted in one term (over two years). It and LATEST_NS keep sums within 64
+bits, whatever a client sends."""
 
 MAX_NUMBER_GAP = 1 << 20
 """How far a client's vertex number may exceed its largest number so far; final times are stored by
@@ -26,8 +26,6 @@ number."""
 MIN_DROP = 4096
 """Forgotten entries are dropped at least this many at a time, so that forgetting costs almost nothing
 per message."""
-
-LATEST_NS = (1 << 63) - 1
 
 Follower = Callable[[int, Vertex, TimeExpression | None], None]
 
@@ -77,9 +75,9 @@ class FinalTimes:
             return
         if index >= len(times):
             times.extend([-1] * (index - len(times)))
-            times.append(min(time_ns, LATEST_NS))
+            times.append(time_ns)
         else:
-            times[index] = min(time_ns, LATEST_NS)
+            times[index] = time_ns
 
     def forget(self, number: int) -> None:
         """The client will name no vertex below `number` again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from phantora_ns.sim._transfers import Transfer
+from phantora_ns.sim._vertices import LATEST_NS
 from phantora_ns.sim._work_queue import WorkQueue
 from phantora_ns.sim.flows import Flow, FlowSimulator
 
@@ -41,7 +42,7 @@ class TransferFlows:
         if start_ns == transfer.start_ns:
             return None
         transfer.start_ns = start_ns
-        flows_ns = start_ns + course.before_ns
+        flows_ns = min(start_ns + course.before_ns, LATEST_NS)
         frozen = transfer.flow is not None and transfer.flows_ns < self.committed_ns
         if frozen or flows_ns < self.committed_ns:
             self.late += 1

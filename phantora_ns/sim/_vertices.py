@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 from phantora_ns.sim.contention import Activity
 
+LATEST_NS = 1 << 60
+"""No vertex is later (36 years). A sum beyond it comes from nonsensical durations; the vertex then
+has this time, so that 64 bits hold every time, and `EventGraph.overrun` says so."""
+
 
 class StretchedTerm(NamedTuple):
     """A term that communication on the same GPU stretches: `work_ns` of compute that begins

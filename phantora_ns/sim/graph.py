@@ -44,7 +44,7 @@ from phantora_ns.sim._operations import BadOp, Mismatch, Op, load_of
 from phantora_ns.sim._timeline import BadExpression, Follower, Timeline, Totals
 from phantora_ns.sim._transfer_flows import TransferFlows
 from phantora_ns.sim._transfers import LaunchBegin, LaunchEnd, Transfer
-from phantora_ns.sim._vertices import Rendezvous, TimeExpression, Vertex
+from phantora_ns.sim._vertices import LATEST_NS, Rendezvous, TimeExpression, Vertex
 from phantora_ns.sim._work_queue import COMPLETE, WorkQueue
 from phantora_ns.sim.flows import FlowSimulator
 
@@ -87,6 +87,8 @@ class EventGraph:
         self._communicators = count()
         self.revised = 0
         """Vertices whose time moved after it had been sent to a client (`Vertex.reported`)."""
+        self.overrun = False
+        """A time was beyond LATEST_NS. No time of the run means anything from then on."""
 
     @property
     def retimed(self) -> int:
@@ -152,8 +154,8 @@ class EventGraph:
         """Enters one launch of `client` on `comm`. Each op begins once this client has reached
         `expression` and the op's other members have reached theirs.
 
-        `number` is the vertex of their common end on this client. `overlapped`: compute is queued on
-        its GPU beyond the launch. Returns one transfer per op. Raises BadExpression or BadOp (nothing
+        `number` is the vertex of their common end on this client. `overlapped`: compute is
+        expected beside it on its GPU. Returns one transfer per op. Raises BadExpression or BadOp (nothing
         has changed), or Mismatch (the job's own error; the communicator is broken).
         """
         timeline = self._timelines[client]
@@ -210,6 +212,7 @@ class EventGraph:
     def commit(self, before_ns: int) -> None:
         """Drops history that is final, because no client will do anything before `before_ns` any
         more. Call `run` first."""
+        before_ns = min(before_ns, LATEST_NS)
         if before_ns <= self._flows.committed_ns:
             return
         self._flows.commit(before_ns)
@@ -302,6 +305,9 @@ class EventGraph:
 
     def _set(self, vertex: Vertex, time_ns: int, settled_ns: int) -> None:
         """Sets a vertex's time. Queues its dependents if the time is new."""
+        if time_ns > LATEST_NS:
+            self.overrun = True
+            time_ns, settled_ns = LATEST_NS, min(settled_ns, LATEST_NS)
         before_ns = vertex.time_ns
         if before_ns == time_ns and vertex.settled_ns == settled_ns:
             return

@@ -5,11 +5,11 @@ caching allocator, and the leader has to start again with another library. Pytho
 at start-up because its folder is first on PYTHONPATH. Afterwards it runs the `sitecustomize` that
 the user has, if any.
 
-It replaces `time.time`, `time.perf_counter` and their `_ns` forms, and nothing else. Timed waits,
-`monotonic`, `sleep` and all C and C++ clocks stay real, because a wait hangs or overshoots when its
-deadline and its waiting are on different clocks. The replaced clocks are real until the process has
-touched CUDA, so agents and stores never see simulated time. Rule: nothing is imported that costs
-start-up time.
+It replaces `time.time`, `time.perf_counter`, their `_ns` forms and `time.sleep`, and nothing else.
+Timed waits, `monotonic` and all C and C++ clocks stay real, because a wait hangs or overshoots when
+its deadline and its waiting are on different clocks. `sleep` passes on both clocks. All of them are
+real until the process has touched CUDA, so agents and stores never see simulated time. Rule: nothing
+is imported that costs start-up time.
 """
 
 import sys
@@ -18,8 +18,12 @@ import time
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1  # linux/time.h; Python's perf_counter is CLOCK_MONOTONIC
 
 
+# Modules that sleep between two looks at another real process, whose pace is no part of the job.
+_REAL_WAITS = ("subprocess", "multiprocessing", "torch.utils.file_baton")
+
+
 class SimulatedClocks:
-    """The four clocks. They are real until the process touches CUDA. From then on they show the real
+    """The four clocks and `sleep`. They are real until the process touches CUDA. From then on they show the real
     time of that moment plus the simulated time since.
 
     Bound methods stand in for the built-in functions because, like those and unlike plain
@@ -27,11 +31,13 @@ class SimulatedClocks:
     equal those in `time`, so they pickle by reference.
     """
 
-    def __init__(self, elapsed_ns, touch_clock):
+    def __init__(self, elapsed_ns, touch_clock, pass_ns):
         """`elapsed_ns()`: 0, or 1 + ns of simulated time since the touch; `touch_clock(id)`: that
-        clock at the touch, ns."""
+        clock at the touch, ns; `pass_ns(ns)`: so much simulated time passes for this thread."""
         self._elapsed_ns = elapsed_ns
         self._touch_clock = touch_clock
+        self._pass_ns = pass_ns
+        self._real_sleep = time.sleep
         self._real = (time.time, time.time_ns, time.perf_counter, time.perf_counter_ns)
         self._realtime_base = self._monotonic_base = None
 
@@ -39,9 +45,10 @@ class SimulatedClocks:
         return __import__, ("time",)
 
     def install(self):
-        """Puts the four methods in the place of the functions in module `time`."""
+        """Puts the methods in the place of the functions in module `time`."""
         time.time, time.time_ns = self.time, self.time_ns
         time.perf_counter, time.perf_counter_ns = self.perf_counter, self.perf_counter_ns
+        time.sleep = self.sleep
 
     def time(self):
         """Seconds since the epoch."""
@@ -69,6 +76,15 @@ class SimulatedClocks:
             self._monotonic_base = self._touch_clock(_CLOCK_MONOTONIC) - 1
         return self._monotonic_base + elapsed
 
+    def sleep(self, seconds, /):
+        """Sleeps for real, so that a loop that waits for something real goes round as often as it
+        should. The simulated clock moves first: other ranks need not wait for the real one."""
+        if 0 < seconds < 1e9 and self._elapsed_ns():
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if not f"{caller}.".startswith(tuple(f"{name}." for name in _REAL_WAITS)):
+                self._pass_ns(round(seconds * 1e9))
+        self._real_sleep(seconds)
+
 
 def _report_peaks(report):
     """Gives the report the peaks of the caching allocator in bytes, since the last reset: the largest
@@ -91,16 +107,17 @@ def _start(environ):
         # the preloaded interceptor is in the global scope; PyDLL: a call need not drop the GIL
         library = ctypes.PyDLL(None)
         elapsed_ns, touch_clock = library.phantora_elapsed_ns, library.phantora_touch_clock
-        report = library.phantora_report_peaks
+        report, pass_ns = library.phantora_report_peaks, library.phantora_pass_ns
     except (AttributeError, OSError):
         _refuse_alone(environ)
         return
     elapsed_ns.restype, elapsed_ns.argtypes = ctypes.c_uint64, ()
     touch_clock.restype, touch_clock.argtypes = ctypes.c_int64, (ctypes.c_int,)
     report.restype, report.argtypes = None, (ctypes.c_uint64, ctypes.c_uint64)
+    pass_ns.restype, pass_ns.argtypes = None, (ctypes.c_uint64,)
     if "RANK" in environ:
         environ["PHANTORA_INTERPOSED"] = "1"
-    SimulatedClocks(elapsed_ns, touch_clock).install()
+    SimulatedClocks(elapsed_ns, touch_clock, pass_ns).install()
     atexit.register(_report_peaks, report)
 
 

@@ -100,16 +100,24 @@ def test_the_loss_scaler_follows_its_window(deepspeed):
     assert scales[-1] == 2**18
 
 
+@pytest.fixture(scope="module")
+def extensions(tmp_path_factory):
+    """Where DeepSpeed keeps cpu_adam. Its compilation takes 75 s of CPU time, which is many minutes on
+    a busy machine; so it is done once, and a killed test leaves its lock in no user's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "TORCH_EXTENSIONS_DIR" not in os.environ:
+            patch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("extensions")))
+        yield
+
+
 @pytest.mark.nightly
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("extensions")
 @pytest.mark.parametrize("configuration", ["zero2-offload", "zero3-offload"])
-def test_offloaded_optimizers_pay_for_pcie(deepspeed, configuration, tmp_path, monkeypatch):
-    # cpu_adam is compiled; a job killed meanwhile would leave its lock
-    if "TORCH_EXTENSIONS_DIR" not in os.environ:
-        monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+def test_offloaded_optimizers_pay_for_pcie(deepspeed, configuration, tmp_path):
     traces = tmp_path / "traces"
     steps, out, report = deepspeed(
-        configuration, own=("--trace", traces, "--trace-ranks", "0"), timeout=850
+        configuration, own=("--trace", traces, "--trace-ranks", "0"), timeout=1700
     )
     with gzip.open(next(traces.iterdir()), "rt") as file:
         events = json.load(file)["traceEvents"]

@@ -9,6 +9,7 @@ import msgpack
 
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.hub.lookups import KernelModels
+from phantora_ns.hub.recorder import FILE, Recorder
 from phantora_ns.hub.registry import SharedStats
 from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.protocol import RANK_STATS, RANK_STATS_MAGIC, RANK_STATS_VERSION, VERSION
@@ -37,16 +38,20 @@ class NoTimes:
 
 
 class Bench:
-    """A hub without sockets, and pages for its clients."""
+    """A hub without sockets, and pages for its clients. `models`: None for kernel times that do not
+    matter. `records`: it records, and its last rank leads."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, models: KernelModels | None = None, records: bool = False
+    ) -> None:
         (folder / "ranks").mkdir()
         graph = EventGraph(
             FlowSimulator(TOPOLOGY.capacities), CollectiveModel(TOPOLOGY, GPU), TOPOLOGY.capacities
         )
-        models = KernelModels(NoTimes(), lambda *_: 0, lambda *_: 1)
+        models = models or KernelModels(NoTimes(), lambda *_: 0, lambda *_: 1)
         options = HubOptions(nodes=2, gpus_per_node=2, table_capacity=64)
-        self.hub = Hub(folder, graph, models, options)
+        recorder = Recorder(folder / FILE, {"gpu": GPU.model}) if records else None
+        self.hub = Hub(folder, graph, models, options, recorder)
         self.hub.answers.internal_error = self.give_up
         self.folder = folder
         self.pages = []
@@ -71,13 +76,15 @@ class Bench:
         self.pages.append(fd)
         return name
 
-    def hello(self, identity: bytes, rank: int) -> None:
-        info = {"rank": rank, "node": rank // 2, "shm": self.page()}
+    def hello(self, identity: bytes, rank: int, leads: bool = False) -> None:
+        info = {"rank": rank, "node": rank // 2, "shm": self.page(), "leader": int(leads)}
         self.hub.handle(identity, msgpack.packb([1, 1, VERSION, info]))
 
     def close(self) -> None:
         for client in list(self.hub.clients.present()):
             self.hub.clients.leave(client)
         self.hub.lookups.table.close()
+        if self.hub.recorder is not None:
+            self.hub.recorder.close()
         for fd in self.pages:
             os.close(fd)

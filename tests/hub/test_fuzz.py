@@ -1,5 +1,5 @@
 """Why it exists: whatever a client sends, the hub counts it and goes on; never a traceback, never a
-wrong turn of the graph."""
+wrong turn of the graph. The kernel times, the recording and the communicators are real."""
 
 import itertools
 import random
@@ -10,20 +10,45 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inprocess import Bench
+from inprocess import GPU, Bench
 
-from phantora_ns.protocol import VERSION
+from phantora_ns.hub.decoding import encode
+from phantora_ns.hub.lookups import KernelModels
+from phantora_ns.kernels.contention import KernelContention
+from phantora_ns.kernels.database import databases
+from phantora_ns.kernels.lookup import KernelTimes
+from phantora_ns.kernels.queue_slots import queue_slots_of
+from phantora_ns.protocol import SignatureKind, VERSION
+from phantora_ns.sim._vertices import LATEST_NS
+
+NCCL = 22809
 
 
 @pytest.fixture(scope="module")
-def benches():
+def recorded():
+    """(the models of a run, recorded signatures by their kind and function, rare ones first)."""
+    opened = databases.find(GPU.model, [])
+    functions = {}
+    for entry in opened[0].signatures():
+        name = str(entry.fields[0]).split("<")[0] if isinstance(entry.fields[0], str) else ""
+        functions.setdefault((entry.kind, name), []).append(entry)
+    models = KernelModels(
+        KernelTimes(GPU, opened),
+        KernelContention(GPU).permille,
+        lambda kind, fields: queue_slots_of(kind, fields, GPU.multiprocessors).packed(),
+    )
+    return models, sorted(functions.values(), key=len)
+
+
+@pytest.fixture(scope="module")
+def benches(recorded):
     """Makes benches, each in a folder of its own."""
     made = []
     with tempfile.TemporaryDirectory(prefix="ph-") as folder:
 
-        def make() -> Bench:
+        def make(**options) -> Bench:
             (Path(folder) / str(len(made))).mkdir()
-            made.append(Bench(Path(folder) / str(len(made))))
+            made.append(Bench(Path(folder) / str(len(made)), models=recorded[0], **options))
             return made[-1]
 
         yield make
@@ -209,16 +234,16 @@ def test_nothing_that_is_sent_breaks_the_hub(benches, seed, length):
         bench.hub.handle(
             identity,
             msgpack.packb(
-                [5, 2, 1, 0, {}, 1, [0, 0, 0], b"u%d" % (rank // 2), 2, rank % 2, rank % 2]
+                [5, 2, 1, 0, {}, 1, [0, 0, 0], b"u%d" % (rank // 2), 2, rank % 2, rank % 2, NCCL]
             ),
         )
     bench.hub.settle()
-    assert len(bench.outbox) == 8
+    assert len(bench.outbox) == 8 and bench.hub.diagnostics.bad_messages == 0
     fuzzer = Fuzzer(random.Random(seed))
     feed(bench, (fuzzer.message() for _ in range(length)))
     assert bench.hub.diagnostics.internal_errors == 0
     bench.hub.graph.check()
-    assert all(msgpack.packb(reply) for _, reply in bench.outbox)
+    assert all(encode(reply) for _, reply in bench.outbox)
     bench.close()
 
 
@@ -233,4 +258,108 @@ def test_bytes_that_are_no_messages_are_counted(benches, sent):
     feed(bench, sent)
     assert bench.hub.diagnostics.internal_errors == 0
     assert bench.hub.diagnostics.bad_messages == bench.hub.diagnostics.messages == len(sent)
+    bench.close()
+
+
+ODD = [
+    *(0, -1, 1, 2**31, 2**53, 2**59, 2**60, 2**63, 2**64 - 1, -(2**63), None, True),
+    *(1.5, -1.0, 1e308, float("inf"), float("nan"), "", "x", "<", b"", b"\0" * 8, b"\xff" * 64),
+    *([], {}, [[]], {"nodes": 1}, [1] * 20),
+]
+
+
+def mutated(rng: random.Random, value):
+    """`value` with one place changed, dropped or added."""
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        at, how = rng.randrange(len(value)), rng.random()
+        place = [] if how < 0.08 else [mutated(rng, value[at])]
+        return [*value[:at], *place, *([rng.choice(ODD)] if how > 0.95 else []), *value[at + 1 :]]
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        return value | {(key := rng.choice(list(value))): mutated(rng, value[key])}
+    if isinstance(value, str) and value and rng.random() < 0.6:
+        at = rng.randrange(len(value))
+        put = rng.choice(["", "<", ">", ",", "(", ")", "::", "9" * 25, "\0", "-1"])
+        return value[:at] + put + value[at + rng.randrange(5) :]
+    if isinstance(value, bytes) and value and rng.random() < 0.6:
+        at = rng.randrange(len(value))
+        return value[:at] + rng.randbytes(rng.randrange(9)) + value[at + rng.randrange(9) :]
+    return rng.choice(ODD)
+
+
+def about_kernels(rng: random.Random, functions, request: int) -> tuple[int, list]:
+    """(kind, fields) of a LOOKUP, MEASURED or HOST, mutated up to twice."""
+    entry = rng.choice(rng.choice(functions))
+    fields, context = list(entry.fields), entry.context
+    pick = rng.random()
+    if pick < 0.7:
+        if entry.kind == SignatureKind.KERNEL:
+            fields += [context, rng.randbytes(rng.choice([0, 64, 500]))]
+        kind, body = 10, [request, 5, rng.randrange(1, 2**64), entry.kind, fields]
+    elif pick < 0.85:
+        times = [rng.choice([1, 1000, 5 * 10**6]) for _ in range(3)]
+        kind, body = 13, [5, [[entry.kind, fields, context, times]]]
+    else:
+        sites = [[77, 2, "aten::add", 3, 5.0, 6.0]]
+        calls = [["launch", 3, 1.0, 2.0]]
+        kind = 14
+        body = [5, {"score": 100.0, "latency": [1, 2.0, 3.0], "calls": calls, "sites": sites}]
+    for _ in range(rng.randrange(3)):
+        body[-1] = mutated(rng, body[-1])
+    if kind == 10 and rng.random() < 0.05:
+        body[3] = rng.choice(ODD)
+    return kind, body
+
+
+@pytest.mark.parametrize(
+    "seed,count,share", [(1, 1500, 3), pytest.param(2, 100_000, 1, marks=pytest.mark.nightly)]
+)
+def test_nothing_that_is_said_of_kernels_breaks_the_hub_or_the_recording(
+    benches, recorded, seed, count, share
+):
+    """`share`: one in so many functions, because models are fitted to those that have many
+    records."""
+    functions = recorded[1][: len(recorded[1]) // share]
+    bench, rng = benches(records=True), random.Random(seed)
+    hub, seqs = bench.hub, [1, 1]
+    for rank in range(2):
+        bench.hello(b"client%d" % rank, rank, leads=rank == 1)
+    for request in range(1, count):
+        kind, body = about_kernels(rng, functions, request)
+        who = rng.randrange(2) if kind == 10 else 1
+        seqs[who] += 1
+        hub.handle(b"client%d" % who, msgpack.packb([kind, seqs[who], *body]))
+        hub.settle()
+        assert all(encode(reply) for _, reply in hub.answers.take())
+    assert hub.diagnostics.messages == count + 1
+    assert hub.recorder.problem is None and hub.recorder.samples > count / 20
+    bench.close()
+
+
+def test_a_lookup_of_a_kind_beyond_64_bits_is_a_guess(benches):
+    bench = benches()
+    bench.hello(b"a", 0)
+    for seq, kind, fields in [(2, 2**63, [1]), (3, 0, []), (4, 0, ["x"])]:
+        bench.hub.handle(b"a", msgpack.packb([10, seq, seq, 0, 7, kind, fields]))
+    assert [reply[0] for _, reply in bench.outbox] == [1, 10, 10, 10]
+    bench.close()
+
+
+def test_times_beyond_36_years_end_the_job_and_not_the_hub(benches):
+    """Each message is valid; their sum passes 64 bits."""
+    bench = benches()
+    for rank in range(2):
+        bench.hello(b"client%d" % rank, rank)
+    head = [0, 2**56 - 1, 2**56 - 1]
+    for number in range(1, 300):
+        nodes = {"nodes": [[2 * number - 1, head]]}
+        head = [2 * number - 1, 2**56 - 1, 2**56 - 1]
+        sync = [2, number + 1, number, 0, nodes, 2 * number, head]
+        bench.hub.handle(b"client0", msgpack.packb(sync))
+        bench.hub.settle()
+        head = [2 * number, 2**56 - 1, 2**56 - 1]
+        assert all(encode(reply) for _, reply in bench.outbox)
+    assert bench.hub.graph.totals(0).latest_ns == LATEST_NS
+    assert [text for text in bench.hub.diagnostics.errors if "36 years" in text]
+    assert bench.hub.diagnostics.internal_errors == 0
+    bench.hub.graph.check()
     bench.close()

@@ -273,4 +273,37 @@ def case_execute():
     ]
 
 
+def case_workspace():
+    """[status, bytes] of a plan's workspace for variant packs: by the plan's attribute; without a
+    handle; and in a process that uses the GPU, for a pack, for one that is not finalized, and for
+    one that overrides shapes. None where the library has no such function."""
+    if not hasattr(CUDNN, "cudnnGetExecutionPlanWorkspaceSize"):
+        return None
+    if WHO == "ours":
+        case_execute()
+    device, configuration, plan = Device(), create(3), create(5)
+    graph = convolution(device, "dgrad", 8, 64, 64, 3, 1, 1, 56)
+    heuristics, pack, unfinished, other = create(4), create(16), create(16), create(16)
+    assert set_values(heuristics, 201, 15, graph) == set_values(heuristics, 200, 8, 3) == 0
+    device.give(heuristics, 204, None)
+    assert finalize(heuristics) == 0
+    assert get(heuristics, 202, 15, 1, (C.c_void_p * 1)(configuration.value)) == (0, 1)
+    assert set_values(plan, 401, 15, configuration) == 0
+    device.give(plan, 407, 400)
+    assert finalize(plan) == finalize(pack) == 0
+
+    def asked(handle, pack):
+        size = C.c_size_t(77)
+        return [
+            CUDNN.cudnnGetExecutionPlanWorkspaceSize(handle, plan, pack, C.byref(size)),
+            size.value,
+        ]
+
+    out = [get_int(plan, 402), asked(None, pack)]
+    if WHO == "ours":
+        assert set_values(other, 1011, 3, 8, 64, 56, 56) == finalize(other) == 0
+        out += [asked(device.it, one) for one in (pack, unfinished, other)]
+    return out
+
+
 print(json.dumps(globals()[f"case_{CASE}"]()))

@@ -93,6 +93,17 @@ def test_a_convolution_puts_its_signature_on_the_stream_and_outlives_its_parts(o
     ]  # fmt: skip
 
 
+def test_a_plans_workspace_for_a_variant_pack(real, ours, hub):
+    """NVIDIA's library gives it for a handle only, which needs a driver."""
+    plans, without_handle, *asked = ours("workspace")
+    assert plans[0] == 0 < plans[1]
+    assert without_handle == [2000, 77]
+    assert asked == [plans, [2000, 77], [3000, 77]]
+    assert hub.notes("unsupported") == ["cudnnGetExecutionPlanWorkspaceSize with overridden shapes"]
+    # None: before release 9.23 there was no such function
+    assert real("workspace") in (None, [plans, without_handle])
+
+
 def test_an_attribute_that_nobody_knows_is_taken_with_a_warning(ours, hub):
     assert ours("new_attribute") == [0, 2000]
     (warning,) = hub.notes("warning")

@@ -93,13 +93,15 @@ def test_the_first_database_goes_before_and_sets_the_speed(tmp_path):
         found = read_hosts([first, second])
         # their machine takes twice as long
         assert found.sites == {5: 10.0, 6: 20.0} and found.interruption_ns == 1.0
-        assert found.calls == {"launch": 7.0, "gemm": 4.0} and found.score == 1000.0
+        assert found.score == 1000.0
         assert found.gap_ns == 3.0, "the GPU's side does not depend on the host"
         assert read_hosts([first, second], sites=False).sites == {}
     costs = found.costs(
         HostCosts(MappingProxyType({"launch": 1, "gemm": 1, "wait": 3}), 100, 200, 300, 9)
     )
-    assert costs == HostCosts({"launch": 7, "gemm": 4, "wait": 3}, 100, 3, 300, 9)
+    assert costs == HostCosts({"launch": 1, "gemm": 1, "wait": 3}, 100, 3, 300, 9), (
+        "calls take longer in a leader, which works around each of them"
+    )
 
 
 def test_what_every_run_saw_once_is_not_known(tmp_path):

@@ -4,6 +4,7 @@ builds that wait for each other, and a notice in place of a broken build."""
 import os
 import re
 import subprocess
+import sys
 from contextlib import ExitStack
 
 import pytest
@@ -137,6 +138,17 @@ def test_a_python_that_is_too_old_is_named(root, tmp_path):
     done = make(root, "venv", PYTHON=old, VENV=tmp_path / "venv")
     assert done.returncode != 0
     assert "phantora-ns needs Python 3.11 or later" in done.stderr and "Python 3.8.1" in done.stderr
+
+
+def test_transformer_engine_says_which_torch_it_needs(root, tmp_path):
+    """This environment is Python alone, and has no CUDA toolkit, as one with torch 2.9 has none."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    for stamp in ("python", "torch", "project", "frameworks"):
+        (tmp_path / "venv" / f".stamp-{stamp}").touch()
+    done = make(root, "transformer-engine", VENV=tmp_path / "venv")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Transformer Engine is compiled here beside a torch with CUDA 13")
+    assert "Traceback" not in done.stderr
 
 
 def test_the_default_torch_is_the_newest_that_is_supported(root, tmp_path):

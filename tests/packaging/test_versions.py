@@ -3,6 +3,8 @@ rows of other runs."""
 
 import importlib.util
 import itertools
+import subprocess
+import sys
 
 import pytest
 
@@ -42,6 +44,47 @@ def test_a_measured_set_up_is_kept(tool):
     text = tool.with_rows(f"{tool.BEGIN}{tool.END}", [cells(tool, "2.15.0+cu132", setup="120")])
     again = tool.with_rows(text, [cells(tool, "2.15.0+cu132", smoke="**1 failed**")])
     assert tool.read_rows(again) == [cells(tool, "2.15.0+cu132", setup="120", smoke="**1 failed**")]
+
+
+def test_what_another_software_gave_is_not_kept(tool):
+    text = tool.with_rows(f"{tool.BEGIN}{tool.END}", [cells(tool, "2.15.0+cu132", setup="120")])
+    (old,) = tool.read_rows(text)
+    new = tuple("9.2.0" if cell == "9.1.0" else cell for cell in old[:-1]) + ("-",)
+    assert tool.read_rows(tool.with_rows(text, [new])) == [new]
+
+
+def test_the_cost_of_the_set_up_counts_grandchildren(tool):
+    """The oracle is the grandchild's own count of its CPU time."""
+    busy = "import time\nwhile time.process_time() < 0.3: pass\nprint(time.process_time())"
+    shell = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"]
+    before = tool.cpu_seconds()
+    done = subprocess.run([*shell, sys.executable, "-c", busy], capture_output=True, text=True)
+    # the kernel counts both clocks, but rounds the one that waiting gives
+    assert tool.cpu_seconds() - before >= float(done.stdout) - 0.02
+
+
+def test_a_set_up_is_that_of_the_last_commit(tool, tmp_path, monkeypatch):
+    tree, where = tmp_path / "tree", tool.place(tmp_path / "venvs" / "2.15.0")
+    tree.mkdir()
+    (tree / "Makefile").write_text(
+        "build:\n\tmkdir $(VENV) && cp what $(VENV) && echo $$PIP_NO_INDEX >$(VENV)/offline\n"
+        "\ttouch $(VENV)/.stamp-project\n"
+    )
+    (tree / "what").write_text("committed")
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org", "-C", str(tree)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    (tree / "what").write_text("changed since")
+    monkeypatch.setattr(tool, "ROOT", tree)
+    monkeypatch.setattr(tool, "download", lambda *_: None)
+    assert not where.exists
+    assert float(tool.set_up("2.15.0", where, sys.executable).split()[0]) >= 0
+    assert where.exists and where.tree != tree
+    assert (where.venv / "what").read_text() == "committed"
+    assert (where.venv / "offline").read_text() == "1\n"
+    (tmp_path / "venvs" / "2.11.0").mkdir()
+    (tmp_path / "venvs" / "2.11.0" / ".stamp-project").touch()
+    assert tool.place(tmp_path / "venvs" / "2.11.0").tree == tree
 
 
 @pytest.mark.parametrize(

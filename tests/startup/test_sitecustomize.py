@@ -1,4 +1,4 @@
-"""Why it exists: the start-up hook must change four clocks after the touch, and nothing before it
+"""Why it exists: the start-up hook must change four clocks and `sleep` after the touch, and nothing before it
 or beside them."""
 
 import os
@@ -80,6 +80,35 @@ def test_clocks_are_real_before_the_touch(fake):
     assert out == "True"
 
 
+def test_a_sleep_passes_on_both_clocks(fake):
+    out = python(
+        TOUCH + "a = time.monotonic(); time.sleep(0.25); print(time.monotonic() - a >= 0.25)\n"
+        "touch(1); a = time.monotonic(); time.sleep(0.25); time.sleep(0); time.sleep(True)\n"
+        "print(time.perf_counter_ns(), time.monotonic() - a >= 1.25)\n"
+        "for wrong in -1, 1e300, float('nan'), 'x':\n"
+        "    try: time.sleep(wrong)\n"
+        "    except (ValueError, OverflowError, TypeError) as error: print(type(error).__name__)\n"
+        "print(time.perf_counter_ns())",
+        preload=fake,
+        PHANTORA_RUN_DIR="/nonexistent",
+    )
+    assert out.split() == [
+        *("True", "6250000000", "True"),
+        *("ValueError", "OverflowError", "ValueError", "TypeError", "6250000000"),
+    ]
+
+
+def test_a_wait_for_another_process_is_real(fake):
+    out = python(
+        TOUCH + "touch(1); import subprocess, sys\n"
+        "try: subprocess.run([sys.executable, '-c', 'import time; time.sleep(9)'], timeout=0.3)\n"
+        "except subprocess.TimeoutExpired: print(time.perf_counter_ns())",
+        preload=fake,
+        PHANTORA_RUN_DIR="/nonexistent",
+    )
+    assert out == "5000000000"
+
+
 def test_a_name_imported_before_the_touch_follows_it(fake):
     out = python(
         "from time import perf_counter as clock;" + TOUCH + "touch(1000000001); print(clock())",
@@ -106,7 +135,7 @@ def test_nothing_else_is_replaced(fake):
     )
     assert (
         python(names, preload=fake, PHANTORA_RUN_DIR="/nonexistent")
-        == "['perf_counter', 'perf_counter_ns', 'time', 'time_ns']"
+        == "['perf_counter', 'perf_counter_ns', 'sleep', 'time', 'time_ns']"
     )
     assert python(names, preload=fake) == "[]"  # outside a run
     assert python(names, PHANTORA_RUN_DIR="/nonexistent") == "[]"  # the library is not preloaded

@@ -305,6 +305,23 @@ def gradients(d):
 
 
 @case
+def narrow_layer_norm(d):
+    """A GPU keeps the statistics of 16-bit tensors in float. So the oracle computes in float what
+    the GPU is given, and rounds the results."""
+    results = []
+    for narrow in (torch.bfloat16, torch.float16):
+        run_as = narrow if torch.device(d).type == "cuda" else torch.float32
+        x, w, b = (
+            grid(d, shape=shape).to(narrow).to(run_as).requires_grad_()
+            for shape in ((6, 8), (8,), (8,))
+        )
+        y = F.layer_norm(x, (8,), w, b)
+        y.backward((whole(d) / 8).to(run_as))
+        results += [t.detach().to(narrow) for t in (y, x.grad, w.grad, b.grad)]
+    return results
+
+
+@case
 def optimizers(d):
     results = []
     for options in ({"fused": True}, {"foreach": True}, {"foreach": False}):

@@ -42,33 +42,55 @@ struct module {
     bool opaque; /* not a cubin: its functions are known by name only */
 };
 
-struct image { /* a cubin, bounds-checked */
+/* A cubin. Rule: none of its numbers is trusted. Every piece is found by `piece`, and tables are
+ * copied entry by entry, because they may lie at any address. */
+struct image {
     const unsigned char *data;
     size_t bytes;
-    const Elf64_Ehdr *header;
-    const Elf64_Shdr *sections;
+    Elf64_Ehdr header;
 };
 
-static const char *text_at(const struct image *image, unsigned section, size_t offset)
+/* NULL: not within the image */
+static const void *piece(const struct image *image, uint64_t offset, uint64_t bytes)
 {
-    const Elf64_Shdr *strings = &image->sections[section];
-    if (section >= image->header->e_shnum || offset >= strings->sh_size ||
-        strings->sh_offset + strings->sh_size > image->bytes)
-        return "";
-    const char *text = (const char *)image->data + strings->sh_offset + offset;
-    return memchr(text, 0, strings->sh_size - offset) ? text : "";
+    return offset <= image->bytes && bytes <= image->bytes - offset ? image->data + offset : NULL;
+}
+
+static const void *contents(const struct image *image, const Elf64_Shdr *section)
+{
+    return section->sh_type == SHT_NOBITS ? NULL
+                                          : piece(image, section->sh_offset, section->sh_size);
+}
+
+/* An entry of the table of sections; empty beyond its end. */
+static Elf64_Shdr section_at(const struct image *image, uint64_t index)
+{
+    Elf64_Shdr section = {0};
+    uint64_t offset;
+    if (index < image->header.e_shnum &&
+        !__builtin_add_overflow(image->header.e_shoff, index * sizeof section, &offset)) {
+        const void *at = piece(image, offset, sizeof section);
+        if (at) memcpy(&section, at, sizeof section);
+    }
+    return section;
+}
+
+static const char *text_at(const struct image *image, uint64_t section, uint64_t offset)
+{
+    Elf64_Shdr strings = section_at(image, section);
+    const char *text = contents(image, &strings);
+    if (!text || offset >= strings.sh_size) return "";
+    return memchr(text + offset, 0, strings.sh_size - offset) ? text + offset : "";
 }
 
 static bool open_image(struct image *image, const void *data, size_t bytes)
 {
-    *image = (struct image){data, bytes, data, NULL};
-    if (bytes < sizeof(Elf64_Ehdr) || memcmp(data, ELFMAG, SELFMAG) ||
-        image->header->e_shentsize != sizeof(Elf64_Shdr))
-        return false;
-    if (image->header->e_shoff + (size_t)image->header->e_shnum * sizeof(Elf64_Shdr) > bytes)
-        return false;
-    image->sections = (const Elf64_Shdr *)(image->data + image->header->e_shoff);
-    return image->header->e_shstrndx < image->header->e_shnum;
+    *image = (struct image){.data = data, .bytes = bytes};
+    if (bytes < sizeof image->header || memcmp(data, ELFMAG, SELFMAG)) return false;
+    memcpy(&image->header, data, sizeof image->header);
+    return image->header.e_shentsize == sizeof(Elf64_Shdr) && image->header.e_shnum &&
+           section_at(image, image->header.e_shstrndx).sh_size &&
+           piece(image, image->header.e_shoff, image->header.e_shnum * sizeof(Elf64_Shdr));
 }
 
 static int by_offset(const void *a, const void *b)
@@ -86,15 +108,16 @@ static uint16_t u16(const unsigned char *at) { return (uint16_t)(at[0] | at[1] <
 static void read_info(const struct image *image, const Elf64_Shdr *section,
                       struct function *function)
 {
-    const unsigned char *at = image->data + section->sh_offset, *end = at + section->sh_size;
-    if (section->sh_offset + section->sh_size > image->bytes) return;
+    const unsigned char *at = contents(image, section);
+    if (!at || function->facts.known) return; /* the first of two that name one kernel */
+    const unsigned char *end = at + section->sh_size;
     function->params = calloc(section->sh_size / 16 + 1, sizeof *function->params);
     if (!function->params) ph_die("out of host memory");
-    while (at + 4 <= end) {
+    while (end - at >= 4) {
         unsigned format = at[0], attribute = at[1], value = u16(at + 2);
         at += 4;
         if (format != SIZED) continue;
-        if (at + value > end) break;
+        if (value > end - at) break;
         if ((attribute == PARAM || attribute == PARAM_V2) && value >= 12) {
             uint32_t size = attribute == PARAM ? u32(at + 8) >> 18 : u32(at + 8);
             function->params[function->facts.param_count++] =
@@ -129,26 +152,31 @@ static struct function *add(struct module *module, const char *name)
     return module->functions = function;
 }
 
+static Elf64_Shdr symbol_table(const struct image *image)
+{
+    for (unsigned i = 0; i < image->header.e_shnum; i++) {
+        Elf64_Shdr section = section_at(image, i);
+        if (section.sh_type == SHT_SYMTAB) return section;
+    }
+    return (Elf64_Shdr){0};
+}
+
 static void read_registers(const struct image *image, const Elf64_Shdr *info, struct module *module)
 {
-    const Elf64_Shdr *symbols = NULL;
-    for (unsigned i = 0; i < image->header->e_shnum; i++)
-        if (image->sections[i].sh_type == SHT_SYMTAB) symbols = &image->sections[i];
-    if (!symbols || symbols->sh_offset + symbols->sh_size > image->bytes ||
-        info->sh_offset + info->sh_size > image->bytes)
-        return;
-    const unsigned char *at = image->data + info->sh_offset, *end = at + info->sh_size;
-    while (at + 4 <= end) {
+    Elf64_Shdr symbols = symbol_table(image);
+    const unsigned char *table = contents(image, &symbols), *at = contents(image, info);
+    if (!table || !at) return;
+    const unsigned char *end = at + info->sh_size;
+    while (end - at >= 4) {
         unsigned format = at[0], attribute = at[1], value = u16(at + 2);
         at += 4;
         if (format != SIZED) continue;
-        if (at + value > end) return;
-        if (attribute == REGISTERS && value >= 8 &&
-            u32(at) < symbols->sh_size / sizeof(Elf64_Sym)) {
-            const Elf64_Sym *symbol =
-                (const Elf64_Sym *)(image->data + symbols->sh_offset) + u32(at);
+        if (value > end - at) return;
+        if (attribute == REGISTERS && value >= 8 && u32(at) < symbols.sh_size / sizeof(Elf64_Sym)) {
+            Elf64_Sym symbol;
+            memcpy(&symbol, table + (size_t)u32(at) * sizeof symbol, sizeof symbol);
             struct function *function =
-                find(module, text_at(image, symbols->sh_link, symbol->st_name));
+                find(module, text_at(image, symbols.sh_link, symbol.st_name));
             if (function) function->facts.registers = u32(at + 4);
         }
         at += value;
@@ -163,44 +191,53 @@ static struct module *load(const void *data, size_t bytes)
     if (!module) ph_die("out of host memory");
     module->magic = MODULE_MAGIC;
     module->opaque = !open_image(&image, data, bytes);
-    for (unsigned i = 0; !module->opaque && i < image.header->e_shnum; i++) {
-        const Elf64_Shdr *section = &image.sections[i];
-        const char *name = text_at(&image, image.header->e_shstrndx, section->sh_name);
+    for (unsigned i = 0; !module->opaque && i < image.header.e_shnum; i++) {
+        Elf64_Shdr section = section_at(&image, i);
+        const char *name = text_at(&image, image.header.e_shstrndx, section.sh_name);
         if (!strncmp(name, code, sizeof code - 1))
             add(module, name + sizeof code - 1);
         else if (!strncmp(name, info, sizeof info - 1))
-            read_info(&image, section, add(module, name + sizeof info - 1));
+            read_info(&image, &section, add(module, name + sizeof info - 1));
         else if (!strncmp(name, shared, sizeof shared - 1))
-            add(module, name + sizeof shared - 1)->facts.static_shared = (unsigned)section->sh_size;
+            add(module, name + sizeof shared - 1)->facts.static_shared = (unsigned)section.sh_size;
     }
-    for (unsigned i = 0; !module->opaque && i < image.header->e_shnum; i++)
-        if (!strcmp(text_at(&image, image.header->e_shstrndx, image.sections[i].sh_name),
-                    ".nv.info"))
-            read_registers(&image, &image.sections[i], module);
+    for (unsigned i = 0; !module->opaque && i < image.header.e_shnum; i++) {
+        Elf64_Shdr section = section_at(&image, i);
+        if (!strcmp(text_at(&image, image.header.e_shstrndx, section.sh_name), ".nv.info"))
+            read_registers(&image, &section, module);
+    }
     for (struct function *function = module->functions; function; function = function->next)
         ph_kernel_set_facts(function->kernel, &function->facts);
     return module;
 }
 
+/* Where an image in memory ends. Its caller does not say; the tables of the ELF file do. 0: it is
+ * none, or too large for a cubin. */
+static size_t extent(const void *image)
+{
+    enum { MOST = 1 << 30 };
+    Elf64_Ehdr header;
+    if (memcmp(image, ELFMAG, SELFMAG) != 0) return 0;
+    memcpy(&header, image, sizeof header);
+    uint64_t end = header.e_shnum * sizeof(Elf64_Shdr),
+             segments_end = header.e_phnum * sizeof(Elf64_Phdr);
+    if (header.e_shoff > MOST || header.e_phoff > MOST) return 0;
+    end += header.e_shoff, segments_end += header.e_phoff;
+    for (unsigned i = 0; i < header.e_shnum; i++) {
+        Elf64_Shdr section;
+        memcpy(&section, (const char *)image + header.e_shoff + i * sizeof section, sizeof section);
+        if (section.sh_type == SHT_NOBITS) continue;
+        if (section.sh_offset > MOST || section.sh_size > MOST) return 0;
+        if (section.sh_offset + section.sh_size > end) end = section.sh_offset + section.sh_size;
+    }
+    return end > segments_end ? end : segments_end;
+}
+
 PH_API(int, cuModuleLoadData, (void **module, const void *image))
 {
-    /* The caller does not give the image's size. The ELF header tells where its tables end. */
-    const Elf64_Ehdr *header = image;
-    if (!image) return CUDA_INVALID_VALUE;
-    bool elf = memcmp(image, ELFMAG, SELFMAG) == 0;
-    size_t bytes = elf ? header->e_shoff + (size_t)header->e_shnum * sizeof(Elf64_Shdr) : 0;
-    if (elf) {
-        const Elf64_Shdr *sections = (const Elf64_Shdr *)((const char *)image + header->e_shoff);
-        for (unsigned i = 0; i < header->e_shnum; i++)
-            if (sections[i].sh_type != SHT_NOBITS &&
-                sections[i].sh_offset + sections[i].sh_size > bytes)
-                bytes = sections[i].sh_offset + sections[i].sh_size;
-        const Elf64_Phdr *segments = (const Elf64_Phdr *)((const char *)image + header->e_phoff);
-        if (header->e_phoff + (size_t)header->e_phnum * sizeof *segments > bytes)
-            bytes = header->e_phoff + (size_t)header->e_phnum * sizeof *segments;
-    }
+    if (!module || !image) return CUDA_INVALID_VALUE;
     ph_host_call(PH_CALL_MALLOC);
-    *module = load(image, bytes);
+    *module = load(image, extent(image));
     return CUDA_OK;
 }
 PH_API(int, cuModuleLoadDataEx,

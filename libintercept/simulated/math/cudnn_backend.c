@@ -309,6 +309,32 @@ PH_API(int, cudnnBackendGetAttribute,
     return get_from_real(descriptor, name, type, requested, count, values);
 }
 
+/* Since release 9.23: the workspace of a plan for the tensors of a variant pack. It differs from
+ * the plan's own only where the pack overrides shapes, for which NVIDIA's library is not asked
+ * here. */
+PH_API(int, cudnnGetExecutionPlanWorkspaceSize,
+       (void *handle, struct ph_cudnn_descriptor *plan, struct ph_cudnn_descriptor *pack,
+        size_t *bytes))
+{
+    bool valid_handle;
+    ph_cudnn_stream(handle, &valid_handle);
+    if (!valid_handle || !valid(plan) || !valid(pack) || bytes == NULL ||
+        plan->type != CUDNN_EXECUTION_PLAN || pack->type != CUDNN_VARIANT_PACK ||
+        !plan->finalized || !pack->finalized)
+        return ph_cudnn_fail(CUDNN_BAD_PARAM, "cudnnGetExecutionPlanWorkspaceSize: it needs a "
+                                              "handle, a finalized plan and a finalized variant "
+                                              "pack");
+    if (has(pack, CUDNN_ATTR_VARIANT_PACK_OVERRIDE_SHAPES)) {
+        ph_unsupported("cudnnGetExecutionPlanWorkspaceSize with overridden shapes");
+        return CUDNN_NOT_SUPPORTED;
+    }
+    int64_t size = 0;
+    int status = cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                          CUDNN_TYPE_INT64, 1, NULL, &size);
+    if (status == CUDNN_SUCCESS) *bytes = (size_t)size;
+    return status;
+}
+
 #undef PH_CLASS
 #define PH_CLASS PH_ACCOUNTED
 /* ---- execution ---- */

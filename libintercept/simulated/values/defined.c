@@ -158,8 +158,6 @@ PH_API(int, phantora_values_any_undefined, (const void *pointer, size_t bytes))
     return ph_any_undefined(pointer, bytes);
 }
 PH_API(int, phantora_is_device, (const void *pointer)) { return ph_is_device(pointer); }
-PH_API(void, phantora_values_pause, (void)) { ph_host_pause(); }
-PH_API(void, phantora_values_resume, (void)) { ph_host_resume(); }
 PH_API(void, phantora_values_before_read, (const void *pointer, size_t bytes))
 {
     ph_payload_settle(pointer, bytes);

@@ -81,10 +81,12 @@ static const struct ph_value_table_entry *find(uint64_t hash, uint32_t occurrenc
     if (first == end || first->hash != hash || first->rank != own_rank) first = search(hash, 0, 0);
     if (first == end || first->hash != hash) return NULL;
     const struct ph_value_table_entry *last = search(hash, first->rank, UINT32_MAX) - 1;
-    uint32_t count = last->occurrence + 1;
+    if (last < first) return NULL; /* the file is not in order */
+    uint64_t count = (uint64_t)last->occurrence + 1;
     *repeated = occurrence >= count;
-    const struct ph_value_table_entry *found = search(hash, first->rank, occurrence % count);
-    return found <= last && found->occurrence == occurrence % count ? found : NULL;
+    uint32_t wanted = (uint32_t)(occurrence % count);
+    const struct ph_value_table_entry *found = search(hash, first->rank, wanted);
+    return found <= last && found->occurrence == wanted ? found : NULL;
 }
 
 bool ph_replay(const char *key, bool wanted, struct ph_replayed *recorded)

@@ -87,7 +87,7 @@ def read_kernels(data: bytes) -> list[KernelInfo]:
     of the tables)."""
     try:
         return _read_kernels(data)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise CubinError(f"damaged cubin: {error}") from error
 
 

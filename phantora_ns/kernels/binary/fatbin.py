@@ -67,6 +67,7 @@ _FATBIN_HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _U16_MAX = 0xFFFF
+MAX_CODE_BYTES = 1 << 30
 HASH_BLOCK = 1024  # names hashed at once; limits the padded table to a few megabytes
 
 
@@ -112,8 +113,10 @@ def _fatbin_section(data: mmap.mmap, path: Path) -> tuple[int, int]:
         for section in raw:
             at = names + section[0]
             if data[at : at + 11] == b".nv_fatbin\0":
+                if section[4] + section[5] > len(data):
+                    raise FatbinError(f"{path}: .nv_fatbin reaches past the end of the file")
                 return section[4], section[5]
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise FatbinError(f"{path}: damaged ELF section table: {error}") from error
     return 0, 0
 
@@ -129,7 +132,7 @@ def fat_binaries(data: mmap.mmap, path: Path) -> Iterator[list[Entry]]:
             at += 8  # the linker pads fat binaries to 8 bytes
             continue
         entry_at, body_end = at + header_bytes, at + header_bytes + body_bytes
-        if body_end > end:
+        if body_end > end or body_end < at + _FATBIN_HEADER.size:
             raise FatbinError(f"{path}: a fat binary at {at:#x} reaches past the end of .nv_fatbin")
         entries = []
         while entry_at + _ENTRY.size <= body_end:
@@ -138,6 +141,8 @@ def fat_binaries(data: mmap.mmap, path: Path) -> Iterator[list[Entry]]:
             )
             stored = packed if flags & (FLAG_ZSTD | FLAG_LZ4) else padded
             entries.append(Entry(kind, arch, flags, entry_at + header, stored, unpacked or padded))
+            if header < _ENTRY.size:
+                raise FatbinError(f"{path}: a damaged entry of a fat binary at {entry_at:#x}")
             entry_at += header + padded
         yield entries
         at = body_end
@@ -172,6 +177,8 @@ class Unpacker:
 
     def __call__(self, code: bytes, entry: Entry) -> bytes:
         """Raises CubinError when the code is damaged, FatbinError when lz4 is missing."""
+        if entry.code_bytes > MAX_CODE_BYTES:
+            raise CubinError(f"damaged: {entry.code_bytes} bytes of code")
         if entry.flags & FLAG_ZSTD:
             try:
                 return self._zstd.decompress(code, max_output_size=entry.code_bytes)
@@ -205,6 +212,8 @@ def survey(libraries: Iterable[Path | str], architecture: int) -> Survey:
     found = Survey()
     unpack = Unpacker()
     for library in map(Path, libraries):
+        if not library.stat().st_size:
+            raise FatbinError(f"{library}: is empty")
         with (
             open(library, "rb") as file,
             contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as data,

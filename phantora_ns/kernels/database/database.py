@@ -364,7 +364,10 @@ class Database:
 
     def _query(self, sql: str, *values: Any) -> list[tuple]:
         with reported(self.path, "read"):
-            return self._connection.execute(sql, values).fetchall()
+            try:
+                return self._connection.execute(sql, values).fetchall()
+            except (OverflowError, UnicodeEncodeError):
+                return []  # a value that no column can hold
 
     @contextmanager
     def _complete(self) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """Host times, from databases to the table that ranks read.
 
-Why it exists: leaders and `--record-host` record how long the framework takes between calls, and
-what the calls cost. Ranks read it from RUN_DIR/host.tbl and device.conf (docs/host-time.md).
+Why it exists: leaders and `--record-host` record how long the framework takes between calls. Ranks
+read it from RUN_DIR/host.tbl (docs/host-time.md). What the calls themselves cost is in the GPU's
+data file: what a leader does around a call makes the call longer, by 1.2 to 2 times.
 Databases come from different machines. Their times are scaled to the speed of the first one's
 machine by the ratio of CPU scores, so that a table describes one machine.
 """
@@ -14,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phantora_ns.kernels.database.database import Database
-from phantora_ns.kernels.database.records import CallSite, Host, HostTime
-from phantora_ns.model.gpu import HOST_CALLS, HostCosts
+from phantora_ns.kernels.database.records import MAX_COUNT, CallSite, Host, HostTime
+from phantora_ns.model.gpu import HostCosts
 from phantora_ns.protocol import (
     HOST_TABLE_MAGIC,
     HOST_TABLE_SLOT,
@@ -33,18 +34,16 @@ class HostRecord:
     """Host times of one machine, ns. `score`: its CPU score; None where it is unknown."""
 
     score: float | None = None
-    calls: Mapping[str, float] = field(default_factory=dict)
     gap_ns: float | None = None
     sites: Mapping[int, float] = field(default_factory=dict)
     interruption_ns: float = 0.0
 
     def costs(self, otherwise: HostCosts) -> HostCosts:
-        """`otherwise`, with recorded costs where there are any."""
-        calls = {name: round(self.calls.get(name, ns)) for name, ns in otherwise.call_ns.items()}
-        return replace(
-            otherwise,
-            call_ns=calls,
-            kernel_gap_ns=otherwise.kernel_gap_ns if self.gap_ns is None else round(self.gap_ns),
+        """`otherwise`, with the recorded gap if there is one."""
+        return (
+            otherwise
+            if self.gap_ns is None
+            else replace(otherwise, kernel_gap_ns=round(self.gap_ns))
         )
 
 
@@ -55,16 +54,12 @@ def read_hosts(databases: Iterable[Database], *, sites: bool = True) -> HostReco
     Raises DatabaseError. O(sites).
     """
     score: float | None = None
-    calls: dict[str, float] = {}
     times: dict[str, float] = {}
     found: dict[int, float] = {}
     for database in databases:
         numbers = database.host_numbers()
         factor = score / numbers.score if score and numbers.score else 1.0
         score = score or numbers.score
-        for name, time in database.host_calls().items():
-            if name in HOST_CALLS:
-                calls.setdefault(name, time.mean_ns * factor)
         for name, time in numbers.times.items():
             times.setdefault(name, time.median_ns)  # the GPU's: the host's speed does not matter
         if sites:
@@ -75,7 +70,7 @@ def read_hosts(databases: Iterable[Database], *, sites: bool = True) -> HostReco
     interruption_ns = found.pop(INTERRUPTION_KEY, 0.0)
     # Without the latency: a leader counts it from the call of a launch, which its own measuring
     # slows, and ranks count it from the return of the call.
-    return HostRecord(score, calls, times.get("gap"), found, interruption_ns)
+    return HostRecord(score, times.get("gap"), found, interruption_ns)
 
 
 def joined(messages: Iterable[Mapping]) -> dict:
@@ -109,7 +104,8 @@ def _added(a: HostTime | None, b: HostTime) -> HostTime:
         return b
     count = a.count + b.count
     return HostTime(
-        count, *((a.count * x + b.count * y) / count for x, y in zip(a[1:], b[1:], strict=True))
+        min(count, MAX_COUNT),
+        *((a.count * x + b.count * y) / count for x, y in zip(a[1:], b[1:], strict=True)),
     )
 
 

@@ -23,6 +23,9 @@ from phantora_ns.kernels.database.schema import RUN_FIELDS, DatabaseError
 from phantora_ns.kernels.signature import SignatureError
 
 MAX_TEXT = 1 << 16
+MAX_COUNT = (1 << 53) - 1
+"""Of host times: exact as a float."""
+LONGEST_HOST_NS = 1 << 60
 
 
 class HostTime(NamedTuple):
@@ -307,12 +310,12 @@ def _time(value: Any, what: str) -> HostTime | None:
         not isinstance(value, (list, tuple))
         or len(value) != 3
         or type(value[0]) is not int
-        or not 0 <= value[0] < 1 << 53
+        or not 0 <= value[0] <= MAX_COUNT
     ):
         raise DatabaseError(f"{what}: not [count, mean, median]")
     if not value[0]:
         return None
     times = value[1:]
-    if not all(type(t) in (int, float) and 0 <= t < math.inf for t in times):
+    if not all(type(t) in (int, float) and 0 <= t <= LONGEST_HOST_NS for t in times):
         raise DatabaseError(f"{what}: {times!r:.80} are no times")
     return HostTime(value[0], float(times[0]), float(times[1]))

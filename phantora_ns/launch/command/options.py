@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantora_ns.config.changes import Changes
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -18,6 +20,9 @@ class RunOptions:
     """
 
     cluster: str | None = None
+    set: tuple[str, ...] = ()
+    slow_gpu: tuple[str, ...] = ()
+    slow_link: tuple[str, ...] = ()
     nnodes: int | None = None
     gpus_per_node: int | None = None
     report: Path | None = None
@@ -36,6 +41,11 @@ class RunOptions:
     quiet: bool = False
 
     @property
+    def changes(self) -> Changes:
+        """What the command line changes of the cluster file."""
+        return Changes(self.set, self.slow_gpu, self.slow_link)
+
+    @property
     def isolated(self) -> bool:
         """Whether each node gets namespaces of its own."""
         return self.isolation == "namespaces"
@@ -50,4 +60,5 @@ class RunOptions:
             ("--isolation", None if self.isolated else self.isolation),
             ("--values", None if self.values == RunOptions.values else self.values),
         )
-        return tuple(str(word) for pair in words if pair[1] is not None for word in pair)
+        given = tuple(str(word) for pair in words if pair[1] is not None for word in pair)
+        return given + self.changes.words()

@@ -132,11 +132,11 @@ def _load_cluster(options: RunOptions, command: JobCommand) -> Cluster:
     name, nodes, gpus = options.cluster, command.nodes, options.gpus_per_node
     processes = command.processes_per_node
     try:
-        return load_cluster(name, nodes, gpus if gpus is not None else processes)
+        return load_cluster(name, nodes, gpus if gpus is not None else processes, options.changes)
     except ConfigError as error:
         if gpus is None and processes is not None:
             try:
-                whole = load_cluster(name, nodes, None)
+                whole = load_cluster(name, nodes, None, options.changes)
             except ConfigError:
                 whole = None
             if whole is not None and whole.gpus_per_node >= processes:

@@ -136,6 +136,9 @@ def _job_environment(
     job = environment.job_environment(outer, prepared.path, request.shape, prepared.kernel_info)
     job |= prepared.host.environment
     job |= {"PHANTORA_VALUES": request.values.policy}
+    storage = request.cluster.server.storage_bytes_per_ns
+    if storage is not None:
+        job |= {"PHANTORA_STORAGE_BANDWIDTH": repr(storage)}
     if request.trace is not None:
         job |= request.trace.environment()
     if request.leading is not None:
