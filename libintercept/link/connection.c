@@ -59,7 +59,7 @@ struct arrival { /* a reply that its owner has not taken yet */
     unsigned char data[];
 };
 
-static pthread_mutex_t socket_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD socket_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t socket_news = PTHREAD_COND_INITIALIZER;
 static void *the_socket;
 static int socket_fd = -1, wake_fd = -1;
@@ -194,7 +194,6 @@ static void drain_locked(void)
 static void forget(void)
 {
     ph_log_to(NULL);
-    pthread_mutex_init(&socket_lock, NULL);
     pthread_cond_init(&socket_news, NULL);
     the_socket = NULL;
     arrivals = NULL;

@@ -6,6 +6,7 @@
  * another process, so its simulated time is exported: all clocks of a run are the same. Rule:
  * memory is charged where it was allocated, never where it was opened. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "simulated/memory/ipc.h"
 #include "base/environment.h"
 #include "base/log.h"
@@ -37,7 +38,7 @@ static struct range {
     bool imported;
 } ranges[RANGES];
 static int range_count;
-static pthread_mutex_t range_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD range_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct shared_event { /* one page of the file */
     _Atomic uint64_t records, time_ns;
