@@ -94,7 +94,8 @@ void ph_stream_synchronize(struct ph_stream *stream);
 void ph_device_synchronize(int device);
 bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end,
                       float *milliseconds);
-void ph_run(struct ph_stream *stream, struct ph_time time); /* runs GPU work of known length */
+/* Runs GPU work of known length. `fills`: it leaves no room for other work on its GPU. */
+void ph_run(struct ph_stream *stream, struct ph_time time, bool fills);
 /* the event's simulated time; asks the hub if other ranks decide it */
 uint64_t ph_event_moment(const struct ph_event *event);
 /* Sets whether this thread launches a CUDA graph. Meanwhile its work has the gaps of a graph and

@@ -63,7 +63,7 @@ static void memory_work(int op, uint64_t bytes, int from, int to, struct ph_stre
     struct ph_signature signature = {0};
     ph_memory_signature(&signature, op, bytes, from, to);
     PH_TRACE(ph_signature_trace(&signature)); /* the caller ends the call after it has waited */
-    ph_run(stream, ph_duration(&signature));
+    ph_run(stream, ph_duration(&signature), signature.copies_inside);
     ph_signature_free(&signature);
 }
 
