@@ -157,7 +157,8 @@ def fit(
                 _rate(tree),
             )
         )
-    return NcclTimes(tuple(protocols), fit_pairs(target, gpu, tuners), gpu.nccl.constants)
+    pairs = fit_pairs(target, gpu, tuners)
+    return NcclTimes(tuple(protocols), pairs, gpu.nccl.local, gpu.nccl.constants)
 
 
 def fit_pairs(target: list[Row], gpu: GpuModel, tuners: dict[int, Tuner]) -> PairTimes:

@@ -154,7 +154,7 @@ static void run_op(struct ph_exec *exec, struct ph_graph_op *op)
     if (op->signature.count) {
         PH_TRACE(ph_signature_trace_replayed(&op->signature));
         /* looked up at each launch: a leader may have measured the work since the capture */
-        ph_run(stream, ph_duration(&op->signature));
+        ph_run(stream, ph_duration(&op->signature), op->signature.copies_inside);
     }
     if (op->type == PH_GRAPH_OP_RECORD) ph_event_record(op->event, stream);
     if (op->type == PH_GRAPH_OP_WAIT) ph_stream_wait(stream, op->event);

@@ -5,6 +5,7 @@
  * an operation. The operations of a group on one communicator and one stream are one launch, as in
  * NCCL. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "nccl/nccl.h"
 #include "backend.h"
 #include "base/api.h"
@@ -14,6 +15,7 @@
 #include "link/connection.h"
 #include "nccl/release.h"
 #include "time/timeline.h"
+#include "time/watchdog.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +43,7 @@ static struct {
     bool used;
     double factor;
 } custom[CUSTOM_OPS]; /* ncclRedOpCreatePreMulSum */
-static pthread_mutex_t custom_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD custom_lock = PTHREAD_MUTEX_INITIALIZER;
 #define type_bytes ph_nccl_type_bytes
 const size_t ph_nccl_type_bytes[PH_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
@@ -107,6 +109,26 @@ static void release(void *operations)
     }
 }
 
+/* Whether a launch takes its turn on the communicator. NCCL runs the kernels of one communicator in
+ * the order of their launches, on whatever streams they are. Messages are left out: NCCL buffers
+ * small ones, so that a send may end before its receive begins. Here it does not, and ranks that
+ * send before they receive would wait for each other. */
+static bool ordered(const struct ph_operation *operations)
+{
+    for (const struct ph_operation *op = operations; op; op = op->next)
+        if (op->kind >= PH_COLLECTIVE_SEND) return false;
+    return true;
+}
+
+/* Equal for launches of equal operations. */
+static uint64_t what_of(const struct ph_operation *operations)
+{
+    uint64_t what = 0;
+    for (const struct ph_operation *op = operations; op; op = op->next)
+        what = (what * 31 + (uint64_t)op->kind) * 0x100000001b3 + op->bytes + 1;
+    return what;
+}
+
 /* `operations`: those of one communicator on one stream. If a graph has captured them, each launch
  * of the graph calls this function. */
 static void issue(void *operations, struct ph_stream *stream)
@@ -129,7 +151,8 @@ static void issue(void *operations, struct ph_stream *stream)
                                (ph_backend.nccl.undefined(op) ? PH_OP_UNDEFINED : 0));
     }
     ph_host_resume();
-    uint64_t vertex = ph_communicate(stream, (uint64_t)comm->number, &ops, count);
+    uint64_t vertex =
+        ph_communicate(stream, &comm->launches, what_of(ours), ordered(ours), &ops, count);
     struct ph_log_comm logged = {.stream = ph_stream_trace_number(stream),
                                  .device = (uint32_t)stream->device,
                                  .vertex = vertex,
@@ -140,7 +163,7 @@ static void issue(void *operations, struct ph_stream *stream)
                                  .operations = count,
                                  .send_bytes = ours->send_bytes,
                                  .recv_bytes = ours->recv_bytes,
-                                 .comm = (uint64_t)comm->number};
+                                 .comm = comm->launches.number};
     PH_TRACE(ph_trace_communicated(logged));
     ph_pack_free(&ops);
     for (struct ph_operation *op = ours; op; op = op->next, index++)
@@ -358,7 +381,13 @@ static struct ph_comm *comm_make(int64_t number, int rank, int size)
 {
     struct ph_comm *comm = malloc(sizeof *comm);
     if (!comm) ph_die("out of host memory");
-    *comm = (struct ph_comm){COMM_MAGIC, number, rank, size, ph_device_current()};
+    *comm = (struct ph_comm){.magic = COMM_MAGIC,
+                             .rank = rank,
+                             .size = size,
+                             .device = ph_device_current(),
+                             .launches.number = (uint64_t)number};
+    /* a communicator of one rank only copies, on the job's stream */
+    if (size > 1) comm->launches.last = ph_event_create(PH_EVENT_DISABLE_TIMING);
     return comm;
 }
 
@@ -379,6 +408,7 @@ PH_API(int, ncclCommInitRankConfig,
     int64_t number;
     /* a non-blocking initialisation is complete when it returns */
     if (size < 1 || rank < 0 || rank >= size) return INVALID_ARGUMENT;
+    if (ph_forked()) return UNHANDLED_CUDA_ERROR;
     ph_touch(); /* the hub hears what the configuration asks for */
     if (!ph_nccl_config(config)) return INVALID_ARGUMENT;
     ph_pack_bin(&rest, &id, sizeof id);
@@ -408,7 +438,7 @@ PH_API(int, ncclCommSplit, (void *handle, int color, int key, void **fresh, void
     struct ph_pack rest = {0};
     int64_t answer[3];
     if (!comm || !ph_nccl_config(config)) return INVALID_ARGUMENT;
-    ph_pack_int(&rest, comm->number);
+    ph_pack_int(&rest, (int64_t)comm->launches.number);
     ph_pack_int(&rest, color);
     ph_pack_int(&rest, key);
     ph_rendezvous(PH_MESSAGE_COMM_SPLIT, &rest, 3, answer, 3);
@@ -425,10 +455,11 @@ static int release_comm(void *handle)
     if (!handle) return OK;
     if (!comm) return INVALID_ARGUMENT;
     ph_pack_uint(&body, ph_now());
-    ph_pack_int(&body, comm->number);
+    ph_pack_int(&body, (int64_t)comm->launches.number);
     ph_send(PH_MESSAGE_COMM_FREE, &body, 2);
     ph_pack_free(&body);
     comm->magic = 0;
+    ph_launches_free(&comm->launches);
     free(comm);
     return OK;
 }
@@ -437,6 +468,7 @@ PH_API(int, ncclCommDestroy, (void *comm)) { return release_comm(comm); }
 PH_API(int, ncclCommAbort, (void *comm)) { return release_comm(comm); }
 PH_API(int, ncclCommGetAsyncError, (void *comm, int *error))
 {
+    ph_watchdog_asks_for_errors();
     return *error = OK, valid(comm) ? OK : INVALID_ARGUMENT;
 }
 PH_API(int, ncclCommCount, (void *comm, int *count))

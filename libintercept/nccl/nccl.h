@@ -6,14 +6,15 @@
 #ifndef PH_NCCL_H
 #define PH_NCCL_H
 #include "base/protocol.gen.h"
+#include "time/timeline.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct ph_comm {
     uint32_t magic;
-    int64_t number; /* assigned by the hub */
     int rank, size, device;
+    struct ph_launches launches;
 };
 struct ph_operation {
     int kind, dtype, redop, peer; /* enum ph_collective, ph_data_type, ph_reduction */

@@ -8,6 +8,7 @@
 #include "backend.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "time/beside.h"
 #include "time/gpu_faults.h"
 #include "time/power.h"
 #include "time/watchdog.h"
@@ -20,7 +21,8 @@ enum {
     EVENT_MAGIC = 0x50484556,
     DEVICES = 8,
     STREAM_NON_BLOCKING = 1,
-    EVENT_DISABLE_TIMING = 2
+    EVENT_DISABLE_TIMING = 2,
+    FILLS_LEAST_NS = 20000 /* a shorter copy leaves multiprocessors free */
 };
 static uint64_t next_stream = 16;
 static struct ph_stream *streams;
@@ -40,6 +42,7 @@ static void forget(void)
     events = NULL;
     for (int i = 0; i < DEVICES; i++) legacy[i] = NULL;
     memset(busiest, 0, sizeof busiest);
+    ph_beside_forget();
 }
 
 void ph_timeline_start(void) { ph_forget_in_child(forget); }
@@ -178,38 +181,64 @@ void ph_run_locked(struct ph_stream *stream, struct ph_time time)
         atomic_fetch_add_explicit(&page->elsewhere_ns, duration_ns, memory_order_relaxed);
 }
 
-void ph_run(struct ph_stream *stream, struct ph_time time)
+/* A copy inside the GPU takes all multiprocessors and the memory's whole bandwidth: in real steps,
+ * kernels of 5 to 24 us that meet one of 0.1 to 0.4 ms end when it ends. So compute that is queued
+ * as far as its begin waits for its end. Compute that ends before it begins may have time left, of
+ * which nothing is known here. */
+void ph_run(struct ph_stream *stream, struct ph_time time, bool fills)
 {
     pthread_mutex_lock(&ph_lock);
+    struct ph_stream *compute = busiest[stream->device];
+    bool met = fills && time.duration_ns >= FILLS_LEAST_NS && compute && compute != stream &&
+               ph_expr_lower(&stream->expr) <= ph_expr_lower(&compute->expr);
     ph_run_locked(stream, time);
+    if (met) {
+        struct ph_stream_position end = ph_queue_position(stream);
+        ph_expr_merge(&compute->expr, &stream->expr);
+        ph_queue_after(compute, &end);
+    }
     pthread_mutex_unlock(&ph_lock);
 }
 
 /* ---- messages ---- */
-/* Whether compute on the stream's GPU is queued beyond `time`. Lower bounds decide, because they
- * are all that is known here. */
-static bool computing_past_locked(const struct ph_stream *stream, uint64_t time)
+/* Until when compute is queued on the stream's GPU; 0 if the stream is the one that computes. It is
+ * a lower bound, because no more is known here. */
+static uint64_t computed_locked(const struct ph_stream *stream)
 {
     const struct ph_stream *compute = busiest[stream->device];
-    return compute && compute != stream && ph_expr_lower(&compute->expr) > time;
+    return compute && compute != stream ? ph_expr_lower(&compute->expr) : 0;
 }
 
-uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
-                        uint32_t count)
+uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint64_t what,
+                        bool ordered, const struct ph_pack *ops, uint32_t count)
 {
     struct ph_pack body = {0};
     ph_host_call(PH_CALL_COMM);
     PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
-    ph_watchdogs_due();
+    ph_watchdogs_due(PH_WATCHDOG_NAMED);
     pthread_mutex_lock(&ph_lock);
     if (!launches_graph) ph_queue_wait_locked(stream, 1);
     ph_stream_order_locked(stream);
     ph_expr_prune(&stream->expr, ph_clock());
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
-    uint64_t vertex = ph_vertex_new(ph_expr_lower(&stream->expr), PH_UNKNOWN);
+    struct ph_expr before = stream->expr;
+    struct ph_event *last = ordered ? comm->last : NULL;
+    if (last) {
+        ph_expr_prune(&last->expr, ph_clock());
+        ph_expr_merge(&stream->expr, &last->expr);
+        ph_queue_after(stream, &last->position);
+    }
+    uint64_t begin = ph_expr_lower(&stream->expr), computed = computed_locked(stream);
+    uint64_t vertex = ph_vertex_new(begin, PH_UNKNOWN);
+    bool beside = false;
+    if (computed) {
+        ph_beside_computed_locked(stream->device, computed);
+        beside =
+            ph_beside_expected_locked(&comm->beside, what, stream->device, vertex, begin, computed);
+    }
     ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body, computing_past_locked(stream, ph_expr_lower(&stream->expr)));
-    ph_pack_uint(&body, comm);
+    ph_extra_pack(&body, beside);
+    ph_pack_uint(&body, comm->number);
     ph_pack_uint(&body, vertex);
     ph_expr_pack(&body, &stream->expr);
     ph_pack_array(&body, count);
@@ -219,19 +248,30 @@ uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph
     ph_send(PH_MESSAGE_OPS, &body,
             /* Under ph_lock, so that messages are sent in the order of their vertices. */
             6);
-    struct ph_expr before = stream->expr;
     stream->expr.count = 1;
     stream->expr.term[0] = (struct ph_term){vertex, 0, 0, 0};
     /* PyTorch's blocking collectives run on the compute stream. That stream then waits for them
      * without a wait call. */
     if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->expr);
     if (!launches_graph) ph_queue_push_locked(stream, 1, 0, 0);
+    if (last) {
+        last->expr = stream->expr;
+        last->position = ph_queue_position(stream);
+    }
     stream->used = true;
     atomic_fetch_add_explicit(&ph_stats()->comm_launches, 1, memory_order_relaxed);
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
     ph_leave();
     return vertex;
+}
+
+void ph_launches_free(struct ph_launches *comm)
+{
+    pthread_mutex_lock(&ph_lock);
+    ph_beside_free_locked(comm->beside);
+    pthread_mutex_unlock(&ph_lock);
+    if (comm->last) ph_event_destroy(comm->last);
 }
 
 static void anchor_locked(uint64_t vertex, uint64_t time)
@@ -320,6 +360,19 @@ void ph_host_settle_locked(void)
     synchronize_locked(&own);
 }
 
+/* Settles beside which launches compute ran, because it is about to wait for communication: for
+ * `event` on one GPU, or (NULL) until the host has waited. */
+static void compute_waits_locked(const struct ph_expr *event, int device)
+{
+    for (int i = 0; i < DEVICES; i++)
+        if (busiest[i] && (!event || i == device))
+            ph_beside_computed_locked(i, ph_expr_lower(&busiest[i]->expr));
+    if (event)
+        ph_beside_waited_locked(device, event);
+    else
+        ph_beside_over_locked();
+}
+
 static void synchronize_with(const struct ph_expr *expr)
 {
     struct ph_expr all = *expr;
@@ -327,6 +380,7 @@ static void synchronize_with(const struct ph_expr *expr)
     PH_TRACE(ph_trace_call_begin("cudaDeviceSynchronize"));
     pthread_mutex_lock(&ph_lock);
     uint64_t before = ph_clock();
+    compute_waits_locked(NULL, 0);
     if (!ph_host.open || ph_expr_upper(&all) > before) {
         struct ph_expr own = {0};
         ph_expr_add_host(&own, 0);
@@ -432,6 +486,7 @@ void ph_event_record(struct ph_event *event, struct ph_stream *stream)
     if (!(event->flags & PH_EVENT_DISABLE_TIMING)) ph_expr_keep(&event->expr);
     event->position = ph_queue_position(stream);
     event->recorded = true;
+    atomic_store(&event->put_off_ns, 0);
     event->device = stream->device;
     pthread_mutex_unlock(&ph_lock);
     PH_TRACE(ph_trace_call("cudaEventRecord"));
@@ -448,6 +503,7 @@ void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event)
         stream->expr = before;
         bool stalls =
             stream == busiest[stream->device] && ph_expr_waits_for_more(&before, &event->expr);
+        if (stalls) compute_waits_locked(&event->expr, stream->device);
         ph_expr_merge(&stream->expr, &event->expr);
         ph_queue_after(stream, &event->position);
         if (stalls) {

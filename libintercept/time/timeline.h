@@ -19,7 +19,8 @@ struct ph_graph_ops { /* a set, in insertion order */
     struct ph_graph_op **op;
 };
 
-struct ph_queue; /* time/launch_queue.c */
+struct ph_queue;  /* time/launch_queue.c */
+struct ph_beside; /* time/beside.c */
 struct ph_stream {
     uint32_t magic;
     int device, priority;
@@ -35,6 +36,7 @@ struct ph_stream {
     struct ph_capture *capture; /* NULL: none */
     struct ph_graph_ops tails;  /* ops of the capture that this stream's next op depends on */
     uint32_t lane;
+    _Atomic uint64_t put_off_ns; /* time/watchdog.h */
     struct ph_stream *next;
 };
 
@@ -45,6 +47,7 @@ struct ph_event {
     unsigned flags;
     int device;
     bool recorded;
+    _Atomic uint64_t put_off_ns; /* time/watchdog.h */
     struct ph_stream_position position;
     struct ph_expr expr;
     /* the capture in which it was last recorded; 0: none */
@@ -84,24 +87,32 @@ bool ph_event_destroy(struct ph_event *event);
 bool ph_event_valid(const struct ph_event *event);
 void ph_event_record(struct ph_event *event, struct ph_stream *stream);
 void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event);
-bool ph_event_ready(const struct ph_event *event);
+bool ph_event_ready(struct ph_event *event);
 bool ph_stream_ready(struct ph_stream *stream);
 void ph_event_synchronize(const struct ph_event *event);
 void ph_stream_synchronize(struct ph_stream *stream);
 void ph_device_synchronize(int device);
 bool ph_event_elapsed(const struct ph_event *start, const struct ph_event *end,
                       float *milliseconds);
-void ph_run(struct ph_stream *stream, struct ph_time time); /* runs GPU work of known length */
+/* Runs GPU work of known length. `fills`: it leaves no room for other work on its GPU. */
+void ph_run(struct ph_stream *stream, struct ph_time time, bool fills);
 /* the event's simulated time; asks the hub if other ranks decide it */
 uint64_t ph_event_moment(const struct ph_event *event);
 /* Sets whether this thread launches a CUDA graph. Meanwhile its work has the gaps of a graph and
  * takes no slots in the launch queue. */
 void ph_graph_launching(bool on);
-bool ph_replaying(void); /* whether this thread launches a CUDA graph */
-/* Launches a collective: sends OPS. The stream's expression becomes its end vertex, which is
- * returned. `ops` holds `count` packed operations. */
-uint64_t ph_communicate(struct ph_stream *stream, uint64_t comm, const struct ph_pack *ops,
-                        uint32_t count);
+bool ph_replaying(void);   /* whether this thread launches a CUDA graph */
+struct ph_launches {       /* the launches of one communicator */
+    uint64_t number;       /* assigned by the hub */
+    struct ph_event *last; /* the end of the last one that others wait for; NULL: none waits */
+    struct ph_beside *beside;
+};
+/* Launches communication: sends OPS. The stream's expression becomes its end vertex, which is
+ * returned. `ops` holds `count` packed operations; `what` tells launches of different operations
+ * apart. An `ordered` launch begins after the last ordered one of its communicator. */
+uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint64_t what,
+                        bool ordered, const struct ph_pack *ops, uint32_t count);
+void ph_launches_free(struct ph_launches *comm);
 /* Makes a host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT). `rest` holds
  * `fields` packed values. The `answers` values before the time in the reply go to `answer`. */
 void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,

@@ -149,6 +149,7 @@ void ph_memory_signature(struct ph_signature *signature, int op, uint64_t bytes,
 {
     ph_signature_begin(signature, PH_SIGNATURE_MEMORY, 4);
     signature->call = op == PH_MEMORY_COPY ? PH_CALL_COPY : PH_CALL_MEMSET;
+    signature->copies_inside = op == PH_MEMORY_COPY && from == PH_DEVICE && to == PH_DEVICE;
     ph_pack_int(&signature->fields, op);
     ph_pack_uint(&signature->fields, bytes);
     ph_pack_int(&signature->fields, from);

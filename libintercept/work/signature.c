@@ -30,6 +30,7 @@ void ph_signature_begin(struct ph_signature *signature, enum ph_signature_kind k
     signature->call = kind == PH_SIGNATURE_KERNEL ? PH_CALL_LAUNCH
                       : kind == PH_SIGNATURE_GEMM ? PH_CALL_GEMM
                                                   : PH_CALL_DNN;
+    signature->copies_inside = false;
     signature->count = count;
     signature->fields.length = 0;
     signature->facts = NULL;

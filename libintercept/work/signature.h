@@ -17,6 +17,7 @@
 struct ph_signature {
     enum ph_signature_kind kind;
     enum ph_call call;     /* the class of the call that starts the work */
+    bool copies_inside;    /* a copy inside one GPU */
     uint32_t count;        /* fields; 0: there is no signature */
     struct ph_pack fields; /* packed one after the other, without the array's header */
     uint64_t key;          /* FNV-1a of the packed [kind, fields] */

@@ -12,6 +12,7 @@ from pathlib import Path
 from phantora_ns.config.toml_table import Table, read_toml
 from phantora_ns.model.nccl import (
     PROTOCOLS,
+    LocalTimes,
     NcclConstants,
     NcclTimes,
     NcclVersion,
@@ -30,9 +31,12 @@ def nccl_times(table: Table, compute_major: int) -> NcclTimes:
     """NCCL on one GPU model, from the `[nccl]` table of its file. Raises ConfigError."""
     protocols = tuple(_protocol_times(table.table(name)) for name in PROTOCOLS)
     pairs = _pair_times(table.table("pairs"))
+    copies = table.table("local")
+    local = LocalTimes(copies.time_ns("start"), copies.fraction("bandwidth"))
+    copies.done()
     table.done()
     constants = nccl_constants(measured_version(), compute_major)
-    return NcclTimes(protocols=protocols, pairs=pairs, constants=constants)
+    return NcclTimes(protocols=protocols, pairs=pairs, local=local, constants=constants)
 
 
 def nccl_versions() -> list[NcclVersion]:

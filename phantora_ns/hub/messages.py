@@ -75,7 +75,8 @@ class Extra(Struct, gc=False):
     stalls: list[Stall] = field(default_factory=list, name="stalls")
     """waits for communication"""
     overlap: int | None = field(default=None, name="beside")
-    """OPS: 1 when compute is queued on this GPU beyond the launch, which slows the communication"""
+    """OPS: 1 when compute of this GPU is expected beside the launch, which slows the
+    communication"""
     keep: Index | None = field(default=None, name="keep")
     """the client will name no vertex below this one any more, the origin apart; the hub forgets
     their times"""

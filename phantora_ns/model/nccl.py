@@ -89,6 +89,15 @@ class PairTimes:
 
 
 @dataclass(frozen=True)
+class LocalTimes:
+    """A copy inside one GPU, which is all that a communicator of one rank does: start + the bytes
+    read and written at `share` of the memory's bandwidth."""
+
+    start_ns: int
+    share: float
+
+
+@dataclass(frozen=True)
 class NcclConstants:
     """Facts of one release's tuning code for one GPU generation; latencies in microseconds,
     bandwidths in GB/s, as NCCL has them.
@@ -135,4 +144,5 @@ class NcclTimes:
 
     protocols: tuple[ProtocolTimes, ...]
     pairs: PairTimes
+    local: LocalTimes
     constants: NcclConstants

@@ -66,7 +66,7 @@ class Transfer(Vertex):
         """Its entry in the work queue, which asks for its completion."""
         self.values: Any = None
         self.begins: list[LaunchBegin] = []  # where clients reached it, if it is a whole launch
-        self.overlapped = False  # compute is queued beyond its start on some member's GPU
+        self.overlapped = False  # compute is expected beside it on some member's GPU
 
 
 class LaunchEnd(Vertex):

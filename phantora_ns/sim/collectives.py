@@ -261,11 +261,12 @@ class CollectiveModel:
         """One rank: NCCL copies the buffer inside the GPU (read and written once), or does nothing
         if it is in place."""
         return Plan(
-            (), self.gpu.nccl.protocols[0].start_ns, self._copy_ns(count_bytes), "copy", "Simple", 0
+            (), self.gpu.nccl.local.start_ns, self._copy_ns(count_bytes), "copy", "Simple", 0
         )
 
     def _copy_ns(self, size_bytes: int) -> int:
-        return round(2 * size_bytes / self.gpu.memory_bytes_per_ns)
+        rate = self.gpu.memory_bytes_per_ns * self.gpu.nccl.local.share
+        return round(2 * size_bytes / rate)
 
     def plan_pairs(self, pairs: Iterable[tuple[int, int, int]], ranks: int | None = None) -> Plan:
         """One launch of grouped sends and receives: (from GPU, to GPU, bytes) each. Equal GPUs mean a

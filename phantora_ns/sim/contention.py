@@ -9,10 +9,10 @@ All arithmetic is in integers, exact but for one rounding up at the end.
 
 What the model leaves out, and how much that is in the calibration steps:
 
-- Compute slows a collective by one share from its start to its end if compute was queued beyond its
-  start. It does not matter what compute runs, or for how long. In the calibration steps, no compute
-  overlapped 1 % to 6 % of most collectives' time, and half of the last one's, which is 1 % of a
-  step.
+- Compute slows a collective by one share from its start to its end if compute is expected beside it
+  (libintercept/time/beside.c). It does not matter what compute runs, or for how long. In the
+  calibration steps, no compute overlapped 1 % to 6 % of most collectives' time, and half of the last
+  one's, which is 1 % of a step.
 - A collective whose blocks find no free multiprocessor begins when a kernel ends. That is 0.2 ms
   later, a quarter of a kernel, where one collective follows another under a backward pass. Compute
   hides these delays.

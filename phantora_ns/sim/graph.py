@@ -154,8 +154,8 @@ class EventGraph:
         """Enters one launch of `client` on `comm`. Each op begins once this client has reached
         `expression` and the op's other members have reached theirs.
 
-        `number` is the vertex of their common end on this client. `overlapped`: compute is queued on
-        its GPU beyond the launch. Returns one transfer per op. Raises BadExpression or BadOp (nothing
+        `number` is the vertex of their common end on this client. `overlapped`: compute is
+        expected beside it on its GPU. Returns one transfer per op. Raises BadExpression or BadOp (nothing
         has changed), or Mismatch (the job's own error; the communicator is broken).
         """
         timeline = self._timelines[client]

@@ -259,7 +259,8 @@ def test_every_plan_is_sound(kind, size, data):
     model = model_of("h200-rail", 4)
     gpus = data.draw(st.lists(st.integers(0, 31), min_size=1, max_size=32, unique=True))
     plan = model.plan(kind, gpus, size, root=data.draw(st.integers(0, len(gpus) - 1)))
-    assert plan.before_ns >= 5000 and plan.after_ns >= 0  # never cheaper than a kernel's start
+    # never cheaper than the start of a kernel, or of the copy of one rank
+    assert plan.before_ns >= (5000 if len(gpus) > 1 else 3000) and plan.after_ns >= 0
     for flow in plan.flows:
         assert flow.links and flow.size_bytes >= 0 and flow.rate_cap > 0 and flow.count >= 1
     if kind not in (3, 4, 6, 7):  # without a root the plan is kept
@@ -294,10 +295,19 @@ def test_refusals():
 
 
 def test_one_rank_costs_a_launch_and_a_copy():
+    """Against the reduce-scatters of FSDP on one H200 (8B and 1B: a layer's and the embedding's
+    gradients; medians of bench/gpus/data), which never exceed the memory's 4.8 TB/s."""
     model = model_of("h200-1x8")
-    small, large = model.plan(0, [3], 0), model.plan(0, [3], 4_800_000_000)
-    assert not small.flows and small.before_ns > 5000 and small.after_ns == 0
-    assert large.after_ns == pytest.approx(2e6, rel=1e-6)  # read and written once at 4.8 TB/s
+    small = model.plan(0, [3], 0)
+    assert not small.flows and small.before_ns >= 3000 and small.after_ns == 0
+    for size, real_ns in (
+        (243_286_016, 118_300),
+        (872_448_000, 417_100),
+        (4_202_708_992, 1_971_100),
+    ):
+        plan = model.plan(2, [3], size)
+        assert plan.before_ns + plan.after_ns == pytest.approx(real_ns, rel=0.01)
+        assert plan.after_ns > 2 * size / 4800
 
 
 # ---- grouped sends and receives ----

@@ -377,7 +377,7 @@ static void end(uint64_t token, bool failed)
         struct ph_time time;
         if (!asked || !ph_duration_known(what->signature.key, &time))
             time = ph_duration_ask(me.signature);
-        ph_run(ph_shadow_stream(me.stream), time);
+        ph_run(ph_shadow_stream(me.stream), time, me.signature->copies_inside);
         ph_gpu_load_saw(me.stream, time.duration_ns);
         if (me.signature->kind != PH_SIGNATURE_MEMORY)
             atomic_fetch_add_explicit(&ph_stats()->kernel_launches, 1, memory_order_relaxed);
