@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
@@ -192,6 +192,29 @@ def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any]
         return found is not None and abs(found.input_bytes / asked.input_bytes - 1) <= SAME_BYTES
 
     return same
+
+
+class Parts(NamedTuple):
+    """Equal launches that do the work of one together: the fields of each, and how many (the last
+    of them may be a fraction)."""
+
+    fields: list[Any]
+    count: float
+
+
+def parts(fields: Any) -> Parts | None:
+    """A launch over lists of tensors that has more blocks than PyTorch gave one before it had larger
+    lists (2.14), as such launches. None for every other launch."""
+    try:
+        kernel = signature.parse_kernel(fields)
+    except UNREADABLE:
+        return None
+    most = memory.TENSOR_LISTS[0].blocks
+    if kernel.blocks <= most or kernel.blocks != kernel.gx:
+        return None
+    if names.parse(kernel.name).base != "multi_tensor_apply_kernel":
+        return None
+    return Parts([fields[0], most, *fields[2:]], kernel.blocks / most)
 
 
 def flash_call(
