@@ -72,7 +72,8 @@ smoke: build
 versions:
 	$(PYTHON) tools/versions.py $(VERSIONS)
 
-# What was measured under torch 2.11.0, such as peak memory, and runs that must repeat to the byte; torch 2.15 skips these
+# What was measured under torch 2.11.0, such as peak memory: other releases skip it. And runs that must repeat to the byte,
+# which the suite holds too: the watchdogs of 2.15 are others
 truth: build
 	$(VENV)/bin/python -m pytest -m 'truth and not nightly' tests/truth tests/accuracy tests/intercept
 	$(VENV)/bin/python -m pytest tests/torch/test_repeat.py tests/torch/test_clocks.py -k equal_to_the_byte

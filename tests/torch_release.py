@@ -16,12 +16,6 @@ def torch_release():
     return tuple(map(int, read_software(found).torch.split(".")[:2]))
 
 
-NAMED_WATCHDOG = pytest.mark.skipif(
-    torch_release() >= (2, 15),
-    reason="the watchdog thread of torch 2.15 has no name by which repeatable runs could wait for it "
-    "(docs/versions.md); `make truth` runs this under torch 2.11.0",
-)
-
 measured_under_2_11 = pytest.mark.skipif(
     torch_release() != (2, 11),
     reason="measured under torch 2.11.0: another release launches other kernels and allocates other "

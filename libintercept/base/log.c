@@ -1,4 +1,5 @@
 /* base/log.c - diagnostics: each is one line on stderr, written once. See base/log.h. */
+#include "base/fork.h"
 #include "base/log.h"
 #include "base/environment.h"
 #include "base/fnv1a.h"
@@ -15,7 +16,7 @@
 enum { REMEMBERED = 512 };
 static const char *seen[REMEMBERED];
 static int seen_count;
-static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD seen_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(ph_diagnostic_reader *) reader;
 
 void ph_log_to(ph_diagnostic_reader *fresh) { reader = fresh; }

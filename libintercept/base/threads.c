@@ -57,19 +57,28 @@ uint64_t ph_thread_switches(int tid)
     return at ? strtoull(at + strlen("\nvoluntary_ctxt_switches:"), NULL, 10) : 0;
 }
 
+bool ph_thread_ended(int tid)
+{
+    char text[8];
+    read_task(tid, "comm", text, sizeof text);
+    return !text[0];
+}
+
+bool ph_watcher_by_name(int tid)
+{
+    char name[32];
+    read_task(tid, "comm", name, sizeof name);
+    return strcmp(name, "pt_nccl_watchdg\n") == 0; /* set by PyTorch's c10d::ProcessGroupNCCL */
+}
+
 int ph_watchers(struct ph_watcher *found, int most)
 {
-    /* the thread name that PyTorch's ProcessGroupNCCL sets */
-    static const char watchdog[] = "pt_nccl_watchdg\n";
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
     if (!tasks) return 0;
     for (struct dirent *entry; count < most && (entry = readdir(tasks));) {
-        char name[32];
         int tid = atoi(entry->d_name);
-        if (tid <= 0) continue;
-        read_task(tid, "comm", name, sizeof name);
-        if (strcmp(name, watchdog) == 0)
+        if (tid > 0 && ph_watcher_by_name(tid))
             found[count++] = (struct ph_watcher){tid, ph_thread_switches(tid)};
     }
     closedir(tasks);

@@ -15,5 +15,8 @@ bool ph_thread_sleeps(int tid); /* also false for a thread that has ended */
 /* Whether `tid` waits for thread `other` to end. False where the kernel does not show it. */
 bool ph_thread_joins(int tid, int other);
 uint64_t ph_thread_switches(int tid);
-int ph_watchers(struct ph_watcher *found, int most); /* finds NCCL's watchdogs */
+bool ph_thread_ended(int tid);
+/* PyTorch names the watchdogs of its older process group. Finds these threads. */
+int ph_watchers(struct ph_watcher *found, int most);
+bool ph_watcher_by_name(int tid);
 #endif

@@ -59,7 +59,7 @@ struct arrival { /* a reply that its owner has not taken yet */
     unsigned char data[];
 };
 
-static pthread_mutex_t socket_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD socket_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t socket_news = PTHREAD_COND_INITIALIZER;
 static void *the_socket;
 static int socket_fd = -1, wake_fd = -1;
@@ -110,7 +110,10 @@ static const char *make_stats(const char *run_dir)
     char path[512];
     snprintf(path, sizeof path, "%s/" PH_RANK_STATS_FILE "/%s", run_dir, name);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 || ftruncate(fd, 4096) != 0) ph_die("cannot make %s: %s", path, strerror(errno));
+    if (fd < 0) ph_die("cannot make %s: %s", path, strerror(errno));
+    /* Allocates real blocks: on a sparse file, a full disk would kill the job with SIGBUS. */
+    int failed = posix_fallocate(fd, 0, 4096);
+    if (failed) ph_die("cannot make %s: %s; make room there", path, strerror(failed));
     /* The lock tells the hub our PID, and that this process is alive. The descriptor stays open:
      * closing it would release the lock. */
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
@@ -194,7 +197,6 @@ static void drain_locked(void)
 static void forget(void)
 {
     ph_log_to(NULL);
-    pthread_mutex_init(&socket_lock, NULL);
     pthread_cond_init(&socket_news, NULL);
     the_socket = NULL;
     arrivals = NULL;

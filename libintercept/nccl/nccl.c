@@ -5,6 +5,7 @@
  * an operation. The operations of a group on one communicator and one stream are one launch, as in
  * NCCL. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "nccl/nccl.h"
 #include "backend.h"
 #include "base/api.h"
@@ -14,6 +15,7 @@
 #include "link/connection.h"
 #include "nccl/release.h"
 #include "time/timeline.h"
+#include "time/watchdog.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +43,7 @@ static struct {
     bool used;
     double factor;
 } custom[CUSTOM_OPS]; /* ncclRedOpCreatePreMulSum */
-static pthread_mutex_t custom_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD custom_lock = PTHREAD_MUTEX_INITIALIZER;
 #define type_bytes ph_nccl_type_bytes
 const size_t ph_nccl_type_bytes[PH_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
@@ -406,6 +408,7 @@ PH_API(int, ncclCommInitRankConfig,
     int64_t number;
     /* a non-blocking initialisation is complete when it returns */
     if (size < 1 || rank < 0 || rank >= size) return INVALID_ARGUMENT;
+    if (ph_forked()) return UNHANDLED_CUDA_ERROR;
     ph_touch(); /* the hub hears what the configuration asks for */
     if (!ph_nccl_config(config)) return INVALID_ARGUMENT;
     ph_pack_bin(&rest, &id, sizeof id);
@@ -465,6 +468,7 @@ PH_API(int, ncclCommDestroy, (void *comm)) { return release_comm(comm); }
 PH_API(int, ncclCommAbort, (void *comm)) { return release_comm(comm); }
 PH_API(int, ncclCommGetAsyncError, (void *comm, int *error))
 {
+    ph_watchdog_asks_for_errors();
     return *error = OK, valid(comm) ? OK : INVALID_ARGUMENT;
 }
 PH_API(int, ncclCommCount, (void *comm, int *count))

@@ -1,4 +1,5 @@
 /* simulated/backend.c - the backend of a simulated rank. */
+#include "base/fork.h"
 #include "time/timeline.h"
 #include "work/values_library.h"
 #include "simulated/cuda/runtime.h"
@@ -10,6 +11,7 @@
  * treated like the legacy stream. */
 static struct ph_stream *stream(void *handle)
 {
+    if (ph_forked()) return NULL;
     if ((uintptr_t)handle > 2) return ph_stream_valid(handle) ? handle : NULL;
     return ph_stream_default();
 }

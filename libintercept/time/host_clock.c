@@ -21,10 +21,11 @@
 #include <string.h>
 #include <time.h>
 
-pthread_mutex_t ph_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t PH_FREE_IN_CHILD ph_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ph_host ph_host;
 static _Atomic bool touched;
 static enum { MEASURED, MODEL, NONE } mode;
+static bool repeats; /* no host time is measured, so the run can repeat to the byte */
 static double scale = 1.0;
 /* CPU time that one read of the CPU clock itself takes */
 static uint64_t look_ns;
@@ -50,7 +51,7 @@ static uint64_t thread_cpu_ns(void)
 uint64_t ph_clock(void) { return ph_host.time + (uint64_t)ph_host.offset + ph_host.ahead; }
 
 static _Atomic int64_t moved_ms; /* real time of the clock's last movement */
-static _Atomic int mover;        /* the thread that moved it; set only for --host-time model */
+static _Atomic int mover;        /* the thread that moved it; set only if `repeats` */
 
 static int64_t real_ms(void)
 {
@@ -63,10 +64,10 @@ void ph_clock_publish(void)
 {
     atomic_store_explicit(&ph_stats()->clock_ns, ph_clock(), memory_order_release);
     atomic_store_explicit(&moved_ms, real_ms(), memory_order_relaxed);
-    if (mode == MODEL && me.chain) atomic_store_explicit(&mover, me.tid, memory_order_relaxed);
+    if (repeats && me.chain) atomic_store_explicit(&mover, me.tid, memory_order_relaxed);
 }
 
-bool ph_clock_repeats(void) { return mode == MODEL; }
+bool ph_clock_repeats(void) { return repeats; }
 
 /* Whether the host stands still because it waits for its observers, the threads that only poll. In
  * runs that repeat, a rank that waits in a socket for a later rank must look the same as one that
@@ -85,7 +86,7 @@ bool ph_clock_stands_still(void)
     enum { STILL_MS = 500 };
     int64_t still = real_ms() - atomic_load_explicit(&moved_ms, memory_order_relaxed);
     if (atomic_load(&ph_stats()->blocked) != 0 || still <= STILL_MS) return false;
-    return mode != MODEL || waits_for_observers(still);
+    return !repeats || waits_for_observers(still);
 }
 
 /* A leader records host times even when its own run charges none. */
@@ -133,21 +134,21 @@ static void advance_measured(enum ph_call call)
     me.pending = 0;
 }
 
-/* With a model, the order of calls must be the same in every run. Some threads never compute or
- * communicate: they pin memory, prefetch, watch or log. They run concurrently with the job at their
- * own pace. So they neither advance the clock nor change the history. */
-static bool advance_modelled(enum ph_call call)
+/* In a run that repeats, the order of calls must be the same each time. Some threads never compute
+ * or communicate: they pin memory, prefetch, watch or log. They run concurrently with the job at
+ * their own pace. So they neither advance the clock nor change the history. */
+static bool in_order(enum ph_call call)
 {
     if (!me.chain && call > PH_CALL_COMM) return false;
     if (!me.tid) me.tid = ph_thread_id();
-    spend(ph_call_site_time(call), ph_spec()->call_cost[call]);
     return true;
 }
 
 void ph_clock_advance(enum ph_call call)
 {
     if (me.paused) return;
-    if (mode == MODEL && !advance_modelled(call)) return;
+    if (repeats && !in_order(call)) return;
+    if (mode == MODEL) spend(ph_call_site_time(call), ph_spec()->call_cost[call]);
     if (measuring()) advance_measured(call);
     me.chain = true;
     atomic_fetch_add_explicit(&ph_stats()->calls, 1, memory_order_relaxed);
@@ -289,7 +290,7 @@ static struct timespec touch_real, touch_mono;
 
 static void forget(void)
 {
-    pthread_mutex_init(&ph_lock, NULL);
+    if (ph_touched()) ph_forked_after_use();
     atomic_store(&touched, false);
     memset(&ph_host, 0, sizeof ph_host);
     memset(&me, 0, sizeof me);
@@ -305,6 +306,7 @@ static void read_mode(void)
     if (factor) scale = strtod(factor, NULL);
     /* A leader records, so it measures: a table may not know its call sites yet. */
     if (mode == MODEL && ph_backend.leads) mode = MEASURED;
+    repeats = mode != MEASURED && !ph_backend.leads;
     if (mode == MODEL) ph_host_model_map();
     /* a leader records and sends by itself (leader/measure/measure.c) */
     if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_backend.leads) {
@@ -323,7 +325,7 @@ bool ph_touched(void) { return atomic_load_explicit(&touched, memory_order_acqui
 void ph_touch(void)
 {
     if (ph_touched()) return;
-    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_mutex_t PH_FREE_IN_CHILD once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
     if (!ph_touched()) {
         ph_forget_in_child(forget);

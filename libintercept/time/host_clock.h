@@ -68,7 +68,8 @@ void ph_clock_poll_failed(void);
 /* The clock has not moved for half a second of real time, and the host is not waiting for the hub.
  */
 bool ph_clock_stands_still(void);
-/* Host time comes from a record, so the job's view must not depend on real time. */
+/* Host time comes from a record, or is not counted. So the job's view must not depend on real time.
+ */
 bool ph_clock_repeats(void);
 /* false for a thread that only makes queries, such as NCCL's watchdog */
 bool ph_in_chain(void);

@@ -52,11 +52,12 @@ static bool ask(const struct ph_expr *expr, const struct ph_stream_position *pos
 /* The same for a thread that only polls (NCCL's watchdog). Its queries record no bounds. They must
  * not wait, so the hub answers with what it knows so far. While the host stands still, in a socket
  * or a join, its clock says nothing. Then an event whose time is known counts as reached. */
-static bool observe(const struct ph_expr *expr, const struct ph_stream_position *position)
+static bool observe(const struct ph_expr *expr, const struct ph_stream_position *position,
+                    _Atomic uint64_t *put_off_ns)
 {
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
-    enum ph_look look = ph_watchdog_looks(expr);
+    enum ph_look look = ph_watchdog_looks(put_off_ns);
     if (look != PH_LOOK_AT_ONCE) {
         bool over = look == PH_LOOK_EXACTLY && ask(expr, position);
         ph_watchdog_looked(over);
@@ -88,18 +89,19 @@ static bool observe(const struct ph_expr *expr, const struct ph_stream_position 
 }
 
 static bool reached(const struct ph_expr *expr, const struct ph_stream_position *position,
-                    const char *call)
+                    _Atomic uint64_t *put_off_ns, const char *call)
 {
-    if (!ph_in_chain()) return observe(expr, position);
+    if (!ph_in_chain()) return observe(expr, position, put_off_ns);
     bool ready = ask(expr, position);
     PH_TRACE(ph_trace_call(call));
     if (!ready) ph_clock_poll_failed();
     return ready;
 }
 
-bool ph_event_ready(const struct ph_event *event)
+bool ph_event_ready(struct ph_event *event)
 {
-    return !event->recorded || reached(&event->expr, &event->position, "cudaEventQuery");
+    return !event->recorded ||
+           reached(&event->expr, &event->position, &event->put_off_ns, "cudaEventQuery");
 }
 
 bool ph_stream_ready(struct ph_stream *stream)
@@ -109,7 +111,7 @@ bool ph_stream_ready(struct ph_stream *stream)
     struct ph_expr expr = stream->expr;
     struct ph_stream_position position = ph_queue_position(stream);
     pthread_mutex_unlock(&ph_lock);
-    return reached(&expr, &position, "cudaStreamQuery");
+    return reached(&expr, &position, &stream->put_off_ns, "cudaStreamQuery");
 }
 
 uint64_t ph_event_moment(const struct ph_event *event)

@@ -215,7 +215,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
     struct ph_pack body = {0};
     ph_host_call(PH_CALL_COMM);
     PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
-    ph_watchdogs_due();
+    ph_watchdogs_due(PH_WATCHDOG_NAMED);
     pthread_mutex_lock(&ph_lock);
     if (!launches_graph) ph_queue_wait_locked(stream, 1);
     ph_stream_order_locked(stream);
@@ -486,6 +486,7 @@ void ph_event_record(struct ph_event *event, struct ph_stream *stream)
     if (!(event->flags & PH_EVENT_DISABLE_TIMING)) ph_expr_keep(&event->expr);
     event->position = ph_queue_position(stream);
     event->recorded = true;
+    atomic_store(&event->put_off_ns, 0);
     event->device = stream->device;
     pthread_mutex_unlock(&ph_lock);
     PH_TRACE(ph_trace_call("cudaEventRecord"));

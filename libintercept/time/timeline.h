@@ -36,6 +36,7 @@ struct ph_stream {
     struct ph_capture *capture; /* NULL: none */
     struct ph_graph_ops tails;  /* ops of the capture that this stream's next op depends on */
     uint32_t lane;
+    _Atomic uint64_t put_off_ns; /* time/watchdog.h */
     struct ph_stream *next;
 };
 
@@ -46,6 +47,7 @@ struct ph_event {
     unsigned flags;
     int device;
     bool recorded;
+    _Atomic uint64_t put_off_ns; /* time/watchdog.h */
     struct ph_stream_position position;
     struct ph_expr expr;
     /* the capture in which it was last recorded; 0: none */
@@ -85,7 +87,7 @@ bool ph_event_destroy(struct ph_event *event);
 bool ph_event_valid(const struct ph_event *event);
 void ph_event_record(struct ph_event *event, struct ph_stream *stream);
 void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event);
-bool ph_event_ready(const struct ph_event *event);
+bool ph_event_ready(struct ph_event *event);
 bool ph_stream_ready(struct ph_stream *stream);
 void ph_event_synchronize(const struct ph_event *event);
 void ph_stream_synchronize(struct ph_stream *stream);

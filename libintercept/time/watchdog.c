@@ -1,4 +1,4 @@
-/* time/watchdog.c - threads that only poll, such as NCCL's watchdog.
+/* time/watchdog.c - threads that only poll, such as NCCL's watchdogs.
  *
  * Why it exists: the watchdog polls its work every 100 ms of real time, and then frees the tensors
  * (DDP's first bucket). On a GPU, a host that waits 300 ms leaves time for three polls. Here the
@@ -7,8 +7,12 @@
  *
  * In runs that repeat to the byte, the real time of a poll must not matter, because the memory
  * that it frees decides where later tensors lie. There the watchdogs get "not ready" except within
- * windows. A window opens every PERIOD_MS of virtual time, at the next wait or collective. The job
- * stands still in it until every watchdog has finished a whole round of polls. */
+ * windows. A window opens every period of virtual time, at the next wait or collective. The job
+ * stands still in it until every watchdog has finished a whole round of polls.
+ *
+ * PyTorch 2.15 has another process group, c10d::nccl2. Its watchdogs poll once a second and free no
+ * tensors. But the host polls the same work before each collective, and skips what a watchdog has
+ * seen to be over. So these rounds must not depend on real time either. */
 #include "time/watchdog.h"
 #include "base/log.h"
 #include "base/threads.h"
@@ -18,31 +22,34 @@
 
 enum {
     PERIOD_MS = 100 /* kWatchdogThreadSleepMillis in PyTorch's ProcessGroupNCCL */,
+    NCCL2_PERIOD_MS = 1000 /* how long c10d::nccl2's watchdog sleeps */,
     QUIET_MS = 10,
     PATIENCE_MS = 300,
-    OBSERVERS = 64
+    OBSERVERS = 256
 };
 /* The first steps of a real job take half a second each, because libraries load and kernels are
  * tuned. So the watchdog has freed what those steps used before the later, shorter steps begin.
  * Here the first waits that could end a step therefore count as long from FIRST_WAIT_MS on. */
 enum { FIRST_WAITS = 6, FIRST_WAIT_MS = 20 };
 
-static struct observer {     /* one polling thread */
-    _Atomic uint64_t rounds; /* rounds of polls that have begun */
+static struct observer { /* one polling thread */
+    _Atomic int tid;     /* 0: nobody */
+    _Atomic bool nccl2;
+    _Atomic uint64_t rounds; /* rounds of polls that have begun; of nccl2's: that have ended */
+    _Atomic bool within;     /* nccl2's has polled since its last round ended */
     _Atomic bool waits;      /* something was not over in its last round, so it will poll again */
-    _Atomic int looking, tid;
+    _Atomic int looking;
 } observers[OBSERVERS];
-static _Atomic unsigned observer_count;
-static _Atomic uint64_t looks, rounds;
+static _Atomic uint64_t looks, rounds; /* nccl2's rounds do not count */
 static _Atomic int looking;
 static _Thread_local struct {
     struct observer *slot;
     uint64_t last_ns;
     const void *first;
+    enum { UNREAD, OTHER, WATCHDOG } name;
 } me;
-/* for runs that repeat */
-static _Atomic bool window;
-static _Atomic uint64_t window_real_ns; /* real time at which the last window closed */
+/* for runs that repeat: the watchdogs that may poll now, as bits */
+static _Atomic unsigned window;
 
 static uint64_t real_ns(void)
 {
@@ -62,35 +69,63 @@ static void pause_before_round(const void *work)
     for (int i = 0; i <= PERIOD_MS / 2; i++) millisecond();
 }
 
-/* A round begins when the pause before this poll was as long as the watchdog's sleep. */
-enum ph_look ph_watchdog_looks(const void *work)
+/* Takes a slot that is free, or whose thread has ended. */
+static struct observer *take_slot(void)
 {
-    pause_before_round(work);
+    for (int sweep = 0; sweep < 2; sweep++)
+        for (struct observer *slot = observers; slot < observers + OBSERVERS; slot++) {
+            int owner = atomic_load(&slot->tid);
+            if (owner && (!sweep || !ph_thread_ended(owner))) continue;
+            if (!atomic_compare_exchange_strong(&slot->tid, &owner, ph_thread_id())) continue;
+            atomic_store(&slot->nccl2, false);
+            atomic_store(&slot->within, false);
+            atomic_store(&slot->waits, false);
+            atomic_store(&slot->looking, 0);
+            return slot;
+        }
+    ph_warn("more than %d threads poll: runs may not repeat", OBSERVERS);
+    return &observers[OBSERVERS - 1];
+}
+
+static struct observer *my_slot(void)
+{
+    if (!me.slot) me.slot = take_slot();
+    return me.slot;
+}
+
+/* A round begins when the pause before this poll was as long as the watchdog's sleep. */
+static void begin_round(struct observer *slot)
+{
+    atomic_store(&slot->waits, false);
+    me.first = NULL;
+    if (atomic_load(&slot->nccl2)) return;
+    atomic_fetch_add(&slot->rounds, 1);
+    atomic_fetch_add(&rounds, 1);
+}
+
+enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
+{
+    pause_before_round(put_off_ns);
     uint64_t now = real_ns();
-    if (!me.slot) {
-        me.slot = &observers[atomic_fetch_add(&observer_count, 1) % OBSERVERS];
-        atomic_store(&me.slot->tid, ph_thread_id());
-    }
-    if (now - me.last_ns > PERIOD_MS / 2 * 1000000ull) {
-        atomic_store(&me.slot->waits, false);
-        atomic_fetch_add(&me.slot->rounds, 1);
-        atomic_fetch_add(&rounds, 1);
-        me.first = NULL;
-    }
-    if (!me.first) me.first = work;
-    atomic_store(&me.slot->looking, 1);
+    struct observer *slot = my_slot();
+    if (now - me.last_ns > PERIOD_MS / 2 * 1000000ull) begin_round(slot);
+    if (!me.first) me.first = put_off_ns;
+    atomic_store(&slot->within, true);
+    atomic_store(&slot->looking, 1);
     atomic_fetch_add(&looking, 1);
     atomic_fetch_add(&looks, 1);
     /* The watchdog aborts a job when it has not seen its communication end for ten minutes of real
      * time. */
     enum { TOO_LONG_S = 120 };
-    if (!ph_clock_repeats()) return PH_LOOK_AT_ONCE;
-    if (atomic_load(&window)) return PH_LOOK_EXACTLY;
-    uint64_t closed = 0;
-    /* no window has closed yet */
-    if (atomic_compare_exchange_strong(&window_real_ns, &closed, now)) closed = now;
-    bool late = now > closed && now - closed > TOO_LONG_S * 1000000000ull;
-    return late || ph_clock_stands_still() ? PH_LOOK_AT_ONCE : PH_LOOK_LATER;
+    unsigned mine = 1u << (atomic_load(&slot->nccl2) ? PH_WATCHDOG_NCCL2 : PH_WATCHDOG_NAMED);
+    enum ph_look look = PH_LOOK_LATER;
+    uint64_t since = atomic_load(put_off_ns);
+    if (!ph_clock_repeats() || ph_clock_stands_still() ||
+        (since && now - since > TOO_LONG_S * 1000000000ull))
+        look = PH_LOOK_AT_ONCE;
+    if (ph_clock_repeats() && (atomic_load(&window) & mine)) look = PH_LOOK_EXACTLY;
+    if (look != PH_LOOK_LATER || !since) atomic_store(put_off_ns, look == PH_LOOK_LATER ? now : 0);
+    return look;
 }
 
 void ph_watchdog_looked(bool over)
@@ -104,9 +139,33 @@ void ph_watchdog_looked(bool over)
     atomic_store(&me.slot->looking, 0);
 }
 
+/* ---- nccl2's watchdogs ---- */
+/* They have no name. But each sets its thread to this capture mode before its first round, and
+ * keeps it to its end. The named ones set it for each poll alone. */
+void ph_watchdog_captures_locally(bool begins)
+{
+    if (ph_in_chain() || (!begins && !me.slot)) return;
+    if (!me.name) me.name = ph_watcher_by_name(ph_thread_id()) ? WATCHDOG : OTHER;
+    if (me.name == WATCHDOG) return;
+    struct observer *slot = my_slot();
+    bool began = atomic_exchange(&slot->nccl2, begins);
+    if (begins || !began) return;
+    me.slot = NULL;
+    atomic_store(&slot->tid, 0);
+}
+
+/* At the end of each round it asks whether its communicator has failed. */
+void ph_watchdog_asks_for_errors(void)
+{
+    if (!me.slot || !atomic_load(&me.slot->nccl2)) return;
+    atomic_store(&me.slot->within, false);
+    atomic_fetch_add(&me.slot->rounds, 1);
+}
+
 /* ---- windows ---- */
 struct watched { /* one watchdog during a window */
     struct ph_watcher thread;
+    struct observer *nccl2; /* its slot; NULL: it has a name */
     uint64_t rounds, switches;
     int quiet; /* consecutive checks in which it slept and neither polled nor woke */
     bool over;
@@ -114,9 +173,7 @@ struct watched { /* one watchdog during a window */
 
 static struct observer *slot_of(int tid)
 {
-    unsigned count =
-        atomic_load(&observer_count) < OBSERVERS ? atomic_load(&observer_count) : OBSERVERS;
-    for (unsigned i = 0; i < count; i++)
+    for (unsigned i = 0; i < OBSERVERS; i++)
         if (atomic_load(&observers[i].tid) == tid) return &observers[i];
     return NULL;
 }
@@ -127,6 +184,10 @@ static struct observer *slot_of(int tid)
 static bool has_seen(struct watched *watched)
 {
     enum { LOOPS = 2 };
+    if (ph_thread_ended(watched->thread.tid)) return true;
+    if (watched->nccl2)
+        return atomic_load(&watched->nccl2->rounds) >= watched->rounds ||
+               atomic_load(&watched->nccl2->tid) != watched->thread.tid;
     const struct observer *slot = slot_of(watched->thread.tid);
     uint64_t switches = ph_thread_switches(watched->thread.tid),
              begun = slot ? atomic_load(&slot->rounds) : 0;
@@ -134,63 +195,99 @@ static bool has_seen(struct watched *watched)
                  ph_thread_sleeps(watched->thread.tid);
     watched->switches = switches;
     watched->quiet = still ? watched->quiet + 1 : 0;
-    if (switches == 0) return true; /* the thread has ended */
     return watched->quiet >= QUIET_MS &&
            (begun != watched->rounds || switches >= watched->thread.switches + LOOPS);
 }
 
-static void hold_window(void)
+static int find_named(struct watched *found)
 {
-    enum { LONGEST_MS = 5000 };
     struct ph_watcher threads[OBSERVERS];
-    struct watched watched[OBSERVERS];
-    int count = ph_watchers(threads, OBSERVERS), open = count;
+    int count = ph_watchers(threads, OBSERVERS);
     for (int i = 0; i < count; i++) {
         struct observer *slot = slot_of(threads[i].tid);
-        watched[i] = (struct watched){threads[i], slot ? atomic_load(&slot->rounds) : 0,
-                                      threads[i].switches, 0, false};
+        found[i] = (struct watched){
+            threads[i], NULL, slot ? atomic_load(&slot->rounds) : 0, threads[i].switches, 0, false};
     }
-    atomic_store(&window, true);
+    return count;
+}
+
+/* Its window is open. One that sleeps between two rounds does a whole round next. Any other may be
+ * at the end of a round that began before. */
+static int find_nccl2(struct watched *found, int most)
+{
+    int count = 0, own = ph_thread_id();
+    for (unsigned i = 0; i < OBSERVERS && count < most; i++) {
+        struct observer *slot = &observers[i];
+        int tid = atomic_load(&slot->tid);
+        if (!tid || !atomic_load(&slot->nccl2) || tid == own) continue;
+        uint64_t ended = atomic_load(&slot->rounds);
+        bool between = ph_thread_sleeps(tid) && !atomic_load(&slot->within);
+        found[count++] = (struct watched){{tid, 0}, slot, ended + (between ? 1 : 2), 0, 0, false};
+    }
+    return count;
+}
+
+static void hold_window(unsigned kinds)
+{
+    enum { LONGEST_MS = 5000 };
+    struct watched watched[OBSERVERS];
+    int count = kinds & 1u << PH_WATCHDOG_NAMED ? find_named(watched) : 0;
+    atomic_store(&window, kinds);
+    if (kinds & 1u << PH_WATCHDOG_NCCL2) count += find_nccl2(watched + count, OBSERVERS - count);
+    int open = count;
     /* time in which a poll is under way does not count: it may wait for other ranks */
     for (int passed = 0; passed < LONGEST_MS && open; passed += !atomic_load(&looking)) {
         millisecond();
         for (int i = 0; i < count; i++)
             if (!watched[i].over && has_seen(&watched[i])) watched[i].over = true, open--;
     }
-    atomic_store(&window, false);
-    atomic_store(&window_real_ns, real_ns());
+    atomic_store(&window, 0);
     if (open)
-        ph_warn("NCCL's watchdog did not look for %d s: memory that it frees may be free at "
-                "another time in the next run",
+        ph_warn("NCCL's watchdog did not look for %d s: the next run may differ from this one",
                 LONGEST_MS / 1000);
 }
 
-static void window_if_due(uint64_t waited_ns)
+/* The windows of one sort of watchdogs. Only one thread of the chain runs at a time. */
+static struct windows {
+    uint64_t period_ms, first_wait_ms; /* first_wait_ms: 0 if they free no tensors */
+    uint64_t communicated, opened_at;
+    int times;
+} windows[PH_WATCHDOGS] = {
+    [PH_WATCHDOG_NAMED] = {.period_ms = PERIOD_MS, .first_wait_ms = FIRST_WAIT_MS},
+    [PH_WATCHDOG_NCCL2] = {.period_ms = NCCL2_PERIOD_MS},
+};
+
+static bool is_due(struct windows *of, uint64_t waited_ns)
 {
-    static uint64_t communicated, opened_at; /* only one thread of the chain runs at a time */
-    static int times;
     uint64_t launched = atomic_load(&ph_stats()->comm_launches),
              now = atomic_load(&ph_stats()->clock_ns);
-    bool due = now - opened_at >= PERIOD_MS * 1000000ull ||
-               (times < FIRST_WAITS && waited_ns >= FIRST_WAIT_MS * 1000000ull);
-    if (!due || launched == communicated || !ph_in_chain()) return;
-    communicated = launched;
-    opened_at = now;
-    times++;
+    bool first =
+        of->first_wait_ms && of->times < FIRST_WAITS && waited_ns >= of->first_wait_ms * 1000000ull;
+    if (launched == of->communicated) return false;
+    if (!first && now - of->opened_at < of->period_ms * 1000000ull) return false;
+    of->communicated = launched;
+    of->opened_at = now;
+    of->times++;
+    return true;
+}
+
+static void windows_if_due(unsigned kinds, uint64_t waited_ns)
+{
+    if (!ph_clock_repeats() || !ph_in_chain()) return;
+    for (int kind = 0; kind < PH_WATCHDOGS; kind++)
+        if (kinds & 1u << kind && !is_due(&windows[kind], waited_ns)) kinds &= ~(1u << kind);
+    if (!kinds) return;
     /* The hub must not take this rank for idle: it is about to act. */
     atomic_store(&ph_stats()->blocked, 1);
-    hold_window();
+    hold_window(kinds);
     atomic_store(&ph_stats()->blocked, 0);
 }
 
-void ph_watchdogs_due(void)
-{
-    if (ph_clock_repeats()) window_if_due(0);
-}
+void ph_watchdogs_due(enum ph_watchdog kind) { windows_if_due(1u << kind, 0); }
 
 /* ---- without windows ---- */
-/* Only whole rounds count. A round that was under way when the clock moved has polled part of its
- * work too early. */
+/* nccl2's watchdogs free no tensors, so nobody waits for them. Only whole rounds count. A round
+ * that was under way when the clock moved has polled part of its work too early. */
 void ph_watchdogs_catch_up(uint64_t waited_ns)
 {
     /* launches of communication at the last catch-up; without new ones there is nothing to poll */
@@ -198,10 +295,8 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
     static int times;
     uint64_t before[OBSERVERS], any = atomic_load(&rounds),
                                 launched = atomic_load(&ph_stats()->comm_launches);
-    unsigned count =
-        atomic_load(&observer_count) < OBSERVERS ? atomic_load(&observer_count) : OBSERVERS;
     if (ph_clock_repeats()) {
-        window_if_due(waited_ns);
+        windows_if_due((1u << PH_WATCHDOGS) - 1, waited_ns);
         return;
     }
     if (waited_ns < (times < FIRST_WAITS ? FIRST_WAIT_MS : PERIOD_MS) * 1000000ull || any == 0 ||
@@ -209,8 +304,10 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
         return;
     communicated = launched;
     times++;
-    for (unsigned i = 0; i < count; i++)
-        before[i] = atomic_load(&observers[i].waits) ? atomic_load(&observers[i].rounds) : 0;
+    for (unsigned i = 0; i < OBSERVERS; i++)
+        before[i] = atomic_load(&observers[i].waits) && !atomic_load(&observers[i].nccl2)
+                        ? atomic_load(&observers[i].rounds)
+                        : 0;
     /* The hub must not take this rank for idle: it is about to act. */
     atomic_store(&ph_stats()->blocked, 1);
     uint64_t seen = 0;
@@ -218,7 +315,7 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
         millisecond();
         uint64_t now = atomic_load(&looks);
         bool whole = atomic_load(&rounds) != any && atomic_load(&looking) == 0 && now == seen;
-        for (unsigned j = 0; j < count; j++)
+        for (unsigned j = 0; j < OBSERVERS; j++)
             if (before[j] && atomic_load(&observers[j].rounds) == before[j]) whole = false;
         quiet = whole ? quiet + 1 : 0;
         seen = now;

@@ -11,10 +11,23 @@ enum ph_look {
     PH_LOOK_EXACTLY, /* answer by the order of simulated times */
     PH_LOOK_LATER    /* answer "not ready"; the thread polls again later */
 };
-enum ph_look ph_watchdog_looks(const void *work); /* work: what the thread polls */
+/* put_off_ns: belongs to what the thread polls. The real time since which its polls have been
+ * answered "not ready" alone; 0: they are not. */
+enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns);
 void ph_watchdog_looked(bool over);
-/* Called where the chain is about to communicate. Takes no lock. */
-void ph_watchdogs_due(void);
+
+enum ph_watchdog {
+    PH_WATCHDOG_NAMED, /* of c10d::ProcessGroupNCCL */
+    PH_WATCHDOG_NCCL2, /* of c10d::nccl2::ProcessGroupNCCL, from PyTorch 2.15 on */
+    PH_WATCHDOGS
+};
+/* The calling thread's capture mode becomes cudaStreamCaptureModeThreadLocal, or another one. */
+void ph_watchdog_captures_locally(bool begins);
+void ph_watchdog_asks_for_errors(void); /* the calling thread asks about a communicator */
+/* Called where the chain is about to communicate: for the named ones in the launch, for nccl2's at
+ * the event that precedes it, because PyTorch's lock on NCCL stops them in the launch. Takes no
+ * lock. */
+void ph_watchdogs_due(enum ph_watchdog kind);
 /* Called after the host has waited for `waited_ns` of virtual time. Takes no lock. */
 void ph_watchdogs_catch_up(uint64_t waited_ns);
 #endif

@@ -38,7 +38,7 @@ static bool chosen;                             /* this process is traced, in so
 static uint64_t from_step, to_step = UINT64_MAX, step_now;
 static bool backward_seen, ever_backward;
 /* guards everything below; it may be taken while ph_lock is held, never the other way round */
-static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD log_lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = -1;
 static unsigned char *chunk;
 static uint64_t chunk_offset, used;

@@ -3,6 +3,7 @@
  * Why it exists: thousands of launches per step repeat a few hundred signatures. The first rank
  * that meets a signature asks the hub. All other ranks read the answer from a mapped table, without
  * a message. */
+#include "base/fork.h"
 #include "work/duration.h"
 #include "base/environment.h"
 #include "base/log.h"
@@ -27,7 +28,7 @@ static struct {
     uint64_t key;
     struct ph_time time;
 } local[LOCAL];
-static pthread_mutex_t local_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD local_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
 static void map_table(void)

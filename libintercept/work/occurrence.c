@@ -7,6 +7,7 @@
  *
  * Rule: a leader and a simulated rank make the same keys and count in the same way, whether or not
  * they need the value. */
+#include "base/fork.h"
 #include "work/occurrence.h"
 #include "base/fnv1a.h"
 #include "base/hash_map.h"
@@ -15,7 +16,7 @@
 #include <stdio.h>
 
 static struct ph_hash_map met; /* by a key's hash: how often it was met */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD lock = PTHREAD_MUTEX_INITIALIZER;
 
 uint64_t ph_replay_key_hash(const char *key) { return ph_fnv1a_text(PH_FNV1A, key); }
 

@@ -15,12 +15,25 @@ from pathlib import Path
 from phantora_ns.config.changes import ChangeError, Changes
 from phantora_ns.config.gpus import list_gpus, load_gpu
 from phantora_ns.config.toml_table import ConfigError, Table, nearest, read_toml
-from phantora_ns.model.cluster import Cluster, Fault, GraphLink, NcclSettings, Network, Server
+from phantora_ns.config.units import LEAST_BYTES_PER_NS
+from phantora_ns.model.cluster import (
+    MAX_NODES,
+    Cluster,
+    Fault,
+    GraphLink,
+    NcclSettings,
+    Network,
+    Server,
+)
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.sim.topology import Topology, TopologyError
 
 _PACKAGE = Path(str(resources.files("phantora_ns")))
 _DEFAULT_CLUSTER = "h200-rail"
+LEAST_FACTOR = 1e-6
+MAX_SPINES = 4096
+MAX_CABLES = 1 << 20
+"""Of a network. Each takes a kilobyte wherever the cluster is loaded."""
 
 
 def topologies_dir() -> Path:
@@ -87,7 +100,7 @@ def load_cluster(
         raise ConfigError(path, "", str(error)) from None
     description = top.text("description", "")
     gpu = load_gpu(top.text("gpu", among=list_gpus()))
-    nodes = _settle(top, "nodes", nodes, 1, 1_000_000)
+    nodes = _settle(top, "nodes", nodes, 1, MAX_NODES)
     most = top.integer("max_gpus_per_node", 8, low=1, high=1024)
     gpus_per_node = _settle(top, "gpus_per_node", gpus_per_node, most, most)
     server, network = _server(top.table("server")), _network(top.table("network"), gpu)
@@ -129,11 +142,31 @@ def load_cluster(
         nccl=nccl,
         faults=faults,
     )
+    _check_size(top, cluster)
     try:
-        Topology.build(cluster)
+        topology = Topology.build(cluster)
     except TopologyError as error:
         raise ConfigError(changed, error.key, error.problem) from None
+    rates = [*topology.capacities.values(), *(rate for *_, rate in topology.capacity_changes())]
+    if min(rates, default=LEAST_BYTES_PER_NS) < LEAST_BYTES_PER_NS:
+        raise top.error("network", "a link carries less than 1 kB/s; a job over it would never end")
     return cluster
+
+
+def _check_size(top: Table, cluster: Cluster) -> None:
+    """Raises ConfigError before a topology is built that would not fit in memory."""
+    network = cluster.network
+    leaves = 1
+    if network.kind in ("rail", "fat-tree"):
+        nics = -(-cluster.gpus_per_node // cluster.server.gpus_per_nic)
+        groups = -(-cluster.nodes // (network.nodes_per_leaf or cluster.nodes))
+        leaves = groups * (nics if network.kind == "rail" else 1)
+    cables = 3 * cluster.world_size + leaves * network.spines
+    if cables > MAX_CABLES:
+        raise top.error(
+            "network.spines" if leaves * network.spines > MAX_CABLES else "gpus_per_node",
+            f"makes a cluster of {cables} cables; at most {MAX_CABLES} fit in memory",
+        )
 
 
 def _settle(top: Table, key: str, asked: int | None, default: int, most: int) -> int:
@@ -188,12 +221,14 @@ def _network(table: Table, gpu: GpuModel) -> Network:
         else table.integer("nodes_per_leaf", None, low=1)
         if rail
         else None,
-        spines=table.integer("spines", low=1)
+        spines=table.integer("spines", low=1, high=MAX_SPINES)
         if tiered
-        else table.integer("spines", 0)
+        else table.integer("spines", 0, high=MAX_SPINES)
         if rail
         else 0,
-        oversubscription=table.number("oversubscription", 1.0, low=0.01) if tiered or rail else 1.0,
+        oversubscription=table.number("oversubscription", 1.0, low=0.01, high=1e6)
+        if tiered or rail
+        else 1.0,
         seed=table.integer("seed", 0),
         switches=_switches(table) if kind == "graph" else (),
         links=tuple(_graph_link(link) for link in table.tables("link")) if kind == "graph" else (),
@@ -241,10 +276,10 @@ def _fault(table: Table) -> Fault:
         )
     key = "bandwidth" if link is not None else "speed"
     factor = table.fraction(key)
-    if not 0 < factor <= 1:
+    if not LEAST_FACTOR <= factor <= 1:
         raise table.error(
             key,
-            "must be more than 0% and at most 100%; a link that carries nothing would stop the job for good",
+            "must be at least 0.0001% and at most 100%; a link that carries nothing would stop the job for good",
         )
     fault = Fault(link, gpu, factor, table.time_ns("from", 0), table.time_ns("to", None), table.at)
     table.done()

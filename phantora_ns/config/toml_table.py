@@ -44,7 +44,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             path, "", f"is not a TOML file: not UTF-8 at byte {error.start}"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
         raise ConfigError(path, "", f"is not a TOML file: {error}") from error
 
 
@@ -109,11 +109,14 @@ class Table:
             raise self.error(key, f"{value} is out of range; it must be {bound}")
         return value
 
-    def number(self, key: str, default: Any = _REQUIRED, low: float = 0.0) -> Any:
-        """A plain number, at least `low`."""
+    def number(
+        self, key: str, default: Any = _REQUIRED, low: float = 0.0, high: float = 1e18
+    ) -> Any:
+        """A plain number between `low` and `high`."""
         value = self._typed(key, default, (int, float), "a number")
-        if value is not default and not value >= low:
-            raise self.error(key, f"{value} is out of range; it must be at least {low:g}")
+        if value is not default and not low <= value <= high:
+            bound = f"at most {high:g}" if value > high else f"at least {low:g}"
+            raise self.error(key, f"{value} is out of range; it must be {bound}")
         return value if value is default else float(value)
 
     def flag(self, key: str, default: Any = _REQUIRED) -> Any:
@@ -147,7 +150,8 @@ class Table:
         if value is default:
             return default
         if (count and len(value) != count) or any(
-            isinstance(v, bool) or not isinstance(v, (int, float)) for v in value
+            isinstance(v, bool) or not isinstance(v, (int, float)) or not abs(v) <= 1e18
+            for v in value
         ):
             raise self.error(key, f"{value!r} is not an array of {count or 'some'} numbers")
         return tuple(float(v) for v in value)

@@ -23,11 +23,18 @@ _FLOPS = {f"{prefix}FLOP/s": factor * 1e-9 for prefix, factor in _DECIMAL.items(
 _FREQUENCY = {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()}
 
 
+LEAST_BYTES_PER_NS = 1e-6
+"""1 kB/s. At a lower rate, the end of a transfer would be too far away to be a time."""
+MOST_BYTES_PER_NS = 1e9
+
+
 class UnitError(ValueError):
     """A text is not a quantity of the expected kind; the message gives an example of one."""
 
 
-def _parse(text: object, units: Mapping[str, float], kind: str, example: str) -> float:
+def _parse(
+    text: object, units: Mapping[str, float], kind: str, example: str, most: float = 1e18
+) -> float:
     if not isinstance(text, str):
         raise UnitError(
             f'{text!r} is not {kind}; write it with its unit, in quotes, such as "{example}"'
@@ -40,7 +47,10 @@ def _parse(text: object, units: Mapping[str, float], kind: str, example: str) ->
         raise UnitError(f'{text!r} has no unit; write it as "{example}"')
     if unit not in units:
         raise UnitError(f'{text!r}: unknown unit {unit!r} for {kind}; write it as "{example}"')
-    return float(number) * units[unit]
+    value = float(number) * units[unit]
+    if not abs(value) <= most:
+        raise UnitError(f'{text!r} is beyond what can be simulated; write it as "{example}"')
+    return value
 
 
 def time_ns(text: object) -> int:
@@ -62,11 +72,13 @@ def size_bytes(text: object) -> int:
 def bytes_per_ns(text: object) -> float:
     """ "400 Gbit/s" -> 50.0; "450 GB/s" -> 450.0 (bytes per nanosecond equal GB/s). Positive.
     Raises UnitError."""
-    value = _parse(text, _RATE, "a bandwidth", "400 Gbit/s")
+    value = _parse(text, _RATE, "a bandwidth", "400 Gbit/s", MOST_BYTES_PER_NS)
     if value <= 0:
         raise UnitError(
             f'{text!r} is not positive; a bandwidth is more than zero, such as "400 Gbit/s"'
         )
+    if value < LEAST_BYTES_PER_NS:
+        raise UnitError(f'{text!r} is less than 1 kB/s; write it as "400 Gbit/s"')
     return value
 
 

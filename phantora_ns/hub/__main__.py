@@ -2,7 +2,8 @@
 
 Why it exists: the launcher starts the hub before the job and ends it after the job. The hub prints
 "ready" once clients may connect. On SIGTERM it writes RUN_DIR/hub.json, its part of the report. Exit
-status: 0 after SIGTERM or SIGINT; 1 with one line on stderr when it cannot start.
+status: 0 after SIGTERM or SIGINT; 1 with one line on stderr when it cannot start, or cannot write
+hub.json.
 """
 
 from __future__ import annotations
@@ -118,7 +119,15 @@ def main(arguments: list[str]) -> int:
         return 1
     if hub.recorder is not None:
         hub.recorder.close()
-    write_result(run_dir / "hub.json", hub)
+    try:
+        write_result(run_dir / "hub.json", hub)
+    except OSError as error:
+        print(
+            f"phantora-ns: the hub's part of the report cannot be written: {error.strerror}; "
+            f"{run_dir}; make room there",
+            file=sys.stderr,
+        )
+        return 1
     return 0
 
 

@@ -14,7 +14,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from phantora_ns import home
 from phantora_ns.config.versions import supported_versions
+from phantora_ns.home import home_folder
 from phantora_ns.launch.errors import LaunchError, UsageError
 from phantora_ns.launch.machine import environment, installation, limits, values_libraries
 from phantora_ns.launch.machine.interposition import try_preload
@@ -227,6 +229,11 @@ def run_doctor(write: Callable[[str], None], ranks: int | None = None) -> int:
     says whether so many would fit."""
     report = _Report(write)
     report.attempt("Python", _check_python)
+    if home_folder() == home.NONE:
+        report.note(
+            "no home folder: HOME is not set, and this user is in no table; nothing is cached, and "
+            "recordings need a file of their own; set HOME, or XDG_CACHE_HOME and XDG_DATA_HOME"
+        )
     built = report.attempt("C parts built", _check_built)
     report.attempt("libzmq", lambda: str(installation.find_libzmq()))
     _check_torch(report)

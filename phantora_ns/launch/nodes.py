@@ -8,7 +8,6 @@ from __future__ import annotations
 
 STATIC_PORT = 29500  # torchrun's default --master-port
 C10D_PORT = 29400  # torchrun's default port of a c10d endpoint
-MAX_NODES = 1000  # ports of one Linux bridge: BR_MAX_PORTS 1024, net/bridge/br_private.h
 
 
 def node_name(node: int) -> str:

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 from phantora_ns.model.gpu import GpuModel
 
+MAX_NODES = 1000
+"""Ports of the Linux bridge that joins the emulated nodes: BR_MAX_PORTS is 1024
+(net/bridge/br_private.h)."""
+
 
 @dataclass(frozen=True)
 class Server:

@@ -99,6 +99,15 @@ def _report_peaks(report):
     )
 
 
+def _let_autograd_end(sleep):
+    """Gives PyTorch's autograd threads a moment before the interpreter ends. From torch 2.12 on such a
+    thread may still have to let go of its last task, for which it needs the interpreter. Without it
+    the thread ends the process: "terminate called without an active exception"."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized() and sys.version_info < (3, 14):
+        sleep(0.05)
+
+
 def _start(environ):
     import atexit
     import ctypes
@@ -117,6 +126,7 @@ def _start(environ):
     pass_ns.restype, pass_ns.argtypes = None, (ctypes.c_uint64,)
     if "RANK" in environ:
         environ["PHANTORA_INTERPOSED"] = "1"
+    atexit.register(_let_autograd_end, time.sleep)  # the last to run: the first to be registered
     SimulatedClocks(elapsed_ns, touch_clock, pass_ns).install()
     atexit.register(_report_peaks, report)
 

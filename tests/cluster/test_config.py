@@ -177,7 +177,7 @@ def test_sizes_that_contradict_the_file(sizes, message):
         (
             {"[network]": '[[fault]]\nlink = "node-0/nic-0"\nbandwidth = "0%"\n[network]'},
             "fault[1].bandwidth",
-            "must be more than 0% and at most 100%; a link that carries nothing would stop the job for good",
+            "must be at least 0.0001% and at most 100%; a link that carries nothing would stop the job for good",
         ),
         (
             {"[network]": '[[fault]]\nlink = "node-0/nci-0"\nbandwidth = "50%"\n[network]'},
@@ -398,3 +398,47 @@ def test_data_sheets_agree_with_themselves(model):
     assert gpu.memory_bytes_per_ns == pytest.approx(
         gpu.attributes[37] / 8 * 2 * gpu.attributes[36] * 1e-6, rel=0.03
     )
+
+
+@pytest.mark.parametrize(
+    "line,said",
+    [
+        ('nic_bandwidth = "1e400 Gbit/s"', "network.nic_bandwidth: .* beyond"),
+        ('nic_bandwidth = "1e-300 Gbit/s"', "network.nic_bandwidth: .* 1 kB/s"),
+        ('nic_bandwidth = "1e-400 Gbit/s"', "network.nic_bandwidth: .* not positive"),
+        ('nic_latency = "1e400 us"', "network.nic_latency: .* beyond"),
+        ("spines = 1000000000", "network.spines: .* at most 4096"),
+        ("spines = 4\noversubscription = inf", "network.oversubscription: .* at most"),
+        ("spines = 4\noversubscription = nan", "network.oversubscription: .* out of range"),
+        (f"spines = 4\noversubscription = 1{400 * '0'}", "network.oversubscription: .* at most"),
+        ('efficiency = "1e-20%"', "network: .* 1 kB/s"),
+        (f"spines = {5000 * '9'}", "is not a TOML file"),
+        (f"spines = {5000 * '['}", "is not a TOML file"),
+    ],
+)
+def test_a_number_that_is_no_quantity_is_refused(cluster, line, said):
+    own = [] if line.startswith("nic_bandwidth") else ['nic_bandwidth = "400 Gbit/s"']
+    text = "\n".join(['gpu = "h100"', "[network]", 'kind = "rail"', *own, line])
+    with pytest.raises(ConfigError, match=said):
+        cluster(text, nodes=4)
+
+
+def test_faults_multiply_to_no_less_than_a_job_can_end_with(cluster):
+    fault = '[[fault]]\nlink = "node-0/nic-0"\nbandwidth = "0.001%"\n'
+    cluster(GOOD + fault, nodes=2)
+    with pytest.raises(ConfigError, match="1 kB/s"):
+        cluster(GOOD + 3 * fault, nodes=2)
+    with pytest.raises(ConfigError, match=r"fault\[1\].bandwidth: .* 0.0001%"):
+        cluster(GOOD + fault.replace("0.001", "1e-300"), nodes=2)
+
+
+def test_a_cluster_that_would_not_fit_in_memory_is_refused_before_it_is_built(cluster, monkeypatch):
+    monkeypatch.setattr(Topology, "build", lambda cluster: pytest.fail("it was built"))
+    with pytest.raises(ConfigError, match="1000000 is too many; at most 1000"):
+        cluster(GOOD, nodes=1_000_000)
+    with pytest.raises(ConfigError, match="nodes: 1000000 is out of range"):
+        cluster("nodes = 1_000_000\n" + GOOD)
+    with pytest.raises(ConfigError, match="gpus_per_node: .* cables"):
+        cluster("max_gpus_per_node = 1024\n" + GOOD, nodes=1000)
+    with pytest.raises(ConfigError, match="network.spines: .* cables"):
+        cluster(GOOD + "spines = 4096\nnodes_per_leaf = 1", nodes=1000)

@@ -105,3 +105,12 @@ def test_interrupting_it_counts_as_asking(hub):
         hub.process.returncode == 0
         and json.loads((hub.run_dir / "hub.json").read_text())["clients"] == []
     )
+
+
+def test_a_full_disk_at_the_end_is_one_line(hub):
+    (hub.run_dir / "hub.partial").symlink_to("/dev/full")
+    hub.process.send_signal(signal.SIGTERM)
+    _, said = hub.process.communicate(timeout=20)
+    assert hub.process.returncode == 1
+    assert "No space left" in said and len(said.splitlines()) == 1
+    assert not (hub.run_dir / "hub.json").exists()

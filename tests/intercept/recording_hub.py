@@ -3,7 +3,8 @@
 Why it exists: tests of the interceptor check the signatures and messages of a C call, not times. It
 speaks docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns` and
 takes `works` of the launch queue (both may be functions of a signature's fields), every launch of
-communication takes `collective_ns`. `source` is what it says of every time.
+communication takes `collective_ns`. `source` is what it says of every time. It `tells_watchdogs`
+every time, or none.
 """
 
 import struct
@@ -22,12 +23,21 @@ class RecordingHub:
     """Binds RUN_DIR/hub.sock in a thread; use as a context manager. `messages` holds every decoded
     array in order."""
 
-    def __init__(self, run_dir, duration_ns=1000, works=1, collective_ns=0, source=7):
+    def __init__(
+        self,
+        run_dir,
+        duration_ns=1000,
+        works=1,
+        collective_ns=0,
+        source=7,
+        tells_watchdogs=False,
+    ):
         self.messages = []
         self.duration_ns = duration_ns if callable(duration_ns) else lambda fields: duration_ns
         self.works = works if callable(works) else lambda fields: works
         self.collective_ns = collective_ns
         self.source = source
+        self.tells_watchdogs = tells_watchdogs
         self._path = Path(run_dir) / "hub.sock"
         (Path(run_dir) / "ranks").mkdir(exist_ok=True)
         slots = 64  # stays empty: every duration is asked for, and so recorded
@@ -102,6 +112,8 @@ class RecordingHub:
             return [SYNC, message[2], nodes[message[5]]]
         if kind == QUERY:
             time = self._time(client, message[5])
+            if not message[6]:
+                return [QUERY, message[2], 1 + time if self.tells_watchdogs else 0]
             return [QUERY, message[2], int(time <= self._time(client, message[6])), time]
         if kind == TIMES:
             return [TIMES, message[2], [self._time(client, head) for head in message[5]]]

@@ -15,5 +15,7 @@ if how == "dies":
     sys.exit(3)
 os.write(1, b"ready\n")
 signal.sigwait([signal.SIGTERM])
+if how == "full":
+    sys.exit(1)
 with open(os.path.join(sys.argv[1], "hub.json"), "w") as file:
     json.dump({}, file)

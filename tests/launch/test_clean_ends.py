@@ -204,3 +204,11 @@ def read_until(fd, end):
     while end not in seen:
         seen += os.read(fd, 4096)
     return seen
+
+
+def test_a_hub_that_cannot_write_its_part_is_a_failure(launch):
+    """A full disk, say. The job's own end was good."""
+    run = launch("--isolation", "none", "--", "true", env={"PHANTORA_TEST_HUB": "full"})
+    code, _, err = run.finish(timeout=20)
+    assert code == 70 and "'failed_by': 'hub'" in err
+    assert len(messages(err)) == 1 and "its part of the report" in err

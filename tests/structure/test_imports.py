@@ -14,11 +14,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "phantora_ns"
 
-EVERYWHERE = {"protocol", "compressed"}
+EVERYWHERE = {"protocol", "compressed", "home"}
 """What every part may import: numbers and file layouts that C has as well (protocol/), and how files
 are compressed."""
 MAY_IMPORT = {
     "compressed": set(),
+    "home": set(),
     "protocol": set(),
     "model": set(),
     "sim": {"model"},

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from tests.torch_release import NAMED_WATCHDOG
 from tests.torch.outcome import JOBS, Outcome, check_names
 
 
@@ -26,7 +25,6 @@ def test_the_job_ends_well(outcome):
     assert outcome.done.returncode == 0, outcome.done.stderr
 
 
-@NAMED_WATCHDOG
 def test_without_host_time_two_runs_are_equal_to_the_byte(phantora):
     def results():
         done = phantora(

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from phantora_ns.report.host_part import repeatable
-from tests.torch_release import NAMED_WATCHDOG
+from tests.torch.outcome import JOBS, Outcome
 
 STEP = re.compile(r"step +\d+ +([\d.]+) ms")
 
@@ -19,7 +19,6 @@ def steps(done):
     return [float(ms) for ms in STEP.findall(done.stdout)][2:]
 
 
-@NAMED_WATCHDOG
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "ranks"), [("fsdp", 2), pytest.param("ddp", 4, marks=pytest.mark.nightly)]
@@ -58,3 +57,19 @@ def test_two_runs_are_equal_to_the_byte(phantora, root, tmp_path, mode, ranks):
     assert statistics.mean(steps(done)) == pytest.approx(measured, rel=0.25), (
         "a busy machine's steps vary"
     )
+
+
+@pytest.mark.slow
+def test_what_watchdogs_see_in_two_runs_is_equal_to_the_byte(phantora):
+    def results():
+        job = ("torchrun", "--nproc-per-node", 2, JOBS / "seconds.py")
+        done = phantora("--quiet", "--host-time", "model", *job)
+        assert done.returncode == 0, done.stderr
+        return sorted(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+
+    first = results()
+    last = Outcome.parse(first)[-1]
+    assert last["step"] == 5 and last["clock"] > 1.5e9, (
+        "the watchdogs of torch 2.15 look once a second"
+    )
+    assert first == results()

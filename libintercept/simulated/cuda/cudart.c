@@ -3,12 +3,14 @@
  * Why it exists: it translates the runtime's ABI into calls of the timeline. Calls that only ask
  * (cudaGetDevice) cost nanoseconds: no lock, no clock, no message. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "base/log.h"
 #include "work/values_library.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"
 #include "simulated/cuda/versions.h"
 #include "simulated/memory/ipc.h"
+#include "time/watchdog.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,6 +21,8 @@ static _Thread_local int last_error;
 
 int ph_set_error(int error)
 {
+    /* whatever else is wrong: no stream and no pointer is valid here */
+    if (error != CUDA_OK && ph_forked()) error = CUDA_NOT_INITIALIZED;
     if (error != CUDA_OK && error != CUDA_NOT_READY) last_error = error;
     return error;
 }
@@ -90,6 +94,7 @@ PH_API(int, cudaPeekAtLastError, (void)) { return last_error; }
 /* ---- devices ---- */
 PH_API(int, cudaGetDeviceCount, (int *count))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     *count = ph_device_count();
     /* torch calls this when it initialises, before its first operator on a device */
     ph_values_load();
@@ -97,11 +102,13 @@ PH_API(int, cudaGetDeviceCount, (int *count))
 }
 PH_API(int, cudaGetDevice, (int *device))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     *device = ph_device_current();
     return CUDA_OK;
 }
 PH_API(int, cudaSetDevice, (int device))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     if (device < 0 || device >= ph_device_count()) return ph_set_error(CUDA_INVALID_DEVICE);
     ph_device_set(device);
     ph_device_use(device);
@@ -109,6 +116,7 @@ PH_API(int, cudaSetDevice, (int device))
 }
 PH_API(int, cudaDeviceSynchronize, (void))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     int refused = atomic_load(&ph_captures) ? ph_capture_forbids_device(ph_device_current()) : 0;
     if (!refused) refused = PH_UNSAFE();
     if (refused) return ph_set_error(refused);
@@ -140,6 +148,7 @@ PH_API(int, cudaProfilerStop, (void)) { return CUDA_OK; }
 /* ---- streams ---- */
 PH_API(int, cudaStreamCreateWithPriority, (void **stream, unsigned flags, int priority))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     *stream = ph_stream_create(ph_device_current(), flags, priority);
     return CUDA_OK;
 }
@@ -153,6 +162,7 @@ PH_API(int, cudaStreamCreate, (void **stream))
 }
 PH_API(int, cudaStreamDestroy, (void *stream))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     if (!ph_stream_valid(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
     ph_capture_forget(stream);
     return ph_set_error(ph_stream_destroy(stream) ? CUDA_OK : CUDA_INVALID_HANDLE);
@@ -282,12 +292,14 @@ PH_API(int, cudaStreamAddCallback,
 /* ---- events ---- */
 PH_API(int, cudaEventCreateWithFlags, (void **event, unsigned flags))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     *event = ph_event_create(flags);
     return CUDA_OK;
 }
 PH_API(int, cudaEventCreate, (void **event)) { return cudaEventCreateWithFlags(event, 0); }
 PH_API(int, cudaEventDestroy, (void *event))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     if (ph_event_valid(event) && ((struct ph_event *)event)->shared) ph_ipc_gone(event);
     return ph_set_error(ph_event_destroy(event) ? CUDA_OK : CUDA_INVALID_HANDLE);
 }
@@ -302,6 +314,7 @@ PH_API(int, cudaEventRecordWithFlags, (void *event, void *handle, unsigned flags
     if (captured) return ph_capture_called(PH_CALL_RECORD, "cudaEventRecord", captured);
     /* only the owner may record it */
     if (((struct ph_event *)event)->imported) return ph_set_error(CUDA_INVALID_HANDLE);
+    ph_watchdogs_due(PH_WATCHDOG_NCCL2);
     ph_event_record(event, stream);
     if (((struct ph_event *)event)->shared) ph_ipc_recorded(event);
     return CUDA_OK;
@@ -317,6 +330,7 @@ static int forbidden(const struct ph_event *event)
 
 PH_API(int, cudaEventQuery, (void *event))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     if (!ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
     int refused = forbidden(event);
     if (refused) return ph_set_error(refused);
@@ -325,6 +339,7 @@ PH_API(int, cudaEventQuery, (void *event))
 }
 PH_API(int, cudaEventSynchronize, (void *event))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     if (!ph_event_valid(event)) return ph_set_error(CUDA_INVALID_HANDLE);
     int refused = forbidden(event);
     if (refused) return ph_set_error(refused);

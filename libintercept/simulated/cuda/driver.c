@@ -4,6 +4,7 @@
  * Why it exists: Triton and parts of PyTorch do not use the runtime. Error codes and handles are
  * the same in both APIs, as in CUDA, so most calls are the runtime's under another name. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "base/log.h"
 #include "time/timeline.h"
 #include "cudagraph/graph.h"
@@ -32,6 +33,7 @@ const char *cudaGetErrorString(int), *cudaGetErrorName(int);
 /* ---- initialisation, errors ---- */
 PH_API(int, cuInit, (unsigned flags))
 {
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     return flags ? CUDA_INVALID_VALUE : ph_device_count() ? CUDA_OK : 100;
 }
 PH_API(int, cuDriverGetVersion, (int *version)) { return *version = PH_DRIVER_VERSION, CUDA_OK; }
@@ -87,11 +89,16 @@ void ph_device_use(int device)
 
 PH_API(int, cuDeviceGet, (int *device, int ordinal))
 {
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     if (ordinal < 0 || ordinal >= ph_device_count()) return CUDA_INVALID_DEVICE;
     *device = ordinal;
     return CUDA_OK;
 }
-PH_API(int, cuDeviceGetCount, (int *count)) { return *count = ph_device_count(), CUDA_OK; }
+PH_API(int, cuDeviceGetCount, (int *count))
+{
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
+    return *count = ph_device_count(), CUDA_OK;
+}
 
 PH_API(int, cuDevicePrimaryCtxGetState, (int device, unsigned *flags, int *active))
 {
@@ -102,6 +109,7 @@ PH_API(int, cuDevicePrimaryCtxGetState, (int device, unsigned *flags, int *activ
 }
 PH_API(int, cuDevicePrimaryCtxRetain, (void **context, int device))
 {
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     if (device < 0 || device >= ph_device_count()) return CUDA_INVALID_DEVICE;
     ph_device_use(device);
     *context = &contexts[device];

@@ -9,6 +9,7 @@
 #include "trace/trace_log.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"
+#include "time/watchdog.h"
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -126,6 +127,7 @@ PH_API(int, cudaThreadExchangeStreamCaptureMode, (int *mode))
 {
     if (!mode || *mode < PH_CAPTURE_GLOBAL || *mode > PH_CAPTURE_RELAXED)
         return ph_set_error(CUDA_INVALID_VALUE);
+    ph_watchdog_captures_locally(*mode == PH_CAPTURE_THREAD_LOCAL);
     *mode = ph_capture_exchange_mode(*mode);
     return CUDA_OK;
 }

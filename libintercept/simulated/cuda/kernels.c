@@ -5,6 +5,7 @@
  * them end in ph_launch. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE /* dladdr */
+#include "base/fork.h"
 #include "simulated/cuda/kernels.h"
 #include "base/hash_map.h"
 #include "base/log.h"
@@ -28,7 +29,7 @@ struct ph_kernel {
 };
 
 static struct ph_hash_map kernels; /* by host function */
-static pthread_rwlock_t kernels_lock = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_rwlock_t PH_FREE_IN_CHILD kernels_lock = PTHREAD_RWLOCK_INITIALIZER;
 
 static struct ph_kernel *lookup(const void *host_function)
 {

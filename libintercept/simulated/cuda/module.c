@@ -7,6 +7,7 @@
  */
 #define PH_CLASS PH_SIMULATED
 #include "base/device.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "trace/trace_log.h"
 #include "time/host_clock.h"
@@ -235,6 +236,7 @@ static size_t extent(const void *image)
 
 PH_API(int, cuModuleLoadData, (void **module, const void *image))
 {
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     if (!module || !image) return CUDA_INVALID_VALUE;
     ph_host_call(PH_CALL_MALLOC);
     *module = load(image, extent(image));

@@ -4,6 +4,7 @@
  * plan keeps its parameters, and an execution is a `call` signature of them (docs/wire-protocol.md,
  * kind 4). The values library computes small transforms on the CPU. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "base/log.h"
 #include "cudagraph/submit.h"
 #include "simulated/memory/memory.h"
@@ -30,7 +31,7 @@ struct plan {
 };
 static struct plan **plans; /* a handle is an index + 1, because cufftHandle is an int */
 static int plan_count;
-static pthread_mutex_t plan_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD plan_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct plan *plan_of(int handle)
 {

@@ -4,6 +4,7 @@
  * Why it exists: three aspects of a copy must agree: the bytes (memory.c), the time on a stream,
  * and whether the host waits (ph_copy_waits). */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "base/log.h"
 #include "trace/trace_log.h"
 #include "work/duration.h"
@@ -122,6 +123,7 @@ static int set(void *destination, int value, size_t bytes, void *handle, bool bl
 /* ---- allocation ---- */
 PH_API(int, cudaMalloc, (void **pointer, size_t bytes))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     int refused = PH_UNSAFE();
     if (refused) return ph_set_error(refused);
     ph_host_call(PH_CALL_MALLOC);
@@ -131,6 +133,7 @@ PH_API(int, cudaMalloc, (void **pointer, size_t bytes))
 
 PH_API(int, cudaFree, (void *pointer))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     int refused = pointer ? PH_UNSAFE() : 0;
     if (refused) return ph_set_error(refused);
     ph_host_call(PH_CALL_FREE);
@@ -141,6 +144,7 @@ PH_API(int, cudaFree, (void *pointer))
 
 PH_API(int, cudaMemGetInfo, (size_t *free_bytes, size_t *total_bytes))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     uint64_t free_now, total;
     ph_touch();
     ph_device_memory(ph_device_current(), &free_now, &total);
@@ -150,6 +154,7 @@ PH_API(int, cudaMemGetInfo, (size_t *free_bytes, size_t *total_bytes))
 
 PH_API(int, cudaHostAlloc, (void **pointer, size_t bytes, unsigned flags))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     (void)flags;
     ph_host_call(PH_CALL_MALLOC);
     *pointer = bytes ? ph_pinned_alloc(bytes) : NULL;
@@ -162,6 +167,7 @@ PH_API(int, cudaMallocHost, (void **pointer, size_t bytes))
 
 PH_API(int, cudaFreeHost, (void *pointer))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     if (ph_touched()) ph_host_call(PH_CALL_FREE);
     return ph_set_error(!pointer || ph_pinned_free(pointer) ? CUDA_OK : CUDA_INVALID_VALUE);
 }
@@ -226,6 +232,7 @@ PH_API_13(int, cudaPointerGetAttributes, (void *attributes, const void *pointer)
 static int checked_copy(void *destination, const void *source, size_t bytes, void *stream,
                         bool blocking)
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     ph_touch();
     if (bytes && (!destination || !source)) return ph_set_error(CUDA_INVALID_VALUE);
     if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);
@@ -261,6 +268,7 @@ static int copy_rows(char *destination, size_t to_pitch, const char *source, siz
                      size_t width, size_t height, void *stream, bool blocking)
 {
     int to_device, from_device;
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     ph_touch();
     if (width > to_pitch || width > from_pitch) return ph_set_error(CUDA_INVALID_VALUE);
     struct ph_stream *resolved = ph_stream_resolve(stream);
@@ -298,6 +306,7 @@ PH_API(int, cudaMemcpy2D,
 
 static int checked_set(void *destination, int value, size_t bytes, void *stream, bool blocking)
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     ph_touch();
     if (bytes && !destination) return ph_set_error(CUDA_INVALID_VALUE);
     if (!ph_stream_resolve(stream)) return ph_set_error(CUDA_INVALID_HANDLE);

@@ -6,6 +6,7 @@
  * another process, so its simulated time is exported: all clocks of a run are the same. Rule:
  * memory is charged where it was allocated, never where it was opened. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "simulated/memory/ipc.h"
 #include "base/environment.h"
 #include "base/log.h"
@@ -37,7 +38,7 @@ static struct range {
     bool imported;
 } ranges[RANGES];
 static int range_count;
-static pthread_mutex_t range_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD range_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct shared_event { /* one page of the file */
     _Atomic uint64_t records, time_ns;
@@ -50,6 +51,7 @@ static void path_of(const char *file, char path[512])
 
 static int make_file(char file[32], size_t bytes)
 {
+    enum { SMALL_BYTES = 1 << 20 };
     static _Atomic int number;
     char path[512];
     const char *node = ph_env("PHANTORA_NODE");
@@ -57,8 +59,14 @@ static int make_file(char file[32], size_t bytes)
              atomic_fetch_add(&number, 1));
     path_of(file, path);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) return fd;
-    ph_warn("memory cannot be shared between processes: %s: %s", path, strerror(errno));
+    /* Real blocks where they are few: writing to a sparse file on a full disk is a SIGBUS. Large
+     * ranges hold values in a few places only. */
+    int failed = fd < 0                        ? errno
+                 : bytes <= SMALL_BYTES        ? posix_fallocate(fd, 0, (off_t)bytes)
+                 : ftruncate(fd, (off_t)bytes) ? errno
+                                               : 0;
+    if (!failed) return fd;
+    ph_warn("memory cannot be shared between processes: %s: %s", path, strerror(failed));
     if (fd >= 0) close(fd), unlink(path);
     return -1;
 }

@@ -4,6 +4,7 @@
  * Why it exists: the job's allocator must see a real GPU's answers, including out-of-memory, while
  * the host holds almost nothing. A device's slice of the window is one reserved mapping: pages
  * appear only where values are written. */
+#include "base/fork.h"
 #include "simulated/memory/memory.h"
 #include "base/log.h"
 #include "simulated/cuda/runtime.h"
@@ -33,7 +34,7 @@ static struct {
     struct ph_addresses addresses;
 } devices[DEVICES];
 static uint64_t next_id;
-static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD memory_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t lower_bound(uintptr_t address) /* first allocation whose base is above the address */
 {

@@ -6,6 +6,7 @@
  * the order of the calls, which is also the order in which values are computed here. The driver's
  * pool grows in pieces of 32 MiB and may fragment; that is not modelled. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "base/log.h"
 #include "cudagraph/graph.h"
 #include "simulated/cuda/runtime.h"
@@ -20,7 +21,7 @@ static struct pool {
     /* attributes 1 to 3: whether memory may be reused under certain orders; here it always is */
     int reuse[3];
 } pools[DEVICES] = {[0 ... DEVICES - 1] = {.reuse = {1, 1, 1}}};
-static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD pool_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct pool *pool_of(void *handle)
 {

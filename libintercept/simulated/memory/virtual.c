@@ -4,6 +4,7 @@
  * by piece. Memory is charged when it is created, and given back when its last mapping and its
  * handle are gone. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "base/device.h"
 #include "base/log.h"
 #include "time/host_clock.h"
@@ -39,7 +40,7 @@ static struct mapping {
     struct physical *physical;
     struct mapping *next;
 } *mappings;
-static pthread_mutex_t virtual_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD virtual_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void drop(struct physical *physical)
 {
@@ -61,6 +62,7 @@ PH_API(int, cuMemAddressReserve,
        (void **pointer, size_t bytes, size_t alignment, void *hint, unsigned long long flags))
 {
     (void)hint, (void)flags;
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     if (!bytes || bytes % GRANULARITY) return CUDA_INVALID_VALUE;
     ph_touch();
     *pointer = ph_virtual_reserve(bytes, alignment);
@@ -77,6 +79,7 @@ PH_API(int, cuMemCreate,
         unsigned long long flags))
 {
     (void)flags;
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     if (!bytes || bytes % GRANULARITY) return CUDA_INVALID_VALUE;
     if (properties->location.type != LOCATION_DEVICE) {
         ph_unsupported("cuMemCreate (memory that is not a device's)");

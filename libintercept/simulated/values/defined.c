@@ -7,6 +7,7 @@
  *
  * Two bits per 64 KiB say whether all, none or some of it is undefined. Only in the last case is
  * there one bit per byte. So marking a tensor of gigabytes writes a few hundred words. */
+#include "base/fork.h"
 #include "simulated/values/defined.h"
 #include "base/api.h"
 #include "base/environment.h"
@@ -28,7 +29,7 @@ static _Atomic uint64_t *all, *some;
 static unsigned char *window_detail, *virtual_detail;
 static pthread_once_t once = PTHREAD_ONCE_INIT, virtual_once = PTHREAD_ONCE_INIT;
 /* taken by changes only; a look-up need not see concurrent changes to other tensors */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void map(void)
 {

@@ -3,6 +3,7 @@
  * Why it exists: issuing a collective must not wait for the other members, and NCCL does not. But a
  * small operator that runs on the CPU reads the result at once. So a result stays pending until its
  * bytes are read or written here, and only then is it waited for. */
+#include "base/fork.h"
 #include "simulated/values/payload.h"
 #include "base/log.h"
 #include "link/connection.h"
@@ -24,7 +25,7 @@ struct pending {
 /* in issue order: a later result overwrites an earlier one */
 static struct pending *first, **last = &first;
 static _Atomic int pending_count;
-static pthread_mutex_t pending_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t PH_FREE_IN_CHILD pending_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct pending *take_locked(struct pending **link)
 {

@@ -45,6 +45,7 @@ from types import ModuleType
 import numpy
 import zstandard
 
+from phantora_ns.home import home_folder
 from phantora_ns.kernels.binary.cubin import CubinError, KernelInfo, read_kernels
 from phantora_ns.kernels.signature import FNV_OFFSET, FNV_PRIME
 from phantora_ns.protocol import (
@@ -411,7 +412,7 @@ def cache_folder() -> Path:
     """`$XDG_CACHE_HOME/phantora-ns`, by default `~/.cache/phantora-ns` (XDG Base Directory
     Specification)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "phantora-ns"
+    return (Path(base) if os.path.isabs(base) else home_folder() / ".cache") / "phantora-ns"
 
 
 READER = "zstd, lz4"

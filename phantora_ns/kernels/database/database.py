@@ -230,6 +230,8 @@ class Database:
             found[number] = Run(uid, dict(zip(RUN_FIELDS, fields)), Host(score=score))
         names = dict(self._query("SELECT id, text FROM texts"))
         contexts = dict(self._query("SELECT id, body FROM contexts"))
+        for body in contexts.values():
+            self._context(body)
         signatures = self._signatures()
         with self._complete():
             for number, run, context, first, *numbers in self._query(
@@ -379,9 +381,12 @@ class Database:
 
     def _context(self, body: bytes | None) -> list | None:
         try:
-            return None if body is None else signature.unpack(body)
+            context = None if body is None else signature.unpack(body)
         except SignatureError as error:
             raise DatabaseError(f"{self.path}: is damaged: a context is {error}") from error
+        if context is not None and not isinstance(context, list):
+            raise DatabaseError(f"{self.path}: is damaged: a context is no list")
+        return context
 
     def _statistics(self, numbers: list | tuple) -> Statistics:
         found = Statistics(*numbers)

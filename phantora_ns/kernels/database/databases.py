@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from phantora_ns.config import load_gpu
+from phantora_ns.home import home_folder
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import Run, union
 from phantora_ns.kernels.database.schema import DatabaseError, reported
@@ -29,7 +30,7 @@ def user_folder() -> Path:
     path, as the XDG Base Directory Specification demands; else ~/.local/share)."""
     base = os.environ.get("XDG_DATA_HOME", "")
     return (
-        (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share")
+        (Path(base) if os.path.isabs(base) else home_folder() / ".local" / "share")
         / "phantora-ns"
         / "kernels"
     )

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phantora_ns.kernels.database.database import Database
-from phantora_ns.kernels.database.records import MAX_COUNT, CallSite, Host, HostTime
+from phantora_ns.kernels.database.records import CallSite, Host, HostTime
+from phantora_ns.kernels.database.schema import MAX_COUNT
 from phantora_ns.model.gpu import HostCosts
 from phantora_ns.protocol import (
     HOST_TABLE_MAGIC,

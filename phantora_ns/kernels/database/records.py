@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.durations import Statistics
-from phantora_ns.kernels.database.schema import RUN_FIELDS, DatabaseError
+from phantora_ns.kernels.database.schema import (
+    LONGEST_HOST_NS,
+    MAX_COUNT,
+    RUN_FIELDS,
+    DatabaseError,
+)
 from phantora_ns.kernels.signature import SignatureError
 
 MAX_TEXT = 1 << 16
-MAX_COUNT = (1 << 53) - 1
-"""Of host times: exact as a float."""
-LONGEST_HOST_NS = 1 << 60
 
 
 class HostTime(NamedTuple):

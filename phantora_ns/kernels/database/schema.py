@@ -79,17 +79,51 @@ CREATE TABLE host_sites (
     REFERENCES texts(id), count INTEGER NOT NULL, mean_ns REAL NOT NULL, median_ns REAL NOT NULL,
     PRIMARY KEY (run, key)) WITHOUT ROWID;
 """
-_TABLE_NAMES = (
-    "meta",
-    "texts",
-    "contexts",
-    "runs",
-    "signatures",
-    "samples",
-    "host_numbers",
-    "host_calls",
-    "host_sites",
-)
+MAX_COUNT = (1 << 53) - 1
+"""Of host times: exact as a float."""
+LONGEST_HOST_NS = 1 << 60
+_WHOLE, _TEXT, _BYTES = (f"typeof({{}}) = '{name}'" for name in ("integer", "text", "blob"))
+_OPTIONAL = "({0} IS NULL OR typeof({0}) = 'integer')"
+_HOST_COUNT = f"typeof({{0}}) = 'integer' AND {{0}} BETWEEN 1 AND {MAX_COUNT}"
+_HOST_NS = f"typeof({{0}}) = 'real' AND {{0}} BETWEEN 0 AND {LONGEST_HOST_NS}"
+_HOST_TIME = {"run": _WHOLE, "count": _HOST_COUNT, "mean_ns": _HOST_NS, "median_ns": _HOST_NS}
+_CELLS = {
+    "meta": {"key": _TEXT, "value": _TEXT},
+    "texts": {"id": _WHOLE, "text": _TEXT},
+    "contexts": {"id": _WHOLE, "body": _BYTES},
+    "runs": {
+        "id": _WHOLE,
+        "uid": _TEXT,
+        "host_score": "({0} IS NULL OR typeof({0}) = 'real' AND {0} > 0 AND {0} < 9e999)",
+        **dict.fromkeys(RUN_FIELDS, _TEXT),
+    },
+    "signatures": {
+        "id": _WHOLE,
+        "key": _WHOLE,
+        "launch": _OPTIONAL,
+        "kind": f"typeof({{0}}) = 'integer' AND {{0}} BETWEEN 0 AND {(1 << 31) - 1}",
+        "name": _OPTIONAL,
+        "rest": _BYTES,
+    },
+    "samples": {
+        "signature": _WHOLE,
+        "run": _WHOLE,
+        "context": _OPTIONAL,
+        "first": "{} IN (0, 1)",
+        **dict.fromkeys(("squares", "median"), "typeof({}) = 'real'"),
+        **dict.fromkeys(("count", "total", "middle", "low", "high", "minimum", "maximum"), _WHOLE),
+    },
+    "host_numbers": {"what": _TEXT, **_HOST_TIME},
+    "host_calls": {"class": _TEXT, **_HOST_TIME},
+    "host_sites": {
+        "key": _WHOLE,
+        "depth": "typeof({0}) = 'integer' AND {0} BETWEEN 0 AND 255",
+        "text": _WHOLE,
+        **_HOST_TIME,
+    },
+}
+"""What each cell of a sound file holds, as a condition of SQL. SQLite takes any value in any column,
+and sums a text as 0. So every cell is checked when a file is opened, and readers rely on it."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_FOLDER = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 _PRIMARY = 0xFF  # SQLite's extended codes hold the primary one in their low byte
@@ -196,8 +230,17 @@ def _checked(path: Path, connection: sqlite3.Connection) -> str:
         raise DatabaseError(
             f"{path}: has schema version {version}, this release reads {SCHEMA_VERSION}; record it anew"
         )
-    for table in _TABLE_NAMES:
-        connection.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
+    for table, cells in _CELLS.items():
+        there = {name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")}
+        sound = " AND ".join(
+            f"({condition.format(name)})"
+            for name, condition in cells.items()
+            if name in there or name not in LATER_FIELDS
+        )
+        # A condition on NULL is NULL, which is not sound either.
+        query = f"SELECT 1 FROM {table} WHERE ({sound}) IS NOT TRUE LIMIT 1"
+        if connection.execute(query).fetchone():
+            raise DatabaseError(f"{path}: is damaged: a row of {table} holds what none can hold")
     found = connection.execute("SELECT value FROM meta WHERE key = 'gpu'").fetchone()
     if found is None or not isinstance(found[0], str) or not found[0]:
         raise DatabaseError(f"{path}: does not say which GPU its times are of; record it anew")

@@ -8,6 +8,7 @@ used here, because a context costs half a gigabyte. Functions and constants are 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -149,11 +150,15 @@ class GpuLock:
         user's, and then O_CREAT is refused in a folder with the sticky bit
         (fs.protected_regular)."""
         path = os.path.join(_LOCK_FOLDER, f"phantora-gpu-{gpu.uuid}.lock")
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would block
         try:
             try:
-                return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                return os.open(path, flags)
             except FileNotFoundError:
-                return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+                descriptor = os.open(path, flags | os.O_CREAT, 0o644)
+                with contextlib.suppress(PermissionError):  # another user was faster
+                    os.fchmod(descriptor, 0o644)  # whatever our umask: the next user must read it
+                return descriptor
         except OSError as error:
             raise LaunchError(
                 f"cannot lock the GPU for a leader: {error.strerror}; {path}; remove that file"

@@ -27,10 +27,19 @@ class _HasDescriptor(Protocol):
 Source = int | IO[bytes] | _HasDescriptor
 
 
+class Interrupted(Exception):
+    """A signal came in `EventLoop.interruptible`; `number` says which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 class EventLoop:
     """Calls what has been registered for each thing that happens. Single-threaded."""
 
     def __init__(self) -> None:
+        self._interruptible = False
         self._selector = selectors.DefaultSelector()
         self._deadlines: dict[str, tuple[float, Callable[[], None]]] = {}
         self._signal_reader = -1
@@ -41,11 +50,14 @@ class EventLoop:
         ignored before, as under nohup, stay ignored."""
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-        def ignore(_number: int, _frame: FrameType | None) -> None:
-            pass  # the byte on the pipe is what counts
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            # Elsewhere the byte on the pipe is what counts.
+            if self._interruptible:
+                self._interruptible = False
+                raise Interrupted(number)
 
         old_handlers = {
-            number: signal.signal(number, ignore)
+            number: signal.signal(number, on_signal)
             for number in SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
         }
@@ -61,6 +73,19 @@ class EventLoop:
             self._selector.close()
             os.close(reader)
             os.close(writer)
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """While it is entered, a signal raises Interrupted: for work that does not return to the
+        loop, such as building tables or waiting for a lock."""
+        if self._signal_reader >= 0:
+            for number in self.wait_for_signals(0)[:1]:  # it came before
+                raise Interrupted(number)
+        self._interruptible = True
+        try:
+            yield
+        finally:
+            self._interruptible = False
 
     def watch(self, source: Source, action: Callable[[], None]) -> None:
         """Calls `action` whenever `source` can be read."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.record import host_time, leaders, recorded_values
-from phantora_ns.launch.run.outcome import Verdict
+from phantora_ns.launch.run.outcome import Verdict, signal_name
 from phantora_ns.launch.run.run_request import RunRequest
 
 
@@ -33,6 +36,12 @@ class Results:
         say(message)
         if self.verdict.exit_code == 0:
             self.verdict = Verdict(EXIT_OURS, failed_by)
+
+    def interrupted(self, number: int) -> None:
+        """A signal ended the making of the results."""
+        say(f"{signal_name(number)}: ending before the report and what was recorded are kept")
+        if self.verdict.exit_code == 0:
+            self.verdict = Verdict(128 + number, "job")
 
     def make_report(self, wall_s: float) -> None:
         """Builds the report, prints its summary, and writes it where the user wants it."""
@@ -103,11 +112,24 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
     if path.exists() and not path.is_file():  # a pipe or a terminal
         path.write_text(text)
         return
-    partial = path.with_name(f".{path.name}.partial")
+    # A name of its own: two runs may write one report, and a link may wait under a known name.
+    handle, partial = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     try:
-        partial.write_text(text)
-        partial.replace(path)
-    except OSError:
+        with os.fdopen(handle, "w") as file:
+            os.fchmod(handle, _mode_of(path))
+            file.write(text)
+        os.replace(partial, path)
+    except BaseException:
         with contextlib.suppress(OSError):
-            partial.unlink()
+            os.unlink(partial)
         raise
+
+
+def _mode_of(path: Path) -> int:
+    """The permissions of a file that is replaced; of a new one, those that the umask leaves."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask

@@ -19,7 +19,6 @@ from phantora_ns.launch.errors import UsageError, say
 from phantora_ns.launch.machine import environment, installation, limits, values_libraries
 from phantora_ns.launch.machine.software import read_software, remark
 from phantora_ns.launch.machine.values_recipe import read_torch
-from phantora_ns.launch.nodes import MAX_NODES
 from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.model.cluster import Cluster
 from phantora_ns.trace.options import TraceOptionError, TraceOptions, check_options
@@ -145,12 +144,7 @@ def _load_cluster(options: RunOptions, command: JobCommand) -> Cluster:
 
 
 def _check_size(command: JobCommand, cluster: Cluster) -> None:
-    """Raises UsageError when the job does not fit the cluster, or the cluster this machine."""
-    if cluster.nodes > MAX_NODES:
-        raise UsageError(
-            f"{cluster.nodes} nodes are more than one machine can isolate; in the command; "
-            f"use at most {MAX_NODES}"
-        )
+    """Raises UsageError when the job does not fit the cluster."""
     processes = command.processes_per_node
     if processes is not None and processes > cluster.gpus_per_node:
         option = "--nproc-per-node" if command.torchrun is not None else "--num_gpus"

@@ -18,7 +18,7 @@ from phantora_ns.launch.machine.sandbox import Message, Sandbox
 from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record.leaders import Leading
 from phantora_ns.launch.run import values_compiler
-from phantora_ns.launch.run.events import EventLoop
+from phantora_ns.launch.run.events import EventLoop, Interrupted
 from phantora_ns.launch.run.hub_process import HubProcess
 from phantora_ns.launch.run.outcome import Outcome, Verdict
 from phantora_ns.launch.run.progress import INTERVAL_S, Progress
@@ -70,6 +70,8 @@ class Runner:
                     self._loop.step()
             except LaunchError as error:
                 self._outcome.fail(Verdict(EXIT_OURS, error.failed_by, str(error)))
+            except Interrupted as error:
+                self._outcome.interrupted(error.number)
             except OSError as error:
                 what = error.strerror or error
                 where = error.filename or "in the launcher"
@@ -89,7 +91,8 @@ class Runner:
         self._compile_values(path)
         if self._outcome.failure is not None:
             return
-        prepared = prepare(request, path, self._gpu)
+        with self._loop.interruptible():
+            prepared = prepare(request, path, self._gpu)
         self._progress = Progress(path, request.ranks, not request.quiet)
         self._hub = HubProcess(path)
         self._loop.watch(self._hub.stdout, self._on_hub_output)
@@ -299,6 +302,12 @@ class Runner:
                 "the report lacks its part, please report this as a defect"
             )
             self._outcome.fail(Verdict(EXIT_OURS, "hub", message))
+        elif good and self._hub.process.returncode:
+            message = (
+                f"the hub could not write its part of the report ({self._hub.describe_end()}); "
+                "its message is above; without it the run has no result"
+            )
+            self._outcome.fail(Verdict(EXIT_OURS, "hub", message))
 
     def _write_traces(self, path: Path) -> None:
         """Also after a failure or a Ctrl-C, so that what ran until then can be looked at. Another
@@ -321,8 +330,12 @@ class Runner:
 
     def _keep_results(self, path: Path, verdict: Verdict) -> Verdict:
         results = Results(self._request, path, verdict)
-        results.make_report(time.monotonic() - self._start)
-        results.keep_host_times()
-        results.keep_recording()
+        try:
+            with self._loop.interruptible():
+                results.make_report(time.monotonic() - self._start)
+                results.keep_host_times()
+                results.keep_recording()
+        except Interrupted as error:
+            results.interrupted(error.number)
         self.report, self.values_kept = results.report, results.values_kept
         return results.verdict

@@ -1,0 +1,92 @@
+"""Why it exists: in a run that repeats, what NCCL's watchdogs see must follow from simulated time
+alone, however long the host sleeps. The job waits for a round of each of them; it knows those of
+PyTorch's older process group by name, and those of nccl2 by what their threads do."""
+
+import pytest
+
+from tests.intercept.recording_hub import RecordingHub
+
+COLLECTIVE_NS = 2_000_000_000
+
+JOB = """
+import ctypes, sys, threading, time
+lib = ctypes.CDLL(None)
+NOT_READY, THREAD_LOCAL, PR_SET_NAME = 600, 1, 15
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+identity, comm, event, buffer = Id(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+assert lib.cudaMalloc(ctypes.byref(buffer), ctypes.c_size_t(2 << 20)) == 0
+assert lib.ncclGetUniqueId(ctypes.byref(identity)) == 0
+assert lib.ncclCommInitRank(ctypes.byref(comm), 1, identity, 0) == 0
+assert lib.cudaEventCreate(ctypes.byref(event)) == 0
+other = ctypes.c_void_p(buffer.value + (1 << 20))  # one rank's all-reduce in place does nothing
+
+def exchange(mode):
+    mode = ctypes.c_int(mode)
+    assert lib.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+    return mode.value
+
+def communicate():
+    assert lib.ncclAllReduce(buffer, other, ctypes.c_size_t(1 << 18), 7, 0, comm, None) == 0
+    assert lib.cudaEventRecord(event, None) == 0
+
+def ask_for_errors():
+    error = ctypes.c_int(-1)
+    assert lib.ncclCommGetAsyncError(comm, ctypes.byref(error)) == 0 and error.value == 0
+
+ends = threading.Event()
+
+def named(seen, polls):
+    lib.prctl(PR_SET_NAME, b"pt_nccl_watchdg")
+    while not ends.wait(0.1):
+        before = exchange(THREAD_LOCAL)
+        if polls: seen.append(lib.cudaEventQuery(event))
+        exchange(before)
+
+def nccl2(seen, polls):
+    before = exchange(THREAD_LOCAL)
+    while not ends.wait(1):
+        if polls: seen.append(lib.cudaEventQuery(event))
+        ask_for_errors()
+    exchange(before)
+
+def no_watchdog(seen, polls):
+    exchange(exchange(THREAD_LOCAL))
+    ends.wait()
+
+"""
+
+SEES = (
+    JOB
+    + """
+seen = []
+watch = globals()[sys.argv[1]]
+threads = [threading.Thread(target=watch, args=(seen, polls), daemon=True) for polls in (True, False)]
+threads.append(threading.Thread(target=no_watchdog, args=(seen, False), daemon=True))
+for thread in threads: thread.start()
+for number in range(2):
+    communicate()
+    time.sleep(2.5)  # the time of the collective's end is known, and the host stands still
+    assert seen and set(seen) == {NOT_READY}, seen
+    assert lib.cudaDeviceSynchronize() == 0  # two seconds of simulated time
+    assert 0 in seen, seen
+    seen.clear()
+ends.set()
+for thread in threads: thread.join()
+"""
+)
+
+
+@pytest.fixture
+def slow_hub(run_dir):
+    """A hub double under which communication takes two seconds."""
+    with RecordingHub(run_dir, collective_ns=COLLECTIVE_NS, tells_watchdogs=True) as running:
+        yield running
+
+
+@pytest.mark.parametrize("watchdog", ["named", "nccl2"])
+def test_a_watchdog_sees_the_end_of_communication_where_the_job_waits_for_it(
+    run_python, slow_hub, watchdog
+):
+    run_python(SEES, watchdog)
+    assert slow_hub.notes("warning") == []

@@ -1,0 +1,42 @@
+"""Why it exists: a signal must end whatever the launcher does, also where it waits outside of its
+event loop (for a lock on a database) or computes (tables)."""
+
+import fcntl
+import os
+import signal
+import threading
+
+import pytest
+
+from phantora_ns.kernels.database import databases
+from phantora_ns.launch.run.events import EventLoop, Interrupted
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_wait_for_a_database_ends_with_a_signal(tmp_path, number):
+    with open(tmp_path / ".mine.sqlite.lock", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        heard = []
+        loop = EventLoop()
+        with loop.signals(heard.append):
+            threading.Thread(target=os.kill, args=(os.getpid(), number)).start()
+            with pytest.raises(Interrupted) as caught, loop.interruptible():
+                databases.add(tmp_path / "mine.sqlite", [])
+    assert caught.value.number == number and heard == []
+
+
+def test_a_signal_that_came_before_is_not_lost():
+    loop = EventLoop()
+    with loop.signals(lambda number: None):
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Interrupted), loop.interruptible():
+            pytest.fail("it began")
+
+
+def test_elsewhere_the_loop_hears_of_it():
+    heard = []
+    loop = EventLoop()
+    with loop.signals(heard.append):
+        signal.raise_signal(signal.SIGINT)
+        loop.step()
+    assert heard == [signal.SIGINT]

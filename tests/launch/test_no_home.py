@@ -1,0 +1,45 @@
+"""Why it exists: in some containers a user has neither HOME nor an entry in the table of users."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def nobody():
+    """Runs Python as a user without a home; returns a CompletedProcess."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
+    env.pop("HOME", None)
+
+    def run(*arguments):
+        command = ["unshare", "-U", "--map-user=54321", sys.executable, *arguments]
+        return subprocess.run(
+            command, env=env, capture_output=True, text=True, cwd=ROOT, timeout=120
+        )
+
+    return run
+
+
+def test_databases_and_clusters_are_listed_without_a_home(nobody):
+    for words in (["kernels", "list"], ["clusters"]):
+        done = nobody("-m", "phantora_ns", *words)
+        assert done.returncode == 0 and "h200" in done.stdout, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_there_is_no_cache_and_the_doctor_says_so(nobody):
+    done = nobody(
+        "-c",
+        "from phantora_ns.kernels.binary.fatbin import cache_folder\n"
+        "from phantora_ns.launch import doctor\n"
+        "doctor._check_torch = lambda report: exit(0)\n"
+        "try: cache_folder().mkdir(parents=True)\n"
+        "except OSError: print('no cache')\n"
+        "doctor.run_doctor(print)",
+    )
+    assert "no cache" in done.stdout and "no home folder" in done.stdout, done.stderr
