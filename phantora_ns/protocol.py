@@ -359,7 +359,7 @@ class Message:
 RANK_STATS_MAGIC = 0x50484E5352414E4B
 RANK_STATS_VERSION = 2
 RANK_STATS_FILE = "ranks"
-RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQ")
+RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ")
 RANK_STATS_AT = {
     "magic": 0,
     "version": 8,
@@ -386,6 +386,8 @@ RANK_STATS_AT = {
     "replayed_values": 400,
     "repeated_values": 408,
     "elsewhere_ns": 416,
+    "cycles": 424,
+    "held_ns": 432,
 }
 """Offsets of the fields."""
 
@@ -437,12 +439,16 @@ class RankStats(NamedTuple):
     """those of them beyond what was recorded"""
     elsewhere_ns: int
     """GPU time whose record was made under other library versions"""
+    cycles: int
+    """GPU clock cycles that its kernels took"""
+    held_ns: int
+    """GPU time at a clock that the power limit holds down"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
-        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:53]))
+        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55]))
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -472,6 +478,8 @@ class RankStats(NamedTuple):
             self.replayed_values,
             self.repeated_values,
             self.elsewhere_ns,
+            self.cycles,
+            self.held_ns,
         )
 
 

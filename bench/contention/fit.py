@@ -5,7 +5,7 @@ Why it exists: constants are chosen on calibration data only, and all other data
 Calibration: steps of real jobs (`set` in bench/accuracy/configs.toml), and pairs of one kernel and
 one collective, each wholly covered by the other (bench/accuracy/contention.py). Evaluation: steps
 of other jobs, and the `overlap` lines of the NCCL sweep. No number is fitted to those, but the form
-of `waves` (sim/contention.py) was chosen after a look at the products of two of them: 8b-fsdp-8k-ac
+of `waves` (model/contention.py) was chosen after a look at the products of two of them: 8b-fsdp-8k-ac
 and 8b-fsdp_tp-4x2-8k-ac judge matrix products only in part.
 
     python -m bench.contention.fit [--also TRACE.json.gz]
@@ -14,7 +14,6 @@ TRACE: a step of 8b-fsdp-4k on another machine, for calibration.
 """
 
 import argparse
-import dataclasses
 import json
 import statistics
 from collections import defaultdict
@@ -23,7 +22,6 @@ from pathlib import Path
 from bench.accuracy import configs
 from bench.contention import steps
 from phantora_ns.config import load_cluster, load_gpu
-from phantora_ns.model.contention import tiles_of
 from phantora_ns.protocol import BoundBy, SignatureKind
 from phantora_ns.sim._courses import Courses
 from phantora_ns.sim.collectives import CollectiveModel
@@ -56,9 +54,7 @@ def predicted_us(name, alone_us, permille):
     product = named_product(name)
     bound_by = steps.class_of(name)
     kind = SignatureKind.GEMM if product else SignatureKind.KERNEL
-    return alone_us * (
-        1 + permille(kind, product or [], max(1, round(alone_us * 1000)), bound_by) / 1000
-    )
+    return alone_us * (1 + permille(kind, product or [], bound_by) / 1000)
 
 
 def pairs(permille, shares):
@@ -110,46 +106,6 @@ def sweep(permille):
     print(
         f"  mean absolute error {statistics.mean(map(abs, errors)):.1%}, worst {max(map(abs, errors)):.1%}"
     )
-
-
-def fit(found, gpu, shares):
-    """Prints which tile_rate and tile_start meet the covered products of calibration steps best,
-    errors weighted by time."""
-    products = [
-        judged
-        for step in found
-        for judged in step.judge(steps.shares(gpu), covered_only=True)
-        if judged.product
-    ]
-    peak, total = (
-        gpu.peak_flop_per_ns["bf16"] / gpu.multiprocessors,
-        sum(judged.measured_ns for judged in products),
-    )
-    best = []
-    for rate in range(76, 100):
-        for start in range(0, 401, 50):
-            model = dataclasses.replace(shares, tile_rate=rate / 100, tile_start=start)
-            wrong_ns = 0.0
-            for judged in products:
-                m, n, k, batch = judged.product[3:7]
-                alone_ns = judged.alone_ns / judged.launches
-                guess_ns = model.product_ns(
-                    alone_ns, tiles_of(m, n, batch), k, peak, gpu.multiprocessors
-                )
-                wrong_ns += abs(guess_ns * judged.launches - judged.measured_ns)
-            best.append((wrong_ns / total, rate, start))
-    best.sort()
-    print(
-        "fit: mean absolute error over covered products of the calibration steps, tile_rate, tile_start"
-    )
-    for error, rate, start in best[:3]:
-        print(f"  {error:.2%}  {rate}%  {start}")
-    file = next(
-        error
-        for error, rate, start in best
-        if (rate, start) == (round(shares.tile_rate * 100), shares.tile_start)
-    )
-    print(f"  {file:.2%}  {shares.tile_rate:.0%}  {shares.tile_start}   as in the file")
 
 
 def replay(name, step, gpu):
@@ -217,7 +173,6 @@ def main():
         found["calibration"]["another machine"] = steps.Step(
             options.also, DATA / "shapes" / "8b-fsdp-4k.json.xz"
         )
-    fit(list(found["calibration"].values()), gpu, shares)
     for which, each in found.items():
         print(f"{which}: kernels of real steps, replayed beside the step's own collectives")
         for name, step in each.items():

@@ -181,7 +181,6 @@ class Step:
                 * permille(
                     SignatureKind.GEMM if product else SignatureKind.KERNEL,
                     product or [],
-                    alone_ns,
                     bound_by,
                 )
                 // 1000
@@ -224,8 +223,8 @@ def shares(gpu, product=None):
     permille = KernelContention(gpu).permille
     if product is None:
         return permille
-    return lambda kind, fields, ns, bound_by: (
-        product if kind == SignatureKind.GEMM else permille(kind, fields, ns, bound_by)
+    return lambda kind, fields, bound_by: (
+        product if kind == SignatureKind.GEMM else permille(kind, fields, bound_by)
     )
 
 

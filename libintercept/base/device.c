@@ -76,7 +76,7 @@ static void set_cost(const char *path, int line, const char *name, const char *v
            path, line, name);
 }
 
-/* "power.low_permille 550", "power.gain_permille.1 150": one number of struct ph_power. ".N"
+/* "power.window_ns 100000000", "power.drawn_uw.1 1060000000": one number of struct ph_power. ".N"
  * selects an array element. */
 static void set_power(const char *path, int line, const char *name, const char *value)
 {
@@ -85,11 +85,14 @@ static void set_power(const char *path, int line, const char *name, const char *
         size_t offset;
         unsigned count;
     } places[] = {
-        {"low_permille", offsetof(struct ph_power, low_permille), 1},
-        {"full_permille", offsetof(struct ph_power, full_permille), 1},
+        {"available_uw", offsetof(struct ph_power, available_uw), 1},
+        {"drawn_uw", offsetof(struct ph_power, drawn_uw), PH_BOUND_BY_COUNT},
+        {"link_fj", offsetof(struct ph_power, link_fj), 1},
         {"window_ns", offsetof(struct ph_power, window_ns), 1},
-        {"weight_permille", offsetof(struct ph_power, weight_permille), PH_BOUND_BY_COUNT},
-        {"gain_permille", offsetof(struct ph_power, gain_permille), PH_BOUND_BY_COUNT},
+        {"highest_khz", offsetof(struct ph_power, highest_khz), 1},
+        {"recorded_khz", offsetof(struct ph_power, recorded_khz), 1},
+        {"fastest_khz", offsetof(struct ph_power, fastest_khz), PH_BOUND_BY_COUNT},
+        {"clock_khz", offsetof(struct ph_power, clock_khz), PH_POWER_CLOCKS},
         {"variation_permille", offsetof(struct ph_power, variation_permille), PH_GPU_VARIATIONS}};
     size_t length = strcspn(name, ".");
     long long number, index = 0;

@@ -10,12 +10,19 @@
 #include <stdint.h>
 
 /* ---- the simulated GPU (base/device.c): read from RUN_DIR/device.conf ---- */
-enum { PH_GPU_VARIATIONS = 8 };
-struct ph_power { /* how the power limit decides clocks (time/power.c); full_permille 0: no limit */
-    uint64_t low_permille, full_permille, window_ns;
-    uint64_t weight_permille[PH_BOUND_BY_COUNT], gain_permille[PH_BOUND_BY_COUNT];
-    /* GPU variation, by physical GPU: how much slower than the median a GPU is at its limit;
-     * negative: faster */
+enum { PH_GPU_VARIATIONS = 8, PH_POWER_STEPS = 16, PH_POWER_CLOCKS = 2 * PH_POWER_STEPS + 1 };
+struct ph_power {         /* how the power limit decides clocks (time/power.c) */
+    int64_t available_uw; /* what the limit leaves beyond the idle power; 0: no limit is known */
+    int64_t drawn_uw[PH_BOUND_BY_COUNT]; /* by a kernel at the highest clock, beyond idle */
+    int64_t link_fj;                     /* femtojoules per byte that is sent */
+    int64_t window_ns;                   /* over which the limit holds the mean power */
+    int64_t highest_khz, recorded_khz;   /* of the GPU; of the recorded times */
+    /* the clock above which kernels take no less time; 0: their time does not follow the clock */
+    int64_t fastest_khz[PH_BOUND_BY_COUNT];
+    /* the clock at demands of 1, 1 + 1/16, 1 + 2/16... times what is available */
+    int64_t clock_khz[PH_POWER_CLOCKS];
+    /* GPU variation, by physical GPU: how much lower than the median's its clock is at the limit;
+     * negative: higher */
     int64_t variation_permille[PH_GPU_VARIATIONS];
 };
 struct ph_device_spec {

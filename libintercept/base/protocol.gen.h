@@ -327,8 +327,12 @@ struct ph_rank_stats {
     _Atomic uint64_t repeated_values;
     /* GPU time whose record was made under other library versions */
     _Atomic uint64_t elsewhere_ns;
+    /* GPU clock cycles that its kernels took */
+    _Atomic uint64_t cycles;
+    /* GPU time at a clock that the power limit holds down */
+    _Atomic uint64_t held_ns;
 };
-PH_SIZE(ph_rank_stats, 424);
+PH_SIZE(ph_rank_stats, 440);
 PH_AT(ph_rank_stats, magic, 0);
 PH_AT(ph_rank_stats, version, 8);
 PH_AT(ph_rank_stats, clock_ns, 16);
@@ -354,6 +358,8 @@ PH_AT(ph_rank_stats, peak_pinned_bytes, 392);
 PH_AT(ph_rank_stats, replayed_values, 400);
 PH_AT(ph_rank_stats, repeated_values, 408);
 PH_AT(ph_rank_stats, elsewhere_ns, 416);
+PH_AT(ph_rank_stats, cycles, 424);
+PH_AT(ph_rank_stats, held_ns, 432);
 
 /* RUN_DIR/kernels.tbl, the kernel table: kernel times that every rank reads without asking. */
 struct ph_kernel_table_header {

@@ -109,6 +109,16 @@ static void release(void *operations)
     }
 }
 
+/* What this rank sends in NCCL's rings. A tree sends as much in the mean over its ranks. */
+static uint64_t sent_bytes(const struct ph_operation *op)
+{
+    uint64_t size = (uint64_t)op->comm->size,
+             most = op->send_bytes > op->recv_bytes ? op->send_bytes : op->recv_bytes;
+    if (op->kind == PH_COLLECTIVE_RECV) return 0;
+    if (op->kind == PH_COLLECTIVE_SEND) return most;
+    return most / size * (size - 1) * (op->kind == PH_COLLECTIVE_ALL_REDUCE ? 2 : 1);
+}
+
 /* Whether a launch takes its turn on the communicator. NCCL runs the kernels of one communicator in
  * the order of their launches, on whatever streams they are. Messages are left out: NCCL buffers
  * small ones, so that a send may end before its receive begins. Here it does not, and ranks that
@@ -136,9 +146,11 @@ static void issue(void *operations, struct ph_stream *stream)
     struct ph_operation *ours = operations;
     struct ph_comm *comm = ours->comm;
     uint32_t count = 0, index = 0;
+    uint64_t sent = 0;
     struct ph_pack ops = {0};
     ph_host_pause();
     for (struct ph_operation *op = ours; op; op = op->next, count++) {
+        sent += sent_bytes(op);
         ph_pack_array(&ops, 7);
         ph_pack_int(&ops, op->kind);
         ph_pack_uint(&ops, op->bytes);
@@ -151,6 +163,7 @@ static void issue(void *operations, struct ph_stream *stream)
                                (ph_backend.nccl.undefined(op) ? PH_OP_UNDEFINED : 0));
     }
     ph_host_resume();
+    ph_links_send(stream, sent);
     uint64_t vertex =
         ph_communicate(stream, &comm->launches, what_of(ours), ordered(ours), &ops, count);
     struct ph_log_comm logged = {.stream = ph_stream_trace_number(stream),

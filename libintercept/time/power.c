@@ -1,73 +1,117 @@
-/* time/power.c - how a GPU's power limit changes its clock, and so the time of its kernels.
+/* time/power.c - how a GPU's power limit decides its clock, and so the time of its kernels.
  *
- * Why it exists: a GPU that computes all the time runs at its power limit. Its matrix products
- * then run at three quarters of the clock of a GPU that waits a third of its time
- * (docs/kernel-times.md). Recorded times are those of a GPU at its limit.
+ * Why it exists: a GPU that trains draws as much power as it may. Its clock is then what the work
+ * of the last tenth of a second leaves, and the time of matrix products and attention follows the
+ * clock (docs/kernel-times.md).
  *
- * This file keeps the recent power demand of each GPU, as a share: kernel time weighted by the
- * power that the class of the kernel draws, over elapsed time. The elapsed time is known exactly
- * where the host has waited for the GPU. Below [power].full kernels are shorter, by at most the
- * gain of their class, which they reach at [power].low. GPUs of one model differ: at its limit,
- * each one is slower or faster than the median by its own GPU variation. All arithmetic uses whole
- * numbers of simulated time, so runs repeat. */
+ * This file keeps two means for each GPU: the power that its kernels would draw at the highest
+ * clock and the power of its links. Both are followed kernel by kernel, in the order in which the
+ * work was issued, because that is the order in which it runs. A kernel counts for longer than it
+ * takes by the share of time in which the GPU had no work. That share is known exactly where the
+ * host has waited for the GPU, and is taken over from the time before such a wait.
+ *
+ * Rule: all arithmetic uses whole numbers of simulated time, so runs repeat. */
 #include "time/power.h"
 #include "base/fork.h"
 #include <string.h>
 
-enum { DEVICES = 8, WHOLE = 1000 };
+enum { DEVICES = 8, WHOLE = 1000, MILLION = 1000000 };
 
 static struct {
-    /* demanded device time at full power since `since`; queued work carries over */
+    int64_t demand_uw; /* of kernels at the highest clock, beyond idle */
+    int64_t links_uw;
+    /* GPU time issued since `since`; queued work carries over */
     uint64_t asked_ns;
     uint64_t since;
-    int64_t demand; /* permille, averaged over the window */
+    int64_t idle_ppm; /* share of time without work, over the window before `since` */
     bool used;
 } gpu[DEVICES];
 
 static void forget(void) { memset(gpu, 0, sizeof gpu); }
 
-/* How far the limit holds the clock back: 0 where the clock is free, WHOLE at the limit. */
-static int64_t held_back(int device)
+/* The clock at which the work of the window draws what the limit leaves it, in kHz. */
+static int64_t clock_khz(int device)
 {
     const struct ph_power *power = &ph_spec()->power;
-    int64_t above = gpu[device].demand - (int64_t)power->low_permille,
-            range = (int64_t)power->full_permille - (int64_t)power->low_permille;
-    if (range <= 0 || above >= range) return WHOLE;
-    return above <= 0 ? 0 : above * WHOLE / range;
+    int64_t available = power->available_uw - gpu[device].links_uw, demand = gpu[device].demand_uw,
+            last = PH_POWER_CLOCKS - 1;
+    /* links alone never take so much; the bound keeps the quotient in range */
+    if (available < power->available_uw / 4) available = power->available_uw / 4;
+    if (demand <= available) return power->highest_khz;
+    int64_t place = (demand - available) * PH_POWER_STEPS * WHOLE / available,
+            index = place / WHOLE, rest = place % WHOLE;
+    const int64_t *clocks = power->clock_khz;
+    int64_t clock = index >= last
+                        ? clocks[last]
+                        : clocks[index] + (clocks[index + 1] - clocks[index]) * rest / WHOLE;
+    clock -=
+        clock * power->variation_permille[ph_device_physical(device) % PH_GPU_VARIATIONS] / WHOLE;
+    return clock < power->highest_khz ? clock : power->highest_khz;
 }
 
-uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
+static uint64_t scaled(uint64_t duration, int64_t from_khz, int64_t to_khz)
+{
+    uint64_t from = (uint64_t)from_khz, to = (uint64_t)to_khz;
+    return duration / to * from + duration % to * from / to;
+}
+
+/* One kernel of the window: a mean moves towards the kernel's power by the kernel's share of it. */
+static void count(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
 {
     const struct ph_power *power = &ph_spec()->power;
-    if (!power->full_permille) return duration_ns; /* the GPU model has no power limit */
-    int64_t held = held_back(device), duration = (int64_t)duration_ns,
-            gain = (int64_t)power->gain_permille[bound_by];
-    duration -= duration * gain / WHOLE * (WHOLE - held) / WHOLE;
-    if (bound_by != PH_BOUND_BY_MEMORY)
-        duration += duration *
-                    power->variation_permille[ph_device_physical(device) % PH_GPU_VARIATIONS] /
-                    WHOLE * held / WHOLE;
-    gpu[device].asked_ns += (uint64_t)duration * power->weight_permille[bound_by] / WHOLE;
+    int64_t busy = MILLION - gpu[device].idle_ppm, window = power->window_ns;
+    int64_t passed =
+        duration_ns < (uint64_t)window ? (int64_t)duration_ns * MILLION / busy : window;
+    if (passed > window) passed = window;
+    int64_t drawn = power->drawn_uw[bound_by] / WHOLE * busy / WHOLE;
+    gpu[device].demand_uw += (drawn - gpu[device].demand_uw) / 1000 * passed / (window / 1000);
+    gpu[device].links_uw -= gpu[device].links_uw / 1000 * passed / (window / 1000);
+    gpu[device].asked_ns += duration_ns;
     if (!gpu[device].used) ph_forget_in_child(forget);
     gpu[device].used = true;
-    return duration > 0 ? (uint64_t)duration : 1;
+}
+
+struct ph_clocked ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
+{
+    const struct ph_power *power = &ph_spec()->power;
+    if (!power->available_uw) return (struct ph_clocked){duration_ns, 0, false};
+    int64_t clock = clock_khz(device), useful = power->fastest_khz[bound_by];
+    if (useful) {
+        if (useful > clock) useful = clock;
+        duration_ns = scaled(duration_ns, power->recorded_khz, useful);
+        if (!duration_ns) duration_ns = 1;
+    }
+    count(device, duration_ns, bound_by);
+    return (struct ph_clocked){duration_ns, (uint64_t)clock, clock < power->highest_khz};
+}
+
+void ph_power_sent_locked(int device, uint64_t bytes)
+{
+    const struct ph_power *power = &ph_spec()->power;
+    if (!power->available_uw) return;
+    uint64_t most = (uint64_t)power->available_uw,
+             more = bytes / (uint64_t)power->window_ns * (uint64_t)power->link_fj +
+                    bytes % (uint64_t)power->window_ns * (uint64_t)power->link_fj /
+                        (uint64_t)power->window_ns;
+    gpu[device].links_uw += (int64_t)(more < most ? more : most);
+    if (gpu[device].links_uw > power->available_uw) gpu[device].links_uw = power->available_uw;
 }
 
 void ph_power_waited_locked(uint64_t now)
 {
     enum { SHORTEST_NS = 1000000 };
     const struct ph_power *power = &ph_spec()->power;
-    if (!power->full_permille) return;
+    if (!power->available_uw) return;
     for (int i = 0; i < DEVICES; i++) {
         if (!gpu[i].used || now < gpu[i].since + SHORTEST_NS) continue;
         uint64_t passed = now - gpu[i].since,
                  spent = gpu[i].asked_ns < passed ? gpu[i].asked_ns : passed;
-        int64_t now_permille = (int64_t)(spent * WHOLE / passed);
-        if (passed >= power->window_ns)
-            gpu[i].demand = now_permille;
+        /* never all of it: a kernel that runs has a share */
+        int64_t idle = (int64_t)((passed - spent) / WHOLE * (MILLION - WHOLE) / (passed / WHOLE));
+        if (passed >= (uint64_t)power->window_ns)
+            gpu[i].idle_ppm = idle;
         else
-            gpu[i].demand +=
-                (now_permille - gpu[i].demand) * (int64_t)passed / (int64_t)power->window_ns;
+            gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) * (int64_t)passed / power->window_ns;
         gpu[i].asked_ns -= spent;
         gpu[i].since = now;
     }

@@ -1,11 +1,19 @@
-/* time/power.h - how a GPU's power limit changes its clock (time/power.c). ph_lock is held. */
+/* time/power.h - how a GPU's power limit decides its clock (time/power.c). ph_lock is held. */
 #ifndef PH_POWER_H
 #define PH_POWER_H
 #include "base/device.h"
 #include <stdint.h>
 
-/* the duration of a kernel at the GPU's current power demand; adds the kernel to the demand */
-uint64_t ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by);
-/* the host has waited for its GPU until `now`: updates the demand */
+struct ph_clocked {
+    uint64_t duration_ns;
+    uint64_t clock_khz; /* 0: nothing is known of this GPU's power */
+    bool held;          /* the power limit holds the clock below the highest */
+};
+/* a kernel at the GPU's clock of now, and adds the kernel to what decides the clock. `duration_ns`:
+ * at the clock of the recordings */
+struct ph_clocked ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by);
+/* the GPU sends so many bytes to other GPUs */
+void ph_power_sent_locked(int device, uint64_t bytes);
+/* the host has waited for its GPU until `now`: the time without work is known */
 void ph_power_waited_locked(uint64_t now);
 #endif

@@ -163,9 +163,9 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
 
 void ph_run_locked(struct ph_stream *stream, struct ph_time time)
 {
-    uint64_t duration_ns = ph_gpu_fault_slows(
-        stream->device, ph_power_run_locked(stream->device, time.duration_ns, time.bound_by),
-        ph_clock());
+    struct ph_clocked clocked =
+        ph_power_run_locked(stream->device, time.duration_ns, time.bound_by);
+    uint64_t duration_ns = ph_gpu_fault_slows(stream->device, clocked.duration_ns, ph_clock());
     uint64_t contention_ns = duration_ns * time.contention_permille / 1000;
     if (!launches_graph) ph_queue_wait_locked(stream, time.queue_slots);
     run_locked(stream, duration_ns, contention_ns);
@@ -179,6 +179,9 @@ void ph_run_locked(struct ph_stream *stream, struct ph_time time)
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
     if (time.elsewhere)
         atomic_fetch_add_explicit(&page->elsewhere_ns, duration_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&page->cycles, duration_ns * (clocked.clock_khz / 1000) / 1000,
+                              memory_order_relaxed);
+    if (clocked.held) atomic_fetch_add_explicit(&page->held_ns, duration_ns, memory_order_relaxed);
 }
 
 /* A copy inside the GPU takes all multiprocessors and the memory's whole bandwidth: in real steps,
@@ -207,6 +210,13 @@ static uint64_t computed_locked(const struct ph_stream *stream)
 {
     const struct ph_stream *compute = busiest[stream->device];
     return compute && compute != stream ? ph_expr_lower(&compute->expr) : 0;
+}
+
+void ph_links_send(const struct ph_stream *stream, uint64_t bytes)
+{
+    pthread_mutex_lock(&ph_lock);
+    ph_power_sent_locked(stream->device, bytes);
+    pthread_mutex_unlock(&ph_lock);
 }
 
 uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint64_t what,

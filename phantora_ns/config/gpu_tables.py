@@ -7,11 +7,15 @@ named before a run starts.
 from __future__ import annotations
 
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 from phantora_ns.config.toml_table import Table
 from phantora_ns.model.contention import Contention
 from phantora_ns.model.power import BOUND_BY, Power
+
+SHORTEST_WINDOW_NS, LONGEST_WINDOW_NS = 10**6, 10**9  # libintercept/time/power.c divides by it
+LARGEST_SPREAD = 0.1
 
 
 def contention_of(top: Table, multiprocessors: int) -> Contention:
@@ -21,16 +25,12 @@ def contention_of(top: Table, multiprocessors: int) -> Contention:
     if not top.has("contention"):
         raise top.error("contention", f"is missing; give {', '.join(names)}")
     table = top.table("contention")
-    whole = {name: table.integer(name) for name in ("held", "tile_start")}
-    shares = {name: _percent(table, name) for name in names if name not in whole}
-    values: dict[str, Any] = {**shares, **whole}
+    held = table.integer("held")
+    values: dict[str, Any] = {name: _percent(table, name) for name in names if name != "held"}
     table.done()
-    if whole["held"] >= multiprocessors:
+    if held >= multiprocessors:
         raise table.error("held", f"leaves none of the {multiprocessors} multiprocessors")
-    for name in ("tile_rate", "throttle"):
-        if not 0 < shares[name] <= 1:
-            raise table.error(name, "is a share of a peak: above 0%, at most 100%")
-    return Contention(**values)
+    return Contention(held=held, **values)
 
 
 def _percent(table: Table, name: str) -> float:
@@ -42,22 +42,34 @@ def _percent(table: Table, name: str) -> float:
 
 def power_of(table: Table) -> Power:
     """The `[power]` table of a GPU model's file. Raises ConfigError."""
-    low, full, recorded, spread = (
-        _permille(table, name) for name in ("low", "full", "recorded", "spread")
+    clocks = {key: table.megahertz(key) for key in ("highest", "recorded")}
+    runs = table.table("recorded_in")
+    power = Power(
+        limit=table.watts("limit"),
+        idle=table.watts("idle"),
+        drawn=tuple(table.watts(name) for name in BOUND_BY),
+        exponent=table.number("exponent", low=1.0),
+        link=table.nanojoules_per_byte("link"),
+        window_ns=table.time_ns("window"),
+        fastest=tuple(table.megahertz(f"fastest_{name}", default=0.0) for name in BOUND_BY),
+        spread=_percent(table, "spread"),
+        recorded_in=MappingProxyType({uid: runs.megahertz(uid) for uid in runs.keys()}),
+        **clocks,
     )
-    weights = tuple(_permille(table, f"weight_{name}") for name in BOUND_BY)
-    gains = tuple(_permille(table, f"gain_{name}") for name in BOUND_BY)
-    window_ns = table.time_ns("window")
     table.done()
-    if window_ns <= 0:
-        raise table.error("window", "is not longer than nothing")
-    if not low < full:
-        raise table.error("full", "is not above power.low")
-    return Power(low, full, window_ns, weights, gains, recorded, spread)
-
-
-def _permille(table: Table, name: str) -> int:
-    share: float = table.fraction(name)
-    if not 0 <= share <= 1:
-        raise table.error(name, "is not between 0% and 100%")
-    return round(1000 * share)
+    if not power.idle < power.limit:
+        raise table.error("limit", "is not above power.idle")
+    if not SHORTEST_WINDOW_NS <= power.window_ns <= LONGEST_WINDOW_NS:
+        raise table.error("window", "is not between 1 ms and 1 s")
+    if not 0 <= power.spread < LARGEST_SPREAD:
+        raise table.error("spread", "is not between 0% and 10%")
+    for key in ("highest", "recorded"):
+        if not 1 <= clocks[key] <= power.highest:
+            raise table.error(key, "is not between 1 MHz and power.highest")
+    for key, clock in [
+        *((f"fastest_{name}", clock) for name, clock in zip(BOUND_BY, power.fastest, strict=True)),
+        *((f"recorded_in.{uid}", clock) for uid, clock in power.recorded_in.items()),
+    ]:
+        if clock > power.highest or (key.startswith("recorded") and not clock):
+            raise table.error(key, "is not between 1 MHz and power.highest")
+    return power

@@ -139,6 +139,18 @@ class Table:
         """A rate such as "989 TFLOP/s", in floating-point operations per nanosecond."""
         return self._get(key, default, units.flop_per_ns)
 
+    def watts(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A power such as "690 W", in watts."""
+        return self._get(key, default, units.watts)
+
+    def nanojoules_per_byte(self, key: str, default: Any = _REQUIRED) -> Any:
+        """An energy such as "0.6 nJ/B", in nanojoules per byte."""
+        return self._get(key, default, units.nanojoules_per_byte)
+
+    def megahertz(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A clock such as "1980 MHz", in MHz."""
+        return self._get(key, default, lambda text: units.hertz(text) / 1e6)
+
     def fraction(self, key: str, default: Any = _REQUIRED) -> Any:
         """A share such as "50%", as a number."""
         return self._get(key, default, units.fraction)

@@ -21,6 +21,8 @@ _RATE = {f"{prefix}B/s": factor * 1e-9 for prefix, factor in {**_DECIMAL, **_BIN
 _RATE |= {f"{prefix}bit/s": factor * 1e-9 / 8 for prefix, factor in {**_DECIMAL, **_BINARY}.items()}
 _FLOPS = {f"{prefix}FLOP/s": factor * 1e-9 for prefix, factor in _DECIMAL.items()}
 _FREQUENCY = {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()}
+_WATTS = {f"{prefix}W": factor for prefix, factor in _DECIMAL.items()}
+_NANOJOULES = {"pJ/B": 1e-3, "nJ/B": 1.0}
 
 
 LEAST_BYTES_PER_NS = 1e-6
@@ -103,4 +105,21 @@ def fraction(text: object) -> float:
     value = _parse(text, {"%": 0.01}, "a share", "50%")
     if value < 0:
         raise UnitError(f'{text!r} is negative; a share is zero or more, such as "50%"')
+    return value
+
+
+def watts(text: object) -> float:
+    """ "690 W" -> 690.0. Not negative. Raises UnitError."""
+    return _at_least_zero(text, _WATTS, "a power", "690 W")
+
+
+def nanojoules_per_byte(text: object) -> float:
+    """ "0.6 nJ/B" -> 0.6. Not negative. Raises UnitError."""
+    return _at_least_zero(text, _NANOJOULES, "an energy per byte", "0.6 nJ/B")
+
+
+def _at_least_zero(text: object, units: Mapping[str, float], kind: str, example: str) -> float:
+    value = _parse(text, units, kind, example)
+    if value < 0:
+        raise UnitError(f'{text!r} is negative; write it as "{example}"')
     return value

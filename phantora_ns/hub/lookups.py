@@ -47,13 +47,12 @@ class Durations(Protocol):
 class KernelModels(NamedTuple):
     """What is known of kernels on the simulated GPU model.
 
-    `contention_permille(kind, fields, duration_ns, bound_by)`: how much longer a kernel takes when
-    communication overlaps it. `queue_slots(kind, fields)`: how many slots of the launch queue it
-    takes.
+    `contention_permille(kind, fields, bound_by)`: how much longer a kernel takes when communication
+    overlaps it. `queue_slots(kind, fields)`: how many slots of the launch queue it takes.
     """
 
     times: Durations
-    contention_permille: Callable[[int, Fields, int, int], int]
+    contention_permille: Callable[[int, Fields, int], int]
     queue_slots: Callable[[int, Fields], int]
 
 
@@ -119,9 +118,7 @@ class Lookups:
         for request in requests:
             kind, fields = request.signature
             duration_ns, source, bound_by = self.models.times.lookup(kind, fields, *request.rest)
-            contention_permille = self.models.contention_permille(
-                kind, fields, duration_ns, bound_by
-            )
+            contention_permille = self.models.contention_permille(kind, fields, bound_by)
             queue_slots = self.models.queue_slots(kind, fields)
             elsewhere = self.models.times.recorded_elsewhere(kind, fields)
             flagged = source | (SourceFlag.ELSEWHERE if elsewhere else 0)
@@ -133,7 +130,7 @@ class Lookups:
 
     def _revise(self, kind: int, fields: Fields, key: int) -> bool:
         duration_ns, source, bound_by = self.models.times.lookup(kind, fields)
-        permille = self.models.contention_permille(kind, fields, duration_ns, bound_by)
+        permille = self.models.contention_permille(kind, fields, bound_by)
         return self.table.revise(key, duration_ns, source, permille)
 
 

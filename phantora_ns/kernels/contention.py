@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 from phantora_ns.kernels import signature
-from phantora_ns.kernels.estimators import gemm
 from phantora_ns.model.contention import tiles_of
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import BoundBy, SignatureKind
@@ -26,11 +25,9 @@ class KernelContention:
         self._contention = gpu.contention
         self._by_class = self._contention.permille()
         self._multiprocessors = gpu.multiprocessors
-        self._peaks = gpu.peak_flop_per_ns
 
-    def permille(self, kind: int, fields: Any, duration_ns: int, bound_by: int) -> int:
-        """How much longer the kernel takes beside communication, in thousandths of `duration_ns`,
-        its time alone (at least 1).
+    def permille(self, kind: int, fields: Any, bound_by: int) -> int:
+        """How much longer the kernel takes beside communication, in thousandths of its time alone.
 
         `kind` and `fields` are the signature; `bound_by` is as `KernelTimes.lookup` returns it.
         Everything that cannot be read as a matrix product goes by its class. O(1).
@@ -41,12 +38,5 @@ class KernelContention:
             product = signature.parse_numbers(signature.Gemm, fields)
         except signature.SignatureError:
             return self._by_class[bound_by]
-        peak = self._peaks.get(gemm.arithmetic(product)) or self._peaks["fp32"]
-        overlapped_ns = self._contention.product_ns(
-            duration_ns,
-            tiles_of(product.m, product.n, product.batch),
-            product.k,
-            peak / self._multiprocessors,
-            self._multiprocessors,
-        )
-        return min(MOST_PERMILLE, round(1000 * (overlapped_ns / duration_ns - 1)))
+        tiles = tiles_of(product.m, product.n, product.batch)
+        return min(MOST_PERMILLE, self._contention.product_permille(tiles, self._multiprocessors))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phantora_ns.config import load_gpu
 from phantora_ns.kernels import rates, signature
 from phantora_ns.kernels.database.database import Database, DatabaseError
 from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
@@ -52,6 +53,7 @@ class KernelTimes:
         versions: LibraryVersions | None = None,
     ):
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
+        self._power = (load_gpu(gpu) if isinstance(gpu, str) else gpu).power
         opened = [d if isinstance(d, Database) else Database.open(d) for d in databases]
         self.scaled_from = (
             self.rates.like if opened and all(d.gpu == self.rates.like for d in opened) else None
@@ -251,6 +253,9 @@ class KernelTimes:
             if duration is not None:
                 self._compare_versions(database, data)
                 bound_by = self.estimate(kind, fields).bound_by
+                if kind == SignatureKind.GEMM and bound_by == BoundBy.COMPUTE:
+                    # Each run had a clock of its own.
+                    duration *= self._power.product_share(database.counts(data))
                 return self._whole(Estimate(duration, source, bound_by))
         return None
 

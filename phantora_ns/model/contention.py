@@ -13,36 +13,28 @@ TILES = ((256, 128), (128, 256))
 """Rows and columns of an output tile in the kernels that cuBLAS 13 picks for large products on
 Hopper: half of those in real steps, and the others' areas lie within a quarter of theirs (kernel
 names in bench/accuracy/data/traces)."""
-TILE_AREA = 256 * 128
 
 
 @dataclass(frozen=True)
 class Contention:
     """Shares of the time alone (0.3: 30 % longer), and what decides it for a matrix product, whose
-    tiles no longer fit the multiprocessors that communication leaves."""
+    tiles have only the multiprocessors that communication leaves."""
 
     memory: float  # memory-bound kernels, beside communication
     gemm: float  # products of unknown tiles (convolutions)
     attention: float
     collective: float  # communication, beside compute
     held: int  # multiprocessors that a collective holds: one a channel
-    tile_rate: float  # share of a multiprocessor's peak that a product's tiles reach in a step
-    tile_start: int  # what starting a tile costs, in steps of k
-    throttle: float  # share of the full clock that is left under the power limit
 
-    def product_ns(
-        self, alone_ns: float, tiles: int, k: int, flop_per_ns: float, multiprocessors: int
-    ) -> float:
-        """How long a product of `tiles` output tiles takes beside communication throughout.
+    def product_permille(self, tiles: int, multiprocessors: int) -> int:
+        """How much longer a product of `tiles` output tiles takes beside communication throughout,
+        in thousandths: as many waves more as it has tiles too many.
 
-        `alone_ns`: how long it takes without, at least 1. `flop_per_ns`: the peak of one
-        multiprocessor for its type. A product may take longer alone than its tiles need. Up to the
-        throttle that is due to the power limit, and it stretches nothing: fewer multiprocessors
-        draw less power. O(1).
+        The clock is the same beside communication as before it (bench/gpus). The ring draws as much
+        power as the multiprocessors that it takes away. O(1).
         """
         alone, beside = waves(tiles, multiprocessors, multiprocessors - self.held)
-        own_ns = alone * 2 * TILE_AREA * (k + self.tile_start) / (flop_per_ns * self.tile_rate)
-        return max(alone_ns, max(min(alone_ns, own_ns), alone_ns * self.throttle) * beside / alone)
+        return round(1000 * (beside - alone) / alone)
 
     def permille(self) -> tuple[int, int, int]:
         """In thousandths, by what bounds a kernel: memory, compute, attention."""

@@ -1,50 +1,73 @@
-"""How the power limit of a GPU model changes the times of its kernels.
+"""How the power limit of a GPU model decides the clock, and so the time of its kernels.
 
-Why it exists: recorded kernel times are those of a GPU that its power limit holds back. A GPU that
-waits for communication or its host a good part of the time runs compute-bound kernels at higher
-clocks. Several GPUs at their limits each reach a clock of their own. docs/kernel-times.md says how
-the numbers were found; libintercept/time/power.c applies them.
+Why it exists: a GPU that trains draws what its limit allows, and its clock is what the mix of its
+work leaves. Recorded times are those of another mix. docs/kernel-times.md says how the numbers were
+found; libintercept/time/power.c applies them. Rule: only data and the law; no state.
+
+The law: a kernel draws `drawn` W beyond the idle power at the highest clock, times (clock / highest)
+to the power `exponent` at a lower one. Communication draws `link` per byte that the GPU sends. The
+clock is the highest at which the mean over `window` stays within the limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from statistics import NormalDist
+from types import MappingProxyType
 
 BOUND_BY = ("memory", "compute", "attention")
 """What bounds a kernel, by the numbers 0, 1, 2 of kernels/estimators/launch.py."""
 VARIATIONS = 8
 """GPUs of a node that differ from each other; further GPUs repeat them."""
+STEPS, CLOCKS = 16, 33
+"""Clocks are tabulated at demands of 1, 1 + 1/16, ... 3 times what is available
+(libintercept/base/device.h)."""
 
 
 @dataclass(frozen=True)
 class Power:
-    """Shares are in thousandths.
+    """Powers in W, clocks in MHz; by what bounds a kernel where there are three numbers.
 
-    `low`, `full`: below the first share of full-power time clocks are free, above the second
-    kernels take their recorded times; between them it is linear. `window_ns`: the time over which
-    that share counts. `weights`: the power that kernels of each class draw, as a share of matrix
-    products'. `gains`: how much shorter kernels of each class are at free clocks. `recorded`: how
-    much longer compute-bound kernels take on the median GPU at its limit than on the recorded one.
-    `spread`: the standard deviation between GPUs.
+    `limit`: the mean power that the limiter holds. `idle`: without work, at the highest clock.
+    `drawn`: by kernels beyond that, at the highest clock. `exponent`: of the clock in that power.
+    `link`: nanojoules per byte sent. `window_ns`: the time over which the limit holds the mean.
+    `highest`: the clock without a limit. `recorded`: the clock of recorded times. `fastest`: the
+    clock above which kernels take no less time; 0: their time does not follow the clock. `spread`:
+    the standard deviation of clocks between GPUs at their limits, as a share. `recorded_in`: the
+    clock of matrix products in single runs of the kernel-time database, by their uid.
     """
 
-    low: int
-    full: int
+    limit: float
+    idle: float
+    drawn: tuple[float, ...]
+    exponent: float
+    link: float
     window_ns: int
-    weights: tuple[int, ...]
-    gains: tuple[int, ...]
-    recorded: int
-    spread: int
+    highest: float
+    recorded: float
+    fastest: tuple[float, ...]
+    spread: float
+    recorded_in: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
     def unlimited(cls) -> Power:
         """Of a GPU model about which nothing is known: every kernel takes its recorded time."""
-        return cls(0, 0, 1, (0,) * len(BOUND_BY), (0,) * len(BOUND_BY), 0, 0)
+        nothing = (0.0,) * len(BOUND_BY)
+        return cls(0.0, 0.0, nothing, 1.0, 0.0, 1, 0.0, 0.0, nothing, 0.0)
+
+    @property
+    def known(self) -> bool:
+        """Whether this GPU model has a law."""
+        return self.limit > 0
+
+    def clock(self, demand: float) -> float:
+        """The clock in MHz at which work stays within the limit that would draw `demand` times what
+        is available, beyond idle, at the highest clock."""
+        return float(self.highest * min(1.0, demand ** (-1 / self.exponent)))
 
     def variation(self) -> list[int]:
-        """How much slower than the recorded GPU each GPU of a node is at its limit, in thousandths.
+        """How much lower than the median's each GPU's clock is at its limit, in thousandths.
 
         The values are quantiles of a normal distribution in van der Corput's order, so that the
         first few GPUs of a node already have nearly the spread of all.
@@ -53,22 +76,32 @@ class Power:
             int(f"{index:b}"[::-1], 2) / (1 << index.bit_length())
             for index in range(1, VARIATIONS + 1)
         ]
-        return [
-            self.recorded + round(self.spread * NormalDist().inv_cdf(quantile))
-            for quantile in quantiles
-        ]
+        return [round(1000 * self.spread * NormalDist().inv_cdf(q)) for q in quantiles]
+
+    def product_share(self, counts: Mapping[str, int]) -> float:
+        """What to multiply a product's recorded time with, so that it is that at `recorded`.
+        `counts`: how many of its samples each run made."""
+        total = sum(counts.values())
+        if not total or not self.recorded_in:
+            return 1.0
+        clocks = (count * self.recorded_in.get(uid, self.recorded) for uid, count in counts.items())
+        return sum(clocks) / total / self.recorded
 
     def fields(self) -> Iterator[tuple[str, int]]:
         """(key, value) of device.conf, without "power."; nothing for `unlimited`."""
-        if not self.full:
+        if not self.known:
             return
         yield from (
-            ("low_permille", self.low),
-            ("full_permille", self.full),
+            ("available_uw", round(1e6 * (self.limit - self.idle))),
+            ("link_fj", round(1e6 * self.link)),
             ("window_ns", self.window_ns),
+            ("highest_khz", round(1000 * self.highest)),
+            ("recorded_khz", round(1000 * self.recorded)),
         )
         for index in range(len(BOUND_BY)):
-            yield f"weight_permille.{index}", self.weights[index]
-            yield f"gain_permille.{index}", self.gains[index]
+            yield f"drawn_uw.{index}", round(1e6 * self.drawn[index])
+            yield f"fastest_khz.{index}", round(1000 * self.fastest[index])
+        for index in range(CLOCKS):
+            yield f"clock_khz.{index}", round(1000 * self.clock(1 + index / STEPS))
         for index, permille in enumerate(self.variation()):
             yield f"variation_permille.{index}", permille

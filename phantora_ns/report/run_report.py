@@ -62,6 +62,7 @@ def build_report(
         "nccl": hub.get("nccl") if hub else None,
         "kernel_time_share": _kernel_time_share(every),
         "recorded_elsewhere": _recorded_elsewhere(hub, every),
+        "gpu_clock": _gpu_clock(every),
         "host_time": host_part(run, every),
         "values": _values(run, every),
         "databases": run.get("databases", []),
@@ -94,6 +95,17 @@ def _recorded_elsewhere(
     busy = sum(sum(stats.busy_ns) for stats in statistics)
     elsewhere = sum(stats.elsewhere_ns for stats in statistics)
     return {"time_share": round(elsewhere / busy, 6) if busy else 0.0, "versions": versions}
+
+
+def _gpu_clock(statistics: list[RankStats]) -> dict[str, float] | None:
+    """The mean clock while kernels ran, and the share of their time in which the power limit held it
+    down; None where nothing is known of the GPU's power."""
+    busy = sum(sum(stats.busy_ns) for stats in statistics)
+    cycles = sum(stats.cycles for stats in statistics)
+    if not busy or not cycles:
+        return None
+    held = sum(stats.held_ns for stats in statistics)
+    return {"mean_mhz": round(1000 * cycles / busy, 1), "held_share": round(held / busy, 6)}
 
 
 def _values(run: dict[str, Any], statistics: list[RankStats]) -> dict[str, Any]:

@@ -48,6 +48,17 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         lines.append(
             f"GPU time by source of kernel times: {named}{_elsewhere(report['recorded_elsewhere'])}"
         )
+    clock = report["gpu_clock"]
+    if clock:
+        lines.append(
+            f"GPU clock: {clock['mean_mhz']:.0f} MHz on average, held down by the power limit "
+            f"{clock['held_share']:.0%} of the time"
+        )
+    elif ranks:
+        lines.append(
+            "GPU clock: not modelled, since nothing was measured of this GPU's power; its kernels "
+            "are taken to run at the clock of the recorded ones"
+        )
     lines += host_lines(report["host_time"]) + _values_lines(report["values"])
     if report["databases"]:
         lines.append(f"kernel times from {', '.join(report['databases'])}")

@@ -2,6 +2,7 @@
 value that is missing or cannot be right is named before a run starts."""
 
 import tomllib
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from phantora_ns.config import ConfigError, list_gpus, load_gpu
 from phantora_ns.config.gpu_tables import contention_of, power_of
 from phantora_ns.config.toml_table import Table
+from phantora_ns.kernels.database import databases
+from phantora_ns.kernels.database.database import Database
 from phantora_ns.model.power import Power
 
 H200 = tomllib.loads((resources.files("phantora_ns") / "data" / "gpus" / "h200.toml").read_text())
@@ -38,10 +41,7 @@ def test_every_gpu_model_has_its_shares(model):
         ("held", -1),
         ("held", "24"),
         ("held", 132),
-        ("tile_start", 0.5),
-        ("tile_rate", "0%"),
-        ("throttle", "120%"),
-        ("throttle", True),
+        ("gemm", True),
     ],
 )
 def test_a_contention_that_is_missing_or_cannot_be_is_named(name, value):
@@ -57,11 +57,19 @@ def test_a_table_that_is_missing_is_named():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("low", "90%"),
-        ("gain_compute", "150%"),
+        ("limit", "130 W"),
+        ("limit", 690),
+        ("idle", None),
+        ("compute", "-1 W"),
+        ("exponent", 0.5),
+        ("link", "0.6 nJ"),
         ("window", "3"),
         ("window", "0 s"),
-        ("weight_memory", None),
+        ("highest", "1000 MHz"),
+        ("recorded", "0 MHz"),
+        ("fastest_compute", "2 GHz"),
+        ("recorded_in", {"run": "2 GHz"}),
+        ("spread", "12%"),
         ("more", 1),
     ],
 )
@@ -71,5 +79,21 @@ def test_a_power_table_that_cannot_be_is_refused(key, value):
 
 
 def test_without_a_power_table_nothing_is_limited():
-    assert load_gpu("l40s").power == Power.unlimited()
-    assert load_gpu("h200").power.full > 0
+    assert load_gpu("l40s").power == Power.unlimited() and not Power.unlimited().known
+    assert load_gpu("h200").power.known
+
+
+def test_a_products_time_is_brought_to_one_clock():
+    """The time at the clock of the recordings, whatever clock each run had."""
+    power = load_gpu("h200").power
+    power = replace(power, recorded=1600.0, recorded_in={"hot": 1400.0, "cool": 1700.0})
+    assert power.product_share({}) == power.product_share({"unknown": 5}) == 1
+    assert power.product_share({"hot": 3}) == 1400 / 1600
+    assert power.product_share({"hot": 1, "cool": 1, "unknown": 2}) == (1400 + 1700 + 3200) / 6400
+    assert Power.unlimited().product_share({"hot": 3}) == 1
+
+
+def test_every_run_whose_clock_is_named_is_in_the_shipped_database():
+    with Database.open(databases.shipped_path("h200")) as database:
+        runs = {run.uid for run in database.runs()}
+    assert set(load_gpu("h200").power.recorded_in) <= runs

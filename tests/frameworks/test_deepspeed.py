@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.torch_release import torch_release
+
 STEP = re.compile(
     r"step (\d+): ([\d.]+) ms, peak ([\d.]+) GiB, grad norm (\S+), skipped (\d+), loss scale (\S+)"
 )
@@ -229,4 +231,5 @@ def test_what_a_real_gpu_computed_steers_the_loss_scaler(phantora, folder):
         "0.4941",
     ]
     assert [float(step[5]) for step in steps] == [65536, 65536, 131072, 131072, 262144, 262144]
-    assert [step[2] for step in steps] == ["3.41", *["4.22"] * 5], "the peaks are the GPU's too"
+    if torch_release() == (2, 11):  # as on the GPU; another release allocates other sizes
+        assert [step[2] for step in steps] == ["3.41", *["4.22"] * 5], "the peaks are the GPU's too"

@@ -226,3 +226,26 @@ def test_nothing_is_said_of_records_under_the_jobs_own_versions(run_dir, version
     expected = None if versions is None else {"time_share": 0.0, "versions": []}
     assert report["recorded_elsewhere"] == expected
     assert not any("recorded under" in line for line in summary_lines(report))
+
+
+def test_clocks_are_means_over_all_ranks(run_dir):
+    """Rank 0: 1,000 ns at 1,500 MHz, half of them held down."""
+    for name, cycles, held in (("a", 1500, 500), ("b", 0, 0), ("c", 0, 0)):
+        path = run_dir / "ranks" / name
+        page = bytearray(path.read_bytes())
+        struct.pack_into("<Q", page, RANK_STATS_AT["cycles"], cycles)
+        struct.pack_into("<Q", page, RANK_STATS_AT["held_ns"], held)
+        path.write_bytes(page)
+    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    busy = sum(rank["gpu_busy_ns"] for rank in report["ranks"])
+    assert report["gpu_clock"] == {
+        "mean_mhz": round(1000 * 1500 / busy, 1),
+        "held_share": round(500 / busy, 6),
+    }
+    assert any(line.startswith("GPU clock: ") for line in summary_lines(report))
+
+
+def test_an_unknown_clock_is_said_to_be_unknown(run_dir):
+    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    assert report["gpu_clock"] is None
+    assert any("not modelled" in line for line in summary_lines(report))

@@ -1,9 +1,9 @@
-"""What a power limit does to kernel times, by libintercept/time/power.c alone: the laws of the model,
-not its numbers.
+"""What a power limit does to clocks and kernel times, by libintercept/time/power.c alone: the laws
+of the model, not its numbers.
 
-A GPU that is never waited for keeps what it has; one that has computed all the time takes the
-recorded times, one that idles is faster by its class's gain, in between nothing jumps, and what
-memory decides never changes.
+Held against the law itself (phantora_ns/model/power.py): work that is kept up settles at the clock
+at which it draws what the limit leaves. A GPU below its limit is left alone, no kernel is faster
+than at the highest clock, what memory decides never changes, and in between nothing jumps.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantora_ns.model.power import VARIATIONS, Power
+from phantora_ns.model.power import BOUND_BY, CLOCKS, VARIATIONS, Power
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = """
@@ -26,28 +26,43 @@ void ph_forget_in_child(void (*function)(void)) { forget = function; }
 static struct ph_device_spec spec;
 const struct ph_device_spec *ph_spec(void) { return &spec; }
 int ph_device_physical(int device) { return device; }
-void set(int64_t *numbers)
+void set(const int64_t *numbers)
 {
     struct ph_power *power = &spec.power;
-    power->low_permille = numbers[0], power->full_permille = numbers[1], power->window_ns = numbers[2];
+    power->available_uw = numbers[0], power->link_fj = numbers[1], power->window_ns = numbers[2];
+    power->highest_khz = numbers[3], power->recorded_khz = numbers[4];
+    numbers += 5;
     for (int i = 0; i < PH_BOUND_BY_COUNT; i++) {
-        power->weight_permille[i] = numbers[3 + i];
-        power->gain_permille[i] = numbers[6 + i];
+        power->drawn_uw[i] = *numbers++;
+        power->fastest_khz[i] = *numbers++;
     }
-    for (int i = 0; i < PH_GPU_VARIATIONS; i++) power->variation_permille[i] = numbers[9 + i];
+    for (int i = 0; i < PH_POWER_CLOCKS; i++) power->clock_khz[i] = *numbers++;
+    for (int i = 0; i < PH_GPU_VARIATIONS; i++) power->variation_permille[i] = *numbers++;
     if (forget) forget();
 }
 """
 MODEL = Power(
-    low=500,
-    full=800,
+    limit=690.0,
+    idle=130.0,
+    drawn=(400.0, 1000.0, 600.0),
+    exponent=1.5,
+    link=0.5,
     window_ns=100_000_000,
-    weights=(600, 1000, 900),
-    gains=(0, 200, 100),
-    recorded=0,
-    spread=20,
+    highest=2000.0,
+    recorded=1600.0,
+    fastest=(0.0, 1800.0, 2000.0),
+    spread=0.01,
 )
 MEMORY, COMPUTE, ATTENTION = range(3)
+MS = 1_000_000
+
+
+class Clocked(ctypes.Structure):
+    _fields_ = [
+        ("duration_ns", ctypes.c_uint64),
+        ("clock_khz", ctypes.c_uint64),
+        ("held", ctypes.c_bool),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -73,91 +88,186 @@ def power(tmp_path_factory):
         check=True,
     )
     library = ctypes.CDLL(folder / "power.so")
-    library.ph_power_run_locked.restype = ctypes.c_uint64
+    library.ph_power_run_locked.restype = Clocked
     library.ph_power_run_locked.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_int)
     library.ph_power_waited_locked.argtypes = (ctypes.c_uint64,)
+    library.ph_power_sent_locked.argtypes = (ctypes.c_int, ctypes.c_uint64)
     return library
 
 
 def start(power, model=MODEL):
+    """Sets the model through the fields of device.conf; all GPUs are cool."""
+    fields = dict(model.fields())
+
+    def number(name):
+        return fields.get(name, 0)
+
     numbers = [
-        model.low,
-        model.full,
-        model.window_ns,
-        *model.weights,
-        *model.gains,
-        *model.variation(),
+        number(name)
+        for name in ("available_uw", "link_fj", "window_ns", "highest_khz", "recorded_khz")
     ]
+    for index in range(len(BOUND_BY)):
+        numbers += [number(f"drawn_uw.{index}"), number(f"fastest_khz.{index}")]
+    numbers += [number(f"clock_khz.{index}") for index in range(CLOCKS)]
+    numbers += [number(f"variation_permille.{index}") for index in range(VARIATIONS)]
     power.set((ctypes.c_int64 * len(numbers))(*numbers))
 
 
-def step(power, now, duration, bound_by, idle, device=0, kernels=100):
-    """A hundred kernels, then idle time, then the host waits; returns the new time and the kernels'
-    time."""
-    busy = sum(power.ph_power_run_locked(device, duration, bound_by) for _ in range(kernels))
-    power.ph_power_waited_locked(now + busy + idle)
-    return now + busy + idle, busy
+def run(power, duration, bound_by, device=0, times=1):
+    """The last of so many equal kernels."""
+    for _ in range(times):
+        found = power.ph_power_run_locked(device, duration, bound_by)
+    return found
 
 
-@pytest.mark.parametrize("bound_by", [COMPUTE, ATTENTION])
-def test_a_gpu_that_always_computes_takes_the_recorded_times(power, bound_by):
-    start(power)
+def settled(power, mix, idle_ns=0, sent_bytes=0):
+    """Rounds of (duration, bound_by) with a wait after each, over many windows; the last round's
+    kernels."""
     now = 0
-    for _ in range(20):
-        now, busy = step(power, now, 1_000_000, bound_by, 0)
-    assert busy == 100 * 1_000_000
+    while now < 10 * MODEL.window_ns:
+        power.ph_power_sent_locked(0, sent_bytes)
+        found = [power.ph_power_run_locked(0, *kernel) for kernel in mix]
+        now += sum(kernel.duration_ns for kernel in found) + idle_ns
+        power.ph_power_waited_locked(now)
+    return found
 
 
-@pytest.mark.parametrize("bound_by", range(3))
-def test_a_gpu_that_mostly_idles_is_faster_by_its_gain(power, bound_by):
-    start(power)
-    now = 0
-    for _ in range(20):
-        now, busy = step(power, now, 1_000_000, bound_by, 300_000_000)
-    assert busy == 100 * (1_000_000 - 1000 * MODEL.gains[bound_by])
+def drawn_w(mix, found, idle_ns=0, sent_bytes=0):
+    """The mean power beyond idle of a round, by the law."""
+    joules = sum(
+        MODEL.drawn[bound_by] * (kernel.clock_khz / 1e3 / MODEL.highest) ** MODEL.exponent
+        * kernel.duration_ns
+        for (_, bound_by), kernel in zip(mix, found, strict=True)
+    )  # fmt: skip
+    return (joules + sent_bytes * MODEL.link) / (
+        sum(kernel.duration_ns for kernel in found) + idle_ns
+    )
+
+
+kernels = st.tuples(
+    st.integers(MS // 2, 4 * MS), st.sampled_from([MEMORY, COMPUTE, COMPUTE, ATTENTION])
+)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    idle=st.lists(st.integers(0, 300_000_000), min_size=2, max_size=2),
+    mix=st.lists(kernels, min_size=1, max_size=6),
+    idle=st.integers(0, 20 * MS),
+    sent_gb=st.floats(0, 0.3),
+)
+def test_work_that_is_kept_up_draws_what_the_limit_leaves(power, mix, idle, sent_gb):
+    """Rounds much shorter than the window: either the clock is free and the law stays within the
+    limit, or it is held and the law draws just the limit."""
+    start(power)
+    sent = round(sent_gb * 1e6 * sum(duration for duration, _ in mix) / MS)
+    found = settled(power, mix, idle, sent)
+    available, drawn = MODEL.limit - MODEL.idle, drawn_w(mix, found, idle, sent)
+    if all(kernel.held for kernel in found):
+        assert drawn == pytest.approx(available, rel=0.04)
+    elif not any(kernel.held for kernel in found):
+        assert drawn <= available * 1.04
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mix=st.lists(kernels, min_size=1, max_size=6),
+    idle=st.integers(0, 300 * MS),
+    device=st.integers(0, VARIATIONS - 1),
+)
+def test_no_kernel_is_faster_than_at_the_highest_clock(power, mix, idle, device):
+    start(power)
+    now = 0
+    for _ in range(20):
+        for duration, bound_by in mix:
+            found = power.ph_power_run_locked(device, duration, bound_by)
+            fastest = min(MODEL.fastest[bound_by], MODEL.highest) or MODEL.recorded
+            assert found.duration_ns >= int(duration * MODEL.recorded / fastest)
+            assert 0 < found.clock_khz <= MODEL.highest * 1000
+            assert bound_by != MEMORY or found.duration_ns == duration
+            now += found.duration_ns
+        now += idle
+        power.ph_power_waited_locked(now)
+
+
+@pytest.mark.parametrize("bound_by", range(3))
+def test_a_gpu_below_its_limit_is_left_alone(power, bound_by):
+    start(power)
+    found = settled(power, [(10 * MS, bound_by)], idle_ns=30 * MS)
+    fastest = MODEL.fastest[bound_by] or MODEL.recorded
+    assert not found[0].held and found[0].clock_khz == MODEL.highest * 1000
+    assert found[0].duration_ns == int(10 * MS * MODEL.recorded / fastest)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    idle=st.lists(st.integers(0, 300 * MS), min_size=2, max_size=2),
     bound_by=st.sampled_from([MEMORY, COMPUTE, ATTENTION]),
 )
 def test_more_idle_time_never_makes_kernels_longer(power, idle, bound_by):
     times = []
     for each in sorted(idle):
         start(power)
-        now = 0
-        for _ in range(30):
-            now, busy = step(power, now, 1_000_000, bound_by, each)
-        times.append(busy)
+        times.append(settled(power, [(100 * MS, bound_by)], each)[0].duration_ns)
     assert times[0] >= times[1]
-    assert bound_by != MEMORY or times == [100_000_000] * 2
+    assert bound_by != MEMORY or times == [100 * MS] * 2
+
+
+def test_a_window_decides_how_fast_the_clock_follows(power):
+    start(power)
+    clocks = [run(power, 5 * MS, COMPUTE).clock_khz for _ in range(200)]
+    assert clocks == sorted(clocks, reverse=True) and clocks[0] == MODEL.highest * 1000
+    assert clocks[5] == clocks[0] > clocks[40] > clocks[-1]
+    assert clocks[-1] / 1000 == pytest.approx(MODEL.clock(1000 / 560), rel=0.01)
+
+
+def test_what_links_send_takes_power_from_kernels(power):
+    clocks = []
+    for sent in (0, 500_000_000):
+        start(power)
+        clocks.append(settled(power, [(5 * MS, COMPUTE)], 0, sent)[0].clock_khz)
+    # 0.25 J every 5 ms and more: 40 to 50 W of 560
+    assert 0.9 < clocks[1] / clocks[0] < 0.97
+
+
+def test_how_work_is_cut_into_kernels_does_not_matter(power):
+    clocks = []
+    for parts in (1, 10, 1000):
+        start(power)
+        clocks.append(settled(power, [(10 * MS // parts, COMPUTE)] * parts)[0].clock_khz)
+    assert max(clocks) / min(clocks) < 1.001
 
 
 def test_what_is_queued_counts_when_it_runs(power):
     """The host that runs ahead of its GPU has not made it busier than it can be."""
     start(power)
-    for _ in range(10):
-        power.ph_power_run_locked(0, 100_000_000, COMPUTE)
-    for now in range(100_000_000, 800_000_001, 100_000_000):
+    run(power, 100 * MS, COMPUTE, times=10)
+    for now in range(100 * MS, 800 * MS + 1, 100 * MS):
         power.ph_power_waited_locked(now)
-    assert power.ph_power_run_locked(0, 1_000_000, COMPUTE) == 1_000_000
-    power.ph_power_waited_locked(2_000_000_000)
-    assert power.ph_power_run_locked(0, 1_000_000, COMPUTE) == 800_000
+    assert run(power, MS, COMPUTE).held
+    power.ph_power_waited_locked(20_000 * MS)
+    assert not run(power, MS, COMPUTE, times=500).held
 
 
 def test_gpus_at_their_limits_differ_and_free_ones_do_not(power):
     start(power)
-    free = {power.ph_power_run_locked(device, 1_000_000, COMPUTE) for device in range(VARIATIONS)}
-    assert free == {800_000}
-    for device in range(VARIATIONS):
-        power.ph_power_run_locked(device, 1_000_000_000, COMPUTE)
-    power.ph_power_waited_locked(500_000_000)
-    held = [power.ph_power_run_locked(device, 1_000_000, COMPUTE) for device in range(VARIATIONS)]
-    assert held == [1_000_000 + 1000 * lot for lot in MODEL.variation()]
-    assert len(set(held)) == VARIATIONS and held[0] == 1_000_000
+    free = {power.ph_power_run_locked(device, MS, COMPUTE).duration_ns for device in range(8)}
+    assert free == {int(MS * 1600 / 1800)}
+    held = [run(power, 50 * MS, COMPUTE, device, times=40).clock_khz for device in range(8)]
+    assert len(set(held)) == VARIATIONS
+    assert [round(1000 * (1 - clock / held[0])) for clock in held] == MODEL.variation()
 
 
 def test_a_model_that_says_nothing_changes_nothing(power):
     start(power, Power.unlimited())
-    assert power.ph_power_run_locked(3, 12_345, COMPUTE) == 12_345
+    power.ph_power_sent_locked(3, 1 << 40)
+    found = run(power, 12_345, COMPUTE, 3)
+    assert (found.duration_ns, found.clock_khz, found.held) == (12_345, 0, False)
+
+
+@pytest.mark.parametrize("duration", [1, 3, (1 << 40) - 1])
+def test_no_duration_leaves_the_range(power, duration):
+    start(power)
+    for bound_by in (MEMORY, COMPUTE, ATTENTION) * 20:
+        power.ph_power_sent_locked(0, 1 << 50)
+        found = power.ph_power_run_locked(0, duration, bound_by)
+        assert 0 < found.duration_ns < 4 * duration + 2

@@ -6,10 +6,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from recorded import CONTEXT, GRAPH, HOST, gemm, kernel, record, varied
 
+from phantora_ns.config import load_gpu
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database import databases, records, schema
 from phantora_ns.kernels.database.database import Database, DatabaseError
@@ -18,6 +20,7 @@ from phantora_ns.kernels.database.recording import COMMIT_S, COMMIT_SAMPLES, Rec
 from phantora_ns.kernels.database.schema import APPLICATION_ID, RUN_FIELDS, SCHEMA_VERSION
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.protocol import BoundBy
 
 META = {"gpu": "h200", "configuration": "test"}
 
@@ -65,6 +68,7 @@ def test_launches_that_the_leader_stopped_for_count_only_alone(tmp_path):
     first, later = (0, kernel(), CONTEXT, [900], True), (0, kernel(), None, [100, 102])
     with Database.open(record(tmp_path / "alone.sqlite", first)) as database:
         assert measured(database) == Statistics.of([900])
+        assert list(database.counts(signature.encode(0, kernel())).values()) == [1]
     for name, entries in {
         "before": [first, later],
         "after": [later, first],
@@ -79,7 +83,37 @@ def test_launches_that_the_leader_stopped_for_count_only_alone(tmp_path):
     )
     with Database.open(tmp_path / "both.sqlite") as database:
         assert measured(database) == Statistics.of([100, 102]) and len(database.runs()) == 2
+        assert list(database.counts(signature.encode(0, kernel())).values()) == [2]
+        assert database.counts(signature.encode(0, kernel(b"never"))) == {}
         assert [o.median_ns for o in database.observations()] == [101]
+
+
+def test_a_products_time_is_that_at_one_clock(tmp_path):
+    """A run whose GPU was hot measured longer times. Work that memory bounds takes the same."""
+    gpu = load_gpu("h200")
+    power = replace(gpu.power, recorded=1600.0, recorded_in={"hot": 1200.0})
+    thin = gemm(m=1)
+    path = record(
+        tmp_path / "hot.sqlite",
+        (1, gemm(m=4096), CONTEXT, [2000]),
+        (1, thin, CONTEXT, [2000]),
+        (0, kernel(), CONTEXT, [2000]),
+        uid="hot",
+    )
+    times = KernelTimes(replace(gpu, power=power), [path])
+    found = {
+        name: times.lookup(kind, f)[::2]
+        for name, kind, f in (
+            ("product", 1, gemm(m=4096)),
+            ("thin", 1, thin),
+            ("kernel", 0, kernel()),
+        )
+    }
+    assert found == {
+        "product": (1500, BoundBy.COMPUTE),
+        "thin": (2000, BoundBy.MEMORY),
+        "kernel": (2000, BoundBy.MEMORY),
+    }
 
 
 ROWS = ["aten::native_layer_norm", 1 << 20, 0, [[64, 4096]]]

@@ -322,11 +322,14 @@ def test_what_is_missing_is_named(torch, compiler, cache, package, monkeypatch):
     assert "does not know -std=c++20, which torch 2.99.1+cu999 asks for" in reason
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
     assert values_libraries.obstacle(found) == (
-        "no C++ compiler: no-such-compiler -O2 was not found"
+        "no C++ compiler: no-such-compiler -O2 was not found; install g++, or name one in CXX"
     )
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert values_libraries.obstacle(found) == "no C++ compiler: c++ was not found"
+    assert (
+        values_libraries.obstacle(found)
+        == "no C++ compiler: c++ was not found; install g++, or name one in CXX"
+    )
     (torch / "include" / "ATen" / "ATen.h").unlink()
     monkeypatch.setenv("CXX", shlex.quote(str(compiler.path)))
     assert "has no headers" in values_libraries.obstacle(found)

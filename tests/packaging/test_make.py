@@ -119,7 +119,10 @@ def test_two_builds_of_one_folder_take_turns(root, compiler, tmp_path):
 @pytest.mark.parametrize(
     "variables, reason",
     [
-        ({"CXX": "no-such-compiler"}, "no C++ compiler: no-such-compiler was not found"),
+        (
+            {"CXX": "no-such-compiler"},
+            "no C++ compiler: no-such-compiler was not found; install g++, or name one in CXX",
+        ),
         ({"TORCH_PYTHON": "no-such-python"}, "no torch in the environment of no-such-python"),
     ],
     ids=["compiler", "torch"],

@@ -121,6 +121,23 @@ class Database:
         found = self.statistics(data)
         return found.median if found else None
 
+    def counts(self, data: bytes) -> dict[str, int]:
+        """How many samples of a signature's canonical bytes each run made, by the runs' uids, of
+        those that count. O(log n + runs)."""
+        kind, fields = signature.decode(data)
+        name, rest = signature.split(fields)
+        found = self._query(
+            "SELECT r.uid, p.count, p.first FROM samples p JOIN runs r ON r.id = p.run "
+            "WHERE p.signature = (SELECT s.id FROM signatures s LEFT JOIN texts t ON t.id = s.name "
+            "WHERE s.key = ? AND s.kind = ? AND s.rest = ? AND t.text IS ?)",
+            signed(signature.key_of(data)),
+            kind,
+            rest,
+            name,
+        )
+        running = [row for row in found if not row[2]]
+        return {uid: count for uid, count, _ in running or found}
+
     def variants(
         self,
         fields: list | tuple,

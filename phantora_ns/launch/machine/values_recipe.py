@@ -109,7 +109,9 @@ def find_compiler(named: str | None) -> list[str]:
     for candidate in candidates:
         if shutil.which(candidate[0]):
             return candidate
-    raise CannotCompile(f"no C++ compiler: {shlex.join(candidates[0])} was not found")
+    raise CannotCompile(
+        f"no C++ compiler: {shlex.join(candidates[0])} was not found; install g++, or name one in CXX"
+    )
 
 
 def standard(torch: Torch) -> str:
