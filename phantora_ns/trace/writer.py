@@ -8,6 +8,7 @@ format, as Kineto writes it, with everything that Holistic Trace Analysis and Pe
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 from phantora_ns.trace.collect import Collector, Written
 from phantora_ns.trace.log import Log
 from phantora_ns.trace.times import Times
+from phantora_ns.whole_file import replacing
 
 COMPRESSION = 4  # takes a third of the time of level 9 and makes files a tenth larger
 _BATCH = 2000  # events written at once
@@ -43,22 +45,29 @@ def write_trace(
     Raises OSError; ValueError when the log is damaged, or the steps were not reached.
     """
     collector = Collector(log, times, gpu.properties["numSms"], steps, path)
-    partial = path.with_name(f".{path.name}.partial")
     try:
         collector.collect()
-        with gzip.open(partial, "wt", compresslevel=COMPRESSION, encoding="utf-8") as file:
-            batch: list[str] = []
-            for text in _texts(collector, gpu):
-                batch.append(text)
-                if len(batch) >= _BATCH:
-                    file.write("".join(batch))
-                    batch.clear()
-            file.write("".join(batch))
-        partial.replace(path)
+        with replacing(path) as scratch:
+            _write(scratch, path.name, _texts(collector, gpu))
     finally:
         collector.sorter.close()
-        partial.unlink(missing_ok=True)
     return collector.written
+
+
+def _write(scratch: Path, name: str, texts: Iterator[str]) -> None:
+    """Writes the file; `name` is what it says of itself."""
+    with (
+        open(scratch, "wb") as raw,
+        gzip.GzipFile(name, "wb", COMPRESSION, raw) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8") as file,
+    ):
+        batch: list[str] = []
+        for text in texts:
+            batch.append(text)
+            if len(batch) >= _BATCH:
+                file.write("".join(batch))
+                batch.clear()
+        file.write("".join(batch))
 
 
 def _texts(collector: Collector, gpu: Gpu) -> Iterator[str]:

@@ -14,12 +14,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "phantora_ns"
 
-EVERYWHERE = {"protocol", "compressed", "home"}
+EVERYWHERE = {"protocol", "compressed", "home", "whole_file"}
 """What every part may import: numbers and file layouts that C has as well (protocol/), and how files
 are compressed."""
 MAY_IMPORT = {
     "compressed": set(),
     "home": set(),
+    "whole_file": set(),
     "protocol": set(),
     "model": set(),
     "sim": {"model"},

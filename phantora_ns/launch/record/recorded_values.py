@@ -9,7 +9,6 @@ docs/wire-protocol.md. Rule: a file is written whole or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import hashlib
 import json
@@ -34,6 +33,7 @@ from phantora_ns.protocol import (
     ValueTableEntry,
     ValueTableHeader,
 )
+from phantora_ns.whole_file import replacing
 
 ZEROS, BALANCED, REPLAY = "zeros", "balanced", "replay"
 POLICIES = (ZEROS, BALANCED, REPLAY)
@@ -144,21 +144,11 @@ def write(path: Path, values: Sequence[Value], about: Mapping[str, Any]) -> None
         )
         blobs += replay_key + value.data
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(
-            ValueTableHeader(
-                VALUE_TABLE_MAGIC, VALUE_TABLE_VERSION, len(rows), offset + len(blobs), len(meta)
-            ).pack()
-            + index
-            + blobs
-            + meta
-        )
-        partial.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+    header = ValueTableHeader(
+        VALUE_TABLE_MAGIC, VALUE_TABLE_VERSION, len(rows), offset + len(blobs), len(meta)
+    )
+    with replacing(path) as scratch:
+        scratch.write_bytes(header.pack() + index + blobs + meta)
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Value]]:

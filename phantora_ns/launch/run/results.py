@@ -7,11 +7,7 @@ where the job itself ended well.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,7 @@ from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.launch.run.outcome import Verdict, signal_name
 from phantora_ns.launch.run.run_request import RunRequest
+from phantora_ns.whole_file import replacing
 
 
 class Results:
@@ -112,24 +109,5 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
     if path.exists() and not path.is_file():  # a pipe or a terminal
         path.write_text(text)
         return
-    # A name of its own: two runs may write one report, and a link may wait under a known name.
-    handle, partial = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            os.fchmod(handle, _mode_of(path))
-            file.write(text)
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
-        raise
-
-
-def _mode_of(path: Path) -> int:
-    """The permissions of a file that is replaced; of a new one, those that the umask leaves."""
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+    with replacing(path) as scratch:
+        scratch.write_text(text)
