@@ -2,12 +2,9 @@
 products their tiles."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from phantora_ns.config import load_gpu
 from phantora_ns.kernels.contention import KernelContention
-from phantora_ns.model.contention import waves
 from phantora_ns.protocol import BoundBy, SignatureKind
 
 BF16, FP32, COMPUTE_32F = 14, 0, 68
@@ -60,21 +57,6 @@ def test_batches_are_tiles_too(contention):
 def test_a_large_product_loses_its_share_of_the_multiprocessors(contention):
     large = contention.permille(SignatureKind.GEMM, product(65536, 65536, 512), BoundBy.COMPUTE)
     assert large == pytest.approx(1000 * (132 / 108 - 1), abs=2)
-
-
-@settings(max_examples=200, deadline=None)
-@given(rows=st.integers(1, 40), columns=st.integers(1, 40), held=st.integers(0, 131))
-def test_a_product_loses_no_less_than_its_multiprocessors_allow(rows, columns, held):
-    """Against tiles handed out one at a time: `left` blocks begin at once, the others wait until one
-    of them has nothing left to do."""
-    tiles, multiprocessors = rows * columns, 132
-    left, done = multiprocessors - held, [0] * (multiprocessors - held)
-    late = max(0, min(tiles, multiprocessors) - left)
-    for _ in range(tiles - late):
-        first = done.index(min(done))
-        done[first] += 1
-    beside = max(done) + (late > 0)
-    assert waves(tiles, multiprocessors, left)[1] == beside
 
 
 @pytest.mark.parametrize(

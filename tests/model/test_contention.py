@@ -34,25 +34,34 @@ def test_waves_are_what_blocks_work_through_one_by_one(tiles, multiprocessors, d
     assert beside == worked_through(tiles, multiprocessors, left)
 
 
-@given(st.floats(1, 1e7), st.integers(1, 20000), st.integers(0, 10**6))
-def test_a_product_is_never_faster_beside_communication_nor_beyond_its_waves(alone_ns, tiles, k):
-    model = load_gpu("h200").contention
-    beside_ns = model.product_ns(alone_ns, tiles, k, 7495.0, 132)
+@given(st.integers(1, 20000))
+def test_a_product_is_never_faster_beside_communication(tiles):
     alone, beside = waves(tiles, 132, 108)
-    assert alone_ns <= beside_ns <= alone_ns * beside / alone * (1 + 1e-9)
+    permille = load_gpu("h200").contention.product_permille(tiles, 132)
+    assert permille >= 0 and abs(permille - 1000 * (beside / alone - 1)) <= 0.5
 
 
-def test_products_of_real_steps_are_met_within_a_tenth():
-    """us alone and covered by a collective of 8 H200s, medians of traces/8b-fsdp-4k and
-    1b-ddp-4k-mbs4 (calibration)."""
-    model, peak = load_gpu("h200").contention, 989.4e3 / 132
-    for m, n, k, alone_us, covered_us in (
-        (4096, 4096, 4096, 172.7, 249.4),
-        (1024, 4096, 4096, 57.2, 90.2),
-        (14336, 4096, 4096, 588.4, 782.6),
-        (4096, 14336, 4096, 769.5, 783.8),
-        (4096, 4096, 14336, 741.3, 886.0),
-        (2048, 2048, 16384, 180.2, 352.3),
+def test_products_of_real_steps_take_longer_by_their_waves():
+    """Time covered by a collective over that of the nearest uncovered ones in the same step, which
+    ran at the same clock: medians of bench/gpus' calibration parts (1b-fsdp-4k@2 and @4, 8b-fsdp-4k@2,
+    8b12-fsdp-8k-ac@4), beside all-gathers and reduce-scatters. These are ratios that nothing was
+    fitted to."""
+    model, errors = load_gpu("h200").contention, []
+    for m, n, measured in (
+        (2048, 8192, 1.466),
+        (2048, 8192, 1.424),
+        (512, 8192, 1.931),
+        (8192, 8192, 1.255),
+        (8192, 8192, 1.321),
+        (8192, 2048, 1.576),
+        (1024, 16384, 1.449),
+        (4096, 16384, 1.343),
+        (4096, 16384, 1.321),
+        (4096, 14336, 1.279),
+        (14336, 4096, 1.518),
+        (4096, 4096, 1.498),
     ):
-        predicted_us = model.product_ns(alone_us * 1e3, tiles_of(m, n), k, peak, 132) / 1e3
-        assert abs(predicted_us / covered_us - 1) < 0.1, (m, n, k)
+        predicted = 1 + model.product_permille(tiles_of(m, n), 132) / 1000
+        errors.append(predicted / measured - 1)
+        assert abs(errors[-1]) < 0.16, (m, n)
+    assert sum(map(abs, errors)) / len(errors) < 0.05
