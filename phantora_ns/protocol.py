@@ -194,7 +194,8 @@ class BoundBy:
 
 
 class HostLevel:
-    """How well the record of host times knew the call site of a call (`--host-time model`)."""
+    """How well the record of host times knew the call site of a call (`--host-time auto` and
+    `model`)."""
 
     EXACT = 0
     """this call site with its history"""
@@ -206,8 +207,12 @@ class HostLevel:
     """nothing: a constant is charged"""
     CALL = 4
     """not a level: what the calls themselves cost"""
+    LEARNED = 5
+    """this call site, as an earlier run with `--host-time auto` measured it"""
+    MEASURED = 6
+    """this call site, as this run measures it"""
 
-    LABELS = ("exact", "backed off", "class", "unknown", "call")
+    LABELS = ("exact", "backed off", "class", "unknown", "call", "learned", "measured")
     """What reports and files call them, by number."""
 
 
@@ -558,14 +563,14 @@ class KernelTableSlot(NamedTuple):
 
 
 HOST_TABLE_MAGIC = 0x50484E53484F5354
-HOST_TABLE_VERSION = 1
+HOST_TABLE_VERSION = 2
 HOST_TABLE_FILE = "host.tbl"
-HOST_TABLE_HEADER = Struct("<QQQQQQ16x")
+HOST_TABLE_HEADER = Struct("<QQQQQQQQ")
 
 
 class HostTableHeader(NamedTuple):
-    """RUN_DIR/host.tbl (`--host-time model`), the host table: the job's own time before a call, by
-    call site."""
+    """RUN_DIR/host.tbl (`--host-time auto` and `model`), the host table: the job's own time before
+    a call, by call site."""
 
     magic: int
     version: int
@@ -577,6 +582,10 @@ class HostTableHeader(NamedTuple):
     """added before every call of the history"""
     unknown_ns: int
     """charged where nothing is known"""
+    measures: int
+    """1: this run measures the call sites that the table lacks (`host_samples_header`)"""
+    speed_permille: int
+    """what this machine's CPU time is multiplied by until call sites of the table have shown it"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "HostTableHeader":
@@ -588,7 +597,7 @@ class HostTableHeader(NamedTuple):
         return HOST_TABLE_HEADER.pack(*self)
 
 
-HOST_TABLE_SLOT = Struct("<QQ")
+HOST_TABLE_SLOT = Struct("<QQQIII4x")
 
 
 class HostTableSlot(NamedTuple):
@@ -597,6 +606,14 @@ class HostTableSlot(NamedTuple):
     key: int
     """of the call site and its history; 0: empty"""
     mean_ns: int
+    seldom_ns: int
+    """what it takes where more is done than usual (a checkpoint, garbage collection)"""
+    seldom_first: int
+    """the occurrence in a process, from 0, where that happens first"""
+    seldom_every: int
+    """and after how many it happens again; 0: never"""
+    learned: int
+    """1: an earlier run measured it; 0: recorded"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "HostTableSlot":
@@ -606,6 +623,98 @@ class HostTableSlot(NamedTuple):
     def pack(self) -> bytes:
         """Its bytes."""
         return HOST_TABLE_SLOT.pack(*self)
+
+
+HOST_SAMPLES_MAGIC = 0x50484E53484F534D
+HOST_SAMPLES_VERSION = 1
+HOST_SAMPLES_FILE = "host.smp"
+HOST_SAMPLES_HEADER = Struct("<QQQQQQ16x")
+HOST_SAMPLES_HEADER_AT = {
+    "magic": 0,
+    "version": 8,
+    "capacity": 16,
+    "recorded_ns": 24,
+    "measured_ns": 32,
+    "lost": 40,
+    "reserved": 48,
+}
+"""Offsets of the fields."""
+
+
+class HostSamplesHeader(NamedTuple):
+    """RUN_DIR/host.smp (`--host-time auto`), the host samples: what the ranks of this run measure
+    of call sites, together."""
+
+    magic: int
+    version: int
+    capacity: int
+    """slots, a power of two"""
+    recorded_ns: int
+    """what the table says of the calls whose call site it holds"""
+    measured_ns: int
+    """what these call sites take here"""
+    lost: int
+    """samples for which there was no slot"""
+
+    @classmethod
+    def unpack(cls, data: Buffer, at: int = 0) -> "HostSamplesHeader":
+        """What lies at `at`. Raises struct.error when it is cut short."""
+        return cls._make(HOST_SAMPLES_HEADER.unpack_from(data, at))
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        return HOST_SAMPLES_HEADER.pack(*self)
+
+
+HOST_SAMPLES_SLOT = Struct("<QQQIII4x32I")
+HOST_SAMPLES_SLOT_AT = {
+    "key": 0,
+    "low_ns": 8,
+    "seldom_ns": 16,
+    "usual": 24,
+    "seldom": 28,
+    "seldom_first": 32,
+    "reserved": 36,
+    "sample": 40,
+}
+"""Offsets of the fields."""
+
+
+class HostSamplesSlot(NamedTuple):
+    """A slot of the host samples. Linear probing from `key & (capacity - 1)`."""
+
+    key: int
+    """of the call site and its history; 0: empty"""
+    low_ns: int
+    """the lower quartile of `sample`"""
+    seldom_ns: int
+    """sum of the samples that are far above the others"""
+    usual: int
+    """number of the other samples"""
+    seldom: int
+    """those far above"""
+    seldom_first: int
+    """1 + the occurrence in its process of the earliest of them"""
+    sample: tuple[int, ...]
+    """of the other samples, in units of 16 ns"""
+
+    @classmethod
+    def unpack(cls, data: Buffer, at: int = 0) -> "HostSamplesSlot":
+        """What lies at `at`. Raises struct.error when it is cut short."""
+        v = HOST_SAMPLES_SLOT.unpack_from(data, at)
+        return cls._make((*v[0:6], v[6:38]))
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        return HOST_SAMPLES_SLOT.pack(
+            self.key,
+            self.low_ns,
+            self.seldom_ns,
+            self.usual,
+            self.seldom,
+            self.seldom_first,
+            *self.sample,
+        )
 
 
 VALUE_RECORD_FILE = "values.rec"

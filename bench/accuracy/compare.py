@@ -37,6 +37,7 @@ from bench.accuracy.tables import (
     row_text,
     summary,
 )
+from phantora_ns.launch.record.host_time import MODES
 from phantora_ns.trace.diff import diff
 from phantora_ns.trace.kineto import Trace, TraceError, read_trace
 
@@ -172,7 +173,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", help="these configurations, comma-separated")
     parser.add_argument("--set", choices=SETS)
     parser.add_argument("--gpus", help="only runs on these numbers of GPUs, comma-separated")
-    parser.add_argument("--host-time", default="measured", choices=["measured", "model", "none"])
+    parser.add_argument("--host-time", default="measured", choices=MODES)
     parser.add_argument("--host-scale", help="passed to phantora-ns: multiplies measured host time")
     parser.add_argument("--kernels", type=Path, help="kernel-time database, passed to phantora-ns")
     parser.add_argument(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench.frameworks.jobs import HERE, JOBS, Job, environment, summary
 from bench.frameworks.real import make_assets, run, words
+from phantora_ns.launch.record.host_time import MODES
 
 REAL = HERE / "h200.jsonl"
 SECONDS = 1800
@@ -91,7 +92,7 @@ def main() -> int:
     )
     parser.add_argument("--only", help="these jobs, comma-separated")
     parser.add_argument("--gpus", default="1,2")
-    parser.add_argument("--host-time", default="model", choices=["measured", "model", "none"])
+    parser.add_argument("--host-time", default="model", choices=MODES)
     parser.add_argument("--out", type=Path, help="the simulated results, one JSON line each")
     given = sys.argv[1:]
     split = given.index("--") if "--" in given else len(given)

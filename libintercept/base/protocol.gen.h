@@ -145,7 +145,7 @@ enum ph_bound_by {
 };
 #define PH_BOUND_BY_COUNT 3
 
-/* How well the record of host times knew the call site of a call (--host-time model). */
+/* How well the record of host times knew the call site of a call (--host-time auto and model). */
 enum ph_host_level {
     /* this call site with its history */
     PH_HOST_LEVEL_EXACT,
@@ -157,8 +157,12 @@ enum ph_host_level {
     PH_HOST_LEVEL_UNKNOWN,
     /* not a level: what the calls themselves cost */
     PH_HOST_LEVEL_CALL,
+    /* this call site, as an earlier run with --host-time auto measured it */
+    PH_HOST_LEVEL_LEARNED,
+    /* this call site, as this run measures it */
+    PH_HOST_LEVEL_MEASURED,
 };
-#define PH_HOST_LEVELS 5
+#define PH_HOST_LEVELS 7
 
 /* What a signature describes (kind). */
 enum ph_signature_kind {
@@ -266,8 +270,11 @@ enum ph_message {
 #define PH_KERNEL_TABLE_VERSION 1
 #define PH_KERNEL_TABLE_FILE "kernels.tbl"
 #define PH_HOST_TABLE_MAGIC 0x50484e53484f5354ull
-#define PH_HOST_TABLE_VERSION 1
+#define PH_HOST_TABLE_VERSION 2
 #define PH_HOST_TABLE_FILE "host.tbl"
+#define PH_HOST_SAMPLES_MAGIC 0x50484e53484f534dull
+#define PH_HOST_SAMPLES_VERSION 1
+#define PH_HOST_SAMPLES_FILE "host.smp"
 #define PH_VALUE_RECORD_FILE "values.rec"
 #define PH_VALUE_TABLE_MAGIC 0x5345554c41564850ull
 #define PH_VALUE_TABLE_VERSION 1
@@ -403,8 +410,8 @@ PH_AT(ph_kernel_table_slot, contention_permille, 20);
 PH_AT(ph_kernel_table_slot, bound_by, 24);
 PH_AT(ph_kernel_table_slot, queue_slots, 28);
 
-/* RUN_DIR/host.tbl (--host-time model), the host table: the job's own time before a call, by call
- * site. */
+/* RUN_DIR/host.tbl (--host-time auto and model), the host table: the job's own time before a call,
+ * by call site. */
 struct ph_host_table_header {
     uint64_t magic;
     uint64_t version;
@@ -416,7 +423,10 @@ struct ph_host_table_header {
     uint64_t interruption_ns;
     /* charged where nothing is known */
     uint64_t unknown_ns;
-    uint64_t reserved[2];
+    /* 1: this run measures the call sites that the table lacks (host_samples_header) */
+    uint64_t measures;
+    /* what this machine's CPU time is multiplied by until call sites of the table have shown it */
+    uint64_t speed_permille;
 };
 PH_SIZE(ph_host_table_header, 64);
 PH_AT(ph_host_table_header, magic, 0);
@@ -425,17 +435,84 @@ PH_AT(ph_host_table_header, capacity, 16);
 PH_AT(ph_host_table_header, used, 24);
 PH_AT(ph_host_table_header, interruption_ns, 32);
 PH_AT(ph_host_table_header, unknown_ns, 40);
-PH_AT(ph_host_table_header, reserved, 48);
+PH_AT(ph_host_table_header, measures, 48);
+PH_AT(ph_host_table_header, speed_permille, 56);
 
 /* A slot of the host table. Linear probing from key & (capacity - 1). */
 struct ph_host_table_slot {
     /* of the call site and its history; 0: empty */
     uint64_t key;
     uint64_t mean_ns;
+    /* what it takes where more is done than usual (a checkpoint, garbage collection) */
+    uint64_t seldom_ns;
+    /* the occurrence in a process, from 0, where that happens first */
+    uint32_t seldom_first;
+    /* and after how many it happens again; 0: never */
+    uint32_t seldom_every;
+    /* 1: an earlier run measured it; 0: recorded */
+    uint32_t learned;
+    uint32_t reserved;
 };
-PH_SIZE(ph_host_table_slot, 16);
+PH_SIZE(ph_host_table_slot, 40);
 PH_AT(ph_host_table_slot, key, 0);
 PH_AT(ph_host_table_slot, mean_ns, 8);
+PH_AT(ph_host_table_slot, seldom_ns, 16);
+PH_AT(ph_host_table_slot, seldom_first, 24);
+PH_AT(ph_host_table_slot, seldom_every, 28);
+PH_AT(ph_host_table_slot, learned, 32);
+PH_AT(ph_host_table_slot, reserved, 36);
+
+/* RUN_DIR/host.smp (--host-time auto), the host samples: what the ranks of this run measure of call
+ * sites, together. */
+struct ph_host_samples_header {
+    uint64_t magic;
+    uint64_t version;
+    /* slots, a power of two */
+    uint64_t capacity;
+    /* what the table says of the calls whose call site it holds */
+    _Atomic uint64_t recorded_ns;
+    /* what these call sites take here */
+    _Atomic uint64_t measured_ns;
+    /* samples for which there was no slot */
+    _Atomic uint64_t lost;
+    uint64_t reserved[2];
+};
+PH_SIZE(ph_host_samples_header, 64);
+PH_AT(ph_host_samples_header, magic, 0);
+PH_AT(ph_host_samples_header, version, 8);
+PH_AT(ph_host_samples_header, capacity, 16);
+PH_AT(ph_host_samples_header, recorded_ns, 24);
+PH_AT(ph_host_samples_header, measured_ns, 32);
+PH_AT(ph_host_samples_header, lost, 40);
+PH_AT(ph_host_samples_header, reserved, 48);
+
+/* A slot of the host samples. Linear probing from key & (capacity - 1). */
+struct ph_host_samples_slot {
+    /* of the call site and its history; 0: empty */
+    _Atomic uint64_t key;
+    /* the lower quartile of sample */
+    _Atomic uint64_t low_ns;
+    /* sum of the samples that are far above the others */
+    _Atomic uint64_t seldom_ns;
+    /* number of the other samples */
+    _Atomic uint32_t usual;
+    /* those far above */
+    _Atomic uint32_t seldom;
+    /* 1 + the occurrence in its process of the earliest of them */
+    _Atomic uint32_t seldom_first;
+    uint32_t reserved;
+    /* of the other samples, in units of 16 ns */
+    _Atomic uint32_t sample[32];
+};
+PH_SIZE(ph_host_samples_slot, 168);
+PH_AT(ph_host_samples_slot, key, 0);
+PH_AT(ph_host_samples_slot, low_ns, 8);
+PH_AT(ph_host_samples_slot, seldom_ns, 16);
+PH_AT(ph_host_samples_slot, usual, 24);
+PH_AT(ph_host_samples_slot, seldom, 28);
+PH_AT(ph_host_samples_slot, seldom_first, 32);
+PH_AT(ph_host_samples_slot, reserved, 36);
+PH_AT(ph_host_samples_slot, sample, 40);
 
 /* RUN_DIR/values.rec, what a leader that records values appends as they come: one record after
  * another. */

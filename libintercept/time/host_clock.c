@@ -14,6 +14,7 @@
 #include "link/connection.h"
 #include "time/gpu_faults.h"
 #include "time/host_model.h"
+#include "time/host_pace.h"
 #include "time/launch_queue.h"
 #include "time/timeline.h"
 #include "trace/trace_log.h"
@@ -24,9 +25,10 @@
 pthread_mutex_t PH_FREE_IN_CHILD ph_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ph_host ph_host;
 static _Atomic bool touched;
-static enum { MEASURED, MODEL, NONE } mode;
-static bool repeats; /* no host time is measured, so the run can repeat to the byte */
+static enum { AUTO, MEASURED, MODEL, NONE } mode;
+static bool repeats; /* the clock moves in one order of calls, so the run can repeat to the byte */
 static double scale = 1.0;
+static struct ph_host_pace pace; /* for --host-time auto */
 /* CPU time that one read of the CPU clock itself takes */
 static uint64_t look_ns;
 static _Thread_local struct {
@@ -89,19 +91,25 @@ bool ph_clock_stands_still(void)
     return !repeats || waits_for_observers(still);
 }
 
+/* Host time is charged by call site (time/host_model.c). */
+static bool by_call_site(void) { return mode == MODEL || mode == AUTO; }
+
 /* A leader records host times even when its own run charges none. */
 static bool measuring(void)
 {
-    return mode == MEASURED || (mode == NONE && ph_host_model_recording());
+    return mode == MEASURED || (mode == AUTO && ph_host_model_measures()) ||
+           (mode == NONE && ph_host_model_recording());
 }
 
 static void spend(uint64_t job_ns, uint64_t cost_ns)
 {
     if (mode == NONE) return;
-    ph_host.offset += (int64_t)((double)job_ns * scale) + (int64_t)cost_ns;
+    double host_ns = (double)job_ns * scale + (double)cost_ns;
+    if (mode == AUTO) host_ns *= ph_host_pace(&pace, cost_ns);
+    ph_host.offset += (int64_t)host_ns;
     ph_call_cost_ns = cost_ns;
     atomic_fetch_add_explicit(&ph_stats()->host_cpu_ns, job_ns, memory_order_relaxed);
-    if (mode != MODEL) return;
+    if (!by_call_site()) return;
     atomic_fetch_add_explicit(&ph_stats()->host_calls[PH_HOST_LEVEL_CALL], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&ph_stats()->host_ns[PH_HOST_LEVEL_CALL], cost_ns,
                               memory_order_relaxed);
@@ -144,12 +152,24 @@ static bool in_order(enum ph_call call)
     return true;
 }
 
+static uint64_t call_site_ns(enum ph_call call)
+{
+    if (!measuring() || !me.chain) return ph_call_site_time(call);
+    me.pending += job_cpu_ns();
+    if (!ph_call_site_counts(call)) return 0;
+    uint64_t spent = me.pending;
+    me.pending = 0;
+    return ph_call_site_measured(call, spent);
+}
+
 void ph_clock_advance(enum ph_call call)
 {
     if (me.paused) return;
     if (repeats && !in_order(call)) return;
-    if (mode == MODEL) spend(ph_call_site_time(call), ph_spec()->call_cost[call]);
-    if (measuring()) advance_measured(call);
+    if (by_call_site())
+        spend(call_site_ns(call), ph_spec()->call_cost[call]);
+    else if (measuring())
+        advance_measured(call);
     me.chain = true;
     atomic_fetch_add_explicit(&ph_stats()->calls, 1, memory_order_relaxed);
     ph_clock_publish();
@@ -181,7 +201,7 @@ void ph_host_pause(void)
     if (me.chain && measuring()) { /* this time is part of the time before the next call */
         pthread_mutex_lock(&ph_lock);
         uint64_t spent = job_cpu_ns();
-        spend(spent, 0);
+        if (mode != AUTO) spend(spent, 0);
         me.pending += spent;
         ph_clock_publish();
         pthread_mutex_unlock(&ph_lock);
@@ -301,13 +321,15 @@ static void read_mode(void)
     enum { LOOKS = 64 };
     const char *name = ph_env("PHANTORA_HOST_TIME"), *factor = ph_env("PHANTORA_HOST_SCALE");
     mode = !name || strcmp(name, "measured") == 0 ? MEASURED
+           : strcmp(name, "auto") == 0            ? AUTO
            : strcmp(name, "model") == 0           ? MODEL
                                                   : NONE;
     if (factor) scale = strtod(factor, NULL);
     /* A leader records, so it measures: a table may not know its call sites yet. */
-    if (mode == MODEL && ph_backend.leads) mode = MEASURED;
+    if (by_call_site() && ph_backend.leads) mode = MEASURED;
     repeats = mode != MEASURED && !ph_backend.leads;
-    if (mode == MODEL) ph_host_model_map();
+    if (by_call_site()) ph_host_model_map();
+    if (mode == AUTO) ph_host_pace_start(&pace);
     /* a leader records and sends by itself (leader/measure/measure.c) */
     if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_backend.leads) {
         ph_host_model_record();
@@ -378,7 +400,7 @@ PH_API(int64_t, phantora_touch_clock, (int clock))
     const struct timespec *t = clock == CLOCK_REALTIME ? &touch_real : &touch_mono;
     /* A whole second: then differences of Python's floating-point seconds round the same way in
      * every run. */
-    if (mode == MODEL) return (t->tv_sec + 1) * 1000000000ll;
+    if (by_call_site()) return (t->tv_sec + 1) * 1000000000ll;
     return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
 }
 

@@ -1,4 +1,4 @@
-/* time/host_model.c - the job's own host time, recorded and charged by call site.
+/* time/host_model.c - the job's own host time, recorded, measured and charged by call site.
  *
  * Why it exists: measured CPU time differs between runs and machines, but the framework's work
  * between two CUDA calls hardly does. So the time before each call is recorded once, by call site,
@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
+#include "time/host_samples.h"
 #include "time/operators.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -95,13 +96,13 @@ static struct call_site arrive(enum ph_call call)
     site = mix(site);
     here.key[1] = key_of(site, 1);
     here.depth = 1;
-    if (!in_history(call)) return here;
     uint64_t hash = site;
     for (int back = 0; back < DEPTH - 1 && history[back]; back++) {
         hash = mix(hash * 3 + history[back]);
         here.depth++;
         here.key[here.depth] = key_of(hash, here.depth);
     }
+    if (!in_history(call)) return here; /* it has a history, and is not part of one */
     memmove(history + 1, history, sizeof history - sizeof *history);
     history[0] = site;
     return here;
@@ -114,6 +115,7 @@ static void forget(void);
 /* ---- charging from a record ---- */
 static const struct ph_host_table_header *header;
 static const struct ph_host_table_slot *slots;
+static struct ph_hash_map occurrences; /* of call sites in this process, by key */
 
 void ph_host_model_map(void)
 {
@@ -123,7 +125,7 @@ void ph_host_model_map(void)
     snprintf(path, sizeof path, "%s/" PH_HOST_TABLE_FILE, ph_env("PHANTORA_RUN_DIR"));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &status) != 0)
-        ph_die("cannot open %s: %s; --host-time model needs it", path, strerror(errno));
+        ph_die("cannot open %s: %s; --host-time auto and model need it", path, strerror(errno));
     const struct ph_host_table_header *map =
         mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
@@ -134,36 +136,82 @@ void ph_host_model_map(void)
         ph_die("%s is not a table of host times of this version", path);
     slots = (const struct ph_host_table_slot *)(map + 1);
     header = map;
+    if (header->measures) ph_host_samples_map(header->speed_permille);
     ph_forget_in_child(forget);
 }
 
 /* This table is not a struct ph_hash_map: its layout is that of a file, which Python writes
  * (kernels/database/host_table.py) and all ranks of a server map read-only. */
-static bool find(uint64_t key, uint64_t *mean_ns)
+static const struct ph_host_table_slot *find(uint64_t key)
 {
     uint64_t mask = header->capacity - 1;
     for (uint64_t at = key & mask, seen = 0; seen <= mask && slots[at].key;
          at = (at + 1) & mask, seen++)
-        if (slots[at].key == key) return *mean_ns = slots[at].mean_ns, true;
-    return false;
+        if (slots[at].key == key) return &slots[at];
+    return NULL;
+}
+
+static uint64_t charge(unsigned level, uint64_t time)
+{
+    atomic_fetch_add_explicit(&ph_stats()->host_calls[level], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ph_stats()->host_ns[level], time, memory_order_relaxed);
+    return time;
+}
+
+/* What the table says of the call site, or of less of its history. */
+static uint64_t backed_off(const struct call_site *here)
+{
+    const struct ph_host_table_slot *slot = NULL;
+    int depth = here->depth;
+    while (depth >= 0 && !(slot = find(here->key[depth]))) depth--;
+    unsigned level = depth < 0             ? PH_HOST_LEVEL_UNKNOWN
+                     : depth == 0          ? PH_HOST_LEVEL_CLASS
+                     : depth < here->depth ? PH_HOST_LEVEL_BACKED_OFF
+                     : slot->learned       ? PH_HOST_LEVEL_LEARNED
+                                           : PH_HOST_LEVEL_EXACT;
+    return charge(level, (slot ? slot->mean_ns : header->unknown_ns) +
+                             (in_history(here->call) ? header->interruption_ns : 0));
+}
+
+static uint32_t occurrence_of(uint64_t key)
+{
+    uint64_t before = ph_hash_map_get(&occurrences, key);
+    ph_hash_map_put(&occurrences, key, before + 1);
+    return (uint32_t)before;
+}
+
+/* Whether more is done than usual before this occurrence of the call site. */
+static bool seldom_now(const struct ph_host_table_slot *slot)
+{
+    if (!slot->seldom_every) return false;
+    uint32_t number = occurrence_of(slot->key);
+    return number >= slot->seldom_first && (number - slot->seldom_first) % slot->seldom_every == 0;
 }
 
 uint64_t ph_call_site_time(enum ph_call call)
 {
     if (!ph_call_site_counts(call)) return 0;
     struct call_site here = arrive(call);
-    uint64_t time = header->unknown_ns;
-    int depth = here.depth;
-    while (depth >= 0 && !find(here.key[depth], &time)) depth--;
-    if (in_history(call)) time += header->interruption_ns;
-    unsigned level = depth < 0             ? PH_HOST_LEVEL_UNKNOWN
-                     : depth == 0          ? PH_HOST_LEVEL_CLASS
-                     : depth == here.depth ? PH_HOST_LEVEL_EXACT
-                                           : PH_HOST_LEVEL_BACKED_OFF;
-    atomic_fetch_add_explicit(&ph_stats()->host_calls[level], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&ph_stats()->host_ns[level], time, memory_order_relaxed);
-    return time;
+    const struct ph_host_table_slot *slot = find(here.key[here.depth]);
+    if (slot && seldom_now(slot)) return charge(PH_HOST_LEVEL_LEARNED, slot->seldom_ns);
+    return backed_off(&here);
 }
+
+uint64_t ph_call_site_measured(enum ph_call call, uint64_t spent_ns)
+{
+    struct call_site here = arrive(call);
+    uint64_t key = here.key[here.depth], time;
+    const struct ph_host_table_slot *slot = find(key);
+    struct ph_host_sample sample = {.key = key,
+                                    .ns = spent_ns,
+                                    .table_ns = slot ? slot->mean_ns : 0,
+                                    .recorded = slot && !slot->learned,
+                                    .occurrence = occurrence_of(key)};
+    if (ph_host_samples_add(&sample, &time)) return charge(PH_HOST_LEVEL_MEASURED, time);
+    return backed_off(&here);
+}
+
+bool ph_host_model_measures(void) { return header && header->measures; }
 
 /* ---- recording ---- */
 struct record {
@@ -190,6 +238,7 @@ bool ph_host_model_recording(void) { return recording; }
 static void forget(void)
 {
     memset(history, 0, sizeof history);
+    occurrences = (struct ph_hash_map){0};
     records = (struct ph_hash_map){0};
     latest = NULL;
 }

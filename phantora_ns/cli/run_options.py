@@ -89,11 +89,13 @@ _OPTIONS = (
     ),
     click.option(
         "--host-time",
-        type=click.Choice(["measured", "model", "none"]),
+        type=click.Choice(["auto", "measured", "model", "none"]),
         default=RunOptions.host_time,
         show_default=True,
-        help="What the host code between GPU calls costs. measured: the CPU time that the process "
-        "uses here. model: times recorded in a database, so that runs repeat exactly. none: zero.",
+        help="What the host code between GPU calls costs. auto: times recorded in a database; the "
+        "first run of a job measures what no database knows, later runs repeat exactly. measured: the "
+        "CPU time that the process uses here. model: recorded times alone, the same in every run and "
+        "on every rank. none: zero.",
     ),
     click.option(
         "--host-scale",

@@ -1,38 +1,54 @@
 """The report's part on host time: where it came from, and how much of it was known.
 
-Why it exists: with --host-time model, host time is recorded for exactly this call site, for less of
-its history, or for its class of calls, or it is a default. A reader must know how much of each
-there is before trusting a job that is bound by its host.
+Why it exists: with --host-time auto or model, host time is recorded for exactly this call site, or
+for less of its history, or for its class of calls; or it was measured here, or is a default. A reader
+must know how much of each there is before trusting a job that is bound by its host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from phantora_ns.kernels.database.host_samples import samples_of
 from phantora_ns.protocol import HostLevel, RankStats
 
 UNKNOWN_WARNING_SHARE = 0.05
 """Above this share of host time, times of call sites without a record get a warning."""
 WALL_CLOCK = ("wall_s", "hub_cpu_ns", "messages", "rollbacks")
-"""Fields of the report that describe the run and not what was simulated. With --host-time model all
-others repeat."""
+"""Fields of the report that describe the run and not what was simulated. With --host-time
+model all others repeat, and with auto from a job's second run on."""
 
 
-def host_part(run: dict[str, Any], ranks: Iterable[RankStats]) -> dict[str, Any]:
+def host_part(run_dir: Path, run: dict[str, Any], ranks: Iterable[RankStats]) -> dict[str, Any]:
     """`host_time` of the report (docs/report.md)."""
     ranks, levels = list(ranks), HostLevel.LABELS
     calls = [sum(stats.host_calls[level] for stats in ranks) for level in range(len(levels))]
     times = [sum(stats.host_ns[level] for stats in ranks) for level in range(len(levels))]
     total = sum(times)
+    first_guess = run.get("host_time_measures")
+    measured = None if first_guess is None else samples_of(run_dir, first_guess)
     return {
         "mode": run.get("host_time"),
         "scale": run.get("host_scale"),
+        "measured": measured
+        and {
+            "call_sites": len(measured.sites),
+            "speed": round(measured.speed, 4),
+            "lost": measured.lost,
+        },
         "call_sites": {name: count for name, count in zip(levels, calls, strict=True) if count},
         "time_share": {
             name: round(ns / total, 6) for name, ns in zip(levels, times, strict=True) if ns
         },
     }
+
+
+def unknown_share(part: dict[str, Any]) -> float:
+    """The share of host time that is charged without knowing its call site, exactly or measured."""
+    shares = part["time_share"]
+    return sum(shares.get(level, 0.0) for level in ("backed off", "class", "unknown"))
 
 
 def host_lines(part: dict[str, Any]) -> list[str]:
@@ -42,6 +58,11 @@ def host_lines(part: dict[str, Any]) -> list[str]:
         return []
     named = sorted(shares.items(), key=lambda item: -item[1])
     lines = ["host time: " + ", ".join(f"{share:.1%} {name}" for name, share in named)]
+    if part["measured"]:
+        lines.append(
+            "host time that no database holds was measured in this run; "
+            "the next run of this command is charged the same, and repeats exactly"
+        )
     unknown = shares.get("unknown", 0) + shares.get("class", 0)
     if unknown > UNKNOWN_WARNING_SHARE:
         lines.append(

@@ -63,7 +63,7 @@ def build_report(
         "kernel_time_share": _kernel_time_share(every),
         "recorded_elsewhere": _recorded_elsewhere(hub, every),
         "gpu_clock": _gpu_clock(every),
-        "host_time": host_part(run, every),
+        "host_time": host_part(run_dir, run, every),
         "values": _values(run, every),
         "databases": run.get("databases", []),
         "leading": _leading(run, hub),

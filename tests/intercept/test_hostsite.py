@@ -5,7 +5,8 @@ import struct
 
 import pytest
 
-from phantora_ns.kernels.database.host_table import HostRecord, write_table
+from phantora_ns.kernels.database.host_table import Here, HostRecord, Seldom, write_table
+from phantora_ns.kernels.database import host_samples
 
 HOST = 14
 # enum ph_call of libintercept/base/host_calls.h, plus one: the keys of depth 0
@@ -14,7 +15,7 @@ UNKNOWN_NS, LAUNCH, RECORD = (
     1,
     7,
 )
-EXACT, BACKED_OFF, CLASS, UNKNOWN, CALL = range(5)
+EXACT, BACKED_OFF, CLASS, UNKNOWN, CALL, LEARNED, MEASURED = range(7)
 
 
 def page(run_dir):
@@ -55,6 +56,41 @@ def test_a_class_is_charged_what_is_recorded_of_it_and_interruptions_are_spread(
     launches, records = 13, 6
     assert calls[CLASS] == launches + records
     assert times[CLASS] == launches * 103 + records * 53
+
+
+def test_auto_measures_once_and_then_repeats(run_program, hub, run_dir):
+    def run(here):
+        write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, here)
+        return run_program("timeline", PHANTORA_HOST_TIME="auto").values, page(run_dir)
+
+    host_samples.make_samples(run_dir)
+    _, (calls, _) = run(Here(measures=True))
+    assert calls[MEASURED] > 20 and sum(calls) == calls[MEASURED] + calls[CALL] + calls[UNKNOWN]
+    assert calls[UNKNOWN] <= 1, "the first call of the process has no time before it"
+    found = host_samples.samples_of(run_dir, 1.0)
+    assert len(found.sites) > 10 and found.lost == 0
+    first = run(Here(found.sites, found.seldom))
+    assert run(Here(found.sites, found.seldom)) == first
+    calls = first[1][0]
+    assert calls[LEARNED] > 20 and calls[MEASURED] == calls[BACKED_OFF] == 0
+
+
+def test_what_happens_seldom_is_charged_at_its_occurrences(run_program, hub, run_dir):
+    host_samples.make_samples(run_dir)
+    write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(measures=True))
+    run_program("timeline", PHANTORA_HOST_TIME="auto")
+    page(run_dir)
+    sites = host_samples.samples_of(run_dir, 1.0).sites
+    usual = {key: 1000.0 for key in sites}
+
+    def charged(seldom):
+        write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(usual, seldom))
+        run_program("timeline", PHANTORA_HOST_TIME="model")
+        return page(run_dir)[1][LEARNED]
+
+    plain = charged({})
+    more = {key: charged({key: Seldom(10**9, 0, 1000)}) - plain for key in list(sites)[:6]}
+    assert set(more.values()) == {10**9 - 1000}, "once, in place of the usual time"
 
 
 def test_a_run_repeats_to_the_nanosecond(model, hub, run_dir):

@@ -33,13 +33,13 @@ def find(table, key):
     """The reader's side, as libintercept/time/host_model.c has it."""
     magic, version, capacity, count, interruption, unknown = struct.unpack_from("<6Q", table)
     assert (
-        (magic, version) == (0x50484E53484F5354, 1)
+        (magic, version) == (0x50484E53484F5354, 2)
         and capacity & (capacity - 1) == 0
-        and len(table) == 64 + 16 * capacity
+        and len(table) == 64 + 40 * capacity
     )
     at = key & (capacity - 1)
     while True:
-        there, mean_ns = struct.unpack_from("<2Q", table, 64 + 16 * at)
+        there, mean_ns = struct.unpack_from("<2Q", table, 64 + 40 * at)
         if there == key:
             return mean_ns
         if there == 0:

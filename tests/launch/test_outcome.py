@@ -2,6 +2,7 @@
 
 import pytest
 
+from phantora_ns.launch.machine.limits import memory_kills
 from phantora_ns.launch.run.outcome import Outcome
 
 
@@ -35,3 +36,15 @@ def test_exit_codes(happen, code, who):
     assert (verdict.exit_code, verdict.failed_by) == (code, who)
     assert (verdict.message is None) == (code == 0)
     assert outcome.nodes_left == []
+
+
+def test_processes_that_the_kernel_killed_for_memory_are_named(tmp_path):
+    events = tmp_path / "vmstat"
+    events.write_text("nr_free_pages 5\noom_kill 7\nswap_ra 1\n")
+    outcome = Outcome(1, memory_kills(events))
+    assert outcome.about_memory(memory_kills(events)) == ""
+    events.write_text("nr_free_pages 5\noom_kill 9\nswap_ra 1\n")
+    assert "2 processes of this machine for lack of memory" in outcome.about_memory(
+        memory_kills(events)
+    )
+    assert memory_kills(tmp_path / "missing") == 0

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from phantora_ns.report.host_part import repeatable
+from phantora_ns.report.host_part import repeatable, unknown_share
 from tests.torch.outcome import JOBS, Outcome
 
 STEP = re.compile(r"step +\d+ +([\d.]+) ms")
@@ -57,6 +57,37 @@ def test_two_runs_are_equal_to_the_byte(phantora, root, tmp_path, mode, ranks):
     assert statistics.mean(steps(done)) == pytest.approx(measured, rel=0.25), (
         "a busy machine's steps vary"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_auto_repeats_to_the_byte_from_the_second_run_on(phantora, root, tmp_path, monkeypatch):
+    """The first run measures what no database knows; the user's own file holds it from then on."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    reports = []
+    outputs = []
+    for number in range(3):
+        report = tmp_path / f"{number}.json"
+        done = phantora(
+            "--host-time",
+            "auto",
+            "--report",
+            report,
+            *("torchrun", "--nproc-per-node", 2, root / "examples/train_llama.py"),
+            *("--mode", "fsdp", "--size", "debug", "--seq", 128, "--steps", 6),
+            timeout=600,
+        )
+        steps(done)
+        outputs.append(done.stdout)
+        reports.append(json.loads(report.read_text()))
+    first, second, third = reports
+    assert first["host_time"]["measured"]["speed"] > 0
+    assert first["host_time"]["call_sites"]["measured"] > 100
+    assert second["host_time"]["measured"] is None
+    assert "measured" not in second["host_time"]["call_sites"]
+    assert unknown_share(second["host_time"]) < 0.01, "what the first run did the second does again"
+    assert outputs[1] == outputs[2]
+    assert json.dumps(repeatable(second)) == json.dumps(repeatable(third))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import CallSite, Host, HostTime
@@ -20,14 +21,35 @@ from phantora_ns.kernels.database.schema import MAX_COUNT
 from phantora_ns.model.gpu import HostCosts
 from phantora_ns.protocol import (
     HOST_TABLE_MAGIC,
-    HOST_TABLE_SLOT,
     HOST_TABLE_VERSION,
     HostTableHeader,
+    HostTableSlot,
 )
 
 INTERRUPTION_KEY = 64
 """The call site that stands for interruptions of the job anywhere (libintercept/time/host_model.c)."""
 MIN_CAPACITY = 64
+
+
+class Seldom(NamedTuple):
+    """Before the occurrence `first` of a call site in a process, counted from 0, and after every
+    `every` from then on, more is done than usual: it takes `ns`."""
+
+    ns: int
+    first: int
+    every: int
+
+
+@dataclass(frozen=True)
+class Here:
+    """What `--host-time auto` knows of this machine: times of call sites that an earlier run
+    measured, in ns at the speed of the recorded machine. `measures`: this run measures what is not
+    known; `speed`: the first guess of what this machine's times are multiplied by."""
+
+    sites: Mapping[int, float] = field(default_factory=dict)
+    seldom: Mapping[int, Seldom] = field(default_factory=dict)
+    measures: bool = False
+    speed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -118,19 +140,23 @@ def _seen(a: HostTime | None, b: HostTime) -> HostTime:
     return _added(a, b) if a.count > 1 else min(a, b)
 
 
-def write_table(path: Path, record: HostRecord, unknown_ns: int) -> None:
+def write_table(path: Path, record: HostRecord, unknown_ns: int, here: Here | None = None) -> None:
     """Writes RUN_DIR/host.tbl (docs/wire-protocol.md), whole or not at all. `unknown_ns`: the time
     before a call of which the record says nothing. Equal records make equal files. Raises
     OSError."""
+    here = here or Here()
+    sites = {**here.sites, **record.sites}
     capacity = MIN_CAPACITY
-    while capacity < 2 * len(record.sites):
+    while capacity < 2 * len(sites):
         capacity *= 2
-    slots: list[tuple[int, int]] = [(0, 0)] * capacity
-    for key, mean_ns in sorted(record.sites.items()):
+    empty = HostTableSlot(0, 0, 0, 0, 0, 0)
+    slots = [empty] * capacity
+    for key, mean_ns in sorted(sites.items()):
         at = key & (capacity - 1)
-        while slots[at][0]:
+        while slots[at].key:
             at = (at + 1) & (capacity - 1)
-        slots[at] = key, round(mean_ns)
+        seldom = here.seldom.get(key, Seldom(0, 0, 0))
+        slots[at] = HostTableSlot(key, round(mean_ns), *seldom, key not in record.sites)
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:
         file.write(
@@ -138,10 +164,12 @@ def write_table(path: Path, record: HostRecord, unknown_ns: int) -> None:
                 HOST_TABLE_MAGIC,
                 HOST_TABLE_VERSION,
                 capacity,
-                len(record.sites),
+                len(sites),
                 round(record.interruption_ns),
                 unknown_ns,
+                here.measures,
+                round(1000 * here.speed),
             ).pack()
         )
-        file.write(b"".join(HOST_TABLE_SLOT.pack(*slot) for slot in slots))
+        file.write(b"".join(slot.pack() for slot in slots))
     os.replace(partial, path)

@@ -6,28 +6,33 @@ in device.conf, host.tbl, and some environment variables.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import shlex
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from phantora_ns.config.device_conf import write_device_conf
-from phantora_ns.kernels.database import databases
+from phantora_ns.kernels.database import databases, host_samples
 from phantora_ns.kernels.database.database import DatabaseError
-from phantora_ns.kernels.database.host_table import HostRecord, read_hosts, write_table
+from phantora_ns.kernels.database.host_table import Here, HostRecord, read_hosts, write_table
 from phantora_ns.launch.errors import LaunchError, UsageError, say
 from phantora_ns.launch.machine.host_cpu import host_cpu_name
 from phantora_ns.launch.machine.installation import INTERCEPTOR
+from phantora_ns.launch.record import learned_host_times as learned_times
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import HOST_TABLE_FILE
 
-MODES = ("measured", "model", "none")
+MODES = ("auto", "measured", "model", "none")
 AUTO = "auto"
+REPEATS = ("auto", "model")
 REPEATABLE_HASHES = "0"
 SCORE_S = 60.0
 _SCORE = "import ctypes; f = ctypes.CDLL(None).phantora_host_score; f.restype = ctypes.c_uint64; print(f())"
@@ -50,6 +55,14 @@ class Prepared:
 
     environment: dict[str, str]
     run: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What learned host times are kept under: a job's identity, and the version of its torch."""
+
+    identity: str
+    torch: str
 
 
 def check(mode: str, scale: str, record: Path | None) -> HostTimeOptions:
@@ -105,11 +118,12 @@ def prepare(
     gpu: GpuModel,
     files: Iterable[str],
     path: Path,
+    job: Job,
     quiet: bool = False,
 ) -> Prepared:
     """Writes what ranks read about host time into run directory `path`. `files`: the kernel-time
     databases. Raises LaunchError, OSError."""
-    record = _record(files, gpu.model, options.mode == "model")
+    record = _record(files, gpu.model, options.mode in REPEATS)
     write_device_conf(replace(gpu, host=record.costs(gpu.host)), path / "device.conf")
     env = {"PHANTORA_HOST_TIME": options.mode}
     scale = options.scale
@@ -119,18 +133,20 @@ def prepare(
                 "--host-scale auto: no database says how fast its machine was; "
                 "on the command line; give a number, or record one with phantora-ns profile"
             )
-        scale = 1.0 if options.mode == "model" else record.score / cpu_score(path)
+        scale = 1.0 if options.mode in REPEATS else record.score / cpu_score(path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
-    if options.mode == "model":
-        write_table(path / HOST_TABLE_FILE, record, gpu.host.unknown_ns)
+    run: dict[str, object] = {"host_time": options.mode, "host_scale": scale}
+    if options.mode in REPEATS:
+        here = _here(record, job, path) if options.mode == AUTO else Here()
+        run["host_time_measures"] = here.speed if here.measures else None
+        write_table(path / HOST_TABLE_FILE, record, gpu.host.unknown_ns, here)
         # With a fixed seed, sets of names have the same order in every run.
         env["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", REPEATABLE_HASHES)
-        if not record.sites and not quiet:
+        if options.mode == "model" and not record.sites and not quiet:
             say(
                 "no kernel-time database holds host times, so every call is charged the same; "
                 "with --host-time model; record them with phantora-ns profile, or --record-host"
             )
-    run: dict[str, object] = {"host_time": options.mode, "host_scale": scale}
     if options.record is not None:
         env["PHANTORA_RECORD_HOST"] = "1"
         try:
@@ -138,6 +154,42 @@ def prepare(
         except LaunchError as error:
             say(f"{error}; the record will not say how fast this machine is")
     return Prepared(env, run)
+
+
+def _here(record: HostRecord, job: Job, path: Path) -> Here:
+    """What earlier runs have measured. If no run of the job was measured, this one will be. A home
+    that cannot be entered holds nothing. Raises OSError, LaunchError."""
+    known = learned_times.Learned()
+    try:
+        with contextlib.suppress(OSError):
+            known = learned_times.read(learned_times.path(), job.identity, job.torch)
+    except sqlite3.Error as error:
+        raise LaunchError(
+            f"the host times of earlier runs cannot be read: {error}; {learned_times.path()}; delete it"
+        ) from None
+    if known.measured:
+        return Here(known.sites, known.seldom)
+    host_samples.make_samples(path)
+    speed = record.score / cpu_score(path) if record.score else 1.0
+    return Here(known.sites, measures=True, speed=speed)
+
+
+def keep_learned(run_dir: Path, job: Job, run: dict[str, Any], unknown_share: float) -> None:
+    """After a run that went well with --host-time auto: keeps what it measured. If it measured
+    nothing and `unknown_share` of host time was not known, the next run of the job measures again.
+    Raises LaunchError."""
+    file, speed = learned_times.path(), run.get("host_time_measures")
+    try:
+        if speed is not None:
+            measured = host_samples.samples_of(run_dir, speed)
+            learned_times.keep(file, job.identity, job.torch, measured)
+        elif unknown_share > learned_times.MOST_UNKNOWN:
+            learned_times.forget(file, job.identity)
+    except (OSError, sqlite3.Error) as error:
+        raise LaunchError(
+            f"the measured host times cannot be kept: {error}; {file}; "
+            "the next run of the job will measure them again"
+        ) from None
 
 
 def recording_meta(gpu: GpuModel, argv: Sequence[str]) -> dict[str, str]:

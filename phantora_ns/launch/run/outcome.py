@@ -32,9 +32,11 @@ class Verdict:
 
 
 class Outcome:
-    """Collects what ends. `verdict` is the first failure, or success once all nodes have ended."""
+    """Collects what ends. `verdict` is the first failure, or success once all nodes have ended.
+    `memory_kills`: how many processes the kernel had killed for lack of memory when the run began."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, memory_kills: int = 0) -> None:
+        self._memory_kills = memory_kills
         self._left = set(range(nodes))
         self._reported: set[int] = set()
         self._not_run: dict[int, str] = {}
@@ -49,6 +51,18 @@ class Outcome:
     def commands_left(self) -> list[int]:
         """Nodes whose command has not ended."""
         return sorted(self._left - self._reported)
+
+    def about_memory(self, memory_kills: int) -> str:
+        """What to add to a failure's message: a rank that the kernel kills cannot say so itself.
+        `memory_kills`: their number by now."""
+        killed = memory_kills - self._memory_kills
+        if killed <= 0:
+            return ""
+        processes = "a process" if killed == 1 else f"{killed} processes"
+        return (
+            f"; the kernel has killed {processes} of this machine for lack of memory since the run "
+            "began: start fewer ranks, or end other programs"
+        )
 
     def verdict(self) -> Verdict:
         """How the run ends, as far as is known."""

@@ -15,6 +15,8 @@ from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.launch.run.outcome import Verdict, signal_name
 from phantora_ns.launch.run.run_request import RunRequest
+from phantora_ns.launch.run.setup import job_of
+from phantora_ns.report.host_part import unknown_share
 from phantora_ns.whole_file import replacing
 
 
@@ -81,6 +83,19 @@ class Results:
             host_time.keep(self._run_dir, file)
         except LaunchError as error:
             self._failed(str(error))
+
+    def keep_learned_host_times(self) -> None:
+        """Keeps what ranks measured with --host-time auto, for the next run of the job."""
+        if self._request.host.mode != host_time.AUTO or self.report is None:
+            return
+        if self.verdict.exit_code != 0:
+            return
+        run = json.loads((self._run_dir / "run.json").read_text())
+        try:
+            unknown = unknown_share(self.report["host_time"])
+            host_time.keep_learned(self._run_dir, job_of(self._request), run, unknown)
+        except LaunchError as error:
+            say(str(error))
 
     def keep_recording(self) -> None:
         """Adds what a leader measured to the user's database, or its values to their file."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
+from phantora_ns.launch.machine import limits
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
 from phantora_ns.launch.machine.values_recipe import read_torch
@@ -43,7 +44,7 @@ class Runner:
 
     def __init__(self, request: RunRequest) -> None:
         self._request = request
-        self._outcome = Outcome(request.shape.nodes)
+        self._outcome = Outcome(request.shape.nodes, limits.memory_kills())
         self._loop = EventLoop()
         self._run_dir: RunDir | None = None
         self._hub: HubProcess | None = None
@@ -256,7 +257,7 @@ class Runner:
         if failure is not None and failure.message is not None:
             if self._progress is not None:
                 self._progress.clear()
-            say(failure.message)
+            say(failure.message + self._outcome.about_memory(limits.memory_kills()))
             self._outcome.failure = Verdict(failure.exit_code, failure.failed_by)
 
     def _end(self) -> Verdict:
@@ -334,6 +335,7 @@ class Runner:
             with self._loop.interruptible():
                 results.make_report(time.monotonic() - self._start)
                 results.keep_host_times()
+                results.keep_learned_host_times()
                 results.keep_recording()
         except Interrupted as error:
             results.interrupted(error.number)

@@ -20,7 +20,7 @@ from phantora_ns.launch.machine.gpus import RealGpu
 from phantora_ns.launch.machine.sandbox import SandboxSpec
 from phantora_ns.launch.machine.software import read_software
 from phantora_ns.launch.machine.values_recipe import read_torch
-from phantora_ns.launch.record import host_time, leaders
+from phantora_ns.launch.record import host_time, leaders, learned_host_times
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.protocol import VALUE_TABLE_FILE
 
@@ -41,12 +41,24 @@ def lay_out(path: Path) -> None:
     values_libraries.provide(path)
 
 
+def job_of(request: RunRequest) -> host_time.Job:
+    """What the job's learned host times are kept under."""
+    shape = request.shape
+    torch = read_software(request.torch).torch if request.torch is not None else ""
+    argv = request.command.argv
+    return host_time.Job(
+        learned_host_times.job_of(argv, shape.nodes, shape.gpus_per_node, torch), torch
+    )
+
+
 def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     """Writes what the hub and the ranks read into the run directory `path`, which has
     our libraries (lay_out). `gpu`: the real one on which the leader runs, None without a leader.
     Raises LaunchError, OSError."""
     model = request.cluster.gpu_model
-    host = host_time.prepare(request.host, model, request.databases, path, request.quiet)
+    host = host_time.prepare(
+        request.host, model, request.databases, path, job_of(request), request.quiet
+    )
     if request.trace is not None:
         (path / "trace").mkdir()
     run = _run_description(request, path, gpu) | host.run

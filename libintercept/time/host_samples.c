@@ -1,0 +1,144 @@
+/* time/host_samples.c - what this run's ranks measure of call sites, and what is charged of it.
+ *
+ * Why it exists: the recorded table does not know every job's code. What it lacks is measured here,
+ * where the machine may be slow, or busy with other ranks. So a call site is charged the lower
+ * quartile of its samples on all ranks, times the speed of this machine against the recorded
+ * one. The speed is the ratio of both for the call sites that the table does hold: these run
+ * interleaved with the others, in the same processes, beside the same load. A busy machine thus
+ * lengthens both, and changes no charge.
+ *
+ * Now and then a call site comes after much more work than usual: a checkpoint, garbage collection,
+ * a batch of text. A sample FAR times above the others is that work's, and is charged as it is.
+ *
+ * Rule: the file is shared by all ranks without a lock, so each field is read and written by
+ * itself. A lost sample or an old quartile does no harm. */
+#include "time/host_samples.h"
+#include "base/environment.h"
+#include "base/log.h"
+#include "base/protocol.gen.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    SAMPLES = sizeof((struct ph_host_samples_slot *)0)->sample / sizeof(uint32_t),
+    UNIT_NS = 16,
+    FAR = 16,    /* times */
+    SETTLED = 4, /* samples, the first of which pays for what later ones find loaded */
+    PROBES = 64, /* slots that are tried for a key */
+};
+#define FAR_NS 1000000u /* less is an interruption */
+/* measured time that counts as much as the first guess of the speed */
+#define SPEED_WEIGHT_NS 200000
+
+static struct ph_host_samples_header *header;
+static struct ph_host_samples_slot *slots;
+static uint64_t first_guess; /* of the speed, permille */
+
+#define READ(field) atomic_load_explicit(&(field), memory_order_relaxed)
+#define ADD(field, value) atomic_fetch_add_explicit(&(field), value, memory_order_relaxed)
+
+void ph_host_samples_map(uint64_t speed_permille)
+{
+    char path[512];
+    struct stat status;
+    first_guess = speed_permille;
+    if (header) return;
+    snprintf(path, sizeof path, "%s/" PH_HOST_SAMPLES_FILE, ph_env("PHANTORA_RUN_DIR"));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &status) != 0)
+        ph_die("cannot open %s: %s; --host-time auto needs it", path, strerror(errno));
+    struct ph_host_samples_header *map =
+        mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map ||
+        map->magic != PH_HOST_SAMPLES_MAGIC || map->version != PH_HOST_SAMPLES_VERSION ||
+        map->capacity == 0 || (map->capacity & (map->capacity - 1)) ||
+        (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
+        ph_die("%s is not a file of host samples of this version", path);
+    slots = (struct ph_host_samples_slot *)(map + 1);
+    header = map;
+}
+
+static struct ph_host_samples_slot *slot_of(uint64_t key)
+{
+    uint64_t mask = header->capacity - 1;
+    for (uint64_t at = key & mask, tried = 0; tried < PROBES; at = (at + 1) & mask, tried++) {
+        uint64_t found = 0;
+        if (atomic_compare_exchange_strong(&slots[at].key, &found, key) || found == key)
+            return &slots[at];
+    }
+    ADD(header->lost, 1);
+    return NULL;
+}
+
+static uint64_t quartile(const struct ph_host_samples_slot *slot, uint32_t count)
+{
+    uint32_t sorted[SAMPLES], used = 0;
+    for (uint32_t i = 0; i < count && i < SAMPLES; i++) {
+        uint32_t sample = READ(slot->sample[i]), at = used++;
+        for (; at > 0 && sorted[at - 1] > sample; at--) sorted[at] = sorted[at - 1];
+        sorted[at] = sample;
+    }
+    return (uint64_t)sorted[(used - 1) / 4] * UNIT_NS;
+}
+
+/* Every sample so far is kept with the same probability: the speed is one of the whole run, too. */
+static uint64_t add_usual(struct ph_host_samples_slot *slot, uint64_t ns)
+{
+    uint64_t unit = ns / UNIT_NS;
+    uint32_t number = ADD(slot->usual, 1), at = number;
+    if (number >= SAMPLES) {
+        uint64_t draw = (number + slot->key) * 0x9e3779b97f4a7c15ull;
+        at = (uint32_t)((draw ^ draw >> 29) * 0xbf58476d1ce4e5b9ull >> 32) % (number + 1);
+    }
+    if (at >= SAMPLES) return READ(slot->low_ns);
+    atomic_store_explicit(&slot->sample[at], unit < UINT32_MAX ? (uint32_t)unit : UINT32_MAX,
+                          memory_order_relaxed);
+    uint64_t low = quartile(slot, number + 1);
+    atomic_store_explicit(&slot->low_ns, low, memory_order_relaxed);
+    return low;
+}
+
+static void add_seldom(struct ph_host_samples_slot *slot, uint64_t ns, uint32_t number)
+{
+    uint32_t earliest = READ(slot->seldom_first);
+    ADD(slot->seldom, 1);
+    ADD(slot->seldom_ns, ns);
+    if (earliest == 0 || number + 1 < earliest)
+        atomic_store_explicit(&slot->seldom_first, number + 1, memory_order_relaxed);
+}
+
+static uint64_t at_recorded_speed(uint64_t ns)
+{
+    uint64_t recorded = READ(header->recorded_ns) + SPEED_WEIGHT_NS / 1000 * first_guess;
+    uint64_t measured = READ(header->measured_ns) + SPEED_WEIGHT_NS;
+    return (uint64_t)((double)ns * (double)recorded / (double)measured);
+}
+
+bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_ns)
+{
+    struct ph_host_samples_slot *slot = slot_of(sample->key);
+    *charge_ns = sample->table_ns;
+    if (!slot) return false;
+    uint32_t usual = READ(slot->usual);
+    uint64_t here = usual ? READ(slot->low_ns) : sample->table_ns;
+    if (here && sample->ns >= FAR_NS && sample->ns / FAR >= here) {
+        add_seldom(slot, sample->ns, sample->occurrence);
+        *charge_ns = at_recorded_speed(sample->ns);
+        return true;
+    }
+    uint64_t low = add_usual(slot, sample->ns);
+    if (sample->recorded && usual >= SETTLED) {
+        ADD(header->recorded_ns, sample->table_ns);
+        ADD(header->measured_ns, low);
+    }
+    if (sample->table_ns) return false;
+    *charge_ns = at_recorded_speed(low);
+    return true;
+}

@@ -1,0 +1,68 @@
+"""What the ranks of a run measured of call sites (--host-time auto), as they left it.
+
+Why it exists: the launcher makes the file that all ranks add to (libintercept/time/host_samples.c);
+the report says how much was measured, and later runs are charged it (docs/host-time.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from phantora_ns.kernels.database.host_table import Seldom
+from phantora_ns.protocol import (
+    HOST_SAMPLES_FILE,
+    HOST_SAMPLES_HEADER,
+    HOST_SAMPLES_MAGIC,
+    HOST_SAMPLES_SLOT,
+    HOST_SAMPLES_VERSION,
+    HostSamplesHeader,
+    HostSamplesSlot,
+)
+
+CAPACITY = 1 << 16
+SPEED_WEIGHT_NS = 200_000
+"""How much measured time counts as much as the first guess of the speed (time/host_samples.c)."""
+
+
+def make_samples(run_dir: Path) -> None:
+    """The file that the ranks measure into. Raises OSError."""
+    head = HostSamplesHeader(HOST_SAMPLES_MAGIC, HOST_SAMPLES_VERSION, CAPACITY, 0, 0, 0)
+    with open(run_dir / HOST_SAMPLES_FILE, "wb") as file:
+        file.write(head.pack())
+        file.truncate(HOST_SAMPLES_HEADER.size + CAPACITY * HOST_SAMPLES_SLOT.size)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run measured, at the speed of the recorded machine. `speed`: what this machine's times
+    were multiplied by."""
+
+    speed: float
+    sites: dict[int, int]
+    seldom: dict[int, Seldom]
+    lost: int
+
+
+def samples_of(run_dir: Path, first_guess: float) -> Measured:
+    """What the ranks measured. Raises OSError."""
+    data = (run_dir / HOST_SAMPLES_FILE).read_bytes()
+    head = HostSamplesHeader.unpack(data)
+    speed = (head.recorded_ns + SPEED_WEIGHT_NS * first_guess) / (
+        head.measured_ns + SPEED_WEIGHT_NS
+    )
+    sites: dict[int, int] = {}
+    seldom: dict[int, Seldom] = {}
+    begin, size = HOST_SAMPLES_HEADER.size, HOST_SAMPLES_SLOT.size
+    empty = bytes(8)
+    for at in range(begin, begin + head.capacity * size, size):
+        if data[at : at + 8] == empty:
+            continue
+        slot = HostSamplesSlot.unpack(data, at)
+        if slot.usual:
+            sites[slot.key] = round(slot.low_ns * speed)
+        if slot.seldom:
+            every = max(1, round((slot.usual + slot.seldom) / slot.seldom))
+            mean_ns = round(slot.seldom_ns / slot.seldom * speed)
+            seldom[slot.key] = Seldom(mean_ns, slot.seldom_first - 1, every)
+    return Measured(speed, sites, seldom, head.lost)

@@ -1,0 +1,156 @@
+"""Why it exists: what is charged of measured host time must not depend on how slow or busy the
+machine is, and the pace of hosts must be the distribution that was measured, in every run again."""
+
+import ctypes
+import math
+import random
+import statistics
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from phantora_ns.kernels.database import host_samples
+
+ROOT = Path(__file__).parents[2]
+FLAGS = ["-std=gnu11", f"-I{ROOT}/libintercept", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
+HARNESS = """
+#include "base/api.h"
+#include "base/environment.h"
+#include "base/log.h"
+#include "time/host_pace.h"
+#include "time/host_samples.h"
+#include <stdlib.h>
+void ph_die(const char *format, ...) { (void)format, abort(); }
+const char *ph_env(const char *name) { return (void)name, getenv("SAMPLES_DIR"); }
+PH_EXPORT void map(uint64_t speed) { ph_host_samples_map(speed); }
+PH_EXPORT int64_t add(uint64_t key, uint64_t ns, uint64_t table_ns, int recorded, uint32_t number)
+{
+    struct ph_host_sample sample = {key, ns, table_ns, recorded, number};
+    uint64_t charge;
+    bool measured = ph_host_samples_add(&sample, &charge);
+    return measured ? (int64_t)charge : -(int64_t)charge;
+}
+static struct ph_host_pace pace;
+PH_EXPORT double start(void) { return ph_host_pace_start(&pace), pace.process; }
+PH_EXPORT double go(uint64_t ns) { return ph_host_pace(&pace, ns); }
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("samples")
+    (folder / "harness.c").write_text(HARNESS)
+    sources = [ROOT / "libintercept/time" / f"host_{name}.c" for name in ("samples", "pace")]
+    library = folder / "harness.so"
+    subprocess.run(["cc", *FLAGS, "-o", library, folder / "harness.c", *sources], check=True)
+    return library
+
+
+@pytest.fixture
+def harness(built, tmp_path, monkeypatch):
+    """A library of its own for each test, over an empty file."""
+    library = tmp_path / "harness.so"
+    library.write_bytes(built.read_bytes())
+    host_samples.make_samples(tmp_path)
+    monkeypatch.setenv("SAMPLES_DIR", str(tmp_path))
+    loaded = ctypes.CDLL(str(library))
+    loaded.add.restype = ctypes.c_int64
+    loaded.add.argtypes = [ctypes.c_uint64] * 3 + [ctypes.c_int, ctypes.c_uint32]
+    loaded.start.restype = loaded.go.restype = ctypes.c_double
+    loaded.go.argtypes = [ctypes.c_uint64]
+    loaded.map.argtypes = [ctypes.c_uint64]
+    loaded.map(1000)
+    return loaded
+
+
+def job(harness, slower, noise):
+    """What is charged of 40 unknown call sites in a job in which 40 known ones lie between them. This
+    machine takes `slower` times as long; a part of the samples takes up to `noise` times longer."""
+    draw, charged = random.Random(5), {}
+    for number in range(40):
+        for site in range(40):
+            time = 2000 * (1 + site)
+            for key, recorded in ((1 + site, time), (1000 + site, 0)):
+                disturbed = draw.uniform(1, noise) if draw.random() < 0.5 else 1
+                sample = round(time * slower * disturbed)
+                charge = harness.add(key, sample, recorded, bool(recorded), number)
+                if recorded:
+                    assert charge == -recorded, "the table's time stands"
+                else:
+                    charged[site] = charge / time
+    return charged
+
+
+@pytest.mark.parametrize("slower", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("noise", [1.0, 2.5])
+def test_a_slow_or_busy_machine_is_charged_the_same(harness, slower, noise):
+    charged = job(harness, slower, noise)
+    assert statistics.mean(charged.values()) == pytest.approx(1, abs=0.03)
+    assert all(0.9 < ratio < 1.1 for ratio in charged.values())
+
+
+def test_what_comes_after_much_more_work_is_charged_that_work(harness, tmp_path):
+    for number in range(10):
+        work = 40_000_000 if number in (3, 8) else 20_000
+        charge = harness.add(7, work, 0, False, number)
+        assert charge == work
+    found = host_samples.samples_of(tmp_path, 1.0)
+    assert found.sites == {7: 20_000} and found.seldom == {7: (40_000_000, 3, 5)}
+    assert found.speed == 1 and found.lost == 0
+
+
+def test_an_interruption_is_charged_to_nobody(harness):
+    assert [harness.add(7, ns, 0, False, 0) for ns in (3200, 3200, 900_000, 3200)] == [3200] * 4
+
+
+def test_samples_without_room_are_counted_and_charge_nothing(harness, tmp_path):
+    """64 keys that start at one slot fill all that are tried."""
+    step = host_samples.CAPACITY
+    for number in range(64):
+        assert harness.add(1 + step * number, 1600, 0, False, 0) == 1600
+    assert harness.add(1 + step * 64, 1600, 0, False, 0) == 0
+    assert host_samples.samples_of(tmp_path, 1.0).lost == 1
+
+
+def paces(harness, monkeypatch, rank, ranks, count=2000, step_ns=1_500_000):
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    process = harness.start()
+    return process, [harness.go(step_ns) / process for _ in range(count)]
+
+
+def test_one_rank_has_the_middle_pace_and_varies_as_measured(harness, monkeypatch):
+    process, seen = paces(harness, monkeypatch, 0, 1)
+    assert process == 1
+    assert statistics.mean(seen) == pytest.approx(1, abs=0.02)
+    assert statistics.stdev(seen) == pytest.approx(0.09, abs=0.015)
+    assert statistics.correlation(seen[:-1], seen[1:]) > 0.8
+    assert abs(statistics.correlation(seen[:-30], seen[30:])) < 0.2
+    assert paces(harness, monkeypatch, 0, 1) == (process, seen), "it repeats"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 10, 24, 64])
+def test_ranks_are_spread_over_the_distribution(harness, monkeypatch, ranks):
+    found = sorted(paces(harness, monkeypatch, rank, ranks, 0)[0] for rank in range(ranks))
+    normal = statistics.NormalDist(0, 0.1)
+    wanted = [math.exp(normal.inv_cdf((i + 0.5) / ranks)) for i in range(ranks)]
+    assert found == pytest.approx(wanted, rel=0.005)
+
+
+def test_ranks_vary_independently(harness, monkeypatch):
+    first, second = (paces(harness, monkeypatch, rank, 2)[1] for rank in range(2))
+    assert abs(statistics.correlation(first, second)) < 0.25
+
+
+def test_a_load_that_comes_in_the_middle_changes_little(harness):
+    late = []
+    for number in range(400):
+        slower = 2 if number >= 200 else 1
+        for site in range(20):
+            time = 2000 * (1 + site)
+            harness.add(1 + site, time * slower, time, True, number)
+            charge = harness.add(1000 + site, time * slower, 0, False, number)
+            if number >= 300:
+                late.append(charge / time)
+    assert statistics.mean(late) == pytest.approx(1, abs=0.05)

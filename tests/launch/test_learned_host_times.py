@@ -1,0 +1,47 @@
+"""Why it exists: a job whose host times were measured once must be charged the same in every later
+run, whatever other jobs ran in between."""
+
+from phantora_ns.kernels.database.host_samples import Measured
+from phantora_ns.kernels.database.host_table import Seldom
+from phantora_ns.launch.record.learned_host_times import (
+    Learned,
+    forget,
+    job_of,
+    keep,
+    read,
+)
+
+TORCH = "2.11.0+cu130"
+
+
+def test_what_is_kept_is_never_replaced(tmp_path):
+    file = tmp_path / "folder" / "host-times.sqlite"
+    assert read(file, "a", TORCH) == Learned()
+    keep(file, "a", TORCH, Measured(1.0, {5: 100, 6: 200}, {6: Seldom(10**9, 2, 10)}, 0))
+    known = read(file, "a", TORCH)
+    assert known == Learned(True, {5: 100, 6: 200}, {6: Seldom(10**9, 2, 10)})
+    keep(file, "b", TORCH, Measured(1.0, {5: 1, 7: 300}, {}, 0))
+    again = read(file, "a", TORCH)
+    assert again.sites == {5: 100, 6: 200, 7: 300} and again.seldom == known.seldom
+    assert read(file, "c", TORCH) == Learned(False, again.sites), "another job knows the code"
+    assert read(file, "a", "2.15.0") == Learned(True, {}, known.seldom), (
+        "another torch's code differs"
+    )
+
+
+def test_a_job_whose_code_has_changed_is_measured_again(tmp_path):
+    file = tmp_path / "host-times.sqlite"
+    keep(file, "a", TORCH, Measured(1.0, {5: 100}, {}, 0))
+    forget(file, "a")
+    assert read(file, "a", TORCH) == Learned(False, {5: 100})
+
+
+def test_a_job_is_its_command_its_cluster_and_its_torch():
+    jobs = {
+        job_of(argv, nodes, gpus, torch)
+        for argv in (["torchrun", "a.py"], ["torchrun", "a.py", "--steps", "5"])
+        for nodes in (1, 2)
+        for gpus in (1, 2)
+        for torch in (TORCH, "2.15.0")
+    }
+    assert len(jobs) == 16
