@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +123,21 @@ class KernelTimes:
             self._predictor.predict(kind, fields, context, parameters) if self._predictor else None
         )
         self.scaled += found is not None and self.scaled_from is not None
-        return found or self.estimate(kind, fields, context, parameters)
+        answer = found or self.estimate(kind, fields, context, parameters)
+        most_ns = self._parts_ns(fields) if kind == SignatureKind.KERNEL else math.inf
+        return replace(answer, duration_ns=most_ns) if answer.duration_ns > most_ns else answer
+
+    def _parts_ns(self, fields: Any) -> float:
+        """What the blocks of a foreach launch take in launches of an earlier PyTorch, which moved
+        fewer at a time: one launch is no slower than its parts one after the other. Infinite for
+        other launches, and where no part was measured."""
+        parts = launch.parts(fields)
+        for database in self.databases if parts else ():
+            name = database.recorded_name(parts.fields[0]) or parts.fields[0]
+            part_ns = database.variants([name, *parts.fields[1:]], tolerance=math.inf)
+            if part_ns is not None:
+                return part_ns * parts.count
+        return math.inf
 
     def measured(self, kind: int, fields: Any) -> bool:
         """Whether exactly this signature has been measured, in a database or by a leader of this run.

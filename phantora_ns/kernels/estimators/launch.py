@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
@@ -66,6 +66,24 @@ class Context:
         return self.input_bytes + self.input_bytes / max(
             1, sum(1 for shape in self.shapes if shape)
         )
+
+
+def dimensions(context: Context | None) -> int:
+    """How many loops a strided elementwise launch makes of its operands' shapes: dimensions of more
+    than one element, neighbours with the same broadcast operands taken as one. Each costs an
+    integer division per element and operand. 0 when the shapes are not known.
+
+    >>> dimensions(Context("aten::mul", 0, 0, ((2, 8192, 32, 64), (8192, 1, 64))))
+    4
+    >>> dimensions(Context("aten::mul", 0, 0, ((1, 8192, 32, 64), (8192, 1, 64))))
+    3
+    """
+    shapes = [shape for shape in context.shapes if shape] if context else []
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    patterns = [tuple(size > 1 for size in sizes) for sizes in zip(*padded, strict=True)]
+    kept = [pattern for pattern in patterns if any(pattern)]
+    return sum(1 for at, pattern in enumerate(kept) if at == 0 or pattern != kept[at - 1])
 
 
 def context_of(value: Any) -> Context | None:
@@ -173,25 +191,51 @@ def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any]
 
     If name and launch give the amount of work, any such launch does the same work. Otherwise the
     contexts must match: the grid of a norm or a softmax has one block per row and does not give the
-    rows' length. A launch with scattered accesses matches none, because recorded launches hold no
-    strides.
+    rows' length. A strided launch makes more loops of some shapes than of others. A launch with
+    scattered accesses matches none, because recorded launches hold no strides.
     """
     try:
         kernel = signature.parse_kernel(fields)
-        told = memory.traffic(kernel, names.parse(kernel.name)) is not None
+        found = memory.traffic(kernel, names.parse(kernel.name))
     except UNREADABLE:
         return lambda other: False
     if scattered(fields, parameters):
         return lambda other: False
     asked = context_of(context)
-    if told or asked is None or not asked.input_bytes:
+    if found is not None and found.family.startswith("strided"):
+        loops = dimensions(asked)
+        return lambda other: not loops or dimensions(context_of(other)) in (0, loops)
+    if found is not None or asked is None or not asked.input_bytes:
         return lambda other: True
 
     def same(other: Any) -> bool:
-        found = context_of(other)
-        return found is not None and abs(found.input_bytes / asked.input_bytes - 1) <= SAME_BYTES
+        its = context_of(other)
+        return its is not None and abs(its.input_bytes / asked.input_bytes - 1) <= SAME_BYTES
 
     return same
+
+
+class Parts(NamedTuple):
+    """Equal launches that do the work of one together: the fields of each, and how many (the last
+    of them may be a fraction)."""
+
+    fields: list[Any]
+    count: float
+
+
+def parts(fields: Any) -> Parts | None:
+    """A launch over lists of tensors that has more blocks than PyTorch gave one before it had larger
+    lists (2.14), as such launches. None for every other launch."""
+    try:
+        kernel = signature.parse_kernel(fields)
+    except UNREADABLE:
+        return None
+    most = memory.TENSOR_LISTS[0].blocks
+    if kernel.blocks <= most or kernel.blocks != kernel.gx:
+        return None
+    if names.parse(kernel.name).base != "multi_tensor_apply_kernel":
+        return None
+    return Parts([fields[0], most, *fields[2:]], kernel.blocks / most)
 
 
 def flash_call(

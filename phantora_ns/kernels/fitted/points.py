@@ -354,6 +354,8 @@ def _kernel(
     )
     if found is not None:
         family = found.family
+    if family.startswith("strided"):
+        label += f" {launch.dimensions(context)}"
     known = "with" if given else "without"
     operator = context.operator if context else ""
     source = estimate.source if estimate.source == Source.ATTENTION else Source.LAW
