@@ -115,11 +115,16 @@ static void spend(uint64_t job_ns, uint64_t cost_ns)
                               memory_order_relaxed);
 }
 
+static uint64_t spent_until(uint64_t cpu)
+{
+    return cpu > me.cpu + look_ns ? cpu - me.cpu - look_ns : 0;
+}
+
 /* The job's time since the calling thread last returned to it: the thread's CPU time, less what
  * observing its operators took (values/observation_cost.cpp). */
 static uint64_t job_cpu_ns(void)
 {
-    uint64_t cpu = thread_cpu_ns(), spent = cpu > me.cpu + look_ns ? cpu - me.cpu - look_ns : 0;
+    uint64_t cpu = thread_cpu_ns(), spent = spent_until(cpu);
     uint64_t ours = me.owed < spent ? me.owed : spent;
     me.cpu = cpu;
     me.owed -= ours;
@@ -293,8 +298,8 @@ static uint64_t peek(struct ph_moment *moment)
     pthread_mutex_lock(&ph_lock);
     ph_host_moment(&moment->vertex, &moment->offset);
     pthread_mutex_unlock(&ph_lock);
-    if (mode == MEASURED && me.chain && cpu > me.cpu + look_ns)
-        moment->offset += (int64_t)((double)(cpu - me.cpu - look_ns) * scale);
+    uint64_t spent = mode == MEASURED && me.chain ? spent_until(cpu) : 0;
+    if (spent > me.owed) moment->offset += (int64_t)((double)(spent - me.owed) * scale);
     return cpu;
 }
 
