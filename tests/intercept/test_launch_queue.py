@@ -4,10 +4,11 @@ oracle that keeps every end as a number."""
 
 import importlib.util
 import random
-import struct
 from pathlib import Path
 
 import pytest
+
+from phantora_ns.kernels.database.host_table import HostRecord, write_table
 
 LIMIT = 1022  # H200: data/gpus/h200.toml
 COLLECTIVE_NS = 400_000
@@ -91,9 +92,7 @@ def job(run_dir, run_program, gpu):
         (run_dir / "device.conf").write_text(
             conf.replace(f"launch_queue {gpu.host.launch_queue}\n", f"launch_queue {limit}\n")
         )
-        (run_dir / "host.tbl").write_bytes(
-            struct.pack("<8Q2Q", 0x50484E53484F5354, 1, 1, 0, 0, UNKNOWN_NS, 0, 0, 0, 0)
-        )
+        write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS)
         lines = ["t", *script, "t"]
         padded = "".join(f"{line} {'0 ' * (3 - len(line.split()))}\n" for line in lines)
         with module.RecordingHub(run_dir, duration_ns, works, COLLECTIVE_NS) as hub:
