@@ -240,7 +240,7 @@ def test_help_and_version(launch):
     assert (
         code == 0
         and "phantora-ns torchrun --nnodes 2" in out
-        and "--host-time [measured|model|none]" in out
+        and "--host-time [" in out
     )
     code, out, _ = launch("--version").finish()
     assert code == 0 and out.startswith("phantora-ns ")
