@@ -237,11 +237,7 @@ def test_a_hub_that_does_not_start_is_named(launch):
 def test_help_and_version(launch):
     code, out, _ = launch("--help").finish()
     assert "\n  phantora-ns torchrun --nnodes 2 --nproc-per-node 8 train.py\n" in out
-    assert (
-        code == 0
-        and "phantora-ns torchrun --nnodes 2" in out
-        and "--host-time [" in out
-    )
+    assert code == 0 and "phantora-ns torchrun --nnodes 2" in out and "--host-time [" in out
     code, out, _ = launch("--version").finish()
     assert code == 0 and out.startswith("phantora-ns ")
     code, out, _ = launch("clusters").finish()
