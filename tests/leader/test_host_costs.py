@@ -91,6 +91,7 @@ def sites(tmp_path_factory):
 #include "link/connection.h"
 #include "time/host_clock.h"
 #include "time/host_model.h"
+#include "time/host_samples.h"
 #include "time/operators.h"
 #include <stdlib.h>
 static struct ph_rank_stats page;
@@ -106,6 +107,9 @@ uint64_t ph_request_id(void) { return 0; }
 void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
 { (void)type, (void)body, (void)fields; }
 bool ph_wait(uint64_t req, struct ph_reply *reply, int ms) { return (void)req, (void)reply, (void)ms, false; }
+void ph_host_samples_map(uint64_t speed_permille) { (void)speed_permille; }
+bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_ns)
+{ return (void)sample, (void)charge_ns, false; }
 void ph_reply_free(struct ph_reply *reply) { (void)reply; }
 uint32_t ph_operator_call(const char **name, bool count) { return (void)count, *name = NULL, 0; }
 PH_EXPORT size_t record(const uint64_t *ns, int count, void *into);
