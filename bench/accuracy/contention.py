@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from bench.events import us_per_call
+
 dist.init_process_group("nccl")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -116,16 +118,10 @@ def timed(issue, count, stream, cover=None, covers=0, cover_stream=None):
         with torch.cuda.stream(cover_stream):
             for _ in range(covers):
                 cover()
-    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     with torch.cuda.stream(stream):
         if cover:
             torch.cuda._sleep(400_000)  # so that the cover is running on every rank
-        before.record()
-        for _ in range(count):
-            issue()
-        after.record()
-    torch.cuda.synchronize()
-    return before.elapsed_time(after) / count * 1e3
+        return us_per_call(issue, count)
 
 
 def agreed(microseconds):

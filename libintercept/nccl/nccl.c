@@ -120,9 +120,9 @@ static uint64_t sent_bytes(const struct ph_operation *op)
 }
 
 /* Whether a launch takes its turn on the communicator. NCCL runs the kernels of one communicator in
- * the order of their launches, on whatever streams they are. Messages are left out: NCCL buffers
- * small ones, so that a send may end before its receive begins. Here it does not, and ranks that
- * send before they receive would wait for each other. */
+ * the order of their launches, on whatever streams they are. Sends and receives are left out: NCCL
+ * buffers small ones, so that a send may end before its receive begins. Here it does not, and ranks
+ * that send before they receive would wait for each other. */
 static bool ordered(const struct ph_operation *operations)
 {
     for (const struct ph_operation *op = operations; op; op = op->next)

@@ -158,7 +158,7 @@ static uint64_t charge(unsigned level, uint64_t time)
     return time;
 }
 
-/* What the table says of the call site, or of less of its history. */
+/* Charges the table's time of the call site with as much of its history as the table knows. */
 static uint64_t backed_off(const struct call_site *here)
 {
     const struct ph_host_table_slot *slot = NULL;

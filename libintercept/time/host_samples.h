@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Maps RUN_DIR/host.smp. `speed_permille`: what CPU time is multiplied by until the table's call
- * sites have shown it. Dies with one line when it cannot. */
+/* Maps RUN_DIR/host.smp; without it the process ends with one line. `speed_permille`: the factor on
+ * CPU time until call sites of the table have shown a better one. */
 void ph_host_samples_map(uint64_t speed_permille);
 
 struct ph_host_sample {

@@ -21,7 +21,6 @@ enum {
     EVENT_MAGIC = 0x50484556,
     DEVICES = 8,
     STREAM_NON_BLOCKING = 1,
-    EVENT_DISABLE_TIMING = 2,
     FILLS_LEAST_NS = 20000 /* a shorter copy leaves multiprocessors free */
 };
 static uint64_t next_stream = 16;
@@ -330,7 +329,7 @@ static uint64_t oldest_named_locked(void)
         oldest = ph_queue_oldest(stream, now, ph_expr_oldest(&stream->expr, oldest));
     }
     for (struct ph_event *event = events; event; event = event->next) {
-        if (event->flags & EVENT_DISABLE_TIMING) ph_expr_prune(&event->expr, now);
+        if (event->flags & PH_EVENT_DISABLE_TIMING) ph_expr_prune(&event->expr, now);
         /* the job may still ask for the event's time */
         else if (event->recorded)
             ph_expr_settle(&event->expr);

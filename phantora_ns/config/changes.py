@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-
-class ChangeError(Exception):
-    """An option does not say which value it changes, or to what. str() names the option."""
+from phantora_ns.config.toml_table import ConfigError
 
 
 @dataclass(frozen=True)
@@ -38,39 +37,43 @@ class Changes:
             word for option, texts in given.items() for text in texts for word in (option, text)
         )
 
-    def apply(self, data: dict[str, Any]) -> None:
-        """Sets the values of --set in a parsed file. Raises ChangeError."""
+    def apply(self, data: dict[str, Any], file: Path) -> None:
+        """Sets the values of --set in a parsed file. `file` is named in errors. Raises ConfigError."""
         for text in self.settings:
-            _set(data, text)
+            _set(data, text, file)
 
-    def faults(self, nodes: int, gpus_per_node: int) -> list[dict[str, str]]:
-        """Entries of [[fault]], for a cluster of this size. Raises ChangeError."""
+    def faults(self, nodes: int, gpus_per_node: int, file: Path) -> list[dict[str, str]]:
+        """Entries of [[fault]], for a cluster of this size. `file` is named in errors. Raises ConfigError."""
         gpus = [
-            {"gpu": _gpu(name, nodes, gpus_per_node, text), "speed": speed}
+            {"gpu": _gpu(name, nodes, gpus_per_node, text, file), "speed": speed}
             for text in self.slow_gpus
-            for name, speed in [_slower("--slow-gpu", text, "3:10%")]
+            for name, speed in [_slower("--slow-gpu", text, "3:10%", file)]
         ]
         links = [
             {"link": name, "bandwidth": bandwidth}
             for text in self.slow_links
-            for name, bandwidth in [_slower("--slow-link", text, "node-0/nic-0:50%")]
+            for name, bandwidth in [_slower("--slow-link", text, "node-0/nic-0:50%", file)]
         ]
         return gpus + links
 
 
-def _set(data: dict[str, Any], text: str) -> None:
+def _set(data: dict[str, Any], text: str, file: Path) -> None:
     key, equals, value = text.partition("=")
     *tables, last = (part.strip() for part in key.split("."))
     if not equals or not all([*tables, last]):
-        raise ChangeError(
-            f"--set {text}: is not KEY=VALUE; write it as --set network.nic_bandwidth='800 Gbit/s'"
+        raise ConfigError(
+            file,
+            "",
+            f"--set {text}: is not KEY=VALUE; write it as --set network.nic_bandwidth='800 Gbit/s'",
         )
     for depth, name in enumerate(tables):
         data = data.setdefault(name, {})
         if not isinstance(data, dict):
             where = ".".join(tables[: depth + 1])
-            raise ChangeError(
-                f"--set {text}: {where} is no table in the cluster file; change the file itself"
+            raise ConfigError(
+                file,
+                "",
+                f"--set {text}: {where} is no table in the cluster file; change the file itself",
             )
     data[last] = _value(value.strip())
 
@@ -83,7 +86,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _slower(option: str, text: str, example: str) -> tuple[str, str]:
+def _slower(option: str, text: str, example: str, file: Path) -> tuple[str, str]:
     """(what, the share that is left) of "WHAT:10%"."""
     name, colon, share = text.rpartition(":")
     number = share.strip().removesuffix("%")
@@ -92,21 +95,25 @@ def _slower(option: str, text: str, example: str) -> tuple[str, str]:
     except ValueError:
         percent = -1.0
     if not (colon and name.strip() and share.strip().endswith("%") and 0 <= percent < 100):
-        raise ChangeError(
+        raise ConfigError(
+            file,
+            "",
             f"{option} {text}: is not NAME:SHARE with a share of 0% to less than 100%; "
-            f"write it as {option} {example}"
+            f"write it as {option} {example}",
         )
     return name.strip(), f"{100 - percent:.10g}%"
 
 
-def _gpu(name: str, nodes: int, gpus_per_node: int, text: str) -> str:
+def _gpu(name: str, nodes: int, gpus_per_node: int, text: str, file: Path) -> str:
     """The GPU's name in a cluster file; a number is the rank that a job gives it."""
     if not name.isdecimal():
         return name
     node, gpu = divmod(int(name), gpus_per_node)
     if node >= nodes:
-        raise ChangeError(
+        raise ConfigError(
+            file,
+            "",
             f"--slow-gpu {text}: there are {nodes * gpus_per_node} GPUs; "
-            f"give a rank from 0 to {nodes * gpus_per_node - 1}"
+            f"give a rank from 0 to {nodes * gpus_per_node - 1}",
         )
     return f"node-{node}/gpu-{gpu}"

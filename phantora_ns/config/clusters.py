@@ -12,7 +12,7 @@ import shlex
 from importlib import resources
 from pathlib import Path
 
-from phantora_ns.config.changes import ChangeError, Changes
+from phantora_ns.config.changes import Changes
 from phantora_ns.config.gpus import list_gpus, load_gpu
 from phantora_ns.config.toml_table import ConfigError, Table, nearest, read_toml
 from phantora_ns.config.units import LEAST_BYTES_PER_NS
@@ -94,10 +94,7 @@ def load_cluster(
     data, changes = read_toml(path), changes or Changes()
     changed = f"{path}, changed by {shlex.join(changes.words())}" if changes else path
     top = Table(changed, data)
-    try:
-        changes.apply(data)
-    except ChangeError as error:
-        raise ConfigError(path, "", str(error)) from None
+    changes.apply(data, path)
     description = top.text("description", "")
     gpu = load_gpu(top.text("gpu", among=list_gpus()))
     nodes = _settle(top, "nodes", nodes, 1, MAX_NODES)
@@ -122,10 +119,7 @@ def load_cluster(
             "pxn",
             'needs NVLink between a server\'s GPUs; remove it or set server.interconnect = "nvswitch"',
         )
-    try:
-        more = changes.faults(nodes, gpus_per_node)
-    except ChangeError as error:
-        raise ConfigError(path, "", str(error)) from None
+    more = changes.faults(nodes, gpus_per_node, path)
     if more and isinstance(data.setdefault("fault", []), list):
         data["fault"] += more
     faults = tuple(_fault(table) for table in top.tables("fault"))

@@ -44,7 +44,7 @@ COMMIT_EVERY = 4096
 """Messages between two commits. A commit looks at every client, and history in between is small."""
 
 MAX_COMPLAINT = 500
-"""Characters that are kept of the error in a message, which may quote it."""
+"""Most characters that are kept of a complaint about a message: it may quote the message."""
 OVERRUN = (
     "simulated time has passed 36 years; in the job; a rank reported a duration that is no duration"
 )

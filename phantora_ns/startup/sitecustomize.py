@@ -86,12 +86,18 @@ class SimulatedClocks:
         self._real_sleep(seconds)
 
 
+def _used_cuda():
+    """torch.cuda; None in a process that has not used it. In a forked child, where CUDA cannot be
+    asked, it is not initialized either."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
+
+
 def _report_peaks(report):
     """Gives the report the peaks of the caching allocator in bytes, since the last reset: the largest
     of this process's devices."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    # In a forked child, where CUDA cannot be asked, it is not initialized either.
-    if cuda is None or not cuda.is_initialized():
+    cuda = _used_cuda()
+    if cuda is None:
         return
     devices = range(cuda.device_count())
     report(
@@ -103,8 +109,7 @@ def _let_autograd_end(sleep):
     """Gives PyTorch's autograd threads a moment before the interpreter ends. From torch 2.12 on such a
     thread may still have to let go of its last task, for which it needs the interpreter. Without it
     the thread ends the process: "terminate called without an active exception"."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is not None and cuda.is_initialized() and sys.version_info < (3, 14):
+    if sys.version_info < (3, 14) and _used_cuda() is not None:
         sleep(0.05)
 
 

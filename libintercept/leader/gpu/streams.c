@@ -195,14 +195,13 @@ PH_API(int, cuCtxSynchronize, (void))
 }
 
 /* ---- events ---- */
-enum { EVENT_DISABLE_TIMING = 2 };
 
 static struct ph_event *shadow_event(void *handle)
 {
     struct ph_event *shadow = ph_map_get(&events, handle);
     if (shadow) return shadow;
     /* another process's event */
-    struct ph_event *fresh = ph_event_create(EVENT_DISABLE_TIMING),
+    struct ph_event *fresh = ph_event_create(PH_EVENT_DISABLE_TIMING),
                     *other = ph_map_add(&events, handle, fresh);
     if (other) ph_event_destroy(fresh);
     return other ? other : fresh;
@@ -325,7 +324,7 @@ static int elapsed(float *milliseconds, void *start, void *end,
                    int (*refuse)(float *, void *, void *))
 {
     struct ph_event *from = shadow_event(start), *to = shadow_event(end);
-    if (!from->recorded || !to->recorded || (from->flags | to->flags) & EVENT_DISABLE_TIMING)
+    if (!from->recorded || !to->recorded || (from->flags | to->flags) & PH_EVENT_DISABLE_TIMING)
         return refuse(milliseconds, start, end);
     return ph_event_elapsed(from, to, milliseconds) ? CUDA_OK : CUDA_NOT_READY;
 }
