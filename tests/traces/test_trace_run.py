@@ -383,22 +383,21 @@ def test_after_ctrl_c_the_finished_steps_are_written(tmp_path):
         "--hang-at",
         3,
     ]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         list(map(str, command)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    try:
-        waiting = [line for line in (process.stdout.readline() for _ in range(2))]
-        assert sorted(waiting) == ["WAITING 0\n", "WAITING 1\n"]
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            waiting = [line for line in (process.stdout.readline() for _ in range(2))]
+            assert sorted(waiting) == ["WAITING 0\n", "WAITING 1\n"]
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130, err
     traced = Traced(tmp_path, None)
     assert {rank: sorted(traced.steps(rank)) for rank in traced.tops} == {

@@ -32,7 +32,7 @@ for step in range(arguments.steps):
     if step == arguments.fail_at and rank == dist.get_world_size() - 1:
         raise ValueError("the job's own mistake")
     if step == arguments.hang_at:
-        print(f"WAITING {rank}", flush=True)
+        os.write(1, f"WAITING {rank}\n".encode())  # one write: lines of two ranks never mix
         time.sleep(600)
     for _ in range(2):
         model(data).square().mean().backward()
