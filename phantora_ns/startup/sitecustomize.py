@@ -129,11 +129,23 @@ def _start(environ):
     touch_clock.restype, touch_clock.argtypes = ctypes.c_int64, (ctypes.c_int,)
     report.restype, report.argtypes = None, (ctypes.c_uint64, ctypes.c_uint64)
     pass_ns.restype, pass_ns.argtypes = None, (ctypes.c_uint64,)
-    if "RANK" in environ:
-        environ["PHANTORA_INTERPOSED"] = "1"
     atexit.register(_let_autograd_end, time.sleep)  # the last to run: the first to be registered
     SimulatedClocks(elapsed_ns, touch_clock, pass_ns).install()
     atexit.register(_report_peaks, report)
+    if "PHANTORA_WARM_TAKE" in environ:
+        _warm(library)
+    environ.pop("PHANTORA_WARM_NOT", None)
+    if "RANK" in environ:
+        environ["PHANTORA_INTERPOSED"] = "1"
+
+
+def _warm(library):
+    """Makes the image of a warmed Python (libintercept/warm/). Returns only in a process that has
+    taken it over, which goes on as if it had been started here."""
+    import _phantora_warm
+
+    del sys.modules[_phantora_warm.__name__]
+    _phantora_warm.make(library)
 
 
 def _refuse_alone(environ):

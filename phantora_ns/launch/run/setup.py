@@ -148,6 +148,9 @@ def _job_environment(
     job = environment.job_environment(outer, prepared.path, request.shape, prepared.kernel_info)
     job |= prepared.host.environment
     job |= {"PHANTORA_VALUES": request.values.policy}
+    if os.environ.get("PHANTORA_WARM_MODULES"):  # SKELETON
+        job |= {"PHANTORA_WARM": os.environ["PHANTORA_WARM_MODULES"]}
+        (prepared.path / "warm").mkdir()
     storage = request.cluster.server.storage_bytes_per_ns
     if storage is not None:
         job |= {"PHANTORA_STORAGE_BANDWIDTH": repr(storage)}
