@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@ static struct {
     struct wide_list *argv, *orig_argv, *process_argv;
     wchar_t *(*decode)(const char *, size_t *);
     void *(*allocate)(size_t);
+    void (*release)(void *);
 } python;
 
 static bool can_read(const void *address, size_t length)
@@ -87,15 +89,18 @@ bool ph_python_locate(int argc, char **argv)
     void *(*interpreter)(void) = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyInterpreterState_Get");
     void *(*config_of)(void *) =
         (void *(*)(void *))dlsym(RTLD_DEFAULT, "_PyInterpreterState_GetConfig");
+    void *(*config_here)(void) = (void *(*)(void))dlsym(RTLD_DEFAULT, "_Py_GetConfig");
     void (*process_arguments)(int *, wchar_t ***) =
         (void (*)(int *, wchar_t ***))dlsym(RTLD_DEFAULT, "Py_GetArgcArgv");
     python.decode =
         (wchar_t * (*)(const char *, size_t *)) dlsym(RTLD_DEFAULT, "Py_DecodeLocale");
     python.allocate = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "PyMem_RawMalloc");
-    if (!interpreter || !config_of || !process_arguments || !python.decode || !python.allocate)
+    python.release = (void (*)(void *))dlsym(RTLD_DEFAULT, "PyMem_RawFree");
+    if (!(config_of && interpreter) && !config_here) return false;
+    if (!process_arguments || !python.decode || !python.allocate || !python.release)
         return false;
     wchar_t *program = python.decode(argv[0], NULL), *script = python.decode(argv[argc - 1], NULL);
-    uint64_t *config = config_of(interpreter());
+    uint64_t *config = config_of ? config_of(interpreter()) : config_here();
     if (!program || !script || !config) return false;
     for (int i = 0; i < CONFIG_WORDS && can_read(config + i, 16); i++) {
         struct wide_list *list = (struct wide_list *)(config + i);
@@ -114,35 +119,50 @@ bool ph_python_locate(int argc, char **argv)
     return python.run_filename && python.argv && python.orig_argv && python.process_argv;
 }
 
-/* Python frees these when it ends, with its own allocator. */
-static void set_list(struct wide_list *list, const char *first, int rest, char **words)
+/* CPython frees its configuration with its own allocator, which may check what it frees, and the
+ * arguments of the process with the one below, which is malloc. */
+typedef void *allocator(size_t size);
+
+static wchar_t *decoded(const char *text, allocator *allocate)
 {
-    wchar_t **items = python.allocate(((size_t)rest + 1) * sizeof *items);
+    size_t length;
+    wchar_t *wide = python.decode(text, &length), *own = NULL;
+    if (wide) own = allocate((length + 1) * sizeof *own);
+    if (!own) _exit(70);
+    wmemcpy(own, wide, length + 1);
+    python.release(wide);
+    return own;
+}
+
+static void set_list(struct wide_list *list, allocator *allocate, const char *first, int rest,
+                     char **words)
+{
+    wchar_t **items = allocate(((size_t)rest + 1) * sizeof *items);
     if (!items) _exit(70);
     int count = 0;
-    if (first) items[count++] = python.decode(first, NULL);
-    for (int i = 0; i < rest; i++) items[count++] = python.decode(words[i], NULL);
+    if (first) items[count++] = decoded(first, allocate);
+    for (int i = 0; i < rest; i++) items[count++] = decoded(words[i], allocate);
     *list = (struct wide_list){count, items};
 }
 
 static wchar_t *command_text(const char *text)
 {
-    size_t length;
-    wchar_t *plain = python.decode(text, &length);
+    wchar_t *command = decoded(text, malloc);
+    size_t length = wcslen(command);
     wchar_t *ended = python.allocate((length + 2) * sizeof *ended);
     if (!ended) _exit(70);
-    wmemcpy(ended, plain, length);
+    wmemcpy(ended, command, length);
     ended[length] = L'\n', ended[length + 1] = 0;
+    free(command);
     return ended;
 }
 
 static wchar_t *absolute(const char *path)
 {
     char folder[4096], whole[8192];
-    if (path[0] == '/' || !getcwd(folder, sizeof folder)) return python.decode(path, NULL);
-    if (!strncmp(path, "./", 2)) path += 2;
+    if (path[0] == '/' || !getcwd(folder, sizeof folder)) return decoded(path, python.allocate);
     if (snprintf(whole, sizeof whole, "%s/%s", folder, path) >= (int)sizeof whole) _exit(70);
-    return python.decode(whole, NULL);
+    return decoded(whole, python.allocate);
 }
 
 void ph_python_command(int argc, char **argv)
@@ -150,10 +170,10 @@ void ph_python_command(int argc, char **argv)
     int at = ph_python_main(argc, argv);
     bool command = !strcmp(argv[at], "-c"), module = !strcmp(argv[at], "-m");
     int rest = at + (command || module ? 2 : 1);
-    set_list(python.orig_argv, NULL, argc, argv);
-    set_list(python.process_argv, NULL, argc, argv);
-    set_list(python.argv, argv[at], argc - rest, argv + rest);
+    set_list(python.orig_argv, python.allocate, NULL, argc, argv);
+    set_list(python.process_argv, malloc, NULL, argc, argv);
+    set_list(python.argv, python.allocate, argv[at], argc - rest, argv + rest);
     python.run_filename[0] = command || module ? NULL : absolute(argv[at]);
-    python.run_filename[-1] = module ? python.decode(argv[at + 1], NULL) : NULL;
+    python.run_filename[-1] = module ? decoded(argv[at + 1], python.allocate) : NULL;
     python.run_filename[-2] = command ? command_text(argv[at + 1]) : NULL;
 }

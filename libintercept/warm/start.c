@@ -89,16 +89,15 @@ static int count_images(const struct place *place)
     return count;
 }
 
-/* The environment of the process that makes the image: this one's, without what may differ. */
-static char **bare_environment(char **environment, const char *extra)
+/* The environment of the process that makes the image: this one's, without what may differ, and with
+ * room for two more. */
+static char **bare_environment(char **environment)
 {
     size_t count = 0, kept = 0;
     while (environment[count]) count++;
-    char **bare = calloc(count + 2, sizeof *bare);
-    if (!bare) return NULL;
-    for (size_t i = 0; i < count; i++)
+    char **bare = calloc(count + 3, sizeof *bare);
+    for (size_t i = 0; bare && i < count; i++)
         if (!ph_variable_may_differ(environment[i])) bare[kept++] = environment[i];
-    bare[kept] = strdup(extra);
     return bare;
 }
 
@@ -117,11 +116,10 @@ static void alone(const char *said)
 }
 
 /* Runs this program with these last words; false, unless it ends well in time. */
-static bool run(const struct place *place, int argc, char **argv, char **environment, int limit_s)
+static bool run(const struct place *place, char **argv, char **environment, int limit_s)
 {
     pid_t child = fork();
     if (child == 0) {
-        (void)argc;
         alone(place->said);
         char program[4096] = "";
         if (readlink("/proc/self/exe", program, sizeof program - 1) > 0)
@@ -149,37 +147,58 @@ static bool is_empty(const char *path)
     return empty;
 }
 
-/* Has the image made, and tries it once. */
-static void make_image(const struct place *place, int argc, char **argv, char **environment)
+static const char *first_line(const char *path, char *line, size_t size)
 {
-    char fresh[PATH_BYTES + 8], take[PATH_BYTES + 40], try_it[PATH_BYTES + 40];
+    FILE *file = fopen(path, "re");
+    if (!file || !fgets(line, (int)size, file)) line[0] = 0;
+    if (file) fclose(file);
+    line[strcspn(line, "\n")] = 0;
+    return line;
+}
+
+/* Has the image made, of all modules or only of the first, and tries it once. */
+static bool make_image(const struct place *place, int argc, char **argv, char **environment,
+                       bool only_first)
+{
+    char fresh[PATH_BYTES + 8], variable[PATH_BYTES + 40];
     int at = ph_python_main(argc, argv);
-    snprintf(fresh, sizeof fresh, "%s.new", place->image);
-    snprintf(take, sizeof take, "PHANTORA_WARM_TAKE=%s", fresh);
-    snprintf(try_it, sizeof try_it, "PHANTORA_WARM_TRY=%s", fresh);
-    FILE *script = fopen(place->script, "we");
-    if (script) fputs("raise SystemExit(70)  # stands for any script while the image is made\n", script), fclose(script);
     char **words = calloc((size_t)at + 3, sizeof *words);
-    if (!words) return;
+    char **bare = bare_environment(environment);
+    FILE *script = fopen(place->script, "we");
+    if (!words || !bare || !script) return false;
+    fputs("raise SystemExit(70)  # stands for any script while the image is made\n", script);
+    fclose(script);
+    unlink(place->said);
+    size_t last = 0;
+    while (bare[last]) last++;
+    if (only_first) bare[last++] = (char *)"PHANTORA_WARM_FIRST=1";
+    snprintf(fresh, sizeof fresh, "%s.new", place->image);
+    snprintf(variable, sizeof variable, "PHANTORA_WARM_TAKE=%s", fresh);
+    bare[last] = variable;
     memcpy(words, argv, (size_t)at * sizeof *words);
     words[at] = (char *)place->script;
-    if (!run(place, at + 1, words, bare_environment(environment, take), MAKE_S)) {
-        append(place->failed, "no image could be made");
+    bool good = run(place, words, bare, MAKE_S) && is_empty(place->said);
+    snprintf(variable, sizeof variable, "PHANTORA_WARM_TRY=%s", fresh);
+    words[at] = (char *)"-c", words[at + 1] = (char *)"raise SystemExit(70)";
+    good = good && run(place, words, bare, TRIAL_S) && is_empty(place->said);
+    if (good)
+        rename(fresh, place->image);
+    else
         unlink(fresh);
-        return;
-    }
-    if (!is_empty(place->said)) {
-        append(place->failed, "an import printed something");
-        unlink(fresh);
-        return;
-    }
-    words[at] = "-c", words[at + 1] = "raise SystemExit(70)";
-    if (!run(place, at + 2, words, bare_environment(environment, try_it), TRIAL_S) || !is_empty(place->said)) {
-        append(place->failed, "the image did not work");
-        unlink(fresh);
-        return;
-    }
-    rename(fresh, place->image);
+    free(words);
+    free(bare);
+    return good;
+}
+
+static void make_or_fail(const struct place *place, int argc, char **argv, char **environment)
+{
+    char said[256], line[320];
+    if (make_image(place, argc, argv, environment, false)) return;
+    first_line(place->said, said, sizeof said);
+    bool served = make_image(place, argc, argv, environment, true);
+    snprintf(line, sizeof line, "no image%s: %s", served ? " of all modules" : "",
+             said[0] ? said : "its process failed");
+    append(served ? place->starts : place->failed, line);
 }
 
 static void make_once(const struct place *place, int argc, char **argv, char **environment)
@@ -192,17 +211,8 @@ static void make_once(const struct place *place, int argc, char **argv, char **e
     do locked = fcntl(fd, F_SETLKW, &lock);
     while (locked && errno == EINTR);
     if (!locked && access(place->image, F_OK) && access(place->failed, F_OK))
-        make_image(place, argc, argv, environment);
+        make_or_fail(place, argc, argv, environment);
     close(fd); /* which lets the next one look */
-}
-
-static const char *first_line(const char *path, char *line, size_t size)
-{
-    FILE *file = fopen(path, "re");
-    if (!file || !fgets(line, (int)size, file)) line[0] = 0;
-    if (file) fclose(file);
-    line[strcspn(line, "\n")] = 0;
-    return line[0] ? line : "there are too many kinds of processes";
 }
 
 static const char *start_warm(const char *run_dir, int argc, char **argv, char **environment,
@@ -218,7 +228,9 @@ static const char *start_warm(const char *run_dir, int argc, char **argv, char *
     if (!access(trial ? trial : place->image, F_OK))
         why = ph_image_restore(trial ? trial : place->image, key, argc, argv, environment);
     else
-        why = first_line(place->failed, reason, sizeof reason);
+        why = first_line(place->failed, reason, sizeof reason)[0]
+                  ? reason
+                  : "there are too many kinds of processes";
     free(key);
     return why;
 }

@@ -15,6 +15,7 @@ from typing import Any
 from phantora_ns.protocol import RANK_STATS_FILE, RankStats, Source
 from phantora_ns.report.host_part import host_part
 from phantora_ns.report.rank_stats import read_rank_stats
+from phantora_ns.report.start_part import start_part
 
 SCHEMA = 1
 MEASURED_SOURCES = Source.LAW
@@ -63,6 +64,7 @@ def build_report(
         "kernel_time_share": _kernel_time_share(every),
         "recorded_elsewhere": _recorded_elsewhere(hub, every),
         "gpu_clock": _gpu_clock(every),
+        "starts": start_part(run_dir),
         "host_time": host_part(run_dir, run, every),
         "values": _values(run, every),
         "databases": run.get("databases", []),

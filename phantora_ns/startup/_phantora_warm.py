@@ -13,6 +13,7 @@ import gc
 import os
 import sys
 import time
+import warnings
 
 _READ_AT_LOAD = tuple(
     (
@@ -25,36 +26,51 @@ _READ_AT_LOAD = tuple(
 
 _READ_LATER = ("TORCH_NCCL_", "TORCHELASTIC_")
 
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""torch takes these later too, by a function."""
+
+
+class _Group:
+    """What one import loaded and did: `modules` by name, `variables` that it set, names of those that it
+    `read`, `filters` of warnings that it added."""
+
+    def __init__(self, root, modules, variables, read, filters):
+        self.package = root.partition(".")[0]
+        self.modules, self.variables, self.read = modules, variables, read
+        self.filters = filters
 
 
 class _Hidden:
-    """An importer of the modules that the image holds. It comes first on `sys.meta_path`."""
+    """An importer of the modules that the image holds. It comes first on `sys.meta_path`.
+
+    An import of a group's package shows the group as a whole, as the import that loaded it did; an
+    import of another package in it (numpy, which torch imports) shows that package alone.
+    """
 
     def __init__(self):
-        # (package of the import that loaded them, {name: module}, {variable: what the import set})
-        self._groups = []
-        self.environment = {}
-        self.read = set()
-
-    def add(self, root, modules, variables):
-        self._groups.append((root.partition(".")[0], modules, variables))
+        self.groups = []
+        self.elapsed_ns = None
+        self._at_start = {}
+        self._followed = set()
 
     def hide(self):
-        for _, modules, _ in self._groups:
-            for name in modules:
+        for group in self.groups:
+            for name in group.modules:
                 sys.modules.pop(name, None)
+        sys.meta_path.insert(0, self)
+
+    def arrive(self, elapsed_ns):
+        """The process has been taken over; the job's own code comes next."""
+        self._at_start = dict(os.environ)
+        self.elapsed_ns = elapsed_ns
 
     def find_spec(self, name, _path=None, _target=None):
-        for _, modules, _ in self._groups:
-            if name in modules:
-                return self._spec(name, modules[name])
-        return None
-
-    def _spec(self, name, module):
+        group = self._group(name)
+        if group is None:
+            return None
         from importlib.machinery import ModuleSpec
 
-        own = getattr(module, "__spec__", None)
+        own = getattr(group.modules[name], "__spec__", None)
         spec = ModuleSpec(name, self, origin=getattr(own, "origin", None))
         spec.submodule_search_locations = getattr(own, "submodule_search_locations", None)
         spec.has_location = getattr(own, "has_location", False)
@@ -65,86 +81,111 @@ class _Hidden:
 
     def exec_module(self, module):
         """The import system takes from `sys.modules` what stands there afterwards."""
-        if self.environment:
-            before, self.environment = self.environment, {}
-            _follow(_changed(before, self.read))
-        self.reveal(module.__name__)
+        name = module.__name__
+        package = name.partition(".")[0]
+        group = self._group(name)
+        changed = self._changed(group)
+        shown = [
+            one
+            for one in group.modules
+            if group.package == package or one.partition(".")[0] == package
+        ]
+        later = [one for one in changed if package == "torch" and one in _ALLOCATOR]
+        if len(later) < len(changed):
+            self._start_again(next(one for one in changed if one not in later))
+        for one in shown:
+            sys.modules[one] = group.modules.pop(one)
+        if group.package == package:
+            os.environ.update(group.variables)
+            warnings.filters[0:0] = group.filters
+            group.filters = []
+        for one in later:
+            _set_allocator(sys.modules[name], os.environ.get(one, ""))
 
-    def reveal(self, name):
-        top = name.partition(".")[0]
-        for root, modules, variables in self._groups:
-            if name not in modules:
-                continue
-            shown = [one for one in modules if root == top or one.partition(".")[0] == top]
-            for one in shown:
-                sys.modules[one] = modules.pop(one)
-            if root == top:
-                os.environ.update(variables)
+    def _group(self, name):
+        return next((group for group in self.groups if name in group.modules), None)
+
+    def _changed(self, group):
+        """The variables that the job has set since its start, and that the group's import has read."""
+        now, before = os.environ, self._at_start
+        names = {one for one in now.keys() | before.keys() if now.get(one) != before.get(one)}
+        libraries = "torch" in group.modules  # it loads them
+        changed = {
+            one
+            for one in names - self._followed
+            if one in group.read
+            or (libraries and one.startswith(_READ_AT_LOAD) and not one.startswith(_READ_LATER))
+        }
+        self._followed |= changed
+        return sorted(changed)
+
+    def _start_again(self, variable):
+        """Starts this process again, without an image."""
+        why = f"the script sets {variable} before an import that reads it"
+        if self.elapsed_ns():
+            sys.stderr.write(
+                f"phantora-ns: warning: {why}, after it has used CUDA; a module that the warm start had "
+                "imported does not see the new value; use --warm-start off\n"
+            )
             return
+        program = os.readlink("/proc/self/exe")
+        named = sys.orig_argv[0]
+        if "/" in named and os.path.exists(named) and os.path.samefile(named, program):
+            program = named
+        for stream in sys.stdout, sys.stderr:
+            if stream is not None:
+                stream.flush()
+        os.execve(program, sys.orig_argv, self._at_start | {"PHANTORA_WARM_NOT": why})
 
 
-def _changed(before, read):
-    """The variables that differ from those at the start, as far as the image's modules have read them."""
-    now = dict(os.environ)
-    names = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
-    return sorted(
-        name
-        for name in names
-        if name in read
-        or (name.startswith(_READ_AT_LOAD) and not name.startswith(_READ_LATER))
-    )
-
-
-def _follow(names):
-    """Lets torch know of variables that the script has set, or starts again without an image."""
-    for name in names:
-        if name not in _ALLOCATOR or name not in os.environ:
-            _start_again(f"the script sets {name} before it imports torch")
-    # TODO allocator settings
-    for name in names:
-        _start_again(f"the script sets {name} before it imports torch")
-
-
-def _start_again(why):
-    """Starts this process again, without an image."""
-    environ = dict(_arrived_environment, PHANTORA_WARM_NOT=why)
-    os.execve(f"/proc/self/exe", sys.orig_argv, environ)
-
-
-_arrived_environment = {}
+def _set_allocator(torch, settings):
+    """What the allocator reads from its variable while torch is loaded."""
+    for name in (
+        "_accelerator_setAllocatorSettings",
+        "_cuda_cudaCachingAllocator_set_allocator_settings",
+    ):
+        if hasattr(torch._C, name):
+            getattr(torch._C, name)(settings)
+            return
+    raise RuntimeError("this torch takes no settings of its allocator; use --warm-start off")
 
 
 def _import_all(names, hidden):
-    """Imports `names`; says by standard error which cannot be imported."""
+    """Imports `names`. The first must be there; of the others a release of torch may lack some."""
     import importlib
 
-    read = os.environ.__class__.__getitem__
+    environ_class = os.environ.__class__
+    read_variable = environ_class.__getitem__
+    read = set()
 
     def recording(environ, name):
-        hidden.read.add(name)
-        return read(environ, name)
+        read.add(name)
+        return read_variable(environ, name)
 
-    os.environ.__class__.__getitem__ = recording
+    environ_class.__getitem__ = recording
     try:
         for name in names:
-            before, variables = set(sys.modules), dict(os.environ)
+            modules, variables = set(sys.modules), dict(os.environ)
+            filters = list(warnings.filters)
+            read.clear()
             try:
                 importlib.import_module(name)
             except ImportError:
                 if name == names[0]:
                     raise
-            hidden.add(
-                name,
-                {n: m for n, m in sys.modules.items() if n not in before and not _standard(n)},
-                dict(os.environ.items() - variables.items()),
-            )
+            reads = frozenset(read)
+            fresh = {
+                one: module
+                for one, module in sys.modules.items()
+                if one not in modules and one.partition(".")[0] not in sys.stdlib_module_names
+            }
+            changed = dict(os.environ.items() - variables.items())
+            added = [one for one in warnings.filters if not any(one is other for other in filters)]
+            warnings.filters[:] = filters
+            hidden.groups.append(_Group(name, fresh, changed, reads, added))
     finally:
-        os.environ.__class__.__getitem__ = read
+        environ_class.__getitem__ = read_variable
     hidden.hide()
-
-
-def _standard(name):
-    return name.partition(".")[0] in sys.stdlib_module_names
 
 
 def make(library):
@@ -153,13 +194,12 @@ def make(library):
 
     gc.disable()
     hidden = _Hidden()
-    _import_all(os.environ["PHANTORA_WARM"].split(","), hidden)
-    sys.meta_path.insert(0, hidden)
+    names = os.environ["PHANTORA_WARM"].split(",")
+    _import_all(names[:1] if "PHANTORA_WARM_FIRST" in os.environ else names, hidden)
     for stream in sys.stdout, sys.stderr:
         stream.flush()
     words = [os.fsencode(word) for word in sys.orig_argv]
     argv = (ctypes.c_char_p * (len(words) + 1))(*words, None)
-    started_as = os.environ.copy()
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
@@ -199,8 +239,7 @@ def _require_quiet(library):
 def _become(library, hidden):
     """In a process that has taken the image over: everything that a start of its own would have set."""
     _set_environment()
-    hidden.environment = dict(os.environ)
-    _arrived_environment.update(os.environ)
+    hidden.arrive(library.phantora_elapsed_ns)
     _set_arguments(library.phantora_main_argument())
     _set_streams()
     _set_signals()
