@@ -54,7 +54,8 @@ def _fit(page: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _speed(page: Mapping[str, Any]) -> dict[str, str]:
-    question, step = "How fast is it?", page["step"]
+    question, told = "How fast is it?", page["report"].get("step")
+    step = page["step"] if told is None else told | {"steps": told["settled"]}
     if step is None:
         seconds = page["report"]["simulated_ns"] / 1e9
         detail = "No training step was seen: no optimizer's step was traced."
@@ -63,6 +64,14 @@ def _speed(page: Mapping[str, Any]) -> dict[str, str]:
         f"The median of {step['steps']} steps of rank {step['rank']}; the shortest takes "
         f"{milliseconds(step['least_ns'])}, the longest {milliseconds(step['most_ns'])}."
     )
+    band = step.get("band")
+    if band:
+        detail += (
+            f" {band['coverage']:.0%} of real runs are expected between "
+            f"{milliseconds(band['low_ns'])} and {milliseconds(band['high_ns'])}."
+        )
+    elif step.get("no_band"):
+        detail += f" It has no band: {step['no_band']}."
     used = page["utilisation"]
     if used:
         detail += (

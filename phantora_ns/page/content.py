@@ -21,8 +21,9 @@ from phantora_ns.page.waits import waits
 from phantora_ns.sim.topology import TopologyError
 
 SCHEMA = 1
-WARM_UP_STEPS = 2
-"""Steps left out of means when there are later ones: they allocate, and choose algorithms."""
+WARM_UP = 3
+"""The most steps left out of means after the first one; of short runs it is half
+(report/steps.py)."""
 MOST_KERNELS = 60
 
 Excerpts = Mapping[int, Mapping[str, Any]]
@@ -83,13 +84,11 @@ def _numbers(excerpts: Excerpts) -> list[int]:
 
 
 def _counted(excerpts: Excerpts) -> list[int]:
-    """The steps over which means are taken: without the first ones, if there are others."""
+    """The steps over which means are taken. Step 0 begins with the process, and the next ones still
+    allocate; they are left out if there are others."""
     numbers = _numbers(excerpts)
-    for first in (WARM_UP_STEPS, 1):
-        later = [number for number in numbers if number >= first]
-        if later:
-            return later
-    return numbers
+    later = [number for number in numbers if number > 0]
+    return later[min(WARM_UP, len(later) // 2) :] or numbers
 
 
 def _of(excerpt: Mapping[str, Any], counted: Sequence[int]) -> list[Mapping[str, Any]]:
@@ -107,7 +106,7 @@ def _window(excerpts: Excerpts, counted: Sequence[int]) -> tuple[int, int]:
 
 
 def _step_time(excerpts: Excerpts, counted: Sequence[int]) -> dict[str, Any] | None:
-    """The counted steps of the first traced rank, whose clock jobs print."""
+    """The counted steps of the first traced rank, by its trace."""
     if not excerpts or not counted:
         return None
     first = min(excerpts)

@@ -17,13 +17,29 @@ from typing import Any
 
 _PARTS = Path(__file__).resolve().parents[1] / "data" / "page"
 _LIBRARY = "echarts/echarts.min.js"
-RUN_SCRIPTS = ("format.js", "charts.js", "bands.js", "sections.js", "timeline.js", "main.js")
+RUN_SCRIPTS = ("format.js", "charts.js", "sections.js", "timeline.js", "main.js")
+COMPARE_SCRIPTS = ("format.js", "charts.js", "compare.js")
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
 def render(content: Mapping[str, Any], title: str) -> str:
     """The page of one run. `content` as content.py makes it."""
     shown = {name: value for name, value in content.items() if name != "timeline"}
     return assemble(title, shown, content["timeline"], RUN_SCRIPTS, "page.html")
+
+
+def render_comparison(comparison: Mapping[str, Any]) -> str:
+    """The page of a comparison. `comparison` as compare.py makes it."""
+    letters = " and ".join(run["name"] for run in comparison["runs"])
+    return assemble(f"{letters} compared", comparison, None, COMPARE_SCRIPTS, "compare.html")
+
+
+def embedded(text: str) -> Any:
+    """The data in a page. Raises ValueError when it is none."""
+    found = _DATA.search(text)
+    if found is None:
+        raise ValueError("no page of a run")
+    return json.loads(found[1])
 
 
 def assemble(

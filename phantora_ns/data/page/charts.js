@@ -11,7 +11,7 @@ const IDLE_LABELS = { host: "idle: the host is behind", queued: "idle: between q
 const known = { compute: [], exposed: [] };
 
 function styleOf(group, kind) {
-  if (group === "idle") return { color: GREY[kind], decal: DOTS };
+  if (group === "idle") return { color: GREY[kind] || GREY.host, decal: DOTS };
   if (!kind) return { color: OTHERS };
   const list = known[group], palette = group === "compute" ? COLD : WARM;
   if (!list.includes(kind)) list.push(kind);
@@ -25,7 +25,7 @@ function sumOfShared(group, kinds) {
 }
 function labelOf(group, kind) {
   if (!kind) return "other kernels";
-  return group === "idle" ? IDLE_LABELS[kind] : group === "exposed" ? `exposed ${kind}` : kind;
+  return group === "idle" ? IDLE_LABELS[kind] || `idle: ${kind}` : group === "exposed" ? `exposed ${kind}` : kind;
 }
 
 const charts = [];
@@ -81,4 +81,23 @@ function stacked(bars) {
   });
   return { tooltip: tooltip("time"), legend: { type: "scroll", top: 0 }, grid: { left: 70, right: 16, top: 40, bottom: 30 },
     xAxis: { type: "category", data: bars.map((bar) => bar.name) }, yAxis: AXIS_TIME, series };
+}
+
+// Errors are shown in the page and marked on the document, where tests look for them.
+function fail(error) {
+  const place = document.getElementById("failed");
+  place.hidden = false;
+  place.append(`This page could not be drawn: ${error && error.stack ? error.stack : error}`);
+  document.documentElement.dataset.state = "failed";
+}
+addEventListener("error", (event) => fail(event.error || event.message));
+addEventListener("unhandledrejection", (event) => fail(event.reason));
+
+function wireTools() {
+  document.getElementById("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; drawAll(); });
+  document.getElementById("print").addEventListener("click", () => print());
+  let before = null;
+  addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; document.documentElement.dataset.theme = "light"; drawAll(); });
+  addEventListener("afterprint", () => { document.documentElement.dataset.theme = before; drawAll(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => { document.documentElement.dataset.theme = event.matches ? "dark" : "light"; drawAll(); });
 }

@@ -52,18 +52,20 @@ function fillMemoryOverTime(place) {
 function fillSpeed() {
   const place = section("speed");
   const figures = [];
-  const band = DATA.report.step_time;
-  if (band) figures.push(...bandFigures(band));
-  if (DATA.step) {
-    figures.push(figure(`median step of rank ${DATA.step.rank}`, number("step.median_ns", "time")),
-      figure("shortest to longest", number("step.least_ns", "time"), " – ", number("step.most_ns", "time")));
+  const from = DATA.report.step ? "report.step" : "step", step = at(from);
+  if (step) figures.push(figure(`median step of rank ${step.rank}`, number(`${from}.median_ns`, "time")));
+  if (step && step.band) {
+    figures.push(figure("band: most real runs are expected here", number(`${from}.band.low_ns`, "time"), " – ", number(`${from}.band.high_ns`, "time"), " (", number(`${from}.band.coverage`, "share"), ")"));
   }
+  if (step) figures.push(figure("shortest to longest", number(`${from}.least_ns`, "time"), " – ", number(`${from}.most_ns`, "time")));
   if (DATA.utilisation) {
     figures.push(figure("MFU: matrix products and attention against the bf16 peak", number("utilisation.share_of_peak", "share")),
       figure("per GPU", number("utilisation.flop_per_ns", "flops")));
   }
   figures.push(figure("simulated time in all", number("report.simulated_ns", "time")));
   place.append(element("div", { class: "figures" }, ...figures));
+  if (step && step.no_band) say("speed", `The step has no band: ${step.no_band}.`);
+  if (step && step.band) fillBand(place, step);
   if (DATA.utilisation) say("speed", "MFU counts every matrix product and cuDNN attention that ran, recomputed ones too; other attention kernels are not counted. Tokens per step are known to the job alone: its log has tokens/s.");
   const ranks = [...new Set(DATA.steps.map((step) => step.rank))];
   const numbers = [...new Set(DATA.steps.map((step) => step.number))].filter((n) => n !== null);
@@ -79,6 +81,11 @@ function fillSpeed() {
   place.append(folded("Table: time of each step", table([["step", null, (n) => String(n)], ...ranks.slice(0, 32).map((rank) => [`rank ${rank}`, "time", (n) => length(rank, n)])], numbers)));
 }
 
+function fillBand(place, step) {
+  const terms = { kernels: "times of kernels that were not recorded", gpu: "chips and their clocks", communication: "communication", host: "the host" };
+  const rows = Object.keys(terms).filter((name) => step.band[name] !== undefined).sort((a, b) => step.band[b] - step.band[a]);
+  place.append(folded("Table: what makes the band as wide as it is", table([["because of", null, (name) => terms[name]], ["standard deviation, of the step", "share", (name) => step.band[name]]], rows)));
+}
 function partsOf(steps) {
   const sum = { compute: {}, exposed: {}, idle: {} };
   steps.forEach((step) => Object.entries(sum).forEach(([group, kinds]) =>
