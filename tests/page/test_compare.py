@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from phantora_ns.cli.app import main
-from phantora_ns.page.compare import CompareError, Run, compare, load
+from phantora_ns.page.compare import BY_NAME, CompareError, Run, compare, load
 from phantora_ns.page.compare_text import shown
 from phantora_ns.page.conditions import parse
 from phantora_ns.page.render import render, render_comparison
@@ -153,6 +153,11 @@ def test_a_page_is_a_report_too(tmp_path):
     (tmp_path / "run.html").write_text(render(bare(), "a run"))
     run = load(tmp_path / "run.html")
     assert run.report == json.loads(json.dumps(bare()["report"])) and run.page["steps"] == []
+
+
+def test_the_document_names_every_metric(root):
+    text = (root / "docs" / "page.md").read_text()
+    assert [name for name in BY_NAME if f"`{name}`" not in text] == []
 
 
 def test_numbers_have_units():
