@@ -3,8 +3,9 @@ of ranks, with and without a warm start (docs/warm-start.md).
 
 - up s: wall time from the command to the first line that says "step".
 - wall s: of the whole run. cpu s: CPU time of all its processes.
-- USS MiB: memory that only this rank holds, the largest over the ranks: private clean and dirty pages
-  of /proc/PID/smaps_rollup. PSS GiB: the sum over the ranks, pages that they share counted once.
+- own MiB: memory that one rank alone holds, mean over the ranks when it was largest: the anonymous pages
+  of /proc/PID/smaps_rollup. (USS counts, beside these, pages of files that no other process happens to
+  map at the moment.) PSS GiB: the sum over the ranks, pages that they share counted once.
 - machine GiB: by how much the machine's available memory fell.
 
 Rule: the job is started as a user would start it.
@@ -31,21 +32,21 @@ JOBS = {
 
 
 def rollup(pid):
-    """USS and PSS of a process in bytes."""
-    uss = pss = 0
+    """Anonymous memory and PSS of a process in bytes."""
+    own = pss = 0
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, amount = line.split()[:2]
-        uss += int(amount) << 10 if name in ("Private_Clean:", "Private_Dirty:") else 0
+        own = int(amount) << 10 if name == "Anonymous:" else own
         pss = int(amount) << 10 if name == "Pss:" else pss
-    return uss, pss
+    return own, pss
 
 
 def watch(process, mark, peaks):
-    """Keeps in `peaks` the largest USS of a rank, the largest sum of PSS, and the lowest available
+    """Keeps in `peaks` the largest mean of the ranks' own memory, the largest sum of PSS, and the lowest available
     memory, until `process` ends. Ranks live in namespaces of their own, and are found by a mark in
     their environment."""
     while process.poll() is None:
-        sums = [0, 0]
+        owns, total = [], 0
         for one in psutil.process_iter():
             try:
                 environment = one.environ()
@@ -53,12 +54,13 @@ def watch(process, mark, peaks):
                     continue
                 if "PHANTORA_WARM_TAKE" in environment:
                     continue
-                uss, pss = rollup(one.pid)
-                peaks["uss"] = max(peaks["uss"], uss)
-                sums[1] += pss
+                own, pss = rollup(one.pid)
+                owns.append(own)
+                total += pss
             except (psutil.Error, OSError, ValueError):
                 continue
-        peaks["pss"] = max(peaks["pss"], sums[1])
+        peaks["own"] = max(peaks["own"], sum(owns) / max(1, len(owns)))
+        peaks["pss"] = max(peaks["pss"], total)
         peaks["available"] = min(peaks["available"], psutil.virtual_memory().available)
         time.sleep(POLL_S)
 
@@ -72,7 +74,7 @@ def measure(ranks, per_node, job, warm):
         command += ["--nproc-per-node", str(ranks // nodes), *JOBS[job]]
         mark = f"{os.getpid()}-{time.monotonic_ns()}"
         before = psutil.virtual_memory().available
-        peaks = {"uss": 0, "pss": 0, "available": before}
+        peaks = {"own": 0, "pss": 0, "available": before}
         cpu, start = os.times(), time.monotonic()
         process = subprocess.Popen(
             command,
@@ -95,7 +97,7 @@ def measure(ranks, per_node, job, warm):
             raise SystemExit("".join(said[-40:]))
         cpu_s = now.children_user + now.children_system - cpu.children_user - cpu.children_system
         return (
-            f"{ranks:6} {warm:5} {up or 0:7.1f} {wall:7.1f} {cpu_s:7.1f} {peaks['uss'] / 2**20:8.0f} "
+            f"{ranks:6} {warm:5} {up or 0:7.1f} {wall:7.1f} {cpu_s:7.1f} {peaks['own'] / 2**20:8.0f} "
             f"{peaks['pss'] / 2**30:8.2f} {(before - peaks['available']) / 2**30:11.2f}"
         )
 
@@ -108,7 +110,7 @@ def main():
     parser.add_argument("--job", choices=JOBS, default="fsdp")
     parser.add_argument("--warm", default="off,auto", help="with a comma between them")
     options = parser.parse_args()
-    print(f"# {options.job}; ranks warm    up s  wall s   cpu s  USS MiB  PSS GiB  machine GiB")
+    print(f"# {options.job}; ranks warm    up s  wall s   cpu s  own MiB  PSS GiB  machine GiB")
     for ranks in map(int, options.ranks.split(",")):
         for warm in options.warm.split(","):
             print(measure(ranks, options.per_node, options.job, warm), flush=True)

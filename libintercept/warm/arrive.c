@@ -13,11 +13,17 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#define ALONE                                                        \
+#define ALONE                                                       \
     __attribute__((section("ph_alone"), no_stack_protector, unused, \
                    no_sanitize("address", "undefined", "thread")))
-#ifndef MAP_FIXED_NOREPLACE
+#ifndef MAP_FIXED_NOREPLACE /* linux/mman.h */
 #define MAP_FIXED_NOREPLACE 0x100000
+#endif
+#ifndef MAP_DROPPABLE
+#define MAP_DROPPABLE 8
+#endif
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
 #endif
 
 extern char __start_ph_alone[] __attribute__((visibility("hidden"))),
@@ -76,10 +82,12 @@ static inline __attribute__((always_inline)) ALONE bool failed(long result)
 static inline __attribute__((always_inline)) ALONE void make(const struct ph_plan *plan,
                                                              const struct ph_step *step)
 {
-    uint64_t flags = MAP_FIXED_NOREPLACE | (step->kind == PH_IMAGE_SHARED ? MAP_SHARED : MAP_PRIVATE);
-    uint64_t protection = step->protection;
+    uint64_t flags = MAP_FIXED_NOREPLACE, protection = step->protection;
     long fd = -1;
-    if (step->kind == PH_IMAGE_ZERO || step->kind == PH_IMAGE_COPY) flags |= MAP_ANONYMOUS | MAP_NORESERVE;
+    flags |= step->kind == PH_IMAGE_SHARED    ? MAP_SHARED
+             : step->kind == PH_IMAGE_DROPPED ? MAP_DROPPABLE
+                                              : MAP_PRIVATE;
+    if (!step->path && step->kind != PH_IMAGE_PAGES) flags |= MAP_ANONYMOUS | MAP_NORESERVE;
     if (step->kind == PH_IMAGE_COPY) protection = PROT_READ | PROT_WRITE;
     if (step->kind == PH_IMAGE_PAGES) fd = plan->image_fd;
     if (step->path) fd = call(SYS_open, (uint64_t)step->path, O_RDONLY | O_CLOEXEC, 0, 0, 0, 0);
@@ -88,6 +96,9 @@ static inline __attribute__((always_inline)) ALONE void make(const struct ph_pla
         (long)step->start)
         give_up();
     if (step->path) call(SYS_close, (uint64_t)fd, 0, 0, 0, 0, 0);
+    if (step->kind == PH_IMAGE_WIPED &&
+        failed(call(SYS_madvise, step->start, step->length, MADV_WIPEONFORK, 0, 0, 0)))
+        give_up();
     if (step->kind != PH_IMAGE_COPY) return;
     uint64_t at = step->start + step->length - step->copied, left = step->copied;
     for (offset = step->offset; left;) {
@@ -103,7 +114,8 @@ static inline __attribute__((always_inline)) ALONE void make(const struct ph_pla
 ALONE void ph_arrive(const struct ph_plan *plan)
 {
     for (uint64_t i = 0; i < plan->leave_count; i++)
-        call(SYS_munmap, plan->leave[i].start, plan->leave[i].end - plan->leave[i].start, 0, 0, 0, 0);
+        call(SYS_munmap, plan->leave[i].start, plan->leave[i].end - plan->leave[i].start, 0, 0, 0,
+             0);
     for (uint64_t i = 0; i < plan->move_count; i++)
         if (plan->move[i].from != plan->move[i].to &&
             failed(call(SYS_mremap, plan->move[i].from, plan->move[i].length, plan->move[i].length,
@@ -112,14 +124,15 @@ ALONE void ph_arrive(const struct ph_plan *plan)
     for (uint64_t i = 0; i < plan->step_count; i++) make(plan, &plan->steps[i]);
     call(SYS_close, (uint64_t)plan->image_fd, 0, 0, 0, 0, 0);
     const struct ph_thread_state *thread = &plan->thread;
-    if (failed(call(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, (uint64_t)&plan->mm, sizeof plan->mm, 0, 0)) ||
+    if (failed(call(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, (uint64_t)&plan->mm, sizeof plan->mm, 0,
+                    0)) ||
         failed(call(SYS_arch_prctl, ARCH_SET_FS, thread->fs, 0, 0, 0, 0)))
         give_up();
     *(volatile int *)thread->tid_address =
         (int)call(SYS_set_tid_address, thread->tid_address, 0, 0, 0, 0, 0);
     call(SYS_set_robust_list, thread->robust_list, thread->robust_length, 0, 0, 0, 0);
-    if (thread->rseq_length && failed(call(SYS_rseq, thread->rseq, thread->rseq_length, 0,
-                                           PH_RSEQ_SIGNATURE, 0, 0)))
+    if (thread->rseq_length &&
+        failed(call(SYS_rseq, thread->rseq, thread->rseq_length, 0, PH_RSEQ_SIGNATURE, 0, 0)))
         give_up();
     volatile struct ph_arrival *arrival = plan->arrival_at;
     arrival->argc = plan->arrival.argc;

@@ -22,7 +22,9 @@ enum ph_image_kind {
     PH_IMAGE_FILE,   /* a file that the process had mapped, unchanged */
     PH_IMAGE_SHARED, /* likewise, mapped shared and only to be read */
     PH_IMAGE_PAGES,  /* pages of the image, shared until they are written */
-    PH_IMAGE_COPY    /* pages of the image, read into memory of the process's own */
+    PH_IMAGE_COPY,   /* pages of the image, read into memory of the process's own */
+    PH_IMAGE_WIPED,  /* anonymous, empty in every child (MADV_WIPEONFORK) */
+    PH_IMAGE_DROPPED /* likewise, and the kernel may drop it (MAP_DROPPABLE) */
 };
 
 struct ph_image_map {
@@ -78,8 +80,8 @@ int ph_image_take(const char *path, const char *key, char *why, size_t why_size)
 const struct ph_arrival *ph_image_arrival(void);
 
 /* ---- restore.c ---- */
-/* Becomes the process of the image `path`, if its key is `key`. Returns only if this process cannot,
- * and says why. */
+/* Becomes the process of the image `path`, if its key is `key`. Returns only if this process
+ * cannot, and says why. */
 const char *ph_image_restore(const char *path, const char *key, int argc, char **argv,
                              char **environment);
 
@@ -88,12 +90,15 @@ struct ph_mapping {
     struct ph_range range;
     uint64_t offset, inode;
     uint32_t protection;
-    bool shared;
+    bool shared, wiped, droppable;
+    bool strange;     /* no image can hold it */
     const char *path; /* "" when it has none */
 };
 /* Reads /proc/self/maps into `buffer`, which the mappings' paths point into. Allocates nothing.
  * Returns the number of mappings, -1 if they do not fit. */
 int ph_read_maps(struct ph_mapping *mappings, int most, char *buffer, size_t size);
+/* Adds what /proc/self/smaps says of them beside. False if it says nothing of one. */
+bool ph_read_flags(struct ph_mapping *mappings, int count, char *buffer, size_t size);
 /* Whether the kernel provides this mapping, and moves it on request. */
 bool ph_is_kernel_page(const struct ph_mapping *mapping);
 /* The number at position `field` (from 1) of /proc/self/stat. */

@@ -48,6 +48,27 @@ int ph_read_maps(struct ph_mapping *mappings, int most, char *buffer, size_t siz
     return count;
 }
 
+bool ph_read_flags(struct ph_mapping *mappings, int count, char *buffer, size_t size)
+{
+    size_t length = read_whole("/proc/self/smaps", buffer, size);
+    char *line = buffer;
+    int known = 0;
+    for (; length < size - 1 && known < count && (line = strstr(line, "\nVmFlags:")); known++) {
+        struct ph_mapping *mapping = &mappings[known];
+        char *end = strchr(++line, '\n');
+        if (end) *end = 0;
+        mapping->wiped = strstr(line, " wf") != NULL;
+        mapping->droppable = strstr(line, " dp") != NULL;
+        /* huge pages of their own, userfaultfd, device memory */
+        mapping->strange = strstr(line, " ht") || strstr(line, " um") || strstr(line, " uw") ||
+                           strstr(line, " pf") || strstr(line, " io");
+        if (!end) break;
+        *end = '\n';
+        line = end - 1;
+    }
+    return known == count;
+}
+
 bool ph_is_kernel_page(const struct ph_mapping *mapping)
 {
     return !strncmp(mapping->path, "[vvar", 5) || !strcmp(mapping->path, "[vdso]");

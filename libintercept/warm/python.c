@@ -78,7 +78,8 @@ static int look_for_list(struct dl_phdr_info *info, size_t size, void *argument)
         uintptr_t end = info->dlpi_addr + part->p_vaddr + part->p_memsz;
         for (uintptr_t at = start; at + sizeof(struct wide_list) <= end; at += 8) {
             struct wide_list *list = (struct wide_list *)at;
-            if (list->length == search->length && list->items == search->items) search->found = list;
+            if (list->length == search->length && list->items == search->items)
+                search->found = list;
         }
     }
     return holds;
@@ -92,13 +93,11 @@ bool ph_python_locate(int argc, char **argv)
     void *(*config_here)(void) = (void *(*)(void))dlsym(RTLD_DEFAULT, "_Py_GetConfig");
     void (*process_arguments)(int *, wchar_t ***) =
         (void (*)(int *, wchar_t ***))dlsym(RTLD_DEFAULT, "Py_GetArgcArgv");
-    python.decode =
-        (wchar_t * (*)(const char *, size_t *)) dlsym(RTLD_DEFAULT, "Py_DecodeLocale");
+    python.decode = (wchar_t * (*)(const char *, size_t *)) dlsym(RTLD_DEFAULT, "Py_DecodeLocale");
     python.allocate = (void *(*)(size_t))dlsym(RTLD_DEFAULT, "PyMem_RawMalloc");
     python.release = (void (*)(void *))dlsym(RTLD_DEFAULT, "PyMem_RawFree");
     if (!(config_of && interpreter) && !config_here) return false;
-    if (!process_arguments || !python.decode || !python.allocate || !python.release)
-        return false;
+    if (!process_arguments || !python.decode || !python.allocate || !python.release) return false;
     wchar_t *program = python.decode(argv[0], NULL), *script = python.decode(argv[argc - 1], NULL);
     uint64_t *config = config_of ? config_of(interpreter()) : config_here();
     if (!program || !script || !config) return false;

@@ -14,7 +14,8 @@
 
 enum { MAPPINGS_MOST = 900, TEXT_BYTES = 256 << 10, CODE_BYTES = 64 << 10 };
 /* far from where Linux puts programs, libraries and stacks */
-static const uint64_t FIRST_PLACE = 0x10000000000, LAST_PLACE = 0x18000000000, STRIDE = 0x1000000000;
+static const uint64_t FIRST_PLACE = 0x10000000000, LAST_PLACE = 0x18000000000,
+                      STRIDE = 0x1000000000;
 
 struct load {
     int fd;
@@ -41,7 +42,8 @@ static const char *read_image(struct load *load, const char *key)
     load->image_bytes = sizeof head + head.key_length +
                         head.map_count * sizeof(struct ph_image_map) + head.string_bytes;
     load->image = malloc(load->image_bytes);
-    if (!load->image || pread(load->fd, load->image, load->image_bytes, 0) != (ssize_t)load->image_bytes)
+    if (!load->image ||
+        pread(load->fd, load->image, load->image_bytes, 0) != (ssize_t)load->image_bytes)
         return "the image cannot be read";
     const char *its_key = (const char *)(load->image + 1);
     if (memcmp(its_key, key, head.key_length)) return "the image has another key";
@@ -59,7 +61,8 @@ static const char *check_files(const struct load *load)
         struct ph_image_map map;
         memcpy(&map, &load->maps[i], sizeof map);
         struct stat status;
-        if ((map.kind != PH_IMAGE_FILE && map.kind != PH_IMAGE_SHARED) || map.path == last) continue;
+        if ((map.kind != PH_IMAGE_FILE && map.kind != PH_IMAGE_SHARED) || map.path == last)
+            continue;
         last = map.path;
         if (stat(load->strings + map.path, &status)) return "a library is gone";
         if (status.st_dev != map.device || status.st_ino != map.inode ||
@@ -79,7 +82,8 @@ static bool free_in_image(const struct load *load, uint64_t start, uint64_t end)
         if (overlap(start, end, map.start, map.start + map.length)) return false;
     }
     for (uint64_t i = 0; i < load->image->kernel_page_count; i++)
-        if (overlap(start, end, load->image->kernel_pages[i].start, load->image->kernel_pages[i].end))
+        if (overlap(start, end, load->image->kernel_pages[i].start,
+                    load->image->kernel_pages[i].end))
             return false;
     return true;
 }
@@ -132,7 +136,8 @@ static struct ph_plan *find_place(const struct load *load, uint64_t *length)
     *length = (*length + PH_PAGE - 1) & ~(uint64_t)(PH_PAGE - 1);
     for (uint64_t at = FIRST_PLACE; at < LAST_PLACE; at += STRIDE) {
         if (!free_now(load, at, at + *length) || !free_in_image(load, at, at + *length)) continue;
-        void *place = mmap((void *)at, *length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *place =
+            mmap((void *)at, *length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (place == (void *)at) return place;
         if (place != MAP_FAILED) munmap(place, *length);
     }
@@ -188,12 +193,21 @@ static const char *prepare(struct load *load, const char *key, struct ph_plan **
     if (why) return why;
     struct ph_plan *plan = NULL;
     load->now_count = ph_read_maps(load->now, MAPPINGS_MOST, load->text, sizeof load->text);
-    if (load->now_count < 0 || !(plan = find_place(load, length))) return "no room for the image's plan";
+    if (load->now_count < 0 || !(plan = find_place(load, length)))
+        return "no room for the image's plan";
     *made = plan;
     if ((why = plan_leaving(load, plan))) return why;
     plan_steps(load, plan);
     plan_memory(load, plan);
     return NULL;
+}
+
+/* Its return addresses would not be the image's. */
+static bool has_shadow_stack(void)
+{
+    enum { ARCH_SHSTK_STATUS = 0x5005 }; /* asm/prctl.h */
+    uint64_t features = 0;
+    return !syscall(SYS_arch_prctl, ARCH_SHSTK_STATUS, &features) && features & 1;
 }
 
 const char *ph_image_restore(const char *path, const char *key, int argc, char **argv,
@@ -204,10 +218,12 @@ const char *ph_image_restore(const char *path, const char *key, int argc, char *
     uint64_t length = 0, area = 0;
     if (!load) return "no memory";
     load->fd = open(path, O_RDONLY | O_CLOEXEC);
-    const char *why = load->fd < 0 ? "the image cannot be opened" : prepare(load, key, &plan, &length);
+    const char *why =
+        load->fd < 0 ? "the image cannot be opened" : prepare(load, key, &plan, &length);
     struct ph_range code = ph_arrive_code();
     uint64_t rseq_length = ph_rseq(&area);
     if (!why && code.end - code.start > CODE_BYTES) why = "its code is too long";
+    if (!why && has_shadow_stack()) why = "a shadow stack";
     if (!why && rseq_length &&
         syscall(SYS_rseq, area, rseq_length, 1 /* unregister */, PH_RSEQ_SIGNATURE))
         why = "rseq cannot be given up";

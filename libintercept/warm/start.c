@@ -6,6 +6,7 @@
  * Rule: a process that does not take the image over starts as usual, and the run's report counts it
  * with the reason (RUN_DIR/warm/starts, one line for each process). */
 #define _GNU_SOURCE
+#include "backend.h"
 #include "base/api.h"
 #include "base/environment.h"
 #include "base/fnv1a.h"
@@ -68,7 +69,8 @@ static void append(const char *path, const char *text)
 /* The processes that are worth an image: ranks, what multiprocessing spawns, and torchrun. */
 static bool is_wanted(int argc, char **argv)
 {
-    static const char *const launchers[] = {"torch.distributed.run", "torch.distributed.launch", NULL};
+    static const char *const launchers[] = {"torch.distributed.run", "torch.distributed.launch",
+                                            NULL};
     int at = ph_python_main(argc, argv);
     if (getenv("RANK")) return true;
     if (!at) return false;
@@ -89,8 +91,8 @@ static int count_images(const struct place *place)
     return count;
 }
 
-/* The environment of the process that makes the image: this one's, without what may differ, and with
- * room for two more. */
+/* The environment of the process that makes the image: this one's, without what may differ, and
+ * with room for two more. */
 static char **bare_environment(char **environment)
 {
     size_t count = 0, kept = 0;
@@ -239,7 +241,8 @@ __attribute__((constructor)) static void start(int argc, char **argv, char **env
 {
     const char *run_dir = ph_env("PHANTORA_RUN_DIR");
     bool trial = getenv("PHANTORA_WARM_TRY") != NULL;
-    if (!run_dir || !ph_env("PHANTORA_WARM") || argc < 2 || !dlsym(RTLD_DEFAULT, "Py_GetArgcArgv"))
+    if (ph_backend.leads || !run_dir || !ph_env("PHANTORA_WARM") || argc < 2 ||
+        !dlsym(RTLD_DEFAULT, "Py_GetArgcArgv"))
         return;
     struct place place;
     const char *why = trial ? NULL : ph_env("PHANTORA_WARM_NOT");

@@ -3,9 +3,9 @@
  * Why it exists: it runs in a forked child with one thread, so that libraries have let go of their
  * threads and locks, as they do for every fork.
  *
- * Rule: what cannot be kept exactly is refused: a second thread, an open file, memory that is shared
- * with other processes. While the memory is written it must not change, so all that is needed is
- * allocated first. */
+ * Rule: what cannot be kept exactly is refused: a second thread, an open file, memory that is
+ * shared with other processes. While the memory is written it must not change, so all that is
+ * needed is allocated first. */
 #define _GNU_SOURCE
 #include "warm/image.h"
 #include <asm/prctl.h>
@@ -35,6 +35,7 @@ struct scratch {
     struct ph_image_map maps[MAPPINGS_MOST];
     struct ph_mapping now[MAPPINGS_MOST];
     char text[TEXT_BYTES];
+    char flags_text[TEXT_BYTES];
     char strings[STRINGS_BYTES];
     uint64_t flags[FLAGS_AT_ONCE];
     int now_count, fd, pagemap;
@@ -95,7 +96,8 @@ static int add_file(struct scratch *s, const struct ph_mapping *mapping, struct 
         return 0;
     }
     size_t length = strlen(mapping->path) + 1;
-    if (s->image.string_bytes + length > STRINGS_BYTES) return refuse(s, "too many files are mapped");
+    if (s->image.string_bytes + length > STRINGS_BYTES)
+        return refuse(s, "too many files are mapped");
     memcpy(s->strings + s->image.string_bytes, mapping->path, length);
     map->path = s->image.string_bytes;
     s->image.string_bytes += length;
@@ -110,7 +112,8 @@ static int64_t run_of_pages(struct scratch *s, uint64_t start, uint64_t end, boo
     for (uint64_t at = start; at < end; at += FLAGS_AT_ONCE * (uint64_t)PH_PAGE) {
         uint64_t pages = (end - at) / PH_PAGE;
         if (pages > FLAGS_AT_ONCE) pages = FLAGS_AT_ONCE;
-        if (pread(s->pagemap, s->flags, pages * 8, (off_t)(at / PH_PAGE * 8)) != (ssize_t)(pages * 8))
+        if (pread(s->pagemap, s->flags, pages * 8, (off_t)(at / PH_PAGE * 8)) !=
+            (ssize_t)(pages * 8))
             return -1;
         for (uint64_t i = 0; i < pages; i++, count++) {
             bool is = is_own(s->flags[i]);
@@ -134,7 +137,8 @@ static int add_private(struct scratch *s, const struct ph_mapping *mapping, bool
         if (pages < 0) return refuse(s, "/proc/self/pagemap cannot be read");
         next = at + (uint64_t)pages * PH_PAGE;
         if (s->image.map_count > MAPPINGS_MOST - 4) return refuse(s, "there are too many mappings");
-        if (own ? !(protection & PROT_READ) : 0) return refuse(s, "there is memory that cannot be read");
+        if (own ? !(protection & PROT_READ) : 0)
+            return refuse(s, "there is memory that cannot be read");
         if (own || (pages < GAP_PAGES && next - at < range.end - range.start)) continue;
         if (at > from) add(s, from, at, PH_IMAGE_PAGES, protection);
         from = next;
@@ -164,7 +168,8 @@ static int add_stack(struct scratch *s, struct ph_range range)
 static int add_mapping(struct scratch *s, const struct ph_mapping *mapping)
 {
     struct ph_range range = mapping->range;
-    if (!strcmp(mapping->path, "[vsyscall]") || (range.start <= (uint64_t)s && (uint64_t)s < range.end))
+    if (!strcmp(mapping->path, "[vsyscall]") ||
+        (range.start <= (uint64_t)s && (uint64_t)s < range.end))
         return 0;
     if (s->image.map_count > MAPPINGS_MOST - 4) return refuse(s, "there are too many mappings");
     if (ph_is_kernel_page(mapping)) {
@@ -174,6 +179,12 @@ static int add_mapping(struct scratch *s, const struct ph_mapping *mapping)
     }
     if (!strcmp(mapping->path, "[stack]")) return add_stack(s, range);
     bool file = mapping->path[0] == '/';
+    if (mapping->strange) return refuse(s, "memory of an unknown kind (%s)", mapping->path);
+    if (mapping->wiped || mapping->droppable) {
+        add(s, range.start, range.end, mapping->droppable ? PH_IMAGE_DROPPED : PH_IMAGE_WIPED,
+            mapping->protection);
+        return 0;
+    }
     if (mapping->shared) {
         if (!file || mapping->protection & PROT_WRITE)
             return refuse(s, "memory is shared with other processes (%s)", mapping->path);
@@ -189,7 +200,8 @@ static int add_mapping(struct scratch *s, const struct ph_mapping *mapping)
     if (!(mapping->protection & PROT_EXEC) || clean) return add_private(s, mapping, file);
     /* Code that was made or changed. A folder may forbid to map files for execution. */
     if (!(mapping->protection & PROT_READ)) return refuse(s, "there is memory that cannot be read");
-    add(s, range.start, range.end, PH_IMAGE_COPY, mapping->protection)->copied = range.end - range.start;
+    add(s, range.start, range.end, PH_IMAGE_COPY, mapping->protection)->copied =
+        range.end - range.start;
     return 0;
 }
 
@@ -207,7 +219,8 @@ static int write_pages(struct scratch *s, uint64_t start, uint64_t length)
         uint64_t run = at;
         while (run < length && !is_zero((const uint64_t *)(start + run))) run += PH_PAGE;
         for (uint64_t done = at; done < run;) {
-            ssize_t wrote = pwrite(s->fd, (const void *)(start + done), run - done, (off_t)(s->end + done));
+            ssize_t wrote =
+                pwrite(s->fd, (const void *)(start + done), run - done, (off_t)(s->end + done));
             if (wrote <= 0) return refuse(s, "writing the image: %s", strerror(errno));
             done += (uint64_t)wrote;
         }
@@ -277,6 +290,8 @@ static int write_image(struct scratch *s)
 {
     s->now_count = ph_read_maps(s->now, MAPPINGS_MOST, s->text, TEXT_BYTES);
     if (s->now_count < 0) return refuse(s, "/proc/self/maps cannot be read");
+    if (!ph_read_flags(s->now, s->now_count, s->flags_text, TEXT_BYTES))
+        return refuse(s, "/proc/self/smaps cannot be read");
     for (int i = 0; i < s->now_count; i++)
         if (add_mapping(s, &s->now[i])) return -1;
     return write_all(s);

@@ -102,6 +102,11 @@ class _Hidden:
         for one in later:
             _set_allocator(sys.modules[name], os.environ.get(one, ""))
 
+    def module(self, name):
+        """A module of the image; None: it holds none of that name."""
+        group = self._group(name)
+        return group and group.modules[name]
+
     def _group(self, name):
         return next((group for group in self.groups if name in group.modules), None)
 
@@ -206,7 +211,10 @@ def make(library):
         os._exit(0 if status == 0 else 70)
     _require_quiet(library)
     gc.freeze()
-    before_fork, after_fork = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
+    before_fork, after_fork = (
+        ctypes.pythonapi.PyOS_BeforeFork,
+        ctypes.pythonapi.PyOS_AfterFork_Child,
+    )
     take = library.phantora_take_image
     before_fork()
     result = take(len(words), argv)
@@ -240,6 +248,7 @@ def _become(library, hidden):
     """In a process that has taken the image over: everything that a start of its own would have set."""
     _set_environment()
     hidden.arrive(library.phantora_elapsed_ns)
+    _seed(hidden)
     _set_arguments(library.phantora_main_argument())
     _set_streams()
     _set_signals()
@@ -318,6 +327,15 @@ def _set_signals():
                 continue  # 32 and 33 are glibc's
 
 
+def _seed(hidden):
+    """Generators that are seeded at random while their module is imported. Python's own has been."""
+    torch, numpy = hidden.module("torch"), hidden.module("numpy.random")
+    if torch is not None:
+        torch.default_generator.seed()
+    if numpy is not None:
+        numpy.seed()
+
+
 def _forget_host():
     """What modules know of the host and of the moment at which they were imported."""
     import importlib
@@ -329,9 +347,10 @@ def _forget_host():
         platform._platform_cache.clear()
     logging = sys.modules.get("logging")
     if logging is not None:
-        logging._startTime = (
-            time.time_ns() if isinstance(logging._startTime, int) else time.time()
-        )
+        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
+    threading = sys.modules.get("threading")
+    if threading is not None and hasattr(threading.main_thread(), "_set_native_id"):
+        threading.main_thread()._set_native_id()
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))

@@ -18,7 +18,10 @@ import time
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1  # linux/time.h; Python's perf_counter is CLOCK_MONOTONIC
 
 
-_ENDING_AT_ONCE, _END_WAIT_S = 4, 10.0  # an end may depend on another rank's, so none waits for ever
+_ENDING_AT_ONCE, _END_WAIT_S = (
+    4,
+    10.0,
+)  # an end may depend on another rank's, so none waits for ever
 
 # Modules that sleep between two looks at another real process, whose pace is no part of the job.
 _REAL_WAITS = ("subprocess", "multiprocessing", "torch.utils.file_baton")
@@ -163,6 +166,7 @@ def _start(environ):
     atexit.register(_report_peaks, report)
     if "PHANTORA_WARM_TAKE" in environ:
         _warm(library)
+        _lead(environ)
     environ.pop("PHANTORA_WARM_NOT", None)
     if "RANK" in environ:
         environ["PHANTORA_INTERPOSED"] = "1"

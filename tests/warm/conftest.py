@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 STARTUP = Path(__file__).resolve().parents[2] / "phantora_ns" / "startup"
-MODULES = "decimal,xml.dom.minidom,yaml,numpy"
+MODULES = "decimal,xml.dom.minidom,yaml,numpy,numpy.random"
 """What the images of these tests hold: cheap modules, and two that are not of the standard library."""
 
 
@@ -41,12 +41,16 @@ class Runs:
             "PHANTORA_RUN_DIR": str(self.folder),
             "RANK": "3",
         }
-        job |= {"PHANTORA_WARM": self._modules} if warm else {"PHANTORA_COLD": self._modules}
+        job |= {"PHANTORA_WARM": self._modules} if warm else {}
         return {k: v for k, v in {**outer, **job, **more}.items() if v is not None}
 
     def start(self, words, warm, env=(), **options):
         """A Popen of this Python with arguments `words`."""
-        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        options = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        } | options
         return subprocess.Popen(
             [sys.executable, *map(str, words)],
             env=self.environment(warm, **dict(env)),
@@ -116,7 +120,9 @@ def answers(runs, script):
     """Runs code that fills a dictionary `answer`, in a plain and in a warm process; returns both."""
 
     def ask(code, words=(), env=(), options=(), **popen):
-        path = script("import json, os, sys\nanswer = {}\n" + code + "\nprint(json.dumps(answer))\n")
+        path = script(
+            "import json, os, sys\nanswer = {}\n" + code + "\nprint(json.dumps(answer))\n"
+        )
         results = []
         for status, out, err in runs.both([*options, path, *words], env, **popen):
             assert status == 0, err

@@ -99,7 +99,7 @@ def build_request(
     if not options.quiet:
         for warning in environment.replaced_variables(outer):
             say(warning)
-        _say_what_is_doubtful(torch, world)
+        _say_what_is_doubtful(torch, world, options.warm_start != "off")
     leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
     if leading is not None:
         leaders.require_library(installation.LEADER_LIBRARY)
@@ -136,12 +136,12 @@ def _check_warm(options: RunOptions) -> tuple[str, ...] | None:
     return warm_start.check(options.preload_modules)
 
 
-def _say_what_is_doubtful(torch: Path | None, world: int) -> None:
+def _say_what_is_doubtful(torch: Path | None, world: int, warm: bool) -> None:
     """One line when the job's torch is not known to work, and one when its ranks are likely to need
     more memory than there is. The job runs all the same."""
     if torch is None:
         return
-    for doubt in (remark(read_software(torch)), limits.memory_remark(world)):
+    for doubt in (remark(read_software(torch)), limits.memory_remark(world, warm)):
         if doubt is not None:
             say(doubt)
 
