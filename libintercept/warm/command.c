@@ -51,6 +51,9 @@ int ph_python_main(int argc, char **argv)
     return 0;
 }
 
+/* -u decides only about the standard streams, which every process sets up itself. */
+bool ph_python_option_is_own(const char *word) { return !strcmp(word, "-u"); }
+
 bool ph_variable_may_differ(const char *entry)
 {
     size_t length = strcspn(entry, "=");
@@ -119,7 +122,8 @@ char *ph_image_key(int argc, char **argv, char **environment, const char **why)
         return NULL;
     }
     fprintf(out, "%s\n", program);
-    for (int i = 0; i < main_at; i++) fprintf(out, "%s\n", argv[i]);
+    for (int i = 0; i < main_at; i++)
+        if (i == 0 || !ph_python_option_is_own(argv[i])) fprintf(out, "%s\n", argv[i]);
     fprintf(out, "uid %u gid %u stack %llu processors ", geteuid(), getegid(),
             (unsigned long long)stack.rlim_cur);
     for (size_t i = 0; i < sizeof processors / 8; i++)

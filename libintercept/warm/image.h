@@ -110,6 +110,8 @@ uint64_t ph_rseq(uint64_t *area);
 /* Where in a Python's arguments the options end and what it runs begins: a script, -m or -c. 0: the
  * command is one that an image does not serve. */
 int ph_python_main(int argc, char **argv);
+/* An option that an image is made without: the process that takes it over sees to it. */
+bool ph_python_option_is_own(const char *word);
 /* The variables that a library or Python may read while it is loaded must be equal. Those of one
  * rank or node differ. */
 bool ph_variable_may_differ(const char *entry);

@@ -177,11 +177,13 @@ static bool make_image(const struct place *place, int argc, char **argv, char **
     snprintf(fresh, sizeof fresh, "%s.new", place->image);
     snprintf(variable, sizeof variable, "PHANTORA_WARM_TAKE=%s", fresh);
     bare[last] = variable;
-    memcpy(words, argv, (size_t)at * sizeof *words);
-    words[at] = (char *)place->script;
+    int count = 0;
+    for (int i = 0; i < at; i++)
+        if (i == 0 || !ph_python_option_is_own(argv[i])) words[count++] = argv[i];
+    words[count] = (char *)place->script;
     bool good = run(place, words, bare, MAKE_S) && is_empty(place->said);
     snprintf(variable, sizeof variable, "PHANTORA_WARM_TRY=%s", fresh);
-    words[at] = (char *)"-c", words[at + 1] = (char *)"raise SystemExit(70)";
+    words[count] = (char *)"-c", words[count + 1] = (char *)"raise SystemExit(70)";
     good = good && run(place, words, bare, TRIAL_S) && is_empty(place->said);
     if (good)
         rename(fresh, place->image);
@@ -274,6 +276,18 @@ static void restore_signals(void)
     }
 }
 
+/* Python's -u, for C's streams; the start-up hook sees to Python's own. */
+static void restore_streams(const struct ph_arrival *arrival)
+{
+    int at = ph_python_main(arrival->argc, arrival->argv);
+    for (int i = 1; i < at; i++)
+        if (!strcmp(arrival->argv[i], "-u")) {
+            setvbuf(stdin, NULL, _IONBF, 0);
+            setvbuf(stdout, NULL, _IONBF, 0);
+            setvbuf(stderr, NULL, _IONBF, 0);
+        }
+}
+
 /* Makes the image that PHANTORA_WARM_TAKE names; 0 if that succeeded. Every process that takes it
  * over returns from the same call, with 1. -1: no image; the reason is on stderr. */
 PH_API(int, phantora_take_image, (int argc, char **argv))
@@ -292,6 +306,7 @@ PH_API(int, phantora_take_image, (int argc, char **argv))
         const struct ph_arrival *arrival = ph_image_arrival();
         environ = arrival->environment;
         restore_signals();
+        restore_streams(arrival);
         ph_python_command(arrival->argc, arrival->argv);
     }
     if (result < 0) append("/dev/stderr", why);
