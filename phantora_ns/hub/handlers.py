@@ -154,7 +154,6 @@ class CommunicatorHandlers:
 
     def _deliver(self, waiter: Waiter) -> None:
         client, number = waiter.client, waiter.number
-        client.still = 0
         if client.fetching == number:
             client.fetching = None
         self._fetches.close(waiter)

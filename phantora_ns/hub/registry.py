@@ -129,11 +129,8 @@ class Client:
         """The error in its first invalid message, which usually explains later ones."""
         self.gone = False
         self.failure: str | None = None
-        # The last sample of the idle rule (hub/horizon.py).
-        self.idle = False
-        self.still = 0
-        self.seen: tuple[Any, ...] = ()
         self.pid: int | None = None
+        """As `SharedStats.owner` gave it; None before that was asked."""
         self._died = 0.0
 
     @property
@@ -163,13 +160,6 @@ class Client:
         """A lower bound on the time of any action while it runs."""
         stats_ns = self.stats.clock_ns(self.seq)
         return self.clock_ns if stats_ns is None else max(self.clock_ns, stats_ns)
-
-    def stirs(self) -> bool:
-        """Whether an idle client's clock or messages have moved since it was found idle. It is then
-        no longer idle."""
-        if self.idle and (self.bound_ns(), self.seq) != self.seen[0]:
-            self.idle = False
-        return not self.idle
 
     def leave(self) -> None:
         """Marks the client as ended; nothing waits for it any more."""
