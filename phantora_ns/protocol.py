@@ -364,7 +364,7 @@ class Message:
 RANK_STATS_MAGIC = 0x50484E5352414E4B
 RANK_STATS_VERSION = 2
 RANK_STATS_FILE = "ranks"
-RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ")
+RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQQ")
 RANK_STATS_AT = {
     "magic": 0,
     "version": 8,
@@ -393,6 +393,7 @@ RANK_STATS_AT = {
     "elsewhere_ns": 416,
     "cycles": 424,
     "held_ns": 432,
+    "waiting": 440,
 }
 """Offsets of the fields."""
 
@@ -448,12 +449,14 @@ class RankStats(NamedTuple):
     """GPU clock cycles that its kernels took"""
     held_ns: int
     """GPU time at a clock that the power limit holds down"""
+    waiting: int
+    """threads that wait for a reply of the hub, those that only watch included"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
-        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55]))
+        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:56]))
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -485,6 +488,7 @@ class RankStats(NamedTuple):
             self.elsewhere_ns,
             self.cycles,
             self.held_ns,
+            self.waiting,
         )
 
 

@@ -338,8 +338,10 @@ struct ph_rank_stats {
     _Atomic uint64_t cycles;
     /* GPU time at a clock that the power limit holds down */
     _Atomic uint64_t held_ns;
+    /* threads that wait for a reply of the hub, those that only watch included */
+    _Atomic uint64_t waiting;
 };
-PH_SIZE(ph_rank_stats, 440);
+PH_SIZE(ph_rank_stats, 448);
 PH_AT(ph_rank_stats, magic, 0);
 PH_AT(ph_rank_stats, version, 8);
 PH_AT(ph_rank_stats, clock_ns, 16);
@@ -367,6 +369,7 @@ PH_AT(ph_rank_stats, repeated_values, 408);
 PH_AT(ph_rank_stats, elsewhere_ns, 416);
 PH_AT(ph_rank_stats, cycles, 424);
 PH_AT(ph_rank_stats, held_ns, 432);
+PH_AT(ph_rank_stats, waiting, 440);
 
 /* RUN_DIR/kernels.tbl, the kernel table: kernel times that every rank reads without asking. */
 struct ph_kernel_table_header {

@@ -18,8 +18,8 @@ from typing import Any
 from phantora_ns.protocol import RANK_STATS, RANK_STATS_AT, RANK_STATS_MAGIC, RANK_STATS_VERSION
 from phantora_ns.sim.graph import Communicator, Rendezvous, Vertex
 
-_CLOCK, _SENT_SEQ, _BLOCKED = (
-    RANK_STATS_AT[field] // 8 for field in ("clock_ns", "sent_seq", "blocked")
+_CLOCK, _SENT_SEQ, _BLOCKED, _WAITING = (
+    RANK_STATS_AT[field] // 8 for field in ("clock_ns", "sent_seq", "blocked", "waiting")
 )
 LAST_WORDS_S = 10.0
 """How long a message may be on its way from a process that has ended."""
@@ -75,6 +75,10 @@ class SharedStats:
         """Whether nothing is in transit between the client and us: no message, and no reply that it
         has yet to take."""
         return self.handled(handled_seq) and self._words[_BLOCKED] == 0
+
+    def waiting(self) -> int:
+        """How many threads of the client wait for a reply, or have yet to take it."""
+        return self._words[_WAITING]
 
     def handled(self, handled_seq: int) -> bool:
         """Whether every message that the client counted as sent has been handled."""

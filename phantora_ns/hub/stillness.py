@@ -193,10 +193,11 @@ class Stillness:
 
 
 def _answered(client: Client) -> bool:
-    """Whether nothing is in transit between a client and us."""
-    if client.pending or client.fetching is not None:
-        return client.stats.handled(client.seq)
-    return client.stats.quiet(client.seq)
+    """Whether nothing is in transit between a client and us: no message, and no reply."""
+    stats, asked = client.stats, len(client.pending) + len(client.fetches)
+    if not stats.handled(client.seq) or stats.waiting() > asked:
+        return False
+    return bool(client.pending) or client.fetching is not None or stats.quiet(client.seq)
 
 
 def _hinders(thread: Thread, acts: bool) -> bool:
