@@ -13,6 +13,7 @@ import time
 import pytest
 from client import Client, form
 
+from phantora_ns.hub import stillness as module
 from phantora_ns.hub.processes import Process
 from phantora_ns.hub.waits import Wait
 
@@ -254,3 +255,66 @@ def test_only_the_earliest_answer_is_released(hub, rank):
     assert process.stdout.readline() == b"acted\n"
     assert clients[1].finish_sync(*syncs[1]) == first
     assert hub.stop()["answers_past_idle"] == 1
+
+
+# ---- patience
+
+
+class Idle:
+    """A client that acts no more, in a process of the test."""
+
+    number, acts, leads, fetching = 0, 1, False, None
+
+    def __init__(self, pid):
+        self.pid, self.seq, self.pending, self.fetches = pid, 1, {}, ()
+        self.stats = self
+
+    def bound_ns(self):
+        return 0
+
+    def waiting(self):
+        return 0
+
+    def handled(self, seq):
+        return True
+
+    quiet = handled
+
+
+def stands_still(stillness, client, limit_s):
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if stillness.reached([client], [client]):
+            return True
+        time.sleep(0.001)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("code", "patience"),
+    [
+        ("loop(lambda: usleep(20000))", "PATIENCE_S"),
+        ("child() if os.fork() else loop(lambda: None); os.wait()", "WORK_PATIENCE_S"),
+    ],
+)
+def test_what_goes_on_for_ever_is_left_out_and_counted(waiting, monkeypatch, code, patience):
+    monkeypatch.setattr(module, patience, 0.5)
+    stillness, client = module.Stillness(), Idle(waiting(code))
+    assert not stands_still(stillness, client, 0.4)
+    assert stands_still(stillness, client, 60) and stillness.past_sleepers
+    monkeypatch.setattr(module, patience, 1000.0)  # it stays left out
+    assert stands_still(stillness, client, 60) and stillness.past_sleepers
+
+
+def test_a_rank_that_works_is_waited_for_without_patience(waiting, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(module, "WORK_PATIENCE_S", 0.0)
+    assert not stands_still(module.Stillness(), Idle(waiting("loop(lambda: None)")), 0.5)
+
+
+def test_a_reply_on_its_way_keeps_the_job_from_standing_still(waiting, monkeypatch):
+    stillness, client = module.Stillness(), Idle(waiting("os.read(pipe, 1)"))
+    monkeypatch.setattr(client, "waiting", lambda: 1)
+    assert not stands_still(stillness, client, 0.3)
+    client.pending = {1: None}  # it waits for an answer that we have not given
+    assert stands_still(stillness, client, 60) and not stillness.past_sleepers
