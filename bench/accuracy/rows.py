@@ -23,6 +23,8 @@ STEADY_MEAN, STEADY_WORST, HOST_WORST = (
     0.15,
 )
 KINDS = ("steady", "host-bound", "varying")
+RANK_FIELDS = ("gpu_busy_ns", "comm_ns", "comm_wait_ns", "exposed_comm_ns", "host_cpu_ns")
+"""What a row keeps of the report's ranks."""
 PARTS = tuple(field for _, field in COLUMNS)
 
 
@@ -69,6 +71,13 @@ def row_of(real: Measured, simulated: dict, report: dict, whole: bool) -> dict:
         "allocated_unequal": unequal(real.every_peaks, peaks, 0) if whole else None,
         "reserved_unequal": unequal(real.every_peaks, peaks, 1) if whole else None,
         "kernel_time_share": report.get("kernel_time_share"),
+        "kernel_time_ns": report.get("kernel_time_ns"),
+        "step": report.get("step"),
+        "gpu_clock": report.get("gpu_clock"),
+        "host_time": report.get("host_time"),
+        "communication": [
+            {name: rank[name] for name in RANK_FIELDS} for rank in report.get("ranks", [])
+        ],
         "guesses": report.get("guesses"),
         "wall_s": report.get("wall_s"),
         "real_parts": None,
