@@ -213,8 +213,8 @@ VALUES_EXPORT int phantora_values_start(void)
             .needsOutputs(!phantora::host.observe_only ||
                           phantora::host.record) /* packing outputs costs the job host time */
             .scopes({at::RecordScope::FUNCTION}));
-    bool started = handle != at::INVALID_CALLBACK_HANDLE && phantora::start_trace() &&
-                   phantora::start_steps();
+    bool started =
+        handle != at::INVALID_CALLBACK_HANDLE && phantora::start_trace() && phantora::start_steps();
     return started ? VALUES_STARTED : VALUES_NO_CALLBACK;
 }
 

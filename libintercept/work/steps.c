@@ -1,9 +1,9 @@
 /* steps.c - tells the hub when an optimizer has stepped.
  *
- * Why it exists: a job's step is the unit that people compare, and only the job knows where it ends.
- * The values library sees PyTorch's mark of it in every run, traced or not. The moment is sent as a
- * time expression, as the host may be waiting for communication whose end only the hub knows; so a
- * mark waits for nothing, and moves no clock. */
+ * Why it exists: a job's step is the unit that people compare, and only the job knows where it
+ * ends. The values library sees PyTorch's mark of it in every run, traced or not. The moment is
+ * sent as a time expression, as the host may be waiting for communication whose end only the hub
+ * knows; so a mark waits for nothing, and moves no clock. */
 #include "base/api.h"
 #include "base/protocol.gen.h"
 #include "link/connection.h"

@@ -42,8 +42,9 @@ def kernel_class(kind: int, fields: Any, context: Any = None) -> int:
     """The class (`KernelClass`) of a signature, by its family."""
     named = family(kind, fields, context)
     if kind == SignatureKind.KERNEL and named == "other" and isinstance(fields[0], str):
-        base = names.parse(fields[0]).base
-        named = next((found for part, found in NAMES.items() if part in base), base)
+        name = names.parse(fields[0])
+        head = name.text.partition("<")[0]
+        named = next((found for part, found in NAMES.items() if part in head), name.base)
     return next(
         (found for found, begins in CLASSES.items() if named.startswith(begins)), KernelClass.OTHER
     )

@@ -17,15 +17,18 @@ Standard deviations of the step, as shares of it:
                    Within a class errors have one cause (its model, the configuration's clock), so they
                    add up; classes have models of their own, so they add in quadrature. Waiting for
                    other ranks is their compute: it goes with ours.
-    gpu            (g + s + x * waiting) * sqrt(spread^2 + (CLOCK * held * followed)^2)
-                   A chip is faster or slower in all kernels at once. Where the power limit holds the
-                   clock down, kernels that follow it also have the error of its law.
+    gpu            (g + s + x * waiting) * sqrt(spread^2 + (CLOCK * followed * min(1, 2 * held))^2)
+                   A chip is faster or slower in all kernels at once. Kernels that follow the clock
+                   also have the error of its law, where the power limit holds the clock down: wholly
+                   from half of the time on, because errors of the law are errors of that share, too.
     communication  sqrt((x * (1 - waiting) * NETWORK)^2 + (beside * CONTENTION)^2)
-    host           r * h, h = sqrt(HOSTS^2 + (UNKNOWN * share of host time that no record holds)^2)
+    host           sqrt((r * h)^2 + (x * waiting * late)^2)
+                   h = sqrt(HOSTS^2 + (UNKNOWN * share of host time that no record holds)^2)
 
 They have different causes, so they add in quadrature. 80 % of a normal distribution lie within Z
 standard deviations. One thing is not symmetric: a host that works for the share u of the step has
 1 - u in hand. On a slower one, Z * h slower, the step becomes host-bound and u * (1 + Z * h) long.
+`late` is that excess as a standard deviation: other ranks may be late because of their hosts.
 """
 
 from __future__ import annotations
@@ -69,8 +72,9 @@ ESTIMATED = {
 GUESSED = 1.0
 """Error of a time of which only the launch's size is known."""
 
-CLOCK = 0.015
-"""Error of the clock's law: mean clocks of calibration steps are 1.2 % off in the mean (bench/gpus)."""
+CLOCK = 0.059
+"""Error of the time of kernels that follow the clock, in steps all of whose kernels were recorded: what
+`python -m bench.accuracy.bands` finds on GPU-bound calibration rows."""
 FOLLOWING = ("gemm", "attention", "convolution")
 """The classes whose kernels follow the clock."""
 STRETCH = 0.22
@@ -151,17 +155,18 @@ def band_of(evidence: Evidence) -> Band:
     kernels = compute * kernels_error(evidence.work_ns, evidence.fitted)
     following = sum(sum(evidence.work_ns.get(name, {}).values()) for name in FOLLOWING)
     followed = following / total if total else 0.0
-    gpu = compute * math.hypot(evidence.spread, CLOCK * evidence.held * followed)
+    law = CLOCK * followed * min(1.0, 2 * evidence.held)
+    gpu = compute * math.hypot(evidence.spread, law)
     rate = NETWORK if evidence.nodes == 1 else BETWEEN
     communication = math.hypot(
         exposed * (1 - evidence.waiting) * rate, beside * (1 + STRETCH) * CONTENTION
     )
     of_host = math.hypot(HOSTS, UNKNOWN * evidence.unknown)
-    host = rest * of_host
+    excess = max(0.0, min(1.0, evidence.host_ns / step) * (1 + Z * of_host) - 1)
+    host = math.hypot(rest * of_host, exposed * evidence.waiting * excess / Z)
 
     symmetric = math.hypot(kernels, gpu, communication)
-    in_hand = min(1.0, evidence.host_ns / step) * (1 + Z * of_host) - 1
-    above = math.hypot(Z * symmetric, max(Z * host, in_hand, 0.0))
+    above = math.hypot(Z * symmetric, max(Z * host, excess))
     below = Z * math.hypot(symmetric, host)
     return Band(
         math.floor(step / (1 + below)),

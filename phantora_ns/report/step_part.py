@@ -13,11 +13,13 @@ from typing import Any
 from phantora_ns.config import ConfigError
 from phantora_ns.config.description import read_cluster
 from phantora_ns.model.gpu import GpuModel
-from phantora_ns.report.band import Band, Evidence, band_of
+from phantora_ns.report.band import Evidence, band_of
 from phantora_ns.report.host_part import unknown_share
 from phantora_ns.report.steps import Steps, steps_of
 
 MEASURED = "measured"  # --host-time
+SHARES = ("fitted", "waiting", "beside", "held", "spread", "unknown", "nodes")
+"""What the band was made of besides the step's times and the kernels'."""
 
 
 def step_part(
@@ -30,8 +32,15 @@ def step_part(
         return None
     gpu = _gpu(run_dir)
     reason = _why_none(gpu, report)
-    band = None if reason else _band(steps, gpu, report)
-    return asdict(steps) | {"band": band and band.as_json(), "no_band": reason}
+    if gpu is None or reason:
+        return asdict(steps) | {"band": None, "evidence": None, "no_band": reason}
+    evidence = _evidence(steps, gpu, report)
+    shares = {name: value for name, value in asdict(evidence).items() if name in SHARES}
+    return asdict(steps) | {
+        "band": band_of(evidence).as_json(),
+        "evidence": shares,
+        "no_band": None,
+    }
 
 
 def _first(clients: list[dict[str, Any]]) -> Steps | None:
@@ -62,9 +71,10 @@ def _why_none(gpu: GpuModel | None, report: dict[str, Any]) -> str | None:
     return None
 
 
-def _band(steps: Steps, gpu: GpuModel | None, report: dict[str, Any]) -> Band:
-    assert gpu is not None
-    ranks = [rank for rank in report["ranks"] if rank["gpu_busy_ns"] and rank["comm_ns"] is not None]
+def _evidence(steps: Steps, gpu: GpuModel, report: dict[str, Any]) -> Evidence:
+    ranks = [
+        rank for rank in report["ranks"] if rank["gpu_busy_ns"] and rank["comm_ns"] is not None
+    ]
     busy_ns = sum(rank["gpu_busy_ns"] for rank in ranks)
     comm_ns = sum(rank["comm_ns"] for rank in ranks)
     waiting = sum(rank["comm_wait_ns"] for rank in ranks) / comm_ns if comm_ns else 0.0
@@ -72,19 +82,17 @@ def _band(steps: Steps, gpu: GpuModel | None, report: dict[str, Any]) -> Band:
     moving_ns = comm_ns * (1 - waiting) / busy_ns * steps.busy_ns if busy_ns else 0.0
     beside = max(0.0, moving_ns - steps.exposed_ns * (1 - waiting)) / max(1, steps.median_ns)
     clock, host = report["gpu_clock"], report["host_time"]
-    return band_of(
-        Evidence(
-            step_ns=steps.median_ns,
-            busy_ns=steps.busy_ns,
-            exposed_ns=steps.exposed_ns,
-            host_ns=steps.host_ns,
-            work_ns=report["kernel_time_ns"],
-            fitted=bool(report["databases"]),
-            waiting=min(1.0, waiting),
-            beside=min(1.0, beside),
-            held=clock["held_share"] if clock else 0.0,
-            spread=gpu.power.spread,
-            unknown=1.0 if host["mode"] == MEASURED else unknown_share(host),
-            nodes=report["nodes"],
-        )
+    return Evidence(
+        step_ns=steps.median_ns,
+        busy_ns=steps.busy_ns,
+        exposed_ns=steps.exposed_ns,
+        host_ns=steps.host_ns,
+        work_ns=report["kernel_time_ns"],
+        fitted=bool(report["databases"]),
+        waiting=round(min(1.0, waiting), 6),
+        beside=round(min(1.0, beside), 6),
+        held=clock["held_share"] if clock else 0.0,
+        spread=gpu.power.spread,
+        unknown=1.0 if host["mode"] == MEASURED else round(unknown_share(host), 6),
+        nodes=report["nodes"],
     )
