@@ -221,8 +221,14 @@ PATTERNS = {  # (kind of work, ms) in turn
     "idle, product, idle": (("idle", 400), ("product", 700), ("idle", 300)),
     "memory, product, memory": (("memory", 400), ("product", 700), ("memory", 400)),
     "attention": (("idle", 300), ("attention", 700)),
-    **{f"product, idle, {ms} ms": (("product", ms), ("idle", ms)) * (900 // ms // 2) for ms in (10, 30, 100, 300)},
-    **{f"product, memory, {ms} ms": (("product", ms), ("memory", ms)) * (900 // ms // 2) for ms in (10, 30, 100, 300)},
+    **{
+        f"product, idle, {ms} ms": (("product", ms), ("idle", ms)) * (900 // ms // 2)
+        for ms in (10, 30, 100, 300)
+    },
+    **{
+        f"product, memory, {ms} ms": (("product", ms), ("memory", ms)) * (900 // ms // 2)
+        for ms in (10, 30, 100, 300)
+    },
     "product 70, idle 30": (("product", 70), ("idle", 30)) * 9,
     "product 200, memory 60": (("product", 200), ("memory", 60)) * 5,
 }
