@@ -183,6 +183,53 @@ def clusters() -> int:
     return 0
 
 
+@cli.command()
+@click.argument(
+    "files", nargs=-1, required=True, metavar="A B [C...]", type=click.Path(path_type=Path)
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the comparison as a page.",
+)
+@click.option(
+    "--fail-if",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help="End with exit code 1 if this holds, such as 'step_time > +3%' (change against A) or "
+    "'peak_memory > 80 GiB'. May be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON; times in ns.")
+def compare(
+    files: tuple[Path, ...], html: Path | None, conditions: tuple[str, ...], as_json: bool
+) -> int:
+    """Says what moved between runs, and where their steps changed. A, B, ... are what --report or
+    --html wrote; pages tell most. All are compared with A.
+
+    \b
+    phantora-ns compare before.json after.json --fail-if 'step_time > +3%'
+    """
+    from phantora_ns.page.compare import CompareError
+    from phantora_ns.page.compare_run import run_compare
+
+    if len(files) < 2:
+        raise UsageError("compare needs two reports or more; on the command line; give A and B")
+    try:
+        lines, broken = run_compare(files, conditions, html, as_json)
+    except CompareError as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the page: {error.strerror}; {html}; choose another"
+        ) from error
+    click.echo("\n".join(lines))
+    for line in broken:
+        say(f"failed: {line}")
+    return 1 if broken else 0
+
+
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def kernels(arguments: tuple[str, ...]) -> int:

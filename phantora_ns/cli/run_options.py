@@ -72,6 +72,14 @@ _OPTIONS = (
     ),
     click.option("--report", type=_FILE, metavar="FILE", help="Write a JSON report of the run."),
     click.option(
+        "--html",
+        type=_FILE,
+        metavar="FILE",
+        help="Write a page about the run: whether it fits, how fast it is, where the step goes and "
+        "why. It traces the first 12 steps of up to 32 ranks, or what --trace-steps and "
+        "--trace-ranks say.",
+    ),
+    click.option(
         "--trace",
         type=click.Path(path_type=Path),
         metavar="DIR",
