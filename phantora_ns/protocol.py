@@ -224,8 +224,13 @@ class BoundBy:
     """arithmetic, mostly matrix products"""
     ATTENTION = 2
     """arithmetic of attention kernels"""
+    ISSUE = 3
+    """mostly the issue of instructions: elementwise work with functions, or with index
+    arithmetic"""
+    MIXED = 4
+    """memory bandwidth, and the issue of instructions in part"""
 
-    LABELS = ("memory", "compute", "attention")
+    LABELS = ("memory", "compute", "attention", "issue", "mixed")
     """What reports and files call them, by number."""
 
 

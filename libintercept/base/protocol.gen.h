@@ -164,8 +164,13 @@ enum ph_bound_by {
     PH_BOUND_BY_COMPUTE,
     /* arithmetic of attention kernels */
     PH_BOUND_BY_ATTENTION,
+    /* mostly the issue of instructions: elementwise work with functions, or with index
+     * arithmetic */
+    PH_BOUND_BY_ISSUE,
+    /* memory bandwidth, and the issue of instructions in part */
+    PH_BOUND_BY_MIXED,
 };
-#define PH_BOUND_BY_COUNT 3
+#define PH_BOUND_BY_COUNT 5
 
 /* How well the record of host times knew the call site of a call (--host-time auto and model). */
 enum ph_host_level {
