@@ -3,8 +3,8 @@ of ranks, with and without a warm start (docs/warm-start.md).
 
 - up s: wall time from the command to the first line that says "step".
 - wall s: of the whole run. cpu s: CPU time of all its processes.
-- own MiB: memory that one rank alone holds, mean over the ranks when it was largest: the anonymous pages
-  of /proc/PID/smaps_rollup. (USS counts, beside these, pages of files that no other process happens to
+- own MiB: memory that one rank alone holds, the mean over the ranks while all of them are there, when it
+  was largest: the anonymous pages of /proc/PID/smaps_rollup. (USS counts, beside these, pages of files that no other process happens to
   map at the moment.) PSS GiB: the sum over the ranks, pages that they share counted once.
 - machine GiB: by how much the machine's available memory fell.
 
@@ -41,7 +41,7 @@ def rollup(pid):
     return own, pss
 
 
-def watch(process, mark, peaks):
+def watch(process, mark, ranks, peaks):
     """Keeps in `peaks` the largest mean of the ranks' own memory, the largest sum of PSS, and the lowest available
     memory, until `process` ends. Ranks live in namespaces of their own, and are found by a mark in
     their environment."""
@@ -59,7 +59,8 @@ def watch(process, mark, peaks):
                 total += pss
             except (psutil.Error, OSError, ValueError):
                 continue
-        peaks["own"] = max(peaks["own"], sum(owns) / max(1, len(owns)))
+        if len(owns) == ranks:  # one that ends writes to all that it frees
+            peaks["own"] = max(peaks["own"], sum(owns) / ranks)
         peaks["pss"] = max(peaks["pss"], total)
         peaks["available"] = min(peaks["available"], psutil.virtual_memory().available)
         time.sleep(POLL_S)
@@ -84,7 +85,7 @@ def measure(ranks, per_node, job, warm):
             stderr=subprocess.STDOUT,
             text=True,
         )
-        watcher = threading.Thread(target=watch, args=(process, mark, peaks))
+        watcher = threading.Thread(target=watch, args=(process, mark, ranks, peaks))
         watcher.start()
         up, said = None, []
         for line in process.stdout:
