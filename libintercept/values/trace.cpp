@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/protocol.gen.h"
+#include "values/steps.h"
 #include "values/trace.h"
 
 namespace phantora
@@ -27,8 +28,6 @@ int (*wanted)();
 void (*begin)(int kind, const char *name, const char *description);
 void (*end)(int ends_step);
 
-/* torch/optim/optimizer.py, profile_hook_step */
-constexpr const char *kStepEnds = "Optimizer.step#";
 /* longer lists are cut: kTruncatLength of torch/csrc/profiler/util.cpp */
 constexpr size_t kMostRanks = 30;
 

@@ -63,6 +63,7 @@ def _client(hub: Hub, client: Client) -> tuple[dict[str, Any], int]:
         "exposed_comm_ns": sum(exposed_ns.values()),
         "exposed_comm_ns_by_device": {str(device): ns for device, ns in exposed_ns.items()},
         "messages": client.messages,
+        "steps": [list(mark) for mark in hub.graph.marks(client.number)],
     }, latest_ns
 
 

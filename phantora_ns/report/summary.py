@@ -23,6 +23,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         f"simulated {_seconds(simulated_s)} of {report['world_size']} GPUs on {report['nodes']} "
         f"node{'s' if report['nodes'] > 1 else ''} in {_seconds(wall_s)}{pace}"
     ]
+    lines += _step_lines(report["step"])
     ranks = [rank for rank in report["ranks"] if rank["gpu_busy_ns"]]
     if ranks:
         busy = sum(rank["gpu_busy_ns"] for rank in ranks) / len(ranks) / 1e9
@@ -65,6 +66,29 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
     if report["leading"]:
         lines.append(_leading_line(report["leading"]))
     return lines + _warnings(report)
+
+
+def _step_lines(step: dict[str, Any] | None) -> list[str]:
+    """The step and its band: `step 0.983 s (0.96-1.00)`."""
+    if step is None:
+        return []
+    median, band = step["median_ns"], step["band"]
+    unit, of_unit = ("s", 1e9) if median >= 1e9 else ("ms", 1e6) if median >= 1e6 else ("us", 1e3)
+    if band is None:
+        return [f"step {median / of_unit:.4g} {unit}, with no band: {step['no_band']}"]
+    terms = ("kernels", "gpu", "communication", "host")
+    largest = max(terms, key=lambda term: band[term])
+    why = {
+        "kernels": "times of kernels that were not recorded",
+        "gpu": "chips and their clocks",
+        "communication": "communication",
+        "host": "the host",
+    }[largest]
+    ends = "-".join(f"{band[end] / of_unit:.3g}" for end in ("low_ns", "high_ns"))
+    return [
+        f"step {median / of_unit:.4g} {unit} ({ends}): {band['coverage']:.0%} of real runs are "
+        f"expected between these; least sure is {why}"
+    ]
 
 
 def _elsewhere(recorded: dict[str, Any] | None) -> str:

@@ -171,7 +171,7 @@ def test_a_browser_draws_it_with_the_numbers_of_the_report(run, page, tmp_path):
             assert value is None
         else:
             assert float(value) == expected
-    assert any(path == "step.median_ns" for path, _ in shown.numbers)
+    assert any(path == "report.step.median_ns" for path, _ in shown.numbers)
     text = " ".join(shown.texts)
     for answer in found["answers"]:
         assert answer["answer"] in text and answer["detail"] in text
