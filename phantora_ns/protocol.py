@@ -409,7 +409,7 @@ class Message:
 RANK_STATS_MAGIC = 0x50484E5352414E4B
 RANK_STATS_VERSION = 3
 RANK_STATS_FILE = "ranks"
-RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80Q")
+RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80QQ")
 RANK_STATS_AT = {
     "magic": 0,
     "version": 8,
@@ -439,6 +439,7 @@ RANK_STATS_AT = {
     "cycles": 424,
     "held_ns": 432,
     "work_ns": 440,
+    "waiting": 1080,
 }
 """Offsets of the fields."""
 
@@ -496,12 +497,16 @@ class RankStats(NamedTuple):
     """GPU time at a clock that the power limit holds down"""
     work_ns: tuple[int, ...]
     """GPU time by kernel class and source: entry 8 x class + source"""
+    waiting: int
+    """threads that wait for a reply of the hub, those that only watch included"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
-        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135]))
+        return cls._make(
+            (*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135], *v[135:136])
+        )
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -534,6 +539,7 @@ class RankStats(NamedTuple):
             self.cycles,
             self.held_ns,
             *self.work_ns,
+            self.waiting,
         )
 
 

@@ -370,8 +370,10 @@ struct ph_rank_stats {
     _Atomic uint64_t held_ns;
     /* GPU time by kernel class and source: entry 8 x class + source */
     _Atomic uint64_t work_ns[80];
+    /* threads that wait for a reply of the hub, those that only watch included */
+    _Atomic uint64_t waiting;
 };
-PH_SIZE(ph_rank_stats, 1080);
+PH_SIZE(ph_rank_stats, 1088);
 PH_AT(ph_rank_stats, magic, 0);
 PH_AT(ph_rank_stats, version, 8);
 PH_AT(ph_rank_stats, clock_ns, 16);
@@ -400,6 +402,7 @@ PH_AT(ph_rank_stats, elsewhere_ns, 416);
 PH_AT(ph_rank_stats, cycles, 424);
 PH_AT(ph_rank_stats, held_ns, 432);
 PH_AT(ph_rank_stats, work_ns, 440);
+PH_AT(ph_rank_stats, waiting, 1080);
 
 /* RUN_DIR/kernels.tbl, the kernel table: kernel times that every rank reads without asking. */
 struct ph_kernel_table_header {

@@ -56,6 +56,8 @@ def build_report(
         "wall_s": round(wall_s, 3),
         "rollbacks": _of(hub, "rollbacks"),
         "revised": _of(hub, "revised"),
+        "answers_past_idle": _of(hub, "answers_past_idle"),
+        "answers_past_sleepers": _of(hub, "answers_past_sleepers"),
         "messages": _of(hub, "messages"),
         "bad_messages": _of(hub, "bad_messages"),
         "expired_values": _of(hub, "expired_values"),

@@ -180,6 +180,11 @@ def _warnings(report: dict[str, Any]) -> list[str]:
             f"warning: {report['revised']} times changed after a rank had been told them, "
             "because of ranks that were idle outside of CUDA calls"
         )
+    if report["answers_past_sleepers"]:
+        lines.append(
+            f"warning: {report['answers_past_sleepers']} answers were given past threads that sleep "
+            "or work again and again; another run may differ (docs/report.md)"
+        )
     if report["expired_values"]:
         lines.append(
             f"warning: {report['expired_values']} results of small collectives were read so late "
