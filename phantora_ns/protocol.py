@@ -322,6 +322,8 @@ class LogRecord:
     """a framework operator or a user's range"""
     STEP = 9
     """a training step begins"""
+    MEMORY = 10
+    """PyTorch's memory on a device has changed"""
 
 
 class OperatorKind:
@@ -1232,3 +1234,38 @@ class LogStep(NamedTuple):
     def pack(self) -> bytes:
         """Its bytes."""
         return LOG_STEP.pack(self.number, *self.begin)
+
+
+LOG_MEMORY = Struct("<IIQQQQq")
+
+
+class LogMemory(NamedTuple):
+    """What PyTorch's allocator holds on a device, at the begin or the end of an operator."""
+
+    name: int
+    """number of a text: the operator that ended, or that is around the one that begins; 0: none"""
+    device: int
+    allocated: int
+    """bytes"""
+    reserved: int
+    """bytes"""
+    peak: int
+    """the most that was allocated, in bytes"""
+    at: Moment
+
+    @classmethod
+    def unpack(cls, data: Buffer, at: int = 0) -> "LogMemory":
+        """What lies at `at`. Raises struct.error when it is cut short."""
+        v = LOG_MEMORY.unpack_from(data, at)
+        return cls._make((*v[0:5], Moment(*v[5:7])))
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        return LOG_MEMORY.pack(
+            self.name,
+            self.device,
+            self.allocated,
+            self.reserved,
+            self.peak,
+            *self.at,
+        )

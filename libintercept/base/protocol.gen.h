@@ -243,6 +243,8 @@ enum ph_log_record {
     PH_LOG_OPERATOR,
     /* a training step begins */
     PH_LOG_STEP,
+    /* PyTorch's memory on a device has changed */
+    PH_LOG_MEMORY,
 };
 
 /* Kinds of framework operators in a trace log. */
@@ -878,6 +880,27 @@ struct ph_log_step {
 PH_SIZE(ph_log_step, 24);
 PH_AT(ph_log_step, number, 0);
 PH_AT(ph_log_step, begin, 8);
+
+/* What PyTorch's allocator holds on a device, at the begin or the end of an operator. */
+struct ph_log_memory {
+    /* number of a text: the operator that ended, or that is around the one that begins; 0: none */
+    uint32_t name;
+    uint32_t device;
+    /* bytes */
+    uint64_t allocated;
+    /* bytes */
+    uint64_t reserved;
+    /* the most that was allocated, in bytes */
+    uint64_t peak;
+    struct ph_moment at;
+};
+PH_SIZE(ph_log_memory, 48);
+PH_AT(ph_log_memory, name, 0);
+PH_AT(ph_log_memory, device, 4);
+PH_AT(ph_log_memory, allocated, 8);
+PH_AT(ph_log_memory, reserved, 16);
+PH_AT(ph_log_memory, peak, 24);
+PH_AT(ph_log_memory, at, 32);
 
 #undef PH_SIZE
 #undef PH_AT
