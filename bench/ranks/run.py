@@ -4,8 +4,9 @@ of ranks, with and without a warm start (docs/warm-start.md).
 - up s: wall time from the command to the first line that says "step".
 - wall s: of the whole run. cpu s: CPU time of all its processes.
 - own MiB: memory that one rank alone holds, the mean over the ranks while all of them are there, when it
-  was largest: the anonymous pages of /proc/PID/smaps_rollup. (USS counts, beside these, pages of files that no other process happens to
-  map at the moment.) PSS GiB: the sum over the ranks, pages that they share counted once.
+  was largest: the anonymous pages of /proc/PID/smaps_rollup. (USS counts, beside these, pages of files
+  that no other process happens to map at the moment.) PSS GiB: the sum over the ranks, pages that they
+  share counted once.
 - machine GiB: by how much the machine's available memory fell.
 
 Rule: the job is started as a user would start it.
