@@ -240,6 +240,7 @@ static int submit(struct ph_operation op)
         return INVALID_ARGUMENT;
     if (nothing_to_do(&op)) {
         ph_host_call(PH_CALL_COMM);
+        ph_watchdogs_given_unlaunched();
         return OK;
     }
     struct ph_operation *copy = malloc(sizeof *copy);
