@@ -34,7 +34,7 @@ BRIEF ?=
 say = $(if $(Q),@$(if $(BRIEF),$(if $(filter CC LINK,$1),:,printf),printf) '  %-7s %s\n' '$1' '$2')
 
 # Two libraries share the core: one answers for a GPU that is not there, the other is the leader's.
-CORE_SOURCES := $(foreach layer,base link time work cudagraph nccl trace,$(wildcard libintercept/$(layer)/*.c))
+CORE_SOURCES := $(foreach layer,base warm link time work cudagraph nccl trace,$(wildcard libintercept/$(layer)/*.c))
 INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c libintercept/simulated/*/*.c)
 LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c libintercept/leader/*/*.c)
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)

@@ -322,6 +322,8 @@ class LogRecord:
     """a framework operator or a user's range"""
     STEP = 9
     """a training step begins"""
+    MEMORY = 10
+    """PyTorch's memory on a device has changed"""
 
 
 class OperatorKind:
@@ -407,7 +409,7 @@ class Message:
 RANK_STATS_MAGIC = 0x50484E5352414E4B
 RANK_STATS_VERSION = 3
 RANK_STATS_FILE = "ranks"
-RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80Q")
+RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80QQ")
 RANK_STATS_AT = {
     "magic": 0,
     "version": 8,
@@ -437,6 +439,7 @@ RANK_STATS_AT = {
     "cycles": 424,
     "held_ns": 432,
     "work_ns": 440,
+    "waiting": 1080,
 }
 """Offsets of the fields."""
 
@@ -494,12 +497,16 @@ class RankStats(NamedTuple):
     """GPU time at a clock that the power limit holds down"""
     work_ns: tuple[int, ...]
     """GPU time by kernel class and source: entry 8 x class + source"""
+    waiting: int
+    """threads that wait for a reply of the hub, those that only watch included"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
-        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135]))
+        return cls._make(
+            (*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135], *v[135:136])
+        )
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -532,6 +539,7 @@ class RankStats(NamedTuple):
             self.cycles,
             self.held_ns,
             *self.work_ns,
+            self.waiting,
         )
 
 
@@ -1226,3 +1234,38 @@ class LogStep(NamedTuple):
     def pack(self) -> bytes:
         """Its bytes."""
         return LOG_STEP.pack(self.number, *self.begin)
+
+
+LOG_MEMORY = Struct("<IIQQQQq")
+
+
+class LogMemory(NamedTuple):
+    """What PyTorch's allocator holds on a device, at the begin or the end of an operator."""
+
+    name: int
+    """number of a text: the operator that ended, or that is around the one that begins; 0: none"""
+    device: int
+    allocated: int
+    """bytes"""
+    reserved: int
+    """bytes"""
+    peak: int
+    """the most that was allocated, in bytes"""
+    at: Moment
+
+    @classmethod
+    def unpack(cls, data: Buffer, at: int = 0) -> "LogMemory":
+        """What lies at `at`. Raises struct.error when it is cut short."""
+        v = LOG_MEMORY.unpack_from(data, at)
+        return cls._make((*v[0:5], Moment(*v[5:7])))
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        return LOG_MEMORY.pack(
+            self.name,
+            self.device,
+            self.allocated,
+            self.reserved,
+            self.peak,
+            *self.at,
+        )

@@ -243,6 +243,8 @@ enum ph_log_record {
     PH_LOG_OPERATOR,
     /* a training step begins */
     PH_LOG_STEP,
+    /* PyTorch's memory on a device has changed */
+    PH_LOG_MEMORY,
 };
 
 /* Kinds of framework operators in a trace log. */
@@ -368,8 +370,10 @@ struct ph_rank_stats {
     _Atomic uint64_t held_ns;
     /* GPU time by kernel class and source: entry 8 x class + source */
     _Atomic uint64_t work_ns[80];
+    /* threads that wait for a reply of the hub, those that only watch included */
+    _Atomic uint64_t waiting;
 };
-PH_SIZE(ph_rank_stats, 1080);
+PH_SIZE(ph_rank_stats, 1088);
 PH_AT(ph_rank_stats, magic, 0);
 PH_AT(ph_rank_stats, version, 8);
 PH_AT(ph_rank_stats, clock_ns, 16);
@@ -398,6 +402,7 @@ PH_AT(ph_rank_stats, elsewhere_ns, 416);
 PH_AT(ph_rank_stats, cycles, 424);
 PH_AT(ph_rank_stats, held_ns, 432);
 PH_AT(ph_rank_stats, work_ns, 440);
+PH_AT(ph_rank_stats, waiting, 1080);
 
 /* RUN_DIR/kernels.tbl, the kernel table: kernel times that every rank reads without asking. */
 struct ph_kernel_table_header {
@@ -875,6 +880,27 @@ struct ph_log_step {
 PH_SIZE(ph_log_step, 24);
 PH_AT(ph_log_step, number, 0);
 PH_AT(ph_log_step, begin, 8);
+
+/* What PyTorch's allocator holds on a device, at the begin or the end of an operator. */
+struct ph_log_memory {
+    /* number of a text: the operator that ended, or that is around the one that begins; 0: none */
+    uint32_t name;
+    uint32_t device;
+    /* bytes */
+    uint64_t allocated;
+    /* bytes */
+    uint64_t reserved;
+    /* the most that was allocated, in bytes */
+    uint64_t peak;
+    struct ph_moment at;
+};
+PH_SIZE(ph_log_memory, 48);
+PH_AT(ph_log_memory, name, 0);
+PH_AT(ph_log_memory, device, 4);
+PH_AT(ph_log_memory, allocated, 8);
+PH_AT(ph_log_memory, reserved, 16);
+PH_AT(ph_log_memory, peak, 24);
+PH_AT(ph_log_memory, at, 32);
 
 #undef PH_SIZE
 #undef PH_AT

@@ -56,7 +56,8 @@ static uint64_t at_clock(uint64_t duration, enum ph_bound_by bound_by, int64_t c
     uint64_t from = (uint64_t)power->recorded_khz[bound_by], to = (uint64_t)clock,
              follows = (uint64_t)power->follows_permille[bound_by];
     uint64_t all = duration / to * from + duration % to * from / to;
-    uint64_t rest = duration / WHOLE * (WHOLE - follows) + duration % WHOLE * (WHOLE - follows) / WHOLE;
+    uint64_t rest =
+        duration / WHOLE * (WHOLE - follows) + duration % WHOLE * (WHOLE - follows) / WHOLE;
     return rest + all / WHOLE * follows + all % WHOLE * follows / WHOLE;
 }
 

@@ -56,12 +56,13 @@ static bool shared_find(uint64_t key, struct ph_time *time)
         uint64_t there = atomic_load_explicit(&slots[at].key, memory_order_acquire);
         if (there == 0) return false;
         if (there == key) {
-            *time =
-                (struct ph_time){atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed),
-                                 slots[at].source,
-                                 slots[at].contention_permille,
-                                 slots[at].bound_by,
-                                 slots[at].queue_slots};
+            *time = (struct ph_time){
+                .duration_ns = atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed),
+                .source = slots[at].source,
+                .contention_permille = slots[at].contention_permille,
+                .bound_by = slots[at].bound_by,
+                .queue_slots = slots[at].queue_slots,
+            };
             return true;
         }
     }

@@ -162,7 +162,6 @@ class CommunicatorHandlers:
 
     def _deliver(self, waiter: Waiter) -> None:
         client, number = waiter.client, waiter.number
-        client.still = 0
         if client.fetching == number:
             client.fetching = None
         self._fetches.close(waiter)

@@ -29,6 +29,8 @@ def result(hub: Hub) -> dict[str, Any]:
         "rollbacks": hub.graph.retimed,
         "revised": hub.graph.revised,
         "late": hub.graph.late,
+        "answers_past_idle": hub.releases.past_idle,
+        "answers_past_sleepers": hub.releases.past_sleepers,
         "messages": diagnostics.messages,
         "bad_messages": diagnostics.bad_messages,
         "expired_values": hub.communicators.expired,

@@ -15,6 +15,7 @@ from typing import Any
 from phantora_ns.protocol import RANK_STATS_FILE, KernelClass, RankStats, Source
 from phantora_ns.report.host_part import host_part
 from phantora_ns.report.rank_stats import read_rank_stats
+from phantora_ns.report.start_part import start_part
 from phantora_ns.report.step_part import step_part
 
 SCHEMA = 1
@@ -56,6 +57,8 @@ def build_report(
         "wall_s": round(wall_s, 3),
         "rollbacks": _of(hub, "rollbacks"),
         "revised": _of(hub, "revised"),
+        "answers_past_idle": _of(hub, "answers_past_idle"),
+        "answers_past_sleepers": _of(hub, "answers_past_sleepers"),
         "messages": _of(hub, "messages"),
         "bad_messages": _of(hub, "bad_messages"),
         "expired_values": _of(hub, "expired_values"),
@@ -65,6 +68,7 @@ def build_report(
         "kernel_time_ns": _kernel_time_ns(every),
         "recorded_elsewhere": _recorded_elsewhere(hub, every),
         "gpu_clock": _gpu_clock(every),
+        "starts": start_part(run_dir),
         "host_time": host_part(run_dir, run, every),
         "values": _values(run, every),
         "databases": run.get("databases", []),

@@ -61,6 +61,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
             "are taken to run at the clock of the recorded ones"
         )
     lines += host_lines(report["host_time"]) + _values_lines(report["values"])
+    lines += _start_lines(report["starts"])
     if report["databases"]:
         lines.append(f"kernel times from {', '.join(report['databases'])}")
     if report["leading"]:
@@ -98,6 +99,14 @@ def _elsewhere(recorded: dict[str, Any] | None) -> str:
     versions = recorded["versions"]
     named = versions[0] if len(versions) == 1 else "other library versions"
     return f"; {recorded['time_share']:.1%} recorded under {named}"
+
+
+def _start_lines(starts: dict[str, Any] | None) -> list[str]:
+    """Processes that did not start warm, though they were to (docs/warm-start.md)."""
+    if starts is None or not starts["plain"]:
+        return []
+    reasons = "; ".join(f"{count} times: {why}" for why, count in sorted(starts["plain"].items()))
+    return [f"{starts['warm']} processes started warm, others as usual ({reasons})"]
 
 
 def _values_lines(values: dict[str, Any]) -> list[str]:
@@ -179,6 +188,11 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         lines.append(
             f"warning: {report['revised']} times changed after a rank had been told them, "
             "because of ranks that were idle outside of CUDA calls"
+        )
+    if report["answers_past_sleepers"]:
+        lines.append(
+            f"warning: {report['answers_past_sleepers']} answers were given past threads that sleep "
+            "or work again and again; another run may differ (docs/report.md)"
         )
     if report["expired_values"]:
         lines.append(

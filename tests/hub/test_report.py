@@ -99,6 +99,8 @@ def run_dir(tmp_path):
                 "simulated_ns": 6_000_000_000,
                 "rollbacks": 3,
                 "revised": 0,
+                "answers_past_idle": 0,
+                "answers_past_sleepers": 0,
                 "late": 0,
                 "messages": 20,
                 "bad_messages": 0,
