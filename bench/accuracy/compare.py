@@ -173,7 +173,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", help="these configurations, comma-separated")
     parser.add_argument("--set", choices=SETS)
     parser.add_argument("--gpus", help="only runs on these numbers of GPUs, comma-separated")
-    parser.add_argument("--host-time", default="measured", choices=MODES)
+    parser.add_argument("--host-time", default="auto", choices=MODES)
     parser.add_argument("--host-scale", help="passed to phantora-ns: multiplies measured host time")
     parser.add_argument("--kernels", type=Path, help="kernel-time database, passed to phantora-ns")
     parser.add_argument(
