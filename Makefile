@@ -29,7 +29,9 @@ SANITIZE =
 
 V ?=
 Q := $(if $(filter 1,$(V)),,@)
-say = $(if $(Q),@printf '  %-7s %s\n' '$1' '$2')
+# of short lines only those that take minutes
+BRIEF ?=
+say = $(if $(Q),@$(if $(BRIEF),$(if $(filter CC LINK,$1),:,printf),printf) '  %-7s %s\n' '$1' '$2')
 
 # Two libraries share the core: one answers for a GPU that is not there, the other is the leader's.
 CORE_SOURCES := $(foreach layer,base link time work cudagraph nccl trace,$(wildcard libintercept/$(layer)/*.c))
@@ -50,8 +52,16 @@ C_FILES := '*.c' '*.h' '*.cpp'
 build: venv
 	@$(MAKE) --no-print-directory native
 
-demo: build
-	$(VENV)/bin/phantora-ns torchrun --nnodes 2 --nproc-per-node 4 examples/train_llama.py --mode fsdp
+DEMO = torchrun --nnodes 2 --nproc-per-node 4 examples/train_llama.py --mode fsdp
+demo:
+	@$(MAKE) --no-print-directory build BRIEF=1
+	@echo 'A 1B Llama on 2 emulated servers with 4 H200 each; on two CPU cores it takes a few minutes:'
+	@echo '  phantora-ns --html build/demo.html $(DEMO)'
+	@$(VENV)/bin/phantora-ns --html build/demo.html $(DEMO)
+	@echo 'What next:'
+	@echo '  open build/demo.html in a browser: where the step goes, a timeline, and why it is not faster'
+	@echo '  the same on other GPUs: $(VENV)/bin/phantora-ns --set gpu=b200 $(DEMO)'
+	@echo '  your own script: docs/tutorial.md; all options: $(VENV)/bin/phantora-ns --help-all'
 
 # TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned by the torch that .venv has
 frameworks: $(VENV)/.stamp-frameworks

@@ -240,10 +240,12 @@ def main():
         seconds = time.perf_counter() - start
         rate = options.mbs * options.seq / seconds / split  # tokens per second and GPU
         if rank == 0:
+            # Where nothing computes large tensors (emulated GPUs), a loss reads as exactly zero.
+            said = f"{shown:.4f}" if shown else "not computed"
             print(
                 f"step {step:3d}  {seconds * 1e3:9.1f} ms  {rate:9.0f} tokens/s/GPU  MFU "
                 f"{rate * flops_per_token / peak:6.1%}"
-                f"  peak {torch.cuda.max_memory_allocated() / 2**30:6.2f} GiB  loss {shown:.4f}",
+                f"  peak {torch.cuda.max_memory_allocated() / 2**30:6.2f} GiB  loss {said}",
                 flush=True,
             )
     dist.destroy_process_group()

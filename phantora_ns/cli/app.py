@@ -15,6 +15,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from phantora_ns.cli.help_text import (
+    SHELLS,
+    ShortHelp,
+    ShortHelpCommand,
+    completion_script,
+    help_all,
+)
 from phantora_ns.cli.run_options import run_options
 from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import EXIT_OURS, EXIT_USAGE, LaunchError, UsageError, say
@@ -23,7 +30,7 @@ _JOB_FOLLOWS: dict[str, Any] = {"allow_interspersed_args": False}
 _HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-class _JobGroup(click.Group):
+class _JobGroup(ShortHelp, click.Group):
     """A group whose unknown commands are jobs."""
 
     def resolve_command(
@@ -67,6 +74,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
     callback=_print_version,
     help="Print the version.",
 )
+@help_all
 @click.pass_context
 def cli(context: click.Context, **options: Any) -> None:
     """Runs an unmodified distributed PyTorch job as if on a cluster of GPU servers, on this
@@ -90,7 +98,11 @@ def run(options: RunOptions, command: tuple[str, ...]) -> int:
     return Runner(build_request(command, options)).run()
 
 
-@cli.command(context_settings=_JOB_FOLLOWS)
+@cli.command(
+    cls=ShortHelpCommand,
+    context_settings=_JOB_FOLLOWS,
+    short_help="Measures a job's kernels on this machine's GPU.",
+)
 @click.option(
     "-o",
     "--output",
@@ -114,6 +126,7 @@ def run(options: RunOptions, command: tuple[str, ...]) -> int:
     "all: both. values: what the GPU computes and the job depends on, for --values replay.",
 )
 @run_options
+@help_all
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def profile(
@@ -142,7 +155,7 @@ def profile(
     return run_profile(command, replace(context.obj, **given), ProfileOptions(output, name, record))
 
 
-@cli.command()
+@cli.command(short_help="Tries everything that a run needs.")
 @click.option(
     "--ranks",
     type=click.IntRange(min=1),
@@ -156,7 +169,7 @@ def doctor(ranks: int | None) -> int:
     return run_doctor(click.echo, ranks)
 
 
-@cli.command("compile-values")
+@cli.command("compile-values", short_help="Compiles the values library for a torch.")
 @click.argument("torch", metavar="[PYTHON]", default="", type=click.Path())
 def compile_values(torch: str) -> int:
     """Compiles the values library for the torch of PYTHON, or for torch's own folder.
@@ -181,6 +194,60 @@ def clusters() -> int:
     except ConfigError as error:
         raise UsageError(str(error)) from error
     return 0
+
+
+@cli.command()
+@click.argument(
+    "files", nargs=-1, required=True, metavar="A B [C...]", type=click.Path(path_type=Path)
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the comparison as a page.",
+)
+@click.option(
+    "--fail-if",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help="End with exit code 1 if this holds, such as 'step_time > +3%' (change against A) or "
+    "'peak_memory > 80 GiB'. May be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON; times in ns.")
+def compare(
+    files: tuple[Path, ...], html: Path | None, conditions: tuple[str, ...], as_json: bool
+) -> int:
+    """Says what moved between runs, and where their steps changed. A, B, ... are what --report or
+    --html wrote; pages tell most. All are compared with A.
+
+    \b
+    phantora-ns compare before.json after.json --fail-if 'step_time > +3%'
+    """
+    from phantora_ns.page.compare import CompareError
+    from phantora_ns.page.compare_run import run_compare
+
+    if len(files) < 2:
+        raise UsageError("compare needs two reports or more; on the command line; give A and B")
+    try:
+        lines, broken = run_compare(files, conditions, html, as_json)
+    except CompareError as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the page: {error.strerror}; {html}; choose another"
+        ) from error
+    click.echo("\n".join(lines))
+    for line in broken:
+        say(f"failed: {line}")
+    return 1 if broken else 0
+
+
+@cli.command(short_help="Prints what makes a shell complete phantora-ns.")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Prints what makes SHELL complete phantora-ns: eval "$(phantora-ns completion bash)"."""
+    click.echo(completion_script(cli, shell))
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})

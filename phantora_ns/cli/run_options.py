@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from phantora_ns.cli.help_text import RunOption, complete_cluster
 from phantora_ns.launch.command.options import RunOptions
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -32,70 +33,96 @@ def _scale(_context: click.Context, _parameter: click.Parameter, text: str) -> s
     return repr(value)
 
 
+def _option(*declarations: str, **settings: Any) -> Callable[[Command], Command]:
+    return click.option(*declarations, cls=RunOption, **settings)
+
+
 _OPTIONS = (
-    click.option(
+    _option(
         "--cluster",
+        short="Cluster to simulate: a name or a TOML file.",
         metavar="NAME|FILE",
+        shell_complete=complete_cluster,
         help="The cluster to simulate: a name that `phantora-ns clusters` lists, or a TOML file.",
     ),
-    click.option(
+    _option(
         "--set",
+        short="Change the cluster, such as gpu=b200.",
         multiple=True,
         metavar="KEY=VALUE",
         help="Change a value of the cluster file, such as gpu=b200 or network.nic_bandwidth='800 "
         "Gbit/s'. May be repeated.",
     ),
-    click.option(
+    _option(
         "--slow-gpu",
         multiple=True,
         metavar="GPU:SHARE",
         help="Make the GPU of a rank, or one such as node-0/gpu-3, slower: 3:10%. May be repeated.",
     ),
-    click.option(
+    _option(
         "--slow-link",
         multiple=True,
         metavar="LINK:SHARE",
         help="Make a link slower: 'node-0/nic-1 - rail-1:50%', or node-0/nic-1:50% for all of its "
         "links. May be repeated.",
     ),
-    click.option(
+    _option(
         "--nnodes",
+        short="Nodes, if the command does not say.",
         type=click.IntRange(1),
         metavar="N",
         help="Nodes, if the job's command does not say how many  [default: 1].",
     ),
-    click.option(
+    _option(
         "--gpus-per-node",
+        short="GPUs of a node, if the command does not say.",
         type=click.IntRange(1),
         metavar="N",
         help="GPUs of a node  [default: the command's processes per node, else all of a server's].",
     ),
-    click.option("--report", type=_FILE, metavar="FILE", help="Write a JSON report of the run."),
-    click.option(
+    _option(
+        "--report",
+        type=_FILE,
+        metavar="FILE",
+        short="Write a JSON report of the run.",
+        help="Write a JSON report of the run.",
+    ),
+    _option(
+        "--html",
+        short="Write a page: memory, step time, where it goes.",
+        type=_FILE,
+        metavar="FILE",
+        help="Write a page about the run: whether it fits, how fast it is, where the step goes and "
+        "why. It traces the first 12 steps of up to 32 ranks, or what --trace-steps and "
+        "--trace-ranks say.",
+    ),
+    _option(
         "--trace",
+        short="Write a Kineto trace of each rank.",
         type=click.Path(path_type=Path),
         metavar="DIR",
         help="Write a Kineto trace (Chrome trace JSON, gzip) of each rank to folder DIR.",
     ),
-    click.option(
+    _option(
         "--trace-steps",
         metavar="FIRST:END",
         help="Trace only these steps, counted from 0; 3:5 is steps 3 and 4  [default: all].",
     ),
-    click.option(
+    _option(
         "--trace-ranks",
         metavar="LIST",
         help="Trace only these ranks, such as 0,8-11  [default: all].",
     ),
-    click.option(
+    _option(
         "--host-time",
+        short="What host code between GPU calls costs.",
         type=click.Choice(["auto", "measured", "model", "none"]),
         help="What the host code between GPU calls costs. auto: times recorded in a database; the "
         "first run of a job measures what no database knows, later runs repeat exactly. measured: the "
         "CPU time that the process uses here. model: recorded times alone, the same in every run and "
         "on every rank. none: zero.  [default: auto; measured with profile and --record-host]",
     ),
-    click.option(
+    _option(
         "--host-scale",
         default=RunOptions.host_scale,
         show_default=True,
@@ -104,7 +131,7 @@ _OPTIONS = (
         help="Multiply host time by FACTOR: below 1 if the cluster's CPUs are faster than this "
         "machine's. auto: as fast as the CPU on which the database was recorded.",
     ),
-    click.option(
+    _option(
         "--host-jitter",
         type=click.Choice(["sampled", "mean"]),
         default=RunOptions.host_jitter,
@@ -112,14 +139,14 @@ _OPTIONS = (
         help="With --host-time auto: hosts differ and vary as real ones do, the same in every run, or "
         "all take the mean.",
     ),
-    click.option(
+    _option(
         "--record-host",
         type=_FILE,
         metavar="FILE",
         help="Add the host time measured in this run to kernel-time database FILE, for later runs "
         "with --host-time model.",
     ),
-    click.option(
+    _option(
         "--sync",
         type=click.Choice(["conservative", "optimistic"]),
         default=RunOptions.sync,
@@ -127,7 +154,7 @@ _OPTIONS = (
         help="When a waiting rank learns a time. conservative: once nothing can change it any more. "
         "optimistic: as soon as it is known, to be corrected if it changes; for many cores.",
     ),
-    click.option(
+    _option(
         "--isolation",
         type=click.Choice(["namespaces", "none"]),
         default=RunOptions.isolation,
@@ -135,14 +162,14 @@ _OPTIONS = (
         help="How nodes are kept apart. namespaces: own network, processes, host name. none: own "
         "loopback addresses only; needs no user namespaces.",
     ),
-    click.option(
+    _option(
         "--kernels",
         type=_FILE,
         multiple=True,
         metavar="FILE",
         help="Kernel-time database to ask before your own and the shipped one; may be repeated.",
     ),
-    click.option(
+    _option(
         "--leaders",
         default=RunOptions.leaders,
         show_default=True,
@@ -150,7 +177,7 @@ _OPTIONS = (
         help="The rank that runs on this machine's GPU and measures kernels; with profile, ranks such "
         "as 0,4. auto: rank 0 if the GPU is the simulated model, else none.",
     ),
-    click.option(
+    _option(
         "--values",
         default=RunOptions.values,
         show_default=True,
@@ -159,12 +186,17 @@ _OPTIONS = (
         "choices such as tokens' experts spread evenly; replay: what profile --record values "
         "recorded, by default in a file for each command and folder.",
     ),
-    click.option(
+    _option(
         "--keep-run-dir",
         is_flag=True,
         help="Keep the folder of the run's own files, to look into a failure.",
     ),
-    click.option("--quiet", is_flag=True, help="Print no summary and no progress, only failures."),
+    _option(
+        "--quiet",
+        is_flag=True,
+        short="Print no summary and no progress.",
+        help="Print no summary and no progress, only failures.",
+    ),
 )
 
 

@@ -164,6 +164,11 @@ def communication(comm: LogComm, launch: Launch, description: str) -> tuple[str,
         "Protocol": launch.protocol,
         "Channels": launch.channels,
         "Operations": comm.operations,
+        "Operation": Collective.LABELS[comm.kind],
+        "Communicator": comm.comm,
+        "Rank in communicator": comm.rank,
+        "Send bytes": comm.send_bytes,
+        "Receive bytes": comm.recv_bytes,
     }
     grid = f', "grid": [{max(launch.channels, 1)}, 1, 1]'
     return name, f"{grid}, {description}, {json.dumps(chosen)[1:-1]}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from phantora_ns.config.description import read_cluster
@@ -111,11 +111,14 @@ def _file_names(folder: Path) -> dict[Path, str]:
     return names
 
 
-def main(arguments: list[str]) -> int:
-    """Writes a share; returns the exit status."""
+def write_entries(
+    arguments: list[str], write: Callable[[Path, int, int], Iterator[dict]] = write_share
+) -> int:
+    """Prints what `write` yields for a share, given as the command line's arguments; returns the
+    exit status."""
     try:
         run_dir, share, shares = Path(arguments[0]), int(arguments[1]), int(arguments[2])
-        for entry in write_share(run_dir, share, shares):
+        for entry in write(run_dir, share, shares):
             print(json.dumps(entry), flush=True)
     except (OSError, KeyError, ValueError, IndexError) as error:
         print(
@@ -127,4 +130,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_entries(sys.argv[1:]))

@@ -105,7 +105,8 @@ class Activity:
     `launched_ns`: when the host call that launched it began, None when the trace does not say.
     `operator`: the innermost framework operator (or annotation) around that call, "" without one.
     `instance` tells the operator's calls apart. `shapes`: the dimensions of its inputs as text, ""
-    when they were not recorded.
+    when they were not recorded. `source`: where a simulated duration comes from (protocol.Source);
+    None in a trace of a real GPU.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Activity:
     shapes: str = ""
     grid: tuple[int, ...] = ()
     collective: Collective | None = None
+    source: int | None = None
 
     @property
     def duration_ns(self) -> int:
@@ -275,7 +277,12 @@ def read_trace(path: Path | str) -> Trace:
 
     Raises TraceError when it is not a trace, or holds no GPU activity.
     """
-    content, events = read_events(path)
+    return trace_of(path, *read_events(path))
+
+
+def trace_of(path: Path | str, content: dict[str, Any], events: list[dict[str, Any]]) -> Trace:
+    """The trace in what `read_events` found at `path`, for callers that need the events as well.
+    Raises TraceError as read_trace."""
     try:
         return _build(str(path), content, events)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -315,6 +322,7 @@ def _build(path: str, content: dict[str, Any], events: list[dict[str, Any]]) -> 
                 shapes,
                 tuple(arguments.get("grid", ())),
                 collective_of(name, arguments) if name.startswith(COMMUNICATION) else None,
+                arguments.get("source"),
             )
         )
     if not activities:

@@ -1,4 +1,4 @@
-"""The values of `--trace`, `--trace-steps` and `--trace-ranks`, checked.
+"""The values of `--trace`, `--trace-steps` and `--trace-ranks`, checked; and what `--html` traces.
 
 Why it exists: a run may take hours before its traces are written. So these options are checked before
 it starts, by rules that can be tested alone. Errors are `TraceOptionError`; the command line turns
@@ -14,6 +14,12 @@ from pathlib import Path
 
 FILE_NAME = "rank-{}.json.gz"
 """One rank's trace. Holistic Trace Analysis needs .json or .gz, and finds the rank inside."""
+PAGE_TRACES = "kineto"
+"""In the run directory: traces that nobody asked for but the page."""
+PAGE_STEPS = 12
+PAGE_RANKS = 32
+"""What a page (`--html`) traces when nothing else is asked for: so many first steps, and so many
+ranks, spread evenly."""
 _OURS = re.compile(r"rank-\d+\.json\.gz")
 
 
@@ -23,10 +29,11 @@ class TraceOptionError(ValueError):
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """Traces go to `folder`. `steps` is [first, end); an end of None means all that follow. `ranks`
-    holds inclusive ranges; None means all."""
+    """Traces go to `folder`; None: they serve the page alone, and go to the run directory. `steps` is
+    [first, end); an end of None means all that follow. `ranks` holds inclusive ranges; None means
+    all."""
 
-    folder: Path
+    folder: Path | None
     steps: tuple[int, int | None] | None = None
     ranks: tuple[tuple[int, int], ...] | None = None
 
@@ -41,9 +48,10 @@ class TraceOptions:
             env["PHANTORA_TRACE_RANKS"] = ",".join(f"{first}-{last}" for first, last in self.ranks)
         return env
 
-    def describe(self) -> dict:
+    def describe(self, run_dir: Path) -> dict:
         """The entry in run.json, for the hub and the writers."""
-        return {"folder": str(self.folder), "steps": self.steps, "ranks": self.ranks}
+        folder = self.folder or run_dir / PAGE_TRACES
+        return {"folder": str(folder), "steps": self.steps, "ranks": self.ranks}
 
 
 def parse_steps(text: str) -> tuple[int, int | None]:
@@ -97,15 +105,21 @@ def parse_ranks(text: str, world_size: int) -> tuple[tuple[int, int], ...]:
 
 
 def check_options(
-    folder: Path | None, steps: str | None, ranks: str | None, world_size: int
+    folder: Path | None, steps: str | None, ranks: str | None, world_size: int, page: bool = False
 ) -> TraceOptions | None:
-    """The options as given on the command line; None when nothing is to be traced. Creates no
-    folder. Raises TraceOptionError."""
+    """The options as given on the command line; None when nothing is to be traced. `page`: a page
+    needs traces as well. Creates no folder. Raises TraceOptionError."""
+    if folder is None and page:
+        return TraceOptions(
+            None,
+            (0, PAGE_STEPS) if steps is None else parse_steps(steps),
+            _page_ranks(world_size) if ranks is None else parse_ranks(ranks, world_size),
+        )
     if folder is None:
         for name, value in (("--trace-steps", steps), ("--trace-ranks", ranks)):
             if value is not None:
                 raise TraceOptionError(
-                    f"{name} without --trace; on the command line; add --trace DIR"
+                    f"{name} without --trace; on the command line; add --trace DIR, or --html FILE"
                 )
         return None
     return TraceOptions(
@@ -113,6 +127,13 @@ def check_options(
         None if steps is None else parse_steps(steps),
         None if ranks is None else parse_ranks(ranks, world_size),
     )
+
+
+def _page_ranks(world_size: int) -> tuple[tuple[int, int], ...] | None:
+    if world_size <= PAGE_RANKS:
+        return None
+    ranks = [number * world_size // PAGE_RANKS for number in range(PAGE_RANKS)]
+    return tuple((rank, rank) for rank in ranks)
 
 
 def _check_folder(folder: Path) -> Path:

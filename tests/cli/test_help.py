@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner
 
 from phantora_ns.cli.app import cli, main
 from phantora_ns.cli.kernels import kernels
@@ -28,6 +30,8 @@ def commands(command: click.Command, path: tuple[str, ...]):
 
 
 ALL = dict(commands(cli, ()))
+LONG = [(), ("profile",)]
+"""Commands with --help-all."""
 
 
 def help_of(path: tuple[str, ...]) -> str:
@@ -42,6 +46,14 @@ def help_of(path: tuple[str, ...]) -> str:
     return command.get_help(parent) + "\n"
 
 
+def everything_of(path: tuple[str, ...]) -> str:
+    """What --help-all prints."""
+    runner = CliRunner()
+    done = runner.invoke(cli, [*path, "--help-all"], terminal_width=WIDTH, prog_name="phantora-ns")
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def file_of(path: tuple[str, ...]) -> Path:
     return GOLDEN / f"{'-'.join(('phantora-ns', *path))}.txt"
 
@@ -51,8 +63,47 @@ def test_help_is_as_written_down(path):
     assert help_of(path) == file_of(path).read_text()
 
 
+def all_file_of(path: tuple[str, ...]) -> Path:
+    return GOLDEN / f"{'-'.join(('phantora-ns', *path))}--help-all.txt"
+
+
+@pytest.mark.parametrize("path", LONG, ids=lambda path: " ".join(path) or "phantora-ns")
+def test_all_options_are_as_written_down(path):
+    assert everything_of(path) == all_file_of(path).read_text()
+
+
+def test_help_fits_a_screen():
+    """A terminal of 80 columns and 40 lines; the options of a run are not all in it."""
+    context = click.Context(cli, info_name="phantora-ns", terminal_width=78, max_content_width=78)
+    lines = cli.get_help(context).splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    assert not any("--sync" in line for line in lines)
+    assert any("--help-all" in line for line in lines)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_get_a_script_that_completes(shell):
+    done = CliRunner().invoke(cli, ["completion", shell])
+    assert done.exit_code == 0 and "_PHANTORA_NS_COMPLETE" in done.output
+
+
+@pytest.mark.parametrize(
+    "begun, found",
+    [
+        (["--clu"], "--cluster"),
+        (["--cluster", "h200-r"], "h200-rail"),
+        (["doc"], "doctor"),
+        (["compare", "--fail"], "--fail-if"),
+    ],
+)
+def test_words_are_completed(begun, found):
+    complete = BashComplete(cli, {}, "phantora-ns", "_PHANTORA_NS_COMPLETE")
+    assert found in [item.value for item in complete.get_completions(begun[:-1], begun[-1])]
+
+
 def test_every_file_is_a_command():
-    assert {path.name for path in GOLDEN.iterdir()} == {file_of(path).name for path in ALL}
+    expected = {file_of(path).name for path in ALL} | {all_file_of(path).name for path in LONG}
+    assert {path.name for path in GOLDEN.iterdir()} == expected
 
 
 def test_every_option_has_a_help_text():
@@ -84,3 +135,5 @@ if __name__ == "__main__":
         old.unlink()
     for words in ALL:
         file_of(words).write_text(help_of(words))
+    for words in LONG:
+        all_file_of(words).write_text(everything_of(words))

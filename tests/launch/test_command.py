@@ -159,6 +159,23 @@ def test_static_rendezvous_variables():
     assert given[1] == {"PHANTORA_NODE": "1", "PET_NODE_RANK": "1"}
 
 
+@pytest.mark.parametrize(
+    "line, outer, threads",
+    [
+        ("torchrun --nproc-per-node 2 x.py", {}, "1"),
+        ("torchrun --nproc-per-node gpu x.py", {}, "1"),
+        ("torchrun --nproc-per-node 2 x.py", {"OMP_NUM_THREADS": "4"}, None),
+        ("torchrun --nproc-per-node 1 x.py", {}, None),
+        ("torchrun x.py", {}, None),
+        ("python x.py", {}, None),
+    ],
+)
+def test_threads_are_what_torchrun_would_choose(line, outer, threads):
+    """Without its warning, which is longer than what a job prints before its first step."""
+    nodes = node_environments(parse(line), Shape(1, 8, True), outer)
+    assert nodes[0].get("OMP_NUM_THREADS") == threads
+
+
 def test_c10d_rendezvous_variables():
     nodes = node_environments(
         parse("torchrun --nnodes 2 --rdzv-backend c10d x.py"), Shape(2, 8, True), {}

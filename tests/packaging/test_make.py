@@ -79,6 +79,11 @@ def test_a_build_prints_a_short_line_for_each_file_and_what_the_compiler_says(ro
     ) == len(found)
 
 
+def test_the_demo_s_build_prints_no_line_for_a_file(root, compiler):
+    done = make(root, "native", BRIEF=1, **compiler)
+    assert done.returncode == 0 and SHORT.findall(done.stdout) == []
+
+
 def test_two_builds_of_one_folder_take_turns(root, compiler, tmp_path):
     """The first stops at its first file until the second has said that it waits, or has begun to
     compile."""

@@ -29,8 +29,9 @@ MAY_IMPORT = {
     "hub": {"model", "sim", "config", "kernels"},
     "trace": {"model", "sim", "config", "kernels"},
     "report": {"model", "config", "kernels"},
-    "launch": {"model", "config", "kernels", "hub", "trace", "report"},
-    "cli": {"model", "config", "kernels", "hub", "trace", "report", "launch"},
+    "page": {"model", "sim", "config", "kernels", "trace", "report"},
+    "launch": {"model", "config", "kernels", "hub", "trace", "report", "page"},
+    "cli": {"model", "config", "kernels", "hub", "trace", "report", "page", "launch"},
     "__main__": {"cli", "launch"},
 }
 """Each part, and the parts that it may import besides itself."""

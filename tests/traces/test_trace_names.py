@@ -76,6 +76,11 @@ def test_what_was_chosen_is_told_beside_what_torch_says():
         "Protocol": "Simple",
         "Channels": 24,
         "Operations": 1,
+        "Operation": "all_reduce",
+        "Communicator": 3,
+        "Rank in communicator": 0,
+        "Send bytes": 1024,
+        "Receive bytes": 1024,
     }
     alone = json.loads("{" + comm_name(ALL_REDUCE, FP32)[1].removeprefix(", ") + "}")
     assert (alone["Collective name"], alone["In msg nelems"], alone["Group size"]) == (

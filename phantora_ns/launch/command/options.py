@@ -26,6 +26,7 @@ class RunOptions:
     nnodes: int | None = None
     gpus_per_node: int | None = None
     report: Path | None = None
+    html: Path | None = None
     trace: Path | None = None
     trace_steps: str | None = None
     trace_ranks: str | None = None

@@ -92,7 +92,7 @@ def node_environments(
         if command.torchrun is None:
             env |= _plain(node, shape, master, outer.get("MASTER_PORT") or port)
         else:
-            env |= _torchrun(command, node, shape, master, port, c10d_port)
+            env |= _torchrun(command, node, shape, outer, master, port, c10d_port)
         result.append(env)
     return result
 
@@ -134,11 +134,20 @@ def _plain(node: int, shape: Shape, master: str, port: str) -> dict[str, str]:
 
 
 def _torchrun(
-    command: JobCommand, node: int, shape: Shape, master: str, port: str, c10d_port: str
+    command: JobCommand,
+    node: int,
+    shape: Shape,
+    outer: Mapping[str, str],
+    master: str,
+    port: str,
+    c10d_port: str,
 ) -> dict[str, str]:
     options = command.torchrun
     assert options is not None
     env = {}
+    if (command.processes_per_node or shape.gpus_per_node) > 1 and "OMP_NUM_THREADS" not in outer:
+        # As torchrun sets it for its workers, with a warning of five lines on every node.
+        env["OMP_NUM_THREADS"] = "1"
     defaults = {
         "nnodes": str(shape.nodes),
         "node_rank": str(node),

@@ -74,6 +74,22 @@ class Results:
                 f"the job itself ended with exit code {ended.exit_code}"
             )
 
+    def make_page(self) -> None:
+        """Writes the page of --html."""
+        from phantora_ns.page.run_page import write_page
+
+        file = self._request.html
+        if file is None or self.report is None:
+            return
+        try:
+            write_page(self._run_dir, self.report, file)
+        except (OSError, ValueError, KeyError) as error:
+            what = f"{error.strerror}; {file}" if isinstance(error, OSError) else f"{error}; {file}"
+            self._failed(f"cannot write the page: {what}")
+            return
+        if not self._request.quiet:
+            say(f"page written; {file}; open it in a browser")
+
     def keep_host_times(self) -> None:
         """Adds the host times that ranks recorded to the database of --record-host."""
         file = self._request.host.record

@@ -39,6 +39,7 @@ class RunRequest:
     shape: environment.Shape
     cwd: str
     report: Path | None = None
+    html: Path | None = None
     host: host_time.HostTimeOptions = host_time.HostTimeOptions()
     sync: str = "conservative"
     values: recorded_values.ValuesOption = recorded_values.ValuesOption()
@@ -77,7 +78,8 @@ def build_request(
     cluster = _load_cluster(options, command)
     _check_size(command, cluster)
     check_multi_node(command, cluster.nodes, options.isolated)
-    report, cwd = _check_report(options.report), _check_cwd(options.isolated)
+    report, html = _check_file("--report", options.report), _check_file("--html", options.html)
+    cwd = _check_cwd(options.isolated)
     world = cluster.nodes * (command.processes_per_node or cluster.gpus_per_node)
     limits.require_files(world)
     trace = _check_trace(options, world)
@@ -99,6 +101,7 @@ def build_request(
         shape=environment.Shape(cluster.nodes, cluster.gpus_per_node, options.isolated),
         cwd=cwd,
         report=report,
+        html=html,
         host=host,
         sync=options.sync,
         values=values,
@@ -159,19 +162,20 @@ def _check_size(command: JobCommand, cluster: Cluster) -> None:
         )
 
 
-def _check_report(path: Path | None) -> Path | None:
+def _check_file(option: str, path: Path | None) -> Path | None:
+    """A file that is written after the run."""
     if path is None:
         return None
     path = Path(os.path.abspath(path))
     if path.exists():
         if not os.access(path, os.W_OK):
             raise UsageError(
-                f"--report {path} cannot be written; on the command line; choose another file"
+                f"{option} {path} cannot be written; on the command line; choose another file"
             )
     elif not os.access(path.parent, os.W_OK | os.X_OK):
         missing = "does not exist" if not path.parent.exists() else "cannot be written"
         raise UsageError(
-            f"--report: the folder {path.parent} {missing}; on the command line; "
+            f"{option}: the folder {path.parent} {missing}; on the command line; "
             "create it or choose another"
         )
     return path
@@ -194,7 +198,13 @@ def _check_cwd(isolated: bool) -> str:
 
 def _check_trace(options: RunOptions, world: int) -> TraceOptions | None:
     try:
-        return check_options(options.trace, options.trace_steps, options.trace_ranks, world)
+        return check_options(
+            options.trace,
+            options.trace_steps,
+            options.trace_ranks,
+            world,
+            page=options.html is not None,
+        )
     except TraceOptionError as error:
         raise UsageError(str(error)) from error
 

@@ -314,12 +314,14 @@ class Runner:
         """Also after a failure or a Ctrl-C, so that what ran until then can be looked at. Another
         signal ends it."""
         try:
-            writers = TraceWriters(path)
+            writers = TraceWriters(path, page=self._request.html is not None)
             while writers.busy:
                 for number in self._loop.wait_for_signals(LOOK_S)[:1]:
                     writers.stop()
                     self._outcome.interrupted(number)
-            complete = writers.finish(self._request.quiet)
+            trace = self._request.trace
+            quiet = self._request.quiet or trace is None or trace.folder is None
+            complete = writers.finish(quiet)
         except (LaunchError, OSError) as error:
             is_file_error = isinstance(error, OSError)
             what = f"{error.strerror}; {error.filename}" if is_file_error else str(error)
@@ -334,6 +336,7 @@ class Runner:
         try:
             with self._loop.interruptible():
                 results.make_report(time.monotonic() - self._start)
+                results.make_page()
                 results.keep_host_times()
                 results.keep_learned_host_times()
                 results.keep_recording()

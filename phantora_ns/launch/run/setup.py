@@ -118,7 +118,7 @@ def _run_description(request: RunRequest, path: Path, gpu: RealGpu | None) -> di
     if request.host.record is not None:
         run["recording"] = host_time.recording_meta(model, request.command.argv)
     if request.trace is not None:
-        run["trace"] = request.trace.describe()
+        run["trace"] = request.trace.describe(path)
     return run
 
 

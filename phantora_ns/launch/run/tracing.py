@@ -22,9 +22,9 @@ LOOK_S = 0.05  # between two checks of the processes
 class TraceWriters:
     """The processes that write the traces of `run_dir`."""
 
-    def __init__(self, run_dir: Path) -> None:
-        """Starts them. Raises LaunchError when that is impossible, and OSError when the folder of
-        the traces cannot be made."""
+    def __init__(self, run_dir: Path, page: bool = False) -> None:
+        """Starts them; for a `page` they also take excerpts of the traces. Raises LaunchError when
+        that is impossible, and OSError when the folder of the traces cannot be made."""
         trace = json.loads((run_dir / "run.json").read_text())["trace"]
         self._folder = Path(trace["folder"])
         self._folder.mkdir(exist_ok=True)
@@ -41,7 +41,7 @@ class TraceWriters:
                             "guard",
                             str(os.getpid()),
                             *own_command(
-                                "phantora_ns.trace.job",
+                                "phantora_ns.page.job" if page else "phantora_ns.trace.job",
                                 str(run_dir),
                                 str(share),
                                 str(shares),
@@ -69,7 +69,8 @@ class TraceWriters:
             process.kill()
 
     def finish(self, quiet: bool) -> bool:
-        """Says what was written, once they have ended. False when a trace is missing."""
+        """Says what was written, once they have ended, unless `quiet`. False when a trace is
+        missing."""
         entries: list[dict] = []
         failed = False
         for process in self._processes:

@@ -1,0 +1,212 @@
+"""The content of the page as data: answers, tables, and the timeline.
+
+Why it exists: everything that is computed for the page is computed here, from the report and from
+excerpts of traces (excerpt.py), so that tests can compare it with both. The script in the page only
+formats and draws. Rule: no number without its unit in its name; what is left out is said in `notes`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from phantora_ns.model.cluster import Cluster
+from phantora_ns.page.advice import advice
+from phantora_ns.page.answers import answers
+from phantora_ns.page.links import LinkUse
+from phantora_ns.page.timeline import timeline
+from phantora_ns.page.waits import waits
+from phantora_ns.sim.topology import TopologyError
+
+SCHEMA = 1
+WARM_UP = 3
+"""The most steps left out of means after the first one; of short runs it is half
+(report/steps.py)."""
+MOST_KERNELS = 60
+
+Excerpts = Mapping[int, Mapping[str, Any]]
+
+
+def content(
+    report: Mapping[str, Any],
+    cluster: Cluster,
+    command: Sequence[str],
+    excerpts: Excerpts,
+) -> dict[str, Any]:
+    """All that the page shows. `excerpts` by rank; none when nothing was traced."""
+    notes: list[str] = []
+    counted = _counted(excerpts)
+    window = _window(excerpts, counted)
+    result: dict[str, Any] = {
+        "schema": SCHEMA,
+        "command": shlex.join(command),
+        "cluster": _cluster(cluster),
+        "report": dict(report),
+        "advice": advice(dict(report)),
+        "counted_steps": counted,
+        "step": _step_time(excerpts, counted),
+        "utilisation": _utilisation(excerpts, counted, cluster),
+        "steps": _steps(excerpts),
+        "kernels": _kernels(excerpts),
+        "waits": None,
+        "links": None,
+        "timeline": timeline(excerpts, counted, notes),
+    }
+    launches = {rank: found["communication"] for rank, found in excerpts.items()}
+    if any(launches.values()):
+        result["waits"] = waits(launches, *window)
+        result["links"] = _links(report, cluster, launches, window, notes)
+    _note_what_is_left_out(report, excerpts, counted, notes)
+    return result | {"answers": answers(result), "notes": notes}
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    gpu = cluster.gpu_model
+    return {
+        "name": cluster.name,
+        "description": cluster.description,
+        "gpu": gpu.name,
+        "gpu_memory_bytes": gpu.memory_bytes,
+        "peak_bf16_flop_per_ns": gpu.peak_flop_per_ns.get("bf16"),
+        "faults": [f"{fault.link or fault.gpu} at {fault.factor:.0%}" for fault in cluster.faults],
+    }
+
+
+def _numbers(excerpts: Excerpts) -> list[int]:
+    """The steps that every traced rank has, in order."""
+    found = [
+        {step["number"] for step in excerpt["steps"] if step["number"] is not None}
+        for excerpt in excerpts.values()
+    ]
+    return sorted(set.intersection(*found)) if found else []
+
+
+def _counted(excerpts: Excerpts) -> list[int]:
+    """The steps over which means are taken. Step 0 begins with the process, and the next ones still
+    allocate; they are left out if there are others."""
+    numbers = _numbers(excerpts)
+    later = [number for number in numbers if number > 0]
+    return later[min(WARM_UP, len(later) // 2) :] or numbers
+
+
+def _of(excerpt: Mapping[str, Any], counted: Sequence[int]) -> list[Mapping[str, Any]]:
+    """A rank's counted steps; all of them in a trace without numbered steps."""
+    steps = [step for step in excerpt["steps"] if step["number"] in counted]
+    return steps or list(excerpt["steps"])
+
+
+def _window(excerpts: Excerpts, counted: Sequence[int]) -> tuple[int, int]:
+    """From the beginning of the first counted step to the end of the last, over all ranks."""
+    steps = [step for excerpt in excerpts.values() for step in _of(excerpt, counted)]
+    if not steps:
+        return 0, 0
+    return min(step["start_ns"] for step in steps), max(step["end_ns"] for step in steps)
+
+
+def _step_time(excerpts: Excerpts, counted: Sequence[int]) -> dict[str, Any] | None:
+    """The counted steps of the first traced rank, by its trace."""
+    if not excerpts or not counted:
+        return None
+    first = min(excerpts)
+    lengths = [step["end_ns"] - step["start_ns"] for step in _of(excerpts[first], counted)]
+    return {
+        "rank": first,
+        "median_ns": round(median(lengths)),
+        "least_ns": min(lengths),
+        "most_ns": max(lengths),
+        "steps": len(lengths),
+    }
+
+
+def _utilisation(
+    excerpts: Excerpts, counted: Sequence[int], cluster: Cluster
+) -> dict[str, Any] | None:
+    """Floating-point operations of matrix products and attention against the GPU's peak in bf16."""
+    steps = [step for excerpt in excerpts.values() for step in _of(excerpt, counted)]
+    time_ns = sum(step["end_ns"] - step["start_ns"] for step in steps)
+    peak = cluster.gpu_model.peak_flop_per_ns.get("bf16")
+    if not time_ns or not peak:
+        return None
+    flop = sum(step["flop"] for step in steps)
+    return {
+        "flop_per_step": round(flop / len(steps)),
+        "flop_per_ns": round(flop / time_ns, 3),
+        "share_of_peak": round(flop / time_ns / peak, 6),
+    }
+
+
+def _steps(excerpts: Excerpts) -> list[dict[str, Any]]:
+    return [
+        {"rank": rank} | dict(step)
+        for rank, excerpt in sorted(excerpts.items())
+        for step in excerpt["steps"]
+    ]
+
+
+def _kernels(excerpts: Excerpts) -> list[dict[str, Any]]:
+    """The kernels of all traced ranks added up, longest first."""
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for _, excerpt in sorted(excerpts.items()):
+        for row in excerpt["kernels"]:
+            key = (row["name"], row["operator"], row["kind"], row["source"])
+            group = groups.setdefault(key, dict(row) | {"count": 0, "gpu_ns": 0})
+            group["count"] += row["count"]
+            group["gpu_ns"] += row["gpu_ns"]
+    rows = sorted(groups.values(), key=lambda row: (-row["gpu_ns"], row["name"], row["operator"]))
+    total_ns = sum(row["gpu_ns"] for row in rows)
+    for row in rows:
+        row["share"] = round(row["gpu_ns"] / total_ns, 6) if total_ns else 0.0
+    return rows[:MOST_KERNELS]
+
+
+def _links(
+    report: Mapping[str, Any],
+    cluster: Cluster,
+    launches: Mapping[int, Sequence[Mapping[str, Any]]],
+    window: tuple[int, int],
+    notes: list[str],
+) -> dict[str, Any] | None:
+    gpus = {
+        rank["rank"]: rank["node"] * cluster.gpus_per_node + rank["device"]
+        for rank in report["ranks"]
+        if rank["rank"] is not None and rank["node"] is not None and rank["device"] is not None
+    }
+    try:
+        use = LinkUse(cluster, (report["nccl"] or {}).get("choices"), *window)
+    except TopologyError as error:
+        notes.append(f"Links are not shown: {error}.")
+        return None
+    use.add_all(launches, gpus)
+    result = use.result()
+    if use.left_out:
+        notes.append(
+            f"{use.left_out} transfers are not in the table of links, because not all of their "
+            "members were traced or their bytes are not in the traces."
+        )
+    return result
+
+
+def _note_what_is_left_out(
+    report: Mapping[str, Any], excerpts: Excerpts, counted: Sequence[int], notes: list[str]
+) -> None:
+    ranks = sum(rank["rank"] is not None for rank in report["ranks"])
+    if not excerpts:
+        notes.append("No rank was traced, so there are no steps, kernels, links or timeline.")
+        return
+    if len(excerpts) < ranks:
+        notes.append(
+            f"{len(excerpts)} of {ranks} ranks were traced: steps, kernels, waiting and the "
+            "timeline are theirs. Memory and the report's totals are of all ranks."
+        )
+    if counted:
+        notes.append(
+            f"Means are over steps {counted[0]} to {counted[-1]}, counted from 0; the timeline has "
+            "the earlier ones too."
+        )
+    else:
+        notes.append("No optimizer's step was seen: all is one step.")
+    lost = sum(excerpt["left_out_events"] for excerpt in excerpts.values())
+    if lost:
+        notes.append(f"{lost} events had no final time when the run ended, and are left out.")

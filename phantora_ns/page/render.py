@@ -1,0 +1,75 @@
+"""Puts the page's content, its script, its style and the chart library into one file.
+
+Why it exists: a page must open anywhere, years later, without network. So everything that it needs is
+inside, and its content security policy lets it load nothing. The parts are in phantora_ns/data/page.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_PARTS = Path(__file__).resolve().parents[1] / "data" / "page"
+_LIBRARY = "echarts/echarts.min.js"
+RUN_SCRIPTS = ("format.js", "charts.js", "sections.js", "timeline.js", "main.js")
+COMPARE_SCRIPTS = ("format.js", "charts.js", "compare.js")
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+
+
+def render(content: Mapping[str, Any], title: str) -> str:
+    """The page of one run. `content` as content.py makes it."""
+    shown = {name: value for name, value in content.items() if name != "timeline"}
+    return assemble(title, shown, content["timeline"], RUN_SCRIPTS, "page.html")
+
+
+def render_comparison(comparison: Mapping[str, Any]) -> str:
+    """The page of a comparison. `comparison` as compare.py makes it."""
+    letters = " and ".join(run["name"] for run in comparison["runs"])
+    return assemble(f"{letters} compared", comparison, None, COMPARE_SCRIPTS, "compare.html")
+
+
+def embedded(text: str) -> Any:
+    """The data in a page. Raises ValueError when it is none."""
+    found = _DATA.search(text)
+    if found is None:
+        raise ValueError("no page of a run")
+    return json.loads(found[1])
+
+
+def assemble(
+    title: str, data: Mapping[str, Any], packed: Any, scripts: Sequence[str], frame: str
+) -> str:
+    """`frame` with everything in it; `packed` is data for the script that is compressed."""
+    values = {
+        "TITLE": html.escape(title),
+        "STYLE": _part("page.css"),
+        "FOOTER": "Made by phantora-ns. Charts by Apache ECharts (Apache-2.0).",
+        "DATA": _inside_script(json.dumps(data, separators=(",", ":"))),
+        "TIMELINE": _packed(packed),
+        "LIBRARY": _part(_LIBRARY),
+        "SCRIPT": '"use strict";\n' + "\n".join(_part(name) for name in scripts),
+    }
+    return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], _part(frame))
+
+
+def _part(name: str) -> str:
+    return (_PARTS / name).read_text(encoding="utf-8")
+
+
+def _inside_script(text: str) -> str:
+    """JSON that cannot end its own script element."""
+    return text.replace("<", "\\u003c")
+
+
+def _packed(value: Any) -> str:
+    """Compressed JSON in base64. The same data give the same text: no time stamp is in it."""
+    if value is None:
+        return ""
+    text = json.dumps(value, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()

@@ -1,0 +1,182 @@
+"""Comparisons of made reports: what moved, where, and conditions with their exit code."""
+
+import copy
+import json
+import shutil
+
+import pytest
+
+from phantora_ns.cli.app import main
+from phantora_ns.page.compare import BY_NAME, CompareError, Run, compare, load
+from phantora_ns.page.compare_text import shown
+from phantora_ns.page.conditions import parse
+from phantora_ns.page.render import render, render_comparison
+from tests.page.test_page import BROWSER, bare, drawn
+
+GIB = 2**30
+
+
+def report(step_ns=100_000_000, peak=20 * GIB, **more):
+    made = copy.deepcopy(bare()["report"])
+    rank = {
+        "rank": 0, "node": 0, "device": 0, "gpu_busy_ns": 700_000_000, "comm_ns": 50_000_000,
+        "comm_wait_ns": 10_000_000, "exposed_comm_ns": 20_000_000, "host_cpu_ns": 300_000_000,
+        "peak_driver_bytes": peak, "peak_allocated_bytes": peak - GIB, "peak_reserved_bytes": peak,
+        "peak_pinned_bytes": 0,
+    }  # fmt: skip
+    step = {
+        "rank": 0, "median_ns": step_ns, "least_ns": step_ns, "most_ns": step_ns, "settled": 5,
+        "busy_ns": 70_000_000, "exposed_ns": 10_000_000, "host_ns": 30_000_000, "no_band": None,
+        "band": {"low_ns": step_ns - 9, "high_ns": step_ns + 9, "coverage": 0.8},
+    }  # fmt: skip
+    made |= {"simulated_ns": 10 * step_ns, "ranks": [rank], "step": step, "exit_code": 0}
+    return made | {"cluster": "h200-1x8", "kernel_time_share": {"exact": 1.0}} | more
+
+
+def write(folder, **reports):
+    for name, made in reports.items():
+        (folder / f"{name}.json").write_text(json.dumps(made))
+    return [str(folder / f"{name}.json") for name in reports]
+
+
+def values(found, name):
+    return next(row["values"] for row in found["metrics"] if row["name"] == name)
+
+
+def test_every_number_is_a_report_s():
+    first, second = report(), report(step_ns=110_000_000, peak=22 * GIB, cluster="b200-1x8")
+    found = compare([Run("a", first), Run("b", second)])
+    assert values(found, "step_time") == [100_000_000, 110_000_000]
+    assert values(found, "peak_memory") == [20 * GIB, 22 * GIB]
+    assert found["setup"] == [{"field": "cluster", "values": ["h200-1x8", "b200-1x8"]}]
+    assert found["runs"][1]["band"] == [110_000_000 - 9, 110_000_000 + 9]
+
+
+def test_the_parts_of_a_step_add_up_to_it():
+    found = compare([Run("a", report()), Run("b", report(step_ns=130_000_000))])
+    sums = [sum(row["values"][i] for row in found["step_parts"]) for i in (0, 1)]
+    assert sums == [100_000_000, 130_000_000]
+    assert found["step_parts"][0]["kind"] == "everything else"  # the largest change is first
+
+
+def test_parts_of_pages_add_up_to_the_mean_step():
+    def page(scale):
+        steps = [
+            {"rank": 0, "number": n, "start_ns": 0, "end_ns": 100 * scale}
+            | {"compute": {"gemm": 60 * scale}, "exposed": {"all_gather": 30 * scale}}
+            | {"idle": {"host": 10 * scale}}
+            for n in range(4)
+        ]
+        return {"counted_steps": [1, 2, 3], "steps": steps}
+
+    found = compare([Run("a", report(), page(1)), Run("b", report(), page(3))])
+    assert [sum(row["values"][i] for row in found["step_parts"]) for i in (0, 1)] == [100, 300]
+    assert found["step_parts"][0] == {"group": "compute", "kind": "gemm", "values": [60, 180]}
+
+
+def test_what_is_not_known_is_not_zero():
+    found = compare([Run("a", report()), Run("b", report() | {"step": None, "ranks": []})])
+    assert values(found, "step_time") == [100_000_000, None]
+    assert values(found, "peak_memory") == [20 * GIB, None]
+    assert found["step_parts"] == []
+
+
+@pytest.mark.parametrize(
+    "text, broken",
+    [
+        ("step_time > +3%", True),
+        ("step_time > +4%", False),
+        ("step_time>=+4%", True),
+        ("step_time > +3 ms", True),
+        ("step_time > +5 ms", False),
+        ("step_time > 103 ms", True),
+        ("step_time > 105 ms", False),
+        ("step_time < -3%", False),
+        ("peak_memory < -1 GiB", True),
+        ("peak_memory > 18.5 GiB", True),
+        ("guessed > 5%", False),
+        ("warnings > 0", True),
+        ("computing > +0%", False),
+    ],
+)
+def test_conditions(text, broken):
+    found = compare([Run("a", report()), Run("b", report(104_000_000, 18 * GIB))])
+    assert bool(parse(text).breaks(found)) == broken, parse(text).breaks(found)
+
+
+def test_a_bound_that_cannot_be_checked_is_broken():
+    found = compare([Run("a", report()), Run("b", report() | {"step": None})])
+    assert parse("step_time > +3%").breaks(found) == ["step_time > +3%: not known for B"]
+    assert parse("step_time > 1 s").breaks(found) == ["step_time > 1 s: not known for B"]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("step_time", "not of the form"),
+        ("step_tim > 3%", "choose one of step_time"),
+        ("step_time > 3", "has no unit"),
+        ("step_time > 3 GiB", "unknown unit"),
+        ("step_time > +x%", "not a share"),
+        ("warnings > many", "is no number"),
+    ],
+)
+def test_conditions_that_make_no_sense_say_so(text, said):
+    with pytest.raises(CompareError, match=said):
+        parse(text)
+
+
+def test_the_command_line_ends_with_an_exit_code(tmp_path, capsys):
+    files = write(tmp_path, before=report(), after=report(step_ns=104_000_000))
+    assert main(["compare", *files]) == 0
+    out = capsys.readouterr().out
+    assert "step time (median)" in out and "+4 ms (+4.0%)" in out
+    assert main(["compare", *files, "--fail-if", "step_time > +3%"]) == 1
+    assert "failed: step_time > +3%: +4.00% for B" in capsys.readouterr().err
+    assert main(["compare", *files, "--fail-if", "step_time > +5%", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert values(found, "step_time") == [100_000_000, 104_000_000]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "<html></html>", '{"ranks": [{}]}'])
+def test_what_is_no_report_is_refused_in_one_line(tmp_path, capsys, text):
+    (good,) = write(tmp_path, good=report())
+    (tmp_path / "bad.json").write_text(text)
+    assert main(["compare", good, str(tmp_path / "bad.json")]) == 2
+    error = capsys.readouterr().err
+    assert "bad.json is no report" in error and error.count("\n") == 1
+    assert main(["compare", good, str(tmp_path / "none.json")]) == 2
+    assert main(["compare", good]) == 2
+
+
+def test_a_page_is_a_report_too(tmp_path):
+    (tmp_path / "run.html").write_text(render(bare(), "a run"))
+    run = load(tmp_path / "run.html")
+    assert run.report == json.loads(json.dumps(bare()["report"])) and run.page["steps"] == []
+
+
+def test_the_document_names_every_metric(root):
+    text = (root / "docs" / "page.md").read_text()
+    assert [name for name in BY_NAME if f"`{name}`" not in text] == []
+
+
+def test_numbers_have_units():
+    assert shown("time", -1_500_000, signed=True) == "-1.5 ms"
+    assert shown("bytes", 3 * GIB, signed=True) == "+3.00 GiB"
+    assert shown("share", 0.0123) == "1.23%" and shown("count", None) == "-"
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
+def test_a_browser_draws_the_comparison(tmp_path):
+    runs = [
+        Run("before", report()),
+        Run("<after>", report(104_000_000)),
+        Run("c", report() | {"step": None}),
+    ]
+    found = compare(runs)
+    (tmp_path / "compared.html").write_text(render_comparison(found))
+    shown_page = drawn(tmp_path / "compared.html", tmp_path)
+    text = " ".join(shown_page.texts)
+    assert shown_page.state == "ready", text[:2000]
+    assert "104 ms" in text and "+4 ms (+4.0 %)" in text and "<after>" in text
+    shutil.rmtree(tmp_path / "browser")

@@ -1,0 +1,98 @@
+"""A rank's excerpt against a trace whose numbers are known, and against counting each nanosecond."""
+
+import random
+from collections import Counter
+
+import pytest
+from tests.page.made_trace import MadeTrace
+
+from phantora_ns.page.excerpt import SHORT_OPERATORS, excerpt, flop_of
+
+
+def test_every_nanosecond_of_a_step_has_one_owner(tmp_path):
+    """Against the naive way: look at each nanosecond."""
+    random.seed(3)
+    made = MadeTrace()
+    made.step(0, 0, 2000)
+    spans = []
+    for stream in (7, 9):
+        at = random.randrange(100)
+        while at < 1900:
+            end = min(2000, at + random.randrange(5, 200))
+            made.kernel("ampere_gemm", at, end, launched=0, stream=stream)
+            spans.append(("compute", at, end))
+            at = end + random.randrange(0, 150)
+    at = 50
+    while at < 1800:
+        end = at + random.randrange(20, 300)
+        made.collective("all_gather", at, end, 0, 2)
+        spans.append(("exposed", at, end))
+        at = end + random.randrange(1, 100)
+    found = excerpt(made.write(tmp_path / "rank-0.json.gz"))
+    (step,) = found["steps"]
+    naive = Counter()
+    for ns in range(2000):
+        running = {kind for kind, begin, end in spans if begin <= ns < end}
+        naive["compute" if "compute" in running else "exposed" if running else "idle"] += 1
+    for group in ("compute", "exposed", "idle"):
+        assert sum(step[group].values()) == naive[group]
+    assert set(step["compute"]) == {"gemm"} and set(step["exposed"]) == {"all_gather"}
+
+
+def test_kernels_are_added_up_by_name_and_source(tmp_path):
+    made = MadeTrace()
+    made.step(0, 0, 1000)
+    made.kernel("gemm_a", 10, 110, launched=1, source=0)
+    made.kernel("gemm_a", 200, 300, launched=2, source=0)
+    made.kernel("gemm_a", 400, 450, launched=3, source=7)
+    rows = excerpt(made.write(tmp_path / "rank-0.json.gz"))["kernels"]
+    assert [(row["count"], row["gpu_ns"], row["source"]) for row in rows] == [
+        (2, 200, "exact"),
+        (1, 50, "guess"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, flop",
+    [
+        ("cublasGemm bf16 128x256x512 TN [simulated]", 2 * 128 * 256 * 512),
+        ("cublasLtMatmul fp8e4m3/bf16 8x4x2 TN batch 3 [simulated]", 2 * 8 * 4 * 2 * 3),
+        ("cudnn sdpa forward 16 bit 2x4x64x32x16 [simulated]", 2 * 2 * (2 * 4 * 64 * 32 * 16)),
+        ("cudnn sdpa forward 16 bit 2x4x64x64x16 causal [simulated]", 2 * (2 * 4 * 64 * 64 * 16)),
+        ("cudnn sdpa backward 16 bit 1x1x8x8x8 [simulated]", 5 * 2 * 8**4 // 8),
+        ("void at::native::reduce_kernel<512, 1>(x)", None),
+    ],
+)
+def test_floating_point_operations_follow_from_the_sizes(name, flop):
+    assert flop_of(name) == flop
+
+
+def test_names_are_those_that_traces_have():
+    """flop_of reads names; if describe.py changes them, this says so."""
+    import msgpack
+
+    from phantora_ns.protocol import SignatureKind
+    from phantora_ns.trace.describe import describe
+    from phantora_ns.trace.log import Signature
+
+    packed = msgpack.packb([SignatureKind.GEMM, [0, 1, 0, 64, 32, 16, 5, 14, 14, 14]])
+    name = describe(Signature(1, 0, 0, packed), 132).name
+    assert flop_of(name) == 2 * 64 * 32 * 16 * 5
+
+
+def test_a_row_for_each_stream_and_thread(tmp_path):
+    made = MadeTrace()
+    made.step(0, 0, 900_000)
+    made.kernel("gemm_a", 10, 110, launched=1)
+    made.collective("all_reduce", 200, 300, 0, 2)
+    made.host("outer", 0, 400_000)
+    made.host("inner", 10, 100)
+    for number in range(5):
+        made.host(f"small {number}", 500_000 + 2000 * number, 501_000 + 2000 * number)
+    rows = {row["row"]: row["spans"] for row in excerpt(made.write(tmp_path / "a.gz"))["rows"]}
+    assert rows["stream 7"] == [(10, 100, "gemm|gemm_a in outer")]
+    assert rows["stream 20 (NCCL)"] == [(200, 100, "communication|all_reduce")]
+    assert rows["host thread 0"] == [
+        (0, 400_000, "operator|outer"),
+        (500_000, 9000, SHORT_OPERATORS),
+    ]

@@ -1,0 +1,215 @@
+"""The page of a real run: it holds the report, loads nothing, and a browser draws it without an
+error and with the report's numbers."""
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from phantora_ns.page.render import render
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = ROOT / "tests" / "traces" / "jobs" / "steps.py"
+LIBRARY = ROOT / "phantora_ns" / "data" / "page" / "echarts"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER = next((path for path in map(shutil.which, BROWSERS) if path), None)
+RANKS = 4
+
+
+class Page(HTMLParser):
+    """The elements of a page: scripts by id, what it refers to, and numbers with their origin."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.scripts, self.references, self.numbers, self.state = {}, [], [], None
+        self.texts = []
+        self._script = None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        if tag == "html":
+            self.state = found.get("data-state")
+        if tag == "script":
+            self._script = found.get("id", "")
+            self.scripts.setdefault(self._script, "")
+        self.references += [found[name] for name in ("src", "href") if found.get(name)]
+        if "data-from" in found:
+            self.numbers.append((found["data-from"], found.get("data-value")))
+
+    def handle_endtag(self, tag):
+        if tag == "script":
+            self._script = None
+
+    def handle_data(self, data):
+        if self._script is not None:
+            self.scripts[self._script] += data
+        else:
+            self.texts.append(data)
+
+
+def content_of(page):
+    return json.loads(page.scripts["data"])
+
+
+@pytest.fixture(scope="module")
+def run(phantora, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    done = phantora(
+        "--html",
+        folder / "run.html",
+        "--report",
+        folder / "run.json",
+        "torchrun",
+        "--nnodes",
+        2,
+        "--nproc-per-node",
+        2,
+        JOB,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"page written; {folder / 'run.html'}" in done.stderr
+    assert "traces of" not in done.stderr  # nobody asked for them
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return Page((run / "run.html").read_text())
+
+
+@pytest.mark.slow
+def test_the_page_holds_the_report(run, page):
+    report = json.loads((run / "run.json").read_text())
+    assert content_of(page)["report"] == report
+    assert content_of(page)["command"].endswith("steps.py")
+
+
+@pytest.mark.slow
+def test_its_sums_are_those_of_the_report(run, page):
+    """Over all traced steps, kernels are what the ranks were busy with."""
+    found = content_of(page)
+    report = found["report"]
+    assert sorted({step["rank"] for step in found["steps"]}) == list(range(RANKS))
+    for step in found["steps"]:
+        parts = [sum(step[group].values()) for group in ("compute", "exposed", "idle")]
+        assert sum(parts) == step["end_ns"] - step["start_ns"]
+    kernels = sum(row["gpu_ns"] for row in found["kernels"])
+    busy = sum(rank["gpu_busy_ns"] for rank in report["ranks"])
+    assert 0 < kernels <= busy * 1.05  # beside communication a kernel takes longer than alone
+    assert found["waits"]["ranks"] == list(range(RANKS))
+    waited = [sum(row) for row in found["waits"]["waited_ns"]]
+    for rank, ns in enumerate(waited):
+        assert ns <= report["ranks"][rank]["comm_wait_ns"]
+    assert found["links"]["left_out"] == 0 and found["links"]["flows"]
+
+
+@pytest.mark.slow
+def test_it_loads_nothing_and_is_small(run, page):
+    text = (run / "run.html").read_text()
+    assert len(text.encode()) < 3e6
+    assert all(one.startswith(("#", "data:")) for one in page.references)
+    assert "default-src 'none'" in text
+
+
+@pytest.mark.slow
+def test_its_timeline_unpacks(page):
+    packed = json.loads(gzip.decompress(base64.b64decode(page.scripts["packed"])))
+    rows = {(row["rank"], row["row"]) for row in packed["rows"]}
+    assert {rank for rank, _ in rows} == set(range(RANKS))
+    assert any("NCCL" in row for _, row in rows) and any("host" in row for _, row in rows)
+
+
+def drawn(path, tmp_path):
+    """The page as a browser has drawn it."""
+    command = [BROWSER, "--headless", "--disable-gpu", "--no-sandbox", "--window-size=1200,9000"]
+    command += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=20000"]
+    done = subprocess.run(
+        [*command, "--dump-dom", path.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    return Page(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
+def test_a_browser_draws_it_with_the_numbers_of_the_report(run, page, tmp_path):
+    shown = drawn(run / "run.html", tmp_path)
+    assert shown.state == "ready", " ".join(shown.texts)[:2000]
+    found = content_of(page)
+    assert len(shown.numbers) > 15
+    for path, value in shown.numbers:
+        expected = found
+        for key in path.split("."):
+            expected = expected[int(key)] if isinstance(expected, list) else expected.get(key)
+        if expected is None:
+            assert value is None
+        else:
+            assert float(value) == expected
+    assert any(path == "step.median_ns" for path, _ in shown.numbers)
+    text = " ".join(shown.texts)
+    for answer in found["answers"]:
+        assert answer["answer"] in text and answer["detail"] in text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
+def test_a_run_without_traces_is_drawn_too(tmp_path):
+    (tmp_path / "bare.html").write_text(render(bare(), "true on 1 GPU"))
+    shown = drawn(tmp_path / "bare.html", tmp_path)
+    assert shown.state == "ready", " ".join(shown.texts)[:2000]
+
+
+def bare():
+    """The content of a run in which nothing used a GPU."""
+    from phantora_ns.config import load_cluster
+    from phantora_ns.page.content import content
+
+    report = {
+        "world_size": 1, "nodes": 1, "gpus_per_node": 1, "ranks": [], "simulated_ns": 0, "wall_s": 1.5,
+        "software": None, "nccl": None, "kernel_time_share": {}, "recorded_elsewhere": None,
+        "gpu_clock": None, "host_time": {"mode": "measured", "time_share": {}},
+        "values": {"unknown_reads": 0, "chosen": 0}, "leading": None, "messages": 3,
+        "bad_messages": 0, "revised": 0, "expired_values": 0, "unsupported_calls": {"cudaNew": 2},
+        "warnings": {"</script><b>x": 1}, "guesses": {"something": 7}, "errors": [],
+        "exit_code": 1, "failed_by": "job",
+    }  # fmt: skip
+    return content(report, load_cluster("h200-1x8", 1, 1), ["true"], {})
+
+
+def test_a_text_of_the_job_cannot_end_the_script():
+    text = render(bare(), "<b>& 1 GPU")
+    assert "<b>x" not in text and "&lt;b&gt;&amp; 1 GPU" in text
+    assert content_of(Page(text))["report"]["warnings"] == {"</script><b>x": 1}
+
+
+def test_everything_doubtful_is_listed_with_what_to_do():
+    listed = bare()["advice"]
+    assert all(one["cure"] and one["what"] for one in listed)
+    texts = [one["what"] for one in listed]
+    assert {"cudaNew", "</script><b>x", "something"} <= set(texts)
+    assert listed[0]["kind"] == "error" and "exit code 1" in listed[0]["what"]
+
+
+def test_the_same_run_gives_the_same_page():
+    assert render(bare(), "a") == render(bare(), "a")
+
+
+def test_the_chart_library_is_the_released_file():
+    source = tomllib.loads((LIBRARY / "SOURCE.toml").read_text())
+    data = (LIBRARY / "echarts.min.js").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == source["sha256"]
+    assert re.search(rb'version="([\d.]+)"|version:"([\d.]+)"', data)
+    assert source["version"].encode() in data
+    assert {"LICENSE", "NOTICE"} <= {path.name for path in LIBRARY.iterdir()}
