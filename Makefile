@@ -34,7 +34,7 @@ BRIEF ?=
 say = $(if $(Q),@$(if $(BRIEF),$(if $(filter CC LINK,$1),:,printf),printf) '  %-7s %s\n' '$1' '$2')
 
 # Two libraries share the core: one answers for a GPU that is not there, the other is the leader's.
-CORE_SOURCES := $(foreach layer,base link time work cudagraph nccl trace,$(wildcard libintercept/$(layer)/*.c))
+CORE_SOURCES := $(foreach layer,base warm link time work cudagraph nccl trace,$(wildcard libintercept/$(layer)/*.c))
 INTERCEPT_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/simulated/*.c libintercept/simulated/*/*.c)
 LEADER_SOURCES := $(CORE_SOURCES) $(wildcard libintercept/leader/*.c libintercept/leader/*/*.c)
 LAUNCHER_SOURCES := $(wildcard launcher/*.c)
@@ -45,7 +45,7 @@ LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy sanitize lint \
+.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy accuracy-nightly sanitize lint \
 	lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone
 .DELETE_ON_ERROR:
 
@@ -102,10 +102,14 @@ bench: build
 bench-micro: build
 	$(VENV)/bin/python -m pytest bench/micro --benchmark-columns min,median,rounds $(MICRO)
 
-# Compares simulated with measured runs; needs no GPU. ACCURACY: options of bench.accuracy.compare, for example
-# ACCURACY='--gpus 1,2 --host-time none'
+# Compares simulated with measured runs, our own scripts and the frameworks; needs no GPU. Goes on where it was stopped.
+# ACCURACY: options of bench.accuracy.compare, for example ACCURACY='--gpus 1,2 --host-time none'
 accuracy: build
-	$(VENV)/bin/python -m bench.accuracy.compare --docs $(ACCURACY)
+	$(VENV)/bin/python -m bench.accuracy.compare --steps 6 --no-traces --docs $(ACCURACY)
+
+# The same without touching docs/: bench/accuracy/results/DATE.json, and what moved since the last one and why
+accuracy-nightly: build
+	$(VENV)/bin/python -m bench.accuracy.compare --steps 6 --no-traces --nightly $(ACCURACY)
 
 # What CI checks before the tests. It changes nothing; `make format` does.
 lint: lint-python lint-c

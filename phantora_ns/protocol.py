@@ -179,6 +179,42 @@ class Source:
     """What reports and files call them, by number."""
 
 
+class KernelClass:
+    """What kind of work a kernel does. The report's sums of GPU time and its band are by class."""
+
+    OTHER = 0
+    """none of those below: random numbers, transforms, solvers, other libraries' kernels"""
+    GEMM = 1
+    """matrix products"""
+    ATTENTION = 2
+    CONVOLUTION = 3
+    COPY = 4
+    """copies and fills by the driver"""
+    ELEMENTWISE = 5
+    REDUCTION = 6
+    """norms, softmax, sums, losses"""
+    OPTIMIZER = 7
+    """optimizers and other operations on lists of tensors"""
+    LAYOUT = 8
+    """concatenation, splitting, gathering"""
+    TRITON = 9
+    """TorchInductor's kernels"""
+
+    LABELS = (
+        "other",
+        "gemm",
+        "attention",
+        "convolution",
+        "copy",
+        "elementwise",
+        "reduction",
+        "optimizer",
+        "layout",
+        "triton",
+    )
+    """What reports and files call them, by number."""
+
+
 class BoundBy:
     """What bounds a kernel's speed. It decides what contention and the power limit do to it."""
 
@@ -188,8 +224,13 @@ class BoundBy:
     """arithmetic, mostly matrix products"""
     ATTENTION = 2
     """arithmetic of attention kernels"""
+    ISSUE = 3
+    """mostly the issue of instructions: elementwise work with functions, or with index
+    arithmetic"""
+    MIXED = 4
+    """memory bandwidth, and the issue of instructions in part"""
 
-    LABELS = ("memory", "compute", "attention")
+    LABELS = ("memory", "compute", "attention", "issue", "mixed")
     """What reports and files call them, by number."""
 
 
@@ -281,6 +322,8 @@ class LogRecord:
     """a framework operator or a user's range"""
     STEP = 9
     """a training step begins"""
+    MEMORY = 10
+    """PyTorch's memory on a device has changed"""
 
 
 class OperatorKind:
@@ -340,6 +383,7 @@ class Message:
     BYE = 12
     MEASURED = 13
     HOST = 14
+    STEP = 15
 
     LABELS = (
         "error",
@@ -357,14 +401,15 @@ class Message:
         "bye",
         "measured",
         "host",
+        "step",
     )
     """What reports and files call them, by number."""
 
 
 RANK_STATS_MAGIC = 0x50484E5352414E4B
-RANK_STATS_VERSION = 2
+RANK_STATS_VERSION = 3
 RANK_STATS_FILE = "ranks"
-RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ")
+RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80QQ")
 RANK_STATS_AT = {
     "magic": 0,
     "version": 8,
@@ -393,6 +438,8 @@ RANK_STATS_AT = {
     "elsewhere_ns": 416,
     "cycles": 424,
     "held_ns": 432,
+    "work_ns": 440,
+    "waiting": 1080,
 }
 """Offsets of the fields."""
 
@@ -448,12 +495,18 @@ class RankStats(NamedTuple):
     """GPU clock cycles that its kernels took"""
     held_ns: int
     """GPU time at a clock that the power limit holds down"""
+    work_ns: tuple[int, ...]
+    """GPU time by kernel class and source: entry 8 x class + source"""
+    waiting: int
+    """threads that wait for a reply of the hub, those that only watch included"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
-        return cls._make((*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55]))
+        return cls._make(
+            (*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135], *v[135:136])
+        )
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -485,6 +538,8 @@ class RankStats(NamedTuple):
             self.elsewhere_ns,
             self.cycles,
             self.held_ns,
+            *self.work_ns,
+            self.waiting,
         )
 
 
@@ -548,6 +603,7 @@ class KernelTableSlot(NamedTuple):
     contention_permille: int
     """how much longer it takes beside communication"""
     bound_by: int
+    """bits 0 to 7: what bounds it; bits 8 to 15: kernel class"""
     queue_slots: int
     """bits 0 to 7: slots of the launch queue that the call takes; bits 8 to 15: how many of them
     end as the main one starts (docs/host-time.md)"""
@@ -1178,3 +1234,38 @@ class LogStep(NamedTuple):
     def pack(self) -> bytes:
         """Its bytes."""
         return LOG_STEP.pack(self.number, *self.begin)
+
+
+LOG_MEMORY = Struct("<IIQQQQq")
+
+
+class LogMemory(NamedTuple):
+    """What PyTorch's allocator holds on a device, at the begin or the end of an operator."""
+
+    name: int
+    """number of a text: the operator that ended, or that is around the one that begins; 0: none"""
+    device: int
+    allocated: int
+    """bytes"""
+    reserved: int
+    """bytes"""
+    peak: int
+    """the most that was allocated, in bytes"""
+    at: Moment
+
+    @classmethod
+    def unpack(cls, data: Buffer, at: int = 0) -> "LogMemory":
+        """What lies at `at`. Raises struct.error when it is cut short."""
+        v = LOG_MEMORY.unpack_from(data, at)
+        return cls._make((*v[0:5], Moment(*v[5:7])))
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        return LOG_MEMORY.pack(
+            self.name,
+            self.device,
+            self.allocated,
+            self.reserved,
+            self.peak,
+            *self.at,
+        )

@@ -136,7 +136,9 @@ def py_layout(name, layout, layouts):
     else:
         lines.append(f"        v = {upper}.unpack_from(data, at)")
         values = joined([made for *_, made, _ in fields])
-        lines.append(f"        return cls._make(({', '.join(values)}))")
+        call = f"        return cls._make(({', '.join(values)}))"
+        wrapped = ["        return cls._make(", f"            ({', '.join(values)})", "        )"]
+        lines += [call] if len(call) <= WIDTH else wrapped
     lines += ["", "    def pack(self) -> bytes:", '        """Its bytes."""']
     lines += py_tuple(
         f"return {upper}.pack", ["*self"] if flat else [packed for *_, packed in fields], "        "

@@ -1,14 +1,15 @@
-"""Runs the measured configurations under the emulator, without a GPU, and says how far the
-simulation is from the truth.
+"""Runs every measured job under the emulator, without a GPU, and says how far the simulation is from
+the truth.
 
     make accuracy    # the whole list, and the table in docs/accuracy.md
     python -m bench.accuracy.compare [--only NAME,NAME] [--set evaluation] [--gpus 1,2]
         [--host-time none] [--steps 6] [--jobs 2]
 
-Why it exists: this is the table that says how accurate the simulator is. Each configuration runs
-with the flags that were measured. Step time is the median over the steps after the warm-up, real and
-simulated alike. Rows are kept as they are made (store.py), so a run that was stopped goes on where
-it was. Exit status: 0 when every run gave a result, 1 otherwise.
+Why it exists: this is the table that says how accurate the simulator is, on our own scripts and on
+released frameworks alike. Each job runs with the flags that were measured. Step time is the median
+over the steps after the warm-up, real and simulated alike. Rows are kept as they are made (store.py),
+so a run that was stopped goes on where it was. Exit status: 0 when every run gave a result, 1
+otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from pathlib import Path
 from bench.accuracy import store
 from bench.accuracy.breakdown import of_trace
 from bench.accuracy.configs import HERE, ROOT, SETS
-from bench.accuracy.measured import TRUTH, Measured, own_results, truth_results
+from bench.accuracy.moved import since_the_last
+from bench.accuracy.measured import TRUTH, Measured, everything
+from bench.accuracy.programs import Outcome, missing
 from bench.accuracy.rows import row_of
 from bench.accuracy.tables import (
     HEADER,
@@ -45,80 +48,58 @@ TIMEOUT_SECONDS = 1800
 DOCS = ROOT / "docs" / "accuracy.md"
 
 
-def flags_of(real: Measured, steps: int | None) -> list[str]:
-    """The job's flags. With fewer steps than were measured, half of them are warm-up. (Where a
-    flag is given twice, the last one counts.)"""
-    flags = list(real.flags)
-    if steps is not None and steps < real.steps:
-        flags += [f"--steps={steps}", f"--warmup={steps // 2}"]
-    return flags
-
-
-def command_of(
-    real: Measured, ours: list[str], steps: int | None, out: Path, report: Path
-) -> list[str]:
+def command_of(real: Measured, ours: list[str], steps: int | None, report: Path) -> list[str]:
     """The command that simulates the job: our own flags, then the job as it was measured."""
     return [
-        sys.executable,
-        "-m",
-        "phantora_ns",
-        *ours,
-        "--quiet",
-        "--report",
-        str(report),
-        "torchrun",
-        "--nnodes",
-        "1",
-        "--nproc-per-node",
-        str(real.gpus),
-        *real.script,
-        *flags_of(real, steps),
-        "--out",
-        str(out),
+        *(sys.executable, "-m", "phantora_ns", "--leaders", "none", *ours, "--quiet"),
+        *("--report", str(report)),
+        *("torchrun", "--nnodes", "1", "--nproc-per-node", str(real.gpus)),
+        *real.program.words(steps),
     ]
 
 
 def simulate(
     real: Measured, ours: list[str], steps: int | None, traces: Path | None
-) -> tuple[dict, dict, Trace | None]:
-    """(the job's own result, our report, rank 0's trace of the last timed steps if `traces` is a
+) -> tuple[Outcome, dict, Trace | None]:
+    """(what the job's log says, our report, rank 0's trace of the last timed steps if `traces` is a
     folder).
 
     Raises RuntimeError, with the end of the log, if there was no result; TraceError for a trace
     that cannot be read.
     """
+    program = real.program
+    program.prepare()
     with tempfile.TemporaryDirectory() as scratch:
-        out, log, report = Path(scratch, "result"), Path(scratch, "log"), Path(scratch, "report")
+        log, report = Path(scratch, "log"), Path(scratch, "report")
         if traces is not None:
             # Trace the last step but one. Where work outlasts its launches, only the next step
             # tells where this one ends (trace/kineto.py).
             first = max(0, min(steps or real.steps, real.steps) - 2)
             ours = [
                 *ours,
-                "--trace",
-                str(traces),
-                "--trace-ranks",
-                "0",
-                "--trace-steps",
-                f"{first}:",
+                *("--trace", str(traces), "--trace-ranks", "0", "--trace-steps", f"{first}:"),
             ]
         # Hide kernel times that this user has recorded: with them, only this user gets the table.
-        environment = os.environ | {"XDG_DATA_HOME": scratch}
+        environment = os.environ | {"XDG_DATA_HOME": scratch} | program.environment()
         with log.open("w") as stream:
             try:
                 status = subprocess.run(
-                    command_of(real, ours, steps, out, report),
+                    command_of(real, ours, steps, report),
                     stdout=stream,
                     stderr=subprocess.STDOUT,
-                    cwd=ROOT,
+                    cwd=program.folder,
                     env=environment,
                     timeout=TIMEOUT_SECONDS,
                 ).returncode
             except subprocess.TimeoutExpired:
                 status = f"none after {TIMEOUT_SECONDS} s"
-        if status != 0 or not out.exists():
-            raise RuntimeError(f"status {status}: {log.read_text(errors='replace')[-2000:]}")
-        result = json.loads(out.read_text().splitlines()[-1])
+        text = log.read_text(errors="replace")
+        try:
+            result = program.read(text)
+        except (ValueError, KeyError, IndexError) as error:
+            raise RuntimeError(f"status {status}: {error}: {text[-2000:]}") from None
+        if status != 0:
+            raise RuntimeError(f"status {status}: {text[-2000:]}")
         files = sorted(traces.glob("*.json*")) if traces is not None else []
         if traces is not None and len(files) != 1:
             raise TraceError(f"{traces}: {len(files)} traces instead of rank 0's")
@@ -204,6 +185,9 @@ def parse() -> argparse.Namespace:
         help="write the table into this section of docs/accuracy.md",
     )
     parser.add_argument(
+        "--nightly", action="store_true", help="say what moved since the last such run, and why"
+    )
+    parser.add_argument(
         "--truth", type=Path, default=TRUTH, help="folder with train.py and train.jsonl"
     )
     options = parser.parse_args()
@@ -214,7 +198,7 @@ def parse() -> argparse.Namespace:
     if options.jobs < 1:
         parser.error("--jobs must be at least 1")
     try:
-        known = own_results() | truth_results(options.truth)
+        known = everything(options.truth)
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"the measured results cannot be read: {error}")
     if not any(name.startswith("truth-") for name in known):
@@ -228,13 +212,35 @@ def parse() -> argparse.Namespace:
     if options.gpus:
         options.wanted = [m for m in options.wanted if str(m.gpus) in options.gpus.split(",")]
     options.wanted = [m for m in options.wanted if options.set in (None, m.set)]
+    options.wanted, lacking = _runnable(options.wanted)
+    for name, packages in lacking.items():
+        print(f"left out: {name}, without {', '.join(packages)} (make frameworks)", flush=True)
     if not options.wanted:
         parser.error("no measured configuration fits --only, --set and --gpus")
     return options
 
 
+def _runnable(wanted: list[Measured]) -> tuple[list[Measured], dict[str, list[str]]]:
+    """(what can run here, what cannot with what it lacks)."""
+    lacking = {real.name: missing(real.program) for real in wanted}
+    return (
+        [real for real in wanted if not lacking[real.name]],
+        {name: packages for name, packages in lacking.items() if packages},
+    )
+
+
+def list_sets(wanted: list[Measured]) -> list[str]:
+    """One line for each set: the jobs in it."""
+    return [
+        f"{kept} ({len(names)}): {', '.join(names)}"
+        for kept in SETS
+        if (names := [real.name for real in wanted if real.set == kept])
+    ]
+
+
 def main() -> int:
     options = parse()
+    print("\n".join(list_sets(options.wanted)), flush=True)
     ours = ["--host-time", options.host_time] + (
         ["--host-scale", options.host_scale] if options.host_scale else []
     )
@@ -284,6 +290,8 @@ def main() -> int:
         print(f"kept in {store.keep(options.results, run)}")
         if options.docs:
             replace_section(DOCS, options.docs, markdown(run))
+        if options.nightly:
+            print("\n".join(since_the_last(options.results, run)))
     return 1 if failed else 0
 
 

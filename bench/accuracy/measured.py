@@ -1,8 +1,9 @@
-"""The real results that simulations are held against: this bench's own (data/) and the earlier ones
-of ../shared/truth.
+"""The real results that simulations are held against: this bench's own (data/), those of
+../shared/truth, and those of bench/frameworks.
 
-Why it exists: both come from real H200s, but from different scripts, machines and forms of file;
-the comparison sees one form.
+Why it exists: all come from real H200s, but from different scripts, machines and forms of file; the
+comparison sees one form. Rule: every real run is in exactly one set, and a job that was measured more
+than once is one row, whose band holds the steps of all of its runs.
 """
 
 from __future__ import annotations
@@ -11,11 +12,25 @@ import dataclasses
 import json
 import statistics
 import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.accuracy.configs import HERE, ROOT, SETS, load
+from bench.accuracy.programs import (
+    FrameworkJob,
+    Program,
+    Script,
+    Titan,
+    modules,
+    peaks_of,
+)
+from bench.frameworks.compare import REAL
+from bench.frameworks.jobs import JOBS, TIMED
 
 TRUTH = ROOT.parent / "shared" / "truth"
+FILES = ("train.jsonl", "frameworks.jsonl", "two_gpus.jsonl", "one_two.jsonl")
+"""The files of real runs there."""
 # options of its train.py that take a value
 TRUTH_FLAGS = (
     "size",
@@ -27,32 +42,48 @@ TRUTH_FLAGS = (
     "layers",
 )
 TRUTH_SWITCHES = ("ac", "compile")
+DEEPSPEED_FLAGS = ("zero", "size", "arch", "seq", "mbs", "accum", "clip")
+MEGATRON_FLAGS = (
+    *("tp", "pp", "vpp", "mbs", "seq", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab"),
+    *("num_microbatches", "attn"),
+)
+FRAMEWORK_SWITCHES = ("ac", "no_overlap", "recompute")
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One configuration with its real result.
+    """One job with its real result.
 
-    `every_peaks`: for each measurement, [allocated, reserved] of each rank that was recorded. Where
-    real runs differ, each of them is a right answer. (DDP's first bucket lives until NCCL's
-    watchdog, which looks every 100 ms, has seen its all-reduce.) `issue_s` is None when it was not
-    recorded; `trace` is the real trace, if there is one. `script` is how torchrun starts it: a path,
-    or -m and a module.
+    `median_s` is of the last run, `least_s` and `most_s` are the shortest and longest timed step of
+    all of its runs. `every_peaks`: for each measurement, [allocated, reserved] of each rank that was
+    recorded; empty where peaks were not recorded to the byte. Where real runs differ, each of them is
+    a right answer. (DDP's first bucket lives until NCCL's watchdog, which looks every 100 ms, has
+    seen its all-reduce.) `issue_s` is None when it was not recorded; `trace` is the real trace, if
+    there is one.
     """
 
     name: str
     set: str
     bound: str
     gpus: int
-    script: tuple[str, ...]
-    flags: tuple[str, ...]
-    steps: int
-    warmup: int
+    program: Program
     median_s: float
+    least_s: float
+    most_s: float
     spread: float
     issue_s: float | None
     every_peaks: tuple
     trace: Path | None
+
+    @property
+    def steps(self) -> int:
+        """How many steps were measured."""
+        return self.program.steps
+
+
+def everything(truth: Path = TRUTH) -> dict[str, Measured]:
+    """All jobs by name. Raises OSError, ValueError, KeyError."""
+    return own_results() | truth_results(truth) | framework_results()
 
 
 def own_results(folder: Path = HERE / "data") -> dict[str, Measured]:
@@ -64,20 +95,24 @@ def own_results(folder: Path = HERE / "data") -> dict[str, Measured]:
             entry = json.loads(line)
             name, result = entry["name"], entry["result"]
             trace = folder / "traces" / f"{name}.json.xz"
-            earlier = found[name].every_peaks if name in found else ()
+            earlier = found.get(name)
+            timed = result["times"][result["warmup"] :]
             found[name] = Measured(
                 name,
                 entry["set"],
                 configured[name].bound if name in configured else "gpu",
                 entry["gpus"],
-                ("-m", "bench.accuracy.workload"),
-                tuple(entry["flags"].split()),
-                result["steps"],
-                result["warmup"],
+                Script(
+                    ("-m", "bench.accuracy.workload"),
+                    tuple(entry["flags"].split()),
+                    result["steps"],
+                ),
                 result["median_s"],
+                min([*timed, earlier.least_s] if earlier else timed),
+                max([*timed, earlier.most_s] if earlier else timed),
                 result["spread"],
                 result["issue_median_s"],
-                (*earlier, result["peaks"]),
+                (*(earlier.every_peaks if earlier else ()), result["peaks"]),
                 trace if trace.exists() else None,
             )
     return found
@@ -86,53 +121,129 @@ def own_results(folder: Path = HERE / "data") -> dict[str, Measured]:
 def truth_results(
     folder: Path = TRUTH, configs: Path = HERE / "configs.toml"
 ) -> dict[str, Measured]:
-    """The runs of train.jsonl that configs.toml lists, by name; empty when the folder is not there.
+    """The runs of FILES that configs.toml lists, by name; empty when the folder is not there.
 
-    Raises ValueError when the list and the file do not fit together: every run listed once, in a
-    known set.
+    Raises ValueError when the list and the files do not fit together: every run in one entry, every
+    entry in a known set and of equal runs.
     """
-    path = folder / "train.jsonl"
-    if not path.exists():
-        return {}
-    runs = [json.loads(line) for line in path.read_text().splitlines()]
-    listed = tomllib.loads(configs.read_text()).get("truth", [])
+    paths = [folder / name for name in FILES if (folder / name).exists()]
+    runs = [
+        json.loads(line) | {"file": path.name}
+        for path in paths
+        for line in path.read_text().splitlines()
+    ]
+    listed = tomllib.loads(configs.read_text()).get("truth", []) if runs else []
     found: dict[str, Measured] = {}
     taken: set[int] = set()
     for entry in listed:
-        fitting = [
-            i
-            for i, run in enumerate(runs)
-            if all(run[key] == value for key, value in entry["match"].items())
-        ]
-        if len(fitting) != 1 or fitting[0] in taken or entry["set"] not in SETS:
+        fitting = [i for i, run in enumerate(runs) if _fits(run, entry)]
+        if len(fitting) != entry.get("runs", 1) or taken & set(fitting) or entry["set"] not in SETS:
             raise ValueError(
-                f"{configs}: {entry['name']}: needs a known set, and one run of {path} that no other entry names"
+                f"{configs}: {entry['name']}: needs a known set, and as many runs of {folder} as it "
+                "says, which no other entry names"
             )
-        taken.add(fitting[0])
-        found[entry["name"]] = _truth(entry, runs[fitting[0]], folder)
+        taken.update(fitting)
+        found[entry["name"]] = _truth(entry, [runs[i] for i in fitting], folder)
     if len(taken) != len(runs):
-        raise ValueError(f"{configs}: {len(runs) - len(taken)} runs of {path} are in no set")
+        raise ValueError(f"{configs}: {len(runs) - len(taken)} runs of {folder} are in no set")
     return found
 
 
-def _truth(entry: dict, run: dict, folder: Path) -> Measured:
-    flags = [f"--{key}={run[key]}" for key in TRUTH_FLAGS if run[key] is not None]
-    flags += [f"--{key}" for key in TRUTH_SWITCHES if run[key]]
-    flags += [f"--steps={run['steps']}", f"--warmup={run['warmup']}"]
-    kept = run["times"][run["warmup"] :]
+def _fits(run: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    """Whether a run is of an entry: of its file, with each of its values (or one of a list)."""
+    if run["file"] != entry.get("file", FILES[0]):
+        return False
+    return all(
+        run[key] in value if isinstance(value, list) else run[key] == value
+        for key, value in entry["match"].items()
+    )
+
+
+def _truth(entry: Mapping[str, Any], runs: list[dict], folder: Path) -> Measured:
+    run = runs[-1]
+    medians = [one["median_s"] for one in runs]
+    timed = [time for one in runs for time in one["times"][one["warmup"] :]]
+    peaks = tuple(peaks_of(one) for one in runs if "peak_alloc" in one)
     trace = folder / "fsdp8b.trace.json.gz"
     return Measured(
         entry["name"],
         entry["set"],
         entry["bound"],
         run["world"],
-        (str(folder / "train.py"),),
-        tuple(flags),
-        run["steps"],
-        run["warmup"],
-        run["median_s"],
-        statistics.pstdev(kept) / run["median_s"],
+        _program(run, folder),
+        statistics.median(medians),
+        min(timed),
+        max(timed),
+        max(statistics.pstdev(one["times"][one["warmup"] :]) / one["median_s"] for one in runs),
         None,
-        ([[run["peak_alloc"], run["peak_reserved"]]],),
-        trace if (run["world"], run["size"]) == (8, "8b") and trace.exists() else None,
+        peaks,
+        trace
+        if (run["file"], run["world"], run.get("size")) == (FILES[0], 8, "8b") and trace.exists()
+        else None,
     )
+
+
+def _program(run: Mapping[str, Any], folder: Path) -> Program:
+    """What was run: the script beside the results, with the flags that they name."""
+    frameworks, steps = folder / "frameworks", len(run["times"])
+    kind = run.get("framework")
+    ending = (f"--steps={steps}", f"--warmup={run['warmup']}")
+    if kind == "torchtitan":
+        tokens = run["seq"] * run["local_batch_size"] // (run["tp"] * run["pp"])
+        return Titan(frameworks / "titan" / run["toml"], tokens, steps)
+    if kind == "deepspeed":
+        flags = _flags(run, DEEPSPEED_FLAGS, FRAMEWORK_SWITCHES)
+        script, packages = "deepspeed_lm.py", ("deepspeed", "transformers")
+        return Script((str(frameworks / script),), (*flags, *ending), steps, packages=packages)
+    if kind == "megatron-core":
+        flags = _flags(run, MEGATRON_FLAGS, FRAMEWORK_SWITCHES)
+        return Script(
+            (str(frameworks / "megatron_gpt.py"),), (*flags, *ending), steps, packages=("megatron",)
+        )
+    flags = (
+        tuple(run["args"].split()) if "args" in run else _flags(run, TRUTH_FLAGS, TRUTH_SWITCHES)
+    )
+    return Script((str(folder / "train.py"),), (*flags, *ending), steps)
+
+
+def _flags(
+    run: Mapping[str, Any], named: Iterable[str], switches: Iterable[str]
+) -> tuple[str, ...]:
+    values = (f"--{key.replace('_', '-')}={run[key]}" for key in named if run[key] is not None)
+    return (*values, *(f"--{key.replace('_', '-')}" for key in switches if run.get(key)))
+
+
+def framework_results(path: Path = REAL) -> dict[str, Measured]:
+    """The jobs of bench/frameworks that were measured, by name. All of them are evaluation."""
+    by_name = {job.name: job for job in JOBS}
+    runs: dict[str, list[dict]] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        entry = json.loads(line)
+        if "median_ms" in entry:
+            runs.setdefault(entry["job"], []).append(entry)
+    found = {}
+    for name, entries in runs.items():
+        job, last = by_name[name], entries[-1]["step_ms"][TIMED]
+        every = [time / 1e3 for entry in entries for time in entry["step_ms"][TIMED]]
+        peaks = tuple(
+            [
+                list(pair)
+                for pair in zip(entry["peak_allocated"], entry["peak_reserved"], strict=True)
+            ]
+            for entry in entries
+        )
+        found[name] = Measured(
+            name,
+            "evaluation",
+            job.bound,
+            job.gpus,
+            FrameworkJob(job, packages=modules(job.packages)),
+            statistics.median(last) / 1e3,
+            min(every),
+            max(every),
+            statistics.pstdev(last) / statistics.median(last),
+            None,
+            peaks,
+            None,
+        )
+    return found

@@ -13,16 +13,17 @@ import statistics
 from bench.accuracy.breakdown import COLUMNS
 from bench.accuracy.configs import SETS
 from bench.accuracy.measured import Measured
+from bench.accuracy.programs import Outcome
 
 # a real run is steady when its steps' standard deviation is below this part of their median
 STEADY = 0.03
-# the bars: steady runs' mean and worst error, host-bound runs' worst
-STEADY_MEAN, STEADY_WORST, HOST_WORST = (
-    0.03,
-    0.06,
-    0.15,
-)
+# the bars of steady runs: mean, worst and signed mean error
+STEADY_MEAN, STEADY_WORST, STEADY_SIGNED = 0.02, 0.04, 0.01
+# those of host-bound runs: the share within the real steps widened by 5 %, and the mean error
+HOST_INSIDE, WIDENED, HOST_MEAN = 0.8, 0.05, 0.1
 KINDS = ("steady", "host-bound", "varying")
+RANK_FIELDS = ("gpu_busy_ns", "comm_ns", "comm_wait_ns", "exposed_comm_ns", "host_cpu_ns")
+"""What a row keeps of the report's ranks."""
 PARTS = tuple(field for _, field in COLUMNS)
 
 
@@ -46,29 +47,45 @@ def unequal(measured, simulated: list[list[int]], index: int) -> list[tuple[int,
     return found
 
 
-def row_of(real: Measured, simulated: dict, report: dict, whole: bool) -> dict:
+def within(real: Measured, simulated_s: float) -> bool:
+    """Whether a step is no shorter than the shortest real one and no longer than the longest, over
+    all repeats, widened by 5 %."""
+    return real.least_s * (1 - WIDENED) <= simulated_s <= real.most_s * (1 + WIDENED)
+
+
+def row_of(real: Measured, simulated: Outcome, report: dict, whole: bool) -> dict:
     """One row: times in seconds, error as a part of the real time, memory in bytes of every rank.
-    `simulated`: the script's own result; `report`: phantora-ns' (docs/report.md); `whole`: it ran
+    `simulated`: what the job's log says; `report`: phantora-ns' (docs/report.md); `whole`: it ran
     as many steps as the real one. Else peaks are not compared (None): a compiled job still reserves
-    memory after ten steps."""
-    peaks = simulated.get("peaks") or [[simulated["peak_alloc"], simulated["peak_reserved"]]]
-    issue = simulated.get("issue_median_s")
+    memory after ten steps. Nor are they where they were not recorded to the byte."""
+    peaks = simulated.peaks or []
+    whole = whole and bool(real.every_peaks) and bool(peaks)
     return {
         "name": real.name,
         "set": real.set,
         "gpus": real.gpus,
         "kind": kind_of(real.bound, real.spread),
         "real_s": real.median_s,
+        "real_least_s": real.least_s,
+        "real_most_s": real.most_s,
+        "within": within(real, simulated.median_s),
         "spread": real.spread,
-        "simulated_s": simulated["median_s"],
-        "error": simulated["median_s"] / real.median_s - 1,
+        "simulated_s": simulated.median_s,
+        "error": simulated.median_s / real.median_s - 1,
         "real_issue_s": real.issue_s,
-        "simulated_issue_s": issue,
-        "real_peaks": real.every_peaks[-1],
+        "simulated_issue_s": simulated.issue_s,
+        "real_peaks": real.every_peaks[-1] if real.every_peaks else None,
         "simulated_peaks": peaks,
         "allocated_unequal": unequal(real.every_peaks, peaks, 0) if whole else None,
         "reserved_unequal": unequal(real.every_peaks, peaks, 1) if whole else None,
         "kernel_time_share": report.get("kernel_time_share"),
+        "kernel_time_ns": report.get("kernel_time_ns"),
+        "step": report.get("step"),
+        "gpu_clock": report.get("gpu_clock"),
+        "host_time": report.get("host_time"),
+        "communication": [
+            {name: rank[name] for name in RANK_FIELDS} for rank in report.get("ranks", [])
+        ],
         "guesses": report.get("guesses"),
         "wall_s": report.get("wall_s"),
         "real_parts": None,
@@ -78,41 +95,68 @@ def row_of(real: Measured, simulated: dict, report: dict, whole: bool) -> dict:
 
 
 def verdicts(rows: list[dict]) -> list[dict]:
-    """For each set and kind with any run: how many, mean and worst absolute error, the bars, and
-    whether they are met (None for varying runs, which have no bar: a real step that varies by more
-    than the bar cannot be held against it)."""
+    """For each set and kind with any run: how many, mean and worst absolute error, the signed mean,
+    how many lie within the real steps, what is asked of the kind, and whether it is met (None for
+    varying runs, of which nothing is asked: a real step that varies by more than the bar cannot be
+    held against it)."""
     found = []
     for name in SETS:
         for kind in KINDS:
-            errors = [
-                abs(row["error"]) for row in rows if (row["set"], row["kind"]) == (name, kind)
-            ]
-            if not errors:
+            kept = [row for row in rows if (row["set"], row["kind"]) == (name, kind)]
+            if not kept:
                 continue
-            mean, worst = statistics.mean(errors), max(errors)
-            bars = {
-                "steady": (STEADY_MEAN, STEADY_WORST),
-                "host-bound": (None, HOST_WORST),
+            errors = [row["error"] for row in kept]
+            mean, worst = statistics.mean(map(abs, errors)), max(map(abs, errors))
+            signed, inside = statistics.mean(errors), sum(row["within"] for row in kept)
+            bars, met = {
+                "steady": (
+                    f"mean at most {STEADY_MEAN:.0%}, worst {STEADY_WORST:.0%}, signed mean within "
+                    f"{STEADY_SIGNED:.0%}",
+                    mean <= STEADY_MEAN and worst <= STEADY_WORST and abs(signed) <= STEADY_SIGNED,
+                ),
+                "host-bound": (
+                    f"{HOST_INSIDE:.0%} within the real steps, mean at most {HOST_MEAN:.0%}",
+                    inside >= HOST_INSIDE * len(kept) and mean <= HOST_MEAN,
+                ),
                 "varying": (None, None),
             }[kind]
-            met = (
-                None
-                if kind == "varying"
-                else (bars[0] is None or mean <= bars[0]) and worst <= bars[1]
-            )
             found.append(
                 {
                     "set": name,
                     "kind": kind,
-                    "runs": len(errors),
+                    "runs": len(kept),
                     "mean": mean,
                     "worst": worst,
-                    "mean_bar": bars[0],
-                    "worst_bar": bars[1],
+                    "signed": signed,
+                    "within": inside,
+                    "bars": bars,
                     "met": met,
                 }
             )
     return found
+
+
+def coverage(rows: list[dict]) -> dict | None:
+    """How good the bands are: how many rows have one, in how many the real median lies inside, the
+    mean width as a share of the step, and the mean absolute error. The band is of the report's own
+    step, so it is taken as a factor of the job's. None without any."""
+    kept = [row for row in rows if row.get("step") and row["step"]["band"]]
+    if not kept:
+        return None
+    ends = [
+        [row["step"]["band"][end] / row["step"]["median_ns"] for end in ("low_ns", "high_ns")]
+        for row in kept
+    ]
+    inside = [
+        low <= row["real_s"] / row["simulated_s"] <= high
+        for row, (low, high) in zip(kept, ends, strict=True)
+    ]
+    return {
+        "rows": len(kept),
+        "inside": sum(inside),
+        "width": statistics.mean(high - low for low, high in ends),
+        "error": statistics.mean(abs(row["error"]) for row in kept),
+    }
 
 
 def equal_peaks(rows: list[dict]) -> tuple[int, int]:

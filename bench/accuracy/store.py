@@ -30,14 +30,17 @@ def _digest(paths: list[Path]) -> str:
 
 def content() -> str:
     """A hash over everything that decides a simulated result: the package with its data and
-    compiled parts, the clusters, and the job."""
+    compiled parts, the clusters, and the jobs (those of ../shared never change)."""
     files = [
         path
         for folder in ("phantora_ns", "topologies")
         for path in sorted((ROOT / folder).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     ]
-    return _digest([*files, HERE / "workload.py", HERE / "models.py"])
+    jobs = [HERE / "workload.py", HERE / "models.py", ROOT / "bench/frameworks/jobs.py"]
+    examples = (ROOT / "examples" / "frameworks").rglob("*.*")
+    scripts = [path for path in sorted(examples) if path.suffix in (".py", ".toml", ".json")]
+    return _digest([*files, *jobs, *scripts])
 
 
 def _git(*arguments: str) -> str:
@@ -68,7 +71,8 @@ def new_run(options: dict) -> dict:
     }
 
 
-def _read(path: Path) -> list[dict]:
+def read(path: Path) -> list[dict]:
+    """The runs of a file. Raises ValueError on another schema."""
     page = json.loads(path.read_text())
     if page["schema"] != SCHEMA:
         raise ValueError(f"{path}: schema {page['schema']}, not {SCHEMA}; move it away")
@@ -80,7 +84,7 @@ def finished(folder: Path, run: dict) -> dict[str, dict]:
     another schema."""
     found: dict[str, dict] = {}
     for path in sorted(folder.glob("*.json")):
-        for earlier in _read(path):
+        for earlier in read(path):
             if (earlier["content"], earlier["options"]) == (run["content"], run["options"]):
                 found |= {row["name"]: row for row in earlier["rows"]}
     return found
@@ -93,7 +97,7 @@ def keep(folder: Path, run: dict) -> Path:
     path = folder / f"{run['date']}.json"
     others = [
         old
-        for old in (_read(path) if path.exists() else [])
+        for old in (read(path) if path.exists() else [])
         if (old["content"], old["options"]) != (run["content"], run["options"])
     ]
     fresh = path.with_suffix(".new")

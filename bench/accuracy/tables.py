@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.accuracy.rows import equal_peaks, sources, verdicts
+from bench.accuracy.configs import SETS
+from bench.accuracy.rows import coverage, equal_peaks, sources, verdicts
 
 COLUMNS = "{:24s} {:>1s} {:4s} {:>9s} {:>6s} {:>9s} {:>7s} {:>6s} {:>6s} {:>17s} {:>17s}  {}"
 HEADER = COLUMNS.format(
@@ -74,6 +75,15 @@ def shares_text(shares: dict | None, least: float = 0.005) -> str:
     )
 
 
+def band_text(row: dict) -> str:
+    """The simulated step's band in ms, at the scale of the job's own step; "-" without one."""
+    step = row.get("step")
+    if not step or not step["band"]:
+        return "-"
+    scale = row["simulated_s"] * 1e3 / step["median_ns"]
+    return "-".join(f"{step['band'][end] * scale:.4g}" for end in ("low_ns", "high_ns"))
+
+
 def row_text(row: dict) -> str:
     """The row for a terminal: real, simulated and error first, then memory, then what explains the
     error."""
@@ -98,20 +108,24 @@ def summary(rows: list[dict]) -> list[str]:
     """The sums against the bars, set by set, and how many peaks are equal. Empty without rows."""
     lines = []
     for verdict in verdicts(rows):
-        bars = [
-            f"{word} at most {verdict[f'{word}_bar']:.0%}"
-            for word in ("mean", "worst")
-            if verdict[f"{word}_bar"]
-        ]
         judged = (
             "no bar"
             if verdict["met"] is None
-            else f"bar: {', '.join(bars)}: {'met' if verdict['met'] else 'NOT met'}"
+            else f"bar: {verdict['bars']}: {'met' if verdict['met'] else 'NOT met'}"
         )
         lines.append(
-            f"{verdict['set']}, {verdict['kind']} runs ({verdict['runs']}): mean absolute error {verdict['mean']:.1%}, "
-            f"worst {verdict['worst']:.1%} ({judged})"
+            f"{verdict['set']}, {verdict['kind']} runs ({verdict['runs']}): mean absolute error "
+            f"{verdict['mean']:.1%}, worst {verdict['worst']:.1%}, signed mean "
+            f"{verdict['signed']:+.1%}, {verdict['within']} within the real steps ({judged})"
         )
+    for name in SETS:
+        found = coverage([row for row in rows if row["set"] == name])
+        if found:
+            lines.append(
+                f"{name}, bands: {found['inside']} of {found['rows']} real medians inside; from low "
+                f"to high {found['width']:.1%} of the step in the mean, "
+                f"{found['width'] / found['error']:.1f} times the mean error"
+            )
     if rows:
         compared = [row for row in rows if row["allocated_unequal"] is not None]
         if compared:
@@ -159,8 +173,9 @@ def _table(rows: list[dict]) -> list[str]:
         "GPUs",
         "kind",
         "real ms",
-        "spread",
+        "least to most",
         "simulated ms",
+        "band",
         "error",
         "allocated",
         "reserved",
@@ -177,8 +192,9 @@ def _table(rows: list[dict]) -> list[str]:
                     str(row["gpus"]),
                     row["kind"],
                     f"{row['real_s'] * 1e3:.2f}",
-                    f"{row['spread']:.1%}",
+                    f"{row['real_least_s'] * 1e3:.4g}-{row['real_most_s'] * 1e3:.4g}",
                     f"{row['simulated_s'] * 1e3:.2f}",
+                    band_text(row),
                     f"{row['error']:+.1%}",
                     memory_text(row["allocated_unequal"]),
                     memory_text(row["reserved_unequal"]),

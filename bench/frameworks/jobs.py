@@ -48,7 +48,8 @@ BENCH = re.compile(r"^BENCH (\{.*\})$", re.M)
 class Job:
     """`words`: what follows torchrun's own options (after job.py). `tokens`: of a step of one rank,
     where the log wants it to give a time. `updates`: calls of an optimizer's step() within one
-    step. `seconds`: what a real run may take."""
+    step. `seconds`: what a real run may take. `bound`: what limits the step; DeepSpeed's Python is the
+    limit of its jobs."""
 
     name: str
     framework: str
@@ -59,6 +60,7 @@ class Job:
     seconds: int = 70
     packages: tuple[str, ...] = ()
     environment: dict = field(default_factory=dict)
+    bound: str = "gpu"
 
     def read(self, text: str) -> dict:
         """What the log of a run says, its own numbers by their own names.
@@ -203,7 +205,14 @@ def deepspeed(
         *options,
     )
     return Job(
-        name, "deepspeed", gpus, words, seconds=seconds, updates=updates, packages=("deepspeed",)
+        name,
+        "deepspeed",
+        gpus,
+        words,
+        seconds=seconds,
+        updates=updates,
+        packages=("deepspeed",),
+        bound="host",
     )
 
 

@@ -206,7 +206,7 @@ def show_difference(real: Steps, simulated: Steps, untraced: dict[str, float]) -
             rows.append(averaged([contents(s, w) for s, w in zip(steps, late, strict=True)]))
         a, b = rows
         cells = [b["step"] - untraced[part], a["step"] - untraced[part], b["step"] - a["step"]]
-        cells += [b[label] - a[label] for label in WORK]
+        cells += [b.get(label, 0.0) - a.get(label, 0.0) for label in WORK]
         cells += [b["exposed"] - a["exposed"], b["late"] - a["late"]]
         cells += [sum(b[label] - a[label] for label in ("side", "launch", "small"))]
         text = f"{a['collectives'] - a['waits']:.1f}, {b['collectives'] - b['waits']:.1f}"

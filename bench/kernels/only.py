@@ -1,15 +1,19 @@
-"""Copies the kernels whose names begin with a prefix from a recording, without its host times.
+"""Copies chosen kernels of a recording, without its host times.
 
-    python -m bench.kernels.only RECORDING.sqlite OUT.sqlite triton_
+    python -m bench.kernels.only RECORDING.sqlite OUT.sqlite --kernels triton_
+    python -m bench.kernels.only RECORDING.sqlite OUT.sqlite --products --graphs --below-us 1600
 
-Why it exists: a sweep over operators (bench/frameworks/triton_sweep.py) is a job that nobody runs.
-Its Triton kernels belong in the database that ships. Its host times, and the kernels that fill its
-inputs, do not: they would change what is known of real steps.
+Why it exists: a sweep over operators (bench/frameworks/triton_sweep.py, bench/kernels/products.py)
+is a job that nobody runs. Its kernels belong in the database that ships. Its host times, and the
+kernels that fill its inputs, do not: they would change what is known of real steps. A part of a
+recording is a run of its own, with a name of its own, so that it can have a clock of its own
+([power.recorded_in] of the GPU's file).
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import hashlib
 from pathlib import Path
 
 from phantora_ns.kernels import signature
@@ -19,19 +23,49 @@ from phantora_ns.kernels.database.writer import save
 from phantora_ns.protocol import SignatureKind
 
 
-def wanted(data: bytes, prefix: str) -> bool:
+def wanted(data: bytes, options: argparse.Namespace) -> bool:
+    place, parts = map(int, options.part.split("/"))
+    if int.from_bytes(hashlib.sha256(data).digest()[:8]) % parts != place - 1:
+        return False
     kind, fields = signature.decode(data)
-    return kind == SignatureKind.KERNEL and fields[0].startswith(prefix)
+    if kind == SignatureKind.KERNEL:
+        return options.kernels is not None and fields[0].startswith(options.kernels)
+    return (options.products and kind == SignatureKind.GEMM) or (
+        options.graphs and kind == SignatureKind.CUDNN
+    )
 
 
 def main() -> None:
-    recording, out, prefix = sys.argv[1:]
-    with Database.open(Path(recording)) as database:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recording", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--kernels", metavar="PREFIX", help="kernels whose names begin with it")
+    parser.add_argument("--products", action="store_true", help="matrix products of cuBLAS")
+    parser.add_argument("--graphs", action="store_true", help="operation graphs of cuDNN")
+    parser.add_argument("--from-us", type=float, default=0.0, help="no shorter medians")
+    parser.add_argument("--below-us", type=float, default=1e12, help="only shorter medians")
+    parser.add_argument(
+        "--part",
+        metavar="K/N",
+        default="1/1",
+        help="the K-th of N parts, by hash: others may judge",
+    )
+    parser.add_argument("--name", help="of the configuration, in place of the recording's")
+    options = parser.parse_args()
+    with Database.open(options.recording) as database:
         gpu, runs = database.gpu, list(database.runs())
     for run in runs:
         run.host = Host()
-        run.samples = {data: sample for data, sample in run.samples.items() if wanted(data, prefix)}
-    save(Path(out), gpu, runs)
+        run.samples = {
+            data: sample
+            for data, sample in run.samples.items()
+            if wanted(data, options)
+            and options.from_us <= sample.statistics.median / 1e3 < options.below_us
+        }
+        if options.name:
+            run.fields["configuration"] = options.name
+            run.uid = hashlib.sha256(f"{run.uid} {options.name}".encode()).hexdigest()[:16]
+    save(options.out, gpu, runs)
 
 
 if __name__ == "__main__":

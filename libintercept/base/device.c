@@ -90,8 +90,9 @@ static void set_power(const char *path, int line, const char *name, const char *
         {"link_fj", offsetof(struct ph_power, link_fj), 1},
         {"window_ns", offsetof(struct ph_power, window_ns), 1},
         {"highest_khz", offsetof(struct ph_power, highest_khz), 1},
-        {"recorded_khz", offsetof(struct ph_power, recorded_khz), 1},
+        {"recorded_khz", offsetof(struct ph_power, recorded_khz), PH_BOUND_BY_COUNT},
         {"fastest_khz", offsetof(struct ph_power, fastest_khz), PH_BOUND_BY_COUNT},
+        {"follows_permille", offsetof(struct ph_power, follows_permille), PH_BOUND_BY_COUNT},
         {"clock_khz", offsetof(struct ph_power, clock_khz), PH_POWER_CLOCKS},
         {"variation_permille", offsetof(struct ph_power, variation_permille), PH_GPU_VARIATIONS}};
     size_t length = strcspn(name, ".");

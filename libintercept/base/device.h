@@ -16,9 +16,11 @@ struct ph_power {         /* how the power limit decides clocks (time/power.c) *
     int64_t drawn_uw[PH_BOUND_BY_COUNT]; /* by a kernel at the highest clock, beyond idle */
     int64_t link_fj;                     /* femtojoules per byte that is sent */
     int64_t window_ns;                   /* over which the limit holds the mean power */
-    int64_t highest_khz, recorded_khz;   /* of the GPU; of the recorded times */
+    int64_t highest_khz;
+    int64_t recorded_khz[PH_BOUND_BY_COUNT]; /* of the recorded times */
     /* the clock above which kernels take no less time; 0: their time does not follow the clock */
     int64_t fastest_khz[PH_BOUND_BY_COUNT];
+    int64_t follows_permille[PH_BOUND_BY_COUNT]; /* the share of the time that follows the clock */
     /* the clock at demands of 1, 1 + 1/16, 1 + 2/16... times what is available */
     int64_t clock_khz[PH_POWER_CLOCKS];
     /* GPU variation, by physical GPU: how much lower than the median's its clock is at the limit;

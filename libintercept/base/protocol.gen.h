@@ -134,6 +134,28 @@ enum ph_source {
 };
 #define PH_SOURCES 8
 
+/* What kind of work a kernel does. The report's sums of GPU time and its band are by class. */
+enum ph_kernel_class {
+    /* none of those below: random numbers, transforms, solvers, other libraries' kernels */
+    PH_KERNEL_CLASS_OTHER,
+    /* matrix products */
+    PH_KERNEL_CLASS_GEMM,
+    PH_KERNEL_CLASS_ATTENTION,
+    PH_KERNEL_CLASS_CONVOLUTION,
+    /* copies and fills by the driver */
+    PH_KERNEL_CLASS_COPY,
+    PH_KERNEL_CLASS_ELEMENTWISE,
+    /* norms, softmax, sums, losses */
+    PH_KERNEL_CLASS_REDUCTION,
+    /* optimizers and other operations on lists of tensors */
+    PH_KERNEL_CLASS_OPTIMIZER,
+    /* concatenation, splitting, gathering */
+    PH_KERNEL_CLASS_LAYOUT,
+    /* TorchInductor's kernels */
+    PH_KERNEL_CLASS_TRITON,
+};
+#define PH_KERNEL_CLASSES 10
+
 /* What bounds a kernel's speed. It decides what contention and the power limit do to it. */
 enum ph_bound_by {
     /* memory bandwidth */
@@ -142,8 +164,13 @@ enum ph_bound_by {
     PH_BOUND_BY_COMPUTE,
     /* arithmetic of attention kernels */
     PH_BOUND_BY_ATTENTION,
+    /* mostly the issue of instructions: elementwise work with functions, or with index
+     * arithmetic */
+    PH_BOUND_BY_ISSUE,
+    /* memory bandwidth, and the issue of instructions in part */
+    PH_BOUND_BY_MIXED,
 };
-#define PH_BOUND_BY_COUNT 3
+#define PH_BOUND_BY_COUNT 5
 
 /* How well the record of host times knew the call site of a call (--host-time auto and model). */
 enum ph_host_level {
@@ -216,6 +243,8 @@ enum ph_log_record {
     PH_LOG_OPERATOR,
     /* a training step begins */
     PH_LOG_STEP,
+    /* PyTorch's memory on a device has changed */
+    PH_LOG_MEMORY,
 };
 
 /* Kinds of framework operators in a trace log. */
@@ -260,11 +289,12 @@ enum ph_message {
     PH_MESSAGE_BYE,
     PH_MESSAGE_MEASURED,
     PH_MESSAGE_HOST,
+    PH_MESSAGE_STEP,
 };
 
 /* Files: what begins them, and their names in RUN_DIR. */
 #define PH_RANK_STATS_MAGIC 0x50484e5352414e4bull
-#define PH_RANK_STATS_VERSION 2
+#define PH_RANK_STATS_VERSION 3
 #define PH_RANK_STATS_FILE "ranks"
 #define PH_KERNEL_TABLE_MAGIC 0x50484e534b524e4cull
 #define PH_KERNEL_TABLE_VERSION 1
@@ -338,8 +368,12 @@ struct ph_rank_stats {
     _Atomic uint64_t cycles;
     /* GPU time at a clock that the power limit holds down */
     _Atomic uint64_t held_ns;
+    /* GPU time by kernel class and source: entry 8 x class + source */
+    _Atomic uint64_t work_ns[80];
+    /* threads that wait for a reply of the hub, those that only watch included */
+    _Atomic uint64_t waiting;
 };
-PH_SIZE(ph_rank_stats, 440);
+PH_SIZE(ph_rank_stats, 1088);
 PH_AT(ph_rank_stats, magic, 0);
 PH_AT(ph_rank_stats, version, 8);
 PH_AT(ph_rank_stats, clock_ns, 16);
@@ -367,6 +401,8 @@ PH_AT(ph_rank_stats, repeated_values, 408);
 PH_AT(ph_rank_stats, elsewhere_ns, 416);
 PH_AT(ph_rank_stats, cycles, 424);
 PH_AT(ph_rank_stats, held_ns, 432);
+PH_AT(ph_rank_stats, work_ns, 440);
+PH_AT(ph_rank_stats, waiting, 1080);
 
 /* RUN_DIR/kernels.tbl, the kernel table: kernel times that every rank reads without asking. */
 struct ph_kernel_table_header {
@@ -397,6 +433,7 @@ struct ph_kernel_table_slot {
     uint32_t source;
     /* how much longer it takes beside communication */
     uint32_t contention_permille;
+    /* bits 0 to 7: what bounds it; bits 8 to 15: kernel class */
     uint32_t bound_by;
     /* bits 0 to 7: slots of the launch queue that the call takes; bits 8 to 15: how many of them
      * end as the main one starts (docs/host-time.md) */
@@ -843,6 +880,27 @@ struct ph_log_step {
 PH_SIZE(ph_log_step, 24);
 PH_AT(ph_log_step, number, 0);
 PH_AT(ph_log_step, begin, 8);
+
+/* What PyTorch's allocator holds on a device, at the begin or the end of an operator. */
+struct ph_log_memory {
+    /* number of a text: the operator that ended, or that is around the one that begins; 0: none */
+    uint32_t name;
+    uint32_t device;
+    /* bytes */
+    uint64_t allocated;
+    /* bytes */
+    uint64_t reserved;
+    /* the most that was allocated, in bytes */
+    uint64_t peak;
+    struct ph_moment at;
+};
+PH_SIZE(ph_log_memory, 48);
+PH_AT(ph_log_memory, name, 0);
+PH_AT(ph_log_memory, device, 4);
+PH_AT(ph_log_memory, allocated, 8);
+PH_AT(ph_log_memory, reserved, 16);
+PH_AT(ph_log_memory, peak, 24);
+PH_AT(ph_log_memory, at, 32);
 
 #undef PH_SIZE
 #undef PH_AT

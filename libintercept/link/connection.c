@@ -285,6 +285,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
     int64_t deadline = milliseconds() + timeout_ms;
     struct arrival *mine;
     if (ph_backend.hub_wait) ph_backend.hub_wait(true);
+    atomic_fetch_add(&stats->waiting, 1);
     pthread_mutex_lock(&socket_lock);
     drain_locked();
     while (!(mine = claim_locked(req)) && (timeout_ms < 0 || milliseconds() < deadline)) {
@@ -309,6 +310,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
         pthread_cond_broadcast(&socket_news);
     }
     pthread_mutex_unlock(&socket_lock);
+    atomic_fetch_sub(&stats->waiting, 1);
     if (ph_backend.hub_wait) ph_backend.hub_wait(false);
     if (!mine) return false;
     *reply = (struct ph_reply){mine->data, mine->length, 0, false, mine};

@@ -49,10 +49,16 @@ static int64_t clock_khz(int device)
     return clock < power->highest_khz ? clock : power->highest_khz;
 }
 
-static uint64_t scaled(uint64_t duration, int64_t from_khz, int64_t to_khz)
+/* A recorded time at another clock. */
+static uint64_t at_clock(uint64_t duration, enum ph_bound_by bound_by, int64_t clock)
 {
-    uint64_t from = (uint64_t)from_khz, to = (uint64_t)to_khz;
-    return duration / to * from + duration % to * from / to;
+    const struct ph_power *power = &ph_spec()->power;
+    uint64_t from = (uint64_t)power->recorded_khz[bound_by], to = (uint64_t)clock,
+             follows = (uint64_t)power->follows_permille[bound_by];
+    uint64_t all = duration / to * from + duration % to * from / to;
+    uint64_t rest =
+        duration / WHOLE * (WHOLE - follows) + duration % WHOLE * (WHOLE - follows) / WHOLE;
+    return rest + all / WHOLE * follows + all % WHOLE * follows / WHOLE;
 }
 
 /* One kernel of the window: a mean moves towards the kernel's power by the kernel's share of it. */
@@ -78,7 +84,7 @@ struct ph_clocked ph_power_run_locked(int device, uint64_t duration_ns, enum ph_
     int64_t clock = clock_khz(device), useful = power->fastest_khz[bound_by];
     if (useful) {
         if (useful > clock) useful = clock;
-        duration_ns = scaled(duration_ns, power->recorded_khz, useful);
+        duration_ns = at_clock(duration_ns, bound_by, useful);
         if (!duration_ns) duration_ns = 1;
     }
     count(device, duration_ns, bound_by);

@@ -176,6 +176,8 @@ void ph_run_locked(struct ph_stream *stream, struct ph_time time)
     struct ph_rank_stats *page = ph_stats();
     atomic_fetch_add_explicit(&page->busy_ns[time.source], duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->launches[time.source], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&page->work_ns[PH_SOURCES * time.class + time.source], duration_ns,
+                              memory_order_relaxed);
     if (time.elsewhere)
         atomic_fetch_add_explicit(&page->elsewhere_ns, duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->cycles, duration_ns * (clocked.clock_khz / 1000) / 1000,

@@ -68,6 +68,7 @@ struct ph_time { /* the time of a piece of GPU work */
     enum ph_bound_by bound_by;
     uint32_t queue_slots; /* launch-queue slots, as in ph_kernel_table_slot; 0: none */
     bool elsewhere;       /* recorded under other library versions than the job's */
+    enum ph_kernel_class class;
 };
 
 void ph_timeline_start(void); /* the process joins the run */

@@ -103,6 +103,13 @@ static void begin_round(struct observer *slot)
     atomic_fetch_add(&rounds, 1);
 }
 
+/* Whether the calling thread is a watchdog that PyTorch names. */
+static bool is_named(void)
+{
+    if (!me.name) me.name = ph_watcher_by_name(ph_thread_id()) ? WATCHDOG : OTHER;
+    return me.name == WATCHDOG;
+}
+
 enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
 {
     pause_before_round(put_off_ns);
@@ -117,7 +124,11 @@ enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
     /* The watchdog aborts a job when it has not seen its communication end for ten minutes of real
      * time. */
     enum { TOO_LONG_S = 120 };
-    unsigned mine = 1u << (atomic_load(&slot->nccl2) ? PH_WATCHDOG_NCCL2 : PH_WATCHDOG_NAMED);
+    /* Other threads that poll, such as the DataLoader's that pins memory, have no windows: nobody
+     * waits for them, so whether they poll within one would depend on real time. */
+    unsigned mine = atomic_load(&slot->nccl2) ? 1u << PH_WATCHDOG_NCCL2
+                    : is_named()              ? 1u << PH_WATCHDOG_NAMED
+                                              : 0;
     enum ph_look look = PH_LOOK_LATER;
     uint64_t since = atomic_load(put_off_ns);
     if (!ph_clock_repeats() || ph_clock_stands_still() ||
@@ -145,8 +156,7 @@ void ph_watchdog_looked(bool over)
 void ph_watchdog_captures_locally(bool begins)
 {
     if (ph_in_chain() || (!begins && !me.slot)) return;
-    if (!me.name) me.name = ph_watcher_by_name(ph_thread_id()) ? WATCHDOG : OTHER;
-    if (me.name == WATCHDOG) return;
+    if (is_named()) return;
     struct observer *slot = my_slot();
     bool began = atomic_exchange(&slot->nccl2, begins);
     if (begins || !began) return;

@@ -331,6 +331,29 @@ void ph_trace_communicated(struct ph_log_comm comm)
 /* called before the process uses CUDA */
 PH_API(int, phantora_trace_wanted, (void)) { return asked_for(); }
 
+/* What PyTorch's allocator holds (values/trace.cpp): the device, and bytes allocated, reserved and
+ * at the peak. False when nothing is to be logged. */
+static bool (*memory_source)(uint32_t *device, uint64_t bytes[3]);
+
+PH_API(void, phantora_trace_memory, (bool (*source)(uint32_t *, uint64_t *)))
+{
+    memory_source = source;
+}
+
+/* Logs the allocator's figures when they have changed. `name`: the operator to which the change is
+ * put down. The source is asked without the lock, because it calls into PyTorch. */
+static void look_at_memory(uint32_t name, struct ph_moment now)
+{
+    struct ph_log_memory memory = {.name = name, .at = now};
+    uint64_t bytes[3];
+    if (!ph_tracing || !memory_source || !memory_source(&memory.device, bytes)) return;
+    memory.allocated = bytes[0], memory.reserved = bytes[1], memory.peak = bytes[2];
+    pthread_mutex_lock(&log_lock);
+    know_thread_locked();
+    append_locked(PH_LOG_MEMORY, &memory, sizeof memory, NULL, 0);
+    pthread_mutex_unlock(&log_lock);
+}
+
 /* A training step ends with an optimizer's step. Several optimizers may follow one backward pass;
  * then the last of them ends the step. */
 static void optimizer_ended_locked(struct ph_moment now)
@@ -361,6 +384,7 @@ PH_API(void, phantora_trace_operator_begin, (int kind, const char *name, const c
     me.nested[depth].logged = chosen && cpu != 0;
     if (!me.nested[depth].logged) return;
     uint64_t external = atomic_fetch_add_explicit(&externals, 1, memory_order_relaxed) + 1;
+    look_at_memory(depth ? me.nested[depth - 1].op.name : 0, now);
     me.nested[depth].op =
         (struct ph_log_operator){.kind = (uint32_t)kind, .external = external, .begin = now};
     pthread_mutex_lock(&log_lock);
@@ -385,6 +409,7 @@ PH_API(void, phantora_trace_operator_end, (int ends_step))
     if (cpu == 0) return;
     struct ph_log_operator *op = &me.nested[depth].op;
     op->end = now;
+    look_at_memory(op->name, now);
     pthread_mutex_lock(&log_lock);
     if (ph_tracing && op->name) append_locked(PH_LOG_OPERATOR, op, sizeof *op, NULL, 0);
     if (ends_step) optimizer_ended_locked(now);

@@ -28,6 +28,7 @@
 #include "values/replay.h"
 #include "values/results.h"
 #include "values/run.h"
+#include "values/steps.h"
 #include "work/values_start.h"
 #include "values/tensors.h"
 #include "values/trace.h"
@@ -212,8 +213,9 @@ VALUES_EXPORT int phantora_values_start(void)
             .needsOutputs(!phantora::host.observe_only ||
                           phantora::host.record) /* packing outputs costs the job host time */
             .scopes({at::RecordScope::FUNCTION}));
-    return handle == at::INVALID_CALLBACK_HANDLE || !phantora::start_trace() ? VALUES_NO_CALLBACK
-                                                                             : VALUES_STARTED;
+    bool started =
+        handle != at::INVALID_CALLBACK_HANDLE && phantora::start_trace() && phantora::start_steps();
+    return started ? VALUES_STARTED : VALUES_NO_CALLBACK;
 }
 
 /* Operators run, small outputs zeroed, failures, counts read back. For tests and measurements. */

@@ -73,6 +73,7 @@ struct HostApi {
                    void *stream);
     int (*measuring)();           /* whether this thread's CPU time counts as the job's now */
     void (*exclude)(uint64_t ns); /* takes so much off the job's time */
+    void (*step_ended)();         /* optional: an optimizer has stepped */
 };
 
 extern HostApi host;

@@ -6,13 +6,17 @@
  * that profiler does: from thread-local debug information that PyTorch provides while a process
  * group works. */
 #include <ATen/record_function.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 
 #include "base/protocol.gen.h"
+#include "values/steps.h"
 #include "values/trace.h"
 
 namespace phantora
@@ -24,8 +28,6 @@ int (*wanted)();
 void (*begin)(int kind, const char *name, const char *description);
 void (*end)(int ends_step);
 
-/* torch/optim/optimizer.py, profile_hook_step */
-constexpr const char *kStepEnds = "Optimizer.step#";
 /* longer lists are cut: kTruncatLength of torch/csrc/profiler/util.cpp */
 constexpr size_t kMostRanks = 30;
 
@@ -100,6 +102,45 @@ void on_traced_end(const at::RecordFunction &function, at::ObserverContext *)
     end(step);
 }
 
+/* Changes below this are not logged, those of the peak always. */
+constexpr uint64_t kLeastChange = 1 << 20;
+
+c10::DeviceAllocator *find_allocator()
+{
+    auto *found = dynamic_cast<c10::DeviceAllocator *>(c10::GetAllocator(c10::DeviceType::CUDA));
+    return found && found->initialized() ? found : nullptr;
+}
+
+/* Whether what the allocator holds on the current device has changed by enough to be logged.
+ * `bytes`: allocated, reserved, peak of allocated. */
+bool memory_changed(uint32_t *on, uint64_t *bytes)
+{
+    static std::atomic<c10::DeviceAllocator *> allocator;
+    static std::atomic<uint64_t> allocated, reserved, peak; /* as they were logged last */
+    try {
+        c10::DeviceAllocator *known = allocator.load(std::memory_order_relaxed);
+        if (!known) allocator = known = find_allocator();
+        if (!known) return false;
+        const auto *guard = c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+        auto device = guard->getDevice().index();
+        constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+        auto stats = known->getDeviceStats(device);
+        *on = static_cast<uint32_t>(device);
+        bytes[0] = static_cast<uint64_t>(stats.allocated_bytes[kAll].current);
+        bytes[1] = static_cast<uint64_t>(stats.reserved_bytes[kAll].current);
+        bytes[2] = static_cast<uint64_t>(stats.allocated_bytes[kAll].peak);
+    } catch (const std::exception &) { /* no device yet */
+        return false;
+    }
+    uint64_t before = allocated;
+    uint64_t change = bytes[0] > before ? bytes[0] - before : before - bytes[0];
+    if (change < kLeastChange && bytes[1] == reserved && bytes[2] == peak) return false;
+    allocated = bytes[0];
+    reserved = bytes[1];
+    peak = bytes[2];
+    return true;
+}
+
 } // namespace
 
 bool start_trace()
@@ -112,6 +153,8 @@ bool start_trace()
         !find(end, "phantora_trace_operator_end"))
         return true;
     if (!wanted()) return true;
+    void (*watch_memory)(bool (*)(uint32_t *, uint64_t *));
+    if (find(watch_memory, "phantora_trace_memory")) watch_memory(memory_changed);
     auto handle = at::addGlobalCallback(
         at::RecordFunctionCallback(on_traced_start, on_traced_end)
             .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,

@@ -15,6 +15,7 @@
 #include "values/replay.cpp"
 #include "values/results.cpp"
 #include "values/run.cpp"
+#include "values/steps.cpp"
 #include "values/substitutes.cpp"
 #include "values/tensors.cpp"
 #include "values/trace.cpp"

@@ -56,26 +56,29 @@ static bool shared_find(uint64_t key, struct ph_time *time)
         uint64_t there = atomic_load_explicit(&slots[at].key, memory_order_acquire);
         if (there == 0) return false;
         if (there == key) {
-            *time =
-                (struct ph_time){atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed),
-                                 slots[at].source,
-                                 slots[at].contention_permille,
-                                 slots[at].bound_by,
-                                 slots[at].queue_slots,
-                                 false};
+            *time = (struct ph_time){
+                .duration_ns = atomic_load_explicit(&slots[at].duration_ns, memory_order_relaxed),
+                .source = slots[at].source,
+                .contention_permille = slots[at].contention_permille,
+                .bound_by = slots[at].bound_by,
+                .queue_slots = slots[at].queue_slots,
+            };
             return true;
         }
     }
     return false;
 }
 
-/* Takes the source and its flags apart, and replaces values that only a hub of another version may
+/* Takes apart what shares a number, and replaces values that only a hub of another version may
  * send. */
 static struct ph_time checked(struct ph_time time)
 {
     time.elsewhere = time.source & PH_SOURCE_FLAG_ELSEWHERE;
     time.source &= ~(uint32_t)PH_SOURCE_FLAG_ELSEWHERE;
     if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
+    time.class = (enum ph_kernel_class)((uint32_t)time.bound_by >> 8);
+    time.bound_by = (enum ph_bound_by)((uint32_t)time.bound_by & 0xff);
+    if (time.class >= PH_KERNEL_CLASSES) time.class = PH_KERNEL_CLASS_OTHER;
     if (time.bound_by >= PH_BOUND_BY_COUNT) time.bound_by = PH_BOUND_BY_MEMORY;
     return time;
 }

@@ -187,6 +187,20 @@ _OPTIONS = (
         "recorded, by default in a file for each command and folder.",
     ),
     _option(
+        "--warm-start",
+        type=click.Choice(["auto", "off"]),
+        default=RunOptions.warm_start,
+        show_default=True,
+        help="How the job's Pythons start. auto: torch is imported once, and every rank takes over that "
+        "memory; a rank then starts in a fraction of a second and costs the memory that it writes. off: "
+        "every rank imports torch itself.",
+    ),
+    _option(
+        "--preload-modules",
+        metavar="LIST",
+        help="With --warm-start auto, also import these modules once, such as transformers,einops.",
+    ),
+    _option(
         "--keep-run-dir",
         is_flag=True,
         help="Keep the folder of the run's own files, to look into a failure.",

@@ -13,6 +13,7 @@ from typing import Any
 from phantora_ns.config.toml_table import Table
 from phantora_ns.model.contention import Contention
 from phantora_ns.model.power import BOUND_BY, Power
+from phantora_ns.protocol import BoundBy
 
 SHORTEST_WINDOW_NS, LONGEST_WINDOW_NS = 10**6, 10**9  # libintercept/time/power.c divides by it
 LARGEST_SPREAD = 0.1
@@ -42,33 +43,52 @@ def _percent(table: Table, name: str) -> float:
 
 def power_of(table: Table) -> Power:
     """The `[power]` table of a GPU model's file. Raises ConfigError."""
-    clocks = {key: table.megahertz(key) for key in ("highest", "recorded")}
-    runs = table.table("recorded_in")
+    highest, recorded = (table.megahertz(key) for key in ("highest", "recorded"))
+    memory = table.watts("memory")
+    runs = {
+        number: table.table(key)
+        for number, key in (
+            (BoundBy.COMPUTE, "recorded_in"),
+            (BoundBy.ATTENTION, "attention_recorded_in"),
+        )
+    }
     power = Power(
         limit=table.watts("limit"),
         idle=table.watts("idle"),
-        drawn=tuple(table.watts(name) for name in BOUND_BY),
+        drawn=tuple(table.watts(name, default=memory) for name in BOUND_BY),
         exponent=table.number("exponent", low=1.0),
         link=table.nanojoules_per_byte("link"),
         window_ns=table.time_ns("window"),
+        highest=highest,
+        recorded=tuple(table.megahertz(f"recorded_{name}", default=recorded) for name in BOUND_BY),
         fastest=tuple(table.megahertz(f"fastest_{name}", default=0.0) for name in BOUND_BY),
+        follows=tuple(
+            table.fraction(f"follows_{name}", default=0.0 if name == "memory" else 1.0)
+            for name in BOUND_BY
+        ),
         spread=_percent(table, "spread"),
-        recorded_in=MappingProxyType({uid: runs.megahertz(uid) for uid in runs.keys()}),
-        **clocks,
+        recorded_in=MappingProxyType(
+            {
+                number: MappingProxyType({uid: clocks.megahertz(uid) for uid in clocks.keys()})
+                for number, clocks in runs.items()
+            }
+        ),
     )
     table.done()
     if not power.idle < power.limit:
         raise table.error("limit", "is not above power.idle")
+    for name, share in zip(BOUND_BY, power.follows, strict=True):
+        if not 0 <= share <= 1:
+            raise table.error(f"follows_{name}", "is not between 0% and 100%")
     if not SHORTEST_WINDOW_NS <= power.window_ns <= LONGEST_WINDOW_NS:
         raise table.error("window", "is not between 1 ms and 1 s")
     if not 0 <= power.spread < LARGEST_SPREAD:
         raise table.error("spread", "is not between 0% and 10%")
-    for key in ("highest", "recorded"):
-        if not 1 <= clocks[key] <= power.highest:
-            raise table.error(key, "is not between 1 MHz and power.highest")
     for key, clock in [
-        *((f"fastest_{name}", clock) for name, clock in zip(BOUND_BY, power.fastest, strict=True)),
-        *((f"recorded_in.{uid}", clock) for uid, clock in power.recorded_in.items()),
+        ("recorded", recorded),
+        *((f"recorded_{name}", c) for name, c in zip(BOUND_BY, power.recorded, strict=True)),
+        *((f"fastest_{name}", c) for name, c in zip(BOUND_BY, power.fastest, strict=True)),
+        *((f"recorded_in.{uid}", c) for of in power.recorded_in.values() for uid, c in of.items()),
     ]:
         if clock > power.highest or (key.startswith("recorded") and not clock):
             raise table.error(key, "is not between 1 MHz and power.highest")

@@ -41,7 +41,6 @@ class Answers:
     def answer(self, request: Request, reply: list[Any]) -> None:
         """Answers a request, unless it has failed in the meantime."""
         if request.client.pending.pop(request.number, None) is not None:
-            request.client.still = 0
             self.send(request.client.identity, reply)
 
     def refuse(self, identity: bytes, number: int, text: str) -> None:

@@ -10,8 +10,8 @@ of our calls. Then the rank that is furthest behind gets its estimate. The other
 because the leader may still reach what they ask for.
 
 A held LOOKUP bounds virtual time by the clock of the rank that asks. When all clients are stuck, this
-bound may be the only thing that keeps an answer from the leader. Then it is waived, like that of an
-idle client (hub/horizon.py), before anything is estimated.
+bound may be the only thing that keeps an answer from the leader. Then it is waived, like that of a
+client that is blocked outside of our calls (hub/horizon.py), before anything is estimated.
 
 A leader that has started but has not sent HELLO yet is detected by the lock on RUN_DIR/leader.lock.
 It holds this lock for its lifetime.
@@ -33,7 +33,7 @@ from phantora_ns.hub.requests import Request
 POLL_MS = 10
 """Time between checks of clients that may be idle while a LOOKUP is held. A client that blocks in a
 request is noticed at once."""
-STILL_S = 0.5  # as horizon.LEADER_STILL_SAMPLES
+STILL_S = 0.5  # as stillness.UNSEEN_S
 """A leader is blocked outside of our calls when its clock stands still for this long and its process
 tree sleeps. Loading modules and compiling keep a processor or a child process busy; waiting on a
 socket does not."""
@@ -168,9 +168,14 @@ class Awaiting:
         for held in self._held:
             held.waived = waived
 
-    def stuck(self, everyone: Collection[Client]) -> bool:
+    def stuck(
+        self,
+        everyone: Collection[Client],
+        stands_still: Callable[[Collection[Client], Collection[Client]], bool],
+    ) -> bool:
         """Whether no client can act before a held LOOKUP is answered. `everyone` includes clients
-        that have left. O(clients), plus a look at the leader's processes."""
+        that have left. `stands_still(acting, clients)`: whether the job does, given which clients
+        are not blocked on us."""
         clients = [client for client in everyone if not client.gone]
         position = tuple((client.number, client.seq, client.bound_ns()) for client in clients)
         if position != self._seen:
@@ -179,13 +184,14 @@ class Awaiting:
         still_s = time.monotonic() - self._since
         if self._missing(everyone) and still_s < ARRIVAL_S:
             return False
-        for client in clients:
-            if client.pending or client.fetching is not None:
-                continue
-            if client.leads and client.fetches and still_s >= STILL_S:
-                continue  # the leader waits for its GPU, which waits for values of other ranks
-            if not client.idle or client.stirs():
-                return False
+        acting = [
+            client
+            for client in horizon.acting(clients)
+            # a leader that waits for its GPU, which waits for values of other ranks
+            if not (client.leads and client.fetches and still_s >= STILL_S)
+        ]
+        if acting and not stands_still(acting, clients):
+            return False
         if any(client.leads for client in clients):
             return True
         owner = self._lock_owner()

@@ -41,6 +41,10 @@ class Diagnostics:
             counter[text] += 1
         return True
 
+    def warn(self, text: str) -> None:
+        """Counts a warning of the hub's own."""
+        self.add(DiagnosticKind.WARNING, text)
+
     def of(self, kind: str) -> dict[str, int]:
         """The texts of a kind, sorted, with their counts."""
         return dict(sorted(self.texts[kind].items()))

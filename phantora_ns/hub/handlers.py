@@ -30,7 +30,7 @@ Handler = Callable[[Client, Any], None]
 
 
 class TimeHandlers:
-    """Messages about times: SYNC, QUERY, TIMES, and the definitions that come with others."""
+    """Messages about times: SYNC, QUERY, TIMES, STEP, and the definitions that come with others."""
 
     def __init__(self, graph: EventGraph, releases: Releases, answers: Answers) -> None:
         self._graph = graph
@@ -43,6 +43,7 @@ class TimeHandlers:
             messages.Sync: self.sync,
             messages.Query: self.query,
             messages.Times: self.times,
+            messages.Step: self.step,
         }
 
     def sync(self, client: Client, message: messages.Sync) -> None:
@@ -74,6 +75,13 @@ class TimeHandlers:
         self.extra(client, message.extra)
         expressions = [self._graph.expression(client.number, one) for one in message.expressions]
         self._releases.wait(Times(client, message.request, expressions))
+
+    def step(self, client: Client, message: messages.Step) -> None:
+        """An optimizer has stepped."""
+        client.clock_ns = message.clock
+        self.extra(client, message.extra)
+        at = self._graph.expression(client.number, message.expression)
+        self._graph.mark(client.number, at, message.busy_ns, message.host_ns)
 
     def extra(self, client: Client, extra: messages.Extra) -> None:
         """The extras of a message: definitions, stalls, and the vertices that will not be named
@@ -154,7 +162,6 @@ class CommunicatorHandlers:
 
     def _deliver(self, waiter: Waiter) -> None:
         client, number = waiter.client, waiter.number
-        client.still = 0
         if client.fetching == number:
             client.fetching = None
         self._fetches.close(waiter)

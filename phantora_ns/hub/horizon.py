@@ -1,5 +1,4 @@
-"""How far virtual time is known: the lower bound on time stamps (LBTS) over all clients, and which
-clients are idle.
+"""How far virtual time is known: the lower bound on time stamps (LBTS) over all clients.
 
 Why it exists: an answer may be released once no later action of any client can change it. Each client
 is in one of three states:
@@ -17,11 +16,11 @@ Processes of the job that have not sent HELLO do not count. They affect the othe
 through a communicator, which forms no earlier than its other members arrive.
 
 A client that is blocked outside our calls (a socket, a lock, a sleep) may be waiting for a client
-whose answer waits for it. It counts as idle when no message is in transit between it and us, its clock
-stands still over some samples, it uses no CPU, and all of its threads sleep. It is then left out of
-the LBTS until it moves. Its next action may lie in the past of answers already given. The graph then
+whose answer waits for it. It is left out of the LBTS only while the whole job stands still
+(hub/stillness.py), and only for one answer, the earliest: whoever gets it may wake the others. The
+next action of a client that was left out may lie in the past of answers already given. The graph then
 re-times everything, and counts the answers that would have been different (`revised`). The commit
-horizon, before which history is dropped, does include idle clients.
+horizon, before which history is dropped, does include such clients.
 
 In optimistic mode (for many cores) a time is answered as soon as it is known, whatever the LBTS is.
 If the time moves, the graph re-times everything that depends on it, including the rank's later clock,
@@ -32,44 +31,45 @@ keep the old time.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 
 from phantora_ns.hub.registry import Client
 
-STILL_SAMPLES = 3
-"""Samples without movement before a client counts as idle."""
 SAMPLE_MS = 5
-"""Milliseconds between samples. Three of them are well below what a person notices and well above a
-thread's usual hand-over."""
+"""Milliseconds between checks whether a client that holds back an answer has died."""
 HELD_POLL_MS = 2
 """Milliseconds between checks of the running clients' clocks while answers are held back, because a
 clock that moves sends no message."""
-STILL_CPU_NS = 100_000
-"""CPU time between two samples that still counts as none, because watchdog threads wake up
-occasionally."""
-LEADER_STILL_SAMPLES = 100
-"""For a leader, which loads modules, compiles, and waits for a real GPU: half a second, during which
-none of its children may work either."""
-UNSEEN_STILL_SAMPLES = 100
-"""For a client whose PID we cannot see. Only its clock is visible, so the wait is half a second."""
+
+
+def acting(clients: Iterable[Client]) -> list[Client]:
+    """The clients that are not blocked on an answer. O(clients)."""
+    return [
+        client
+        for client in clients
+        if not client.gone and not client.pending and client.fetching is None
+    ]
 
 
 def lower_bound_ns(clients: Iterable[Client]) -> int | None:
     """The LBTS; None when no client can act before another has. O(clients)."""
+    lowest = blocked_bound_ns(clients)
+    for client in acting(clients):
+        bound_ns = client.bound_ns()
+        if lowest is None or bound_ns < lowest:
+            lowest = bound_ns
+    return lowest
+
+
+def blocked_bound_ns(clients: Iterable[Client]) -> int | None:
+    """The LBTS over the clients that are blocked on answers alone: the LBTS of a job that stands
+    still. O(clients)."""
     lowest = None
     for client in clients:
-        if client.gone:
+        if client.gone or not client.pending:
             continue
-        if client.pending:
-            bound_ns = _blocked_bound_ns(client)
-            if bound_ns is None:
-                continue
-        elif client.fetching is not None or (client.idle and not client.stirs()):
-            continue
-        else:
-            bound_ns = client.bound_ns()
-        if lowest is None or bound_ns < lowest:
+        bound_ns = _blocked_bound_ns(client)
+        if bound_ns is not None and (lowest is None or bound_ns < lowest):
             lowest = bound_ns
     return lowest
 
@@ -110,50 +110,6 @@ def anchors_may_move(clients: Iterable[Client], before_ns: int) -> bool:
     )
 
 
-def sample_idle(clients: Iterable[Client], needed_ns: int) -> list[Client]:
-    """Samples every running client that holds back an answer at `needed_ns`, and marks the idle ones.
-
-    Returns the clients that have ended. Called every SAMPLE_MS while an answer is held back.
-    """
-    dead = []
-    for client in clients:
-        if client.gone or client.pending or client.fetching is not None:
-            continue
-        if not client.idle and client.bound_ns() >= needed_ns:
-            continue
-        pid = client.stats.owner()
-        if pid is None:
-            if client.ended():
-                dead.append(client)
-        else:
-            _sample(client, pid)
-    return dead
-
-
-def _sample(client: Client, pid: int) -> None:
-    """Samples a living client. `pid` is 0 if it is in a PID namespace that we cannot see into."""
-    cpu_ns = _cpu_ns(pid) if pid else 0
-    position = (client.bound_ns(), client.seq)
-    before = client.seen
-    client.seen = (position, cpu_ns)
-    moved = (
-        not before or before[0] != position or cpu_ns is None or cpu_ns - before[1] > STILL_CPU_NS
-    )
-    if moved or not client.stats.quiet(client.seq):
-        client.still = 0
-        client.idle = False
-        return
-    client.still += 1
-    if client.idle:
-        return
-    if not pid:
-        client.idle = client.still >= UNSEEN_STILL_SAMPLES
-    elif client.leads:
-        client.idle = client.still >= LEADER_STILL_SAMPLES and tree_sleeps(pid)
-    else:
-        client.idle = client.still >= STILL_SAMPLES and _all_threads_sleep(pid)
-
-
 def tree_sleeps(pid: int) -> bool:
     """Whether a process and all of its descendants sleep. A compiler that it waits for would not
     sleep. O(their threads)."""
@@ -177,15 +133,6 @@ def _blocked_bound_ns(client: Client) -> int | None:
         if bound_ns is not None and (lowest is None or bound_ns < lowest):
             lowest = bound_ns
     return lowest
-
-
-def _cpu_ns(pid: int) -> int | None:
-    """CPU time of all threads of a process; None when it is gone. Clock number: CPUCLOCK_SCHED of
-    linux/posix-timers.h."""
-    try:
-        return time.clock_gettime_ns((~pid << 3) | 2)
-    except OSError:
-        return None
 
 
 def _all_threads_sleep(pid: int) -> bool:

@@ -17,7 +17,7 @@ from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.messages import Lookup, Measurement
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
-from phantora_ns.kernels import graph_forms, signature
+from phantora_ns.kernels import families, graph_forms, signature
 from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.protocol import Message, SignatureKind, Source, SourceFlag
 
@@ -122,7 +122,8 @@ class Lookups:
             queue_slots = self.models.queue_slots(kind, fields)
             elsewhere = self.models.times.recorded_elsewhere(kind, fields)
             flagged = source | (SourceFlag.ELSEWHERE if elsewhere else 0)
-            entry = [duration_ns, flagged, contention_permille, bound_by, queue_slots]
+            work = bound_by | families.kernel_class(kind, fields, request.rest[0]) << 8
+            entry = [duration_ns, flagged, contention_permille, work, queue_slots]
             self.table.put(request.key, *entry)
             if self.awaiting.leader is not None and source != Source.EXACT:
                 self.awaiting.answer_without(request, waited)

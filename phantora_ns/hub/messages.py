@@ -216,6 +216,16 @@ class Host(FromClient, tag=14):
     costs: dict[Any, Any]
 
 
+class Step(FromClient, tag=15):
+    """STEP of docs/wire-protocol.md."""
+
+    clock: Time
+    extra: Extra
+    expression: list[Any]
+    busy_ns: Time
+    host_ns: Time
+
+
 AnyMessage = (
     Hello
     | Sync
@@ -231,4 +241,5 @@ AnyMessage = (
     | Bye
     | Measured
     | Host
+    | Step
 )

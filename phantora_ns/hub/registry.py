@@ -18,8 +18,8 @@ from typing import Any
 from phantora_ns.protocol import RANK_STATS, RANK_STATS_AT, RANK_STATS_MAGIC, RANK_STATS_VERSION
 from phantora_ns.sim.graph import Communicator, Rendezvous, Vertex
 
-_CLOCK, _SENT_SEQ, _BLOCKED = (
-    RANK_STATS_AT[field] // 8 for field in ("clock_ns", "sent_seq", "blocked")
+_CLOCK, _SENT_SEQ, _BLOCKED, _WAITING = (
+    RANK_STATS_AT[field] // 8 for field in ("clock_ns", "sent_seq", "blocked", "waiting")
 )
 LAST_WORDS_S = 10.0
 """How long a message may be on its way from a process that has ended."""
@@ -76,6 +76,10 @@ class SharedStats:
         has yet to take."""
         return self.handled(handled_seq) and self._words[_BLOCKED] == 0
 
+    def waiting(self) -> int:
+        """How many threads of the client wait for a reply, or have yet to take it."""
+        return self._words[_WAITING]
+
     def handled(self, handled_seq: int) -> bool:
         """Whether every message that the client counted as sent has been handled."""
         return self._words[_SENT_SEQ] == handled_seq
@@ -129,11 +133,8 @@ class Client:
         """The error in its first invalid message, which usually explains later ones."""
         self.gone = False
         self.failure: str | None = None
-        # The last sample of the idle rule (hub/horizon.py).
-        self.idle = False
-        self.still = 0
-        self.seen: tuple[Any, ...] = ()
         self.pid: int | None = None
+        """As `SharedStats.owner` gave it; None before that was asked."""
         self._died = 0.0
 
     @property
@@ -163,13 +164,6 @@ class Client:
         """A lower bound on the time of any action while it runs."""
         stats_ns = self.stats.clock_ns(self.seq)
         return self.clock_ns if stats_ns is None else max(self.clock_ns, stats_ns)
-
-    def stirs(self) -> bool:
-        """Whether an idle client's clock or messages have moved since it was found idle. It is then
-        no longer idle."""
-        if self.idle and (self.bound_ns(), self.seq) != self.seen[0]:
-            self.idle = False
-        return not self.idle
 
     def leave(self) -> None:
         """Marks the client as ended; nothing waits for it any more."""

@@ -1,13 +1,15 @@
 """When answers are released: requests that wait for a time, and what holds them back.
 
 Why it exists: a time is answered once nothing can change it any more (horizon.py). This part brings
-the event graph up to date after each batch of messages and releases what is final. It notices clients
-that are idle, dead or stuck, and drops history.
+the event graph up to date after each batch of messages and releases what is final. When the job stands
+still (stillness.py) it releases the earliest answer. It notices clients that are dead or stuck, and
+drops history.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from phantora_ns.hub import horizon
 from phantora_ns.hub.answers import Answers
@@ -15,9 +17,9 @@ from phantora_ns.hub.awaiting import POLL_MS
 from phantora_ns.hub.clients import Clients
 from phantora_ns.hub.fetches import LOOK_S, Fetches
 from phantora_ns.hub.lookups import Lookups
-from phantora_ns.hub.messages import MAX_TIME_NS
 from phantora_ns.hub.recorder import FLUSH_MS
 from phantora_ns.hub.requests import Request
+from phantora_ns.hub.stillness import Stillness
 from phantora_ns.sim.graph import EventGraph
 
 
@@ -32,6 +34,7 @@ class Releases:
         answers: Answers,
         fetches: Fetches,
         lookups: Lookups,
+        stillness: Stillness,
         optimistic: bool,
     ) -> None:
         self._graph = graph
@@ -39,8 +42,13 @@ class Releases:
         self._answers = answers
         self._fetches = fetches
         self._lookups = lookups
+        self._stillness = stillness
         self._optimistic = optimistic
         self._waiting: list[Request] = []
+        self.past_idle = 0
+        """Answers that clients outside of our calls would have held back for ever."""
+        self.past_sleepers = 0
+        """Those of them that real time may have decided (stillness.py)."""
         self._held = False
         """A time is known, and running clients keep it from being answered."""
         self._sampled = 0.0
@@ -90,6 +98,7 @@ class Releases:
         return min(limits, default=None)
 
     def _release(self) -> None:
+        """Answers what is final. When the job stands still, answers the earliest of the rest."""
         kept: list[Request] = []
         known: list[tuple[int, Request]] = []
         for request in self._waiting:
@@ -101,26 +110,46 @@ class Releases:
                     self._answers.answer(request, request.reply())
                 else:
                     known.append((settled_ns, request))
-        needed_ns = 0
+        held = []
         if known:  # without a known time, clocks do not matter yet
             lbts_ns = horizon.lower_bound_ns(self._clients.present())
             for settled_ns, request in known:
                 if lbts_ns is None or settled_ns <= lbts_ns:
                     self._answers.answer(request, request.reply(lbts_ns))
                 else:
-                    needed_ns = max(needed_ns, settled_ns)
-                    kept.append(request)
-        self._waiting = kept
-        self._held = needed_ns > 0
-        # A held LOOKUP may wait for any blocked client, whatever that client's clock is.
-        self._sample(MAX_TIME_NS if self._lookups.awaiting else needed_ns)
+                    held.append((settled_ns, request))
+        self._waiting = kept + [request for _, request in held]
+        self._held = bool(held)
+        if held or self._lookups.awaiting:
+            self._let_the_dead_go()
+        if held and len(held) == len(known):
+            clients = self._clients.present()
+            acting = horizon.acting(clients)
+            if acting and self._stillness.reached(acting, clients):
+                self._release_earliest(held)
 
-    def _sample(self, needed_ns: int) -> None:
-        """Samples the clients that hold back an answer at `needed_ns`, at most every SAMPLE_MS."""
+    def _release_earliest(self, held: Collection[tuple[int, Request]]) -> bool:
+        """Answers the earliest of the requests whose times are known, if only clients that are not
+        blocked hold it back. Returns whether there was one."""
+        lbts_ns = horizon.blocked_bound_ns(self._clients.present())
+        free = [request for settled_ns, request in held if lbts_ns is None or settled_ns <= lbts_ns]
+        if not free:
+            return False
+        request = min(free, key=_order)
+        self._answers.answer(request, request.reply(lbts_ns))
+        self._waiting.remove(request)
+        self.past_idle += 1
+        self.past_sleepers += self._stillness.past_sleepers
+        return True
+
+    def _let_the_dead_go(self) -> None:
+        """Removes clients that have died and hold others back, at most every SAMPLE_MS."""
         now = time.monotonic()
-        if needed_ns and now - self._sampled >= horizon.SAMPLE_MS / 1000:
-            self._sampled = now
-            for client in horizon.sample_idle(self._clients.present(), needed_ns):
+        if now - self._sampled < horizon.SAMPLE_MS / 1000:
+            return
+        self._sampled = now
+        for client in horizon.acting(self._clients.present()):
+            if client.ended():
                 self._clients.leave(client)
 
     def _unblock(self) -> bool:
@@ -130,12 +159,24 @@ class Releases:
         if not awaiting.expected(self._clients.present()):
             self._lookups.estimate(awaiting.take_all())
             return False
-        if not awaiting.stuck(self._clients.everyone):
+        if not awaiting.stuck(self._clients.everyone, self._stillness.reached):
             return False
         before = len(self._answers.outbox)
         awaiting.waive(True)
-        self._release()
+        held = [
+            (settled_ns, request)
+            for request in self._waiting
+            if (settled_ns := request.settled_ns()) is not None
+        ]
+        answered = self._release_earliest(held)
         awaiting.waive(False)
-        if len(self._answers.outbox) == before:
+        if not answered:
             self._lookups.estimate(awaiting.take_first())
         return len(self._answers.outbox) > before
+
+
+def _order(request: Request) -> tuple[int, int, int, int]:
+    """Which of several answers is given first: the earliest, then that of the lowest rank."""
+    client = request.client
+    bound_ns = request.bound_ns()
+    return (0 if bound_ns is None else bound_ns, client.rank, client.number, request.number)

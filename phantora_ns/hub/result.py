@@ -29,6 +29,8 @@ def result(hub: Hub) -> dict[str, Any]:
         "rollbacks": hub.graph.retimed,
         "revised": hub.graph.revised,
         "late": hub.graph.late,
+        "answers_past_idle": hub.releases.past_idle,
+        "answers_past_sleepers": hub.releases.past_sleepers,
         "messages": diagnostics.messages,
         "bad_messages": diagnostics.bad_messages,
         "expired_values": hub.communicators.expired,
@@ -63,6 +65,7 @@ def _client(hub: Hub, client: Client) -> tuple[dict[str, Any], int]:
         "exposed_comm_ns": sum(exposed_ns.values()),
         "exposed_comm_ns_by_device": {str(device): ns for device, ns in exposed_ns.items()},
         "messages": client.messages,
+        "steps": [list(mark) for mark in hub.graph.marks(client.number)],
     }, latest_ns
 
 

@@ -33,6 +33,7 @@ from phantora_ns.hub.nccl_release import NcclRelease
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
+from phantora_ns.hub.stillness import Stillness
 from phantora_ns.hub.trace_times import TraceTimes
 from phantora_ns.kernels.database.schema import DatabaseError
 from phantora_ns.kernels.signature import SignatureError
@@ -90,8 +91,15 @@ class Hub:
             recorder,
             self.answers,
         )
+        stillness = Stillness(self.diagnostics.warn)
         self.releases = Releases(
-            graph, self.clients, self.answers, self.fetches, self.lookups, options.optimistic
+            graph,
+            self.clients,
+            self.answers,
+            self.fetches,
+            self.lookups,
+            stillness,
+            options.optimistic,
         )
         self.traces: TraceTimes | None = None
         """Set before the first client comes, if the run is traced."""
@@ -186,8 +194,6 @@ class Hub:
         """Counts a message. `watches`: it comes from a thread that only watches and never acts."""
         expected = client.seq + 1
         client.messages += 1
-        client.idle = False
-        client.still = 0
         client.fetching = None
         if seq < expected:
             raise BadMessage(f"message {seq} came after message {client.seq}", request)

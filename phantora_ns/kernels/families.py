@@ -13,7 +13,41 @@ from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import cudnn_graphs, launch, memory
 from phantora_ns.kernels.signature import SignatureError
-from phantora_ns.protocol import SignatureKind
+from phantora_ns.protocol import KernelClass, SignatureKind
+
+CLASSES = {
+    KernelClass.GEMM: ("gemm",),
+    KernelClass.ATTENTION: ("attention",),
+    KernelClass.CONVOLUTION: ("convolution",),
+    KernelClass.COPY: ("memset", "device copy", "host copy"),
+    KernelClass.ELEMENTWISE: ("elementwise", "strided", "fill"),
+    KernelClass.REDUCTION: ("norm", "softmax", "reduce", "loss"),
+    KernelClass.OPTIMIZER: ("foreach", "optimizer"),
+    KernelClass.LAYOUT: ("concatenate", "chunk_concatenate", "split_copy", "gather", "indexed"),
+    KernelClass.TRITON: ("triton",),
+}
+"""Class -> what the names of its families begin with."""
+NAMES = {
+    "fmha": "attention",
+    "gemm": "gemm",
+    "nvjet": "gemm",
+    "cutlass": "gemm",
+    "batch_norm": "norm",
+    "mbedding": "gather",
+}
+"""What kernels of no family are, by a part of their name; the first that fits."""
+
+
+def kernel_class(kind: int, fields: Any, context: Any = None) -> int:
+    """The class (`KernelClass`) of a signature, by its family."""
+    named = family(kind, fields, context)
+    if kind == SignatureKind.KERNEL and named == "other" and isinstance(fields[0], str):
+        name = names.parse(fields[0])
+        head = name.text.partition("<")[0]
+        named = next((found for part, found in NAMES.items() if part in head), name.base)
+    return next(
+        (found for found, begins in CLASSES.items() if named.startswith(begins)), KernelClass.OTHER
+    )
 
 
 def family(kind: int, fields: Any, context: Any = None) -> str:

@@ -66,7 +66,9 @@ class KernelTimes:
                     "choose the simulated GPU's file"
                 )
         self._predictor = (
-            FittedPredictor(self.databases, self.rates, self.estimate) if self.databases else None
+            FittedPredictor(self.databases, self.rates, self.estimate, self._power.recorded_share)
+            if self.databases
+            else None
         )
         if self.scaled_from:
             other = KernelTimes(self.scaled_from, opened)
@@ -253,9 +255,8 @@ class KernelTimes:
             if duration is not None:
                 self._compare_versions(database, data)
                 bound_by = self.estimate(kind, fields).bound_by
-                if kind == SignatureKind.GEMM and bound_by == BoundBy.COMPUTE:
-                    # Each run had a clock of its own.
-                    duration *= self._power.product_share(database.counts(data))
+                # Each run had a clock of its own.
+                duration *= self._power.recorded_share(bound_by, database.counts(data))
                 return self._whole(Estimate(duration, source, bound_by))
         return None
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phantora_ns.protocol import BoundBy
+
 TILES = ((256, 128), (128, 256))
 """Rows and columns of an output tile in the kernels that cuBLAS 13 picks for large products on
 Hopper: half of those in real steps, and the others' areas lie within a quarter of theirs (kernel
@@ -36,9 +38,16 @@ class Contention:
         alone, beside = waves(tiles, multiprocessors, multiprocessors - self.held)
         return round(1000 * (beside - alone) / alone)
 
-    def permille(self) -> tuple[int, int, int]:
-        """In thousandths, by what bounds a kernel: memory, compute, attention."""
-        return round(self.memory * 1000), round(self.gemm * 1000), round(self.attention * 1000)
+    def permille(self) -> dict[int, int]:
+        """In thousandths, by what bounds a kernel (`BoundBy`)."""
+        memory = round(self.memory * 1000)
+        return {
+            BoundBy.MEMORY: memory,
+            BoundBy.COMPUTE: round(self.gemm * 1000),
+            BoundBy.ATTENTION: round(self.attention * 1000),
+            BoundBy.ISSUE: memory,
+            BoundBy.MIXED: memory,
+        }
 
 
 def tiles_of(m: int, n: int, batch: int = 1) -> int:

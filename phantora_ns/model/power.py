@@ -6,7 +6,8 @@ found; libintercept/time/power.c applies them. Rule: only data and the law; no s
 
 The law: a kernel draws `drawn` W beyond the idle power at the highest clock, times (clock / highest)
 to the power `exponent` at a lower one. Communication draws `link` per byte that the GPU sends. The
-clock is the highest at which the mean over `window` stays within the limit.
+clock is the highest at which the mean over `window` stays within the limit. Of a kernel's time,
+`follows` goes as one over the clock.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from types import MappingProxyType
 
-BOUND_BY = ("memory", "compute", "attention")
-"""What bounds a kernel, by the numbers 0, 1, 2 of kernels/estimators/launch.py."""
+from phantora_ns.protocol import BoundBy
+
+BOUND_BY = BoundBy.LABELS
+"""What bounds a kernel, in the order of its numbers."""
 VARIATIONS = 8
 """GPUs of a node that differ from each other; further GPUs repeat them."""
 STEPS, CLOCKS = 16, 33
@@ -27,15 +30,16 @@ STEPS, CLOCKS = 16, 33
 
 @dataclass(frozen=True)
 class Power:
-    """Powers in W, clocks in MHz; by what bounds a kernel where there are three numbers.
+    """Powers in W, clocks in MHz; by what bounds a kernel where there are tuples.
 
     `limit`: the mean power that the limiter holds. `idle`: without work, at the highest clock.
     `drawn`: by kernels beyond that, at the highest clock. `exponent`: of the clock in that power.
     `link`: nanojoules per byte sent. `window_ns`: the time over which the limit holds the mean.
     `highest`: the clock without a limit. `recorded`: the clock of recorded times. `fastest`: the
-    clock above which kernels take no less time; 0: their time does not follow the clock. `spread`:
-    the standard deviation of clocks between GPUs at their limits, as a share. `recorded_in`: the
-    clock of matrix products in single runs of the kernel-time database, by their uid.
+    clock above which kernels take no less time; 0: their time does not follow the clock. `follows`:
+    the share of their recorded time that does. `spread`: the standard deviation of clocks between
+    GPUs at their limits, as a share. `recorded_in`: the clock of such kernels in single runs of the
+    kernel-time database, by what bounds them and the run's uid.
     """
 
     limit: float
@@ -45,16 +49,19 @@ class Power:
     link: float
     window_ns: int
     highest: float
-    recorded: float
+    recorded: tuple[float, ...]
     fastest: tuple[float, ...]
+    follows: tuple[float, ...]
     spread: float
-    recorded_in: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    recorded_in: Mapping[int, Mapping[str, float]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     @classmethod
     def unlimited(cls) -> Power:
         """Of a GPU model about which nothing is known: every kernel takes its recorded time."""
         nothing = (0.0,) * len(BOUND_BY)
-        return cls(0.0, 0.0, nothing, 1.0, 0.0, 1, 0.0, 0.0, nothing, 0.0)
+        return cls(0.0, 0.0, nothing, 1.0, 0.0, 1, 0.0, nothing, nothing, nothing, 0.0)
 
     @property
     def known(self) -> bool:
@@ -78,14 +85,15 @@ class Power:
         ]
         return [round(1000 * self.spread * NormalDist().inv_cdf(q)) for q in quantiles]
 
-    def product_share(self, counts: Mapping[str, int]) -> float:
-        """What to multiply a product's recorded time with, so that it is that at `recorded`.
+    def recorded_share(self, bound_by: int, counts: Mapping[str, int]) -> float:
+        """What to multiply a recorded time with, so that it is that at the clock `recorded`.
         `counts`: how many of its samples each run made."""
-        total = sum(counts.values())
-        if not total or not self.recorded_in:
+        total, runs = sum(counts.values()), self.recorded_in.get(bound_by)
+        if not total or not runs:
             return 1.0
-        clocks = (count * self.recorded_in.get(uid, self.recorded) for uid, count in counts.items())
-        return sum(clocks) / total / self.recorded
+        usual = self.recorded[bound_by]
+        clocks = (count * runs.get(uid, usual) for uid, count in counts.items())
+        return sum(clocks) / total / usual
 
     def fields(self) -> Iterator[tuple[str, int]]:
         """(key, value) of device.conf, without "power."; nothing for `unlimited`."""
@@ -96,11 +104,12 @@ class Power:
             ("link_fj", round(1e6 * self.link)),
             ("window_ns", self.window_ns),
             ("highest_khz", round(1000 * self.highest)),
-            ("recorded_khz", round(1000 * self.recorded)),
         )
         for index in range(len(BOUND_BY)):
             yield f"drawn_uw.{index}", round(1e6 * self.drawn[index])
+            yield f"recorded_khz.{index}", round(1000 * self.recorded[index])
             yield f"fastest_khz.{index}", round(1000 * self.fastest[index])
+            yield f"follows_permille.{index}", round(1000 * self.follows[index])
         for index in range(CLOCKS):
             yield f"clock_khz.{index}", round(1000 * self.clock(1 + index / STEPS))
         for index, permille in enumerate(self.variation()):

@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.page.memory import memory_of
 from phantora_ns.protocol import Source
 from phantora_ns.trace.activity_families import family, short
 from phantora_ns.trace.breakdown import own
@@ -27,6 +28,8 @@ from phantora_ns.trace.kineto import (
     trace_of,
 )
 
+Threads = dict[tuple[Any, Any], list[tuple[int, int, str]]]
+"""(process, thread) -> (begin, duration, what), in order."""
 IDLE = ("host", "queued", "unknown")
 MOST_KERNELS = 200
 """Rows of kernels kept of one rank; the rest becomes one row."""
@@ -67,13 +70,15 @@ def excerpt(path: Path) -> dict[str, Any]:
     content, events = read_events(path)
     trace = trace_of(path, content, events)
     steps = [_step(trace.activities, step) for step in trace.steps]
+    threads = _threads(events)
     return {
         "rank": trace.rank,
         "left_out_events": content.get("phantora-ns", {}).get("leftOutEvents", 0),
         "steps": steps,
         "kernels": _kernels(trace.activities, trace.steps),
         "communication": _communication(events),
-        "rows": _gpu_rows(trace.activities) + _host_rows(events),
+        "rows": _gpu_rows(trace.activities) + _host_rows(threads),
+        "memory": memory_of(content, trace.steps, _operators(threads)),
     }
 
 
@@ -209,15 +214,17 @@ def _gpu_rows(activities: Iterable[Activity]) -> list[dict[str, Any]]:
     ]
 
 
-def _host_rows(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each thread: its outermost operators, and the calls in which it waits for a GPU."""
-    threads: dict[tuple[Any, Any], list[tuple[int, int, str]]] = {}
+def _threads(events: list[dict[str, Any]]) -> Threads:
+    """Operators, ranges of the user, and the calls that wait for a GPU, of each thread; those that
+    contain others first."""
+    threads: Threads = {}
     for event in events:
         category, name = event.get("cat"), event["name"]
         if category in ("cpu_op", "user_annotation"):
             if name.startswith("ProfilerStep#"):
                 continue
-            text = f"operator|{name.removeprefix(_AUTOGRAD)}"
+            kind = "range" if category == "user_annotation" else "operator"
+            text = f"{kind}|{name.removeprefix(_AUTOGRAD)}"
         elif category in ("cuda_runtime", "cuda_driver") and _WAITING.match(name):
             text = f"waiting|{name}"
         else:
@@ -225,13 +232,33 @@ def _host_rows(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         start = nanoseconds(event["ts"])
         length = nanoseconds(event.get("dur", Decimal(0)))
         threads.setdefault((event["pid"], event["tid"]), []).append((start, length, text))
+    for spans in threads.values():
+        spans.sort(key=lambda span: (span[0], -span[1]))
+    return threads
+
+
+def _operators(threads: Threads) -> Threads:
+    """The outermost operators of each thread, by name. Ranges of the user contain whole passes, so
+    they are left out."""
+    found: Threads = {}
+    for thread, spans in threads.items():
+        end_ns = -1
+        for start, length, text in spans:
+            if text.startswith("operator|") and start >= end_ns:
+                found.setdefault(thread, []).append((start, length, text.partition("|")[2]))
+                end_ns = start + length
+    return found
+
+
+def _host_rows(threads: Threads) -> list[dict[str, Any]]:
+    """A row for each thread: its outermost operators and ranges, and the calls in which it waits."""
     rows = []
     for number, (_, spans) in enumerate(sorted(threads.items(), key=lambda item: str(item[0]))):
-        spans.sort(key=lambda span: (span[0], -span[1]))
         outermost: list[tuple[int, int, str]] = []
         end_ns = -1
-        for span in spans:
-            if span[0] >= end_ns or span[2].startswith("waiting|"):
+        for start, length, text in spans:
+            if start >= end_ns or text.startswith("waiting|"):
+                span = (start, length, text.replace("range|", "operator|", 1))
                 outermost.append(span)
                 end_ns = max(end_ns, span[0] + span[1])
         rows.append({"row": f"host thread {number}", "spans": _joined(outermost)})

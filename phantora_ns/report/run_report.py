@@ -12,9 +12,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.protocol import RANK_STATS_FILE, RankStats, Source
+from phantora_ns.protocol import RANK_STATS_FILE, KernelClass, RankStats, Source
 from phantora_ns.report.host_part import host_part
 from phantora_ns.report.rank_stats import read_rank_stats
+from phantora_ns.report.start_part import start_part
+from phantora_ns.report.step_part import step_part
 
 SCHEMA = 1
 MEASURED_SOURCES = Source.LAW
@@ -43,7 +45,7 @@ def build_report(
         clients = [unknown | {"shm": name} for name in sorted(statistics)]
     latest_ns = max((stats.clock_ns for stats in every), default=0)
     warnings = hub["warnings"] if hub else {}
-    return {
+    report = {
         "schema": SCHEMA,
         "world_size": run["nodes"] * run["gpus_per_node"],
         "nodes": run["nodes"],
@@ -55,14 +57,18 @@ def build_report(
         "wall_s": round(wall_s, 3),
         "rollbacks": _of(hub, "rollbacks"),
         "revised": _of(hub, "revised"),
+        "answers_past_idle": _of(hub, "answers_past_idle"),
+        "answers_past_sleepers": _of(hub, "answers_past_sleepers"),
         "messages": _of(hub, "messages"),
         "bad_messages": _of(hub, "bad_messages"),
         "expired_values": _of(hub, "expired_values"),
         "hub_cpu_ns": _of(hub, "hub_cpu_ns"),
         "nccl": hub.get("nccl") if hub else None,
         "kernel_time_share": _kernel_time_share(every),
+        "kernel_time_ns": _kernel_time_ns(every),
         "recorded_elsewhere": _recorded_elsewhere(hub, every),
         "gpu_clock": _gpu_clock(every),
+        "starts": start_part(run_dir),
         "host_time": host_part(run_dir, run, every),
         "values": _values(run, every),
         "databases": run.get("databases", []),
@@ -74,6 +80,7 @@ def build_report(
         "exit_code": exit_code,
         "failed_by": failed_by,
     }
+    return report | {"step": step_part(run_dir, report, clients)}
 
 
 def _kernel_time_share(statistics: list[RankStats]) -> dict[str, float]:
@@ -83,6 +90,17 @@ def _kernel_time_share(statistics: list[RankStats]) -> dict[str, float]:
     return {
         name: round(ns / sum(busy), 6) for name, ns in zip(Source.LABELS, busy, strict=True) if ns
     }
+
+
+def _kernel_time_ns(statistics: list[RankStats]) -> dict[str, dict[str, int]]:
+    """GPU time by class of kernel and source, all ranks together; what is zero is left out."""
+    found: dict[str, dict[str, int]] = {}
+    for at in range(len(KernelClass.LABELS) * len(Source.LABELS)):
+        ns = sum(stats.work_ns[at] for stats in statistics)
+        if ns:
+            name, source = divmod(at, len(Source.LABELS))
+            found.setdefault(KernelClass.LABELS[name], {})[Source.LABELS[source]] = ns
+    return found
 
 
 def _recorded_elsewhere(

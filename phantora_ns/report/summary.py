@@ -23,6 +23,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         f"simulated {_seconds(simulated_s)} of {report['world_size']} GPUs on {report['nodes']} "
         f"node{'s' if report['nodes'] > 1 else ''} in {_seconds(wall_s)}{pace}"
     ]
+    lines += _step_lines(report["step"])
     ranks = [rank for rank in report["ranks"] if rank["gpu_busy_ns"]]
     if ranks:
         busy = sum(rank["gpu_busy_ns"] for rank in ranks) / len(ranks) / 1e9
@@ -60,11 +61,35 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
             "are taken to run at the clock of the recorded ones"
         )
     lines += host_lines(report["host_time"]) + _values_lines(report["values"])
+    lines += _start_lines(report["starts"])
     if report["databases"]:
         lines.append(f"kernel times from {', '.join(report['databases'])}")
     if report["leading"]:
         lines.append(_leading_line(report["leading"]))
     return lines + _warnings(report)
+
+
+def _step_lines(step: dict[str, Any] | None) -> list[str]:
+    """The step and its band: `step 0.983 s (0.96-1.00)`."""
+    if step is None:
+        return []
+    median, band = step["median_ns"], step["band"]
+    unit, of_unit = ("s", 1e9) if median >= 1e9 else ("ms", 1e6) if median >= 1e6 else ("us", 1e3)
+    if band is None:
+        return [f"step {median / of_unit:.4g} {unit}, with no band: {step['no_band']}"]
+    terms = ("kernels", "gpu", "communication", "host")
+    largest = max(terms, key=lambda term: band[term])
+    why = {
+        "kernels": "times of kernels that were not recorded",
+        "gpu": "chips and their clocks",
+        "communication": "communication",
+        "host": "the host",
+    }[largest]
+    ends = "-".join(f"{band[end] / of_unit:.3g}" for end in ("low_ns", "high_ns"))
+    return [
+        f"step {median / of_unit:.4g} {unit} ({ends}): {band['coverage']:.0%} of real runs are "
+        f"expected between these; least sure is {why}"
+    ]
 
 
 def _elsewhere(recorded: dict[str, Any] | None) -> str:
@@ -74,6 +99,14 @@ def _elsewhere(recorded: dict[str, Any] | None) -> str:
     versions = recorded["versions"]
     named = versions[0] if len(versions) == 1 else "other library versions"
     return f"; {recorded['time_share']:.1%} recorded under {named}"
+
+
+def _start_lines(starts: dict[str, Any] | None) -> list[str]:
+    """Processes that did not start warm, though they were to (docs/warm-start.md)."""
+    if starts is None or not starts["plain"]:
+        return []
+    reasons = "; ".join(f"{count} times: {why}" for why, count in sorted(starts["plain"].items()))
+    return [f"{starts['warm']} processes started warm, others as usual ({reasons})"]
 
 
 def _values_lines(values: dict[str, Any]) -> list[str]:
@@ -155,6 +188,11 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         lines.append(
             f"warning: {report['revised']} times changed after a rank had been told them, "
             "because of ranks that were idle outside of CUDA calls"
+        )
+    if report["answers_past_sleepers"]:
+        lines.append(
+            f"warning: {report['answers_past_sleepers']} answers were given past threads that sleep "
+            "or work again and again; another run may differ (docs/report.md)"
         )
     if report["expired_values"]:
         lines.append(

@@ -46,6 +46,38 @@ class Totals(NamedTuple):
     latest_ns: int
 
 
+class Mark(NamedTuple):
+    """The end of a training step: when the host reached it, and until then in all the time its GPU
+    worked, its host worked, and its streams waited for communication; ns."""
+
+    time_ns: int
+    busy_ns: int
+    host_ns: int
+    exposed_ns: int
+
+
+class _Stall(NamedTuple):
+    """A wait of a stream of `device` for communication."""
+
+    device: int
+    before: TimeExpression
+    after: TimeExpression
+
+    def expressions(self) -> tuple[TimeExpression, ...]:
+        return self.before, self.after
+
+
+class _OpenMark(NamedTuple):
+    """A mark whose time is not final."""
+
+    at: TimeExpression
+    busy_ns: int
+    host_ns: int
+
+    def expressions(self) -> tuple[TimeExpression, ...]:
+        return (self.at,)
+
+
 class FinalTimes:
     """Final times of vertices by number. Times of numbers that will not be named again are dropped."""
 
@@ -95,19 +127,30 @@ class FinalTimes:
 
 
 class CommunicationAccount:
-    """Sums over one client's launches of communication and the waits of its streams for them."""
+    """Sums over one client's launches of communication and the waits of its streams for them, and
+    the ends of its training steps."""
 
-    __slots__ = ("launched", "stalls", "_comm_ns", "_comm_wait_ns", "_exposed_ns")
+    __slots__ = ("launched", "_open", "_marks", "_comm_ns", "_comm_wait_ns", "_exposed_ns")
 
     def __init__(self) -> None:
         self.launched: dict[int, TimeExpression] = {}
         """Where the client reached each launch that is not final, by the number of the launch's
         end."""
-        self.stalls: deque[tuple[int, TimeExpression, TimeExpression]] = deque()
-        """(device, before, after) of each wait that is not final."""
+        self._open: deque[_Stall | _OpenMark] = deque()
+        """Waits and marks that are not final, in order. One deque, because a mark has the sum of the
+        waits before it."""
+        self._marks: list[Mark] = []
         self._comm_ns = 0
         self._comm_wait_ns = 0
         self._exposed_ns: dict[int, int] = {}
+
+    def stall(self, device: int, before: TimeExpression, after: TimeExpression) -> None:
+        """A stream of `device` waited between these two moments."""
+        self._open.append(_Stall(device, before, after))
+
+    def mark(self, at: TimeExpression, busy_ns: int, host_ns: int) -> None:
+        """A training step ends at `at`."""
+        self._open.append(_OpenMark(at, busy_ns, host_ns))
 
     def settle_launch(self, reached: TimeExpression, end: Vertex) -> None:
         """Adds a launch that is final."""
@@ -115,16 +158,21 @@ class CommunicationAccount:
         self._comm_ns += comm_ns
         self._comm_wait_ns += wait_ns
 
-    def settle_stalls(self) -> None:
-        """Adds up the leading waits whose both ends are final."""
-        while self.stalls:
-            device, before, after = self.stalls[0]
-            if any(not vertex.retired for vertex in (*before.vertices(), *after.vertices())):
+    def settle(self) -> None:
+        """Adds up the leading waits and marks whose ends are final. O(1) per wait and mark."""
+        while self._open:
+            entry = self._open[0]
+            if any(not v.retired for one in entry.expressions() for v in one.vertices()):
                 return
-            self.stalls.popleft()
-            stalled_ns = _stall_ns(before, after)
-            if stalled_ns is not None:
-                self._exposed_ns[device] = self._exposed_ns.get(device, 0) + stalled_ns
+            self._open.popleft()
+            self._add(entry, self._exposed_ns, self._marks)
+
+    def known_marks(self) -> list[Mark]:
+        """The marks whose times are known, final or not."""
+        exposed_ns, marks = dict(self._exposed_ns), list(self._marks)
+        for entry in self._open:
+            self._add(entry, exposed_ns, marks)
+        return marks
 
     def totals(self, live: dict[int, Vertex], latest_ns: int) -> Totals:
         """Sums over everything that is known, final or not."""
@@ -136,11 +184,25 @@ class CommunicationAccount:
                     spans = _comm_span_ns(self.launched[number], vertex)
                     comm_ns, wait_ns = comm_ns + spans[0], wait_ns + spans[1]
         exposed_ns = dict(self._exposed_ns)
-        for device, before, after in self.stalls:
-            stalled_ns = _stall_ns(before, after)
-            if stalled_ns is not None:
-                exposed_ns[device] = exposed_ns.get(device, 0) + stalled_ns
+        for entry in self._open:
+            self._add(entry, exposed_ns, [])
         return Totals(comm_ns, wait_ns, exposed_ns, latest_ns)
+
+    def open_terms(self) -> Iterator[Iterable[StretchedTerm]]:
+        """The stretched terms of the waits and marks that are not final."""
+        for entry in self._open:
+            for expression in entry.expressions():
+                yield expression.stretched
+
+    @staticmethod
+    def _add(entry: _Stall | _OpenMark, exposed_ns: dict[int, int], marks: list[Mark]) -> None:
+        """Adds an entry to these sums if its time is known."""
+        if isinstance(entry, _Stall):
+            stalled_ns = _stall_ns(entry.before, entry.after)
+            if stalled_ns is not None:
+                exposed_ns[entry.device] = exposed_ns.get(entry.device, 0) + stalled_ns
+        elif (reached := entry.at.reach()) is not None:
+            marks.append(Mark(reached[0], entry.busy_ns, entry.host_ns, sum(exposed_ns.values())))
 
 
 class Timeline:
@@ -259,16 +321,11 @@ class Timeline:
         for number, vertex in self.live.items():
             if number >= keep and vertex.time_ns is not None:
                 before_ns = min(before_ns, vertex.time_ns)
-        self.overlap.forget(before_ns, self._stalled_terms())
+        self.overlap.forget(before_ns, self.account.open_terms())
 
     def totals(self) -> Totals:
         """Sums over all vertices whose time is known, final or not."""
         return self.account.totals(self.live, self._latest_ns)
-
-    def _stalled_terms(self) -> Iterable[Iterable[StretchedTerm]]:
-        for _, before, after in self.account.stalls:
-            yield before.stretched
-            yield after.stretched
 
 
 def _contended(work: list[object]) -> tuple[object, int]:

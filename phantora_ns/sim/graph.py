@@ -41,7 +41,7 @@ from phantora_ns.sim._communicators import Communicator
 from phantora_ns.sim._courses import Collectives, Courses
 from phantora_ns.sim._graph_check import check_graph
 from phantora_ns.sim._operations import BadOp, Mismatch, Op, load_of
-from phantora_ns.sim._timeline import BadExpression, Follower, Timeline, Totals
+from phantora_ns.sim._timeline import BadExpression, Follower, Mark, Timeline, Totals
 from phantora_ns.sim._transfer_flows import TransferFlows
 from phantora_ns.sim._transfers import LaunchBegin, LaunchEnd, Transfer
 from phantora_ns.sim._vertices import LATEST_NS, Rendezvous, TimeExpression, Vertex
@@ -55,6 +55,7 @@ __all__ = [
     "EventGraph",
     "Follower",
     "LaunchEnd",
+    "Mark",
     "Mismatch",
     "Op",
     "Rendezvous",
@@ -180,7 +181,12 @@ class EventGraph:
         self, client: int, device: int, before: TimeExpression, after: TimeExpression
     ) -> None:
         """Records that a stream of `device` waited for communication between these two moments."""
-        self._timelines[client].account.stalls.append((device, before, after))
+        self._timelines[client].account.stall(device, before, after)
+
+    def mark(self, client: int, at: TimeExpression, busy_ns: int, host_ns: int) -> None:
+        """Records that the client reached the end of a training step at `at`, with what its GPU and
+        its host had worked until then."""
+        self._timelines[client].account.mark(at, busy_ns, host_ns)
 
     def forget(self, client: int, number: int) -> None:
         """Records that the client will name no vertex below `number` any more, except the origin."""
@@ -220,7 +226,7 @@ class EventGraph:
             for vertex in timeline.retire(before_ns):
                 self._retire(timeline, vertex)
         for timeline in self._timelines:
-            timeline.account.settle_stalls()
+            timeline.account.settle()
             timeline.forget_activity(before_ns)
 
     # ---- what is known ----
@@ -228,6 +234,10 @@ class EventGraph:
     def totals(self, client: int) -> Totals:
         """Sums over everything known so far of one client's timeline."""
         return self._timelines[client].totals()
+
+    def marks(self, client: int) -> list[Mark]:
+        """The ends of the client's training steps that are known so far, in order."""
+        return self._timelines[client].account.known_marks()
 
     def follow(self, client: int, follower: Follower) -> None:
         """From now on, calls `follower(number, vertex, reached)` for each vertex of `client` when its

@@ -18,6 +18,11 @@ import time
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1  # linux/time.h; Python's perf_counter is CLOCK_MONOTONIC
 
 
+_ENDING_AT_ONCE, _END_WAIT_S = (
+    4,
+    10.0,
+)  # an end may depend on another rank's, so none waits for ever
+
 # Modules that sleep between two looks at another real process, whose pace is no part of the job.
 _REAL_WAITS = ("subprocess", "multiprocessing", "torch.utils.file_baton")
 
@@ -113,6 +118,31 @@ def _let_autograd_end(sleep):
         sleep(0.05)
 
 
+def _end_in_turn(sleep):
+    """Waits a while for one of a few places among the processes of the run that end now. An interpreter
+    that ends writes to all that it frees. If all ranks did so at once, none would share its image's
+    memory with another any more. The kernel frees the place."""
+    import fcntl
+    import os
+
+    folder = os.path.join(os.environ["PHANTORA_RUN_DIR"], "warm")
+    try:
+        places = [
+            os.open(os.path.join(folder, f"end-{n}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            for n in range(_ENDING_AT_ONCE)
+        ]
+    except OSError:
+        return
+    for _ in range(round(_END_WAIT_S / 0.02)):
+        for place in places:
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            return
+        sleep(0.02)
+
+
 def _start(environ):
     import atexit
     import ctypes
@@ -129,11 +159,26 @@ def _start(environ):
     touch_clock.restype, touch_clock.argtypes = ctypes.c_int64, (ctypes.c_int,)
     report.restype, report.argtypes = None, (ctypes.c_uint64, ctypes.c_uint64)
     pass_ns.restype, pass_ns.argtypes = None, (ctypes.c_uint64,)
-    if "RANK" in environ:
-        environ["PHANTORA_INTERPOSED"] = "1"
-    atexit.register(_let_autograd_end, time.sleep)  # the last to run: the first to be registered
+    if "PHANTORA_WARM_TAKE" in environ:
+        atexit.register(_end_in_turn, time.sleep)  # the last to run: the first to be registered
+    atexit.register(_let_autograd_end, time.sleep)
     SimulatedClocks(elapsed_ns, touch_clock, pass_ns).install()
     atexit.register(_report_peaks, report)
+    if "PHANTORA_WARM_TAKE" in environ:
+        _warm(library)
+        _lead(environ)
+    environ.pop("PHANTORA_WARM_NOT", None)
+    if "RANK" in environ:
+        environ["PHANTORA_INTERPOSED"] = "1"
+
+
+def _warm(library):
+    """Makes the image of a warmed Python (libintercept/warm/). Returns only in a process that has
+    taken it over, which goes on as if it had been started here."""
+    import _phantora_warm
+
+    del sys.modules[_phantora_warm.__name__]
+    _phantora_warm.make(library)
 
 
 def _refuse_alone(environ):

@@ -15,14 +15,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.protocol import LogCall, LogComm, LogOperator, LogRecord, Moment, OperatorKind
+from phantora_ns.protocol import (
+    LogCall,
+    LogComm,
+    LogMemory,
+    LogOperator,
+    LogRecord,
+    Moment,
+    OperatorKind,
+)
 from phantora_ns.trace.describe import Described, communication, describe
-from phantora_ns.trace.events import Lane, Span, add_arrow_end, add_event, add_gpu_event
+from phantora_ns.trace.events import (
+    Lane,
+    Span,
+    add_arrow_end,
+    add_event,
+    add_gpu_event,
+    add_instant,
+)
 from phantora_ns.trace.log import Log, Signature, Work
 from phantora_ns.trace.sort import EventSorter
 from phantora_ns.trace.times import Times
 
 _LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaMemcpy", "cudaMemset")
+_NONE = '""'
 _SMALL_PID = 64
 """PIDs below this are shifted, because a trace numbers GPUs as "processes" 0, 1, ... Processes in
 a PID namespace of their own have such small PIDs."""
@@ -87,6 +103,7 @@ class Collector:
         # logged when it ends.
         self._waiting: dict[int, list[Work]] = {}
         self._last_call: dict[int, tuple[int, bool]] = {}
+        self._allocated = self._memories = 0
         self._first_ns: int | None = None
         self._last_ns = 0
         self._window: tuple[int, int | None] = (0, None)
@@ -103,6 +120,7 @@ class Collector:
             LogRecord.WORK: self._launched,
             LogRecord.COMM: self._communication,
             LogRecord.OPERATOR: self._operator,
+            LogRecord.MEMORY: self._memory,
             LogRecord.TEXT: self._text,
             LogRecord.SIGNATURE: self._signature,
             LogRecord.THREAD: self._thread,
@@ -203,6 +221,27 @@ class Collector:
             self._host(thread),
             span,
             f'"External id": {operator.external}',
+        )
+
+    def _memory(self, thread: int, memory: LogMemory) -> None:
+        at_ns = self._at(memory.at)
+        first, end = self._window
+        if at_ns is None:
+            self.written.unknown += 1
+            return
+        before, self._allocated = self._allocated, memory.allocated
+        self._memories += 1
+        if at_ns < first or (end is not None and at_ns >= end):
+            return
+        add_instant(
+            self.sorter,
+            "[memory]",
+            self._host(thread),
+            at_ns,
+            f'"Ev Idx": {self._memories}, "Device Type": 1, "Device Id": {memory.device}, '
+            f'"Bytes": {memory.allocated - before}, '
+            f'"Total Allocated": {memory.allocated}, "Total Reserved": {memory.reserved}, '
+            f'"Peak Allocated": {memory.peak}, "Operator": {self._quoted.get(memory.name, _NONE)}',
         )
 
     def _launched(self, _thread: int, work: Work) -> None:

@@ -33,6 +33,17 @@ def add_event(
     )
 
 
+def add_instant(sorter: EventSorter, name: str, lane: Lane, at_ns: int, arguments: str) -> None:
+    """Something that takes no time, as Kineto writes PyTorch's `[memory]`."""
+    sorter.add(
+        at_ns,
+        0,
+        f'{{"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "{name}", '
+        f'"pid": {lane[0]}, "tid": {lane[1]}, "ts": {microseconds(at_ns)}, '
+        f'"args": {{{arguments}}}}}',
+    )
+
+
 def add_arrow_end(sorter: EventSorter, phase: str, number: int, lane: Lane, at_ns: int) -> None:
     """One end of an arrow from a launch on the host (phase "s") to its work on a GPU ("f")."""
     ends = ', "bp": "e"' if phase == "f" else ""

@@ -23,6 +23,7 @@ from phantora_ns.protocol import (
     TERM,
     LogCall,
     LogComm,
+    LogMemory,
     LogOperator,
     LogRecord,
     LogSignature,
@@ -98,6 +99,8 @@ class Log:
                 yield kind, thread, Work(LogWork.unpack(data, at), terms)
             elif kind == LogRecord.COMM:
                 yield kind, thread, LogComm.unpack(data, at)
+            elif kind == LogRecord.MEMORY:
+                yield kind, thread, LogMemory.unpack(data, at)
             elif kind == LogRecord.TEXT:
                 number, length = LogText.unpack(data, at)
                 text = data[at + LOG_TEXT.size : at + LOG_TEXT.size + length]

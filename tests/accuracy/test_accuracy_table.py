@@ -10,7 +10,10 @@ import pytest
 from phantora_ns.trace.kineto import read_trace
 
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "accuracy"
-MODULES = ("configs", "breakdown", "measured", "rows", "tables", "store", "compare")
+MODULES = (
+    *("configs", "breakdown", "programs", "measured", "rows", "tables", "store", "moved", "bands"),
+    "compare",
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,9 @@ def row(name="a", kept="evaluation", kind="steady", error=0.01, allocated=(), sh
         "gpus": 1,
         "kind": kind,
         "real_s": 0.1,
+        "real_least_s": 0.09,
+        "real_most_s": 0.11,
+        "within": abs(error) < 0.15,
         "spread": 0.01,
         "simulated_s": 0.1 * (1 + error),
         "error": error,
@@ -49,7 +55,7 @@ def test_what_was_measured_is_what_is_configured(bench):
     measured = bench["measured"].own_results()
     assert set(measured) == set(configured)
     for name, entry in measured.items():
-        assert (" ".join(entry.flags), entry.gpus, entry.set, entry.bound) == (
+        assert (" ".join(entry.program.flags), entry.gpus, entry.set, entry.bound) == (
             configured[name].flags,
             configured[name].gpus,
             configured[name].set,
@@ -129,12 +135,11 @@ def test_earlier_runs_become_entries_of_the_same_form(bench, truth):
         None,
     )
     assert one.spread == pytest.approx((2 / 3) ** 0.5 * 0.1 / 0.5)
-    assert (
-        "--ac" in one.flags
-        and "--accum=2" in one.flags
-        and not any("layers" in flag for flag in one.flags)
-    )
-    assert "--ac" not in found["t4"].flags
+    assert (one.least_s, one.most_s) == (0.4, 0.6)
+    flags = one.program.flags
+    assert "--ac" in flags and "--accum=2" in flags
+    assert not any("layers" in flag for flag in flags)
+    assert "--ac" not in found["t4"].program.flags
     assert bench["measured"].truth_results(truth / "absent", truth / "configs.toml") == {}
 
 
@@ -153,14 +158,66 @@ def test_every_earlier_run_is_in_a_set(bench, truth, change):
         bench["measured"].truth_results(truth, path)
 
 
+def test_a_job_that_was_measured_twice_is_one_row(bench, truth):
+    """Its band holds the steps of both runs, its median lies between theirs."""
+    path = truth / "train.jsonl"
+    again = json.loads(path.read_text().splitlines()[0])
+    again |= {"median_s": 0.7, "times": [9, 9, 0.7, 0.7, 0.8], "peak_alloc": 6}
+    path.write_text(path.read_text() + json.dumps(again) + "\n")
+    configs = truth / "configs.toml"
+    with pytest.raises(ValueError):
+        bench["measured"].truth_results(truth, configs)
+    configs.write_text(
+        configs.read_text().replace("match = { world = 2 }", "match = { world = 2 }\nruns = 2")
+    )
+    one = bench["measured"].truth_results(truth, configs)["t2"]
+    assert (one.least_s, one.most_s, one.median_s) == (0.4, 0.8, pytest.approx(0.6))
+    assert one.every_peaks == ([[7, 8]], [[6, 8]])
+
+
 @pytest.mark.truth
 def test_the_runs_that_were_known_first_are_calibration(bench):
     found = bench["measured"].truth_results()
     if not found:
         pytest.skip(f"no earlier runs in {bench['measured'].TRUTH}")
-    evaluation = {"truth-1b-fsdp-512", "truth-3b-tp8-4k"}
-    assert {name for name, m in found.items() if m.set == "evaluation"} == evaluation
-    assert len(found) == 7 and {m.set for m in found.values()} == {"calibration", "evaluation"}
+    by_set = {
+        kept: {n for n, m in found.items() if m.set == kept}
+        for kept in ("calibration", "evaluation")
+    }
+    assert len(found) == 18 and sum(map(len, by_set.values())) == 18
+    known = {
+        *("truth-8b-fsdp-4k", "truth-1b-ddp-4k", "truth-1b-fsdp_tp-2x2-4k"),
+        *("truth-1b-fsdp-4k-accum4", "truth-160m-tp2-1k"),
+        *("truth-3b-8k-1", "truth-3b-8k-2", "truth-deepspeed-z3-512"),
+    }
+    assert by_set["calibration"] == known
+    for one in found.values():
+        assert one.least_s <= one.median_s <= one.most_s
+        assert all(len(peaks) in (1, one.gpus) for peaks in one.every_peaks)
+
+
+def test_jobs_of_frameworks_are_rows_with_the_command_that_was_measured(bench):
+    found = bench["measured"].framework_results()
+    assert len(found) == 17 and {one.set for one in found.values()} == {"evaluation"}
+    one = found["deepspeed-zero3-2"]
+    assert (one.bound, one.gpus, one.steps) == ("host", 2, 12)
+    words = one.program.words(6)
+    assert words[0].endswith("job.py") and "--size" in words and "torchrun" not in words
+    assert all(len(peaks) == one.gpus for peaks in one.every_peaks)
+    assert not set(found) & set(bench["measured"].own_results())
+
+
+def test_what_scripts_print_is_read(bench):
+    script = bench["programs"].Script(("a.py",), ("--steps=9",), 9)
+    with pytest.raises(ValueError):
+        script.read("step 1\nTraceback")
+    result = {"median_s": 2.0, "peak_alloc_ranks": [3, 4], "peak_reserved_ranks": [5, 6]}
+    outcome = script.read(f"noise\nRESULT {json.dumps(result)}\nmore")
+    assert outcome == (2.0, None, [[3, 5], [4, 6]])
+    titan = bench["programs"].Titan(Path("x.toml"), 8192, 12)
+    line = "step: {:2d}  loss: 7.0  grad_norm: 1.0  memory: 50.00GiB(35%)  tps: {}  tflops: 4.0  mfu: 40.00%"
+    log = "\n".join(line.format(step, "1" if step < 4 else "8,192") for step in range(1, 13))
+    assert titan.read(log) == (1.0, None, None)
 
 
 def test_a_peak_is_equal_only_to_the_byte_and_on_every_recorded_rank(bench):
@@ -175,31 +232,138 @@ def test_a_peak_is_equal_only_to_the_byte_and_on_every_recorded_rank(bench):
 
 def test_sets_and_kinds_are_never_summed_together(bench):
     rows = [
-        row("a", error=0.02),
-        row("b", error=-0.04),
+        row("a", error=0.01),
+        row("b", error=-0.02),
         row("c", "calibration", error=0.5),
         row("d", kind="host-bound", error=-0.16),
         row("e", kind="varying", error=0.9),
     ]
-    found = {(v["set"], v["kind"]): v for v in bench["rows"].verdicts(rows)}
-    assert (
-        found["evaluation", "steady"]["mean"] == pytest.approx(0.03)
-        and found["evaluation", "steady"]["worst"] == 0.04
+    verdicts = bench["rows"].verdicts
+    found = {(v["set"], v["kind"]): v for v in verdicts(rows)}
+    steady = found["evaluation", "steady"]
+    assert (steady["mean"], steady["worst"], steady["signed"]) == pytest.approx(
+        (0.015, 0.02, -0.005)
     )
-    assert found["evaluation", "steady"]["met"] is True
-    assert (
-        found["calibration", "steady"]["met"] is False
-        and found["evaluation", "host-bound"]["met"] is False
-    )
+    assert steady["met"] is True
+    assert found["calibration", "steady"]["met"] is False
+    assert found["evaluation", "host-bound"]["met"] is False
     assert found["evaluation", "varying"]["met"] is None
-    assert bench["rows"].verdicts([row(error=0.031)])[0]["met"] is False  # mean
-    # worst
-    assert bench["rows"].verdicts([row(error=0.001)] * 9 + [row(error=0.061)])[0]["met"] is False
+    for errors, met in (
+        ((0.021, -0.021), False),  # mean
+        ((0.041, -0.001, -0.001, -0.001), False),  # worst
+        ((0.011,), False),  # signed
+        ((0.019, -0.019), True),
+    ):
+        assert verdicts([row(error=error) for error in errors])[0]["met"] is met
+    hosts = [row(kind="host-bound", error=0.09)] * 4
+    assert verdicts([*hosts, row(kind="host-bound", error=0.14) | {"within": False}])[0]["met"]
+    assert not verdicts([*hosts, *[row(kind="host-bound", error=0.0) | {"within": False}] * 2])[0][
+        "met"
+    ]
     assert bench["rows"].equal_peaks(
         [row(), row(allocated=[(0, 1)]), row() | {"allocated_unequal": None}]
     ) == (1, 3)
     text = "\n".join(bench["tables"].summary(rows))
     assert "NOT met" in text and "evaluation, host-bound runs (1)" in text
+
+
+def test_a_host_bound_step_is_held_against_all_real_ones(bench):
+    """Least to most of the steps of all repeats, widened by 5 %."""
+    real = bench["measured"].own_results()["160m-ddp-1k"]
+    assert real.least_s < real.median_s < real.most_s
+    assert real.most_s > 0.042, "the run beside others, in which a step took 42 ms in the median"
+    within = bench["rows"].within
+    assert within(real, real.most_s * 1.049) and not within(real, real.most_s * 1.051)
+    assert within(real, real.least_s * 0.951) and not within(real, real.least_s * 0.949)
+
+
+def banded(low, high, error=0.0, **changes):
+    """A row with a step of 0.2 s by the report, and a band of it."""
+    band = {"low_ns": low * 200_000_000, "high_ns": high * 200_000_000}
+    step = {"median_ns": 200_000_000, "busy_ns": 150_000_000, "exposed_ns": 20_000_000}
+    step |= {"host_ns": 50_000_000, "band": band}
+    return row(error=error) | {"step": step} | changes
+
+
+def test_coverage_counts_real_medians_within_the_band(bench):
+    rows = [
+        banded(0.9, 1.1),
+        banded(0.99, 1.01, 0.05),
+        banded(0.9, 1.1, 0.05),
+        row(),
+        row() | {"step": None},
+    ]
+    found = bench["rows"].coverage(rows)
+    assert (found["rows"], found["inside"]) == (3, 2)
+    assert found["width"] == pytest.approx(0.42 / 3) and found["error"] == pytest.approx(0.1 / 3)
+    assert bench["rows"].coverage([row()]) is None
+    assert "bands: 2 of 3 real medians inside" in "\n".join(bench["tables"].summary(rows))
+
+
+def work(gemm, law, mhz=1600.0):
+    return {
+        "kernel_time_ns": {"gemm": {"exact": gemm}, "reduction": {"law": law}},
+        "gpu_clock": {"mean_mhz": mhz, "held_share": 1.0},
+    }
+
+
+def test_what_moved_adds_up_and_is_named(bench):
+    before = banded(0.9, 1.1, 0.0, **work(120, 30))
+    after = banded(0.9, 1.1, 0.05, **work(240, 72, 1500.0))
+    after["step"] |= {"median_ns": 210_000_000, "busy_ns": 156_000_000, "exposed_ns": 26_000_000}
+    moved = bench["moved"].compare(before, after)
+    assert moved.share == pytest.approx(0.05)
+    shares = {cause.label: cause.share for cause in moved.causes}
+    assert shares == {
+        "gemm (recorded)": pytest.approx(0.0),
+        "reduction (fitted law)": pytest.approx(0.03),
+        "exposed communication": pytest.approx(0.03),
+        "contention, gaps and other waits": pytest.approx(-0.01),
+    }
+    assert sum(shares.values()) == pytest.approx(0.05)
+    line = bench["moved"].shown(moved)
+    assert "reduction (fitted law) +3.0%" in line and "clock 1600 to 1500 MHz" in line
+    assert "gemm" not in line
+    assert bench["moved"].compare(before, banded(0.9, 1.1, 0.001)) is None
+
+
+def test_a_night_is_compared_with_the_last_of_other_content(bench, tmp_path):
+    moved, store = bench["moved"], bench["store"]
+    run = {
+        "date": "2026-01-02",
+        "commit": "c" * 40,
+        "changed": False,
+        "content": "x",
+        "options": {"steps": 6},
+        "machine": {"torch": "2.11.0"},
+        "rows": [banded(0.9, 1.1, **work(120, 30)), row("peaks")],
+    }
+    assert "nothing to compare" in moved.since_the_last(tmp_path, run)[0]
+    store.keep(tmp_path, run)
+    store.keep(tmp_path, run | {"date": "2026-01-03", "options": {"steps": 9}, "content": "z"})
+    assert "nothing to compare" in moved.since_the_last(tmp_path, run)[0]
+    now = run | {"date": "2026-01-04", "content": "y"}
+    now["rows"] = [
+        banded(0.9, 1.1, 0.05, **work(120, 30)),
+        row("peaks") | {"simulated_peaks": [[1, 3]]},
+    ]
+    lines = moved.since_the_last(tmp_path, now)
+    assert lines[0].startswith("since 2026-01-02 (commit cccccccccccc): 1 of 2 steps moved")
+    assert lines[1].split()[0] == "a" and lines[2] == "peak memory moved: peaks"
+
+
+def test_the_clocks_error_is_chosen_so_that_errors_fit_their_deviations(bench):
+    """Rows whose errors are as the law says of a clock that is 7 % off: that is what is found."""
+    bands = bench["bands"]
+    evidence = bands.band.Evidence(
+        10**8, 10**8, 0, 0, {"gemm": {"exact": 1}}, held=1.0, spread=0.013
+    )
+    error = (0.013**2 + 0.07**2) ** 0.5
+    rows = [bands.Row("a", evidence, error), bands.Row("b", evidence, -error)]
+    before = bands.band.CLOCK
+    assert bands.best_clock(rows) == pytest.approx(0.07, abs=1e-3)
+    assert bands.best_clock([bands.Row("a", evidence, 0.001)]) <= 1e-3
+    assert bands.band.CLOCK == before
 
 
 def test_a_run_is_held_against_the_bar_of_its_kind(bench):
@@ -272,16 +436,15 @@ def test_the_page_gets_the_table_between_its_markers(bench, tmp_path):
     assert text.index("**Evaluation**") < text.index("**Calibration**")
     for line in text.splitlines():
         if line.startswith("|"):
-            assert line.count("|") in (7, 13)
+            assert line.count("|") in (7, 14)
     with pytest.raises(ValueError, match="other"):
         tables.replace_section(page, "other", [])
 
 
 def test_fewer_steps_come_with_fewer_to_warm_up(bench):
-    real = bench["measured"].own_results()["8b-pp4-4k"]
-    flags = bench["compare"].flags_of
-    assert flags(real, None) == flags(real, real.steps) == list(real.flags)
-    assert flags(real, 6)[-2:] == ["--steps=6", "--warmup=3"]
+    program = bench["measured"].own_results()["8b-pp4-4k"].program
+    assert program.words(None) == program.words(program.steps) == [*program.script, *program.flags]
+    assert program.words(6)[-2:] == ["--steps=6", "--warmup=3"]
 
 
 def test_every_trace_belongs_to_a_measured_step(bench):

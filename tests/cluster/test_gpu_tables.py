@@ -14,6 +14,7 @@ from phantora_ns.config.toml_table import Table
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.model.power import Power
+from phantora_ns.protocol import BoundBy
 
 H200 = tomllib.loads((resources.files("phantora_ns") / "data" / "gpus" / "h200.toml").read_text())
 
@@ -69,6 +70,9 @@ def test_a_table_that_is_missing_is_named():
         ("recorded", "0 MHz"),
         ("fastest_compute", "2 GHz"),
         ("recorded_in", {"run": "2 GHz"}),
+        ("attention_recorded_in", {"run": "0 MHz"}),
+        ("recorded_issue", "2 GHz"),
+        ("follows_mixed", "120%"),
         ("spread", "12%"),
         ("more", 1),
     ],
@@ -86,14 +90,23 @@ def test_without_a_power_table_nothing_is_limited():
 def test_a_products_time_is_brought_to_one_clock():
     """The time at the clock of the recordings, whatever clock each run had."""
     power = load_gpu("h200").power
-    power = replace(power, recorded=1600.0, recorded_in={"hot": 1400.0, "cool": 1700.0})
-    assert power.product_share({}) == power.product_share({"unknown": 5}) == 1
-    assert power.product_share({"hot": 3}) == 1400 / 1600
-    assert power.product_share({"hot": 1, "cool": 1, "unknown": 2}) == (1400 + 1700 + 3200) / 6400
-    assert Power.unlimited().product_share({"hot": 3}) == 1
+    memory, product, attention = BoundBy.MEMORY, BoundBy.COMPUTE, BoundBy.ATTENTION
+    power = replace(
+        power,
+        recorded=(1755.0, 1600.0, 1800.0, 1755.0, 1755.0),
+        recorded_in={product: {"hot": 1400.0, "cool": 1700.0}, attention: {"hot": 1500.0}},
+    )
+    share = power.recorded_share
+    assert share(product, {}) == share(product, {"unknown": 5}) == share(memory, {"hot": 3}) == 1
+    assert share(product, {"hot": 3}) == 1400 / 1600
+    assert share(product, {"hot": 1, "cool": 1, "unknown": 2}) == (1400 + 1700 + 3200) / 6400
+    assert share(attention, {"hot": 1, "cool": 1}) == (1500 + 1800) / 3600
+    assert Power.unlimited().recorded_share(product, {"hot": 3}) == 1
 
 
 def test_every_run_whose_clock_is_named_is_in_the_shipped_database():
     with Database.open(databases.shipped_path("h200")) as database:
         runs = {run.uid for run in database.runs()}
-    assert set(load_gpu("h200").power.recorded_in) <= runs
+    named = load_gpu("h200").power.recorded_in
+    assert set(named) == {BoundBy.COMPUTE, BoundBy.ATTENTION}
+    assert all(named.values()) and {uid for clocks in named.values() for uid in clocks} <= runs

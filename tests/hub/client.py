@@ -34,7 +34,8 @@ from phantora_ns.protocol import RANK_STATS_MAGIC, RANK_STATS_VERSION, VERSION
     BYE,
     MEASURED,
     HOST,
-) = range(15)
+    STEP,
+) = range(16)
 REQUESTS = (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP)
 (
     ALL_REDUCE,

@@ -5,7 +5,7 @@ import pytest
 import zmq
 from client import (
     ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BF16, BROADCAST, FP32, GATHER, RECV, REDUCE_SCATTER,
-    SCATTER, SEND, SUM, Client, HubError, form,
+    SCATTER, SEND, STEP, SUM, Client, HubError, form,
 )  # fmt: skip
 
 from phantora_ns.protocol import VERSION
@@ -288,6 +288,27 @@ def test_stalls_and_communication_are_added_up(hub):
     comm_ns = result["clients"][0]["comm_ns"]
     assert comm_ns > 0
     assert [c["exposed_comm_ns"] for c in result["clients"]] == [comm_ns + 1_000] * 2
+
+
+def test_a_step_ends_where_the_host_is_with_all_that_came_before(hub):
+    """The second mark is 500 ns after communication, whose end its client does not know."""
+    a, b = ranks(hub, 2)
+    comm = form([a, b])
+    for client in (a, b):
+        client.advance(700)
+        client.send(STEP, client.clock, {}, client.host_head(), 10, 20)
+    early = [client.clock for client in (a, b)]
+    for client in (a, b):
+        before = client.host_head()
+        node = client.all_reduce(comm, 1 << 20)
+        extra = {"stalls": [[0, before, [node, 0, 0]]]}
+        client.send(STEP, client.clock, extra, [node, 500, 0], 30, 50)
+    syncs = [client.start_sync() for client in (a, b)]
+    ends = [client.finish_sync(*sync) for client, sync in zip((a, b), syncs)]
+    for entry, first, end in zip(hub.stop()["clients"], early, ends):
+        exposed_ns = entry["exposed_comm_ns"]
+        assert exposed_ns == end - first > 0
+        assert entry["steps"] == [[first, 10, 20, 0], [end + 500, 30, 50, exposed_ns]]
 
 
 def test_lookups_and_notes(hub):

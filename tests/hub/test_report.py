@@ -1,12 +1,21 @@
 """The report from pages and hub.json, whole and with parts missing."""
 
 import json
+import re
 import struct
 
 import pytest
-from client import Client, form
+from client import STEP, Client, form
 
-from phantora_ns.protocol import RANK_STATS_AT, RANK_STATS_MAGIC, RANK_STATS_VERSION
+from phantora_ns.config import load_cluster
+from phantora_ns.config.description import write_cluster
+from phantora_ns.protocol import (
+    RANK_STATS_AT,
+    RANK_STATS_MAGIC,
+    RANK_STATS_VERSION,
+    KernelClass,
+    Source,
+)
 from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.run_report import build_report
 from phantora_ns.report.summary import summary_lines
@@ -90,6 +99,8 @@ def run_dir(tmp_path):
                 "simulated_ns": 6_000_000_000,
                 "rollbacks": 3,
                 "revised": 0,
+                "answers_past_idle": 0,
+                "answers_past_sleepers": 0,
                 "late": 0,
                 "messages": 20,
                 "bad_messages": 0,
@@ -249,3 +260,54 @@ def test_an_unknown_clock_is_said_to_be_unknown(run_dir):
     report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
     assert report["gpu_clock"] is None
     assert any("not modelled" in line for line in summary_lines(report))
+
+
+def test_a_step_with_its_band(hub):
+    """The hub's own cluster file and marks, and kernels that were all recorded."""
+    (client,) = [Client(hub.run_dir, 0)]
+    for step in range(6):
+        client.advance(20_000_000)
+        client.send(STEP, client.clock, {}, client.host_head(), step * 20_000_000, 0)
+    client.sync()
+    page = hub.run_dir / "ranks" / client.name
+    gemm = 8 * KernelClass.GEMM + Source.EXACT
+    for field, at in (("busy_ns", Source.EXACT), ("work_ns", gemm)):
+        struct.pack_into("<Q", client.page, RANK_STATS_AT[field] + 8 * at, 120_000_000)
+    hub.stop()
+    assert page.exists()
+    report = build_report(hub.run_dir, exit_code=0, failed_by=None, wall_s=1.0)
+    assert report["kernel_time_ns"] == {"gemm": {"exact": 120_000_000}}
+    step = report["step"]
+    assert (step["rank"], step["count"], step["settled"], step["median_ns"]) == (
+        0,
+        5,
+        3,
+        20_000_000,
+    )
+    band = step["band"]
+    assert step["no_band"] is None and band["kernels"] == band["host"] == band["communication"] == 0
+    assert band["low_ns"] < 20_000_000 < band["high_ns"]
+    assert any(
+        re.match(r"step 20 ms \(19\.\d-20\.\d\): 80%", line) for line in summary_lines(report)
+    )
+
+
+def test_no_band_where_nothing_was_measured(run_dir):
+    hub = json.loads((run_dir / "hub.json").read_text())
+    hub["clients"][1]["steps"] = [[at * 5_000_000, 0, 0, 0] for at in range(4)]
+    (run_dir / "hub.json").write_text(json.dumps(hub))
+    for model, words in (("b200", "nothing was measured on NVIDIA B200"), (None, "is gone")):
+        if model is not None:
+            write_cluster(load_cluster(f"{model}-1x8"), run_dir)
+        else:
+            (run_dir / "cluster.json").unlink()
+        report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+        assert report["step"]["median_ns"] == 5_000_000 and report["step"]["band"] is None
+        (line,) = [line for line in summary_lines(report) if line.startswith("step ")]
+        assert line.startswith("step 5 ms, with no band: ") and words in line
+
+
+def test_no_step_is_made_up(run_dir):
+    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    assert report["step"] is None
+    assert not any(line.startswith("step ") for line in summary_lines(report))

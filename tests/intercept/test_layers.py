@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "libintercept"
-LAYERS = ["base", "link", "trace", "time", "work", "cudagraph", "nccl"]
+LAYERS = ["base", "warm", "link", "trace", "time", "work", "cudagraph", "nccl"]
 """From the bottom to the top. A trace's log lies below all that report to it."""
 BACKENDS = ["simulated", "leader"]
 """Above all layers; `simulated/` and `leader/` never include each other."""

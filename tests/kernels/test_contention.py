@@ -24,6 +24,8 @@ def test_a_class_has_one_share(contention):
         (BoundBy.MEMORY, 220),
         (BoundBy.COMPUTE, 340),
         (BoundBy.ATTENTION, 200),
+        (BoundBy.ISSUE, 220),
+        (BoundBy.MIXED, 220),
     ):
         assert contention.permille(SignatureKind.CUDNN, [[]], bound_by) == permille
         assert contention.permille(SignatureKind.KERNEL, [], bound_by) == permille

@@ -59,8 +59,8 @@ def test_what_goes_in_comes_out(tmp_path):
         )
         assert database.summary() == {"runs": 1, "signatures": 5, "durations": 8, "total_ns": 44}
         assert sorted(database.observations()) == sorted(
-            ("configuration of a run", kind, f, context, Statistics.of(values).median, len(values))
-            for kind, f, context, values in entries
+            ("configuration of a run", kind, f, context, Statistics.of(v).median, len(v), "one")
+            for kind, f, context, v in entries
         )
 
 
@@ -91,7 +91,9 @@ def test_launches_that_the_leader_stopped_for_count_only_alone(tmp_path):
 def test_a_products_time_is_that_at_one_clock(tmp_path):
     """A run whose GPU was hot measured longer times. Work that memory bounds takes the same."""
     gpu = load_gpu("h200")
-    power = replace(gpu.power, recorded=1600.0, recorded_in={"hot": 1200.0})
+    power = replace(
+        gpu.power, recorded=(1600.0,) * 5, recorded_in={BoundBy.COMPUTE: {"hot": 1200.0}}
+    )
     thin = gemm(m=1)
     path = record(
         tmp_path / "hot.sqlite",

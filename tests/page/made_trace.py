@@ -64,6 +64,23 @@ class MadeTrace:
         name = f"ncclDevKernel_{kernel}_RING_LL(x)"
         self.add("kernel", name, (0, 20), begin, end, **described | about)
 
+    def memory(self, at, allocated, peak, operator="", thread=900, reserved=0):
+        self.records = getattr(self, "records", 0) + 1
+        self.events.append(
+            {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 900, "tid": thread}
+            | {"ts": at / US}
+            | {
+                "args": {
+                    "Ev Idx": self.records,
+                    "Device Id": 0,
+                    "Total Allocated": allocated,
+                    "Total Reserved": reserved or allocated,
+                    "Peak Allocated": peak,
+                    "Operator": operator,
+                }
+            }
+        )
+
     def write(self, path):
         top = {
             "distributedInfo": {"rank": self.rank, "world_size": self.world},

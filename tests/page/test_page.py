@@ -114,6 +114,19 @@ def test_its_sums_are_those_of_the_report(run, page):
 
 
 @pytest.mark.slow
+def test_the_peak_of_the_curve_is_the_allocator_s(page):
+    """All steps are traced, so the trace has seen what max_memory_allocated() says at exit."""
+    found = content_of(page)
+    peaks = [rank["peak_allocated_bytes"] for rank in found["report"]["ranks"]]
+    memory = found["memory"]
+    assert memory["peak"]["bytes"] == max(peaks) == peaks[memory["rank"]]
+    parts = [memory["peak"]["held_bytes"], *(count for _, count in memory["peak"]["added"])]
+    assert sum(parts) == memory["peak"]["bytes"]
+    reserved = [rank["peak_reserved_bytes"] for rank in found["report"]["ranks"]]
+    assert max(point[2] for point in memory["points"]) == reserved[memory["rank"]]
+
+
+@pytest.mark.slow
 def test_it_loads_nothing_and_is_small(run, page):
     text = (run / "run.html").read_text()
     assert len(text.encode()) < 3e6
@@ -158,7 +171,7 @@ def test_a_browser_draws_it_with_the_numbers_of_the_report(run, page, tmp_path):
             assert value is None
         else:
             assert float(value) == expected
-    assert any(path == "step.median_ns" for path, _ in shown.numbers)
+    assert any(path == "report.step.median_ns" for path, _ in shown.numbers)
     text = " ".join(shown.texts)
     for answer in found["answers"]:
         assert answer["answer"] in text and answer["detail"] in text

@@ -57,7 +57,7 @@ function drawWhenSeen() {
     const held = charts.find((one) => one.place === entry.target);
     if (entry.isIntersecting && !held.drawn) draw(held);
   }), { rootMargin: "300px" });
-  charts.forEach((held) => seen.observe(held.place));
+  charts.filter((held) => !held.drawn).forEach((held) => seen.observe(held.place));
 }
 addEventListener("resize", () => charts.forEach((held) => held.drawn && held.drawn.resize()));
 

@@ -18,8 +18,9 @@ async function main() {
   fillKernels();
   fillAdvice();
   fillReport();
-  fillTimeline(await unpack());
   wireTools();
+  drawWhenSeen(); // the timeline comes when it is unpacked, and nothing waits for it
+  fillTimeline(await unpack());
   drawWhenSeen();
   if (document.documentElement.dataset.state !== "failed") document.documentElement.dataset.state = "ready";
 }

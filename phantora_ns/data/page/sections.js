@@ -38,15 +38,23 @@ function fillFit() {
       ["in use", "bytes", "peak_driver_bytes"], ["of the GPU", "share", (rank) => (rank.peak_driver_bytes === null ? null : rank.peak_driver_bytes / capacity)], ["pinned host memory", "bytes", "peak_pinned_bytes"]], ranks)));
 }
 function fillMemoryOverTime(place) {
-  if (!DATA.memory) return;
   const memory = DATA.memory;
-  place.append(element("p", {}, memory.text));
+  if (!memory) return;
+  const peak = memory.peak, step = peak.step === null ? "" : ` in step ${peak.step}`;
+  place.append(element("h3", {}, `Memory over time, rank ${memory.rank}`), element("p", {}, "The traced steps had their peak, ", number("memory.peak.bytes", "bytes"),
+    ` allocated,${step} in ${peak.operator}: `, number("memory.peak.held_bytes", "bytes"), peak.step === null ? " before, the rest since." : " were there when the step began, the rest came in it."));
+  const lines = [["allocated by PyTorch", 1, "#0072b2"], ["reserved by PyTorch", 2, "#e69f00"]];
   chart(place, 260, "Memory of PyTorch over time", () => ({
-    tooltip: { ...tooltip("bytes"), axisPointer: { type: "line" } }, legend: { top: 0 }, grid: { left: 70, right: 16, top: 30, bottom: 30 },
+    tooltip: { ...tooltip("bytes"), axisPointer: { type: "line" } }, legend: { top: 0 }, grid: { left: 70, right: 70, top: 30, bottom: 30 },
     xAxis: AXIS_TIME, yAxis: { type: "value", axisLabel: { formatter: (n) => `${(n / GIB).toFixed(1)} GiB` } },
-    series: memory.lines.map((line, index) => ({ name: line.name, type: "line", step: "end", showSymbol: false, lineStyle: { width: 2, type: index ? "dashed" : "solid" },
-      itemStyle: { color: index ? "#56b4e9" : "#0072b2" }, areaStyle: index ? undefined : { opacity: 0.15 }, data: line.points })),
+    dataZoom: [{ type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: false }],
+    series: lines.map(([name, at, color]) => ({ name, type: "line", step: "end", showSymbol: false, lineStyle: { width: 1.5, type: at === 2 ? "dashed" : "solid" }, itemStyle: { color }, areaStyle: at === 1 ? { opacity: 0.15 } : undefined,
+      data: memory.points.map((point) => [point[0], point[at]]),
+      markPoint: at === 1 ? { symbol: "pin", symbolSize: 26, data: [{ coord: [peak.at_ns, peak.bytes] }], label: { show: false } } : undefined })),
   }));
+  const rows = [[peak.step === null ? "before" : `there when step ${peak.step} began`, peak.held_bytes], ...peak.added];
+  place.append(folded("Table: what held the peak", table([["", null, (row) => row[0]], ["bytes", "count", (row) => row[1]], ["", "text", (row) => `${row[1] < 0 ? "−" : ""}${FORMATS.bytes(Math.abs(row[1]))}`], ["of the peak", "share", (row) => row[1] / peak.bytes]], rows,
+    "Operators added this much net since the step began; what was given back counts for the operator at whose begin or end it was missing.")));
 }
 
 function fillSpeed() {

@@ -232,10 +232,10 @@ class Database:
                 for uid, configuration, number, context, median, count in rows
             ]
         found.sort(key=lambda row: (row[0], row[1][0]))
-        for _, (_, kind, fields), configuration, context, median, count in found:
+        for uid, (_, kind, fields), configuration, context, median, count in found:
             if not (isinstance(median, float) and median > 0 and type(count) is int):
                 raise DatabaseError(f"{self.path}: is damaged: statistics contradict each other")
-            yield Observation(configuration, kind, fields, context, median, count)
+            yield Observation(configuration, kind, fields, context, median, count, uid)
 
     def runs(self) -> list[Run]:
         """All that the file holds, runs in order of their uid."""

@@ -72,6 +72,8 @@ class Observation(NamedTuple):
     context: list | None
     median_ns: float
     count: int
+    uid: str = ""
+    """the run's"""
 
 
 @dataclass

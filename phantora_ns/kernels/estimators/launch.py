@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
-from phantora_ns.kernels.estimators import attention, grouped, memory, triton
+from phantora_ns.kernels.estimators import attention, bounds, grouped, memory, triton
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import Kernel
 from phantora_ns.protocol import BoundBy, Source
@@ -138,7 +138,7 @@ def estimate(
             time = max(
                 time, rates.memory_ns(found.family, 0) + rates.scattered_ns(size + found.scattered)
             )
-        return Estimate(time, Source.ROOFLINE, BoundBy.MEMORY)
+        return Estimate(time, Source.ROOFLINE, bounds.of_kernel(name.text))
     if context and context.input_bytes:
         family = memory.family(name)
         size = context.total_bytes * memory.passes(name)
@@ -148,7 +148,9 @@ def estimate(
             )
         elements = max(context.input_bytes, context.output_bytes) / memory.element_bytes(name)
         return Estimate(
-            rates.memory_ns(family, size, elements, kernel.blocks), Source.ROOFLINE, BoundBy.MEMORY
+            rates.memory_ns(family, size, elements, kernel.blocks),
+            Source.ROOFLINE,
+            bounds.of_kernel(name.text),
         )
     return Estimate(
         rates.memory_ns("other", threads * GUESSED_BYTES_PER_THREAD), Source.GUESS, BoundBy.MEMORY

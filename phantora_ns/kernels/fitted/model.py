@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,9 @@ NAMELESS = {"kernel other", "call", "cudnn graph"}
 ERRORS = (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError)
 
 Estimator = Callable[[int, Any, Any], launch.Estimate]
+Share = Callable[[int, Mapping[str, int]], float]
+"""What a recorded time is multiplied with, by what bounds the kernel and by the samples of each
+run, so that it is that at the clock of all recorded times (`Power.recorded_share`)."""
 
 
 def usable(found: Iterable[Observation]) -> Iterator[Observation]:
@@ -111,8 +114,14 @@ class FittedModels:
     estimators cannot read are left out. `unreadable` counts them once their kind has been asked for.
     """
 
-    def __init__(self, observations: Iterable[Observation], rates: Rates, estimate: Estimator):
-        self._rates, self._estimate = rates, estimate
+    def __init__(
+        self,
+        observations: Iterable[Observation],
+        rates: Rates,
+        estimate: Estimator,
+        share: Share = lambda bound_by, counts: 1.0,
+    ):
+        self._rates, self._estimate, self._share = rates, estimate, share
         self._unread: dict[int, list[Observation]] = defaultdict(list)
         self._pools: dict[str, list[tuple[Point, float, str]]] = defaultdict(list)
         self._families: dict[str, _Family] = {}
@@ -128,8 +137,9 @@ class FittedModels:
             if where is None:
                 self.unreadable += 1
             else:
+                share = self._share(where.bound_by, {observation.uid: 1})
                 self._pools[where.family].append(
-                    (where, observation.median_ns, observation.configuration)
+                    (where, observation.median_ns * share, observation.configuration)
                 )
 
     def point(self, kind: int, fields: Any, context: Any = None) -> Point | None:

@@ -7,7 +7,7 @@ was measured, the estimators answer instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,6 +33,8 @@ SOURCES = {
 }
 
 Estimator = Callable[..., Estimate]
+Share = Callable[[int, Mapping[str, int]], float]
+"""As in fitted/model.py, which is imported late."""
 
 
 class Measured(Protocol):
@@ -45,8 +47,15 @@ class FittedPredictor:
     """Models fitted to databases of the simulated GPU model. The files are read when the first
     signature is asked for."""
 
-    def __init__(self, databases: Iterable[Measured], rates: Rates, estimate: Estimator):
+    def __init__(
+        self,
+        databases: Iterable[Measured],
+        rates: Rates,
+        estimate: Estimator,
+        share: Share = lambda bound_by, counts: 1.0,
+    ):
         self._databases, self._rates, self._estimate = list(databases), rates, estimate
+        self._share = share
         self._models: FittedModels | None = None
 
     def predict(
@@ -60,7 +69,7 @@ class FittedPredictor:
             from phantora_ns.kernels.fitted.model import FittedModels
 
             observations = (one for database in self._databases for one in database.observations())
-            self._models = FittedModels(observations, self._rates, self._estimate)
+            self._models = FittedModels(observations, self._rates, self._estimate, self._share)
         if kind == SignatureKind.KERNEL and launch.scattered(fields, parameters):
             return None  # measurements hold no strides, so the models cannot account for them
         found = self._scaled(kind, fields, context, parameters)

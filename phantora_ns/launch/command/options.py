@@ -39,6 +39,8 @@ class RunOptions:
     kernels: tuple[Path, ...] = ()
     leaders: str = "auto"
     values: str = "balanced"
+    warm_start: str = "off"
+    preload_modules: str | None = None
     keep_run_dir: bool = False
     quiet: bool = False
 

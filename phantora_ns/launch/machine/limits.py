@@ -21,6 +21,8 @@ FILES = 64
 RANK_BYTES = 420_000_000
 """Memory of a rank beside what it shares with others: FSDP of a 1B model, 32 ranks, torch 2.11. The
 largest part is the interpreter with torch."""
+WARM_RANK_BYTES = 130_000_000
+"""The same with a warm start: what a rank writes."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -35,14 +37,15 @@ def require_files(ranks: int) -> None:
         )
 
 
-def memory_remark(ranks: int) -> str | None:
+def memory_remark(ranks: int, warm: bool = False) -> str | None:
     """One line when the ranks are likely to need more memory than is free; None otherwise."""
-    needed, free = ranks * RANK_BYTES, free_memory()
+    each = WARM_RANK_BYTES if warm else RANK_BYTES
+    needed, free = ranks * each, free_memory()
     if needed <= free:
         return None
     return (
         f"{ranks} ranks are likely to need more memory than is free: about {needed / 1e9:.0f} GB "
-        f"({RANK_BYTES / 1e9:.2f} GB each) of {free / 1e9:.0f} GB; on this machine; "
+        f"({each / 1e9:.2f} GB each) of {free / 1e9:.0f} GB; on this machine; "
         "the kernel may kill some of them: start fewer, or end other programs"
     )
 

@@ -16,7 +16,13 @@ from phantora_ns.launch.command.job_command import JobCommand, parse_command
 from phantora_ns.launch.command.multi_node import check_multi_node
 from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import UsageError, say
-from phantora_ns.launch.machine import environment, installation, limits, values_libraries
+from phantora_ns.launch.machine import (
+    environment,
+    installation,
+    limits,
+    values_libraries,
+    warm_start,
+)
 from phantora_ns.launch.machine.software import read_software, remark
 from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record import host_time, leaders, recorded_values
@@ -31,7 +37,8 @@ class RunRequest:
     `options`: those that shape the cluster, as the user would type them again. `name`: of the job's
     configuration, for the recording. `record_into`: the database, or file of values, that gets what
     is recorded; None: a recording serves this run only. `torch`: the folder of the package that the job
-    imports, as far as the command tells.
+    imports, as far as the command tells. `warm`: the modules that the user has imported once; None: every
+    rank starts as usual.
     """
 
     command: JobCommand
@@ -52,6 +59,7 @@ class RunRequest:
     name: str = ""
     record_into: Path | None = None
     torch: Path | None = None
+    warm: tuple[str, ...] | None = None
 
     @property
     def ranks(self) -> int:
@@ -91,7 +99,7 @@ def build_request(
     if not options.quiet:
         for warning in environment.replaced_variables(outer):
             say(warning)
-        _say_what_is_doubtful(torch, world)
+        _say_what_is_doubtful(torch, world, options.warm_start != "off")
     leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
     if leading is not None:
         leaders.require_library(installation.LEADER_LIBRARY)
@@ -113,15 +121,27 @@ def build_request(
         leading=leading,
         name=name,
         torch=torch,
+        warm=_check_warm(options),
     )
 
 
-def _say_what_is_doubtful(torch: Path | None, world: int) -> None:
+def _check_warm(options: RunOptions) -> tuple[str, ...] | None:
+    if options.warm_start == "off":
+        if options.preload_modules:
+            raise UsageError(
+                "--preload-modules has no effect without a warm start; on the command line; "
+                "add --warm-start auto"
+            )
+        return None
+    return warm_start.check(options.preload_modules)
+
+
+def _say_what_is_doubtful(torch: Path | None, world: int, warm: bool) -> None:
     """One line when the job's torch is not known to work, and one when its ranks are likely to need
     more memory than there is. The job runs all the same."""
     if torch is None:
         return
-    for doubt in (remark(read_software(torch)), limits.memory_remark(world)):
+    for doubt in (remark(read_software(torch)), limits.memory_remark(world, warm)):
         if doubt is not None:
             say(doubt)
 

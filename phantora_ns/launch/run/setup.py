@@ -15,7 +15,13 @@ from typing import Any
 
 from phantora_ns.config.description import write_cluster
 from phantora_ns.launch.errors import LaunchError
-from phantora_ns.launch.machine import environment, installation, interposition, values_libraries
+from phantora_ns.launch.machine import (
+    environment,
+    installation,
+    interposition,
+    values_libraries,
+    warm_start,
+)
 from phantora_ns.launch.machine.gpus import RealGpu
 from phantora_ns.launch.machine.sandbox import SandboxSpec
 from phantora_ns.launch.machine.software import read_software
@@ -148,6 +154,7 @@ def _job_environment(
     job = environment.job_environment(outer, prepared.path, request.shape, prepared.kernel_info)
     job |= prepared.host.environment
     job |= {"PHANTORA_VALUES": request.values.policy}
+    job |= warm_start.prepare(prepared.path, request.warm)
     storage = request.cluster.server.storage_bytes_per_ns
     if storage is not None:
         job |= {"PHANTORA_STORAGE_BANDWIDTH": repr(storage)}

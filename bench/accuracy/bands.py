@@ -1,0 +1,105 @@
+"""How good the bands are, and the one constant of their law that comes from steps.
+
+    python -m bench.accuracy.bands [RESULTS.json]      # default: the newest file of results/
+
+Why it exists: the law (phantora_ns/report/band.py) has one constant that no smaller measurement
+gives, the error of the clock's law in whole steps (CLOCK). It is chosen on calibration rows alone: the
+value with which their errors, over the standard deviations that the law gives them, have a mean
+square of 1. Coverage is printed for both sets, and is worth something for evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.accuracy import store
+from bench.accuracy.configs import HERE, SETS
+from bench.accuracy.rows import KINDS, coverage
+from phantora_ns.report import band
+
+LARGEST = 0.2
+"""The clock's law is not that wrong."""
+TERMS = ("kernels", "gpu", "communication", "host")
+
+
+class Row(NamedTuple):
+    """A row with its evidence; `error` is log(real / simulated)."""
+
+    name: str
+    evidence: band.Evidence
+    error: float
+
+
+def rows_of(rows: Iterable[dict]) -> list[Row]:
+    """The rows that have a band."""
+    found = []
+    for row in rows:
+        step = row.get("step")
+        if step and step["band"]:
+            times = {name: step[name] for name in ("busy_ns", "exposed_ns", "host_ns")}
+            evidence = band.Evidence(
+                step_ns=step["median_ns"],
+                work_ns=row["kernel_time_ns"],
+                **times,
+                **step["evidence"],
+            )
+            error = math.log(row["real_s"] / row["simulated_s"])
+            found.append(Row(row["name"], evidence, error))
+    return found
+
+
+def mean_square(rows: list[Row]) -> float:
+    """Of errors over the law's standard deviations."""
+    return statistics.mean((row.error / deviation(row.evidence)) ** 2 for row in rows)
+
+
+def deviation(evidence: band.Evidence) -> float:
+    """The standard deviation of a step by the law, a share of it."""
+    found = band.band_of(evidence)
+    return math.hypot(*(getattr(found, term) for term in TERMS))
+
+
+def best_clock(rows: list[Row]) -> float:
+    """The CLOCK with which the mean square is 1, to a tenth of a percent; 0 if it is below without
+    any."""
+    kept, low, high = band.CLOCK, 0.0, LARGEST
+    try:
+        while high - low > 5e-4:
+            band.CLOCK = (low + high) / 2
+            low, high = (band.CLOCK, high) if mean_square(rows) > 1 else (low, band.CLOCK)
+        return round(high, 3)
+    finally:
+        band.CLOCK = kept
+
+
+def main() -> int:
+    files = sorted((HERE / "results").glob("*.json"))
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else files[-1]
+    rows = store.read(path)[-1]["rows"]
+    for name in SETS:
+        for kind in KINDS:
+            kept = [row for row in rows if (row["set"], row["kind"]) == (name, kind)]
+            found = coverage(kept)
+            if not found:
+                continue
+            print(
+                f"{name}, {kind}: {found['inside']} of {found['rows']} inside, width "
+                f"{found['width']:.1%}, mean error {found['error']:.1%}"
+            )
+            for row in rows_of(kept):
+                terms = band.band_of(row.evidence)
+                parts = ", ".join(f"{term} {getattr(terms, term):.1%}" for term in TERMS)
+                ratio = row.error / deviation(row.evidence)
+                print(f"  {row.name:26s} {row.error:+.1%} is {ratio:+.1f} deviations: {parts}")
+    bound = [row for row in rows if row["set"] == "calibration" and row["kind"] == "steady"]
+    print(f"CLOCK by the calibration rows: {best_clock(rows_of(bound))}; it is {band.CLOCK}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

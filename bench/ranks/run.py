@@ -1,0 +1,120 @@
+"""What a rank costs to start and to hold: `python -m bench.ranks.run` prints a table over the number
+of ranks, with and without a warm start (docs/warm-start.md).
+
+- up s: wall time from the command to the first line that says "step".
+- wall s: of the whole run. cpu s: CPU time of all its processes.
+- own MiB: memory that one rank alone holds, mean over the ranks when it was largest: the anonymous pages
+  of /proc/PID/smaps_rollup. (USS counts, beside these, pages of files that no other process happens to
+  map at the moment.) PSS GiB: the sum over the ranks, pages that they share counted once.
+- machine GiB: by how much the machine's available memory fell.
+
+Rule: the job is started as a user would start it.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "BENCH_RANKS_RUN"
+POLL_S = 4.0
+JOBS = {
+    "collective": ["bench/ranks/collective.py"],
+    "fsdp": ["examples/train_llama.py", "--size", "1b", "--mode", "fsdp", "--steps", "3"],
+}
+
+
+def rollup(pid):
+    """Anonymous memory and PSS of a process in bytes."""
+    own = pss = 0
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, amount = line.split()[:2]
+        own = int(amount) << 10 if name == "Anonymous:" else own
+        pss = int(amount) << 10 if name == "Pss:" else pss
+    return own, pss
+
+
+def watch(process, mark, peaks):
+    """Keeps in `peaks` the largest mean of the ranks' own memory, the largest sum of PSS, and the lowest available
+    memory, until `process` ends. Ranks live in namespaces of their own, and are found by a mark in
+    their environment."""
+    while process.poll() is None:
+        owns, total = [], 0
+        for one in psutil.process_iter():
+            try:
+                environment = one.environ()
+                if environment.get(MARK) != mark or "LOCAL_RANK" not in environment:
+                    continue
+                if "PHANTORA_WARM_TAKE" in environment:
+                    continue
+                own, pss = rollup(one.pid)
+                owns.append(own)
+                total += pss
+            except (psutil.Error, OSError, ValueError):
+                continue
+        peaks["own"] = max(peaks["own"], sum(owns) / max(1, len(owns)))
+        peaks["pss"] = max(peaks["pss"], total)
+        peaks["available"] = min(peaks["available"], psutil.virtual_memory().available)
+        time.sleep(POLL_S)
+
+
+def measure(ranks, per_node, job, warm):
+    """One run as a row of the table. Raises SystemExit when the job fails."""
+    nodes = max(1, ranks // per_node)
+    with tempfile.NamedTemporaryFile() as report:
+        command = [sys.executable, "-m", "phantora_ns.cli", "--quiet", "--warm-start", warm]
+        command += ["--report", report.name, "torchrun", "--nnodes", str(nodes)]
+        command += ["--nproc-per-node", str(ranks // nodes), *JOBS[job]]
+        mark = f"{os.getpid()}-{time.monotonic_ns()}"
+        before = psutil.virtual_memory().available
+        peaks = {"own": 0, "pss": 0, "available": before}
+        cpu, start = os.times(), time.monotonic()
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, MARK: mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        watcher = threading.Thread(target=watch, args=(process, mark, peaks))
+        watcher.start()
+        up, said = None, []
+        for line in process.stdout:
+            said.append(line)
+            if up is None and line.startswith("step"):
+                up = time.monotonic() - start
+        watcher.join()
+        wall, now = time.monotonic() - start, os.times()
+        if process.returncode:
+            raise SystemExit("".join(said[-40:]))
+        cpu_s = now.children_user + now.children_system - cpu.children_user - cpu.children_system
+        return (
+            f"{ranks:6} {warm:5} {up or 0:7.1f} {wall:7.1f} {cpu_s:7.1f} {peaks['own'] / 2**20:8.0f} "
+            f"{peaks['pss'] / 2**30:8.2f} {(before - peaks['available']) / 2**30:11.2f}"
+        )
+
+
+def main():
+    """Prints the table, a row as soon as it is known."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", default="8,32", help="with commas between them")
+    parser.add_argument("--per-node", type=int, default=8)
+    parser.add_argument("--job", choices=JOBS, default="fsdp")
+    parser.add_argument("--warm", default="off,auto", help="with a comma between them")
+    options = parser.parse_args()
+    print(f"# {options.job}; ranks warm    up s  wall s   cpu s  own MiB  PSS GiB  machine GiB")
+    for ranks in map(int, options.ranks.split(",")):
+        for warm in options.warm.split(","):
+            print(measure(ranks, options.per_node, options.job, warm), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+/* steps.c - tells the hub when an optimizer has stepped.
+ *
+ * Why it exists: a job's step is the unit that people compare, and only the job knows where it
+ * ends. The values library sees PyTorch's mark of it in every run, traced or not. The moment is
+ * sent as a time expression, as the host may be waiting for communication whose end only the hub
+ * knows; so a mark waits for nothing, and moves no clock. */
+#include "base/api.h"
+#include "base/protocol.gen.h"
+#include "link/connection.h"
+#include "time/expression.h"
+#include "time/host_clock.h"
+#include "time/launch_queue.h"
+#include <stdatomic.h>
+
+/* The calling thread's CPU time is not the job's meanwhile: the caller has called
+ * phantora_values_pause. */
+PH_API(void, phantora_step_ended, (void))
+{
+    if (!ph_touched()) return;
+    struct ph_pack body = {0};
+    uint64_t vertex, busy_ns = 0, host_ns;
+    int64_t offset;
+    for (int source = 0; source < PH_SOURCES; source++)
+        busy_ns += atomic_load_explicit(&ph_stats()->busy_ns[source], memory_order_relaxed);
+    /* what calls cost is counted with --host-time auto and model */
+    host_ns = atomic_load_explicit(&ph_stats()->host_cpu_ns, memory_order_relaxed) +
+              atomic_load_explicit(&ph_stats()->host_ns[PH_HOST_LEVEL_CALL], memory_order_relaxed);
+    pthread_mutex_lock(&ph_lock);
+    ph_host_moment(&vertex, &offset);
+    ph_pack_uint(&body, ph_clock());
+    ph_extra_pack(&body, false);
+    ph_pack_array(&body, 3);
+    ph_pack_uint(&body, vertex);
+    ph_pack_uint(&body, offset > 0 ? (uint64_t)offset : 0);
+    ph_pack_uint(&body, 0);
+    ph_pack_uint(&body, busy_ns);
+    ph_pack_uint(&body, host_ns);
+    ph_send(PH_MESSAGE_STEP, &body, 5);
+    pthread_mutex_unlock(&ph_lock);
+    ph_pack_free(&body);
+}

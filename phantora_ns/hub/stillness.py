@@ -1,0 +1,210 @@
+"""Whether nobody in the job can act any more before the hub answers.
+
+Why it exists: a rank that waits outside of our calls (in a socket, for a lock, for a worker) holds the
+others' answers back, because its clock stands still. It may be waiting for a rank whose answer waits
+for it. It is left out only when the whole job stands still; otherwise the answers would depend on how
+long it slept in real time, and runs would not repeat. The job stands still when
+
+- every client is blocked on an answer, or nothing is in transit between it and us;
+- no thread of the job is awake, stopped, or in disk sleep: not in ranks, their workers, agents, nor
+  in our own process, whose other threads carry messages;
+- no thread of a client that could act, or of a process that it started, sleeps for a time. Such a
+  sleep ends by itself.
+
+Two looks must agree, LOOK_MS apart, with no thread awake and no message in between. They take
+processes one after another, so a single look could miss an action that is passed on.
+
+A thread that sleeps again and again keeps the job from standing still for ever. After PATIENCE_S
+without any action it is left out from then on. The same holds for what works all the time without
+being a rank. Each answer that is released past such a thread is counted: it may come out differently
+in another run.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+
+from phantora_ns.hub.processes import NAMED_WATCHERS, Process, Thread, parent_of
+from phantora_ns.hub.registry import Client
+from phantora_ns.hub.waits import Wait
+
+LOOK_MS = 2
+"""Milliseconds between two looks. Long enough for the kernel to deliver a packet."""
+UNSEEN_S = 0.5
+"""A client whose PID we cannot see, and a leader, which waits for a real GPU, must not have moved for
+this long."""
+PATIENCE_S = 10.0
+"""After this long without an action, a sleeping thread is one that sleeps again and again."""
+WORK_PATIENCE_S = 60.0
+"""The same for work outside of ranks that could act."""
+
+UNCOUNTED = (*NAMED_WATCHERS, "ZMQbg/")
+"""Beginnings of the names of threads that are awake now and then: watchdogs, and the threads that
+carry their messages."""
+
+Place = tuple[int, int]  # PID and TID
+
+
+class Stillness:
+    """Looks at the job's processes. `warn(text)` tells the user once what the kernel hides."""
+
+    def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
+        self.past_sleepers = False
+        """Whether the job stood still at the last look only without threads that were left out."""
+        self._warn = warn
+        self._warned = False
+        self._processes: dict[int, Process] = {}
+        self._roots: dict[int, int] = {}
+        self._left_out: set[Place] = set()
+        self._busy: Place | None = None
+        self._looked = 0.0
+        self._seen: dict[Place, int] | None = None
+        self._position: object = None
+        self._since = 0.0
+
+    def reached(self, acting: Collection[Client], clients: Collection[Client]) -> bool:
+        """Whether the job stands still. `acting`: the clients that are not blocked on an answer."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_MS / 1000:
+            return False
+        self._looked = now
+        position = tuple((client.number, client.acts, client.bound_ns()) for client in clients)
+        if position != self._position:
+            self._position, self._since, self._seen = position, now, None
+        switches = None
+        if all(map(_answered, clients)):
+            switches = self._look_at_all(acting, clients, now - self._since)
+        seen, self._seen = self._seen, switches
+        return switches is not None and switches == seen
+
+    def _look_at_all(
+        self, acting: Collection[Client], clients: Collection[Client], still_s: float
+    ) -> dict[Place, int] | None:
+        pids = self._pids(clients)
+        acting_pids = {pids[client.number] for client in acting}
+        if still_s < UNSEEN_S and (0 in acting_pids or any(client.leads for client in acting)):
+            return None
+        leading = {pids[client.number] for client in clients if client.leads} - acting_pids
+        return self._look(acting_pids, set(pids.values()) - {0}, leading, still_s)
+
+    def _pids(self, clients: Collection[Client]) -> dict[int, int]:
+        """PIDs of clients by number; 0 for those that we cannot see."""
+        for client in clients:
+            if client.pid is None:
+                client.pid = client.stats.owner()
+        return {client.number: client.pid or 0 for client in clients}
+
+    def _look(
+        self,
+        acting: Collection[int],
+        clients: Collection[int],
+        leading: Collection[int],
+        still_s: float,
+    ) -> dict[Place, int] | None:
+        """One look at all threads: how often those that count have gone to sleep. None when
+        somebody can act. The threads of blocked leaders (`leading`) may work for their GPU."""
+        if self._still_busy():
+            return None
+        own = threading.get_native_id()
+        switches: dict[Place, int] = {}
+        self.past_sleepers = False
+        hinders: list[Place] = []
+        for process, acts in self._tree(acting, clients):
+            try:
+                for tid, thread in process.look():
+                    place = process.pid, tid
+                    if tid == own or process.pid in leading:
+                        continue
+                    if thread.wait is Wait.NONE and acts and process.pid in acting:
+                        self._busy = place
+                        self._since = self._looked
+                        return None
+                    if _hinders(thread, acts):
+                        if place in self._left_out:
+                            self.past_sleepers = True
+                        elif still_s >= _patience_s(thread):
+                            hinders.append(place)
+                        else:
+                            self._busy = place if thread.wait is Wait.NONE else None
+                            return None
+                    elif thread.wait is Wait.EVENT and not thread.name.startswith(UNCOUNTED):
+                        switches[place] = thread.switches
+            except OSError:  # it has ended: its parent will notice
+                self._processes.pop(process.pid, None)
+                return None
+            if process.hidden and not self._warned:
+                self._warned = True
+                self._warn(
+                    "the kernel does not show what the ranks' threads wait for (see ptrace_scope "
+                    "and hidepid): ranks that sleep in real time may change other ranks' times"
+                )
+        self._left_out.update(hinders)
+        self.past_sleepers |= bool(hinders)
+        return switches
+
+    def _still_busy(self) -> bool:
+        """Whether the thread that kept the last look from its end is awake now. Saves most looks."""
+        if self._busy is None:
+            return False
+        try:
+            with open("/proc/{}/task/{}/stat".format(*self._busy), "rb") as stat:
+                awake = stat.read().rpartition(b") ")[2][:1] not in (b"S", b"Z", b"X")
+        except OSError:
+            awake = False
+        if not awake:
+            self._busy = None
+        return awake
+
+    def _tree(
+        self, acting: Collection[int], clients: Collection[int]
+    ) -> Iterator[tuple[Process, bool]]:
+        """All processes of the job, each with whether it is, or was started by, a client that could
+        act. Ours are among them: the hub's threads carry messages, the launcher may show output."""
+        done = set()
+        todo = [(root, False) for root in {self._root(pid) for pid in clients}]
+        while todo:
+            pid, acts = todo.pop()
+            if pid in done:
+                continue
+            done.add(pid)
+            acts = pid in acting if pid in clients else acts
+            process = self._processes.setdefault(pid, Process(pid))
+            yield process, acts
+            todo += [(child, acts) for child in process.children]
+        for pid in {os.getpid(), os.getppid()} - done:
+            done.add(pid)
+            yield self._processes.setdefault(pid, Process(pid)), False
+        for pid in self._processes.keys() - done:
+            del self._processes[pid]
+
+    def _root(self, pid: int) -> int:
+        """The process of the launcher's that a client descends from; the client itself when it does
+        not descend from our launcher."""
+        if pid in self._roots:
+            return self._roots[pid]
+        launcher, found = os.getppid(), pid
+        while (parent := parent_of(found)) > 1 and parent != launcher:
+            found = parent
+        self._roots[pid] = root = found if parent == launcher and found != pid else pid
+        return root
+
+
+def _answered(client: Client) -> bool:
+    """Whether nothing is in transit between a client and us: no message, and no reply."""
+    stats, asked = client.stats, len(client.pending) + len(client.fetches)
+    if not stats.handled(client.seq) or stats.waiting() > asked:
+        return False
+    return bool(client.pending) or client.fetching is not None or stats.quiet(client.seq)
+
+
+def _hinders(thread: Thread, acts: bool) -> bool:
+    if thread.wait is Wait.NONE:
+        return True
+    return acts and thread.wait is Wait.TIME and thread.name not in NAMED_WATCHERS
+
+
+def _patience_s(thread: Thread) -> float:
+    return WORK_PATIENCE_S if thread.wait is Wait.NONE else PATIENCE_S

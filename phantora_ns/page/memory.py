@@ -1,0 +1,121 @@
+"""PyTorch's memory over time, and what held its peak.
+
+Why it exists: a peak alone does not say what to change. The trace has the allocator's figures at the
+begin and the end of operators. Here they become a curve, and the peak is split into what was there
+when its step began and what each operator added since. The parts add up to the peak exactly.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from phantora_ns.trace.kineto import Step, nanoseconds
+
+MEMORY = "[memory]"
+MOST_POINTS = 1500
+MOST_OPERATORS = 12
+OUTSIDE = "outside of operators (Python frees or resizes)"
+
+
+def memory_of(
+    content: Mapping[str, Any], steps: Sequence[Step], spans: Mapping[Any, Sequence[Any]]
+) -> dict[str, Any] | None:
+    """The memory of one rank's trace; None when it says nothing of it. `spans`: the outermost
+    operators of each (process, thread) as (begin, duration, name), in order."""
+    found = sorted(
+        (event for event in content["traceEvents"] if event.get("name") == MEMORY),
+        key=lambda event: event["args"]["Ev Idx"],
+    )
+    devices = Counter(event["args"]["Device Id"] for event in found)
+    if not devices:
+        return None
+    device = devices.most_common(1)[0][0]
+    records = [event for event in found if event["args"]["Device Id"] == device]
+    points, latest_ns = [], 0
+    for event in records:
+        latest_ns = max(latest_ns, nanoseconds(event["ts"]))
+        about = event["args"]
+        points.append((latest_ns, about["Total Allocated"], about["Total Reserved"]))
+    names = [_around(event, spans) for event in records]
+    return {
+        "points": _thinned(points),
+        "peak": _peak(records, points, names, steps),
+    }
+
+
+def _around(event: Mapping[str, Any], spans: Mapping[Any, Sequence[Any]]) -> str:
+    """The outermost operator that had begun before a record and had not ended, else the operator
+    that the record names. A change that is seen when an operator begins came before it."""
+    thread = spans.get((event["pid"], event["tid"]), ())
+    at_ns = nanoseconds(event["ts"])
+    index = bisect_left(thread, at_ns, key=lambda span: span[0]) - 1
+    if index >= 0 and thread[index][0] + thread[index][1] >= at_ns:
+        return thread[index][2]
+    return event["args"]["Operator"] or OUTSIDE
+
+
+def _peak(
+    records: Sequence[Mapping[str, Any]],
+    points: Sequence[tuple[int, int, int]],
+    names: Sequence[str],
+    steps: Sequence[Step],
+) -> dict[str, Any]:
+    peaks = [event["args"]["Peak Allocated"] for event in records]
+    most = max(peaks)
+    at = peaks.index(most)
+    at_ns = points[at][0]
+    step = next((one for one in steps if one.start_ns <= at_ns < one.end_ns), None)
+    first = 0
+    if step is not None:
+        first = next(i for i in range(len(points)) if points[i][0] >= step.start_ns)
+    held = points[first - 1][1] if first else 0
+    added: Counter[str] = Counter()
+    before = held
+    for index in range(first, at + 1):
+        added[names[index]] += points[index][1] - before
+        before = points[index][1]
+    inside = most - before  # given back before the operator's end
+    return {
+        "bytes": most,
+        "at_ns": at_ns,
+        "step": None if step is None else step.number,
+        "operator": names[at],
+        "held_bytes": held,
+        "added": _largest(added) + ([[f"within {names[at]}", inside]] if inside else []),
+    }
+
+
+def _largest(added: Counter[str]) -> list[list[Any]]:
+    """The operators that added or gave back most, and the others as one."""
+    ordered = sorted(added.items(), key=lambda item: (-abs(item[1]), item[0]))
+    rows: list[list[Any]] = [[name, count] for name, count in ordered[:MOST_OPERATORS] if count]
+    rest = sum(count for _, count in ordered[MOST_OPERATORS:])
+    return rows + ([["other operators", rest]] if rest else [])
+
+
+def _thinned(points: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """At most about MOST_POINTS points: of each stretch of time the lowest and the highest."""
+    if len(points) <= MOST_POINTS:
+        return list(points)
+    begin_ns, end_ns = points[0][0], points[-1][0] + 1
+    kept: dict[int, list[tuple[int, int, int]]] = {}
+    for point in points:
+        bin_ = (point[0] - begin_ns) * (MOST_POINTS // 2) // (end_ns - begin_ns)
+        held = kept.setdefault(bin_, [point, point])
+        if point[1] < held[0][1]:
+            held[0] = point
+        if point[1] > held[1][1]:
+            held[1] = point
+    return [point for held in kept.values() for point in sorted(set(held))]
+
+
+def shown(memories: Iterable[tuple[int, Mapping[str, Any] | None]]) -> dict[str, Any] | None:
+    """What the page shows: the rank with the highest peak among (rank, its memory)."""
+    known = [(rank, memory) for rank, memory in memories if memory is not None]
+    if not known:
+        return None
+    rank, memory = max(known, key=lambda one: (one[1]["peak"]["bytes"], -one[0]))
+    return {"rank": rank} | dict(memory)

@@ -1,0 +1,79 @@
+"""The training steps of a run, from the marks of one rank's optimizer.
+
+Why it exists: people compare steps, and a run has a start, a warm-up and an end besides. Rule: a step
+lasts from one update to the next, by the host's simulated clock, as a job's own log measures it; the
+first ones are left out, because PyTorch allocates, compiles and, with DDP, replaces buckets in them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+WARM_UP = 3
+"""The most steps left out. Of short runs it is half."""
+TOGETHER = 0.25
+"""Updates are of one step when they are closer than this share of the mean distance: a job may have
+several optimizers, or update in several parts (DeepSpeed)."""
+
+
+class Mark(NamedTuple):
+    """An entry of `steps` in hub.json: when an optimizer had stepped, and until then in all the time
+    that the rank's GPU worked, its host worked, and its streams waited for communication; ns."""
+
+    time_ns: int
+    busy_ns: int
+    host_ns: int
+    exposed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`count`: steps seen; the rest is of those after the warm-up, times of one of them in ns.
+    `busy_ns`, `host_ns`, `exposed_ns`: means of what GPU and host worked, and of what streams waited
+    for communication."""
+
+    rank: int
+    count: int
+    settled: int
+    median_ns: int
+    least_ns: int
+    most_ns: int
+    busy_ns: int
+    host_ns: int
+    exposed_ns: int
+
+
+def steps_of(rank: int, marks: Sequence[Sequence[int]]) -> Steps | None:
+    """The steps between a rank's marks (`Mark`, as JSON has it); None with fewer than two."""
+    ends = _merged([Mark(*mark) for mark in marks])
+    lengths = [after.time_ns - before.time_ns for before, after in zip(ends, ends[1:])]
+    if len(lengths) < 2:
+        return None
+    skipped = min(WARM_UP, len(lengths) // 2)
+    settled, first, last = lengths[skipped:], ends[skipped], ends[-1]
+    mean = [
+        round((getattr(last, name) - getattr(first, name)) / len(settled))
+        for name in ("busy_ns", "host_ns", "exposed_ns")
+    ]
+    return Steps(
+        rank,
+        len(lengths),
+        len(settled),
+        round(statistics.median(settled)),
+        min(settled),
+        max(settled),
+        *mean,
+    )
+
+
+def _merged(marks: list[Mark]) -> list[Mark]:
+    """The last mark of each step."""
+    if len(marks) < 3:
+        return marks
+    distances = [after.time_ns - before.time_ns for before, after in zip(marks, marks[1:])]
+    least_ns = TOGETHER * statistics.fmean(distances[len(distances) // 2 :])
+    kept = [mark for mark, after in zip(marks, distances) if after >= least_ns]
+    return [*kept, marks[-1]]

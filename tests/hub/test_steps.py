@@ -1,0 +1,54 @@
+"""Why it exists: what a step is decides the one number that people read first."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantora_ns.report.steps import WARM_UP, steps_of
+
+
+def marks(times, busy=0):
+    return [[time, busy * at, 2 * at, 0] for at, time in enumerate(times)]
+
+
+def at(*lengths):
+    times = [7]
+    for length in lengths:
+        times.append(times[-1] + length)
+    return times
+
+
+def test_warm_up_is_left_out_and_the_rest_is_described():
+    found = steps_of(3, marks(at(900, 500, 300, 100, 110, 130), busy=5))
+    assert (found.rank, found.count, found.settled) == (3, 6, 3)
+    assert (found.least_ns, found.median_ns, found.most_ns) == (100, 110, 130)
+    assert (found.busy_ns, found.host_ns, found.exposed_ns) == (5, 2, 0)
+
+
+def test_too_few_updates_make_no_step():
+    assert steps_of(0, []) is None and steps_of(0, marks(at(5))) is None
+    assert steps_of(0, marks(at(5, 5))).median_ns == 5
+
+
+@given(
+    st.lists(st.integers(1_000_000, 1_300_000), min_size=2, max_size=30),
+    st.integers(2, 4),
+    st.integers(1, 10_000),
+)
+def test_updates_in_several_parts_are_one_step(lengths, parts, apart):
+    """Each step has `parts` updates, `apart` from each other; it is as long as with one."""
+    whole = at(*lengths)
+    split = sorted(time - apart * part for time in whole for part in range(parts))
+    one, several = steps_of(0, marks(whole)), steps_of(0, marks(split))
+    assert (one.count, one.settled) == (several.count, several.settled)
+    assert (one.least_ns, one.median_ns, one.most_ns) == (
+        several.least_ns,
+        several.median_ns,
+        several.most_ns,
+    )
+
+
+@given(st.lists(st.integers(1_000_000, 1_300_000), min_size=2, max_size=30))
+def test_every_settled_step_counts(lengths):
+    found = steps_of(0, marks(at(*lengths)))
+    assert found.settled == len(lengths) - min(WARM_UP, len(lengths) // 2)
+    assert found.least_ns <= found.median_ns <= found.most_ns
