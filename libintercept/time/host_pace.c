@@ -5,8 +5,8 @@
  * measured on host-bound jobs (bench/host_calls, bench/gpus):
  *
  * - Processes of one job on one host, run after run, differ by 10 % (standard deviation). These are
- *   not drawn: N ranks have the N expected values of a sample in order of size. So a job of one rank
- *   has the middle pace, and the slowest of eight ranks the expected one, in every run.
+ *   not drawn: N ranks have the N expected values of a sample in order of size. So a job of one
+ * rank has the middle pace, and the slowest of eight ranks the expected one, in every run.
  * - The pace of one process varies by 9 %, and has forgotten what it was after about 120 ms. Ranks
  *   vary nearly independently (correlation 0.2). A rank's values are drawn one from each quarter of
  *   the distribution, in a random order, so that the mean of a short run is already the middle.
