@@ -120,11 +120,28 @@ def test_a_renamed_kernel_is_found_and_counted(tmp_path):
     assert times.renamed == 2
 
 
-def test_no_two_shipped_kernels_have_one_lasting_name(root):
+def test_nearly_every_shipped_kernel_has_a_lasting_name_of_its_own(root):
+    """What differs in the number of a lambda only (GELU and its approximation) has none."""
     with Database.open(root / "phantora_ns" / "data" / "kernels" / "h200.sqlite") as database:
         known = {e.fields[0] for e in database.signatures() if e.kind == SignatureKind.KERNEL}
-        assert len({names.lasting(name) for name in known}) == len(known) > 300
+        assert len(known) > 300
+        assert len({names.lasting(name) for name in known}) >= 0.98 * len(known)
         assert all(database.recorded_name(name) is None for name in known)
+
+
+def test_a_name_that_fits_two_kernels_names_neither(tmp_path):
+    path, shape = tmp_path / "h200.sqlite", b"a"
+    name = (
+        "void at::native::vectorized_elementwise_kernel<8, at::native::Gelu()::{lambda()#%d}>(int)"
+    )
+    with Recording(path, {"gpu": "h200"}) as recording:
+        for number in (1, 2):
+            recording.add(SignatureKind.KERNEL, kernel(name % number, shape), None, [7000])
+    assert names.lasting(name % 1) == names.lasting(name % 3)
+    times = KernelTimes("h200", [path])
+    assert times.lookup(SignatureKind.KERNEL, kernel(name % 1, shape))[1] == Source.EXACT
+    assert times.lookup(SignatureKind.KERNEL, kernel(name % 3, shape))[1] > Source.LAUNCH
+    assert times.renamed == 0
 
 
 def test_larger_lists_take_no_longer_than_the_launches_they_replace():

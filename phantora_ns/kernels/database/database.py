@@ -170,7 +170,8 @@ class Database:
 
     def recorded_name(self, name: str) -> str | None:
         """The name under which the kernel `name` was recorded with another release of PyTorch; None
-        when it was not, or was recorded under its own. O(1) after the first call."""
+        when it was not, was recorded under its own, or when two names fit. O(1) after the first
+        call."""
         if self._lasting is None:
             found = self._query(
                 "SELECT DISTINCT t.text FROM signatures s JOIN texts t ON t.id = s.name "
@@ -178,7 +179,10 @@ class Database:
                 int(SignatureKind.KERNEL),
             )
             self._names = {text for (text,) in found}
-            self._lasting = {names.lasting(text): text for text in reversed(sorted(self._names))}
+            fitting: dict[str, list[str]] = {}
+            for text in self._names:
+                fitting.setdefault(names.lasting(text), []).append(text)
+            self._lasting = {name: texts[0] for name, texts in fitting.items() if len(texts) == 1}
         return None if name in self._names else self._lasting.get(names.lasting(name))
 
     # ---- everything
