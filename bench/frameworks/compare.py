@@ -1,6 +1,6 @@
 """Runs the jobs of jobs.py simulated, and says how far that is from what real.py measured.
 
-    python -m bench.frameworks.compare [--only NAME,NAME] [--gpus 1,2] [--host-time model] [--out
+    python -m bench.frameworks.compare [--only NAME,NAME] [--gpus 1,2] [--host-time auto] [--out
     FILE] [-- PHANTORA-NS OPTIONS]
 
 Why it exists: this says how accurate the simulation of an unmodified framework is. Real
@@ -92,7 +92,7 @@ def main() -> int:
     )
     parser.add_argument("--only", help="these jobs, comma-separated")
     parser.add_argument("--gpus", default="1,2")
-    parser.add_argument("--host-time", default="model", choices=MODES)
+    parser.add_argument("--host-time", default="auto", choices=MODES)
     parser.add_argument("--out", type=Path, help="the simulated results, one JSON line each")
     given = sys.argv[1:]
     split = given.index("--") if "--" in given else len(given)

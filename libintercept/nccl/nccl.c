@@ -240,6 +240,7 @@ static int submit(struct ph_operation op)
         return INVALID_ARGUMENT;
     if (nothing_to_do(&op)) {
         ph_host_call(PH_CALL_COMM);
+        ph_watchdogs_given_unlaunched();
         return OK;
     }
     struct ph_operation *copy = malloc(sizeof *copy);
@@ -430,6 +431,7 @@ PH_API(int, ncclCommInitRankConfig,
     ph_pack_int(&rest, ph_device_physical(ph_device_current()));
     ph_pack_int(&rest, ph_nccl_release());
     ph_rendezvous(PH_MESSAGE_COMM_INIT, &rest, 5, &number, 1);
+    ph_host_joins((uint64_t)rank, (uint64_t)size);
     if (ph_backend.communicator_made) ph_backend.communicator_made(ph_device_current());
     ph_pack_free(&rest);
     *comm = comm_make(number, rank, size);

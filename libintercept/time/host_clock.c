@@ -28,7 +28,9 @@ static _Atomic bool touched;
 static enum { AUTO, MEASURED, MODEL, NONE } mode;
 static bool repeats; /* the clock moves in one order of calls, so the run can repeat to the byte */
 static double scale = 1.0;
-static struct ph_host_pace pace; /* for --host-time auto */
+/* for --host-time auto: hosts differ and vary */
+static struct ph_host_pace pace;
+static bool jitter;
 /* CPU time that one read of the CPU clock itself takes */
 static uint64_t look_ns;
 static _Thread_local struct {
@@ -105,7 +107,7 @@ static void spend(uint64_t job_ns, uint64_t cost_ns)
 {
     if (mode == NONE) return;
     double host_ns = (double)job_ns * scale + (double)cost_ns;
-    if (mode == AUTO) host_ns *= ph_host_pace(&pace, cost_ns);
+    if (jitter) host_ns *= ph_host_pace(&pace, cost_ns);
     ph_host.offset += (int64_t)host_ns;
     ph_call_cost_ns = cost_ns;
     atomic_fetch_add_explicit(&ph_stats()->host_cpu_ns, job_ns, memory_order_relaxed);
@@ -257,6 +259,13 @@ void ph_host_call(enum ph_call call)
     ph_leave();
 }
 
+void ph_host_joins(uint64_t rank, uint64_t ranks)
+{
+    pthread_mutex_lock(&ph_lock);
+    ph_host_pace_join(&pace, rank, ranks);
+    pthread_mutex_unlock(&ph_lock);
+}
+
 /* ---- requests ---- */
 uint64_t ph_request_begin_locked(struct ph_pack *body)
 {
@@ -334,7 +343,8 @@ static void read_mode(void)
     if (by_call_site() && ph_backend.leads) mode = MEASURED;
     repeats = mode != MEASURED && !ph_backend.leads;
     if (by_call_site()) ph_host_model_map();
-    if (mode == AUTO) ph_host_pace_start(&pace);
+    jitter = mode == AUTO && !ph_env("PHANTORA_HOST_MEANS");
+    ph_host_pace_start(&pace);
     /* a leader records and sends by itself (leader/measure/measure.c) */
     if (mode == MEASURED && ph_env("PHANTORA_RECORD_HOST") && !ph_backend.leads) {
         ph_host_model_record();

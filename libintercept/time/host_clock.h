@@ -29,6 +29,8 @@ void ph_host_resume(void);
 void ph_host_cost(uint64_t cost_ns);
 /* Moves the clock although no CPU time passes, whatever the mode. */
 void ph_host_pass(uint64_t ns);
+/* The process becomes rank `rank` of a communicator of `ranks`. */
+void ph_host_joins(uint64_t rank, uint64_t ranks);
 /* Called on the way out of a call: the interceptor's own time is not the job's. Needs no lock. */
 void ph_leave(void);
 

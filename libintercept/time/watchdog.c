@@ -267,10 +267,19 @@ static struct windows {
     [PH_WATCHDOG_NCCL2] = {.period_ms = NCCL2_PERIOD_MS},
 };
 
+/* collectives that launch nothing, which PyTorch hands to its watchdog nevertheless */
+static _Atomic uint64_t unlaunched;
+void ph_watchdogs_given_unlaunched(void) { atomic_fetch_add(&unlaunched, 1); }
+
+/* how many collectives the watchdogs were given */
+static uint64_t given(void)
+{
+    return atomic_load(&ph_stats()->comm_launches) + atomic_load(&unlaunched);
+}
+
 static bool is_due(struct windows *of, uint64_t waited_ns)
 {
-    uint64_t launched = atomic_load(&ph_stats()->comm_launches),
-             now = atomic_load(&ph_stats()->clock_ns);
+    uint64_t launched = given(), now = atomic_load(&ph_stats()->clock_ns);
     bool first =
         of->first_wait_ms && of->times < FIRST_WAITS && waited_ns >= of->first_wait_ms * 1000000ull;
     if (launched == of->communicated) return false;
@@ -303,8 +312,7 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
     /* launches of communication at the last catch-up; without new ones there is nothing to poll */
     static uint64_t communicated;
     static int times;
-    uint64_t before[OBSERVERS], any = atomic_load(&rounds),
-                                launched = atomic_load(&ph_stats()->comm_launches);
+    uint64_t before[OBSERVERS], any = atomic_load(&rounds), launched = given();
     if (ph_clock_repeats()) {
         windows_if_due((1u << PH_WATCHDOGS) - 1, waited_ns);
         return;

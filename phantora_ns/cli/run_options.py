@@ -117,12 +117,10 @@ _OPTIONS = (
         "--host-time",
         short="What host code between GPU calls costs.",
         type=click.Choice(["auto", "measured", "model", "none"]),
-        default=RunOptions.host_time,
-        show_default=True,
         help="What the host code between GPU calls costs. auto: times recorded in a database; the "
         "first run of a job measures what no database knows, later runs repeat exactly. measured: the "
         "CPU time that the process uses here. model: recorded times alone, the same in every run and "
-        "on every rank. none: zero.",
+        "on every rank. none: zero.  [default: measured]",
     ),
     _option(
         "--host-scale",
@@ -132,6 +130,14 @@ _OPTIONS = (
         metavar="FACTOR|auto",
         help="Multiply host time by FACTOR: below 1 if the cluster's CPUs are faster than this "
         "machine's. auto: as fast as the CPU on which the database was recorded.",
+    ),
+    _option(
+        "--host-jitter",
+        type=click.Choice(["sampled", "mean"]),
+        default=RunOptions.host_jitter,
+        show_default=True,
+        help="With --host-time auto: hosts differ and vary as real ones do, the same in every run, or "
+        "all take the mean.",
     ),
     _option(
         "--record-host",

@@ -83,6 +83,8 @@ def _first_request(argv: Sequence[str], options: RunOptions, name: str) -> RunRe
         raise UsageError(
             "--leaders none measures nothing; on the command line; leave it out, or name ranks"
         )
+    # the ranks beside a leader do not stand for those of later runs
+    options = replace(options, host_time=options.host_time or "measured")
     leader = options.leaders.partition(",")[0]
     first = build_request(argv, replace(options, leaders=leader), name=name)
     if first.leading is None:

@@ -142,4 +142,8 @@ def _notes(report: dict[str, Any]) -> list[dict[str, Any]]:
         text = "Host time was measured on this machine, beside everything else that it did"
         cure = "Times repeat with --host-time model or auto (docs/host-time.md)."
         found.append(_entry("note", text, None, cure))
+    if report["host_time"]["measured"]:
+        text = "Host times that no database holds were measured in this run"
+        cure = "The next run of this command is charged the same, and repeats exactly."
+        found.append(_entry("note", text, None, cure))
     return found

@@ -72,7 +72,7 @@ ESTIMATED = {
 GUESSED = 1.0
 """Error of a time of which only the launch's size is known."""
 
-CLOCK = 0.059
+CLOCK = 0.054
 """Error of the time of kernels that follow the clock, in steps all of whose kernels were recorded: what
 `python -m bench.accuracy.bands` finds on GPU-bound calibration rows."""
 FOLLOWING = ("gemm", "attention", "convolution")
@@ -88,9 +88,10 @@ NETWORK = 0.08
 BETWEEN = 0.1
 """The same where servers are involved: each number of GPUs predicted without it, median 6.0 %, 95 %
 within 19.8 %. Between servers there was nothing to measure on."""
-HOSTS = 0.17
-"""How hosts differ in one job (160M DDP 24 to 42 ms, FSDP 51 to 65, TP 2 112 to 164, 1B FSDP x TP 218
-and 278; all calibration)."""
+HOSTS = 0.2
+"""Root mean square of log(real / simulated) of host-bound calibration rows, each real run by itself:
+hosts differ by nearly as much in one job (160M DDP 26.9 and 42.0 ms, TP 2 112, 140 and 164, 1B FSDP x
+TP 218 and 278)."""
 UNKNOWN = 0.5
 """Error of host time that no record and no measurement holds."""
 

@@ -127,3 +127,35 @@ def test_a_model_without_a_table_is_refused(run_program, hub):
     assert (
         done.returncode == 70 and "host.tbl" in done.stderr and len(done.stderr.splitlines()) == 1
     )
+
+
+AFTER_JOINING = """
+import ctypes, sys
+lib = ctypes.CDLL(None)
+lib.phantora_elapsed_ns.restype = ctypes.c_uint64
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+identity, comm, buffer = Id(), ctypes.c_void_p(), ctypes.c_void_p()
+assert lib.cudaMalloc(ctypes.byref(buffer), ctypes.c_size_t(1 << 20)) == 0
+assert lib.ncclGetUniqueId(ctypes.byref(identity)) == 0
+assert lib.ncclCommInitRank(ctypes.byref(comm), 8, identity, int(sys.argv[1])) == 0
+begin = lib.phantora_elapsed_ns()
+for _ in range(500):
+    assert lib.cudaMemsetAsync(buffer, 0, ctypes.c_size_t(8), None) == 0
+print(lib.phantora_elapsed_ns() - begin)
+"""
+
+
+def test_spawned_ranks_differ_as_those_of_torchrun_do(run_python, hub, run_dir):
+    """All ranks of torch.multiprocessing.spawn had one pace."""
+    write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here())
+
+    def took(rank, **variables):
+        done = run_python(AFTER_JOINING, rank, PHANTORA_HOST_TIME="auto", **variables)
+        return int(done.stdout)
+
+    spawned = [took(rank) for rank in (0, 5)]
+    assert spawned == [took(rank, RANK=str(rank), WORLD_SIZE="8") for rank in (0, 5)]
+    assert spawned[0] != spawned[1]
+    means = {took(rank, PHANTORA_HOST_MEANS="1") for rank in (0, 5)}
+    assert len(means) == 1, "--host-jitter mean"

@@ -20,10 +20,13 @@ def _hub_command(run_dir):
 
 report = types.ModuleType("phantora_ns.report.run_report")
 report.build_report = lambda run_dir, **facts: {
-    key: value for key, value in facts.items() if key != "wall_s"
+    **{key: value for key, value in facts.items() if key != "wall_s"},
+    "host_time": {"time_share": {}},
 }
 summary = types.ModuleType("phantora_ns.report.summary")
-summary.summary_lines = lambda facts: [f"ended: {facts}"]
+summary.summary_lines = lambda facts: [
+    f"ended: { ({key: value for key, value in facts.items() if key != 'host_time'}) }"
+]
 pages = types.ModuleType("phantora_ns.report.rank_stats")
 pages.read_rank_stats = lambda path: types.SimpleNamespace(clock_ns=int(path.read_text()))
 sys.modules["phantora_ns.report.run_report"] = report

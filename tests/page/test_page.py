@@ -192,7 +192,8 @@ def bare():
     report = {
         "world_size": 1, "nodes": 1, "gpus_per_node": 1, "ranks": [], "simulated_ns": 0, "wall_s": 1.5,
         "software": None, "nccl": None, "kernel_time_share": {}, "recorded_elsewhere": None,
-        "gpu_clock": None, "host_time": {"mode": "measured", "time_share": {}},
+        "gpu_clock": None,
+        "host_time": {"mode": "auto", "time_share": {}, "measured": {"call_sites": 3}},
         "values": {"unknown_reads": 0, "chosen": 0}, "leading": None, "messages": 3,
         "bad_messages": 0, "revised": 0, "expired_values": 0, "unsupported_calls": {"cudaNew": 2},
         "warnings": {"</script><b>x": 1}, "guesses": {"something": 7}, "errors": [],
@@ -212,6 +213,7 @@ def test_everything_doubtful_is_listed_with_what_to_do():
     assert all(one["cure"] and one["what"] for one in listed)
     texts = [one["what"] for one in listed]
     assert {"cudaNew", "</script><b>x", "something"} <= set(texts)
+    assert "Host times that no database holds were measured in this run" in texts
     assert listed[0]["kind"] == "error" and "exit code 1" in listed[0]["what"]
 
 

@@ -11,7 +11,10 @@ from tests.torch.outcome import JOBS, Outcome, check_names
 @pytest.fixture(scope="module")
 def outcome(phantora):
     return Outcome(
-        phantora("--quiet", "torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "clocks.py"),
+        phantora(
+            *("--quiet", "--host-time", "measured"),
+            *("torchrun", "--nnodes", 2, "--nproc-per-node", 2, JOBS / "clocks.py"),
+        ),
         ranks=4,
     )
 

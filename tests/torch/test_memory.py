@@ -1,6 +1,7 @@
 """Why it exists: a job must see the GPU's memory as it is, and read small values wherever it reads
 them."""
 
+import re
 import os
 import sys
 import tomllib
@@ -52,3 +53,15 @@ def test_figures_are_those_of_the_gpus_file(outcome, root):
 
 def test_the_job_ends_well(outcome):
     assert outcome.done.returncode == 0, outcome.done.stderr
+
+
+def test_a_slow_start_leaves_no_bucket_behind(phantora):
+    """On one rank an all-reduce in place launches nothing, but NCCL's watchdog holds its bucket until
+    it looks. So it must get to look, also when the last launch was long before."""
+    peaks = []
+    for seconds in (0, 0.3):
+        job = JOBS / "one_rank.py"
+        done = phantora("--quiet", "--host-time", "none", "torchrun", job, seconds)
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(re.search(r"RESULT (\d+)", done.stdout)[1]))
+    assert peaks[0] == peaks[1]

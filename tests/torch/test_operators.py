@@ -14,6 +14,8 @@ def outcome(phantora, tmp_path_factory):
     caches = tmp_path_factory.mktemp("compiled")
     return Outcome(
         phantora(
+            "--host-time",
+            "measured",
             "--quiet",
             "--nnodes",
             1,

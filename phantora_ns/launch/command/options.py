@@ -30,8 +30,9 @@ class RunOptions:
     trace: Path | None = None
     trace_steps: str | None = None
     trace_ranks: str | None = None
-    host_time: str = "measured"
+    host_time: str | None = None
     host_scale: str = "1.0"
+    host_jitter: str = "sampled"
     record_host: Path | None = None
     sync: str = "conservative"
     isolation: str = "namespaces"

@@ -23,6 +23,7 @@ from phantora_ns.config.device_conf import write_device_conf
 from phantora_ns.kernels.database import databases, host_samples
 from phantora_ns.kernels.database.database import DatabaseError
 from phantora_ns.kernels.database.host_table import Here, HostRecord, read_hosts, write_table
+from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import LaunchError, UsageError, say
 from phantora_ns.launch.machine.host_cpu import host_cpu_name
 from phantora_ns.launch.machine.installation import INTERCEPTOR
@@ -32,6 +33,7 @@ from phantora_ns.protocol import HOST_TABLE_FILE
 
 MODES = ("auto", "measured", "model", "none")
 AUTO = "auto"
+DEFAULT = "measured"
 REPEATS = ("auto", "model")
 REPEATABLE_HASHES = "0"
 SCORE_S = 60.0
@@ -42,11 +44,13 @@ RECORDING = "recording.sqlite"  # hub/recorder.py
 @dataclass(frozen=True)
 class HostTimeOptions:
     """The options, checked. `scale`: a factor for the job's own host time; None: the ratio of the
-    machines' CPU scores. `record`: the database that gets the host times of this run."""
+    machines' CPU scores. `record`: the database that gets the host times of this run. `jitter`: with
+    auto, hosts differ and vary."""
 
-    mode: str = "measured"
+    mode: str = DEFAULT
     scale: float | None = 1.0
     record: Path | None = None
+    jitter: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,10 @@ class Job:
     torch: str
 
 
-def check(mode: str, scale: str, record: Path | None) -> HostTimeOptions:
+def check(options: RunOptions) -> HostTimeOptions:
     """The options, checked. Raises UsageError."""
+    record = options.record_host
+    mode = options.host_time or ("measured" if record else DEFAULT)
     if record is not None:
         if mode != "measured":
             raise UsageError(
@@ -77,7 +83,8 @@ def check(mode: str, scale: str, record: Path | None) -> HostTimeOptions:
             raise UsageError(
                 f"--record-host {record} cannot be written; on the command line; choose another file"
             )
-    return HostTimeOptions(mode, None if scale == AUTO else float(scale), record)
+    scale = None if options.host_scale == AUTO else float(options.host_scale)
+    return HostTimeOptions(mode, scale, record, options.host_jitter == "sampled")
 
 
 def cpu_score(run_dir: Path) -> float:
@@ -135,6 +142,8 @@ def prepare(
             )
         scale = 1.0 if options.mode in REPEATS else record.score / cpu_score(path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
+    if not options.jitter:
+        env["PHANTORA_HOST_MEANS"] = "1"
     run: dict[str, object] = {"host_time": options.mode, "host_scale": scale}
     if options.mode in REPEATS:
         here = _here(record, job, path) if options.mode == AUTO else Here()
@@ -182,7 +191,8 @@ def keep_learned(run_dir: Path, job: Job, run: dict[str, Any], unknown_share: fl
     try:
         if speed is not None:
             measured = host_samples.samples_of(run_dir, speed)
-            learned_times.keep(file, job.identity, job.torch, measured)
+            if measured.sites:  # else nothing of it used CUDA
+                learned_times.keep(file, job.identity, job.torch, measured)
         elif unknown_share > learned_times.MOST_UNKNOWN:
             learned_times.forget(file, job.identity)
     except (OSError, sqlite3.Error) as error:

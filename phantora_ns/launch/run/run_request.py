@@ -93,7 +93,7 @@ def build_request(
     trace = _check_trace(options, world)
     torch = installation.find_torch(command.program, command.argv)
     values = _check_values(options.values, cluster, command, cwd, torch)
-    host = host_time.check(options.host_time, options.host_scale, options.record_host)
+    host = host_time.check(options)
     installation.require_built()
     installation.find_libzmq()
     if not options.quiet:
