@@ -133,7 +133,10 @@ def test_a_live_run_names_what_nobody_measured(machine, tmp_path):
     assert (live["led"], live["unmeasured_ranks"]) == ([0], [1]) and live[
         "unmeasured_signatures"
     ] > 3
-    assert live["estimated_after_waiting"] == {"1": live["unmeasured_signatures"]}
+    # Over an emulated GPU the leader's first kernels take longer than a leader is waited for while it
+    # sleeps, so it may measure later what was estimated.
+    estimated = live["estimated_after_waiting"]
+    assert estimated.keys() == {"1"} and estimated["1"] >= live["unmeasured_signatures"]
     job = f"torchrun --nproc-per-node 2 {HERE / 'stages.py'}"
     assert live["profile"] == f"phantora-ns profile --leaders 1 --isolation none {job}"
     assert live["profile"] in done.stderr
