@@ -151,7 +151,7 @@ class Stopper(threading.Thread):
         self.join()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # it takes six minutes
 @pytest.mark.timeout(900)
 def test_lost_real_time_changes_no_byte(phantora, tmp_path):
     """Ranks and DataLoader workers sleep, compute and are stopped at random moments."""

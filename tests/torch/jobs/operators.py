@@ -378,8 +378,9 @@ def compiled_model():
     for run in (compiled, model):
         run(x).sum().backward()
         times.append(timed(lambda: run(x).sum().backward()))  # noqa: B023
-    # fusion saves passes over memory; the products stay
-    if not 0.2 * times[1] < times[0] < times[1]:
+    # Fusion saves passes over memory; the products, most of the time here, stay. Eager kernels are
+    # recorded, and Inductor's come from a law that is several percent off.
+    if not 0.2 * times[1] < times[0] < 1.1 * times[1]:
         yield f"compiled {times[0]} ms, eager {times[1]} ms"
     yield from differs("gradient", list(model[0].weight.grad.shape), [4096, 1024])
 
