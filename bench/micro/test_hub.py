@@ -87,7 +87,8 @@ def finished(tmp_path):
         place = {"client": rank, "rank": rank, "node": rank // 8, "device": rank % 8}
         clients.append({**place, "shm": f"rank{rank}", **counts})
     names = ("rollbacks", "revised", "late", "messages", "bad_messages", "expired_values")
-    counts = dict.fromkeys((*names, "internal_errors", "hub_cpu_ns"), 0)
+    past = ("answers_past_idle", "answers_past_sleepers")
+    counts = dict.fromkeys((*names, *past, "internal_errors", "hub_cpu_ns"), 0)
     tables = {"errors": [], "unsupported_calls": {}, "warnings": {}, "guesses": {}}
     hub = {"schema": 1, "simulated_ns": 2 * 10**9, **counts, **tables, "clients": clients}
     (tmp_path / "hub.json").write_text(json.dumps(hub))
