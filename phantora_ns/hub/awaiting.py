@@ -190,8 +190,6 @@ class Awaiting:
             # a leader that waits for its GPU, which waits for values of other ranks
             if not (client.leads and client.fetches and still_s >= STILL_S)
         ]
-        if still_s < STILL_S and any(client.leads for client in acting):
-            return False  # it may wait for its GPU, which no look at its threads shows
         if acting and not stands_still(acting, clients):
             return False
         if any(client.leads for client in clients):
