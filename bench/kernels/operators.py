@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
-REPEATS = 4
+from bench.kernels.rested import rested
+
 TYPES = (torch.bfloat16, torch.float32)
 SHAPES = ((1024, 768), (4096, 2048), (8192, 4096), (4096, 8192), (8192, 14336), (16384, 1024))
 Work = tuple[str, Callable[[], object]]
@@ -211,13 +212,7 @@ def main() -> None:
             print(f"no time left at {name}", flush=True)
             break
         try:
-            for _ in range(REPEATS):
-                start = time.monotonic()
-                run()
-                torch.cuda.synchronize()
-                until = 2 * time.monotonic() - start
-                while time.monotonic() < until:
-                    pass
+            rested(run)
         except (RuntimeError, NotImplementedError) as error:
             failed.add(f"{name}: {str(error).splitlines()[0]}")
         done += 1

@@ -24,8 +24,9 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from bench.kernels.rested import rested
+
 GPU = {"device": "cuda", "dtype": torch.bfloat16}
-REPEATS = 4
 TOKENS = (4096, 8192, 2048, 16384, 1024, 32768, 512)
 DEGREES = (1, 2, 4, 8)
 LARGEST = 6e12  # multiplications of a product that are worth recording
@@ -121,7 +122,7 @@ def attentions() -> list[tuple[int, int, int, int, int]]:
 
 
 class Job:
-    """Runs shapes and rests as long as they took."""
+    """Runs shapes on views of one buffer."""
 
     def __init__(self) -> None:
         self.numbers = torch.empty(MOST_NUMBERS, **GPU).normal_(0, 0.5)
@@ -132,15 +133,6 @@ class Job:
             count *= size
         return self.numbers[:count].view(shape)
 
-    def rested(self, run) -> None:
-        for _ in range(REPEATS):
-            begin = time.monotonic()
-            run()
-            torch.cuda.synchronize()
-            until = 2 * time.monotonic() - begin
-            while time.monotonic() < until:
-                pass
-
     def product(self, tokens: int, outputs: int, inputs: int) -> None:
         x = self.view(1, tokens, inputs).requires_grad_()
         weight = self.view(outputs, inputs).requires_grad_()
@@ -149,7 +141,7 @@ class Job:
         def run() -> None:
             torch.autograd.grad(F.linear(x, weight), (x, weight), gradient)
 
-        self.rested(run)
+        rested(run)
 
     def attention(self, sequences: int, length: int, heads: int, keys: int, width: int) -> None:
         query, key, value = (
@@ -164,7 +156,7 @@ class Job:
             )
             torch.autograd.grad(out, (query, key, value), gradient)
 
-        self.rested(run)
+        rested(run)
 
 
 def main() -> None:

@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a rehearsal")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    work = kernels(False) if not options.tiny else kernels(True)
+    work = kernels(options.tiny)
     work.setdefault("copy bf16", unary(torch.clone, torch.randn(8192, 14336, **GPU)))
     work.setdefault("attention forward 4k", attention(False))
     for issue in work.values():

@@ -1,8 +1,8 @@
 /* steps.cpp - says when an optimizer has stepped, in runs with and without a trace.
  *
  * Why it exists: the report states the time of a training step, which no call of CUDA marks.
- * PyTorch marks it with a range of its own. The callback is for such ranges alone, of which a step
- * has a few hundred at most; the operators' callbacks do not see them.
+ * PyTorch marks it with a range of its own. The callback is for such ranges alone. A
+ * step has a few hundred of them at most, and the callback for operators is not called for them.
  *
  * Rules: an optimizer that calls others (a container of them) is one mark. One that steps within
  * the backward pass, parameter by parameter, ends no step. */

@@ -41,17 +41,15 @@ def _percent(table: Table, name: str) -> float:
     return float(table.text(name).strip().removesuffix("%")) / 100
 
 
+RECORDED_IN = {BoundBy.COMPUTE: "recorded_in", BoundBy.ATTENTION: "attention_recorded_in"}
+"""Tables of the clocks of single recordings, by what bounds the kernels."""
+
+
 def power_of(table: Table) -> Power:
     """The `[power]` table of a GPU model's file. Raises ConfigError."""
     highest, recorded = (table.megahertz(key) for key in ("highest", "recorded"))
     memory = table.watts("memory")
-    runs = {
-        number: table.table(key)
-        for number, key in (
-            (BoundBy.COMPUTE, "recorded_in"),
-            (BoundBy.ATTENTION, "attention_recorded_in"),
-        )
-    }
+    runs = {number: table.table(key) for number, key in RECORDED_IN.items()}
     power = Power(
         limit=table.watts("limit"),
         idle=table.watts("idle"),
@@ -88,8 +86,12 @@ def power_of(table: Table) -> Power:
         ("recorded", recorded),
         *((f"recorded_{name}", c) for name, c in zip(BOUND_BY, power.recorded, strict=True)),
         *((f"fastest_{name}", c) for name, c in zip(BOUND_BY, power.fastest, strict=True)),
-        *((f"recorded_in.{uid}", c) for of in power.recorded_in.values() for uid, c in of.items()),
+        *(
+            (f"{RECORDED_IN[number]}.{uid}", clock)
+            for number, clocks in power.recorded_in.items()
+            for uid, clock in clocks.items()
+        ),
     ]:
-        if clock > power.highest or (key.startswith("recorded") and not clock):
+        if clock > power.highest or ("recorded" in key and not clock):
             raise table.error(key, "is not between 1 MHz and power.highest")
     return power

@@ -104,7 +104,7 @@ class Stillness:
         leading: Collection[int],
         still_s: float,
     ) -> dict[Place, int] | None:
-        """One look at all threads: how often those that count have gone to sleep. None when
+        """Looks once at all threads: how often each that counts has gone to sleep. None when
         somebody can act. The threads of blocked leaders (`leading`) may work for their GPU."""
         if self._still_busy():
             return None

@@ -12,7 +12,7 @@ clock is the highest at which the mean over `window` stays within the limit. Of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from types import MappingProxyType
@@ -21,6 +21,8 @@ from phantora_ns.protocol import BoundBy
 
 BOUND_BY = BoundBy.LABELS
 """What bounds a kernel, in the order of its numbers."""
+Share = Callable[[int, Mapping[str, int]], float]
+"""`Power.recorded_share`, bound to a GPU model."""
 VARIATIONS = 8
 """GPUs of a node that differ from each other; further GPUs repeat them."""
 STEPS, CLOCKS = 16, 33

@@ -60,7 +60,7 @@ class _Hidden:
         sys.meta_path.insert(0, self)
 
     def arrive(self, elapsed_ns):
-        """The process has been taken over; the job's own code comes next."""
+        """Called once the image has replaced this process's memory, before any code of the job."""
         self._at_start = dict(os.environ)
         self.elapsed_ns = elapsed_ns
 

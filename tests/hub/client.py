@@ -307,3 +307,14 @@ def form(clients, uid: bytes = b"u" * 128, devices=None) -> int:
     numbers = {c.finish_init(*o) for c, o in zip(clients, opened)}
     assert len(numbers) == 1
     return numbers.pop()
+
+
+def pair(hub):
+    """Two ranks on two servers that have all-reduced and wait for the end, which a flow of another
+    rank could delay."""
+    clients = [Client(hub.run_dir, rank, rank) for rank in range(2)]
+    comm = form(clients, devices=[0, 0])
+    for client in clients:
+        client.advance(5_000)
+        client.all_reduce(comm, 1 << 20)
+    return clients, [client.start_sync() for client in clients]

@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from client import Client, form
+from client import Client, form, pair
 
 SIZE = 1 << 20
 
@@ -54,16 +54,6 @@ def other(hub):
         pipe.close()
         process.kill()
         process.join()
-
-
-def pair(hub):
-    """Two ranks on two servers that have all-reduced and wait for the end."""
-    clients = [Client(hub.run_dir, rank, rank) for rank in range(2)]
-    comm = form(clients, devices=[0, 0])
-    for client in clients:
-        client.advance(5_000)
-        client.all_reduce(comm, SIZE)
-    return clients, [client.start_sync() for client in clients]
 
 
 def test_an_idle_rank_is_left_out(hub, other):

@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from client import Client, form
+from client import pair
 
 from phantora_ns.hub import stillness as module
 from phantora_ns.hub.processes import Process
@@ -157,17 +157,6 @@ def rank(hub):
 
 ACT = "client.advance(1000); print('acted', flush=True); client.advance(10**10); time.sleep(100)"
 """It acts, late enough for the others' answers, and then sleeps beyond them."""
-
-
-def pair(hub):
-    """Two ranks on two servers that have all-reduced and wait for the end, which a flow of rank 2
-    would delay."""
-    clients = [Client(hub.run_dir, number, number) for number in range(2)]
-    comm = form(clients, devices=[0, 0])
-    for client in clients:
-        client.advance(5_000)
-        client.all_reduce(comm, SIZE)
-    return clients, [client.start_sync() for client in clients]
 
 
 def finish(clients, syncs):

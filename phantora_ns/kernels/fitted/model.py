@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from phantora_ns.kernels.fitted.points import Point, point
 from phantora_ns.kernels.fitted.residual import CLOCKS, Inputs, Residual
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.model.power import Share
 from phantora_ns.protocol import Source
 
 LEAST_FOR_LAW = 4
@@ -33,9 +34,6 @@ NAMELESS = {"kernel other", "call", "cudnn graph"}
 ERRORS = (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError)
 
 Estimator = Callable[[int, Any, Any], launch.Estimate]
-Share = Callable[[int, Mapping[str, int]], float]
-"""What a recorded time is multiplied with, by what bounds the kernel and by the samples of each
-run, so that it is that at the clock of all recorded times (`Power.recorded_share`)."""
 
 
 def usable(found: Iterable[Observation]) -> Iterator[Observation]:

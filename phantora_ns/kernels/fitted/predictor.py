@@ -7,13 +7,14 @@ was measured, the estimators answer instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phantora_ns.kernels.estimators import launch
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.rates import Rates
+from phantora_ns.model.power import Share
 from phantora_ns.protocol import SignatureKind, Source
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ SOURCES = {
 }
 
 Estimator = Callable[..., Estimate]
-Share = Callable[[int, Mapping[str, int]], float]
-"""As in fitted/model.py, which is imported late."""
 
 
 class Measured(Protocol):

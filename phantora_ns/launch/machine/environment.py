@@ -146,7 +146,7 @@ def _torchrun(
     assert options is not None
     env = {}
     if (command.processes_per_node or shape.gpus_per_node) > 1 and "OMP_NUM_THREADS" not in outer:
-        # As torchrun sets it for its workers, with a warning of five lines on every node.
+        # torchrun would set this itself, and print a warning of five lines on every node.
         env["OMP_NUM_THREADS"] = "1"
     defaults = {
         "nnodes": str(shape.nodes),

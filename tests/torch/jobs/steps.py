@@ -1,5 +1,6 @@
-"""Runs under phantora-ns on one GPU: eight steps with three kinds of optimizers. One steps within the
-backward pass, two after it, one of these within a container. Prints the simulated ms of each step."""
+"""Runs under phantora-ns on one GPU: eight training steps, each with three optimizers. One of them
+steps within the backward pass, two step after it, and one of these two is in a container. Prints
+the simulated ms of each step."""
 
 import time
 
