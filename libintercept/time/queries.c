@@ -9,6 +9,7 @@
 #include "time/expression.h"
 #include "time/host_clock.h"
 #include "time/launch_queue.h"
+#include "time/time_outs.h"
 #include "time/timeline.h"
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
@@ -83,7 +84,7 @@ static bool observe(const struct ph_expr *expr, const struct ph_stream_position 
         known = upper-- != 0;
         ph_reply_free(&reply);
     }
-    bool over = known && (upper <= now || ph_clock_stands_still());
+    bool over = known && (upper <= now || ph_clock_stands_still() || ph_job_hangs());
     ph_watchdog_looked(over);
     return over;
 }

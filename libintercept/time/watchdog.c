@@ -18,6 +18,7 @@
 #include "base/threads.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
+#include "time/time_outs.h"
 #include <time.h>
 
 enum {
@@ -98,6 +99,7 @@ static void begin_round(struct observer *slot)
 {
     atomic_store(&slot->waits, false);
     me.first = NULL;
+    ph_watchdog_round_begins();
     if (atomic_load(&slot->nccl2)) return;
     atomic_fetch_add(&slot->rounds, 1);
     atomic_fetch_add(&rounds, 1);
@@ -135,6 +137,8 @@ enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
         (since && now - since > TOO_LONG_S * 1000000000ull))
         look = PH_LOOK_AT_ONCE;
     if (ph_clock_repeats() && (atomic_load(&window) & mine)) look = PH_LOOK_EXACTLY;
+    if (ph_job_hangs()) look = PH_LOOK_AT_ONCE;
+    ph_watchdog_was_told(look != PH_LOOK_LATER);
     if (look != PH_LOOK_LATER || !since) atomic_store(put_off_ns, look == PH_LOOK_LATER ? now : 0);
     return look;
 }

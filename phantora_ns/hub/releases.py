@@ -16,6 +16,7 @@ from phantora_ns.hub.answers import Answers
 from phantora_ns.hub.awaiting import POLL_MS
 from phantora_ns.hub.clients import Clients
 from phantora_ns.hub.fetches import LOOK_S, Fetches
+from phantora_ns.hub.hang import Hang
 from phantora_ns.hub.lookups import Lookups
 from phantora_ns.hub.recorder import FLUSH_MS
 from phantora_ns.hub.requests import Request
@@ -35,6 +36,7 @@ class Releases:
         fetches: Fetches,
         lookups: Lookups,
         stillness: Stillness,
+        hang: Hang,
         optimistic: bool,
     ) -> None:
         self._graph = graph
@@ -43,6 +45,7 @@ class Releases:
         self._fetches = fetches
         self._lookups = lookups
         self._stillness = stillness
+        self._hang = hang
         self._optimistic = optimistic
         self._waiting: list[Request] = []
         self.past_idle = 0
@@ -66,6 +69,8 @@ class Releases:
             self._release()
         while awaiting and self._unblock():
             pass
+        if self._may_hang() and (text := self._hang.look(self._clients.everyone)):
+            self._answers.announce(text)
         if self._fetches:
             for client, text in self._fetches.hopeless(self._clients.everyone):
                 self._answers.fail(text, [client.number])
@@ -90,12 +95,17 @@ class Releases:
             return horizon.HELD_POLL_MS
         if self._lookups.awaiting:
             return POLL_MS
-        limits = []
+        limits = [self._hang.look_ms()] if self._may_hang() else []
         if self._lookups.recorder is not None and self._lookups.recorder.open:
             limits.append(FLUSH_MS)
         if self._fetches:
             limits.append(round(1000 * LOOK_S))
         return min(limits, default=None)
+
+    def _may_hang(self) -> bool:
+        """Whether somebody waits for a time, and none is known."""
+        others = self._held or self._lookups.awaiting or self._fetches or self._answers.outbox
+        return bool(self._waiting) and not others and not self._hang.found
 
     def _release(self) -> None:
         """Answers what is final. When the job stands still, answers the earliest of the rest."""

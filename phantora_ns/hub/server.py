@@ -26,6 +26,7 @@ from phantora_ns.hub.diagnostics import Diagnostics
 from phantora_ns.hub.fetches import Fetches
 from phantora_ns.hub.handlers import CommunicatorHandlers, OtherHandlers, TimeHandlers
 from phantora_ns.hub.kernel_table import CAPACITY, KernelTable
+from phantora_ns.hub.hang import Hang
 from phantora_ns.hub.lookups import KernelModels, Lookups
 from phantora_ns.hub.messages import Hello, Query
 from phantora_ns.hub.messages import Request as ClientRequest
@@ -99,6 +100,7 @@ class Hub:
             self.fetches,
             self.lookups,
             stillness,
+            Hang(run_dir, stillness),
             options.optimistic,
         )
         self.traces: TraceTimes | None = None
