@@ -51,8 +51,8 @@ class Answers:
         self.send(identity, [Message.ERROR, number, text])
 
     def announce(self, text: str) -> None:
-        """Reports an error of the job, after which it goes on by itself."""
-        self._diagnostics.error(text)
+        """Warns a person now, and in the report."""
+        self._diagnostics.announce(text)
 
     def fail(self, text: str, members: Iterable[int]) -> None:
         """Reports an error once. Everything that these clients wait for, or will ask, fails instead

@@ -69,8 +69,7 @@ class Releases:
             self._release()
         while awaiting and self._unblock():
             pass
-        if self._may_hang() and (text := self._hang.look(self._clients.everyone)):
-            self._answers.announce(text)
+        self._look_for_a_hang()
         if self._fetches:
             for client, text in self._fetches.hopeless(self._clients.everyone):
                 self._answers.fail(text, [client.number])
@@ -95,17 +94,30 @@ class Releases:
             return horizon.HELD_POLL_MS
         if self._lookups.awaiting:
             return POLL_MS
-        limits = [self._hang.look_ms()] if self._may_hang() else []
+        limits = [self._hang.look_ms()] if self._waits() else []
         if self._lookups.recorder is not None and self._lookups.recorder.open:
             limits.append(FLUSH_MS)
         if self._fetches:
             limits.append(round(1000 * LOOK_S))
         return min(limits, default=None)
 
-    def _may_hang(self) -> bool:
-        """Whether somebody waits for a time, and none is known."""
-        others = self._held or self._lookups.awaiting or self._fetches or self._answers.outbox
-        return bool(self._waiting) and not others and not self._hang.found
+    def lower_bound_ns(self) -> int | None:
+        """The LBTS; None when no client can act before another has."""
+        return horizon.lower_bound_ns(self._clients.present())
+
+    def _waits(self) -> bool:
+        """Whether somebody waits for other ranks."""
+        return bool(self._waiting or self._fetches)
+
+    def _look_for_a_hang(self) -> None:
+        """Looks whether the job hangs, when somebody waits and there is nothing to answer."""
+        if self._held or self._lookups.awaiting or self._answers.outbox or not self._waits():
+            return
+        verdict = self._hang.look(self._clients.everyone)
+        if verdict is not None and verdict.ends_by_itself:
+            self._answers.announce(verdict.text)
+        elif verdict is not None:
+            self._answers.fail(verdict.text, range(len(self._clients.everyone)))
 
     def _release(self) -> None:
         """Answers what is final. When the job stands still, answers the earliest of the rest."""

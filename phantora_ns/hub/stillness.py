@@ -80,6 +80,16 @@ class Stillness:
         seen, self._seen = self._seen, switches
         return switches is not None and switches == seen
 
+    @property
+    def found_still(self) -> bool:
+        """Whether nobody could act at the last look. A second one has to confirm it."""
+        return self._seen is not None
+
+    @property
+    def found_awake(self) -> bool:
+        """Whether the last look ended at a thread that was awake."""
+        return self._busy is not None
+
     def _look_at_all(
         self, acting: Collection[Client], clients: Collection[Client], still_s: float
     ) -> dict[Place, int] | None:
