@@ -96,8 +96,8 @@ class Stillness:
 
     @property
     def found_still(self) -> bool:
-        """Whether nobody could act at the last look. A second one has to confirm it."""
-        return self._seen is not None
+        """Whether nobody could act at a last look. A second one has to confirm it."""
+        return any(look.switches is not None for look in self._looks.values())
 
     @property
     def found_awake(self) -> bool:
