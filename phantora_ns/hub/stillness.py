@@ -17,8 +17,8 @@ processes one after another, so a single look could miss an action that is passe
 A thread that sleeps again and again keeps the job from standing still for ever. After PATIENCE_S
 without any action it is left out from then on. While a rank works, patience does not run. A rank that
 only wakes up to look works less than WORKS of the time. What works all the time without being a rank
-is left out after WORK_PATIENCE_S. Each answer that is released past such a thread is counted: it may come out differently
-in another run.
+is left out after WORK_PATIENCE_S. Each answer that is released past such a thread is counted: it may
+come out differently in another run.
 """
 
 from __future__ import annotations
@@ -102,6 +102,16 @@ class Stillness:
         self._looks[asked] = Look(now, switches, still)
         return still
 
+    @property
+    def found_still(self) -> bool:
+        """Whether nobody could act at a last look. A second one has to confirm it."""
+        return any(look.switches is not None for look in self._looks.values())
+
+    @property
+    def found_awake(self) -> bool:
+        """Whether the last look ended at a thread that was awake."""
+        return self._busy is not None
+
     def _look_at_all(
         self, acting: Collection[Client], clients: Collection[Client], now: float
     ) -> dict[Place, int] | None:
@@ -130,7 +140,7 @@ class Stillness:
         """Looks once at all threads: how often each that counts has gone to sleep. None when
         somebody can act. The threads of blocked leaders (`leading`) may work for their GPU."""
         if self._still_busy():
-            if self._busy in self._awake:
+            if self._busy is not None and self._busy in self._awake:
                 self._note_work(self._busy, now)
             return None
         own = threading.get_native_id()
