@@ -23,6 +23,7 @@ from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
 from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.live_times import LiveTimes
+from phantora_ns.kernels.run_clocks import RunClocks
 from phantora_ns.kernels.signature import Gemm, Memory, SignatureError
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import BoundBy, SignatureKind, Source
@@ -54,7 +55,7 @@ class KernelTimes:
         versions: LibraryVersions | None = None,
     ):
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
-        self._power = (load_gpu(gpu) if isinstance(gpu, str) else gpu).power
+        power = (load_gpu(gpu) if isinstance(gpu, str) else gpu).power
         opened = [d if isinstance(d, Database) else Database.open(d) for d in databases]
         self.scaled_from = (
             self.rates.like if opened and all(d.gpu == self.rates.like for d in opened) else None
@@ -66,8 +67,9 @@ class KernelTimes:
                     f"{database.path}: holds times of {database.gpu!r}, not of {self.rates.model!r}; "
                     "choose the simulated GPU's file"
                 )
+        self._clocks = RunClocks(power, self.databases, self._bound_of)
         self._predictor = (
-            FittedPredictor(self.databases, self.rates, self.estimate, self._power.recorded_share)
+            FittedPredictor(self.databases, self.rates, self.estimate, self._clocks.share)
             if self.databases
             else None
         )
@@ -163,6 +165,9 @@ class KernelTimes:
     def _recorded(self, data: bytes) -> bool:
         return any(database.exact(data) is not None for database in self.databases)
 
+    def _bound_of(self, kind: int, fields: Any) -> int:
+        return self.estimate(kind, fields).bound_by
+
     def estimate(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> Estimate:
@@ -253,7 +258,7 @@ class KernelTimes:
             return None
         bound_by = self.estimate(kind, fields).bound_by
         # Each run had a clock of its own.
-        scale = partial(self._power.recorded_share, bound_by)
+        scale = partial(self._clocks.share, bound_by)
         for database in self.databases:
             duration, source = database.exact(data, scale), Source.EXACT
             if duration is None and kind == SignatureKind.KERNEL:

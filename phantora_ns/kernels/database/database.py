@@ -313,6 +313,10 @@ class Database:
             self._libraries = versions
         return versions
 
+    def run_uids(self) -> set[str]:
+        """The uids of all runs."""
+        return {uid for (uid,) in self._query("SELECT uid FROM runs")}
+
     def summary(self) -> dict[str, int]:
         """`runs`, `signatures`, `durations` (how many were measured) and `total_ns` (their sum)."""
         ((runs, signatures),) = self._query(
