@@ -9,8 +9,9 @@ an estimate. Every answer says where it came from, so that the report can count 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,15 +249,17 @@ class KernelTimes:
     def _measured(
         self, data: bytes, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> tuple[int, int, int] | None:
+        if not self.databases:
+            return None
+        bound_by = self.estimate(kind, fields).bound_by
+        # Each run had a clock of its own.
+        scale = partial(self._power.recorded_share, bound_by)
         for database in self.databases:
-            duration, source = database.exact(data), Source.EXACT
+            duration, source = database.exact(data, scale), Source.EXACT
             if duration is None and kind == SignatureKind.KERNEL:
-                duration, source = self._other_launch(database, fields, context, parameters)
+                duration, source = self._other_launch(database, fields, context, parameters, scale)
             if duration is not None:
                 self._compare_versions(database, data)
-                bound_by = self.estimate(kind, fields).bound_by
-                # Each run had a clock of its own.
-                duration *= self._power.recorded_share(bound_by, database.counts(data))
                 return self._whole(Estimate(duration, source, bound_by))
         return None
 
@@ -272,7 +275,12 @@ class KernelTimes:
             self.other_versions |= under
 
     def _other_launch(
-        self, database: Database, fields: Any, context: Any, parameters: bytes | None
+        self,
+        database: Database,
+        fields: Any,
+        context: Any,
+        parameters: bytes | None,
+        scale: Callable[[str], float],
     ) -> tuple[float | None, Source]:
         """The time of the same launch of a kernel that another release of PyTorch names otherwise,
         or of launches that differ in identity only."""
@@ -280,12 +288,12 @@ class KernelTimes:
         name = database.recorded_name(own) if isinstance(own, str) else None
         if name is not None:
             fields = [name, *fields[1:]]
-            duration = database.exact(signature.encode(SignatureKind.KERNEL, fields))
+            duration = database.exact(signature.encode(SignatureKind.KERNEL, fields), scale)
             if duration is not None:
                 self.renamed += 1
                 return duration, Source.EXACT
         alike = launch.alike(fields, context, parameters)
-        duration = database.variants(fields, alike)
+        duration = database.variants(fields, alike, scale=scale)
         self.renamed += duration is not None and name is not None
         return duration, Source.LAUNCH
 
