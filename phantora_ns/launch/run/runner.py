@@ -139,6 +139,12 @@ class Runner:
             self._loop.after("gpu", GPU_POLL_S, lambda: None)
             self._loop.step()
             self._gpu = self._gpu_lock.take()
+        if self._gpu is not None and self._gpu_lock.remark is not None:
+            say(
+                "warning: other users' leaders are not waited for, and may disturb what this one "
+                f"measures: {self._gpu_lock.remark}; ask its owner to remove it, or use "
+                "--leaders none"
+            )
         return self._outcome.failure is None
 
     def _start_nodes(self, prepared: Prepared) -> None:
