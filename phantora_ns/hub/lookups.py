@@ -19,6 +19,7 @@ from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
 from phantora_ns.kernels import families, graph_forms, signature
 from phantora_ns.kernels.library_versions import LibraryVersions
+from phantora_ns.kernels.live_times import Learned
 from phantora_ns.protocol import Message, SignatureKind, Source, SourceFlag
 
 Fields = list[Any]
@@ -41,7 +42,7 @@ class Durations(Protocol):
 
     def measured(self, kind: int, fields: Fields) -> bool: ...
 
-    def learn(self, kind: int, fields: Fields, durations_ns: list[int]) -> bool: ...
+    def learn(self, kind: int, fields: Fields, durations_ns: list[int]) -> Learned: ...
 
 
 class KernelModels(NamedTuple):
@@ -72,6 +73,8 @@ class Lookups:
         self.awaiting = awaiting
         self.recorder = recorder
         self._answers = answers
+        self._led: dict[int, tuple[int, Fields]] = {}
+        """What a leader has measured that no database holds, by the key in the table."""
 
     def look_up(self, request: Held, others: Collection[Client]) -> None:
         """Answers a LOOKUP, at once or when the kernel has been measured. `others`: all clients that
@@ -107,8 +110,13 @@ class Lookups:
                 fields = graph_forms.plain_fields(fields)
             if self.recorder is not None:
                 self.recorder.measured(kind, fields, item.context, durations_ns)
-            if self.models.times.learn(kind, fields, durations_ns):
+            learned = self.models.times.learn(kind, fields, durations_ns)
+            if learned is Learned.THIS:
+                self._led[signature.key_of(token)] = kind, fields
                 revised |= self._revise(kind, fields, signature.key_of(token))
+            elif learned is Learned.ALL:
+                for key, led in self._led.items():
+                    revised |= self._revise(*led, key)
             self._answer(self.awaiting.take(token), waited=False)
         if revised:
             self.table.announce()

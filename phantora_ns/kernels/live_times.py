@@ -8,11 +8,20 @@ come in, and no longer once there are enough.
 
 from __future__ import annotations
 
+import enum
 import statistics
 
 KEPT = 64
 """Samples that decide a signature's duration. It then stays, so that steps repeat. The standard
 error of the median of 64 is 16 % of the samples' standard deviation (1.25 / sqrt(64))."""
+
+
+class Learned(enum.Enum):
+    """Whose answers change when a leader has measured something."""
+
+    NOTHING = "nothing"
+    THIS = "this signature"
+    ALL = "all that it has measured"
 
 
 class LiveTimes:

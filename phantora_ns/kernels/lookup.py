@@ -22,8 +22,8 @@ from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graph
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
 from phantora_ns.kernels.library_versions import LibraryVersions
-from phantora_ns.kernels.live_times import LiveTimes
-from phantora_ns.kernels.run_clocks import RunClocks
+from phantora_ns.kernels.live_times import Learned, LiveTimes
+from phantora_ns.kernels.run_clocks import LiveClock, RunClocks
 from phantora_ns.kernels.signature import Gemm, Memory, SignatureError
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import BoundBy, SignatureKind, Source
@@ -80,6 +80,7 @@ class KernelTimes:
         self.renamed = 0  # kernels found under the name that another release of PyTorch gives them
         self._answers: dict[Any, tuple[int, int, int]] = {}
         self._live = LiveTimes()
+        self._live_clock = LiveClock(power)
         self.versions = versions
         self.other_versions: set[LibraryVersions] = set()
         """Those of records that answered and that were not made under the job's."""
@@ -100,7 +101,10 @@ class KernelTimes:
             return self._whole(self._guess())
         live_ns = self._live.duration_ns(token[0])
         if live_ns is not None:
-            return self._whole(Estimate(live_ns, EXACT, self.estimate(kind, fields).bound_by))
+            bound_by = self._bound_of(kind, fields)
+            return self._whole(
+                Estimate(live_ns * self._live_clock.share(bound_by), EXACT, bound_by)
+            )
         answer = self._answers.get(token)
         if answer is None:
             answer = self._measured(token[0], kind, fields, context, parameters)
@@ -153,14 +157,21 @@ class KernelTimes:
             return False
         return self._live.duration_ns(data) is not None or self._recorded(data)
 
-    def learn(self, kind: int, fields: Any, durations_ns: list[int]) -> bool:
-        """Takes in what a leader has just measured. Returns whether the answer of `lookup` changes.
+    def learn(self, kind: int, fields: Any, durations_ns: list[int]) -> Learned:
+        """Takes in what a leader has just measured. Returns whose answers of `lookup` change.
 
-        It does not for a signature that a database holds, so that a run repeats without its leader.
-        Raises SignatureError.
+        The signature's own does not where a database holds it, so that a run repeats without its
+        leader. Such times say what the clock of the leader's GPU is. Raises SignatureError.
         """
         data = signature.encode(kind, fields)
-        return not self._recorded(data) and self._live.add(data, durations_ns)
+        if not self._recorded(data):
+            return Learned.THIS if self._live.add(data, durations_ns) else Learned.NOTHING
+        bound_by = self._bound_of(kind, fields)
+        answer = self._measured(data, kind, fields, None, None)
+        if answer and durations_ns:
+            if self._live_clock.compare(bound_by, data, answer[0], durations_ns):
+                return Learned.ALL
+        return Learned.NOTHING
 
     def _recorded(self, data: bytes) -> bool:
         return any(database.exact(data) is not None for database in self.databases)

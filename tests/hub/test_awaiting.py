@@ -18,12 +18,14 @@ from client import ALL_REDUCE, FP32, HOST, MEASURED, SUM, Client, form
 from running import start_hub
 
 from phantora_ns.hub.recorder import FILE, Recorder
+from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import Database
-from phantora_ns.kernels.signature import encode, key_of
-from phantora_ns.protocol import KERNEL_TABLE_HEADER
+from phantora_ns.kernels.signature import decode, encode, key_of
+from phantora_ns.protocol import KERNEL_TABLE_HEADER, SignatureKind
 
 SIZE = 1 << 20
 EXACT = 0
+GEMM = int(SignatureKind.GEMM)
 
 
 def kernel(name: str) -> list:
@@ -386,6 +388,31 @@ def test_a_leader_that_dies_before_it_came_is_not_waited_for(hub, coming):
     process.join()
     assert answer(rank, request)[1] != EXACT
     assert answer(rank, ask(rank, "tanh"))[1] != EXACT
+
+
+def test_what_a_hot_leader_measured_is_put_right_once_its_clock_is_known(short_dir):
+    """A product that nobody has recorded, then products of a recorded run, all a tenth slower."""
+    shipped = databases.shipped_path("h200")
+    with Database.open(shipped) as database:
+        run = next(run for run in database.runs() if run.configuration == "13b-fsdp-2k-mbs4-ac")
+        products = [decode(data)[1] for data in run.samples if decode(data)[0] == GEMM]
+    own = [*products[0][:3], 12345, *products[0][4:]]
+    running = start_hub(
+        short_dir / "run", main=("-m", "phantora_ns.hub"), leader=0, databases=[str(shipped)]
+    )
+    try:
+        leader, rank = job(running, 2)
+        leader.measured([GEMM, own, None, [3_000_000]])
+        request = rank.start_lookup(key_of(encode(GEMM, own)), GEMM, own)
+        assert answer(rank, request) == (3_000_000, EXACT)
+        for fields in products:
+            known = leader.lookup(key_of(encode(GEMM, fields)), GEMM, fields)[2]
+            leader.measured([GEMM, fields, None, [round(known * 1.1)]])
+        leader.lookup(key_of(encode(GEMM, products[0])), GEMM, products[0])
+        again = rank.lookup(key_of(encode(GEMM, own)), GEMM, own)
+        assert again[2] == pytest.approx(3_000_000 / 1.1, rel=0.006) and again[3] == EXACT
+    finally:
+        running.close()
 
 
 def test_without_a_leader_nobody_waits(short_dir):

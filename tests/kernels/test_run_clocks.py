@@ -5,12 +5,13 @@ GPU that is slower by a known share.
 """
 
 import pytest
-from recorded import gemm, record
+from recorded import gemm, kernel, record
 
 from phantora_ns.config import load_gpu
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import Database
+from phantora_ns.kernels.live_times import Learned
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.protocol import BoundBy
 
@@ -92,3 +93,29 @@ def test_products_of_zeros_do_not_make_a_clock_beyond_the_highest(tmp_path, runs
     times = KernelTimes("h200", [path, SHIPPED])
     highest = POWER.highest / POWER.recorded[BoundBy.COMPUTE]
     assert share(times, BoundBy.COMPUTE) == pytest.approx(highest)
+
+
+def test_a_leaders_clock_is_that_of_what_is_recorded_already(runs):
+    """What it measures on a hot GPU, and nobody has recorded, comes out as on the usual one."""
+    own = gemm(m=12345)
+    times = KernelTimes("h200", [SHIPPED])
+    assert times.learn(1, own, [3_000_000]) is Learned.THIS
+    assert times.lookup(1, own)[0] == 3_000_000
+    seen = {
+        times.learn(kind, fields, [round(times.lookup(kind, fields)[0] * 1.1)])
+        for kind, fields, ns in runs[HOT]
+        if kind == 1
+    }
+    assert seen == {Learned.NOTHING, Learned.ALL}
+    assert times.lookup(1, own)[0] == pytest.approx(3_000_000 / 1.1, rel=0.006)
+    assert times.learn(0, kernel(), [5_000_000]) is Learned.THIS
+    assert times.lookup(0, kernel())[0] == 5_000_000
+
+
+def test_a_leader_on_the_usual_clock_leaves_products_as_measured(runs):
+    times = KernelTimes("h200", [SHIPPED])
+    times.learn(1, gemm(m=12345), [3_000_000])
+    for kind, fields, _ in runs[HOT]:
+        if kind == 1:
+            times.learn(kind, fields, [times.lookup(kind, fields)[0]])
+    assert times.lookup(1, gemm(m=12345))[0] == 3_000_000
