@@ -1,6 +1,8 @@
 """Why it exists: a job whose host times were measured once must be charged the same in every later
 run, whatever other jobs ran in between."""
 
+import pytest
+
 from phantora_ns.kernels.database.host_samples import Measured
 from phantora_ns.kernels.database.host_table import Seldom
 from phantora_ns.launch.record.learned_host_times import (
@@ -10,6 +12,7 @@ from phantora_ns.launch.record.learned_host_times import (
     keep,
     read,
 )
+from phantora_ns.report.host_part import host_lines, will_be_measured_again
 
 TORCH = "2.11.0+cu130"
 
@@ -43,6 +46,19 @@ def test_a_job_whose_code_has_changed_is_measured_again(tmp_path):
     keep(file, "a", TORCH, Measured(1.0, {5: 100}, {}, 0))
     forget(file, "a")
     assert read(file, "a", TORCH) == Learned(False, {5: 100})
+
+
+@pytest.mark.parametrize("share", [0.04, 0.06])
+def test_that_a_job_will_be_measured_again_is_said(share):
+    part = {
+        "mode": "auto",
+        "measured": None,
+        "time_share": {"learned": 1 - share, "backed off": share},
+    }
+    said = any("its next run measures them" in line for line in host_lines(part))
+    assert said == will_be_measured_again(part) == (share > 0.05)
+    assert not will_be_measured_again(part | {"measured": {"call_sites": 5}})
+    assert not will_be_measured_again(part | {"mode": "model"})
 
 
 def test_a_job_is_its_command_its_folder_its_cluster_and_its_torch():

@@ -22,8 +22,6 @@ from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.host_samples import Measured
 from phantora_ns.kernels.database.host_table import Seldom
 
-MOST_UNKNOWN = 0.05
-"""Above this share of host time without exact times, a job is measured again: its code has changed."""
 _WAIT_S = 30.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS call_sites (number INTEGER PRIMARY KEY, torch TEXT NOT NULL,
