@@ -15,7 +15,8 @@ from phantora_ns.kernels.database.host_samples import samples_of
 from phantora_ns.protocol import HostLevel, RankStats
 
 UNKNOWN_WARNING_SHARE = 0.05
-"""Above this share of host time, times of call sites without a record get a warning."""
+"""Above this share of host time, times of call sites without a record get a warning, and a job with
+--host-time auto is measured again: its code has changed."""
 WALL_CLOCK = ("wall_s", "hub_cpu_ns", "messages", "rollbacks")
 """Fields of the report that describe the run and not what was simulated. With --host-time
 model all others repeat, and with auto from a job's second run on."""
@@ -51,6 +52,13 @@ def unknown_share(part: dict[str, Any]) -> float:
     return sum(shares.get(level, 0.0) for level in ("backed off", "class", "unknown"))
 
 
+def will_be_measured_again(part: dict[str, Any]) -> bool:
+    """Whether a run with --host-time auto was charged too little of what is known exactly."""
+    if part["mode"] != "auto" or part["measured"]:
+        return False
+    return unknown_share(part) > UNKNOWN_WARNING_SHARE
+
+
 def host_lines(part: dict[str, Any]) -> list[str]:
     """The lines of the summary about it."""
     shares = part["time_share"]
@@ -63,6 +71,12 @@ def host_lines(part: dict[str, Any]) -> list[str]:
             "host time that no database holds was measured in this run; "
             "the next run of this command is charged the same, and repeats exactly"
         )
+    if will_be_measured_again(part):
+        lines.append(
+            f"warning: {unknown_share(part):.1%} of host time is of call sites that were not come to when "
+            "this command was measured; its next run measures them, and repeats exactly from then on"
+        )
+        return lines
     unknown = shares.get("unknown", 0) + shares.get("class", 0)
     if unknown > UNKNOWN_WARNING_SHARE:
         lines.append(

@@ -1,6 +1,8 @@
 """Why it exists: a job whose host times were measured once must be charged the same in every later
 run, whatever other jobs ran in between."""
 
+import pytest
+
 from phantora_ns.kernels.database.host_samples import Measured
 from phantora_ns.kernels.database.host_table import Seldom
 from phantora_ns.launch.record.learned_host_times import (
@@ -10,6 +12,7 @@ from phantora_ns.launch.record.learned_host_times import (
     keep,
     read,
 )
+from phantora_ns.report.host_part import host_lines, will_be_measured_again
 
 TORCH = "2.11.0+cu130"
 
@@ -21,12 +24,21 @@ def test_what_is_kept_is_never_replaced(tmp_path):
     known = read(file, "a", TORCH)
     assert known == Learned(True, {5: 100, 6: 200}, {6: Seldom(10**9, 2, 10)})
     keep(file, "b", TORCH, Measured(1.0, {5: 1, 7: 300}, {}, 0))
-    again = read(file, "a", TORCH)
-    assert again.sites == {5: 100, 6: 200, 7: 300} and again.seldom == known.seldom
-    assert read(file, "c", TORCH) == Learned(False, again.sites), "another job knows the code"
+    assert read(file, "a", TORCH) == known, "what job b added later would change job a"
+    all_sites = {5: 100, 6: 200, 7: 300}
+    assert read(file, "b", TORCH) == Learned(True, all_sites)
+    assert read(file, "c", TORCH) == Learned(False, all_sites), "another job knows the code"
     assert read(file, "a", "2.15.0") == Learned(True, {}, known.seldom), (
         "another torch's code differs"
     )
+
+
+def test_of_two_first_runs_at_once_one_counts(tmp_path):
+    file = tmp_path / "host-times.sqlite"
+    keep(file, "a", TORCH, Measured(1.0, {5: 100}, {5: Seldom(10**9, 2, 10)}, 0))
+    known = read(file, "a", TORCH)
+    keep(file, "a", TORCH, Measured(1.0, {5: 1, 6: 2}, {6: Seldom(10**8, 1, 5)}, 0))
+    assert read(file, "a", TORCH) == known
 
 
 def test_a_job_whose_code_has_changed_is_measured_again(tmp_path):
@@ -36,12 +48,26 @@ def test_a_job_whose_code_has_changed_is_measured_again(tmp_path):
     assert read(file, "a", TORCH) == Learned(False, {5: 100})
 
 
-def test_a_job_is_its_command_its_cluster_and_its_torch():
+@pytest.mark.parametrize("share", [0.04, 0.06])
+def test_that_a_job_will_be_measured_again_is_said(share):
+    part = {
+        "mode": "auto",
+        "measured": None,
+        "time_share": {"learned": 1 - share, "backed off": share},
+    }
+    said = any("its next run measures them" in line for line in host_lines(part))
+    assert said == will_be_measured_again(part) == (share > 0.05)
+    assert not will_be_measured_again(part | {"measured": {"call_sites": 5}})
+    assert not will_be_measured_again(part | {"mode": "model"})
+
+
+def test_a_job_is_its_command_its_folder_its_cluster_and_its_torch():
     jobs = {
-        job_of(argv, nodes, gpus, torch)
+        job_of(argv, folder, (nodes, gpus), torch)
         for argv in (["torchrun", "a.py"], ["torchrun", "a.py", "--steps", "5"])
+        for folder in ("/home/a", "/home/b")
         for nodes in (1, 2)
         for gpus in (1, 2)
         for torch in (TORCH, "2.15.0")
     }
-    assert len(jobs) == 16
+    assert len(jobs) == 32

@@ -183,17 +183,16 @@ def _here(record: HostRecord, job: Job, path: Path) -> Here:
     return Here(known.sites, measures=True, speed=speed)
 
 
-def keep_learned(run_dir: Path, job: Job, run: dict[str, Any], unknown_share: float) -> None:
+def keep_learned(run_dir: Path, job: Job, run: dict[str, Any], again: bool) -> None:
     """After a run that went well with --host-time auto: keeps what it measured. If it measured
-    nothing and `unknown_share` of host time was not known, the next run of the job measures again.
-    Raises LaunchError."""
+    nothing and `again`, the next run of the job measures. Raises LaunchError."""
     file, speed = learned_times.path(), run.get("host_time_measures")
     try:
         if speed is not None:
             measured = host_samples.samples_of(run_dir, speed)
             if measured.sites:  # else nothing of it used CUDA
                 learned_times.keep(file, job.identity, job.torch, measured)
-        elif unknown_share > learned_times.MOST_UNKNOWN:
+        elif again:
             learned_times.forget(file, job.identity)
     except (OSError, sqlite3.Error) as error:
         raise LaunchError(

@@ -2,8 +2,9 @@
 
 Why it exists: a job's code that no database knows is measured while the job runs, so two runs would
 differ. What the first has measured is kept and charged in the next, which then measures nothing and
-repeats to the byte (docs/host-time.md). Rule: what is kept is never replaced, so that a job that
-repeats goes on to repeat when other jobs have run. To begin anew, delete the file.
+repeats to the byte (docs/host-time.md). Rule: a job is always charged what was kept when it was
+measured. Nothing is replaced, and what other jobs add later it does not see. So a job that repeats
+goes on to repeat when other jobs have run. To begin anew, delete the file.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.host_samples import Measured
 from phantora_ns.kernels.database.host_table import Seldom
 
-MOST_UNKNOWN = 0.05
-"""Above this share of host time without exact times, a job is measured again: its code has changed."""
 _WAIT_S = 30.0
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS sites (torch TEXT NOT NULL, key INTEGER NOT NULL, ns INTEGER NOT NULL,
-    PRIMARY KEY (torch, key)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, date TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS call_sites (number INTEGER PRIMARY KEY, torch TEXT NOT NULL,
+    key INTEGER NOT NULL, ns INTEGER NOT NULL, UNIQUE (torch, key));
+CREATE TABLE IF NOT EXISTS measured_jobs (job TEXT PRIMARY KEY, date TEXT NOT NULL,
+    last_call_site INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS seldom (job TEXT NOT NULL, key INTEGER NOT NULL, ns INTEGER NOT NULL,
     first INTEGER NOT NULL, every INTEGER NOT NULL, PRIMARY KEY (job, key)) WITHOUT ROWID;
 """
+_LAST = "SELECT last_call_site FROM measured_jobs WHERE job = ?"
+_ALL = 2**62
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,10 @@ def path() -> Path:
     return databases.user_folder().parent / "host-times.sqlite"
 
 
-def job_of(argv: Sequence[str], nodes: int, gpus_per_node: int, torch: str) -> str:
-    """What identifies a job: its command, the shape of the cluster, and its torch."""
-    text = json.dumps([list(argv), nodes, gpus_per_node, torch])
+def job_of(argv: Sequence[str], cwd: str, shape: tuple[int, int], torch: str) -> str:
+    """What identifies a job: its command, the folder it starts in (`train.py` is another job
+    elsewhere), the cluster's nodes and GPUs per node, and its torch."""
+    text = json.dumps([list(argv), cwd, *shape, torch])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -70,23 +73,33 @@ def read(file: Path, job: str, torch: str) -> Learned:
     if not file.is_file():
         return Learned()
     with _open(file) as kept:
-        if kept.execute("SELECT 1 FROM jobs WHERE job = ?", (job,)).fetchone() is None:
-            return Learned(sites=_sites(kept, torch))
+        measured = kept.execute(_LAST, (job,)).fetchone()
+        (last,) = measured or (_ALL,)
+        sites = kept.execute(
+            "SELECT key, ns FROM call_sites WHERE torch = ? AND number <= ?", (torch, last)
+        )
+        if measured is None:
+            return Learned(sites=dict(sites))
         rows = kept.execute("SELECT key, ns, first, every FROM seldom WHERE job = ?", (job,))
-        return Learned(True, _sites(kept, torch), {key: Seldom(*rest) for key, *rest in rows})
-
-
-def _sites(kept: sqlite3.Connection, torch: str) -> dict[int, float]:
-    return dict(kept.execute("SELECT key, ns FROM sites WHERE torch = ?", (torch,)).fetchall())
+        return Learned(True, dict(sites), {key: Seldom(*rest) for key, *rest in rows})
 
 
 def keep(file: Path, job: str, torch: str, measured: Measured) -> None:
-    """Adds what is not known yet. Raises OSError, sqlite3.Error."""
+    """Adds what is not known yet. If another run of the job was measured meanwhile, that one counts.
+    Raises OSError, sqlite3.Error."""
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with _open(file) as kept:
+        kept.execute("BEGIN IMMEDIATE")
+        if kept.execute(_LAST, (job,)).fetchone():
+            return
         sites = sorted((torch, key, ns) for key, ns in measured.sites.items())
-        kept.executemany("INSERT OR IGNORE INTO sites VALUES (?, ?, ?)", sites)
-        kept.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (job, date))
+        kept.executemany(
+            "INSERT OR IGNORE INTO call_sites (torch, key, ns) VALUES (?, ?, ?)", sites
+        )
+        kept.execute(
+            "INSERT INTO measured_jobs SELECT ?, ?, COALESCE(MAX(number), 0) FROM call_sites",
+            (job, date),
+        )
         kept.execute("DELETE FROM seldom WHERE job = ?", (job,))
         rows = [(job, key, *seldom) for key, seldom in sorted(measured.seldom.items())]
         kept.executemany("INSERT INTO seldom VALUES (?, ?, ?, ?, ?)", rows)
@@ -96,4 +109,4 @@ def forget(file: Path, job: str) -> None:
     """The next run of the job measures again what is not known by then. Raises OSError,
     sqlite3.Error."""
     with _open(file) as kept:
-        kept.execute("DELETE FROM jobs WHERE job = ?", (job,))
+        kept.execute("DELETE FROM measured_jobs WHERE job = ?", (job,))

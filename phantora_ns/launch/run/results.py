@@ -16,7 +16,7 @@ from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.launch.run.outcome import Verdict, signal_name
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.launch.run.setup import job_of
-from phantora_ns.report.host_part import unknown_share
+from phantora_ns.report.host_part import will_be_measured_again
 from phantora_ns.whole_file import replacing
 
 
@@ -108,8 +108,8 @@ class Results:
             return
         run = json.loads((self._run_dir / "run.json").read_text())
         try:
-            unknown = unknown_share(self.report["host_time"])
-            host_time.keep_learned(self._run_dir, job_of(self._request), run, unknown)
+            again = will_be_measured_again(self.report["host_time"])
+            host_time.keep_learned(self._run_dir, job_of(self._request), run, again)
         except LaunchError as error:
             say(str(error))
 

@@ -49,11 +49,10 @@ def lay_out(path: Path) -> None:
 
 def job_of(request: RunRequest) -> host_time.Job:
     """What the job's learned host times are kept under."""
-    shape = request.shape
     torch = read_software(request.torch).torch if request.torch is not None else ""
-    argv = request.command.argv
+    shape = (request.shape.nodes, request.shape.gpus_per_node)
     return host_time.Job(
-        learned_host_times.job_of(argv, shape.nodes, shape.gpus_per_node, torch), torch
+        learned_host_times.job_of(request.command.argv, request.cwd, shape, torch), torch
     )
 
 
