@@ -120,7 +120,7 @@ _OPTIONS = (
         help="What the host code between GPU calls costs. auto: times recorded in a database; the "
         "first run of a job measures what no database knows, later runs repeat exactly. measured: the "
         "CPU time that the process uses here. model: recorded times alone, the same in every run and "
-        "on every rank. none: zero.  [default: measured]",
+        "on every rank. none: zero.  [default: auto; measured with profile and --record-host]",
     ),
     _option(
         "--host-scale",

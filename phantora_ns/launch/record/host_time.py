@@ -33,7 +33,6 @@ from phantora_ns.protocol import HOST_TABLE_FILE
 
 MODES = ("auto", "measured", "model", "none")
 AUTO = "auto"
-DEFAULT = "measured"
 REPEATS = ("auto", "model")
 REPEATABLE_HASHES = "0"
 SCORE_S = 60.0
@@ -47,7 +46,7 @@ class HostTimeOptions:
     machines' CPU scores. `record`: the database that gets the host times of this run. `jitter`: with
     auto, hosts differ and vary."""
 
-    mode: str = DEFAULT
+    mode: str = AUTO
     scale: float | None = 1.0
     record: Path | None = None
     jitter: bool = True
@@ -72,7 +71,7 @@ class Job:
 def check(options: RunOptions) -> HostTimeOptions:
     """The options, checked. Raises UsageError."""
     record = options.record_host
-    mode = options.host_time or ("measured" if record else DEFAULT)
+    mode = options.host_time or ("measured" if record else AUTO)
     if record is not None:
         if mode != "measured":
             raise UsageError(
