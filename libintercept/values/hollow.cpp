@@ -102,7 +102,12 @@ void watch_ends(const at::RecordFunction &function)
         });
     };
     for (const auto &output : last(function.outputs(), frame.op->returns)) settle_each(output);
-    for (const auto &value : frame.changed) settle_each(value);
+    for (const auto &value : frame.changed) {
+        bool before = told;
+        settle_each(value);
+        /* the members of a list do not depend on each other */
+        if (frame.op->memberwise && value.isList()) told = before;
+    }
     if (told && frame.outermost) host.read_hollow();
 }
 

@@ -29,6 +29,7 @@ bool find_hollow_api()
            find(host.is_block, "phantora_host_is_block") &&
            find(host.hollows, "phantora_host_hollows") &&
            find(host.any_hollow, "phantora_host_any_hollow") &&
+           find(host.is_new, "phantora_host_is_new") &&
            find(host.make_hollow, "phantora_host_hollow") &&
            find(host.clear, "phantora_host_clear") &&
            find(host.written, "phantora_host_written") &&

@@ -83,6 +83,7 @@ struct HostApi {
     int (*is_block)(const void *pointer);
     int (*hollows)(); /* whether large floats are hollow from here on */
     int (*any_hollow)(const void *pointer, size_t bytes);
+    int (*is_new)(const void *pointer, size_t bytes); /* the job has not written there yet */
     void (*make_hollow)(void *pointer, size_t bytes);
     void (*clear)(void *pointer, size_t bytes); /* zeros, which are known */
     void (*written)(const void *pointer, size_t bytes);

@@ -148,14 +148,14 @@ void ph_values_load(void)
     pthread_once(&once, load);
 }
 
-void ph_values_allocate(void)
+bool ph_values_allocate(void)
 {
     static _Atomic bool begun;
     static _Thread_local bool inside; /* loading a library allocates */
-    void *torch = NULL;
-    if (inside || atomic_load_explicit(&begun, memory_order_acquire)) return;
+    if (atomic_load_explicit(&begun, memory_order_acquire)) return true;
+    if (inside) return false;
     inside = true;
-    torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW);
+    void *torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW);
     if (torch && !atomic_exchange(&begun, true)) {
         char path[PATH_MAX], why[3 * PATH_MAX]; /* ph_values_load tells the reason */
         void *library = open_library(torch, path, why, sizeof why);
@@ -165,4 +165,5 @@ void ph_values_allocate(void)
     }
     if (torch) dlclose(torch);
     inside = false;
+    return torch != NULL;
 }

@@ -39,7 +39,7 @@ static struct free_list {
 } freed[CLASSES];
 static unsigned char *class_of; /* of each unit of 1 MiB where a block begins: class + 1 */
 static size_t *bytes_of;        /* the size that was asked for, in the same places */
-static _Atomic uint64_t *hollow; /* a bit per page */
+static _Atomic uint64_t *hollow, *touched; /* a bit per page; touched: the job has written there */
 static uintptr_t next = BASE;
 static uint64_t live;
 static _Atomic bool active, forked;
@@ -75,6 +75,7 @@ static void map(void)
     class_of = ph_reserve(BYTES >> UNIT_SHIFT);
     bytes_of = ph_reserve((BYTES >> UNIT_SHIFT) * sizeof *bytes_of);
     hollow = ph_reserve(BYTES / PAGE / 8);
+    touched = ph_reserve(BYTES / PAGE / 8);
     ph_forget_in_child(keep_all);
     mapped = true;
 }
@@ -118,16 +119,16 @@ void *ph_host_block(size_t bytes)
 /* ---- which pages are hollow ---- */
 static size_t page_of(uintptr_t address) { return (address - BASE) / PAGE; }
 
-static void mark_pages(size_t first, size_t end, bool value)
+static void mark_pages(_Atomic uint64_t *bits, size_t first, size_t end, bool value)
 {
     while (first < end) {
         size_t word = first / PAGE_BITS, from = first % PAGE_BITS,
                to = end - word * PAGE_BITS < PAGE_BITS ? end - word * PAGE_BITS : PAGE_BITS;
         uint64_t mask = (to == PAGE_BITS ? ~0ull : (1ull << to) - 1) & ~((1ull << from) - 1);
         if (value)
-            atomic_fetch_or_explicit(&hollow[word], mask, memory_order_relaxed);
-        else if (atomic_load_explicit(&hollow[word], memory_order_relaxed) & mask)
-            atomic_fetch_and_explicit(&hollow[word], ~mask, memory_order_relaxed);
+            atomic_fetch_or_explicit(&bits[word], mask, memory_order_relaxed);
+        else if (atomic_load_explicit(&bits[word], memory_order_relaxed) & mask)
+            atomic_fetch_and_explicit(&bits[word], ~mask, memory_order_relaxed);
         first = word * PAGE_BITS + to;
     }
 }
@@ -140,7 +141,7 @@ static bool whole_pages(const void *pointer, size_t bytes, uintptr_t *from, uint
     return *from < *end;
 }
 
-bool ph_host_any_hollow(const void *pointer, size_t bytes)
+static bool any_page(const _Atomic uint64_t *bits, const void *pointer, size_t bytes)
 {
     if (!bytes || !ph_host_is_block(pointer) || !mapped) return false;
     size_t first = page_of((uintptr_t)pointer), end = page_of((uintptr_t)pointer + bytes - 1) + 1;
@@ -148,10 +149,24 @@ bool ph_host_any_hollow(const void *pointer, size_t bytes)
         size_t word = first / PAGE_BITS, from = first % PAGE_BITS,
                to = end - word * PAGE_BITS < PAGE_BITS ? end - word * PAGE_BITS : PAGE_BITS;
         uint64_t mask = (to == PAGE_BITS ? ~0ull : (1ull << to) - 1) & ~((1ull << from) - 1);
-        if (atomic_load_explicit(&hollow[word], memory_order_relaxed) & mask) return true;
+        if (atomic_load_explicit(&bits[word], memory_order_relaxed) & mask) return true;
         first = word * PAGE_BITS + to;
     }
     return false;
+}
+
+/* Marks the pages that lie wholly within a range. */
+static void mark(const void *pointer, size_t bytes, bool is_hollow)
+{
+    uintptr_t from, end;
+    if (!mapped || !ph_host_is_block(pointer) || !whole_pages(pointer, bytes, &from, &end)) return;
+    mark_pages(hollow, page_of(from), page_of(end), is_hollow);
+    mark_pages(touched, page_of(from), page_of(end), true);
+}
+
+bool ph_host_any_hollow(const void *pointer, size_t bytes)
+{
+    return any_page(hollow, pointer, bytes);
 }
 
 void ph_host_clear(void *pointer, size_t bytes)
@@ -166,12 +181,7 @@ void ph_host_clear(void *pointer, size_t bytes)
     memset((void *)end, 0, last - end);
 }
 
-void ph_host_written(const void *pointer, size_t bytes)
-{
-    uintptr_t from, end;
-    if (mapped && ph_host_is_block(pointer) && whole_pages(pointer, bytes, &from, &end))
-        mark_pages(page_of(from), page_of(end), false);
-}
+void ph_host_written(const void *pointer, size_t bytes) { mark(pointer, bytes, false); }
 
 void ph_host_block_free(void *pointer)
 {
@@ -181,7 +191,8 @@ void ph_host_block_free(void *pointer)
     size_t pages = (bytes + PAGE - 1) / PAGE;
     madvise(pointer, pages * PAGE, MADV_DONTNEED);
     pthread_mutex_lock(&lock);
-    mark_pages(page_of(at), page_of(at) + pages, false);
+    mark_pages(hollow, page_of(at), page_of(at) + pages, false);
+    mark_pages(touched, page_of(at), page_of(at) + pages, false);
     live -= bytes;
     struct free_list *list = &freed[class];
     if (list->count == list->room) {
@@ -197,11 +208,12 @@ void ph_host_block_free(void *pointer)
 
 /* ---- the start ----
  *
- * PyTorch's own allocator takes a large tensor from posix_memalign. The first one of a process is
- * where the values library replaces that allocator. Only processes that will use a GPU are meant:
- * a rank by its environment, or one that has joined the run. Another one's values may matter. */
+ * PyTorch's own allocator takes memory from posix_memalign. A process's first tensor is where the
+ * values library replaces that allocator. Only processes that will use a GPU are meant: a rank by
+ * its environment, or one that has joined the run. Another one's values may matter. */
 typedef int (*memalign_type)(void **, size_t, size_t);
 static memalign_type real_memalign;
+static _Atomic bool begun;
 __attribute__((constructor)) static void find_real(void)
 {
     real_memalign = (memalign_type)ph_real_dlsym()(RTLD_NEXT, "posix_memalign");
@@ -218,8 +230,9 @@ PH_API(int, posix_memalign, (void **pointer, size_t alignment, size_t bytes))
 {
     enum { TORCH = 64 }; /* c10::gAlignment */
     if (!real_memalign) find_real();
-    if (bytes >= PH_HOST_LARGE && alignment == TORCH && getenv("RANK") && wanted())
-        ph_values_allocate();
+    if (alignment == TORCH && !atomic_load_explicit(&begun, memory_order_relaxed) &&
+        getenv("RANK") && wanted())
+        atomic_store(&begun, ph_values_allocate());
     return real_memalign(pointer, alignment, bytes);
 }
 
@@ -236,17 +249,21 @@ PH_API(int, phantora_host_any_hollow, (const void *pointer, size_t bytes))
 {
     return ph_host_any_hollow(pointer, bytes);
 }
+/* Whether memory is new to the job, so that its first write takes page faults on a real host.
+ * Smaller blocks are kept by the C library (its mmap threshold is at most 32 MiB). */
+PH_API(int, phantora_host_is_new, (const void *pointer, size_t bytes))
+{
+    return bytes > 32 << 20 && !any_page(touched, pointer, PAGE);
+}
 PH_API(void, phantora_host_hollow, (void *pointer, size_t bytes))
 {
-    uintptr_t from, end;
     ph_host_clear(pointer, bytes);
-    if (whole_pages(pointer, bytes, &from, &end)) mark_pages(page_of(from), page_of(end), true);
+    mark(pointer, bytes, true);
 }
 PH_API(void, phantora_host_clear, (void *pointer, size_t bytes))
 {
-    uintptr_t from, end;
     ph_host_clear(pointer, bytes);
-    if (whole_pages(pointer, bytes, &from, &end)) mark_pages(page_of(from), page_of(end), false);
+    mark(pointer, bytes, false);
 }
 PH_API(void, phantora_host_written, (const void *pointer, size_t bytes))
 {

@@ -306,7 +306,9 @@ void *ph_pinned_alloc(size_t bytes)
     size_t size = (bytes + 4095) & ~(size_t)4095;
     pthread_once(&window_once, keep_window);
     void *pointer = ph_host_block(size);
-    if (!pointer)
+    if (pointer)
+        ph_host_written(pointer, size); /* pinned pages are there from the start */
+    else
         pointer = mmap(NULL, size, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pointer == MAP_FAILED) return NULL;
