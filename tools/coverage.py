@@ -127,6 +127,7 @@ NOT_NVIDIAS = (
     "_ZN3c10",
     "write",
     "pwrite",
+    "posix_memalign",
 )
 
 

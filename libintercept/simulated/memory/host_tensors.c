@@ -117,20 +117,47 @@ void *ph_host_block(size_t bytes)
 }
 
 /* ---- which pages are hollow ---- */
+static _Atomic uint64_t hollow_pages, peak_pages;
+
+static void publish_peak(void)
+{
+    atomic_store_explicit(&ph_stats()->peak_hollow_bytes, atomic_load(&peak_pages) * PAGE,
+                          memory_order_relaxed);
+}
+
 static size_t page_of(uintptr_t address) { return (address - BASE) / PAGE; }
 
-static void mark_pages(_Atomic uint64_t *bits, size_t first, size_t end, bool value)
+/* Bits [from, to) of a word. */
+static uint64_t bits_between(size_t from, size_t to)
 {
+    return (to == PAGE_BITS ? ~0ull : (1ull << to) - 1) & ~((1ull << from) - 1);
+}
+
+/* Where, in the word of page `first`, the pages up to `end` end. */
+static size_t end_in_word(size_t first, size_t end)
+{
+    size_t left = end - first / PAGE_BITS * PAGE_BITS;
+    return left < PAGE_BITS ? left : PAGE_BITS;
+}
+
+/* Returns by how many pages more have the bit. */
+static int64_t mark_pages(_Atomic uint64_t *bits, size_t first, size_t end, bool value)
+{
+    int64_t more = 0;
     while (first < end) {
-        size_t word = first / PAGE_BITS, from = first % PAGE_BITS,
-               to = end - word * PAGE_BITS < PAGE_BITS ? end - word * PAGE_BITS : PAGE_BITS;
-        uint64_t mask = (to == PAGE_BITS ? ~0ull : (1ull << to) - 1) & ~((1ull << from) - 1);
-        if (value)
-            atomic_fetch_or_explicit(&bits[word], mask, memory_order_relaxed);
-        else if (atomic_load_explicit(&bits[word], memory_order_relaxed) & mask)
-            atomic_fetch_and_explicit(&bits[word], ~mask, memory_order_relaxed);
+        size_t word = first / PAGE_BITS, to = end_in_word(first, end);
+        uint64_t mask = bits_between(first % PAGE_BITS, to),
+                 old = atomic_load_explicit(&bits[word], memory_order_relaxed);
+        if (value && ~old & mask) {
+            old = atomic_fetch_or_explicit(&bits[word], mask, memory_order_relaxed);
+            more += __builtin_popcountll(mask & ~old);
+        } else if (!value && old & mask) {
+            old = atomic_fetch_and_explicit(&bits[word], ~mask, memory_order_relaxed);
+            more -= __builtin_popcountll(mask & old);
+        }
         first = word * PAGE_BITS + to;
     }
+    return more;
 }
 
 /* The pages that lie wholly within a range; false: there is none. */
@@ -146,13 +173,22 @@ static bool any_page(const _Atomic uint64_t *bits, const void *pointer, size_t b
     if (!bytes || !ph_host_is_block(pointer) || !mapped) return false;
     size_t first = page_of((uintptr_t)pointer), end = page_of((uintptr_t)pointer + bytes - 1) + 1;
     while (first < end) {
-        size_t word = first / PAGE_BITS, from = first % PAGE_BITS,
-               to = end - word * PAGE_BITS < PAGE_BITS ? end - word * PAGE_BITS : PAGE_BITS;
-        uint64_t mask = (to == PAGE_BITS ? ~0ull : (1ull << to) - 1) & ~((1ull << from) - 1);
-        if (atomic_load_explicit(&bits[word], memory_order_relaxed) & mask) return true;
+        size_t word = first / PAGE_BITS, to = end_in_word(first, end);
+        if (atomic_load_explicit(&bits[word], memory_order_relaxed) &
+            bits_between(first % PAGE_BITS, to))
+            return true;
         first = word * PAGE_BITS + to;
     }
     return false;
+}
+
+static void mark_hollow(size_t first, size_t end, bool value)
+{
+    int64_t more = mark_pages(hollow, first, end, value);
+    uint64_t now = atomic_fetch_add(&hollow_pages, (uint64_t)more) + (uint64_t)more;
+    if (more <= 0 || now <= atomic_load(&peak_pages)) return;
+    atomic_store(&peak_pages, now);
+    if (ph_touched()) publish_peak();
 }
 
 /* Marks the pages that lie wholly within a range. */
@@ -160,7 +196,7 @@ static void mark(const void *pointer, size_t bytes, bool is_hollow)
 {
     uintptr_t from, end;
     if (!mapped || !ph_host_is_block(pointer) || !whole_pages(pointer, bytes, &from, &end)) return;
-    mark_pages(hollow, page_of(from), page_of(end), is_hollow);
+    mark_hollow(page_of(from), page_of(end), is_hollow);
     mark_pages(touched, page_of(from), page_of(end), true);
 }
 
@@ -191,7 +227,7 @@ void ph_host_block_free(void *pointer)
     size_t pages = (bytes + PAGE - 1) / PAGE;
     madvise(pointer, pages * PAGE, MADV_DONTNEED);
     pthread_mutex_lock(&lock);
-    mark_pages(hollow, page_of(at), page_of(at) + pages, false);
+    mark_hollow(page_of(at), page_of(at) + pages, false);
     mark_pages(touched, page_of(at), page_of(at) + pages, false);
     live -= bytes;
     struct free_list *list = &freed[class];
@@ -224,6 +260,7 @@ void ph_host_joined(void)
     if (wanted()) ph_values_allocate();
     for (uint64_t reads = atomic_exchange(&early_reads, 0); reads; reads--)
         ph_count_undefined_read();
+    publish_peak();
 }
 
 PH_API(int, posix_memalign, (void **pointer, size_t alignment, size_t bytes))
