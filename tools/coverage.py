@@ -125,6 +125,8 @@ NOT_NVIDIAS = (
     "dlsym",
     "dlvsym",
     "_ZN3c10",
+    "_ZNSt6chrono",
+    "nanosleep",
     "write",
     "pwrite",
     "posix_memalign",

@@ -410,6 +410,8 @@ void ph_host_pass(uint64_t ns)
 /* for Python's time.sleep */
 PH_API(void, phantora_pass_ns, (uint64_t ns)) { ph_host_pass(ns); }
 
+int64_t ph_touched_at(void) { return touch_mono.tv_sec * 1000000000ll + touch_mono.tv_nsec; }
+
 PH_API(int64_t, phantora_touch_clock, (int clock))
 {
     const struct timespec *t = clock == CLOCK_REALTIME ? &touch_real : &touch_mono;

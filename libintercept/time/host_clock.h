@@ -17,6 +17,7 @@ extern pthread_mutex_t ph_lock;
  * cheap. */
 void ph_touch(void);
 bool ph_touched(void);
+int64_t ph_touched_at(void); /* on the monotonic clock, ns */
 /* advances the host chain by the caller's CPU time, and returns the clock */
 uint64_t ph_now(void);
 /* Called on the way into a call. Adds the job's time since the last call, and the cost of this

@@ -9,6 +9,7 @@
 #include "time/expression.h"
 #include "time/host_clock.h"
 #include "time/launch_queue.h"
+#include "time/time_outs.h"
 #include "time/timeline.h"
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
@@ -50,23 +51,24 @@ static bool ask(const struct ph_expr *expr, const struct ph_stream_position *pos
 }
 
 /* The same for a thread that only polls (NCCL's watchdog). Its queries record no bounds. They must
- * not wait, so the hub answers with what it knows so far. While the host stands still, in a socket
- * or a join, its clock says nothing. Then an event whose time is known counts as reached. */
+ * not wait, so the hub answers with what it knows so far, and how far simulated time is known.
+ * While the host stands still, in a socket or a join, its clock says nothing. Then an event whose
+ * time is known counts as reached. */
 static bool observe(const struct ph_expr *expr, const struct ph_stream_position *position,
                     _Atomic uint64_t *put_off_ns)
 {
     struct ph_pack body = {0};
     uint64_t req = ph_request_id();
     enum ph_look look = ph_watchdog_looks(put_off_ns);
-    if (look != PH_LOOK_AT_ONCE) {
+    if (look == PH_LOOK_LATER || look == PH_LOOK_EXACTLY) {
         bool over = look == PH_LOOK_EXACTLY && ask(expr, position);
-        ph_watchdog_looked(over);
+        ph_watchdog_looked(over, look == PH_LOOK_EXACTLY ? atomic_load(&ph_stats()->clock_ns) : 0);
         return over;
     }
     pthread_mutex_lock(&ph_lock);
-    uint64_t upper = ph_expr_upper(expr), now = ph_clock();
-    bool known = upper != PH_UNKNOWN;
-    if (!known) {
+    uint64_t upper = ph_expr_upper(expr), now = ph_clock(), lbts = 0;
+    bool known = upper != PH_UNKNOWN, asked = !known || look == PH_LOOK_IF_LONG;
+    if (asked) {
         ph_pack_uint(&body, req);
         ph_pack_uint(&body, now);
         ph_extra_pack(&body, false);
@@ -75,16 +77,22 @@ static bool observe(const struct ph_expr *expr, const struct ph_stream_position 
         ph_send(PH_MESSAGE_QUERY, &body, 5);
     }
     pthread_mutex_unlock(&ph_lock);
-    if (!known) {
+    if (asked) {
         struct ph_reply reply;
         ph_pack_free(&body);
         ph_wait(req, &reply, -1);
         upper = (uint64_t)ph_read_int(&reply);
         known = upper-- != 0;
+        lbts = (uint64_t)ph_read_int(&reply);
         ph_reply_free(&reply);
     }
-    bool over = known && (upper <= now || ph_clock_stands_still());
-    ph_watchdog_looked(over);
+    if (look == PH_LOOK_IF_LONG && !ph_watchdog_wait_is_long(now, lbts)) {
+        ph_watchdog_looked(false, 0);
+        return false;
+    }
+    bool over = known && (upper <= now || ph_clock_stands_still() || ph_job_hangs());
+    uint64_t passed = known && now > lbts ? now : lbts;
+    ph_watchdog_looked(over, known && upper < passed ? upper : passed);
     return over;
 }
 

@@ -18,6 +18,7 @@
 #include "base/threads.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
+#include "time/time_outs.h"
 #include <time.h>
 
 enum {
@@ -25,6 +26,7 @@ enum {
     NCCL2_PERIOD_MS = 1000 /* how long c10d::nccl2's watchdog sleeps */,
     QUIET_MS = 10,
     PATIENCE_MS = 300,
+    ASK_MS = 2000 /* between rounds in which a watchdog asks whether its host waits for long */,
     OBSERVERS = 256
 };
 /* The first steps of a real job take half a second each, because libraries load and kernels are
@@ -46,6 +48,8 @@ static _Thread_local struct {
     struct observer *slot;
     uint64_t last_ns;
     const void *first;
+    uint64_t asked_ns; /* when it last began a round in which it asks whether the host waits long */
+    bool asks;
     enum { UNREAD, OTHER, WATCHDOG } name;
 } me;
 /* for runs that repeat: the watchdogs that may poll now, as bits */
@@ -98,6 +102,9 @@ static void begin_round(struct observer *slot)
 {
     atomic_store(&slot->waits, false);
     me.first = NULL;
+    ph_time_out_round();
+    me.asks = real_ns() - me.asked_ns > ASK_MS * 1000000ull;
+    if (me.asks) me.asked_ns = real_ns();
     if (atomic_load(&slot->nccl2)) return;
     atomic_fetch_add(&slot->rounds, 1);
     atomic_fetch_add(&rounds, 1);
@@ -135,12 +142,20 @@ enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
         (since && now - since > TOO_LONG_S * 1000000000ull))
         look = PH_LOOK_AT_ONCE;
     if (ph_clock_repeats() && (atomic_load(&window) & mine)) look = PH_LOOK_EXACTLY;
+    if (ph_job_hangs()) look = PH_LOOK_AT_ONCE;
     if (look != PH_LOOK_LATER || !since) atomic_store(put_off_ns, look == PH_LOOK_LATER ? now : 0);
-    return look;
+    return look == PH_LOOK_LATER && mine && me.asks ? PH_LOOK_IF_LONG : look;
 }
 
-void ph_watchdog_looked(bool over)
+bool ph_watchdog_wait_is_long(uint64_t now, uint64_t until)
 {
+    me.asks = until > now + PERIOD_MS * 1000000ull;
+    return me.asks;
+}
+
+void ph_watchdog_looked(bool over, uint64_t not_before)
+{
+    ph_time_out_looked(over ? UINT64_MAX : not_before);
     me.last_ns = real_ns();
     if (over)
         me.first = NULL; /* this work is over; another one will be the first of the next round */

@@ -9,12 +9,17 @@
 enum ph_look {
     PH_LOOK_AT_ONCE, /* answer by what is known so far */
     PH_LOOK_EXACTLY, /* answer by the order of simulated times */
-    PH_LOOK_LATER    /* answer "not ready"; the thread polls again later */
+    PH_LOOK_LATER,   /* answer "not ready"; the thread polls again later */
+    PH_LOOK_IF_LONG  /* the same, unless the host waits for long in simulated time */
 };
 /* put_off_ns: belongs to what the thread polls. The real time since which its polls have been
  * answered "not ready" alone; 0: they are not. */
 enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns);
-void ph_watchdog_looked(bool over);
+/* not_before: the polled work is not over before this time. 0: nothing is known. */
+void ph_watchdog_looked(bool over, uint64_t not_before);
+/* Whether a host that waits from `now` until `until` or longer will open a window when it goes on.
+ * Then the watchdogs may look before that. The calling thread's polls were answered by that. */
+bool ph_watchdog_wait_is_long(uint64_t now, uint64_t until);
 
 enum ph_watchdog {
     PH_WATCHDOG_NAMED, /* of c10d::ProcessGroupNCCL */

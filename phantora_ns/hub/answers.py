@@ -50,6 +50,10 @@ class Answers:
             client.pending.pop(number, None)
         self.send(identity, [Message.ERROR, number, text])
 
+    def announce(self, text: str) -> None:
+        """Warns a person now, and in the report."""
+        self._diagnostics.announce(text)
+
     def fail(self, text: str, members: Iterable[int]) -> None:
         """Reports an error once. Everything that these clients wait for, or will ask, fails instead
         of hanging."""

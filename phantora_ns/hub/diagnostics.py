@@ -45,6 +45,13 @@ class Diagnostics:
         """Counts a warning of the hub's own."""
         self.add(DiagnosticKind.WARNING, text)
 
+    def announce(self, text: str) -> None:
+        """Counts a warning of the hub's own, and prints it the first time: the job may not end
+        soon."""
+        if text not in self.texts[DiagnosticKind.WARNING]:
+            print(f"phantora-ns: warning: {text}", file=sys.stderr, flush=True)
+        self.warn(text)
+
     def of(self, kind: str) -> dict[str, int]:
         """The texts of a kind, sorted, with their counts."""
         return dict(sorted(self.texts[kind].items()))

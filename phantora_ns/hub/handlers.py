@@ -67,7 +67,8 @@ class TimeHandlers:
         self._graph.run()
         reached = expression.reach()
         at = 0 if reached is None else 1 + reached[0]
-        self._answers.send(client.identity, [Message.QUERY, message.request, at])
+        lbts_ns = self._releases.lower_bound_ns() or 0
+        self._answers.send(client.identity, [Message.QUERY, message.request, at, lbts_ns])
 
     def times(self, client: Client, message: messages.Times) -> None:
         """The times of several expressions; the client's clock does not advance."""

@@ -16,6 +16,7 @@ from phantora_ns.hub.answers import Answers
 from phantora_ns.hub.awaiting import POLL_MS
 from phantora_ns.hub.clients import Clients
 from phantora_ns.hub.fetches import LOOK_S, Fetches
+from phantora_ns.hub.hang import Hang
 from phantora_ns.hub.lookups import Lookups
 from phantora_ns.hub.recorder import FLUSH_MS
 from phantora_ns.hub.requests import Request
@@ -35,6 +36,7 @@ class Releases:
         fetches: Fetches,
         lookups: Lookups,
         stillness: Stillness,
+        hang: Hang,
         optimistic: bool,
     ) -> None:
         self._graph = graph
@@ -43,6 +45,7 @@ class Releases:
         self._fetches = fetches
         self._lookups = lookups
         self._stillness = stillness
+        self._hang = hang
         self._optimistic = optimistic
         self._waiting: list[Request] = []
         self.past_idle = 0
@@ -66,6 +69,7 @@ class Releases:
             self._release()
         while awaiting and self._unblock():
             pass
+        self._look_for_a_hang()
         if self._fetches:
             for client, text in self._fetches.hopeless(self._clients.everyone):
                 self._answers.fail(text, [client.number])
@@ -90,12 +94,30 @@ class Releases:
             return horizon.HELD_POLL_MS
         if self._lookups.awaiting:
             return POLL_MS
-        limits = []
+        limits = [self._hang.look_ms()] if self._waits() else []
         if self._lookups.recorder is not None and self._lookups.recorder.open:
             limits.append(FLUSH_MS)
         if self._fetches:
             limits.append(round(1000 * LOOK_S))
         return min(limits, default=None)
+
+    def lower_bound_ns(self) -> int | None:
+        """The LBTS; None when no client can act before another has."""
+        return horizon.lower_bound_ns(self._clients.present())
+
+    def _waits(self) -> bool:
+        """Whether somebody waits for other ranks."""
+        return bool(self._waiting or self._fetches)
+
+    def _look_for_a_hang(self) -> None:
+        """Looks whether the job hangs, when somebody waits and there is nothing to answer."""
+        if self._held or self._lookups.awaiting or self._answers.outbox or not self._waits():
+            return
+        verdict = self._hang.look(self._clients.everyone)
+        if verdict is not None and verdict.ends_by_itself:
+            self._answers.announce(verdict.text)
+        elif verdict is not None:
+            self._answers.fail(verdict.text, range(len(self._clients.everyone)))
 
     def _release(self) -> None:
         """Answers what is final. When the job stands still, answers the earliest of the rest."""

@@ -25,6 +25,7 @@ from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.diagnostics import Diagnostics
 from phantora_ns.hub.fetches import Fetches
 from phantora_ns.hub.handlers import CommunicatorHandlers, OtherHandlers, TimeHandlers
+from phantora_ns.hub.hang import Hang
 from phantora_ns.hub.kernel_table import CAPACITY, KernelTable
 from phantora_ns.hub.lookups import KernelModels, Lookups
 from phantora_ns.hub.messages import Hello, Query
@@ -91,14 +92,14 @@ class Hub:
             recorder,
             self.answers,
         )
-        stillness = Stillness(self.diagnostics.warn)
         self.releases = Releases(
             graph,
             self.clients,
             self.answers,
             self.fetches,
             self.lookups,
-            stillness,
+            Stillness(self.diagnostics.warn),
+            Hang(run_dir),
             options.optimistic,
         )
         self.traces: TraceTimes | None = None

@@ -26,6 +26,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from phantora_ns.hub.processes import NAMED_WATCHERS, Process, Thread, parent_of
 from phantora_ns.hub.registry import Client
@@ -48,6 +49,15 @@ carry their messages."""
 Place = tuple[int, int]  # PID and TID
 
 
+class Look(NamedTuple):
+    """One look. `switches`: how often each thread that counts had gone to sleep; None when somebody
+    could act. `still`: whether the look before it saw the same."""
+
+    at: float
+    switches: dict[Place, int] | None
+    still: bool
+
+
 class Stillness:
     """Looks at the job's processes. `warn(text)` tells the user once what the kernel hides."""
 
@@ -60,35 +70,50 @@ class Stillness:
         self._roots: dict[int, int] = {}
         self._left_out: set[Place] = set()
         self._busy: Place | None = None
-        self._looked = 0.0
-        self._seen: dict[Place, int] | None = None
+        self._looks: dict[frozenset[int], Look] = {}
+        """The last look for each set of acting clients that was asked about. Two parts of the hub
+        ask, of different sets."""
         self._position: object = None
         self._since = 0.0
 
     def reached(self, acting: Collection[Client], clients: Collection[Client]) -> bool:
         """Whether the job stands still. `acting`: the clients that are not blocked on an answer."""
         now = time.monotonic()
-        if now - self._looked < LOOK_MS / 1000:
-            return False
-        self._looked = now
         position = tuple((client.number, client.acts, client.bound_ns()) for client in clients)
         if position != self._position:
-            self._position, self._since, self._seen = position, now, None
+            self._position, self._since = position, now
+            self._looks.clear()
+        asked = frozenset(client.number for client in acting)
+        last = self._looks.get(asked)
+        if last is not None and now - last.at < LOOK_MS / 1000:
+            return last.still
         switches = None
         if all(map(_answered, clients)):
-            switches = self._look_at_all(acting, clients, now - self._since)
-        seen, self._seen = self._seen, switches
-        return switches is not None and switches == seen
+            switches = self._look_at_all(acting, clients, now)
+        still = switches is not None and last is not None and switches == last.switches
+        self._looks[asked] = Look(now, switches, still)
+        return still
+
+    @property
+    def found_still(self) -> bool:
+        """Whether nobody could act at a last look. A second one has to confirm it."""
+        return any(look.switches is not None for look in self._looks.values())
+
+    @property
+    def found_awake(self) -> bool:
+        """Whether the last look ended at a thread that was awake."""
+        return self._busy is not None
 
     def _look_at_all(
-        self, acting: Collection[Client], clients: Collection[Client], still_s: float
+        self, acting: Collection[Client], clients: Collection[Client], now: float
     ) -> dict[Place, int] | None:
+        still_s = now - self._since
         pids = self._pids(clients)
         acting_pids = {pids[client.number] for client in acting}
         if still_s < UNSEEN_S and (0 in acting_pids or any(client.leads for client in acting)):
             return None
         leading = {pids[client.number] for client in clients if client.leads} - acting_pids
-        return self._look(acting_pids, set(pids.values()) - {0}, leading, still_s)
+        return self._look(acting_pids, set(pids.values()) - {0}, leading, now)
 
     def _pids(self, clients: Collection[Client]) -> dict[int, int]:
         """PIDs of clients by number; 0 for those that we cannot see."""
@@ -102,13 +127,14 @@ class Stillness:
         acting: Collection[int],
         clients: Collection[int],
         leading: Collection[int],
-        still_s: float,
+        now: float,
     ) -> dict[Place, int] | None:
         """Looks once at all threads: how often each that counts has gone to sleep. None when
         somebody can act. The threads of blocked leaders (`leading`) may work for their GPU."""
         if self._still_busy():
             return None
         own = threading.get_native_id()
+        still_s = now - self._since
         switches: dict[Place, int] = {}
         self.past_sleepers = False
         hinders: list[Place] = []
@@ -120,7 +146,7 @@ class Stillness:
                         continue
                     if thread.wait is Wait.NONE and acts and process.pid in acting:
                         self._busy = place
-                        self._since = self._looked
+                        self._since = now
                         return None
                     if _hinders(thread, acts):
                         if place in self._left_out:

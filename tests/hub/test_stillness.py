@@ -279,6 +279,19 @@ def stands_still(stillness, client, limit_s):
     return False
 
 
+def test_whoever_asks_is_told(waiting):
+    """Two parts of the hub ask in turn, right after each other: whose time has come, and whether an
+    estimate is needed. Neither may take the other's look away."""
+    stillness, client = module.Stillness(), Idle(waiting("os.read(pipe, 1)"))
+    deadline = time.monotonic() + 60
+    while not stillness.reached([client], [client]) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert stillness.reached([client], [client])
+    while not stillness.reached([], [client]) and time.monotonic() < deadline:
+        assert stillness.reached([client], [client])
+    assert stillness.reached([], [client])
+
+
 @pytest.mark.parametrize(
     ("code", "patience"),
     [
