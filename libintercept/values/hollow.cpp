@@ -4,7 +4,9 @@
 
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <exception>
+#include <memory>
 #include <vector>
 
 #include "values/host_api.h"
@@ -36,8 +38,7 @@ c10::ArrayRef<c10::IValue> last(c10::ArrayRef<c10::IValue> all, size_t count)
 bool is_hollow(const at::Tensor &tensor)
 {
     return tensor.defined() && tensor.is_cpu() && is_plain(tensor) && tensor.numel() &&
-           host.is_block(address(tensor)) &&
-           host.any_hollow(address(tensor), span_bytes(tensor));
+           host.is_block(address(tensor)) && host.any_hollow(address(tensor), span_bytes(tensor));
 }
 
 bool reads_hollow(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
@@ -78,7 +79,7 @@ bool settle_result(const Watched &frame, const at::Tensor &tensor)
 {
     if (!tensor.defined() || !tensor.is_cpu() || !is_plain(tensor) || !tensor.numel()) return false;
     if (can_be_hollow(tensor)) {
-        if (!frame.op->replaced) make_hollow(tensor);
+        if (!frame.op->replaced && host.hollows()) make_hollow(tensor);
         return false;
     }
     bool within = host.is_block(address(tensor));
@@ -97,9 +98,8 @@ void watch_ends(const at::RecordFunction &function)
     bool told = frame.reads && frame.op->returns == 0 && frame.changed.empty();
     auto settle_each = [&](const c10::IValue &value) {
         told = told || (frame.reads && !value.isTensor() && !value.isList());
-        each_tensor(value, [&](const at::Tensor &tensor) {
-            told = settle_result(frame, tensor) || told;
-        });
+        each_tensor(value,
+                    [&](const at::Tensor &tensor) { told = settle_result(frame, tensor) || told; });
     };
     for (const auto &output : last(function.outputs(), frame.op->returns)) settle_each(output);
     for (const auto &value : frame.changed) {

@@ -31,8 +31,7 @@ bool find_hollow_api()
            find(host.any_hollow, "phantora_host_any_hollow") &&
            find(host.is_new, "phantora_host_is_new") &&
            find(host.make_hollow, "phantora_host_hollow") &&
-           find(host.clear, "phantora_host_clear") &&
-           find(host.written, "phantora_host_written") &&
+           find(host.clear, "phantora_host_clear") && find(host.written, "phantora_host_written") &&
            find(host.read_hollow, "phantora_host_read") &&
            find(host.charge, "phantora_host_charge");
 }

@@ -87,7 +87,7 @@ struct HostApi {
     void (*make_hollow)(void *pointer, size_t bytes);
     void (*clear)(void *pointer, size_t bytes); /* zeros, which are known */
     void (*written)(const void *pointer, size_t bytes);
-    void (*read_hollow)();      /* a result of hollow tensors is elsewhere now */
+    void (*read_hollow)();       /* a result of hollow tensors is elsewhere now */
     void (*charge)(uint64_t ns); /* the host time of what was skipped */
 };
 

@@ -9,10 +9,13 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "values/host_api.h"
 #include "values/run.h"
@@ -27,13 +30,13 @@ enum class Kind { kDraw, kFill, kZero, kCopy, kPointwise, kJoin, kMembers };
 
 /* What is not element-wise by its tag. */
 const std::unordered_map<std::string, Kind> kKinds = {
-    {"aten::normal_", Kind::kDraw},       {"aten::uniform_", Kind::kDraw},
-    {"aten::exponential_", Kind::kDraw},  {"aten::log_normal_", Kind::kDraw},
-    {"aten::cauchy_", Kind::kDraw},       {"aten::bernoulli_", Kind::kDraw},
-    {"aten::fill_", Kind::kFill},         {"aten::zero_", Kind::kZero},
-    {"aten::copy_", Kind::kCopy},         {"aten::cat", Kind::kJoin},
+    {"aten::normal_", Kind::kDraw},         {"aten::uniform_", Kind::kDraw},
+    {"aten::exponential_", Kind::kDraw},    {"aten::log_normal_", Kind::kDraw},
+    {"aten::cauchy_", Kind::kDraw},         {"aten::bernoulli_", Kind::kDraw},
+    {"aten::fill_", Kind::kFill},           {"aten::zero_", Kind::kZero},
+    {"aten::copy_", Kind::kCopy},           {"aten::cat", Kind::kJoin},
     {"aten::_fused_adam_", Kind::kMembers}, {"aten::_fused_adamw_", Kind::kMembers},
-    {"aten::_fused_sgd_", Kind::kMembers}, {"aten::_fused_adagrad_", Kind::kMembers},
+    {"aten::_fused_sgd_", Kind::kMembers},  {"aten::_fused_adagrad_", Kind::kMembers},
 };
 
 bool is_large(const at::Tensor &tensor)
@@ -46,9 +49,9 @@ bool is_large(const at::Tensor &tensor)
 
 /* ---- what a host takes for it ----
  *
- * Measured with bench/host_tensors on one thread of an AMD EPYC 9005 with torch 2.11.0. Draws are
- * serial in PyTorch, because they share a generator. All else is bound by memory, which the ranks of
- * a server share. */
+ * Measured with bench/host_tensors.py on one thread of an AMD EPYC 9005 with torch 2.11.0. Draws
+ * are serial in PyTorch, because they share a generator. All else is bound by memory, which the
+ * ranks of a server share. */
 constexpr double kDrawNs = 3, kNarrowNormalNs = 18; /* per element; of 16-bit floats */
 constexpr double kThreadBytesPerNs = 30;            /* read and written by one thread */
 constexpr double kRankBytesPerNs = 60;              /* by all threads of a rank */
@@ -139,9 +142,11 @@ public:
     void operator()(const c10::OperatorHandle &handle, c10::DispatchKeySet keys,
                     torch::jit::Stack *stack)
     {
+        if (!host.hollows()) return plain_.callBoxed(handle, keys, stack); /* a forked child */
         if (any_large(*stack) && skip(handle, keys, *stack)) return;
         plain_.callBoxed(handle, keys, stack);
-        for (const auto &result : c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - returns_))
+        for (const auto &result :
+             c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - returns_))
             if (can_be_hollow(result.toTensor())) make_hollow(result.toTensor());
     }
 
@@ -160,8 +165,7 @@ private:
         return found;
     }
 
-    bool skip(const c10::OperatorHandle &handle, c10::DispatchKeySet keys,
-              torch::jit::Stack &stack)
+    bool skip(const c10::OperatorHandle &handle, c10::DispatchKeySet keys, torch::jit::Stack &stack)
     {
         if (kind_ == Kind::kMembers) return skip_members(handle, keys, stack);
         if (kind_ == Kind::kPointwise || kind_ == Kind::kJoin) return skip_by_shape(handle, stack);
@@ -181,8 +185,8 @@ private:
             work.moved = bytes_of(from);
         }
         add_written(work, self);
-        bool zero = kind_ == Kind::kZero || (kind_ == Kind::kFill && given[1].isScalar() &&
-                                             given[1].toScalar().equal(0));
+        bool zero = kind_ == Kind::kZero ||
+                    (kind_ == Kind::kFill && given[1].isScalar() && given[1].toScalar().equal(0));
         if (zero)
             host.clear(address(self), span_bytes(self));
         else
@@ -347,7 +351,10 @@ bool can_be_hollow(const at::Tensor &tensor)
     return is_large(tensor) && host.is_block(address(tensor));
 }
 
-void make_hollow(const at::Tensor &tensor) { host.make_hollow(address(tensor), span_bytes(tensor)); }
+void make_hollow(const at::Tensor &tensor)
+{
+    host.make_hollow(address(tensor), span_bytes(tensor));
+}
 
 void replace_kernels()
 {
@@ -360,8 +367,8 @@ void replace_kernels()
         auto handle = c10::Dispatcher::singleton().findSchema(name);
         Kind kind;
         if (!handle || !find_kind(*handle, &kind)) continue;
-        std::string full = name.overload_name.empty() ? name.name
-                                                      : name.name + "." + name.overload_name;
+        std::string full =
+            name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
         library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                         std::make_unique<Skipping>(kind, *handle)));
     }

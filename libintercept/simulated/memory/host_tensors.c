@@ -1,11 +1,11 @@
 /* simulated/memory/host_tensors.c - large tensors in host memory, and which of them are hollow.
  *
- * Why it exists: a model that is built on the CPU takes its whole size in every rank, though nothing
- * here ever depends on its values. PyTorch's large host tensors and pinned memory come from one
- * reserved range, so an address tells them apart from all other memory. Once a process holds more
- * than a budget of them, floats that operators write to large tensors are not kept: the pages are
- * given back and marked hollow (values/hollow.cpp does it). Rule: a hollow page reads as zero, and
- * whoever reads it can be told so.
+ * Why it exists: a model that is built on the CPU takes its whole size in every rank, though
+ * nothing here ever depends on its values. PyTorch's large host tensors and pinned memory come from
+ * one reserved range, so an address tells them apart from all other memory. Once a process holds
+ * more than a budget of them, floats that operators write to large tensors are not kept: the pages
+ * are given back and marked hollow (values/hollow.cpp does it). Rule: a hollow page reads as zero,
+ * and whoever reads it can be told so.
  *
  * A block has a power of two of addresses. So freed addresses are found again without a search, and
  * cost nothing, because their pages have been given back. */
@@ -83,7 +83,7 @@ static void map(void)
 static int class_for(size_t bytes)
 {
     int class = 0;
-    while (((size_t)1 << UNIT_SHIFT << class) < bytes) class ++;
+    while (((size_t)1 << UNIT_SHIFT << class) < bytes) class++;
     return class;
 }
 

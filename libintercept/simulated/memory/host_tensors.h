@@ -6,11 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A block of at least PH_HOST_LARGE bytes; NULL: the caller takes ordinary memory. It reads as zero,
- * and only the pages that are written take memory. */
+/* A block of at least PH_HOST_LARGE bytes; NULL: the caller takes ordinary memory. It reads as
+ * zero, and only the pages that are written take memory. */
 enum { PH_HOST_LARGE = 1 << 20 };
 void *ph_host_block(size_t bytes);
-void ph_host_block_free(void *pointer); /* of ph_host_block */
+void ph_host_block_free(void *pointer);     /* of ph_host_block */
 bool ph_host_is_block(const void *pointer); /* whether a pointer lies within any block */
 
 /* Whether a hollow tensor has a page in this range. */
