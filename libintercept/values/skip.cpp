@@ -49,9 +49,9 @@ bool is_large(const at::Tensor &tensor)
 
 /* ---- what a host takes for it ----
  *
- * Measured with bench/host_tensors.py on one thread of an AMD EPYC 9005 with torch 2.11.0. Draws
- * are serial in PyTorch, because they share a generator. All else is bound by memory, which the
- * ranks of a server share. */
+ * Measured with bench/values/host_operators.py on one thread of an AMD EPYC 9005 with torch 2.11.0.
+ * Draws are serial in PyTorch, because they share a generator. All else is bound by memory, which
+ * the ranks of a server share. */
 constexpr double kDrawNs = 3, kNarrowNormalNs = 18; /* per element; of 16-bit floats */
 constexpr double kThreadBytesPerNs = 30;            /* read and written by one thread */
 constexpr double kRankBytesPerNs = 60;              /* by all threads of a rank */
