@@ -63,6 +63,12 @@ bool ph_nccl_carries(const struct ph_operation *op)
     return most <= PH_SMALL_BYTES;
 }
 
+bool ph_nccl_receives(const struct ph_operation *op)
+{
+    bool own = op->kind == PH_COLLECTIVE_BROADCAST && op->send == op->recv;
+    return op->recv_bytes && !own;
+}
+
 static float from_bf16(uint16_t bits)
 {
     uint32_t wide = (uint32_t)bits << 16;
@@ -158,7 +164,7 @@ static void issue(void *operations, struct ph_stream *stream)
         ph_pack_int(&ops, op->redop >= BUILT_IN_OPS ? PH_REDUCTION_SUM : op->redop);
         ph_pack_int(&ops, op->peer);
         ph_backend.nccl.payload(&ops, op);
-        bool wanted = op->recv_bytes && ph_nccl_carries(op);
+        bool wanted = ph_nccl_receives(op) && ph_nccl_carries(op);
         ph_pack_uint(&ops, (wanted ? PH_OP_WANTS_RESULT : 0) |
                                (ph_backend.nccl.undefined(op) ? PH_OP_UNDEFINED : 0));
     }

@@ -31,7 +31,9 @@ struct ph_operation {
 };
 
 extern const size_t ph_nccl_type_bytes[PH_TYPES];
-bool ph_nccl_carries(const struct ph_operation *op);       /* its bytes travel through the hub */
+bool ph_nccl_carries(const struct ph_operation *op); /* its bytes travel through the hub */
+/* Whether other ranks' data change its receive buffer. A broadcast's root already has its own. */
+bool ph_nccl_receives(const struct ph_operation *op);
 bool ph_nccl_premultiplies(const struct ph_operation *op); /* ncclRedOpCreatePreMulSum */
 void ph_nccl_premultiply(const struct ph_operation *op, void *data);
 #endif

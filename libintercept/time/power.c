@@ -8,7 +8,9 @@
  * clock and the power of its links. Both are followed kernel by kernel, in the order in which the
  * work was issued, because that is the order in which it runs. A kernel counts for longer than it
  * takes by the share of time in which the GPU had no work. That share is known exactly where the
- * host has waited for the GPU, and is taken over from the time before such a wait.
+ * host has waited for the GPU, and is taken over from the time before such a wait. Waits for
+ * communication are not part of it: they are foretold one by one (time/gaps.c), because a GPU that
+ * works and waits by turns is held down while it works.
  *
  * Rule: all arithmetic uses whole numbers of simulated time, so runs repeat. */
 #include "time/power.h"
@@ -20,7 +22,7 @@ enum { DEVICES = 8, WHOLE = 1000, MILLION = 1000000 };
 static struct {
     int64_t demand_uw; /* of kernels at the highest clock, beyond idle */
     int64_t links_uw;
-    /* GPU time issued since `since`; queued work carries over */
+    /* GPU time issued since `since`, and foretold waits; queued work carries over */
     uint64_t asked_ns;
     uint64_t since;
     int64_t idle_ppm; /* share of time without work, over the window before `since` */
@@ -89,6 +91,21 @@ struct ph_clocked ph_power_run_locked(int device, uint64_t duration_ns, enum ph_
     }
     count(device, duration_ns, bound_by);
     return (struct ph_clocked){duration_ns, (uint64_t)clock, clock < power->highest_khz};
+}
+
+void ph_power_idle_locked(int device, uint64_t ns)
+{
+    enum { SLICES = 16 };
+    const struct ph_power *power = &ph_spec()->power;
+    if (!power->available_uw || !ns) return;
+    int64_t window = power->window_ns, slice = window / SLICES,
+            left = ns < (uint64_t)window * SLICES ? (int64_t)ns : window * SLICES;
+    for (; left > 0; left -= slice) {
+        int64_t passed = left < slice ? left : slice;
+        gpu[device].demand_uw -= gpu[device].demand_uw / 1000 * passed / (window / 1000);
+        gpu[device].links_uw -= gpu[device].links_uw / 1000 * passed / (window / 1000);
+    }
+    gpu[device].asked_ns += ns;
 }
 
 void ph_power_sent_locked(int device, uint64_t bytes)

@@ -12,6 +12,8 @@ struct ph_clocked {
 /* a kernel at the GPU's clock of now, and adds the kernel to what decides the clock. `duration_ns`:
  * at the clock of the recordings */
 struct ph_clocked ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by);
+/* the GPU is about to wait so long for communication */
+void ph_power_idle_locked(int device, uint64_t ns);
 /* the GPU sends so many bytes to other GPUs */
 void ph_power_sent_locked(int device, uint64_t bytes);
 /* the host has waited for its GPU until `now`: the time without work is known */

@@ -9,6 +9,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "time/beside.h"
+#include "time/gaps.h"
 #include "time/gpu_faults.h"
 #include "time/power.h"
 #include "time/watchdog.h"
@@ -42,6 +43,7 @@ static void forget(void)
     for (int i = 0; i < DEVICES; i++) legacy[i] = NULL;
     memset(busiest, 0, sizeof busiest);
     ph_beside_forget();
+    ph_gaps_forget();
 }
 
 void ph_timeline_start(void) { ph_forget_in_child(forget); }
@@ -127,6 +129,13 @@ void ph_stream_order_locked(struct ph_stream *stream)
         if (other != stream && other->device == stream->device && other->used &&
             !(other->flags & STREAM_NON_BLOCKING) && (is_legacy || other == legacy[stream->device]))
             ph_expr_merge(&stream->expr, &other->expr);
+}
+
+/* The stream that computes waits for communication between these two moments. */
+static void stalls_locked(int device, const struct ph_expr *before, const struct ph_expr *after)
+{
+    ph_extra_stall(device, before, after);
+    ph_power_idle_locked(device, ph_gaps_expected_locked());
 }
 
 static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t contention_ns)
@@ -263,7 +272,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
     stream->expr.term[0] = (struct ph_term){vertex, 0, 0, 0};
     /* PyTorch's blocking collectives run on the compute stream. That stream then waits for them
      * without a wait call. */
-    if (stream == busiest[stream->device]) ph_extra_stall(stream->device, &before, &stream->expr);
+    if (stream == busiest[stream->device]) stalls_locked(stream->device, &before, &stream->expr);
     if (!launches_graph) ph_queue_push_locked(stream, 1, 0, 0);
     if (last) {
         last->expr = stream->expr;
@@ -359,6 +368,8 @@ static void synchronize_locked(struct ph_expr *expr)
     struct ph_reply reply;
     ph_request_locked(PH_MESSAGE_SYNC, req, &body, 5, &reply, -1);
     uint64_t time = (uint64_t)ph_read_int(&reply);
+    ph_gaps_told_locked(&reply);
+    ph_gaps_synchronized_locked();
     ph_reply_free(&reply);
     ph_expr_reached(expr, time);
     anchor_locked(vertex, time);
@@ -521,7 +532,7 @@ void ph_stream_wait(struct ph_stream *stream, const struct ph_event *event)
             ph_expr_add_host(&before, (int64_t)ph_spec()->launch_latency_ns);
             struct ph_expr after = stream->expr;
             ph_expr_add_host(&after, (int64_t)ph_spec()->launch_latency_ns);
-            ph_extra_stall(stream->device, &before, &after);
+            stalls_locked(stream->device, &before, &after);
         }
         stream->used = true;
     }

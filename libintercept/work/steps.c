@@ -8,6 +8,7 @@
 #include "base/protocol.gen.h"
 #include "link/connection.h"
 #include "time/expression.h"
+#include "time/gaps.h"
 #include "time/host_clock.h"
 #include "time/launch_queue.h"
 #include <stdatomic.h>
@@ -36,6 +37,7 @@ PH_API(void, phantora_step_ended, (void))
     ph_pack_uint(&body, busy_ns);
     ph_pack_uint(&body, host_ns);
     ph_send(PH_MESSAGE_STEP, &body, 5);
+    ph_gaps_step_locked();
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);
 }

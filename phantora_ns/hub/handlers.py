@@ -21,7 +21,7 @@ from phantora_ns.hub.lookups import Lookups, parse_lookup
 from phantora_ns.hub import messages
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
-from phantora_ns.hub.requests import Arrival, Query, Times
+from phantora_ns.hub.requests import Query, Synchronization, Times
 from phantora_ns.kernels.database.schema import DatabaseError
 from phantora_ns.protocol import Message
 from phantora_ns.sim.graph import EventGraph
@@ -52,7 +52,9 @@ class TimeHandlers:
         self.extra(client, message.extra)
         expression = self._graph.expression(client.number, message.expression)
         vertex = self._graph.define(client.number, message.vertex, expression)
-        self._releases.wait(Arrival(client, message.request, vertex, expression))
+        tell = _tell_nothing if self._releases.optimistic else self._graph.tell_stalls
+        request = Synchronization(client, message.request, vertex, expression, tell)
+        self._releases.wait(request)
 
     def query(self, client: Client, message: messages.Query) -> None:
         """Whether an expression has been reached at the host's time."""
@@ -97,6 +99,11 @@ class TimeHandlers:
             graph.stall(number, stall.device, before, after)
         if extra.keep is not None:
             graph.forget(number, extra.keep)
+
+
+def _tell_nothing(_client: int, _until_ns: int) -> tuple[int, list[int]]:
+    """Instead of `EventGraph.tell_stalls` where times may still move."""
+    return 0, []
 
 
 class CommunicatorHandlers:

@@ -43,9 +43,12 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
         poller = zmq.Poller()
         poller.register(router, zmq.POLLIN)
         poller.register(wakened.fileno(), zmq.POLLIN)
+        poller.register(hub.deaths.fileno(), zmq.POLLIN)
         while not stopping:
-            poller.poll(hub.releases.hold_ms())
+            events = dict(poller.poll(hub.releases.hold_ms()))
             _batch(hub, router)
+            if hub.deaths.fileno() in events:
+                hub.deaths.look()
             if hub.recorder is not None:
                 hub.recorder.flush()
         while _batch(hub, router):  # messages that had arrived before the signal
@@ -54,6 +57,7 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
         signal.set_wakeup_fd(previous_wake)
         for number, handler in previous.items():
             signal.signal(number, handler)
+        hub.deaths.close()
         wake.close()
         wakened.close()
         router.close()

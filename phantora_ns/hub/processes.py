@@ -132,6 +132,17 @@ def cpu_time_ns(pid: int) -> int | None:
         return None
 
 
+def active_ns(pid: int, tid: int) -> int | None:
+    """How long a thread has run and waited for a processor, all its life; None when it has ended, or
+    the kernel does not say (CONFIG_SCHED_INFO)."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
+            running, waiting, _ = file.read().split()
+    except (OSError, ValueError):
+        return None
+    return int(running) + int(waiting)
+
+
 def _status(path: str) -> tuple[str, bytes, int]:
     """Name, state and voluntary context switches of a thread."""
     with open(path, "rb") as file:

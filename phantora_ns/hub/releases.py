@@ -46,7 +46,7 @@ class Releases:
         self._lookups = lookups
         self._stillness = stillness
         self._hang = hang
-        self._optimistic = optimistic
+        self.optimistic = optimistic
         self._waiting: list[Request] = []
         self.past_idle = 0
         """Answers that clients outside of our calls would have held back for ever."""
@@ -84,7 +84,7 @@ class Releases:
         bound_ns = horizon.commit_bound_ns(clients)
         if bound_ns is None:
             return
-        if self._optimistic and horizon.anchors_may_move(clients, bound_ns):
+        if self.optimistic and horizon.anchors_may_move(clients, bound_ns):
             return
         self._graph.commit(bound_ns)
 
@@ -128,7 +128,7 @@ class Releases:
                 settled_ns = request.settled_ns()
                 if settled_ns is None:
                     kept.append(request)
-                elif self._optimistic and request.early:
+                elif self.optimistic and request.early:
                     self._answers.answer(request, request.reply())
                 else:
                     known.append((settled_ns, request))

@@ -7,6 +7,7 @@ Times are virtual nanoseconds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from phantora_ns.hub.registry import Client
@@ -45,7 +46,7 @@ class Request:
 
 
 class Arrival(Request):
-    """SYNC and the two rendezvous. The answer is the time of a vertex, which becomes the client's
+    """SYNC and the two rendezvous. The answer holds the time of a vertex, which becomes the client's
     host anchor. `expression`: when the client's own host gets there."""
 
     __slots__ = ("vertex", "expression")
@@ -71,10 +72,6 @@ class Arrival(Request):
         reached = self.expression.reach()
         return None if reached is None else reached[0]
 
-    def reply(self, lbts_ns: int | None = None) -> list[Any]:
-        """SYNC's answer."""
-        return [Message.SYNC, self.number, self._report()]
-
     def _report(self) -> int:
         """The vertex's time, which is now sent to the client."""
         assert self.vertex.time_ns is not None
@@ -82,6 +79,28 @@ class Arrival(Request):
         self.client.anchor = self.vertex
         self.client.clock_ns = max(self.client.clock_ns, self.vertex.time_ns)
         return self.vertex.time_ns
+
+
+class Synchronization(Arrival):
+    """SYNC; `tell_stalls`: see `EventGraph.tell_stalls`."""
+
+    __slots__ = ("tell_stalls",)
+
+    def __init__(
+        self,
+        client: Client,
+        number: int,
+        vertex: Vertex,
+        expression: TimeExpression,
+        tell_stalls: Callable[[int, int], tuple[int, list[int]]],
+    ) -> None:
+        super().__init__(client, number, vertex, expression)
+        self.tell_stalls = tell_stalls
+
+    def reply(self, lbts_ns: int | None = None) -> list[Any]:
+        """The time, and how long streams have waited for communication."""
+        time_ns = self._report()
+        return [Message.SYNC, self.number, time_ns, *self.tell_stalls(self.client.number, time_ns)]
 
 
 class Joining(Arrival):

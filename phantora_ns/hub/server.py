@@ -21,6 +21,7 @@ from phantora_ns.hub.answers import INTERNAL, Answers
 from phantora_ns.hub.awaiting import Awaiting
 from phantora_ns.hub.clients import Clients, Refused
 from phantora_ns.hub.communicators import Communicators, JobError
+from phantora_ns.hub.deaths import Deaths
 from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.diagnostics import Diagnostics
 from phantora_ns.hub.fetches import Fetches
@@ -84,6 +85,7 @@ class Hub:
         self.communicators = Communicators(graph, options.nodes, options.gpus_per_node, self.nccl)
         self.clients = Clients(run_dir, graph, self.communicators)
         self.answers = Answers(self.clients, self.diagnostics)
+        self.deaths = Deaths(run_dir, self.diagnostics.announce)
         self.fetches = Fetches()
         self.lookups = Lookups(
             models,
@@ -185,6 +187,7 @@ class Hub:
         except Refused as error:
             self.answers.send(identity, [Message.HELLO, -1, {"error": str(error)}])
             raise
+        self.deaths.watch(client)
         if self.traces is not None:
             self.traces.join(client.number, client.rank, message.info["shm"])
         if client.leads:

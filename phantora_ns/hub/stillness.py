@@ -15,9 +15,10 @@ Two looks must agree, LOOK_MS apart, with no thread awake and no message in betw
 processes one after another, so a single look could miss an action that is passed on.
 
 A thread that sleeps again and again keeps the job from standing still for ever. After PATIENCE_S
-without any action it is left out from then on. The same holds for what works all the time without
-being a rank. Each answer that is released past such a thread is counted: it may come out differently
-in another run.
+without any action it is left out from then on. While a rank works, patience does not run. A rank that
+only wakes up to look works less than WORKS of the time. What works all the time without being a rank
+is left out after WORK_PATIENCE_S. Each answer that is released past such a thread is counted: it may
+come out differently in another run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from phantora_ns.hub.processes import NAMED_WATCHERS, Process, Thread, parent_of
+from phantora_ns.hub.processes import NAMED_WATCHERS, Process, Thread, active_ns, parent_of
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.waits import Wait
 
@@ -41,6 +42,10 @@ PATIENCE_S = 10.0
 """After this long without an action, a sleeping thread is one that sleeps again and again."""
 WORK_PATIENCE_S = 60.0
 """The same for work outside of ranks that could act."""
+
+WORKS = 0.5
+"""A thread works when it runs, or waits for a processor, for this share of WORKS_S or more."""
+WORKS_S = 1.0
 
 UNCOUNTED = (*NAMED_WATCHERS, "ZMQbg/")
 """Beginnings of the names of threads that are awake now and then: watchdogs, and the threads that
@@ -70,6 +75,8 @@ class Stillness:
         self._roots: dict[int, int] = {}
         self._left_out: set[Place] = set()
         self._busy: Place | None = None
+        self._awake: dict[Place, tuple[float, int]] = {}
+        """Threads of ranks that were seen awake: since when, and what `active_ns` said then."""
         self._looks: dict[frozenset[int], Look] = {}
         """The last look for each set of acting clients that was asked about. Two parts of the hub
         ask, of different sets."""
@@ -83,6 +90,7 @@ class Stillness:
         if position != self._position:
             self._position, self._since = position, now
             self._looks.clear()
+            self._awake.clear()
         asked = frozenset(client.number for client in acting)
         last = self._looks.get(asked)
         if last is not None and now - last.at < LOOK_MS / 1000:
@@ -132,6 +140,8 @@ class Stillness:
         """Looks once at all threads: how often each that counts has gone to sleep. None when
         somebody can act. The threads of blocked leaders (`leading`) may work for their GPU."""
         if self._still_busy():
+            if self._busy is not None and self._busy in self._awake:
+                self._note_work(self._busy, now)
             return None
         own = threading.get_native_id()
         still_s = now - self._since
@@ -146,7 +156,7 @@ class Stillness:
                         continue
                     if thread.wait is Wait.NONE and acts and process.pid in acting:
                         self._busy = place
-                        self._since = now
+                        self._note_work(place, now)
                         return None
                     if _hinders(thread, acts):
                         if place in self._left_out:
@@ -170,6 +180,18 @@ class Stillness:
         self._left_out.update(hinders)
         self.past_sleepers |= bool(hinders)
         return switches
+
+    def _note_work(self, place: Place, now: float) -> None:
+        """A rank's thread is awake. Patience begins anew if it has worked for the last WORKS_S."""
+        active = active_ns(*place)
+        if active is None:  # this kernel does not say
+            self._since = now
+            return
+        since, before = self._awake.setdefault(place, (now, active))
+        if now - since >= WORKS_S:
+            self._awake[place] = now, active
+            if active - before >= WORKS * (now - since) * 1e9:
+                self._since = now
 
     def _still_busy(self) -> bool:
         """Whether the thread that kept the last look from its end is awake now. Saves most looks."""

@@ -9,8 +9,9 @@ an estimate. Every answer says where it came from, so that the report can count 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
 from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.live_times import LiveTimes
+from phantora_ns.kernels.run_clocks import RunClocks
 from phantora_ns.kernels.signature import Gemm, Memory, SignatureError
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import BoundBy, SignatureKind, Source
@@ -53,7 +55,7 @@ class KernelTimes:
         versions: LibraryVersions | None = None,
     ):
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
-        self._power = (load_gpu(gpu) if isinstance(gpu, str) else gpu).power
+        power = (load_gpu(gpu) if isinstance(gpu, str) else gpu).power
         opened = [d if isinstance(d, Database) else Database.open(d) for d in databases]
         self.scaled_from = (
             self.rates.like if opened and all(d.gpu == self.rates.like for d in opened) else None
@@ -65,8 +67,9 @@ class KernelTimes:
                     f"{database.path}: holds times of {database.gpu!r}, not of {self.rates.model!r}; "
                     "choose the simulated GPU's file"
                 )
+        self._clocks = RunClocks(power, self.databases, self._bound_of)
         self._predictor = (
-            FittedPredictor(self.databases, self.rates, self.estimate, self._power.recorded_share)
+            FittedPredictor(self.databases, self.rates, self.estimate, self._clocks.share)
             if self.databases
             else None
         )
@@ -162,6 +165,9 @@ class KernelTimes:
     def _recorded(self, data: bytes) -> bool:
         return any(database.exact(data) is not None for database in self.databases)
 
+    def _bound_of(self, kind: int, fields: Any) -> int:
+        return self.estimate(kind, fields).bound_by
+
     def estimate(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> Estimate:
@@ -248,15 +254,17 @@ class KernelTimes:
     def _measured(
         self, data: bytes, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> tuple[int, int, int] | None:
+        if not self.databases:
+            return None
+        bound_by = self.estimate(kind, fields).bound_by
+        # Each run had a clock of its own.
+        scale = partial(self._clocks.share, bound_by)
         for database in self.databases:
-            duration, source = database.exact(data), Source.EXACT
+            duration, source = database.exact(data, scale), Source.EXACT
             if duration is None and kind == SignatureKind.KERNEL:
-                duration, source = self._other_launch(database, fields, context, parameters)
+                duration, source = self._other_launch(database, fields, context, parameters, scale)
             if duration is not None:
                 self._compare_versions(database, data)
-                bound_by = self.estimate(kind, fields).bound_by
-                # Each run had a clock of its own.
-                duration *= self._power.recorded_share(bound_by, database.counts(data))
                 return self._whole(Estimate(duration, source, bound_by))
         return None
 
@@ -272,7 +280,12 @@ class KernelTimes:
             self.other_versions |= under
 
     def _other_launch(
-        self, database: Database, fields: Any, context: Any, parameters: bytes | None
+        self,
+        database: Database,
+        fields: Any,
+        context: Any,
+        parameters: bytes | None,
+        scale: Callable[[str], float],
     ) -> tuple[float | None, Source]:
         """The time of the same launch of a kernel that another release of PyTorch names otherwise,
         or of launches that differ in identity only."""
@@ -280,12 +293,12 @@ class KernelTimes:
         name = database.recorded_name(own) if isinstance(own, str) else None
         if name is not None:
             fields = [name, *fields[1:]]
-            duration = database.exact(signature.encode(SignatureKind.KERNEL, fields))
+            duration = database.exact(signature.encode(SignatureKind.KERNEL, fields), scale)
             if duration is not None:
                 self.renamed += 1
                 return duration, Source.EXACT
         alike = launch.alike(fields, context, parameters)
-        duration = database.variants(fields, alike)
+        duration = database.variants(fields, alike, scale=scale)
         self.renamed += duration is not None and name is not None
         return duration, Source.LAUNCH
 

@@ -21,7 +21,7 @@ from phantora_ns.protocol import BoundBy
 
 BOUND_BY = BoundBy.LABELS
 """What bounds a kernel, in the order of its numbers."""
-Share = Callable[[int, Mapping[str, int]], float]
+Share = Callable[[int, str], float]
 """`Power.recorded_share`, bound to a GPU model."""
 VARIATIONS = 8
 """GPUs of a node that differ from each other; further GPUs repeat them."""
@@ -87,15 +87,11 @@ class Power:
         ]
         return [round(1000 * self.spread * NormalDist().inv_cdf(q)) for q in quantiles]
 
-    def recorded_share(self, bound_by: int, counts: Mapping[str, int]) -> float:
-        """What to multiply a recorded time with, so that it is that at the clock `recorded`.
-        `counts`: how many of its samples each run made."""
-        total, runs = sum(counts.values()), self.recorded_in.get(bound_by)
-        if not total or not runs:
-            return 1.0
-        usual = self.recorded[bound_by]
-        clocks = (count * runs.get(uid, usual) for uid, count in counts.items())
-        return sum(clocks) / total / usual
+    def recorded_share(self, bound_by: int, uid: str) -> float:
+        """What to multiply a time that the run `uid` recorded with, so that it is that at the clock
+        `recorded`."""
+        runs = self.recorded_in.get(bound_by, {})
+        return runs[uid] / self.recorded[bound_by] if uid in runs else 1.0
 
     def fields(self) -> Iterator[tuple[str, int]]:
         """(key, value) of device.conf, without "power."; nothing for `unlimited`."""

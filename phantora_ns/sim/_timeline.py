@@ -27,6 +27,10 @@ MIN_DROP = 4096
 """Forgotten entries are dropped at least this many at a time, so that forgetting costs almost nothing
 per message."""
 
+MOST_TOLD = 4096
+"""A client is told of its last waits for communication only. Its side keeps as many
+(libintercept/time/gaps.c)."""
+
 Follower = Callable[[int, Vertex, TimeExpression | None], None]
 
 
@@ -57,8 +61,9 @@ class Mark(NamedTuple):
 
 
 class _Stall(NamedTuple):
-    """A wait of a stream of `device` for communication."""
+    """A wait of a stream of `device` for communication. `number`: of this client, from 0."""
 
+    number: int
     device: int
     before: TimeExpression
     after: TimeExpression
@@ -130,7 +135,17 @@ class CommunicationAccount:
     """Sums over one client's launches of communication and the waits of its streams for them, and
     the ends of its training steps."""
 
-    __slots__ = ("launched", "_open", "_marks", "_comm_ns", "_comm_wait_ns", "_exposed_ns")
+    __slots__ = (
+        "launched",
+        "_open",
+        "_marks",
+        "_comm_ns",
+        "_comm_wait_ns",
+        "_exposed_ns",
+        "_stalls",
+        "_told",
+        "_untold",
+    )
 
     def __init__(self) -> None:
         self.launched: dict[int, TimeExpression] = {}
@@ -143,10 +158,16 @@ class CommunicationAccount:
         self._comm_ns = 0
         self._comm_wait_ns = 0
         self._exposed_ns: dict[int, int] = {}
+        self._stalls = 0
+        self._told = 0
+        """Waits below this number were told, or will not be."""
+        self._untold: deque[tuple[int, int]] = deque()
+        """(end, length) of the waits from `_told` on that are final, ns."""
 
     def stall(self, device: int, before: TimeExpression, after: TimeExpression) -> None:
         """A stream of `device` waited between these two moments."""
-        self._open.append(_Stall(device, before, after))
+        self._open.append(_Stall(self._stalls, device, before, after))
+        self._stalls += 1
 
     def mark(self, at: TimeExpression, busy_ns: int, host_ns: int) -> None:
         """A training step ends at `at`."""
@@ -166,6 +187,31 @@ class CommunicationAccount:
                 return
             self._open.popleft()
             self._add(entry, self._exposed_ns, self._marks)
+            if isinstance(entry, _Stall) and entry.number >= self._told:
+                span = _stall_span(entry)
+                assert span is not None  # all its vertices are final
+                self._untold.append(span)
+                if len(self._untold) > MOST_TOLD:
+                    self._untold.popleft()
+                    self._told += 1
+
+    def tell(self, until_ns: int) -> tuple[int, list[int]]:
+        """How long the waits took that were over at `until_ns` and were not told before, in order;
+        and the number of the first. All times up to `until_ns` must be final. O(open waits)."""
+        lengths: list[int] = []
+        while self._untold and self._untold[0][0] <= until_ns:
+            lengths.append(self._untold.popleft()[1])
+        first, self._told = self._told, self._told + len(lengths)
+        if not self._untold:
+            for entry in self._open:
+                if isinstance(entry, _Stall) and entry.number >= self._told:
+                    span = _stall_span(entry)
+                    if span is None or span[0] > until_ns:
+                        break
+                    lengths.append(span[1])
+                    self._told += 1
+        skip = max(0, self._stalls - MOST_TOLD - first)
+        return first + skip, lengths[skip:]
 
     def known_marks(self) -> list[Mark]:
         """The marks whose times are known, final or not."""
@@ -198,9 +244,9 @@ class CommunicationAccount:
     def _add(entry: _Stall | _OpenMark, exposed_ns: dict[int, int], marks: list[Mark]) -> None:
         """Adds an entry to these sums if its time is known."""
         if isinstance(entry, _Stall):
-            stalled_ns = _stall_ns(entry.before, entry.after)
-            if stalled_ns is not None:
-                exposed_ns[entry.device] = exposed_ns.get(entry.device, 0) + stalled_ns
+            span = _stall_span(entry)
+            if span is not None:
+                exposed_ns[entry.device] = exposed_ns.get(entry.device, 0) + span[1]
         elif (reached := entry.at.reach()) is not None:
             marks.append(Mark(reached[0], entry.busy_ns, entry.host_ns, sum(exposed_ns.values())))
 
@@ -346,9 +392,9 @@ def _comm_span_ns(reached: TimeExpression, end: Vertex) -> tuple[int, int]:
     return end.time_ns - reached_ns, max(0, end.start_ns - reached_ns)
 
 
-def _stall_ns(before: TimeExpression, after: TimeExpression) -> int | None:
-    """How long a stream waited; None while that is unknown."""
-    first, second = before.reach(), after.reach()
+def _stall_span(stall: _Stall) -> tuple[int, int] | None:
+    """Until when a stream waited, and how long; None while that is unknown."""
+    first, second = stall.before.reach(), stall.after.reach()
     if first is None or second is None:
         return None
-    return max(0, second[0] - first[0])
+    return second[0], max(0, second[0] - first[0])

@@ -183,6 +183,11 @@ class EventGraph:
         """Records that a stream of `device` waited for communication between these two moments."""
         self._timelines[client].account.stall(device, before, after)
 
+    def tell_stalls(self, client: int, until_ns: int) -> tuple[int, list[int]]:
+        """(number of the first, ns of each) of the client's stalls that were over at `until_ns` and
+        were not told before. All times up to `until_ns` must be final."""
+        return self._timelines[client].account.tell(until_ns)
+
     def mark(self, client: int, at: TimeExpression, busy_ns: int, host_ns: int) -> None:
         """Records that the client reached the end of a training step at `at`, with what its GPU and
         its host had worked until then."""

@@ -97,11 +97,10 @@ def test_a_products_time_is_brought_to_one_clock():
         recorded_in={product: {"hot": 1400.0, "cool": 1700.0}, attention: {"hot": 1500.0}},
     )
     share = power.recorded_share
-    assert share(product, {}) == share(product, {"unknown": 5}) == share(memory, {"hot": 3}) == 1
-    assert share(product, {"hot": 3}) == 1400 / 1600
-    assert share(product, {"hot": 1, "cool": 1, "unknown": 2}) == (1400 + 1700 + 3200) / 6400
-    assert share(attention, {"hot": 1, "cool": 1}) == (1500 + 1800) / 3600
-    assert Power.unlimited().recorded_share(product, {"hot": 3}) == 1
+    assert share(product, "unknown") == share(memory, "hot") == share(attention, "cool") == 1
+    assert share(product, "hot") == 1400 / 1600 and share(product, "cool") == 1700 / 1600
+    assert share(attention, "hot") == 1500 / 1800
+    assert Power.unlimited().recorded_share(product, "hot") == 1
 
 
 def test_every_run_whose_clock_is_named_is_in_the_shipped_database():

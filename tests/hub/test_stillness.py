@@ -308,6 +308,34 @@ def test_what_goes_on_for_ever_is_left_out_and_counted(waiting, monkeypatch, cod
     assert stands_still(stillness, client, 60) and stillness.past_sleepers
 
 
+POLLS = {
+    "rarely": "loop(lambda: time.sleep(0.1))",
+    "often": "loop(lambda: usleep(500))",
+    "after work": "[sum(range(1000)) for _ in range(50000)]; loop(lambda: time.sleep(0.01))",
+}
+
+
+@pytest.mark.parametrize("how", POLLS)
+def test_a_rank_that_polls_does_not_hold_the_job_for_ever(waiting, monkeypatch, how):
+    """It is awake in some of the looks, however long the patience is."""
+    monkeypatch.setattr(module, "WORKS_S", 0.1)
+    monkeypatch.setattr(module, "PATIENCE_S", 3.0)
+    stillness, client = module.Stillness(), Idle(waiting(POLLS[how]))
+    assert not stands_still(stillness, client, 2.9)
+    assert stands_still(stillness, client, 60) and stillness.past_sleepers
+
+
+def test_patience_does_not_run_while_a_rank_works(waiting, monkeypatch):
+    """Its first sleep after three times the patience is not one of many."""
+    monkeypatch.setattr(module, "WORKS_S", 0.05)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
+    pid = waiting(
+        "end = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass\n"
+        "usleep(300000)\nloop(lambda: None)"
+    )
+    assert not stands_still(module.Stillness(), Idle(pid), 2.5)
+
+
 def test_a_rank_that_works_is_waited_for_without_patience(waiting, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.0)
     monkeypatch.setattr(module, "WORK_PATIENCE_S", 0.0)

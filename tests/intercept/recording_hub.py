@@ -109,7 +109,7 @@ class RecordingHub:
             return [HELLO, len(self._times), {}]
         if kind == SYNC:
             nodes[message[5]] = self._time(client, message[6])
-            return [SYNC, message[2], nodes[message[5]]]
+            return [SYNC, message[2], nodes[message[5]], 0, []]
         if kind == QUERY:
             time = self._time(client, message[5])
             if not message[6]:

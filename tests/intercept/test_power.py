@@ -96,6 +96,7 @@ def power(tmp_path_factory):
     library.ph_power_run_locked.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_int)
     library.ph_power_waited_locked.argtypes = (ctypes.c_uint64,)
     library.ph_power_sent_locked.argtypes = (ctypes.c_int, ctypes.c_uint64)
+    library.ph_power_idle_locked.argtypes = (ctypes.c_int, ctypes.c_uint64)
     return library
 
 
@@ -231,6 +232,35 @@ def test_a_window_decides_how_fast_the_clock_follows(power):
     assert clocks == sorted(clocks, reverse=True) and clocks[0] == MODEL.highest * 1000
     assert clocks[5] == clocks[0] > clocks[40] > clocks[-1]
     assert clocks[-1] / 1000 == pytest.approx(MODEL.clock(1000 / 560), rel=0.01)
+
+
+def in_turns(power, busy_ms, wait_ms, foretold):
+    """Clocks of the kernels of 1 ms in the last of many turns of work and waiting."""
+    start(power)
+    now = 0
+    for _ in range(2000 // (busy_ms + wait_ms) + 10):
+        if foretold:
+            power.ph_power_idle_locked(0, wait_ms * MS)
+        found = [run(power, MS, COMPUTE) for _ in range(busy_ms)]
+        now += sum(kernel.duration_ns for kernel in found) + wait_ms * MS
+        power.ph_power_waited_locked(now)
+    return [kernel.clock_khz for kernel in found]
+
+
+def test_a_gpu_that_works_and_waits_by_turns_is_held_down_while_it_works(power):
+    """Turns longer than the window: after the wait the clock is free, and at the end of the work it is
+    what work without a pause leaves. The mean alone would leave the clock free."""
+    start(power)
+    kept_up = run(power, MS, COMPUTE, times=2000).clock_khz
+    assert kept_up < 0.9 * MODEL.highest * 1000
+    spread, placed = (in_turns(power, 400, 600, foretold) for foretold in (False, True))
+    assert placed[0] == MODEL.highest * 1000 and placed[-1] == pytest.approx(kept_up, rel=0.02)
+    assert min(spread) > max(placed[100:])
+
+
+def test_turns_much_shorter_than_the_window_are_their_mean(power):
+    spread, placed = (in_turns(power, 4, 1, foretold) for foretold in (False, True))
+    assert placed[-1] == pytest.approx(spread[-1], rel=0.02)
 
 
 def test_what_links_send_takes_power_from_kernels(power):

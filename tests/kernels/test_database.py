@@ -68,7 +68,7 @@ def test_launches_that_the_leader_stopped_for_count_only_alone(tmp_path):
     first, later = (0, kernel(), CONTEXT, [900], True), (0, kernel(), None, [100, 102])
     with Database.open(record(tmp_path / "alone.sqlite", first)) as database:
         assert measured(database) == Statistics.of([900])
-        assert list(database.counts(signature.encode(0, kernel())).values()) == [1]
+        assert database.exact(signature.encode(0, kernel()), lambda uid: 0.5) == 450
     for name, entries in {
         "before": [first, later],
         "after": [later, first],
@@ -83,9 +83,27 @@ def test_launches_that_the_leader_stopped_for_count_only_alone(tmp_path):
     )
     with Database.open(tmp_path / "both.sqlite") as database:
         assert measured(database) == Statistics.of([100, 102]) and len(database.runs()) == 2
-        assert list(database.counts(signature.encode(0, kernel())).values()) == [2]
-        assert database.counts(signature.encode(0, kernel(b"never"))) == {}
+        assert database.exact(signature.encode(0, kernel())) == 101
+        assert database.exact(signature.encode(0, kernel(b"never"))) is None
         assert [o.median_ns for o in database.observations()] == [101]
+
+
+def test_each_runs_time_is_brought_to_one_clock_before_they_are_joined(tmp_path):
+    """The same product on a cool GPU (1600 MHz) and, more often, on a hot one: the median lies among
+    times at one clock, not among the times as they were."""
+    gpu = load_gpu("h200")
+    power = replace(
+        gpu.power, recorded=(1600.0,) * 5, recorded_in={BoundBy.COMPUTE: {"hot": 1200.0}}
+    )
+    record(tmp_path / "cool.sqlite", (1, gemm(m=4096), None, [1500] * 6), uid="cool")
+    record(tmp_path / "hot.sqlite", (1, gemm(m=4096), None, [2000] * 5), uid="hot")
+    paths = [tmp_path / "cool.sqlite", tmp_path / "hot.sqlite"]
+    for order in (paths, paths[::-1]):
+        databases.merge(tmp_path / "both.sqlite", order)
+        times = KernelTimes(replace(gpu, power=power), [tmp_path / "both.sqlite"])
+        assert times.lookup(1, gemm(m=4096))[0] == 1500
+        (tmp_path / "both.sqlite").unlink()
+    assert 2000 * power.recorded_share(BoundBy.COMPUTE, "hot") == 1500
 
 
 def test_a_products_time_is_that_at_one_clock(tmp_path):

@@ -1,6 +1,8 @@
 """--leaders: who leads on which GPU. The machine's driver is the interceptor's own NVML, which
 imitates one GPU or two."""
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -77,6 +79,76 @@ def test_one_leader_at_a_time_on_a_gpu(tmp_path, monkeypatch):
     assert locks[2].take() == two[0]
     for lock in locks:
         lock.release()
+
+
+ONE = [gpus.RealGpu(0, "GPU-0", "NVIDIA H200", "")]
+
+
+@pytest.fixture
+def lock_folder(tmp_path, monkeypatch):
+    """A folder for locks in the place of /tmp; returns it and the shared lock's path."""
+    monkeypatch.setattr(gpus, "_LOCK_FOLDER", str(tmp_path))
+    return tmp_path, tmp_path / "phantora-gpu-GPU-0.lock"
+
+
+def test_the_locks_are_as_others_need_them_whatever_the_umask(lock_folder):
+    folder, shared = lock_folder
+    before = os.umask(0o077)
+    try:
+        lock = gpus.GpuLock(ONE)
+        assert lock.take() == ONE[0] and lock.remark is None
+    finally:
+        os.umask(before)
+    lock.release()
+    assert shared.stat().st_mode & 0o777 == 0o644
+    assert (folder / f"phantora-ns-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("thing", ["a FIFO", "a folder", "a link", "another user's"])
+def test_what_stands_in_the_place_of_the_shared_lock_stops_nobody(lock_folder, monkeypatch, thing):
+    _, shared = lock_folder
+    if thing == "a FIFO":
+        os.mkfifo(shared)
+    elif thing == "a folder":
+        shared.mkdir()
+    elif thing == "a link":
+        shared.symlink_to("/etc/passwd")
+    else:  # root may open every file
+        real = os.open
+
+        def refuse(path, *rest):
+            if path == str(shared):
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return real(path, *rest)
+
+        monkeypatch.setattr(os, "open", refuse)
+    lock, second = gpus.GpuLock(ONE), gpus.GpuLock(ONE)
+    assert lock.take() == ONE[0] and str(shared) in lock.remark
+    assert second.take() is None  # this user's own runs still exclude one another
+    lock.release()
+    assert second.take() == ONE[0]
+    second.release()
+
+
+def test_another_user_who_holds_the_lock_is_waited_for_and_then_ignored(lock_folder, monkeypatch):
+    _, shared = lock_folder
+    with shared.open("w") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        lock = gpus.GpuLock(ONE)
+        assert lock.take() is None
+        monkeypatch.setattr(gpus, "SHARED_WAIT_S", 0.0)
+        assert lock.take() == ONE[0] and f"another user's process has held {shared}" in lock.remark
+    lock.release()
+
+
+def test_a_private_folder_that_is_not_ours_is_not_used(lock_folder, tmp_path_factory):
+    folder, _ = lock_folder
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (folder / f"phantora-ns-{os.getuid()}").symlink_to(elsewhere)
+    lock = gpus.GpuLock(ONE)
+    assert lock.take() == ONE[0] and "is not a folder of this user's" in lock.remark
+    assert list(elsewhere.iterdir()) == []
+    lock.release()
 
 
 def show(name):

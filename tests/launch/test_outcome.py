@@ -2,7 +2,7 @@
 
 import pytest
 
-from phantora_ns.launch.machine.limits import memory_kills
+from phantora_ns.hub.deaths import memory_kills
 from phantora_ns.launch.run.outcome import Outcome
 
 

@@ -49,6 +49,7 @@ ORDER = {
         ("estimators",),
         ("families", "contention", "queue_slots"),
         ("database",),
+        ("run_clocks",),
         ("fitted",),
         ("lookup",),
         ("evaluation",),

@@ -1,6 +1,8 @@
 """Why it exists: a job that fails must end as it would on GPUs: its own message, torchrun's exit
 code, its own time-outs."""
 
+import pytest
+
 from tests.torch.outcome import JOBS, Outcome
 from tests.torch_release import torch_release
 
@@ -41,3 +43,15 @@ def test_a_rank_that_never_comes_runs_into_the_watchdogs_time_out(phantora):
     assert done.returncode == 1
     for words in WATCHDOG_SAYS[torch_release() >= (2, 15)]:
         assert words in done.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
+def test_a_rank_that_a_signal_ends_is_named(phantora, tmp_path, name):
+    report = tmp_path / "report.json"
+    job = "torchrun", "--nproc-per-node", 2, JOBS / "killed.py", name
+    done = phantora("--quiet", "--report", report, *job)
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if "was killed by" in line]
+    assert len(lines) == 1
+    assert f"rank 1 was killed by {name}; on node-0; " in lines[0]
+    assert f"rank 1 was killed by {name}" in report.read_text()

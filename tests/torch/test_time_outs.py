@@ -54,6 +54,13 @@ def test_a_rank_that_comes_too_late_in_simulated_time_times_out(run):
     assert found and 200_000 <= min(found) <= 301_000
 
 
+def test_a_root_does_not_wait_for_those_who_receive(run):
+    done = run("a_root_that_goes_on_alone")
+    assert done.returncode == 0, done.stderr[-3000:]
+    values = sorted(re.findall(r"VALUES (\d) \[(.*)\]", done.stdout))
+    assert values == [("0", "4.0, 4.0, 4.0, 4.0"), ("1", "4.0, 4.0, 4.0, 4.0")]
+
+
 def test_a_wait_with_a_time_out_ends_after_that_much_simulated_time(run):
     done = run("a_wait_with_a_time_out", "--host-time", "model")
     took = re.search(r"TOOK ([\d.]+) '(.*)'", done.stdout)

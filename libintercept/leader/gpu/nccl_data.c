@@ -227,7 +227,7 @@ bool ph_nccl_undefined(const struct ph_operation *op)
 
 void ph_nccl_result(const struct ph_operation *op, uint64_t vertex, uint32_t index)
 {
-    if (!op->recv_bytes) return;
+    if (!ph_nccl_receives(op)) return;
     ph_host_pause();
     ph_lead_copying(true);
     if (ph_nccl_carries(op))

@@ -14,7 +14,7 @@
 
 void ph_nccl_payload(struct ph_pack *pack, const struct ph_operation *op)
 {
-    if (op->recv_bytes && !ph_nccl_carries(op) && ph_is_device(op->recv)) {
+    if (ph_nccl_receives(op) && !ph_nccl_carries(op) && ph_is_device(op->recv)) {
         ph_discard(op->recv, op->recv_bytes);
         ph_mark_undefined(op->recv, op->recv_bytes);
     }
@@ -50,7 +50,7 @@ const char *ph_nccl_refused(const struct ph_operation *op)
 
 void ph_nccl_result(const struct ph_operation *op, uint64_t vertex, uint32_t index)
 {
-    if (op->recv_bytes && ph_nccl_carries(op))
+    if (ph_nccl_receives(op) && ph_nccl_carries(op))
         ph_payload_expect(op->recv, op->recv_bytes, vertex, index);
 }
 

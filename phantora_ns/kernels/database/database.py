@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.database import schema
-from phantora_ns.kernels.database.durations import Statistics, combine
+from phantora_ns.kernels.database.durations import Statistics, combine, weighted_median
 from phantora_ns.kernels.database.records import CallSite, Host, HostTime, Observation, Run, Sample
 from phantora_ns.kernels.database.schema import (
     LATER_FIELDS,
@@ -33,8 +33,16 @@ from phantora_ns.protocol import SignatureKind
 
 __all__ = ["Database", "DatabaseError", "Entry", "HostNumbers", "Statistics", "VARIANT_TOLERANCE"]
 
+Scale = Callable[[str], float]
+"""What to multiply a run's times with, by its uid."""
 VARIANT_TOLERANCE = 0.10
 """Launches that differ only in identity count as one if all their medians are this close (a share)."""
+
+
+def unscaled(_uid: str) -> float:
+    """Times as they were recorded."""
+    return 1.0
+
 
 _NUMBERS = ", ".join(Statistics.__slots__)
 
@@ -115,19 +123,13 @@ class Database:
         )
         return self._combined([self._row(numbers) for numbers in found])
 
-    def exact(self, data: bytes) -> float | None:
-        """The median duration of a signature's canonical bytes in ns (durations.combine), None when
-        it was never measured."""
-        found = self.statistics(data)
-        return found.median if found else None
-
-    def counts(self, data: bytes) -> dict[str, int]:
-        """How many samples of a signature's canonical bytes each run made, by the runs' uids, of
-        those that count. O(log n + runs)."""
+    def exact(self, data: bytes, scale: Scale = unscaled) -> float | None:
+        """The median duration of a signature's canonical bytes in ns, each run's median times
+        `scale` of the run (durations.combine). None when it was never measured. O(log n + runs)."""
         kind, fields = signature.decode(data)
         name, rest = signature.split(fields)
         found = self._query(
-            "SELECT r.uid, p.count, p.first FROM samples p JOIN runs r ON r.id = p.run "
+            f"SELECT r.uid, {_NUMBERS}, first FROM samples p JOIN runs r ON r.id = p.run "
             "WHERE p.signature = (SELECT s.id FROM signatures s LEFT JOIN texts t ON t.id = s.name "
             "WHERE s.key = ? AND s.kind = ? AND s.rest = ? AND t.text IS ?)",
             signed(signature.key_of(data)),
@@ -135,34 +137,35 @@ class Database:
             rest,
             name,
         )
-        running = [row for row in found if not row[2]]
-        return {uid: count for uid, count, _ in running or found}
+        return self._median([(uid, *self._row(numbers)) for uid, *numbers in found], scale)
 
     def variants(
         self,
         fields: list | tuple,
         alike: Callable[[list | None], bool] = lambda context: True,
         tolerance: float = VARIANT_TOLERANCE,
+        scale: Scale = unscaled,
     ) -> float | None:
         """The median over recorded launches that differ from `fields` in identity only, in ns; None
         when there are none, or when one of their medians is further than `tolerance` (a share) from
-        it. Launches recorded in a context that is not `alike` do not count. O(log n + variants)."""
+        it. Launches recorded in a context that is not `alike` do not count. Each run's medians are
+        times `scale` of the run. O(log n + variants)."""
         if len(fields) != len(signature.KERNEL_FIELDS):
             return None
         launch = signed(signature.key(SignatureKind.KERNEL, signature.launch_fields(fields)))
         rows = self._query(
-            f"SELECT s.id, t.text, s.rest, c.body, {_NUMBERS}, first FROM signatures s "
+            f"SELECT s.id, t.text, s.rest, c.body, r.uid, {_NUMBERS}, first FROM signatures s "
             "JOIN texts t ON t.id = s.name JOIN samples ON signature = s.id "
-            "LEFT JOIN contexts c ON c.id = context WHERE s.launch = ?",
+            "JOIN runs r ON r.id = run LEFT JOIN contexts c ON c.id = context WHERE s.launch = ?",
             launch,
         )
-        groups: dict[int, list[tuple[Statistics, bool]]] = {}
-        for identity, name, rest, body, *numbers in rows:
+        groups: dict[int, list[tuple[str, Statistics, bool]]] = {}
+        for identity, name, rest, body, uid, *numbers in rows:
             if self._fields(name, rest)[:11] == list(fields[:11]) and alike(
                 None if body is None else self._context(body)
             ):
-                groups.setdefault(identity, []).append(self._row(numbers))
-        medians = [found.median for group in groups.values() if (found := self._combined(group))]
+                groups.setdefault(identity, []).append((uid, *self._row(numbers)))
+        medians = [self._median(group, scale) for group in groups.values()]
         if not medians:
             return None
         middle = averages.median(medians)
@@ -310,6 +313,10 @@ class Database:
             self._libraries = versions
         return versions
 
+    def run_uids(self) -> set[str]:
+        """The uids of all runs."""
+        return {uid for (uid,) in self._query("SELECT uid FROM runs")}
+
     def summary(self) -> dict[str, int]:
         """`runs`, `signatures`, `durations` (how many were measured) and `total_ns` (their sum)."""
         ((runs, signatures),) = self._query(
@@ -426,3 +433,13 @@ class Database:
         others."""
         running = [found for found, first in rows if not first]
         return combine(running or [found for found, _ in rows])
+
+    @staticmethod
+    def _median(rows: list[tuple[str, Statistics, bool]], scale: Scale) -> float | None:
+        """The median of `_combined`, each run's own times `scale`."""
+        counted = [row for row in rows if not row[2]] or rows
+        if not counted:
+            return None
+        return float(
+            weighted_median((found.median * scale(uid), found.count) for uid, found, _ in counted)
+        )

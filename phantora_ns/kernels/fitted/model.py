@@ -117,7 +117,7 @@ class FittedModels:
         observations: Iterable[Observation],
         rates: Rates,
         estimate: Estimator,
-        share: Share = lambda bound_by, counts: 1.0,
+        share: Share = lambda bound_by, uid: 1.0,
     ):
         self._rates, self._estimate, self._share = rates, estimate, share
         self._unread: dict[int, list[Observation]] = defaultdict(list)
@@ -135,7 +135,7 @@ class FittedModels:
             if where is None:
                 self.unreadable += 1
             else:
-                share = self._share(where.bound_by, {observation.uid: 1})
+                share = self._share(where.bound_by, observation.uid)
                 self._pools[where.family].append(
                     (where, observation.median_ns * share, observation.configuration)
                 )

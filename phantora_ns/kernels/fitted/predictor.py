@@ -51,7 +51,7 @@ class FittedPredictor:
         databases: Iterable[Measured],
         rates: Rates,
         estimate: Estimator,
-        share: Share = lambda bound_by, counts: 1.0,
+        share: Share = lambda bound_by, uid: 1.0,
     ):
         self._databases, self._rates, self._estimate = list(databases), rates, estimate
         self._share = share

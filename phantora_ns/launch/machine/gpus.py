@@ -12,15 +12,17 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import stat
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from phantora_ns.launch.errors import LaunchError
 
 _LIBRARY = "libnvidia-ml.so.1"
 _TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, the longest of those used here
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
 _LOCK_FOLDER = "/tmp"  # not TMPDIR: every run on this machine must look in the same place
+SHARED_WAIT_S = 600.0
+"""How long a run waits for another user's leader. Whoever holds the lock may not be one."""
 
 
 @dataclass(frozen=True)
@@ -118,48 +120,86 @@ def visible(gpus: Sequence[RealGpu], selection: str | None) -> list[RealGpu]:
 
 class GpuLock:
     """The right to lead on one of `gpus`, held until `release` or our death. `take` does not
-    wait."""
+    wait.
+
+    A user's own runs exclude one another by a file that only this user can reach. Runs of different
+    users do so by a file in a folder that all share, where anybody can stand in the way: that one
+    is advice. `remark`: why it was not taken, None when it was.
+    """
 
     def __init__(self, gpus: Sequence[RealGpu]) -> None:
         self._gpus = gpus
-        self._descriptor = -1
+        self._descriptors: list[int] = []
+        self._began = time.monotonic()
+        self.remark: str | None = None
 
     def take(self) -> RealGpu | None:
-        """The first GPU on which nobody leads; it is ours from now on. None when there is none.
-        Raises LaunchError."""
+        """The first GPU on which nobody leads; it is ours from now on. None when there is none."""
         for gpu in self._gpus:
-            descriptor = self._open(gpu)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                continue
-            self._descriptor = descriptor
-            return gpu
+            self.remark = None
+            if self._lock(self._open_own(gpu)) and self._lock(self._open_shared(gpu), advice=True):
+                return gpu
+            self.release()
         return None
 
     def release(self) -> None:
         """Lets others lead. Does nothing when no GPU is held."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
-    @staticmethod
-    def _open(gpu: RealGpu) -> int:
-        """Opens the lock file for reading, which is enough for a lock. The file may be another
+    def _lock(self, file: tuple[str, int] | None, advice: bool = False) -> bool:
+        """Whether nobody else has a lock on the file, which is then ours. True without a file, and
+        when somebody has ignored for too long that it is only advice."""
+        if file is None:
+            return True
+        path, descriptor = file
+        self._descriptors.append(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited_s = time.monotonic() - self._began
+            if advice and waited_s >= SHARED_WAIT_S:
+                self.remark = f"another user's process has held {path} for {waited_s:.0f} s"
+                return True
+            return False
+        return True
+
+    def _open_own(self, gpu: RealGpu) -> tuple[str, int] | None:
+        """The user's own lock file."""
+        folder = os.path.join(_LOCK_FOLDER, f"phantora-ns-{os.getuid()}")
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            found = os.lstat(folder)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                self.remark = f"{folder} is not a folder of this user's"
+                return None
+            os.chmod(folder, 0o700)
+        except OSError as error:
+            self.remark = f"{folder}: {error.strerror}"
+            return None
+        return self._open(os.path.join(folder, f"gpu-{gpu.uuid}.lock"))
+
+    def _open_shared(self, gpu: RealGpu) -> tuple[str, int] | None:
+        return self._open(os.path.join(_LOCK_FOLDER, f"phantora-gpu-{gpu.uuid}.lock"))
+
+    def _open(self, path: str) -> tuple[str, int] | None:
+        """Opens a lock file for reading, which is enough for a lock. The file may be another
         user's, and then O_CREAT is refused in a folder with the sticky bit
         (fs.protected_regular)."""
-        path = os.path.join(_LOCK_FOLDER, f"phantora-gpu-{gpu.uuid}.lock")
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would block
         try:
             try:
-                return os.open(path, flags)
+                descriptor = os.open(path, flags)
             except FileNotFoundError:
                 descriptor = os.open(path, flags | os.O_CREAT, 0o644)
                 with contextlib.suppress(PermissionError):  # another user was faster
                     os.fchmod(descriptor, 0o644)  # whatever our umask: the next user must read it
-                return descriptor
         except OSError as error:
-            raise LaunchError(
-                f"cannot lock the GPU for a leader: {error.strerror}; {path}; remove that file"
-            ) from error
+            self.remark = f"{path}: {error.strerror}"
+            return None
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return path, descriptor
+        os.close(descriptor)
+        self.remark = f"{path} is no file"
+        return None

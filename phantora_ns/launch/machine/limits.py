@@ -59,14 +59,3 @@ def free_memory() -> int:
     except (OSError, ValueError):  # no limit of its own, or cgroup v1
         return free
     return free if limit == "max" else max(0, min(free, int(limit) - used))
-
-
-def memory_kills(events: Path = Path("/proc/vmstat")) -> int:
-    """How many processes of this machine the kernel has killed for lack of memory since it started;
-    0 when it does not count them."""
-    try:
-        words = events.read_text().split()
-    except OSError:
-        return 0
-    counts = dict(zip(words[::2], words[1::2]))
-    return int(counts.get("oom_kill", 0))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.hub.deaths import ENDS, memory_kills
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
-from phantora_ns.launch.machine import limits
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
 from phantora_ns.launch.machine.values_recipe import read_torch
@@ -44,7 +45,7 @@ class Runner:
 
     def __init__(self, request: RunRequest) -> None:
         self._request = request
-        self._outcome = Outcome(request.shape.nodes, limits.memory_kills())
+        self._outcome = Outcome(request.shape.nodes, memory_kills())
         self._loop = EventLoop()
         self._run_dir: RunDir | None = None
         self._hub: HubProcess | None = None
@@ -138,6 +139,12 @@ class Runner:
             self._loop.after("gpu", GPU_POLL_S, lambda: None)
             self._loop.step()
             self._gpu = self._gpu_lock.take()
+        if self._gpu is not None and self._gpu_lock.remark is not None:
+            say(
+                "warning: other users' leaders are not waited for, and may disturb what this one "
+                f"measures: {self._gpu_lock.remark}; ask its owner to remove it, or use "
+                "--leaders none"
+            )
         return self._outcome.failure is None
 
     def _start_nodes(self, prepared: Prepared) -> None:
@@ -158,6 +165,7 @@ class Runner:
         first = self._outcome.interrupted(number)
         if self._sandbox is None:
             return
+        self._mark_the_end()
         if first:
             self._announce()
             self._sandbox.signal(signal.Signals(number))
@@ -243,13 +251,21 @@ class Runner:
 
     def _terminate_others(self) -> None:
         assert self._sandbox is not None
+        self._mark_the_end()
         for node in self._outcome.commands_left:
             self._sandbox.signal(signal.SIGTERM, node)
         self._loop.after("kill", TERM_GRACE_S, self._kill_all)
 
     def _kill_all(self) -> None:
+        self._mark_the_end()
         if self._sandbox is not None:
             self._sandbox.kill()
+
+    def _mark_the_end(self) -> None:
+        """Tells the hub that processes end by our will from now on."""
+        if self._run_dir is not None:
+            with suppress(OSError):
+                (self._run_dir.path / ENDS).touch()
 
     def _announce(self) -> None:
         """Says why the run ends, once, as soon as it is known."""
@@ -257,7 +273,7 @@ class Runner:
         if failure is not None and failure.message is not None:
             if self._progress is not None:
                 self._progress.clear()
-            say(failure.message + self._outcome.about_memory(limits.memory_kills()))
+            say(failure.message + self._outcome.about_memory(memory_kills()))
             self._outcome.failure = Verdict(failure.exit_code, failure.failed_by)
 
     def _end(self) -> Verdict:

@@ -65,6 +65,22 @@ def a_wait_with_a_time_out(rank):
     usleep(5_000_000)
 
 
+def a_root_that_goes_on_alone(rank):
+    """Its own values do not wait for those who receive them."""
+    dist.init_process_group("nccl")
+    others = dist.new_group([0, 1], backend="gloo")
+    tensor = torch.full((4,), 3.0 * (1 - rank), device="cuda")
+    dist.all_reduce(torch.ones(1, device="cuda"))
+    if rank == 0:
+        dist.broadcast(tensor, 0)
+        tensor = tensor + 1
+    dist.barrier(others)
+    if rank == 1:
+        dist.broadcast(tensor, 0)
+        tensor = tensor + 1
+    print(f"VALUES {rank} {tensor.tolist()}", flush=True)
+
+
 rank = int(os.environ["RANK"])
 torch.cuda.set_device(rank)
 globals()[sys.argv[1]](rank)

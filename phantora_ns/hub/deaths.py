@@ -1,0 +1,150 @@
+"""Ranks that end by a signal.
+
+Why it exists: a process that the kernel kills cannot say so. Its parent reports a number, and often
+which rank it was only among many other lines. The hub has a descriptor of each client's process, which
+tells how it ended. The first that ends by a signal is named; the others follow from it. Nothing is said
+when a rank failed by itself before that, when the launcher ends the job, or when whoever started
+the rank has ended too: others report these.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from phantora_ns.hub.processes import parent_of
+from phantora_ns.hub.registry import Client
+
+ENDS = "ends"
+"""A file in RUN_DIR: the launcher makes it before it ends the job."""
+ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals by which torchrun and people ask for an end."""
+TOGETHER_S = 0.1
+"""Processes that are killed together, such as those of a node, end within this time."""
+# linux/pidfd.h: struct pidfd_info, PIDFD_GET_INFO, PIDFD_INFO_EXIT (from Linux 6.15 on)
+_INFO = struct.Struct("QQ11Ii")
+_GET_INFO = 0xC000FF0B | _INFO.size << 16
+_INFO_EXIT = 1 << 3
+
+
+class Watched(NamedTuple):
+    """A client's process, and the one that started it."""
+
+    name: str
+    node: int
+    pid: int
+    parent: int
+
+
+class Deaths:
+    """Watches the processes of clients. `tell(text)` tells a person."""
+
+    def __init__(self, run_dir: Path, tell: Callable[[str], None]) -> None:
+        self._ends = run_dir / ENDS
+        self._tell = tell
+        self._epoll = select.epoll()
+        self._watched: dict[int, Watched] = {}
+        self._failed = False
+        """Whether a rank has failed since the last one came."""
+        self._memory_kills = memory_kills()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when a process has ended."""
+        return self._epoll.fileno()
+
+    def watch(self, client: Client) -> None:
+        """Watches a client's process, if it can be seen."""
+        pid = client.stats.owner()
+        if not pid or pid == os.getpid():
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:  # it has ended, or the kernel refuses
+            return
+        self._failed = False
+        self._watched[descriptor] = Watched(client.name, client.node, pid, parent_of(pid))
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def look(self) -> None:
+        """Takes note of the processes that have ended."""
+        for descriptor, _ in self._epoll.poll(0):
+            watched = self._watched.pop(descriptor)
+            status = _wait_status(descriptor, watched.pid)
+            os.close(descriptor)
+            if status and not self._failed:
+                self._failed = True
+                if os.WIFSIGNALED(status):
+                    self._signaled(watched, os.WTERMSIG(status))
+
+    def close(self) -> None:
+        """Closes all descriptors."""
+        for descriptor in self._watched:
+            os.close(descriptor)
+        self._epoll.close()
+
+    def _signaled(self, watched: Watched, number: int) -> None:
+        if number in ASKED:
+            return
+        time.sleep(TOGETHER_S)
+        if self._ends.exists() or not _reports(watched.parent):
+            return
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        why = "its own messages are above"
+        if number == signal.SIGKILL and memory_kills() > self._memory_kills:
+            why = (
+                "the kernel has killed a process for lack of memory since the run began: start "
+                "fewer ranks, or end other programs"
+            )
+        elif number == signal.SIGKILL:
+            why = "another program sent it, or the kernel: see dmesg"
+        self._tell(f"{watched.name} was killed by {name}; on node-{watched.node}; {why}")
+
+
+def memory_kills(events: Path = Path("/proc/vmstat")) -> int:
+    """How many processes of this machine the kernel has killed for lack of memory since it started;
+    0 when it does not count them."""
+    try:
+        words = events.read_text().split()
+    except OSError:
+        return 0
+    counts = dict(zip(words[::2], words[1::2]))
+    return int(counts.get("oom_kill", 0))
+
+
+def _wait_status(descriptor: int, pid: int) -> int:
+    """How a process has ended, as `wait` gives it; 0 when the kernel does not say."""
+    try:
+        request = _INFO.pack(_INFO_EXIT, *[0] * 13)
+        answer = _INFO.unpack(fcntl.ioctl(descriptor, _GET_INFO, request))
+        if answer[0] & _INFO_EXIT:
+            status: int = answer[-1]
+            return status
+    except OSError:
+        pass  # a kernel before 6.15
+    try:  # until its parent has waited for it
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+        return int(fields[-1]) if fields[0] == b"Z" else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def _reports(parent: int) -> bool:
+    """Whether the process that started a rank lives and is the job's own. The launcher reports the
+    end of what phantora-sandbox starts."""
+    try:
+        with open(f"/proc/{parent}/stat", "rb") as file:
+            name, _, rest = file.read().partition(b"(")[2].rpartition(b") ")
+    except OSError:
+        return False
+    return rest[:1] not in b"ZX" and not name.startswith(b"phantora-sandbo")

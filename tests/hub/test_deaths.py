@@ -1,0 +1,137 @@
+"""Why it exists: a rank that a signal ends cannot say so, and the hub says it. It says nothing of ends
+that others report."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+from client import Client
+
+from phantora_ns.hub.deaths import ENDS, _wait_status
+
+
+def rank(run_dir, number, pipe):
+    client = Client(run_dir, number, number, world=2)
+    pipe.send("here")
+    ending = pipe.recv()
+    if ending == "exit":
+        os._exit(3)
+    client.bye()
+    client.close()
+    os._exit(0)
+
+
+def starter(run_dir, pipe):
+    """A process that starts a rank, and is killed with it."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=rank, args=(run_dir, 0, theirs))
+    child.start()
+    assert ours.recv() == "here"
+    pipe.send(child.pid)
+    signal.pause()
+
+
+@pytest.fixture
+def spawned(hub):
+    """Starts a process; returns it and its pipe."""
+    context = multiprocessing.get_context("spawn")
+    processes = []
+
+    def start(function, *arguments):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=function, args=(hub.run_dir, *arguments, theirs))
+        process.start()
+        processes.append(process)
+        return process, ours, ours.recv()
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def text(hub):
+    """What the hub has said, after it has seen every end so far."""
+    client = Client(hub.run_dir, 5, 1)
+    client.sync()
+    time.sleep(0.3)  # it waits for those that end together
+    client.sync()
+    hub.stop()
+    return hub.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_the_first_rank_that_a_signal_ends_is_named(hub, spawned, number):
+    ranks = [spawned(rank, rank_number)[0] for rank_number in range(2)]
+    os.kill(ranks[1].pid, number)
+    ranks[1].join()
+    time.sleep(0.3)
+    ranks[0].kill()
+    ranks[0].join()
+    said = text(hub)
+    assert f"rank 1 was killed by {number.name}; on node-1; " in said
+    assert "rank 0" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_rank_that_is_asked_to_end_is_not(hub, spawned, number):
+    process, _, _ = spawned(rank, 0)
+    signal_default = number == signal.SIGTERM
+    os.kill(process.pid, number)
+    process.join()
+    assert process.exitcode == (-number if signal_default else 1)
+    assert "was killed" not in text(hub)
+
+
+@pytest.mark.parametrize("first", ["exit", "the launcher ends the job"])
+def test_ends_that_others_report_are_not(hub, spawned, first):
+    ranks = [spawned(rank, number) for number in range(2)]
+    if first == "exit":
+        ranks[0][1].send("exit")
+        ranks[0][0].join()
+    else:
+        (hub.run_dir / ENDS).touch()
+    ranks[1][0].kill()
+    ranks[1][0].join()
+    assert "was killed" not in text(hub)
+
+
+def test_a_rank_that_ends_with_the_process_that_started_it_is_not(hub, spawned):
+    process, _, child = spawned(starter)
+    os.kill(child, signal.SIGSTOP)  # they are killed at once
+    process.kill()
+    os.kill(child, signal.SIGKILL)
+    process.join()
+    assert "was killed" not in text(hub)
+
+
+def test_a_rank_that_leaves_is_not(hub, spawned):
+    process, pipe, _ = spawned(rank, 0)
+    pipe.send("leave")
+    process.join()
+    assert process.exitcode == 0
+    assert "was killed" not in text(hub)
+
+
+@pytest.mark.parametrize("ending", ["signal", "code", "runs"])
+def test_how_a_process_ended_on_a_kernel_that_does_not_tell_by_a_descriptor(ending):
+    pid = os.fork()
+    if not pid:
+        if ending == "code":
+            os._exit(3)
+        signal.pause()
+    if ending == "signal":
+        os.kill(pid, signal.SIGKILL)
+    if ending != "runs":
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with open("/dev/null", "rb") as nothing:
+        status = _wait_status(nothing.fileno(), pid)
+    if ending == "runs":
+        os.kill(pid, signal.SIGKILL)
+        assert status == 0
+        os.waitpid(pid, 0)
+    else:
+        assert status == os.waitpid(pid, 0)[1] != 0

@@ -1,0 +1,89 @@
+"""How long compute will wait for communication, by libintercept/time/gaps.c alone.
+
+The oracle: a job whose steps are alike waits as long as the step before did.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgpack
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STUBS = """
+#include "base/log.h"
+#include "time/gaps.h"
+#include <stdlib.h>
+void ph_die(const char *format, ...) { (void)format; abort(); }
+void told(unsigned char *data, size_t length)
+{
+    struct ph_reply reply = {.data = data, .length = length};
+    ph_gaps_told_locked(&reply);
+    if (reply.bad || reply.at != length) abort();
+}
+"""
+
+
+@pytest.fixture
+def gaps(tmp_path):
+    (tmp_path / "stubs.c").write_text(STUBS)
+    sources = [ROOT / "libintercept" / name for name in ("time/gaps.c", "base/msgpack.c")]
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run(
+        [shutil.which("cc"), *flags, "-I", ROOT / "libintercept", "-o", tmp_path / "gaps.so"]
+        + [*sources, tmp_path / "stubs.c"],
+        check=True,
+    )
+    library = ctypes.CDLL(tmp_path / "gaps.so")
+    library.ph_gaps_expected_locked.restype = ctypes.c_uint64
+    return library
+
+
+def tell(gaps, first, waits):
+    data = msgpack.packb(first) + msgpack.packb(waits)
+    gaps.told(data, len(data))
+
+
+def step(gaps, waits):
+    found = [gaps.ph_gaps_expected_locked() for _ in range(waits)]
+    gaps.ph_gaps_step_locked()
+    return found
+
+
+def test_a_step_waits_like_the_one_before(gaps):
+    assert step(gaps, 3) == [0, 0, 0]
+    tell(gaps, 0, [5, 10**12, 7])
+    assert step(gaps, 3) == [5, 10**12, 7]
+    tell(gaps, 3, [6])
+    assert step(gaps, 4) == [6, 10**12, 7, 0]
+    tell(gaps, 4, [8, 9, 1, 2, 3, 4])
+    assert step(gaps, 4) == [1, 2, 3, 4]
+
+
+def test_without_steps_a_synchronisation_ends_one(gaps):
+    for told in ([0, 0], [3, 4], [3, 4]):
+        assert [gaps.ph_gaps_expected_locked() for _ in range(2)] == told
+        tell(gaps, 0, [3, 4])
+        gaps.ph_gaps_synchronized_locked()
+    step(gaps, 1)  # from now on steps are known
+    assert gaps.ph_gaps_expected_locked() == 3
+    gaps.ph_gaps_synchronized_locked()
+    assert gaps.ph_gaps_expected_locked() == 4
+
+
+def test_what_is_too_old_or_was_never_asked_is_ignored(gaps):
+    tell(gaps, 0, [9] * 10)
+    assert step(gaps, 5000) == [0] * 5000
+    tell(gaps, 5000 - 4097, [1, 2])
+    tell(gaps, 4999, [3, 4])
+    tell(gaps, 1 << 60, [5])
+    assert step(gaps, 5000) == [0] * 904 + [2] + [0] * 4094 + [3]
+
+
+def test_a_step_of_more_waits_than_are_kept_expects_none_beyond(gaps):
+    step(gaps, 9000)
+    tell(gaps, 9000 - 4096, [1] * 4096)
+    found = step(gaps, 9000)
+    assert found[4904:8191] == [1] * 3287 and not any(found[:4904]) and not any(found[8191:])
