@@ -407,9 +407,9 @@ class Message:
 
 
 RANK_STATS_MAGIC = 0x50484E5352414E4B
-RANK_STATS_VERSION = 3
+RANK_STATS_VERSION = 4
 RANK_STATS_FILE = "ranks"
-RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80QQ")
+RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80QQQ")
 RANK_STATS_AT = {
     "magic": 0,
     "version": 8,
@@ -440,6 +440,7 @@ RANK_STATS_AT = {
     "held_ns": 432,
     "work_ns": 440,
     "waiting": 1080,
+    "peak_hollow_bytes": 1088,
 }
 """Offsets of the fields."""
 
@@ -499,13 +500,15 @@ class RankStats(NamedTuple):
     """GPU time by kernel class and source: entry 8 x class + source"""
     waiting: int
     """threads that wait for a reply of the hub, those that only watch included"""
+    peak_hollow_bytes: int
+    """the most host memory that tensors held nothing in (`--host-tensors`)"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
         return cls._make(
-            (*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135], *v[135:136])
+            (*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135], *v[135:137])
         )
 
     def pack(self) -> bytes:
@@ -540,6 +543,7 @@ class RankStats(NamedTuple):
             self.held_ns,
             *self.work_ns,
             self.waiting,
+            self.peak_hollow_bytes,
         )
 
 

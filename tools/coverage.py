@@ -129,6 +129,7 @@ NOT_NVIDIAS = (
     "nanosleep",
     "write",
     "pwrite",
+    "posix_memalign",
 )
 
 

@@ -294,7 +294,7 @@ enum ph_message {
 
 /* Files: what begins them, and their names in RUN_DIR. */
 #define PH_RANK_STATS_MAGIC 0x50484e5352414e4bull
-#define PH_RANK_STATS_VERSION 3
+#define PH_RANK_STATS_VERSION 4
 #define PH_RANK_STATS_FILE "ranks"
 #define PH_KERNEL_TABLE_MAGIC 0x50484e534b524e4cull
 #define PH_KERNEL_TABLE_VERSION 1
@@ -372,8 +372,10 @@ struct ph_rank_stats {
     _Atomic uint64_t work_ns[80];
     /* threads that wait for a reply of the hub, those that only watch included */
     _Atomic uint64_t waiting;
+    /* the most host memory that tensors held nothing in (--host-tensors) */
+    _Atomic uint64_t peak_hollow_bytes;
 };
-PH_SIZE(ph_rank_stats, 1088);
+PH_SIZE(ph_rank_stats, 1096);
 PH_AT(ph_rank_stats, magic, 0);
 PH_AT(ph_rank_stats, version, 8);
 PH_AT(ph_rank_stats, clock_ns, 16);
@@ -403,6 +405,7 @@ PH_AT(ph_rank_stats, cycles, 424);
 PH_AT(ph_rank_stats, held_ns, 432);
 PH_AT(ph_rank_stats, work_ns, 440);
 PH_AT(ph_rank_stats, waiting, 1080);
+PH_AT(ph_rank_stats, peak_hollow_bytes, 1088);
 
 /* RUN_DIR/kernels.tbl, the kernel table: kernel times that every rank reads without asking. */
 struct ph_kernel_table_header {

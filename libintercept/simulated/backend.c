@@ -4,6 +4,7 @@
 #include "work/values_library.h"
 #include "simulated/cuda/runtime.h"
 #include "simulated/math/cudnn.h"
+#include "simulated/memory/host_tensors.h"
 #include "simulated/memory/memory.h"
 #include "simulated/values/nccl_values.h"
 
@@ -16,8 +17,14 @@ static struct ph_stream *stream(void *handle)
     return ph_stream_default();
 }
 
+static void joined(void)
+{
+    ph_values_load();
+    ph_host_joined();
+}
+
 const struct ph_backend ph_backend = {
-    .joined = ph_values_load,
+    .joined = joined,
     .without_values =
         "small operators do not run on the CPU: object collectives (all_gather_object, "
         "broadcast_object_list) fail, and what the GPU would compute reads as zero",

@@ -24,6 +24,7 @@
 #include "values/choose.h"
 #include "values/host_api.h"
 #include "values/frame.h"
+#include "values/hollow.h"
 #include "values/operators.h"
 #include "values/replay.h"
 #include "values/results.h"
@@ -216,6 +217,15 @@ VALUES_EXPORT int phantora_values_start(void)
     bool started =
         handle != at::INVALID_CALLBACK_HANDLE && phantora::start_trace() && phantora::start_steps();
     return started ? VALUES_STARTED : VALUES_NO_CALLBACK;
+}
+
+/* Takes over the allocation of host tensors, for the life of the process. Does nothing for another
+ * torch or another interceptor. */
+VALUES_EXPORT void phantora_values_allocate(void)
+{
+    constexpr uint64_t built_for = TORCH_ABI_VERSION;
+    if (aoti_torch_abi_version && aoti_torch_abi_version() != built_for) return;
+    if (phantora::find_hollow_api()) phantora::allocate_host_tensors();
 }
 
 /* Operators run, small outputs zeroed, failures, counts read back. For tests and measurements. */

@@ -4,19 +4,40 @@
 #include <dlfcn.h>
 
 #include <string>
-#include <type_traits>
 
 namespace phantora
 {
 
 HostApi host;
 
+namespace
+{
+
+template <class Function>
+bool find(Function &function, const char *name)
+{
+    function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+    return function != nullptr;
+}
+
+} // namespace
+
+bool find_hollow_api()
+{
+    return find(host.host_alloc, "phantora_host_alloc") &&
+           find(host.host_free, "phantora_host_free") &&
+           find(host.is_block, "phantora_host_is_block") &&
+           find(host.hollows, "phantora_host_hollows") &&
+           find(host.any_hollow, "phantora_host_any_hollow") &&
+           find(host.is_new, "phantora_host_is_new") &&
+           find(host.make_hollow, "phantora_host_hollow") &&
+           find(host.clear, "phantora_host_clear") && find(host.written, "phantora_host_written") &&
+           find(host.read_hollow, "phantora_host_read") &&
+           find(host.charge, "phantora_host_charge");
+}
+
 bool find_host_api()
 {
-    auto find = [](auto &function, const char *name) {
-        function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(RTLD_DEFAULT, name));
-        return function != nullptr;
-    };
     host.observe_only = dlsym(RTLD_DEFAULT, "phantora_values_observe_only") != nullptr;
     int (*records)() = nullptr;
     if (host.observe_only && find(records, "phantora_values_records") && records())

@@ -23,6 +23,9 @@ constexpr size_t kObjectBytes = 16 << 20;
  * PH_INDEX_BYTES. */
 constexpr size_t kIndexBytes = 8 << 20;
 
+/* Host tensors from this size on can be hollow. Equals PH_HOST_LARGE. */
+constexpr size_t kHollowBytes = 1 << 20;
+
 struct HostApi {
     int (*is_device)(const void *pointer);
     void (*pause)(); /* from here on this thread's CPU time is the simulator's, not the job's */
@@ -74,12 +77,27 @@ struct HostApi {
     int (*measuring)();           /* whether this thread's CPU time counts as the job's now */
     void (*exclude)(uint64_t ns); /* takes so much off the job's time */
     void (*step_ended)();         /* optional: an optimizer has stepped */
+    /* Hollow host tensors (hollow.h); all or none, and none in a leader. */
+    void *(*host_alloc)(size_t bytes); /* nullptr: take ordinary memory */
+    void (*host_free)(void *block);
+    int (*is_block)(const void *pointer);
+    int (*hollows)(); /* whether large floats are hollow from here on */
+    int (*any_hollow)(const void *pointer, size_t bytes);
+    int (*is_new)(const void *pointer, size_t bytes); /* the job has not written there yet */
+    void (*make_hollow)(void *pointer, size_t bytes);
+    void (*clear)(void *pointer, size_t bytes); /* zeros, which are known */
+    void (*written)(const void *pointer, size_t bytes);
+    void (*read_hollow)();       /* a result of hollow tensors is elsewhere now */
+    void (*charge)(uint64_t ns); /* the host time of what was skipped */
 };
 
 extern HostApi host;
 
 /* Fills `host`. False when a function that is not optional is missing. */
 bool find_host_api();
+
+/* Fills what concerns host tensors. False when the interceptor has none of it. */
+bool find_hollow_api();
 
 /* While it lives, time is the simulator's, not the job's (observation_cost.cpp). */
 struct Paused {

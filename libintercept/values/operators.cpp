@@ -1,6 +1,8 @@
 /* operators.cpp - classifies operators by their schema and their kernels. See operators.h. */
 #include "values/operators.h"
 
+#include "values/skip.h"
+
 #include <array>
 #include <cstring>
 #include <memory>
@@ -158,6 +160,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
     }
     for (const auto &value : schema.returns()) op->fresh.push_back(!value.alias_info());
     op->random |= op->generator >= 0;
+    op->replaced = is_replaced(handle);
     return op;
 }
 

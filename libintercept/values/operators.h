@@ -59,6 +59,7 @@ struct Operator {
     std::vector<bool> written{}; /* per argument: written to */
     std::vector<bool> out{};     /* per argument: written to and never read */
     bool any_written = false, any_out = false;
+    bool replaced = false;     /* skip.cpp decides whether its CPU kernel runs */
     std::vector<bool> fresh{}; /* per return: a new tensor rather than a written argument */
     size_t arguments = 0, returns = 0;
 };

@@ -121,7 +121,10 @@ bool any_undefined(const c10::IValue &value)
 {
     bool found = false;
     each_tensor(value, [&](const at::Tensor &tensor) {
-        if (found || !on_device(tensor) || wrapped(tensor)) return;
+        if (found || !tensor.defined() || wrapped(tensor) || tensor.numel() == 0) return;
+        if (tensor.is_cpu() && host.any_hollow)
+            found = host.any_hollow(address(tensor), span_bytes(tensor)) != 0;
+        if (!on_device(tensor)) return;
         each_run(tensor, [&](const char *at, size_t bytes) {
             found = found || host.any_undefined(at, bytes);
         });

@@ -53,8 +53,8 @@ void each_tensor(const c10::IValue &value, Visit visit)
  * norms do to arguments that their schemas call inputs. */
 void settle(const c10::IValue &value, bool written = false, bool touched = false);
 
-/* Whether any device tensor in `value` has undefined bytes. Pending results must have been settled.
- */
+/* Whether any device tensor in `value` has undefined bytes, or any host tensor hollow ones. Pending
+ * results must have been settled. */
 bool any_undefined(const c10::IValue &value);
 
 /* Marks every byte of the device tensors in `value` as undefined, or as defined. */

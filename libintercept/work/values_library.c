@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <link.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -96,15 +97,24 @@ static bool choose(const char *path, void *torch, char *chosen, char *why, size_
     return false;
 }
 
+/* The library, whose path goes to `path`; NULL with the reason in `why`. */
+static void *open_library(void *torch, char *path, char *why, size_t room)
+{
+    const char *named = ph_env("PHANTORA_VALUES_LIB");
+    if (!named) return snprintf(why, room, "the run names none (PHANTORA_VALUES_LIB)"), NULL;
+    if (!choose(named, torch, path, why, room)) return NULL;
+    if (access(path, R_OK) != 0) return snprintf(why, room, "%s: %s", path, strerror(errno)), NULL;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) snprintf(why, room, "it cannot be loaded (%s)", dlerror());
+    return library;
+}
+
 /* Whether the library runs; if not, `why` gets the reason. */
-static bool start(const char *named, void *torch, char *why, size_t room)
+static bool start(void *torch, char *why, size_t room)
 {
     char path[PATH_MAX];
-    if (!named) return snprintf(why, room, "the run names none (PHANTORA_VALUES_LIB)"), false;
-    if (!choose(named, torch, path, why, room)) return false;
-    if (access(path, R_OK) != 0) return snprintf(why, room, "%s: %s", path, strerror(errno)), false;
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) return snprintf(why, room, "it cannot be loaded (%s)", dlerror()), false;
+    void *library = open_library(torch, path, why, room);
+    if (!library) return false;
     int (*begin)(void) = (int (*)(void))dlsym(library, "phantora_values_start");
     switch (begin ? begin() : -1) {
     case VALUES_STARTED: return true;
@@ -127,7 +137,7 @@ static void load(void)
     char why[3 * PATH_MAX];
     void *torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW);
     if (!torch) return; /* not a PyTorch process: there are no operators */
-    if (!start(ph_env("PHANTORA_VALUES_LIB"), torch, why, sizeof why))
+    if (!start(torch, why, sizeof why))
         ph_warn_for_run("the values library is not in use: %s; %s", why, ph_backend.without_values);
     dlclose(torch);
 }
@@ -136,4 +146,24 @@ void ph_values_load(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, load);
+}
+
+bool ph_values_allocate(void)
+{
+    static _Atomic bool begun;
+    static _Thread_local bool inside; /* loading a library allocates */
+    if (atomic_load_explicit(&begun, memory_order_acquire)) return true;
+    if (inside) return false;
+    inside = true;
+    void *torch = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_NOW);
+    if (torch && !atomic_exchange(&begun, true)) {
+        char path[PATH_MAX], why[3 * PATH_MAX]; /* ph_values_load tells the reason */
+        void *library = open_library(torch, path, why, sizeof why);
+        void (*allocate)(void) =
+            library ? (void (*)(void))dlsym(library, "phantora_values_allocate") : NULL;
+        if (allocate) allocate();
+    }
+    if (torch) dlclose(torch);
+    inside = false;
+    return torch != NULL;
 }

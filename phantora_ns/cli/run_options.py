@@ -187,6 +187,15 @@ _OPTIONS = (
         "recorded, by default in a file for each command and folder.",
     ),
     _option(
+        "--host-tensors",
+        type=click.Choice(["auto", "real"]),
+        default=RunOptions.host_tensors,
+        show_default=True,
+        help="Large tensors of floats in host memory. auto: once a process holds more than 256 MiB of "
+        "tensors of 1 MiB and more, they hold nothing: they take no memory and read as zero, and work on "
+        "them is charged and skipped. real: they hold what the CPU computes.",
+    ),
+    _option(
         "--warm-start",
         type=click.Choice(["auto", "off"]),
         default=RunOptions.warm_start,

@@ -133,6 +133,7 @@ def _values(run: dict[str, Any], statistics: list[RankStats]) -> dict[str, Any]:
         "chosen": sum(stats.chosen_values for stats in statistics),
         "replayed": sum(stats.replayed_values for stats in statistics),
         "repeated": sum(stats.repeated_values for stats in statistics),
+        "hollow_bytes": max((stats.peak_hollow_bytes for stats in statistics), default=0),
     }
 
 

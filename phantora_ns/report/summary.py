@@ -116,6 +116,10 @@ def _values_lines(values: dict[str, Any]) -> list[str]:
         parts.append(
             f"the host read device values that nothing computed {values['unknown_reads']} times"
         )
+    if values["hollow_bytes"]:
+        parts.append(
+            f"large host tensors of up to {values['hollow_bytes'] / 2**30:.2f} GiB a rank held nothing"
+        )
     if values["chosen"]:
         parts.append(f"{values['chosen']} results that only a GPU could know were chosen evenly")
     if values["replayed"]:

@@ -57,10 +57,11 @@ def imported():
 # The C APIs that the library answers, phantora_*, and the one function of PyTorch's that its allocator
 # tells of every block (simulated/values/defined.c). `cu[A-Z]*` is the driver and cuFile; curand* and
 # nvrtc* begin with a small letter and stay NVIDIA's. dlsym, dlvsym: base/lookup.c; write and its
-# kind: simulated/files/holes.c. nanosleep and libstdc++'s steady clock: time/time_outs.c.
+# kind: simulated/files/holes.c; posix_memalign: simulated/memory/host_tensors.c. nanosleep and
+# libstdc++'s steady clock: time/time_outs.c.
 ALLOWED = """cu[A-Z]* cuda[A-Z]* __cuda[A-Z]* cublas[A-Z]* cudnn[A-Z]* cufft[A-Z]* cusolver[A-Z]*
 cusparse[A-Z]* cupti[A-Z]* nccl[A-Z]* pnccl[A-Z]* nvml[A-Z]* dlsym dlvsym nvshmemid_*
-nvshmemx_get_uniqueid* phantora_* nanosleep pwrite pwrite64 write writev
+nvshmemx_get_uniqueid* phantora_* nanosleep posix_memalign pwrite pwrite64 write writev
 _ZNSt6chrono3_V212steady_clock3nowEv _ZN3c1027reportMemoryUsageToProfiler*""".split()
 
 

@@ -88,6 +88,7 @@ def test_recorded_values_are_replayed(phantora, tmp_path, ranks, leaders):
         "chosen": 0,
         "replayed": asked,
         "repeated": asked // REPLAYED_STEPS,
+        "hollow_bytes": 0,
     }
     assert (
         f"{asked} values replayed, {asked // REPLAYED_STEPS} of them repeated beyond the recording"

@@ -63,5 +63,6 @@ def test_reads_of_undefined_values_are_counted(phantora, tmp_path, how, unknown,
         "chosen": chosen,
         "replayed": 0,
         "repeated": 0,
+        "hollow_bytes": 0,
     }
     assert ("device values that nothing computed" in done.stderr) == (unknown > 0)

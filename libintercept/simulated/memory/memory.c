@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "simulated/cuda/runtime.h"
 #include "simulated/memory/addresses.h"
+#include "simulated/memory/host_tensors.h"
 #include "simulated/memory/ipc.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/dirty.h"
@@ -304,8 +305,12 @@ void *ph_pinned_alloc(size_t bytes)
 {
     size_t size = (bytes + 4095) & ~(size_t)4095;
     pthread_once(&window_once, keep_window);
-    void *pointer = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *pointer = ph_host_block(size);
+    if (pointer)
+        ph_host_written(pointer, size); /* pinned pages are there from the start */
+    else
+        pointer = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pointer == MAP_FAILED) return NULL;
     insert_pinned(pointer, size);
     return pointer;
@@ -314,7 +319,10 @@ void *ph_pinned_alloc(size_t bytes)
 bool ph_pinned_free(void *pointer)
 {
     size_t bytes = remove_pinned(pointer);
-    if (bytes) munmap(pointer, bytes);
+    if (bytes && ph_host_is_block(pointer))
+        ph_host_block_free(pointer);
+    else if (bytes)
+        munmap(pointer, bytes);
     return bytes > 0;
 }
 
@@ -401,12 +409,15 @@ static void make_zero(void *pointer, size_t bytes)
 {
     if (ph_is_device(pointer))
         ph_zero(pointer, bytes);
+    else if (ph_host_is_block(pointer))
+        ph_host_clear(pointer, bytes);
     else
         make_host_zero(pointer, bytes);
 }
 
 static void mark_copied(void *destination, size_t bytes)
 {
+    ph_host_written(destination, bytes);
     ph_mark_dirty(destination, bytes);
     if (bytes > PH_SMALL_BYTES) ph_keep_copied(destination);
 }
@@ -432,14 +443,15 @@ bool ph_move(void *destination, const void *source, size_t bytes)
     ph_payload_settle(source, bytes);
     ph_payload_settle(destination, bytes);
     bool from_device = ph_is_device(source), to_device = ph_is_device(destination),
-         undefined = ph_any_undefined(source, bytes);
+         hollow = to_device && ph_host_any_hollow(source, bytes),
+         undefined = hollow || ph_any_undefined(source, bytes);
     bool large = bytes > PH_COPY_BYTES && (from_device || to_device);
     if (large && !to_device && !undefined) return copy_defined(destination, source, bytes), false;
     if (to_device && (undefined || (large && !(from_device && ph_is_clean(source, bytes)))))
         ph_mark_undefined(destination, bytes);
     else if (to_device)
         ph_mark_defined(destination, bytes);
-    if (large || (to_device && bytes >= 4096 && ph_all_zero(source, bytes)))
+    if (large || hollow || (to_device && bytes >= 4096 && ph_all_zero(source, bytes)))
         make_zero(destination, bytes);
     else
         mark_copied(destination, bytes), memmove(destination, source, bytes);

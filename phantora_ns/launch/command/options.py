@@ -39,6 +39,7 @@ class RunOptions:
     kernels: tuple[Path, ...] = ()
     leaders: str = "auto"
     values: str = "balanced"
+    host_tensors: str = "auto"
     warm_start: str = "off"
     preload_modules: str | None = None
     keep_run_dir: bool = False
@@ -63,6 +64,10 @@ class RunOptions:
             ("--gpus-per-node", self.gpus_per_node),
             ("--isolation", None if self.isolated else self.isolation),
             ("--values", None if self.values == RunOptions.values else self.values),
+            (
+                "--host-tensors",
+                None if self.host_tensors == RunOptions.host_tensors else self.host_tensors,
+            ),
         )
         given = tuple(str(word) for pair in words if pair[1] is not None for word in pair)
         return given + self.changes.words()

@@ -50,6 +50,7 @@ class RunRequest:
     host: host_time.HostTimeOptions = host_time.HostTimeOptions()
     sync: str = "conservative"
     values: recorded_values.ValuesOption = recorded_values.ValuesOption()
+    host_tensors: str = "auto"
     keep_run_dir: bool = False
     quiet: bool = False
     databases: tuple[str, ...] = ()
@@ -113,6 +114,7 @@ def build_request(
         host=host,
         sync=options.sync,
         values=values,
+        host_tensors=options.host_tensors,
         keep_run_dir=options.keep_run_dir,
         quiet=options.quiet,
         databases=_databases(cluster.gpu, options.kernels),

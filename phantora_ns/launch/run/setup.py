@@ -153,6 +153,7 @@ def _job_environment(
     job = environment.job_environment(outer, prepared.path, request.shape, prepared.kernel_info)
     job |= prepared.host.environment
     job |= {"PHANTORA_VALUES": request.values.policy}
+    job |= {"PHANTORA_HOST_TENSORS": request.host_tensors}
     job |= warm_start.prepare(prepared.path, request.warm)
     storage = request.cluster.server.storage_bytes_per_ns
     if storage is not None:
