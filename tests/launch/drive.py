@@ -21,7 +21,7 @@ def _hub_command(run_dir):
 report = types.ModuleType("phantora_ns.report.run_report")
 report.build_report = lambda run_dir, **facts: {
     **{key: value for key, value in facts.items() if key != "wall_s"},
-    "host_time": {"time_share": {}},
+    "host_time": {"mode": "auto", "measured": None, "time_share": {}},
 }
 summary = types.ModuleType("phantora_ns.report.summary")
 summary.summary_lines = lambda facts: [

@@ -196,7 +196,7 @@ def test_the_report_is_written_whole(launch, tmp_path):
         assert json.loads((tmp_path / "report.json").read_text()) == {
             "exit_code": 4,
             "failed_by": "job",
-            "host_time": {"time_share": {}},
+            "host_time": {"mode": "auto", "measured": None, "time_share": {}},
         }
     assert os.listdir(tmp_path) == ["report.json"]
 
