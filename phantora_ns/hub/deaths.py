@@ -16,6 +16,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,11 +50,15 @@ class Deaths:
     def __init__(self, run_dir: Path, tell: Callable[[str], None]) -> None:
         self._ends = run_dir / ENDS
         self._tell = tell
-        self._epoll = select.epoll()
         self._watched: dict[int, Watched] = {}
         self._failed = False
         """Whether a rank has failed since the last one came."""
         self._memory_kills = memory_kills()
+
+    @cached_property
+    def _epoll(self) -> select.epoll:
+        """Made when it is needed: a hub that is not served watches nothing."""
+        return select.epoll()
 
     def fileno(self) -> int:
         """A descriptor that is readable when a process has ended."""
