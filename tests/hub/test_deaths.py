@@ -38,13 +38,14 @@ def starter(run_dir, pipe):
 def spawned(hub):
     """Starts a process; returns it and its pipe."""
     context = multiprocessing.get_context("spawn")
-    processes = []
+    processes, pipes = [], []
 
     def start(function, *arguments):
         ours, theirs = context.Pipe()
         process = context.Process(target=function, args=(hub.run_dir, *arguments, theirs))
         process.start()
         processes.append(process)
+        pipes.append(ours)  # a rank ends by itself when its pipe does
         return process, ours, ours.recv()
 
     yield start
