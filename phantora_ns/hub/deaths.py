@@ -52,7 +52,7 @@ class Deaths:
         self._tell = tell
         self._watched: dict[int, Watched] = {}
         self._failed = False
-        """Whether a rank has failed since the last one came."""
+        """Whether a rank has failed since the job was started, or started again."""
         self._memory_kills = memory_kills()
 
     @cached_property
@@ -73,7 +73,8 @@ class Deaths:
             descriptor = os.pidfd_open(pid)
         except OSError:  # it has ended, or the kernel refuses
             return
-        self._failed = False
+        if not self._watched:  # the job has been started again
+            self._failed = False
         self._watched[descriptor] = Watched(client.name, client.node, pid, parent_of(pid))
         self._epoll.register(descriptor, select.EPOLLIN)
 
