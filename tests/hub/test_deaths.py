@@ -13,6 +13,7 @@ from phantora_ns.hub.deaths import ENDS, _wait_status
 
 
 def rank(run_dir, number, pipe):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests' shell has set
     client = Client(run_dir, number, number, world=2)
     pipe.send("here")
     ending = pipe.recv()
