@@ -122,8 +122,8 @@ class Client:
         self.messages = 1
         self.pending: dict[int, Any] = {}  # its open requests (requests.py), by number
         self.fetching: int | None = None
-        """The unanswered FETCH that was its last message. A client that sends more has other running
-        threads. None for a leader, whose host continues."""
+        """The unanswered FETCH that was its last message but for those of threads that only watch. A
+        client that sends more has other running threads. None for a leader, whose host continues."""
         self.fetches: set[int] = set()
         """Its open FETCHes. For a leader, only its GPU waits for them."""
         self.results: dict[tuple[int, int], tuple[Any, int]] = {}
