@@ -68,10 +68,10 @@ static bool polling; /* a thread waits in poll() on behalf of all threads */
 static struct arrival *arrivals;
 static uint64_t sequence;
 static _Atomic uint64_t request_counter;
-static struct ph_rank_stats *stats;
+static struct ph_rank_stats *_Atomic stats; /* set once everything in it is */
 
-bool ph_hub_connected(void) { return stats != NULL; }
-struct ph_rank_stats *ph_stats(void) { return stats; }
+bool ph_hub_connected(void) { return ph_stats() != NULL; }
+struct ph_rank_stats *ph_stats(void) { return atomic_load_explicit(&stats, memory_order_acquire); }
 uint64_t ph_request_id(void) { return atomic_fetch_add(&request_counter, 1) + 1; }
 
 static void *symbol(void *library, const char *name)

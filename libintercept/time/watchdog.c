@@ -14,12 +14,14 @@
  * tensors. But the host polls the same work before each collective, and skips what a watchdog has
  * seen to be over. So these rounds must not depend on real time either. */
 #include "time/watchdog.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "base/real_time.h"
 #include "base/threads.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
 #include "time/time_outs.h"
+#include <pthread.h>
 #include <time.h>
 
 enum {
@@ -266,7 +268,10 @@ static void hold_window(unsigned kinds)
                 LONGEST_MS / 1000);
 }
 
-/* The windows of one sort of watchdogs. Only one thread of the chain runs at a time. */
+/* When watchdogs last had their turn. Several threads of the chain may wait at once. */
+static pthread_mutex_t PH_FREE_IN_CHILD turns_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The windows of one sort of watchdogs. */
 static struct windows {
     uint64_t period_ms, first_wait_ms; /* first_wait_ms: 0 if they free no tensors */
     uint64_t communicated, opened_at;
@@ -302,8 +307,10 @@ static bool is_due(struct windows *of, uint64_t waited_ns)
 static void windows_if_due(unsigned kinds, uint64_t waited_ns)
 {
     if (!ph_clock_repeats() || !ph_in_chain()) return;
+    pthread_mutex_lock(&turns_lock);
     for (int kind = 0; kind < PH_WATCHDOGS; kind++)
         if (kinds & 1u << kind && !is_due(&windows[kind], waited_ns)) kinds &= ~(1u << kind);
+    pthread_mutex_unlock(&turns_lock);
     if (!kinds) return;
     /* The hub must not take this rank for idle: it is about to act. */
     atomic_store(&ph_stats()->blocked, 1);
@@ -326,11 +333,12 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
         windows_if_due((1u << PH_WATCHDOGS) - 1, waited_ns);
         return;
     }
-    if (waited_ns < (times < FIRST_WAITS ? FIRST_WAIT_MS : PERIOD_MS) * 1000000ull || any == 0 ||
-        launched == communicated)
-        return;
-    communicated = launched;
-    times++;
+    pthread_mutex_lock(&turns_lock);
+    bool due = waited_ns >= (times < FIRST_WAITS ? FIRST_WAIT_MS : PERIOD_MS) * 1000000ull && any &&
+               launched != communicated;
+    if (due) communicated = launched, times++;
+    pthread_mutex_unlock(&turns_lock);
+    if (!due) return;
     for (unsigned i = 0; i < OBSERVERS; i++)
         before[i] = atomic_load(&observers[i].waits) && !atomic_load(&observers[i].nccl2)
                         ? atomic_load(&observers[i].rounds)
