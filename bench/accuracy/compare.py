@@ -21,6 +21,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
@@ -163,7 +164,10 @@ def parse() -> argparse.Namespace:
         help="at most so many steps, half of them warm-up: simulated steps repeat",
     )
     parser.add_argument(
-        "--jobs", type=int, default=1, help="runs at once; measured host time wants one"
+        "--jobs",
+        type=int,
+        default=2,
+        help="GPU-bound jobs that run at once; host-bound ones run alone",
     )
     parser.add_argument(
         "--no-traces", action="store_true", help="no breakdown of the simulated step"
@@ -238,6 +242,27 @@ def list_sets(wanted: list[Measured]) -> list[str]:
     ]
 
 
+def _rows(
+    wanted: list[Measured], ours: list[str], options: argparse.Namespace
+) -> Iterator[tuple[Measured, dict | Exception]]:
+    """Each job with its row, or with why there is none, as they end. Host-bound jobs come last, one at
+    a time: what is measured of the host should not depend on what runs beside it."""
+    alone = [real for real in wanted if real.bound == "host"]
+    beside = [real for real in wanted if real.bound != "host"]
+    for jobs, batch in ((options.jobs, beside), (1, alone)):
+        with ThreadPoolExecutor(jobs) as pool:
+            waiting = {pool.submit(compare, real, ours, options): real for real in batch}
+            try:
+                for done in as_completed(waiting):
+                    try:
+                        yield waiting[done], done.result()
+                    except (RuntimeError, TraceError) as error:
+                        yield waiting[done], error
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
 def main() -> int:
     options = parse()
     print("\n".join(list_sets(options.wanted)), flush=True)
@@ -261,28 +286,20 @@ def main() -> int:
     run["rows"] = list(earlier.values())
     print(HEADER, flush=True)
     failed = 0
-    with ThreadPoolExecutor(options.jobs) as pool:
-        waiting = {}
-        for real in options.wanted:
-            if real.name in earlier:
-                print(row_text(earlier[real.name]), flush=True)
-            else:
-                waiting[pool.submit(compare, real, ours, options)] = real
-        try:
-            for done in as_completed(waiting):
-                real = waiting[done]
-                try:
-                    row = done.result()
-                except (RuntimeError, TraceError) as error:
-                    failed += 1
-                    print(f"{real.name:24s} {real.gpus}  failed: {error}", flush=True)
-                    continue
-                run["rows"].append(row)
-                store.keep(options.results, run)
-                print(row_text(row), flush=True)
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise
+    todo = []
+    for real in options.wanted:
+        if real.name in earlier:
+            print(row_text(earlier[real.name]), flush=True)
+        else:
+            todo.append(real)
+    for real, result in _rows(todo, ours, options):
+        if isinstance(result, Exception):
+            failed += 1
+            print(f"{real.name:24s} {real.gpus}  failed: {result}", flush=True)
+            continue
+        run["rows"].append(result)
+        store.keep(options.results, run)
+        print(row_text(result), flush=True)
     names = {real.name for real in options.wanted}
     run["rows"].sort(key=lambda row: options.order.index(row["name"]))
     print("\n".join([LEGEND, *summary([row for row in run["rows"] if row["name"] in names])]))
