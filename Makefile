@@ -73,7 +73,7 @@ frameworks: $(VENV)/.stamp-frameworks
 # reading torch's headers: without optimisation a file takes 25 s instead of 30.
 transformer-engine: $(VENV)/.stamp-transformer-engine
 
-# Whether TORCH works at all, in five minutes on two cores; these tests are part of `make test` too
+# Whether TORCH works at all, in five minutes on two cores; `make test-all` holds these tests too
 smoke: build
 	$(VENV)/bin/python -m pytest -m smoke tests/smoke
 
@@ -88,11 +88,13 @@ truth: build
 	$(VENV)/bin/python -m pytest -m 'truth and not nightly' tests/truth tests/accuracy tests/intercept
 	$(VENV)/bin/python -m pytest tests/torch/test_repeat.py tests/torch/test_clocks.py -k equal_to_the_byte
 
+# WORKERS: tests at once. Many of them wait, and most jobs that they start keep one core busy
+WORKERS = 2
 test: build frameworks
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-all: build frameworks
-	$(VENV)/bin/python -m pytest -m ""
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m ""
 
 BENCHES = flows.run overhead.run values.run
 bench: build
