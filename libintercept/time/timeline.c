@@ -22,7 +22,8 @@ enum {
     EVENT_MAGIC = 0x50484556,
     DEVICES = 8,
     STREAM_NON_BLOCKING = 1,
-    FILLS_LEAST_NS = 20000 /* a shorter copy leaves multiprocessors free */
+    FILLS_LEAST_NS = 20000, /* a shorter copy leaves multiprocessors free */
+    MOST_KERNELS = 1024     /* of one stream between cuts */
 };
 static uint64_t next_stream = 16;
 static struct ph_stream *streams;
@@ -138,6 +139,13 @@ static void stalls_locked(int device, const struct ph_expr *before, const struct
     ph_power_idle_locked(device, ph_gaps_expected_locked());
 }
 
+/* So that no expression lists the same kernels again and again, nor more than are kept. */
+static void cut_locked(struct ph_stream *stream)
+{
+    stream->kernels = 0;
+    stream->last_cut = ph_expr_cut(&stream->expr, stream->last_cut);
+}
+
 static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t contention_ns)
 {
     const struct ph_device_spec *spec = ph_spec();
@@ -145,9 +153,8 @@ static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t 
     ph_stream_order_locked(stream);
     for (int i = 0; i < stream->expr.count; i++) stream->expr.term[i].lag += (int64_t)gap_ns;
     ph_queue_add_host(stream, (int64_t)spec->launch_latency_ns);
-    for (int i = 0; i < stream->expr.count; i++)
-        stream->expr.term[i].work += (int64_t)duration_ns,
-            stream->expr.term[i].contention += (int64_t)contention_ns;
+    ph_expr_run(&stream->expr, (int64_t)duration_ns, (int64_t)contention_ns);
+    if (++stream->kernels >= MOST_KERNELS) cut_locked(stream);
     ph_queue_moved(stream, duration_ns, gap_ns);
     stream->used = true;
 }
@@ -165,8 +172,13 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
                                  .device = stream->device,
                                  .duration_ns = duration_ns,
                                  .contention_ns = contention_ns};
-    ph_trace_work_locked(&work, stream->expr.term,
-                         (size_t)stream->expr.count * sizeof *stream->expr.term);
+    struct ph_log_term terms[PH_EXPR_MAX];
+    for (int i = 0; i < stream->expr.count; i++) {
+        const struct ph_term *term = &stream->expr.term[i];
+        terms[i] =
+            (struct ph_log_term){term->vertex, term->lag, term->work, term->contention};
+    }
+    ph_trace_work_locked(&work, terms, (size_t)stream->expr.count * sizeof *terms);
 }
 
 void ph_run_locked(struct ph_stream *stream, struct ph_time time)
@@ -255,6 +267,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
         ph_beside_computed_locked(stream->device, computed);
         beside =
             ph_beside_expected_locked(&comm->beside, what, stream->device, vertex, begin, computed);
+        cut_locked(busiest[stream->device]);
     }
     ph_pack_uint(&body, ph_clock());
     ph_extra_pack(&body, beside);
@@ -269,7 +282,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
             /* Under ph_lock, so that messages are sent in the order of their vertices. */
             6);
     stream->expr.count = 1;
-    stream->expr.term[0] = (struct ph_term){vertex, 0, 0, 0};
+    stream->expr.term[0] = (struct ph_term){.vertex = vertex};
     /* PyTorch's blocking collectives run on the compute stream. That stream then waits for them
      * without a wait call. */
     if (stream == busiest[stream->device]) stalls_locked(stream->device, &before, &stream->expr);
