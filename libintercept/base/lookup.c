@@ -19,11 +19,23 @@
 #include <gnu/lib-names.h>
 #include <link.h>
 #include <stdatomic.h>
-#include <string.h>
 
 typedef void *(*dlvsym_type)(void *, const char *, const char *);
 static _Atomic(ph_dlsym_type) real_dlsym;
 static _Atomic(dlvsym_type) real_dlvsym;
+
+/* Not the C library's: a sanitizer replaces those, and calls dlsym before they work. */
+static bool starts(const char *text, const char *prefix)
+{
+    while (*prefix && *text == *prefix) text++, prefix++;
+    return !*prefix;
+}
+
+static bool equal(const char *one, const char *other)
+{
+    while (*one && *one == *other) one++, other++;
+    return *one == *other;
+}
 
 /* Finds the default version of a function in the symbol table of one library (System V ABI,
  * "Dynamic Linking"). The layout of DT_GNU_HASH is that of glibc's elf/dl-lookup.c. glibc has
@@ -52,7 +64,7 @@ static void *in_table(const struct link_map *library, const char *name)
     for (uint32_t i = buckets[hash % table[0]]; i >= table[1]; i++) {
         const ElfW(Sym) *symbol = symbols + i;
         bool hidden = versions[i] & 0x8000; /* an older version */
-        if (!hidden && symbol->st_shndx != SHN_UNDEF && strcmp(names + symbol->st_name, name) == 0)
+        if (!hidden && symbol->st_shndx != SHN_UNDEF && equal(names + symbol->st_name, name))
             return (void *)(library->l_addr + symbol->st_value);
         if (hashes[i - table[1]] & 1) break; /* the last symbol of the bucket */
     }
@@ -61,8 +73,10 @@ static void *in_table(const struct link_map *library, const char *name)
 
 static const char *file_name(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    const char *name = path;
+    for (; *path; path++)
+        if (*path == '/') name = path + 1;
+    return name;
 }
 
 /* Finds the C library's dlsym and dlvsym. A lookup by name would return ours, or the emulated GPU's
@@ -74,7 +88,7 @@ static void find_real(void)
     for (const struct link_map *library = _r_debug.r_map; library; library = library->l_next) {
         const char *file = file_name(library->l_name);
         /* libdl: before glibc 2.34 */
-        if (strcmp(file, LIBC_SO) != 0 && strcmp(file, LIBDL_SO) != 0) continue;
+        if (!equal(file, LIBC_SO) && !equal(file, LIBDL_SO)) continue;
         ph_dlsym_type plain = (ph_dlsym_type)in_table(library, "dlsym");
         dlvsym_type versioned = (dlvsym_type)in_table(library, "dlvsym");
         if (!plain || !versioned) continue;
@@ -136,11 +150,6 @@ static const char *soname_of(const void *function)
     for (const ElfW(Dyn) *entry = library->l_ld; names && entry->d_tag != DT_NULL; entry++)
         if (entry->d_tag == DT_SONAME) return names + entry->d_un.d_val;
     return NULL;
-}
-
-static bool starts(const char *text, const char *prefix)
-{
-    return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
 /* Whether the caller is one of NVIDIA's libraries, this library, or the emulated GPU under a

@@ -23,8 +23,13 @@ static inline bool ph_all_zero(const void *pointer, size_t bytes)
 }
 
 /* ---- addresses of a simulated GPU ---- */
+#ifdef __SANITIZE_THREAD__ /* ThreadSanitizer leaves a program a part of the addresses */
+#define PH_WINDOW_BASE 0x560000000000ull
+#define PH_SLICE_BYTES (1ull << 36)
+#else
 #define PH_WINDOW_BASE 0x7a0000000000ull /* cudaMalloc: one slice per device */
 #define PH_SLICE_BYTES (1ull << 39)
+#endif
 #define PH_WINDOW_END (PH_WINDOW_BASE + 8 * PH_SLICE_BYTES)
 #define PH_VIRTUAL_BASE 0x600000000000ull /* cuMemAddressReserve */
 #define PH_VIRTUAL_END 0x700000000000ull

@@ -237,13 +237,24 @@ static bool nothing_to_do(const struct ph_operation *op)
            op->redop < PH_REDUCTION_AVG;
 }
 
+/* The factor of an operation that the job has made; false: there is no such operation. */
+static bool find_factor(struct ph_operation *op)
+{
+    if (op->redop < BUILT_IN_OPS) return true;
+    if (op->redop - BUILT_IN_OPS >= CUSTOM_OPS) return false;
+    pthread_mutex_lock(&custom_lock);
+    bool found = custom[op->redop - BUILT_IN_OPS].used;
+    op->factor = custom[op->redop - BUILT_IN_OPS].factor;
+    pthread_mutex_unlock(&custom_lock);
+    return found;
+}
+
 static int submit(struct ph_operation op)
 {
     if (!valid(op.comm) || op.dtype < 0 || op.dtype >= PH_TYPES) return INVALID_ARGUMENT;
     if (op.peer >= op.comm->size) return INVALID_ARGUMENT;
-    if (op.redop >= BUILT_IN_OPS &&
-        (op.redop - BUILT_IN_OPS >= CUSTOM_OPS || !custom[op.redop - BUILT_IN_OPS].used))
-        return INVALID_ARGUMENT;
+    if (!find_factor(&op)) return INVALID_ARGUMENT;
+    if (ph_forked()) return UNHANDLED_CUDA_ERROR;
     if (nothing_to_do(&op)) {
         ph_host_call(PH_CALL_COMM);
         ph_watchdogs_given_unlaunched();
@@ -253,7 +264,6 @@ static int submit(struct ph_operation op)
     if (!copy) return INTERNAL_ERROR;
     *copy = op;
     copy->next = NULL;
-    if (op.redop >= BUILT_IN_OPS) copy->factor = custom[op.redop - BUILT_IN_OPS].factor;
     if (group_depth == 0) return launch(copy);
     PH_TRACE(ph_trace_queued());
     if (!queued) queue_end = &queued;
@@ -392,7 +402,9 @@ PH_API(int, ncclRedOpDestroy, (int op, void *comm))
 {
     (void)comm;
     if (op < BUILT_IN_OPS || op - BUILT_IN_OPS >= CUSTOM_OPS) return INVALID_ARGUMENT;
+    pthread_mutex_lock(&custom_lock);
     custom[op - BUILT_IN_OPS].used = false;
+    pthread_mutex_unlock(&custom_lock);
     return OK;
 }
 
@@ -458,6 +470,7 @@ PH_API(int, ncclCommSplit, (void *handle, int color, int key, void **fresh, void
     struct ph_comm *comm = valid(handle);
     struct ph_pack rest = {0};
     int64_t answer[3];
+    if (ph_forked()) return UNHANDLED_CUDA_ERROR;
     if (!comm || !ph_nccl_config(config)) return INVALID_ARGUMENT;
     ph_pack_int(&rest, (int64_t)comm->launches.number);
     ph_pack_int(&rest, color);
@@ -475,6 +488,7 @@ static int release_comm(void *handle)
     /* as in NCCL: releasing NULL succeeds */
     if (!handle) return OK;
     if (!comm) return INVALID_ARGUMENT;
+    if (ph_forked()) return UNHANDLED_CUDA_ERROR;
     ph_pack_uint(&body, ph_now());
     ph_pack_int(&body, (int64_t)comm->launches.number);
     ph_send(PH_MESSAGE_COMM_FREE, &body, 2);
@@ -523,6 +537,7 @@ PH_API(int, ncclCommDeregister, (void *comm, void *handle))
 #define PH_CLASS PH_SIMULATED
 PH_API(int, ncclMemAlloc, (void **pointer, size_t bytes))
 {
+    if (ph_forked()) return UNHANDLED_CUDA_ERROR;
     ph_host_call(PH_CALL_MALLOC);
     return (*pointer = ph_backend.nccl.alloc(bytes)) ? OK : 1; /* ncclUnhandledCudaError */
 }

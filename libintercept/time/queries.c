@@ -31,7 +31,7 @@ static bool ask(const struct ph_expr *expr, const struct ph_stream_position *pos
         return decided;
     }
     struct ph_pack body = {0};
-    struct ph_expr own = {0};
+    struct ph_expr own = {0}, asked = *expr; /* the event may be recorded again meanwhile */
     ph_expr_add_host(&own, 0);
     uint64_t req = ph_request_begin_locked(&body);
     ph_expr_pack(&body, expr);
@@ -41,8 +41,8 @@ static bool ask(const struct ph_expr *expr, const struct ph_stream_position *pos
     bool ready = ph_read_int(&reply) != 0;
     uint64_t floor = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
-    if (!ready) ph_expr_not_before(expr, now, floor);
-    if (ready && !ph_host.open) ph_expr_reached(expr, now);
+    if (!ready) ph_expr_not_before(&asked, now, floor);
+    if (ready && !ph_host.open) ph_expr_reached(&asked, now);
     /* a thread outside the chain leaves the chain's state as it is */
     if (ph_in_chain()) atomic_store(&ph_stats()->blocked, 0);
     pthread_mutex_unlock(&ph_lock);

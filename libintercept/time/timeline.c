@@ -410,7 +410,9 @@ static void compute_waits_locked(const struct ph_expr *event, int device)
 
 static void synchronize_with(const struct ph_expr *expr)
 {
-    struct ph_expr all = *expr;
+    pthread_mutex_lock(&ph_lock);
+    struct ph_expr all = *expr; /* the event may be recorded again meanwhile */
+    pthread_mutex_unlock(&ph_lock);
     ph_host_call(PH_CALL_SYNC);
     PH_TRACE(ph_trace_call_begin("cudaDeviceSynchronize"));
     pthread_mutex_lock(&ph_lock);

@@ -48,7 +48,7 @@ struct ph_event {
     uint32_t magic;
     unsigned flags;
     int device;
-    bool recorded;
+    _Atomic bool recorded;       /* set under ph_lock */
     _Atomic uint64_t put_off_ns; /* time/watchdog.h */
     struct ph_stream_position position;
     struct ph_expr expr;
@@ -58,7 +58,7 @@ struct ph_event {
     /* list of all events, to find the vertices that they still name */
     struct ph_event *next, **link;
     /* simulated/memory/ipc.c: its state as shared with other processes; NULL: not shared */
-    void *shared;
+    void *_Atomic shared;
     bool imported; /* another process records it */
     char file[32];
 };

@@ -14,11 +14,14 @@
  * tensors. But the host polls the same work before each collective, and skips what a watchdog has
  * seen to be over. So these rounds must not depend on real time either. */
 #include "time/watchdog.h"
+#include "base/fork.h"
 #include "base/log.h"
+#include "base/real_time.h"
 #include "base/threads.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
 #include "time/time_outs.h"
+#include <pthread.h>
 #include <time.h>
 
 enum {
@@ -55,13 +58,6 @@ static _Thread_local struct {
 /* for runs that repeat: the watchdogs that may poll now, as bits */
 static _Atomic unsigned window;
 
-static uint64_t real_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-
 static void millisecond(void) { nanosleep(&(struct timespec){0, 1000000}, NULL); }
 
 /* At its end PyTorch tells the watchdog to finish. From then on the watchdog polls its work without
@@ -69,7 +65,7 @@ static void millisecond(void) { nanosleep(&(struct timespec){0, 1000000}, NULL);
  * rank only once this rank is idle. So the watchdog must sleep between its rounds here. */
 static void pause_before_round(const void *work)
 {
-    if (me.first != work || real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull) return;
+    if (me.first != work || ph_real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull) return;
     for (int i = 0; i <= PERIOD_MS / 2; i++) millisecond();
 }
 
@@ -98,13 +94,13 @@ static struct observer *my_slot(void)
 }
 
 /* A round begins when the pause before this poll was as long as the watchdog's sleep. */
-static void begin_round(struct observer *slot)
+static void begin_round(struct observer *slot, uint64_t now)
 {
     atomic_store(&slot->waits, false);
     me.first = NULL;
     ph_time_out_round();
-    me.asks = real_ns() - me.asked_ns > ASK_MS * 1000000ull;
-    if (me.asks) me.asked_ns = real_ns();
+    me.asks = now - me.asked_ns > ASK_MS * 1000000ull;
+    if (me.asks) me.asked_ns = now;
     if (atomic_load(&slot->nccl2)) return;
     atomic_fetch_add(&slot->rounds, 1);
     atomic_fetch_add(&rounds, 1);
@@ -120,9 +116,9 @@ static bool is_named(void)
 enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
 {
     pause_before_round(put_off_ns);
-    uint64_t now = real_ns();
+    uint64_t now = ph_real_ns();
     struct observer *slot = my_slot();
-    if (now - me.last_ns > PERIOD_MS / 2 * 1000000ull) begin_round(slot);
+    if (now - me.last_ns > PERIOD_MS / 2 * 1000000ull) begin_round(slot, now);
     if (!me.first) me.first = put_off_ns;
     atomic_store(&slot->within, true);
     atomic_store(&slot->looking, 1);
@@ -156,7 +152,7 @@ bool ph_watchdog_wait_is_long(uint64_t now, uint64_t until)
 void ph_watchdog_looked(bool over, uint64_t not_before)
 {
     ph_time_out_looked(over ? UINT64_MAX : not_before);
-    me.last_ns = real_ns();
+    me.last_ns = ph_real_ns();
     if (over)
         me.first = NULL; /* this work is over; another one will be the first of the next round */
     else
@@ -272,7 +268,10 @@ static void hold_window(unsigned kinds)
                 LONGEST_MS / 1000);
 }
 
-/* The windows of one sort of watchdogs. Only one thread of the chain runs at a time. */
+/* When watchdogs last had their turn. Several threads of the chain may wait at once. */
+static pthread_mutex_t PH_FREE_IN_CHILD turns_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The windows of one sort of watchdogs. */
 static struct windows {
     uint64_t period_ms, first_wait_ms; /* first_wait_ms: 0 if they free no tensors */
     uint64_t communicated, opened_at;
@@ -308,8 +307,10 @@ static bool is_due(struct windows *of, uint64_t waited_ns)
 static void windows_if_due(unsigned kinds, uint64_t waited_ns)
 {
     if (!ph_clock_repeats() || !ph_in_chain()) return;
+    pthread_mutex_lock(&turns_lock);
     for (int kind = 0; kind < PH_WATCHDOGS; kind++)
         if (kinds & 1u << kind && !is_due(&windows[kind], waited_ns)) kinds &= ~(1u << kind);
+    pthread_mutex_unlock(&turns_lock);
     if (!kinds) return;
     /* The hub must not take this rank for idle: it is about to act. */
     atomic_store(&ph_stats()->blocked, 1);
@@ -332,11 +333,12 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
         windows_if_due((1u << PH_WATCHDOGS) - 1, waited_ns);
         return;
     }
-    if (waited_ns < (times < FIRST_WAITS ? FIRST_WAIT_MS : PERIOD_MS) * 1000000ull || any == 0 ||
-        launched == communicated)
-        return;
-    communicated = launched;
-    times++;
+    pthread_mutex_lock(&turns_lock);
+    bool due = waited_ns >= (times < FIRST_WAITS ? FIRST_WAIT_MS : PERIOD_MS) * 1000000ull && any &&
+               launched != communicated;
+    if (due) communicated = launched, times++;
+    pthread_mutex_unlock(&turns_lock);
+    if (!due) return;
     for (unsigned i = 0; i < OBSERVERS; i++)
         before[i] = atomic_load(&observers[i].waits) && !atomic_load(&observers[i].nccl2)
                         ? atomic_load(&observers[i].rounds)

@@ -198,7 +198,8 @@ class Hub:
         """Counts a message. `watches`: it comes from a thread that only watches and never acts."""
         expected = client.seq + 1
         client.messages += 1
-        client.fetching = None
+        if not watches:
+            client.fetching = None
         if seq < expected:
             raise BadMessage(f"message {seq} came after message {client.seq}", request)
         client.seq = seq

@@ -9,7 +9,7 @@ an estimate. Every answer says where it came from, so that the report can count 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from phantora_ns.config import load_gpu
 from phantora_ns.kernels import rates, signature
-from phantora_ns.kernels.database.database import Database, DatabaseError
+from phantora_ns.kernels.database.database import Database, DatabaseError, Scale, unscaled
 from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
@@ -155,7 +155,7 @@ class KernelTimes:
             data = signature.encode(kind, fields)
         except SignatureError:
             return False
-        return self._live.duration_ns(data) is not None or self._recorded(data)
+        return self._live.duration_ns(data) is not None or self._exact(data) is not None
 
     def learn(self, kind: int, fields: Any, durations_ns: list[int]) -> Learned:
         """Takes in what a leader has just measured. Returns whose answers of `lookup` change.
@@ -164,17 +164,24 @@ class KernelTimes:
         leader. Such times say what the clock of the leader's GPU is. Raises SignatureError.
         """
         data = signature.encode(kind, fields)
-        if not self._recorded(data):
-            return Learned.THIS if self._live.add(data, durations_ns) else Learned.NOTHING
         bound_by = self._bound_of(kind, fields)
-        answer = self._measured(data, kind, fields, None, None)
-        if answer and durations_ns:
-            if self._live_clock.compare(bound_by, data, answer[0], durations_ns):
-                return Learned.ALL
-        return Learned.NOTHING
+        recorded_ns = self._exact(data, self._at_usual_clock(bound_by))
+        if recorded_ns is None:
+            return Learned.THIS if self._live.add(data, durations_ns) else Learned.NOTHING
+        moved = durations_ns and self._live_clock.compare(
+            bound_by, data, round(recorded_ns), durations_ns
+        )
+        return Learned.ALL if moved else Learned.NOTHING
 
-    def _recorded(self, data: bytes) -> bool:
-        return any(database.exact(data) is not None for database in self.databases)
+    def _exact(self, data: bytes, scale: Scale = unscaled) -> float | None:
+        """The recorded duration of exactly this signature in ns, of the first database that holds
+        it."""
+        found = (database.exact(data, scale) for database in self.databases)
+        return next((ns for ns in found if ns is not None), None)
+
+    def _at_usual_clock(self, bound_by: int) -> Scale:
+        """Each run had a clock of its own."""
+        return partial(self._clocks.share, bound_by)
 
     def _bound_of(self, kind: int, fields: Any) -> int:
         return self.estimate(kind, fields).bound_by
@@ -267,9 +274,8 @@ class KernelTimes:
     ) -> tuple[int, int, int] | None:
         if not self.databases:
             return None
-        bound_by = self.estimate(kind, fields).bound_by
-        # Each run had a clock of its own.
-        scale = partial(self._clocks.share, bound_by)
+        bound_by = self._bound_of(kind, fields)
+        scale = self._at_usual_clock(bound_by)
         for database in self.databases:
             duration, source = database.exact(data, scale), Source.EXACT
             if duration is None and kind == SignatureKind.KERNEL:
@@ -296,7 +302,7 @@ class KernelTimes:
         fields: Any,
         context: Any,
         parameters: bytes | None,
-        scale: Callable[[str], float],
+        scale: Scale,
     ) -> tuple[float | None, Source]:
         """The time of the same launch of a kernel that another release of PyTorch names otherwise,
         or of launches that differ in identity only."""

@@ -156,6 +156,22 @@ def test_a_thread_that_only_watches_does_not_hide_that_ranks_are_stuck(bench):
     assert b"1" in {who for who, kind, _ in told if kind == ERROR}
 
 
+def test_a_thread_that_only_watches_does_not_make_its_rank_act(bench):
+    """Rank 1 waits for a value of rank 0, so its clock does not hold rank 0's answers back, whether
+    its watchdog asks in the meantime or not."""
+    reduce(bench, 1)
+    send(bench, 1, FETCH, 7, 0, 3, 0)
+    clients = bench.hub.clients.everyone
+    before = horizon.acting(clients)
+    send(bench, 1, QUERY, 8, 0, {}, [0, 0, 0], [])
+    bench.hub.settle()
+    assert [(who, reply[0]) for who, reply in bench.outbox] == [(b"1", QUERY)]
+    assert horizon.acting(clients) == before and clients[1] not in before
+    send(bench, 1, QUERY, 9, 0, {}, [0, 0, 0], [0, 100, 0])
+    bench.hub.settle()
+    assert clients[1] in horizon.acting(clients), "another thread of its acts"
+
+
 def test_a_message_whose_sender_has_ended(bench):
     send(bench, 1, 8, 0, {}, 1, 3, [1, 0, 0], [[9, 8, 4, 0, 1, None, 1]])
     send(bench, 1, FETCH, 7, 0, 3, 0)

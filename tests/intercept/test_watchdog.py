@@ -2,9 +2,10 @@
 alone, however long the host sleeps. The job waits for a round of each of them; it knows those of
 PyTorch's older process group by name, and those of nccl2 by what their threads do."""
 
+import msgpack
 import pytest
 
-from tests.intercept.recording_hub import RecordingHub
+from tests.intercept.recording_hub import QUERY, RecordingHub
 
 COLLECTIVE_NS = 2_000_000_000
 
@@ -75,6 +76,53 @@ ends.set()
 for thread in threads: thread.join()
 """
 )
+
+
+RECORDED_MEANWHILE = (
+    JOB
+    + """
+import os
+def again():
+    while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+    communicate()
+    lib.phantora_pass_ns(ctypes.c_uint64(10**4))  # it may have begun: the hub is asked
+    lib.cudaEventQuery(event)
+communicate()
+thread = threading.Thread(target=again)
+thread.start()
+lib.phantora_pass_ns(ctypes.c_uint64(10**9))  # the answer is not certain now
+found = [lib.cudaEventQuery(event)]
+thread.join()
+found.append(lib.cudaEventQuery(event))
+assert found == [0, NOT_READY], found
+"""
+)
+
+
+class SlowToAnswer(RecordingHub):
+    """Says that what the first query asks about is over, once there was a second query."""
+
+    def __init__(self, run_dir):
+        self.asked, self.held = run_dir / "asked", None
+        super().__init__(run_dir, collective_ns=COLLECTIVE_NS)
+
+    def _answer(self, client, message):
+        if message[0] != QUERY or not message[6]:
+            return super()._answer(client, message)
+        answer = super()._answer(client, message)
+        if not self.asked.exists():
+            self.held = [client, msgpack.packb([QUERY, message[2], 1, 0])]
+            self.asked.touch()
+            return None
+        if self.held:
+            self._socket.send_multipart(self.held)
+            self.held = None
+        return answer
+
+
+def test_the_answer_to_a_query_is_not_about_what_is_recorded_meanwhile(run_python, run_dir):
+    with SlowToAnswer(run_dir) as hub:
+        run_python(RECORDED_MEANWHILE, hub.asked, timeout=20)
 
 
 @pytest.fixture

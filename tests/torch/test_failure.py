@@ -1,6 +1,8 @@
 """Why it exists: a job that fails must end as it would on GPUs: its own message, torchrun's exit
 code, its own time-outs."""
 
+import sys
+
 import pytest
 
 from tests.torch.outcome import JOBS, Outcome
@@ -55,3 +57,14 @@ def test_a_rank_that_a_signal_ends_is_named(phantora, tmp_path, name):
     assert len(lines) == 1
     assert f"rank 1 was killed by {name}; on node-0; " in lines[0]
     assert f"rank 1 was killed by {name}" in report.read_text()
+
+
+def test_a_forked_child_gets_the_errors_of_real_cuda(phantora):
+    done = phantora("--quiet", "--gpus-per-node", 1, sys.executable, JOBS / "forks.py")
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith("child ")]
+    assert len(said) == 20 and len(set(said)) == 1
+    refused, failed, refused_again = said[0].removeprefix("child ").split("; ")
+    assert refused.startswith("Cannot re-initialize CUDA in forked subprocess")
+    assert "initialization error" in failed
+    assert refused_again == refused

@@ -5,6 +5,7 @@
  * Functions that build or change them op by op are refused (unsupported_*.gen.c), and so is what a
  * captured graph cannot hold here (memory allocation, other graphs). */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "base/log.h"
 #include "trace/trace_log.h"
 #include "cudagraph/graph.h"
@@ -282,6 +283,7 @@ PH_API(int, cudaGraphInstantiateWithFlags,
         ph_unsupported("cudaGraphInstantiate (for launches by the device)");
         return ph_set_error(CUDA_NOT_SUPPORTED);
     }
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     /* it allocates device memory for the graph, so it costs about as much as an allocation */
     ph_host_call(PH_CALL_MALLOC);
     struct exec_handle *handle = malloc(sizeof *handle);

@@ -16,6 +16,7 @@
 #include "simulated/memory/memory.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,7 @@ enum { KERNEL_MAGIC = 0x50484b4e };
 
 struct ph_kernel {
     uint32_t magic;
-    bool facts_read;
+    _Atomic bool facts_read;
     const char *name;
     struct ph_kernel_facts facts;
 };
@@ -94,6 +95,8 @@ struct variable {
     struct variable *next;
 };
 static struct variable *variables;
+/* for what the first use of a variable or kernel fills in */
+static pthread_mutex_t PH_FREE_IN_CHILD lazy_lock = PTHREAD_MUTEX_INITIALIZER;
 
 PH_API(void, __cudaRegisterVar,
        (void **handle, char *host, char *address, const char *name, int external, size_t bytes,
@@ -114,28 +117,30 @@ PH_API(void, __cudaRegisterVar,
  * name. */
 static void *variable_address(const void *host, size_t *bytes)
 {
+    if (ph_forked()) return NULL;
+    ph_touch();
     pthread_rwlock_rdlock(&kernels_lock);
     struct variable *variable = variables;
     while (variable && variable->host != host) variable = variable->next;
     pthread_rwlock_unlock(&kernels_lock);
     if (!variable) return NULL;
     int device = ph_device_current();
-    if (!variable->device[device])
-        variable->device[device] = ph_device_alloc(device, variable->bytes);
     if (bytes) *bytes = variable->bytes;
-    return variable->device[device];
+    pthread_mutex_lock(&lazy_lock);
+    void *address = variable->device[device];
+    if (!address) address = variable->device[device] = ph_device_alloc(device, variable->bytes);
+    pthread_mutex_unlock(&lazy_lock);
+    return address;
 }
 
 PH_API(int, cudaGetSymbolAddress, (void **address, const void *symbol))
 {
-    ph_touch();
     *address = variable_address(symbol, NULL);
     return ph_set_error(*address ? CUDA_OK : CUDA_INVALID_SYMBOL);
 }
 
 PH_API(int, cudaGetSymbolSize, (size_t *bytes, const void *symbol))
 {
-    ph_touch();
     return ph_set_error(variable_address(symbol, bytes) ? CUDA_OK : CUDA_INVALID_SYMBOL);
 }
 
@@ -144,7 +149,6 @@ PH_API(int, cudaMemcpyToSymbol,
 {
     (void)kind;
     size_t size;
-    ph_touch();
     char *address = variable_address(symbol, &size);
     if (!address) return ph_set_error(CUDA_INVALID_SYMBOL);
     if (offset + bytes > size) return ph_set_error(CUDA_INVALID_VALUE);
@@ -156,8 +160,10 @@ const char *ph_kernel_name(const struct ph_kernel *kernel) { return kernel->name
 
 struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel)
 {
+    if (atomic_load_explicit(&kernel->facts_read, memory_order_acquire)) return &kernel->facts;
+    const struct ph_kernel_info *info = ph_kernel_info(kernel->name);
+    pthread_mutex_lock(&lazy_lock);
     if (!kernel->facts_read) {
-        const struct ph_kernel_info *info = ph_kernel_info(kernel->name);
         if (info)
             kernel->facts = (struct ph_kernel_facts){.known = true,
                                                      .registers = info->registers,
@@ -166,15 +172,16 @@ struct ph_kernel_facts *ph_kernel_facts(struct ph_kernel *kernel)
                                                      .local_bytes = info->stack_bytes,
                                                      .param_count = info->param_count,
                                                      .params = ph_kernel_params(info)};
-        kernel->facts_read = true;
+        atomic_store_explicit(&kernel->facts_read, true, memory_order_release);
     }
+    pthread_mutex_unlock(&lazy_lock);
     return &kernel->facts;
 }
 
 void ph_kernel_set_facts(struct ph_kernel *kernel, const struct ph_kernel_facts *facts)
 {
     kernel->facts = *facts;
-    kernel->facts_read = true;
+    atomic_store_explicit(&kernel->facts_read, true, memory_order_release);
 }
 
 struct function_attributes { /* cudaFuncAttributes, driver_types.h of CUDA 13 */

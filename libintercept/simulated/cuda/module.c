@@ -251,6 +251,7 @@ PH_API(int, cuModuleLoadDataEx,
 
 PH_API(int, cuModuleLoad, (void **module, const char *path))
 {
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat status;
     if (fd < 0 || fstat(fd, &status) != 0) {

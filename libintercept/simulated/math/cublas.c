@@ -4,6 +4,7 @@
  * and the names of its kernels do not tell their shapes. So each call is answered here, and its
  * arguments make the signature. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "simulated/math/cublas.h"
 #include "base/api.h"
 #include "cudagraph/submit.h"
@@ -20,7 +21,8 @@ struct handle {
 
 static struct handle *valid(void *handle)
 {
-    return handle && ((struct handle *)handle)->magic == BLAS_MAGIC ? handle : NULL;
+    bool made = handle && ((struct handle *)handle)->magic == BLAS_MAGIC;
+    return made && !ph_forked() ? handle : NULL;
 }
 
 int ph_gemm(void *stream, const struct ph_gemm *gemm)
@@ -34,6 +36,7 @@ int ph_gemm(void *stream, const struct ph_gemm *gemm)
 /* ---- handles ---- */
 PH_API(int, cublasCreate_v2, (void **handle))
 {
+    if (ph_forked()) return BLAS_NOT_INITIALIZED;
     struct handle *fresh = calloc(1, sizeof *fresh);
     if (!fresh) return 3; /* CUBLAS_STATUS_ALLOC_FAILED */
     fresh->magic = BLAS_MAGIC;

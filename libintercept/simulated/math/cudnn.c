@@ -4,6 +4,7 @@
  * handle only holds its stream. */
 #define PH_CLASS PH_SIMULATED
 #define _GNU_SOURCE
+#include "base/fork.h"
 #include "simulated/math/cudnn.h"
 #include "simulated/math/library_handle.h"
 
@@ -120,6 +121,8 @@ PH_API(int, cudnnCreate, (struct ph_library_handle **handle))
 {
     if (handle == NULL)
         return ph_cudnn_fail(CUDNN_NULL_POINTER, "cudnnCreate: no place for the handle");
+    if (ph_forked())
+        return ph_cudnn_fail(CUDNN_NOT_INITIALIZED, "cudnnCreate: the parent had used CUDA");
     *handle = ph_library_handle_new(MAGIC);
     return *handle ? CUDNN_SUCCESS : CUDNN_HOST_ALLOCATION_FAILED;
 }

@@ -18,6 +18,7 @@ enum {
     FFT_ALLOC_FAILED = 2,
     FFT_INVALID_TYPE = 3,
     FFT_INVALID_VALUE = 4,
+    FFT_SETUP_FAILED = 6,
     MOST_DIMENSIONS = 3
 };
 enum { R_32F = 0, R_64F = 1, R_16F = 2, C_32F = 4, C_64F = 5, C_16F = 6 }; /* cudaDataType */
@@ -36,7 +37,8 @@ static pthread_mutex_t PH_FREE_IN_CHILD plan_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct plan *plan_of(int handle)
 {
     pthread_mutex_lock(&plan_lock);
-    struct plan *plan = handle >= 1 && handle <= plan_count ? plans[handle - 1] : NULL;
+    bool made = handle >= 1 && handle <= plan_count && !ph_forked();
+    struct plan *plan = made ? plans[handle - 1] : NULL;
     pthread_mutex_unlock(&plan_lock);
     return plan;
 }
@@ -121,6 +123,7 @@ PH_API(int, cufftXtMakePlanMany,
         long long out_distance, int out_type, long long batch, size_t *work_bytes,
         int compute_type))
 {
+    if (ph_forked()) return FFT_SETUP_FAILED;
     struct plan *plan = plan_of(handle);
     size_t in_bytes = type_bytes(in_type), out_bytes = type_bytes(out_type), points = 1;
     (void)in_embed, (void)in_stride, (void)in_distance, (void)out_embed, (void)out_stride,

@@ -5,6 +5,7 @@
  * Rule: a call is a `call` signature of its type and sizes (docs/wire-protocol.md, kind 4), and
  * reports success to the job. The values library solves small problems on the CPU. */
 #define PH_CLASS PH_SIMULATED
+#include "base/fork.h"
 #include "simulated/math/cusolver.h"
 #include "base/log.h"
 #include "work/blas.h"
@@ -47,6 +48,7 @@ int64_t ph_solver_work(void *handle, int64_t elements)
 /* ---- handles and parameters ---- */
 PH_API(int, cusolverDnCreate, (void **handle))
 {
+    if (ph_forked()) return SOLVER_NOT_INITIALIZED;
     struct ph_library_handle *fresh = ph_library_handle_new(SOLVER_MAGIC);
     if (!fresh) return SOLVER_ALLOC_FAILED;
     ph_host_call(PH_CALL_MALLOC);

@@ -4,6 +4,7 @@
  * handle it is, and that it is still in use. */
 #ifndef PH_LIBRARY_HANDLE_H
 #define PH_LIBRARY_HANDLE_H
+#include "base/fork.h"
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ static inline struct ph_library_handle *ph_library_handle_new(uint32_t magic)
 static inline struct ph_library_handle *ph_library_handle(const void *pointer, uint32_t magic)
 {
     struct ph_library_handle *handle = (struct ph_library_handle *)pointer;
-    return handle && handle->magic == magic ? handle : NULL;
+    return handle && handle->magic == magic && !ph_forked() ? handle : NULL;
 }
 
 static inline void ph_library_handle_free(struct ph_library_handle *handle)

@@ -176,6 +176,7 @@ PH_API(int, cudaHostRegister, (void *pointer, size_t bytes, unsigned flags))
 {
     (void)flags;
     struct ph_allocation found;
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     ph_touch();
     if (!pointer || !bytes) return ph_set_error(CUDA_INVALID_VALUE);
     if (ph_find(pointer, &found)) return ph_set_error(CUDA_HOST_ALREADY_REGISTERED);
@@ -185,6 +186,7 @@ PH_API(int, cudaHostRegister, (void *pointer, size_t bytes, unsigned flags))
 
 PH_API(int, cudaHostUnregister, (void *pointer))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     return ph_set_error(ph_pinned_unregister(pointer) ? CUDA_OK : CUDA_HOST_NOT_REGISTERED);
 }
 

@@ -167,6 +167,7 @@ PH_API(int, cudaIpcGetMemHandle, (struct ipc_handle *handle, void *pointer))
 {
     struct ph_allocation found;
     struct range range;
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     if (!handle || !ph_find(pointer, &found) || found.kind != PH_DEVICE ||
         found.base < PH_WINDOW_BASE)
         return ph_set_error(CUDA_INVALID_VALUE);
@@ -191,6 +192,7 @@ PH_API(int, cudaIpcGetMemHandle, (struct ipc_handle *handle, void *pointer))
 PH_API(int, cudaIpcOpenMemHandle, (void **pointer, struct ipc_handle handle, unsigned flags))
 {
     (void)flags; /* cudaIpcMemLazyEnablePeerAccess: peers can always reach each other */
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     ph_touch();
     if (handle.pid == (int)getpid()) return ph_set_error(CUDA_INVALID_CONTEXT);
     int fd = open_file(&handle), device = ph_physical_visible(handle.physical);
@@ -219,6 +221,7 @@ PH_API(int, cudaIpcCloseMemHandle, (void *pointer))
 {
     struct ph_allocation found;
     struct range range;
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     ph_host_call(PH_CALL_FREE);
     if (!ph_find(pointer, &found) || !remove_range(found.base, found.base + found.bytes, &range))
         return ph_set_error(CUDA_INVALID_VALUE);
@@ -261,25 +264,41 @@ void ph_ipc_look(struct ph_event *event)
 
 void ph_ipc_gone(struct ph_event *event) { munmap(event->shared, 4096); }
 
+/* Two threads may export an event at once, and a third may record it. */
+static bool share_event(struct ph_event *event, int *device)
+{
+    pthread_mutex_lock(&range_lock);
+    bool fresh = !event->shared;
+    int fd = fresh ? make_file(event->file, 4096) : -1;
+    if (fd >= 0) event->shared = map_event(fd);
+    bool shared = event->shared;
+    pthread_mutex_unlock(&range_lock);
+    pthread_mutex_lock(&ph_lock);
+    bool recorded = event->recorded;
+    *device = event->device;
+    pthread_mutex_unlock(&ph_lock);
+    if (fresh && shared && recorded) ph_ipc_recorded(event);
+    return shared;
+}
+
 PH_API(int, cudaIpcGetEventHandle, (struct ipc_handle *handle, struct ph_event *event))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     if (!ph_event_valid(event) || event->imported) return ph_set_error(CUDA_INVALID_HANDLE);
     if (!(event->flags & EVENT_INTERPROCESS) || !handle) return ph_set_error(CUDA_INVALID_VALUE);
     ph_host_call(PH_CALL_RECORD);
-    if (!event->shared) {
-        int fd = make_file(event->file, 4096);
-        if (fd < 0 || !(event->shared = map_event(fd))) return ph_set_error(CUDA_OUT_OF_MEMORY);
-        if (event->recorded) ph_ipc_recorded(event);
-    }
+    int device;
+    if (!share_event(event, &device)) return ph_set_error(CUDA_OUT_OF_MEMORY);
     memset(handle, 0, sizeof *handle);
     memcpy(handle->file, event->file, sizeof event->file);
     handle->pid = (int)getpid();
-    handle->physical = ph_device_physical(event->device);
+    handle->physical = ph_device_physical(device);
     return CUDA_OK;
 }
 
 PH_API(int, cudaIpcOpenEventHandle, (struct ph_event **event, struct ipc_handle handle))
 {
+    if (ph_forked()) return ph_set_error(CUDA_NOT_INITIALIZED);
     int fd = open_file(&handle);
     struct shared_event *shared = fd < 0 ? NULL : map_event(fd);
     if (!event || !shared) return ph_set_error(CUDA_INVALID_HANDLE);

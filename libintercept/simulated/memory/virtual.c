@@ -71,6 +71,7 @@ PH_API(int, cuMemAddressReserve,
 
 PH_API(int, cuMemAddressFree, (void *pointer, size_t bytes))
 {
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     return ph_virtual_free(pointer, bytes) ? CUDA_OK : CUDA_INVALID_VALUE;
 }
 
@@ -107,6 +108,7 @@ static struct physical *physical_of(unsigned long long handle)
 PH_API(int, cuMemRelease, (unsigned long long handle))
 {
     struct physical *physical = physical_of(handle);
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     if (!physical) return CUDA_INVALID_VALUE;
     pthread_mutex_lock(&virtual_lock);
     drop(physical);
@@ -120,6 +122,7 @@ PH_API(int, cuMemMap,
 {
     struct physical *physical = physical_of(handle);
     (void)flags;
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     if (!physical || offset + bytes > physical->bytes || !ph_is_device(pointer))
         return CUDA_INVALID_VALUE;
     struct mapping *mapping = malloc(sizeof *mapping);
@@ -137,6 +140,7 @@ PH_API(int, cuMemUnmap, (void *pointer, size_t bytes))
 {
     bool found = false;
     char *low = pointer, *high = low + bytes;
+    if (ph_forked()) return CUDA_NOT_INITIALIZED;
     ph_host_call(PH_CALL_FREE);
     pthread_mutex_lock(&virtual_lock);
     for (struct mapping **link = &mappings; *link;) {

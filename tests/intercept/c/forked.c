@@ -17,10 +17,25 @@ int cudaStreamCreate(void **), cudaStreamSynchronize(void *),
 int cudaFreeAsync(void *, void *), cudaEventCreate(void **), cudaEventRecord(void *, void *);
 int cudaEventDestroy(void *), cudaStreamDestroy(void *), cudaHostAlloc(void **, size_t, unsigned);
 int cudaFreeHost(void *), cudaMemset(void *, int, size_t), cudaMemGetInfo(size_t *, size_t *);
+int cudaStreamQuery(void *), cudaEventQuery(void *), cudaEventElapsedTime(float *, void *, void *);
+int cudaGetSymbolAddress(void **, const void *), cudaIpcGetMemHandle(void *, void *);
+struct unique_id {
+    char bytes[128];
+};
+int ncclCommInitRank(void **, int, struct unique_id, int), ncclCommDestroy(void *);
+int ncclCommSplit(void *, int, int, void **, void *), ncclMemAlloc(void **, size_t);
+int ncclAllReduce(const void *, void *, size_t, int, int, void *, void *);
+int cublasCreate_v2(void **), cudnnCreate(void **), cusolverDnCreate(void **);
+int cublasSgemm_v2(void *, int, int, int, int, int, const float *, const float *, int,
+                   const float *, int, const float *, float *, int);
+int cudaHostRegister(void *, size_t, unsigned), cudaHostUnregister(void *);
+int cuMemAddressFree(void *, size_t), cuMemUnmap(void *, size_t);
+int cuModuleLoad(void **, const char *), cudaIpcCloseMemHandle(void *);
 
-enum { CHILDREN = 100, NOT_INITIALIZED = 3 };
+enum { CHILDREN = 200, NOT_INITIALIZED = 3 };
 static _Atomic int over;
-static char bytes[4096];
+static char bytes[4096], variable[64];
+static void *comm, *blas;
 
 static void *work(void *unused)
 {
@@ -43,12 +58,15 @@ static void *work(void *unused)
     return NULL;
 }
 
-/* The call that did not fail as the real driver's does; 0: none. */
+/* The call that did not fail, as the real driver's and libraries' do; 0: none. */
 static int child(void *pointer, void *stream)
 {
     int count;
     size_t all, left;
     void *fresh;
+    float ms;
+    char handle[64];
+    struct unique_id id = {{0}};
     int codes[] = {
         cuInit(0),
         cudaGetDeviceCount(&count),
@@ -64,9 +82,34 @@ static int child(void *pointer, void *stream)
         cudaHostAlloc(&fresh, 64, 0),
         cudaDeviceSynchronize(),
         cudaFree(pointer),
+        cudaStreamQuery(stream),
+        cudaEventQuery(stream),
+        cudaEventElapsedTime(&ms, stream, stream),
+        cudaGetSymbolAddress(&fresh, variable),
+        cudaIpcGetMemHandle(handle, pointer),
+        cudaIpcCloseMemHandle(pointer),
+        cudaHostRegister(bytes, sizeof bytes, 0),
+        cudaHostUnregister(bytes),
+        cuMemAddressFree(pointer, 4096),
+        cuMemUnmap(pointer, 4096),
+        cuModuleLoad(&fresh, "/proc/self/exe"),
     };
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (codes[i] != NOT_INITIALIZED) return 1 + (int)i;
+    float one = 1, *matrix = pointer;
+    int others[] = {
+        ncclCommInitRank(&fresh, 1, id, 0),
+        ncclAllReduce(pointer, pointer, 16, 7, 0, comm, stream),
+        ncclCommSplit(comm, 0, 0, &fresh, NULL),
+        ncclMemAlloc(&fresh, 512),
+        ncclCommDestroy(comm),
+        cublasCreate_v2(&fresh),
+        cublasSgemm_v2(blas, 0, 0, 4, 4, 4, &one, matrix, 4, matrix, 4, &one, matrix, 4),
+        cudnnCreate(&fresh),
+        cusolverDnCreate(&fresh),
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!others[i]) return 101 + (int)i;
     return 0;
 }
 
@@ -75,7 +118,10 @@ int main(void)
     int results[256] = {0}, hung = 0, status;
     void *pointer, *stream;
     pthread_t threads[2];
-    if (cudaMalloc(&pointer, sizeof bytes) || cudaStreamCreate(&stream)) return 1;
+    struct unique_id id = {{0}};
+    if (cudaMalloc(&pointer, sizeof bytes) || cudaStreamCreate(&stream) ||
+        ncclCommInitRank(&comm, 1, id, 0) || cublasCreate_v2(&blas))
+        return 1;
     for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, work, NULL);
     for (int i = 0; i < CHILDREN; i++) {
         pid_t pid = fork();
