@@ -316,9 +316,8 @@ void ph_expr_merge_all(struct ph_expr *expr, const struct ph_expr *other)
         for (int j = 0; j < expr->count; j++) {
             const struct ph_term *term = &expr->term[j];
             bool same = term->vertex == fresh->vertex;
-            covered |=
-                same && (term->lag + term->work >= most ||
-                         memcmp(term, fresh, offsetof(struct ph_term, run)) == 0);
+            covered |= same && (term->lag + term->work >= most ||
+                                memcmp(term, fresh, offsetof(struct ph_term, run)) == 0);
             if (!same || covered || term->lag + term->work + term->contention > least)
                 expr->term[kept++] = *term;
         }
@@ -371,12 +370,15 @@ void ph_extra_stall(int device, const struct ph_expr *before, const struct ph_ex
 
 void ph_extra_keep(uint64_t vertex) { keep = vertex; }
 
-void ph_extra_pack(struct ph_pack *body, bool beside)
+void ph_extra_pack(struct ph_pack *body, bool beside, uint64_t waited)
 {
-    ph_pack_map(body, (pending_node_count > 0) + (pending_stall_count > 0) + beside + (keep > 0));
+    waited = beside ? waited : 0;
+    ph_pack_map(body, (pending_node_count > 0) + (pending_stall_count > 0) + beside + (waited > 0) +
+                          (keep > 0));
     if (keep) ph_pack_str(body, "keep"), ph_pack_uint(body, keep);
     keep = 0;
     if (beside) ph_pack_str(body, "beside"), ph_pack_uint(body, 1);
+    if (waited) ph_pack_str(body, "waited"), ph_pack_uint(body, waited);
     if (pending_node_count) {
         ph_pack_str(body, "nodes");
         ph_pack_array(body, pending_node_count);

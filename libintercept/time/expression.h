@@ -29,7 +29,8 @@ struct ph_bound { /* what is known about the time of a vertex */
     /* As `lower`, but its value depends on when the hub was asked. So it may save requests, but
      * must not decide a result. */
     uint64_t floor;
-    /* The previous communication, or name, of the same stream, reached before this vertex. 0: none. */
+    /* The previous communication, or name, of the same stream, reached before this vertex. 0: none.
+     */
     uint64_t before;
 };
 struct ph_bound *ph_bound(uint64_t vertex); /* NULL: the vertex is too old */
@@ -63,8 +64,9 @@ bool ph_expr_waits_for_more(const struct ph_expr *expr, const struct ph_expr *ev
 /* records that the expression is reached no earlier than `floor` */
 void ph_expr_not_before(const struct ph_expr *expr, uint64_t now, uint64_t floor);
 void ph_extra_stall(int device, const struct ph_expr *before, const struct ph_expr *after);
-/* beside: the message launches communication that compute on the same GPU overlaps */
-void ph_extra_pack(struct ph_pack *body, bool beside);
+/* beside: the message launches communication that compute on the same GPU overlaps, but for the
+ * last `waited` ns */
+void ph_extra_pack(struct ph_pack *body, bool beside, uint64_t waited);
 /* `vertex` is the end of communication that was just issued. `before` is the end of the previous
  * communication on its stream. */
 void ph_communicated(uint64_t vertex, uint64_t before);

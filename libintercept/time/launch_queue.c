@@ -69,7 +69,8 @@ static void add_expression(struct ph_expr *expr, int64_t latency)
 {
     int64_t passed = passed_since(ph_host.held_at);
     if (!ph_host.held.count)
-        ph_expr_add(expr, (struct ph_term){.vertex = ph_host.vertex, .lag = ph_host.offset + latency});
+        ph_expr_add(expr,
+                    (struct ph_term){.vertex = ph_host.vertex, .lag = ph_host.offset + latency});
     for (int i = 0; i < ph_host.held.count; i++) {
         struct ph_term term = ph_host.held.term[i];
         term.lag += passed + latency;

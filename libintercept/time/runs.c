@@ -1,7 +1,7 @@
 /* time/runs.c - of which kernels the work of a term consists, in order.
  *
- * Why it exists: communication slows each kernel by a share of its own, and often overlaps only some
- * of the kernels since a vertex. So the hub must know their order, not only their sum.
+ * Why it exists: communication slows each kernel by a share of its own, and often overlaps only
+ * some of the kernels since a vertex. So the hub must know their order, not only their sum.
  *
  * Rules: a kernel is never changed once it is here, because expressions are copied and go on
  * separately. Only the last RUNS kernels are kept; what is older is packed as one. Neighbours are
@@ -50,9 +50,8 @@ void ph_runs_pack(struct ph_pack *pack, ph_run_id run, int64_t work, int64_t con
 {
     static struct kernel run_of[RUNS + 1]; /* newest first */
     uint32_t count = 0;
-    for (const struct kernel *kernel;
-         work > 0 && count < RUNS && (kernel = find(run)) && kernel->work <= work &&
-         kernel->contention <= contention;
+    for (const struct kernel *kernel; work > 0 && count < RUNS && (kernel = find(run)) &&
+                                      kernel->work <= work && kernel->contention <= contention;
          run = kernel->before) {
         struct kernel *last = count ? &run_of[count - 1] : NULL;
         work -= kernel->work, contention -= kernel->contention;

@@ -132,11 +132,24 @@ void ph_stream_order_locked(struct ph_stream *stream)
             ph_expr_merge(&stream->expr, &other->expr);
 }
 
+/* The last vertex that `after` waits for and `before` does not. */
+static uint64_t last_added(const struct ph_expr *before, const struct ph_expr *after)
+{
+    uint64_t last = 0;
+    for (int i = 0; i < after->count; i++) {
+        bool known = false;
+        for (int j = 0; j < before->count && !known; j++)
+            known = before->term[j].vertex == after->term[i].vertex;
+        if (!known && after->term[i].vertex > last) last = after->term[i].vertex;
+    }
+    return last;
+}
+
 /* The stream that computes waits for communication between these two moments. */
 static void stalls_locked(int device, const struct ph_expr *before, const struct ph_expr *after)
 {
     ph_extra_stall(device, before, after);
-    ph_power_idle_locked(device, ph_gaps_expected_locked());
+    ph_power_idle_locked(device, ph_gaps_expected_locked(last_added(before, after)));
 }
 
 /* So that no expression lists the same kernels again and again, nor more than are kept. */
@@ -175,8 +188,7 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
     struct ph_log_term terms[PH_EXPR_MAX];
     for (int i = 0; i < stream->expr.count; i++) {
         const struct ph_term *term = &stream->expr.term[i];
-        terms[i] =
-            (struct ph_log_term){term->vertex, term->lag, term->work, term->contention};
+        terms[i] = (struct ph_log_term){term->vertex, term->lag, term->work, term->contention};
     }
     ph_trace_work_locked(&work, terms, (size_t)stream->expr.count * sizeof *terms);
 }
@@ -262,6 +274,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
     }
     uint64_t begin = ph_expr_lower(&stream->expr), computed = computed_locked(stream);
     uint64_t vertex = ph_vertex_new(begin, PH_UNKNOWN);
+    uint64_t waited = ph_gaps_launch_locked(vertex);
     bool beside = false;
     if (computed) {
         ph_beside_computed_locked(stream->device, computed);
@@ -270,7 +283,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
         cut_locked(busiest[stream->device]);
     }
     ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body, beside);
+    ph_extra_pack(&body, beside, waited);
     ph_pack_uint(&body, comm->number);
     ph_pack_uint(&body, vertex);
     ph_expr_pack(&body, &stream->expr);

@@ -390,6 +390,7 @@ def _runs(pairs: list[object]) -> Runs:
         raise BadExpression("work and contention are nanoseconds from 0 to 2^56")
     return runs
 
+
 def _comm_span_ns(reached: TimeExpression, end: Vertex) -> tuple[int, int]:
     """(from `reached` to the end of communication, the part of it before all members had come)."""
     assert isinstance(end, (Transfer, LaunchEnd)) and end.time_ns is not None

@@ -9,10 +9,10 @@ arithmetic is in integers, exact but for one rounding up at the end of each kern
 
 What the model leaves out, and how much that is in the calibration steps:
 
-- Compute slows a collective by one share from its start to its end if compute is expected beside it
-  (libintercept/time/beside.c). It does not matter what compute runs, or for how long. In the
-  calibration steps, no compute overlapped 1 % to 6 % of most collectives' time, and half of the last
-  one's, which is 1 % of a step.
+- Compute slows a collective by one share, whatever compute it is, until its GPU waits for the
+  collective's end. Whether there is compute, and how long it waits, is what came true in the last
+  step (libintercept/time/beside.c, gaps.c). The collective is given one rate with which it ends when
+  it should.
 - A collective whose blocks find no free multiprocessor begins when a kernel ends. That is 0.2 ms
   later, a quarter of a kernel, where one collective follows another under a backward pass. Compute
   hides these delays.
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import NamedTuple
 
 from sortedcontainers import SortedList
@@ -182,21 +182,20 @@ def stretched_ns(
 def _merged(spans: Iterable[tuple[int, int, int]], open_ns: int) -> Iterator[tuple[int, int]]:
     """The union of the spans and of what begins at `open_ns` and never ends, in order. Never ends
     itself."""
-    start = end = None
+    start = end = -1
     for begin, _, stop in spans:
         if begin >= open_ns:
             break
-        if end is None or begin > end:
-            if start is not None:
+        if begin <= end:
+            end = max(end, stop)
+        else:
+            if end > start:
                 yield start, end
             start, end = begin, stop
-        else:
-            end = max(end, stop)
-    if start is not None:
-        if end >= open_ns:
-            open_ns = start
-        else:
-            yield start, end
+    if end >= open_ns:
+        open_ns = start
+    elif end > start:
+        yield start, end
     yield open_ns, FOREVER_NS
     while True:
         yield FOREVER_NS, FOREVER_NS
