@@ -20,6 +20,7 @@ from phantora_ns.kernels import rates, signature
 from phantora_ns.kernels.database.database import Database, DatabaseError, Scale, unscaled
 from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
 from phantora_ns.kernels.estimators.launch import Estimate
+from phantora_ns.kernels.fitted.kept import Keep, KeptFits, make_always
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
 from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.live_times import Learned, LiveTimes
@@ -44,8 +45,9 @@ class KernelTimes:
     `gpu` is a GpuModel or its name; `databases` are Database objects or paths, asked in order. If
     all of them are of the GPU that the data file of `gpu` names as similar (`like`), their times
     are scaled by data sheet ratios, and `scaled_from` names that GPU. `versions`: the job's, None
-    when they are not known. Raises ConfigError for a GPU
-    without efficiencies, and DatabaseError for a file that cannot be read or is of another GPU.
+    when they are not known. `fits`: the folder in which fitted models are kept between runs, None to
+    fit anew. Raises ConfigError for a GPU without efficiencies, and DatabaseError for a file that
+    cannot be read or is of another GPU.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class KernelTimes:
         gpu: GpuModel | str,
         databases: Iterable[Database | Path | str] = (),
         versions: LibraryVersions | None = None,
+        fits: Path | None = None,
     ):
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
         power = (load_gpu(gpu) if isinstance(gpu, str) else gpu).power
@@ -68,13 +71,16 @@ class KernelTimes:
                     "choose the simulated GPU's file"
                 )
         self._clocks = RunClocks(power, self.databases, self._bound_of)
+        keep: Keep = make_always
+        if fits is not None:
+            keep = KeptFits(fits, [d.path for d in self.databases], self.rates, power)
         self._predictor = (
-            FittedPredictor(self.databases, self.rates, self.estimate, self._clocks.share)
+            FittedPredictor(self.databases, self.rates, self.estimate, self._clocks.share, keep)
             if self.databases
             else None
         )
         if self.scaled_from:
-            other = KernelTimes(self.scaled_from, opened)
+            other = KernelTimes(self.scaled_from, opened, fits=fits)
             self._predictor = ScaledPredictor(other.lookup, other.estimate, self.estimate)
         self.scaled = 0  # signatures answered by data sheet ratio
         self.renamed = 0  # kernels found under the name that another release of PyTorch gives them
