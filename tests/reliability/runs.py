@@ -22,6 +22,7 @@ TIME_OUT_S = 120
 SETTLE_S = 10
 CHANGES = ("wall_s", "hub_cpu_ns")  # of a report, from run to run
 NOT_BURIED = 12  # lines of the job after our message
+PYTHON_STARTS = "Fatal Python error: init_import_site"  # so ends any Python that starts
 KILLED = re.compile(r"phantora-ns: warning: rank \d+ was killed by ")
 STARTERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -54,6 +55,8 @@ class Job:
     script: str
     command: tuple[str, ...]
     options: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()
+    """What it leaves behind without us too, as prefixes of paths."""
 
     def started_by(self, report: Path) -> list[str]:
         launcher = [sys.executable, "-m", "phantora_ns", "--quiet", "--host-time", "model"]
@@ -69,7 +72,8 @@ def cheap(nodes: int, steps: int) -> Job:
 def with_torch() -> Job:
     """Two ranks of torchrun."""
     command = ("torchrun", "--nproc-per-node", "2", str(HERE / "torch_job.py"))
-    return Job("torch_job.py", command)
+    # logs, and sockets of DataLoaders that are killed
+    return Job("torch_job.py", command, leaves=("tmp/torchelastic_", "tmp/pymp-"))
 
 
 class Range:
@@ -186,6 +190,7 @@ class Range:
                 str(path.relative_to(self.folder))
                 for name in ("tmp", "runtime", "home")
                 for path in (self.folder / name).rglob("*")
+                if not str(path.relative_to(self.folder)).startswith(self.job.leaves)
             ),
             "shared memory": sorted(os.listdir("/dev/shm")),
             "interfaces": interfaces(),
@@ -250,7 +255,8 @@ class Range:
             return wrong + self._differences(run, strike.harmless)
         if run.struck is None:
             return [*wrong, f"exit code {run.code} although nothing was struck"]
-        if not right_codes(strike)(run.code):
+        pythons_own = strike.last is signal.SIGINT and PYTHON_STARTS in run.err and run.code == 1
+        if not right_codes(strike)(run.code) and not pythons_own:
             wrong.append(f"exit code {run.code}")
         if len(run.messages) != (0 if run.code < 0 else 1):
             wrong.append(f"{len(run.messages)} messages")
