@@ -1,4 +1,4 @@
-"""The user's home folder.
+"""The user's home folder, and the folder for what can be made again.
 
 Why it exists: a container or a batch system may give a process neither HOME nor an entry in the
 table of users. There is then nothing to read and nowhere to keep anything, which every user of the
@@ -7,6 +7,7 @@ folder can say in its own words.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 NONE = Path("/proc/no-home-folder")
@@ -19,3 +20,10 @@ def home_folder() -> Path:
         return Path.home()
     except RuntimeError:
         return NONE
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/phantora-ns`, by default `~/.cache/phantora-ns` (XDG Base Directory
+    Specification)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else home_folder() / ".cache") / "phantora-ns"

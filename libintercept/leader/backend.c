@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "work/cudart.h"
 #include "work/values_library.h"
-#include "leader/gpu/nccl_data.h"
+#include "nccl/operation_bytes.h"
 #include "leader/leader.h"
 #include "leader/measure/gpu_load.h"
 

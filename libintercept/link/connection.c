@@ -11,6 +11,7 @@
 #include "base/environment.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/real_time.h"
 #include "link/diagnostics.h"
 #include <dlfcn.h>
 #include <errno.h>
@@ -102,11 +103,9 @@ static void load_zmq(void)
 static const char *make_stats(const char *run_dir)
 {
     static char name[64];
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
     snprintf(name, sizeof name, "%s-%d-%llx",
              ph_env("PHANTORA_NODE") ? ph_env("PHANTORA_NODE") : "0", (int)getpid(),
-             (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec);
+             (unsigned long long)ph_real_ns());
     char path[512];
     snprintf(path, sizeof path, "%s/" PH_RANK_STATS_FILE "/%s", run_dir, name);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -262,12 +261,7 @@ void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
     ph_pack_free(&frame);
 }
 
-static int64_t milliseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
+static int64_t milliseconds(void) { return (int64_t)(ph_real_ns() / 1000000); }
 
 static struct arrival *claim_locked(uint64_t req)
 {

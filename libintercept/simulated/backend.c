@@ -6,7 +6,7 @@
 #include "simulated/math/cudnn.h"
 #include "simulated/memory/host_tensors.h"
 #include "simulated/memory/memory.h"
-#include "simulated/values/nccl_values.h"
+#include "nccl/operation_bytes.h"
 
 /* A handle is our own stream, or 0, cudaStreamLegacy (1) or cudaStreamPerThread (2). The latter is
  * treated like the legacy stream. */

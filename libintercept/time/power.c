@@ -63,7 +63,15 @@ static uint64_t at_clock(uint64_t duration, enum ph_bound_by bound_by, int64_t c
     return rest + all / WHOLE * follows + all % WHOLE * follows / WHOLE;
 }
 
-/* One kernel of the window: a mean moves towards the kernel's power by the kernel's share of it. */
+/* A part of the window, `passed`, has drawn `drawn_uw`: the mean moves towards it by that share.
+ * The mean of the links only falls here; ph_power_sent_locked adds what they draw. */
+static void follow(int device, int64_t drawn_uw, int64_t passed)
+{
+    int64_t window = ph_spec()->power.window_ns;
+    gpu[device].demand_uw += (drawn_uw - gpu[device].demand_uw) / 1000 * passed / (window / 1000);
+    gpu[device].links_uw -= gpu[device].links_uw / 1000 * passed / (window / 1000);
+}
+
 static void count(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
 {
     const struct ph_power *power = &ph_spec()->power;
@@ -71,9 +79,7 @@ static void count(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
     int64_t passed =
         duration_ns < (uint64_t)window ? (int64_t)duration_ns * MILLION / busy : window;
     if (passed > window) passed = window;
-    int64_t drawn = power->drawn_uw[bound_by] / WHOLE * busy / WHOLE;
-    gpu[device].demand_uw += (drawn - gpu[device].demand_uw) / 1000 * passed / (window / 1000);
-    gpu[device].links_uw -= gpu[device].links_uw / 1000 * passed / (window / 1000);
+    follow(device, power->drawn_uw[bound_by] / WHOLE * busy / WHOLE, passed);
     gpu[device].asked_ns += duration_ns;
     if (!gpu[device].used) ph_forget_in_child(forget);
     gpu[device].used = true;
@@ -100,11 +106,7 @@ void ph_power_idle_locked(int device, uint64_t ns)
     if (!power->available_uw || !ns) return;
     int64_t window = power->window_ns, slice = window / SLICES,
             left = ns < (uint64_t)window * SLICES ? (int64_t)ns : window * SLICES;
-    for (; left > 0; left -= slice) {
-        int64_t passed = left < slice ? left : slice;
-        gpu[device].demand_uw -= gpu[device].demand_uw / 1000 * passed / (window / 1000);
-        gpu[device].links_uw -= gpu[device].links_uw / 1000 * passed / (window / 1000);
-    }
+    for (; left > 0; left -= slice) follow(device, 0, left < slice ? left : slice);
     gpu[device].asked_ns += ns;
 }
 

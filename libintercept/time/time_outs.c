@@ -16,6 +16,7 @@
 #include "time/time_outs.h"
 #include "base/api.h"
 #include "base/environment.h"
+#include "base/real_time.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
 #include <dlfcn.h>
@@ -47,12 +48,7 @@ static _Thread_local struct {
     bool began;
 } my;
 
-static int64_t real_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
+static int64_t real_ns(void) { return (int64_t)ph_real_ns(); }
 
 /* ---- who calls ---- */
 /* PyTorch does not export all members of these classes. But its libraries keep the table that

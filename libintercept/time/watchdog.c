@@ -16,6 +16,7 @@
 #include "time/watchdog.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/real_time.h"
 #include "base/threads.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
@@ -57,13 +58,6 @@ static _Thread_local struct {
 /* for runs that repeat: the watchdogs that may poll now, as bits */
 static _Atomic unsigned window;
 
-static uint64_t real_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-
 static void millisecond(void) { nanosleep(&(struct timespec){0, 1000000}, NULL); }
 
 /* At its end PyTorch tells the watchdog to finish. From then on the watchdog polls its work without
@@ -71,7 +65,7 @@ static void millisecond(void) { nanosleep(&(struct timespec){0, 1000000}, NULL);
  * rank only once this rank is idle. So the watchdog must sleep between its rounds here. */
 static void pause_before_round(const void *work)
 {
-    if (me.first != work || real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull) return;
+    if (me.first != work || ph_real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull) return;
     for (int i = 0; i <= PERIOD_MS / 2; i++) millisecond();
 }
 
@@ -100,13 +94,13 @@ static struct observer *my_slot(void)
 }
 
 /* A round begins when the pause before this poll was as long as the watchdog's sleep. */
-static void begin_round(struct observer *slot)
+static void begin_round(struct observer *slot, uint64_t now)
 {
     atomic_store(&slot->waits, false);
     me.first = NULL;
     ph_time_out_round();
-    me.asks = real_ns() - me.asked_ns > ASK_MS * 1000000ull;
-    if (me.asks) me.asked_ns = real_ns();
+    me.asks = now - me.asked_ns > ASK_MS * 1000000ull;
+    if (me.asks) me.asked_ns = now;
     if (atomic_load(&slot->nccl2)) return;
     atomic_fetch_add(&slot->rounds, 1);
     atomic_fetch_add(&rounds, 1);
@@ -122,9 +116,9 @@ static bool is_named(void)
 enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
 {
     pause_before_round(put_off_ns);
-    uint64_t now = real_ns();
+    uint64_t now = ph_real_ns();
     struct observer *slot = my_slot();
-    if (now - me.last_ns > PERIOD_MS / 2 * 1000000ull) begin_round(slot);
+    if (now - me.last_ns > PERIOD_MS / 2 * 1000000ull) begin_round(slot, now);
     if (!me.first) me.first = put_off_ns;
     atomic_store(&slot->within, true);
     atomic_store(&slot->looking, 1);
@@ -158,7 +152,7 @@ bool ph_watchdog_wait_is_long(uint64_t now, uint64_t until)
 void ph_watchdog_looked(bool over, uint64_t not_before)
 {
     ph_time_out_looked(over ? UINT64_MAX : not_before);
-    me.last_ns = real_ns();
+    me.last_ns = ph_real_ns();
     if (over)
         me.first = NULL; /* this work is over; another one will be the first of the next round */
     else

@@ -73,13 +73,7 @@ at::Tensor captured_view(const at::Tensor &tensor)
 
 c10::IValue captured_view(const c10::IValue &value)
 {
-    if (value.isTensor()) return captured_view(value.toTensor());
-    if (!value.isList()) return value;
-    auto list = value.toList();
-    auto copy = c10::impl::GenericList(list.elementType());
-    copy.reserve(list.size());
-    for (const c10::IValue &item : value.toListRef()) copy.push_back(captured_view(item));
-    return copy;
+    return map_tensors(value, [](const at::Tensor &tensor) { return captured_view(tensor); });
 }
 
 } // namespace phantora

@@ -43,20 +43,10 @@ bool is_hollow(const at::Tensor &tensor)
 
 bool reads_hollow(const Operator &op, c10::ArrayRef<c10::IValue> inputs)
 {
-    bool found = false;
-    for (size_t i = 0; i < inputs.size() && !found; i++)
-        if (!op.out[i] && !(op.written[i] && op.overwrites))
-            each_tensor(inputs[i],
-                        [&](const at::Tensor &tensor) { found = found || is_hollow(tensor); });
-    return found;
-}
-
-bool uses_device(c10::ArrayRef<c10::IValue> inputs)
-{
-    bool found = false;
-    for (const auto &input : inputs)
-        each_tensor(input, [&](const at::Tensor &tensor) { found = found || on_device(tensor); });
-    return found;
+    for (size_t i = 0; i < inputs.size(); i++)
+        if (!op.out[i] && !(op.written[i] && op.overwrites) && any_tensor(inputs[i], is_hollow))
+            return true;
+    return false;
 }
 
 void watch_begins(const at::RecordFunction &function)
@@ -65,7 +55,8 @@ void watch_begins(const at::RecordFunction &function)
     if (!op || op->treatment == Treatment::kIgnore || op->treatment == Treatment::kAllocate) return;
     auto inputs = last(function.inputs(), op->arguments);
     if (inputs.size() != op->arguments) return;
-    bool device = uses_device(inputs), reads = !device && !op->keeps && reads_hollow(*op, inputs);
+    bool device = any_tensor(inputs, on_device),
+         reads = !device && !op->keeps && reads_hollow(*op, inputs);
     watched.push_back({&function, op, device, reads, reads && !readers, {}});
     readers += reads;
     if (op->returns || device) return;

@@ -21,22 +21,14 @@ namespace
 
 bool all_small(c10::ArrayRef<c10::IValue> values)
 {
-    bool small = true;
-    for (const auto &value : values)
-        each_tensor(value, [&](const at::Tensor &tensor) {
-            small = small && size_of(tensor) == Size::kSmall;
-        });
-    return small;
+    return !any_tensor(values,
+                       [](const at::Tensor &tensor) { return size_of(tensor) != Size::kSmall; });
 }
 
 bool all_indices(c10::ArrayRef<c10::IValue> values)
 {
-    bool indices = true;
-    for (const auto &value : values)
-        each_tensor(value, [&](const at::Tensor &tensor) {
-            indices = indices && (!tensor.defined() || is_index(tensor));
-        });
-    return indices;
+    return !any_tensor(
+        values, [](const at::Tensor &tensor) { return tensor.defined() && !is_index(tensor); });
 }
 
 /* The outer operator must not touch what an inner operator has filled. */

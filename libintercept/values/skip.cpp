@@ -106,20 +106,8 @@ at::Tensor on_meta(const at::Tensor &tensor)
 {
     /* a number may stay where it is; kernels ask a wrapped one for its value */
     if (!tensor.defined() || tensor.dim() == 0) return tensor;
-    at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                        tensor.options().device(c10::kMeta).pinned_memory(false));
-    return meta;
-}
-
-c10::IValue on_meta(const c10::IValue &value)
-{
-    if (value.isTensor()) return on_meta(value.toTensor());
-    if (!value.isList()) return value;
-    auto list = value.toList();
-    auto copy = c10::impl::GenericList(list.elementType());
-    for (const c10::IValue &item : value.toListRef())
-        copy.push_back(item.isTensor() ? c10::IValue(on_meta(item.toTensor())) : item);
-    return copy;
+    return at::empty_strided(tensor.sizes(), tensor.strides(),
+                             tensor.options().device(c10::kMeta).pinned_memory(false));
 }
 
 /* The kernel that stands in the place of the CPU's. */
@@ -143,7 +131,7 @@ public:
                     torch::jit::Stack *stack)
     {
         if (!host.hollows()) return plain_.callBoxed(handle, keys, stack); /* a forked child */
-        if (any_large(*stack) && skip(handle, keys, *stack)) return;
+        if (any_tensor(arguments(*stack), is_large) && skip(handle, keys, *stack)) return;
         plain_.callBoxed(handle, keys, stack);
         for (const auto &result :
              c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - returns_))
@@ -154,15 +142,6 @@ private:
     c10::ArrayRef<c10::IValue> arguments(const torch::jit::Stack &stack) const
     {
         return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - arguments_);
-    }
-
-    bool any_large(const torch::jit::Stack &stack) const
-    {
-        bool found = false;
-        for (const auto &argument : arguments(stack))
-            each_tensor(argument,
-                        [&](const at::Tensor &tensor) { found = found || is_large(tensor); });
-        return found;
     }
 
     bool skip(const c10::OperatorHandle &handle, c10::DispatchKeySet keys, torch::jit::Stack &stack)
@@ -242,7 +221,7 @@ private:
         for (size_t i : written_)
             if (!given[i].isTensor() || !can_be_hollow(given[i].toTensor())) return false;
         torch::jit::Stack meta;
-        for (const auto &argument : given) meta.push_back(on_meta(argument));
+        for (const auto &argument : given) meta.push_back(map_tensors(argument, on_meta));
         auto kept = meta; /* an operator may return what it drops */
         try {
             PlainCpu guard;

@@ -119,17 +119,16 @@ static bool wrapped(const at::Tensor &tensor) { return size_of(tensor) == Size::
 
 bool any_undefined(const c10::IValue &value)
 {
-    bool found = false;
-    each_tensor(value, [&](const at::Tensor &tensor) {
-        if (found || !tensor.defined() || wrapped(tensor) || tensor.numel() == 0) return;
+    return any_tensor(value, [](const at::Tensor &tensor) {
+        if (!tensor.defined() || wrapped(tensor) || tensor.numel() == 0) return false;
         if (tensor.is_cpu() && host.any_hollow)
-            found = host.any_hollow(address(tensor), span_bytes(tensor)) != 0;
-        if (!on_device(tensor)) return;
+            return host.any_hollow(address(tensor), span_bytes(tensor)) != 0;
+        bool found = false;
         each_run(tensor, [&](const char *at, size_t bytes) {
             found = found || host.any_undefined(at, bytes);
         });
+        return found;
     });
-    return found;
 }
 
 void mark(const c10::IValue &value, bool undefined)
@@ -158,16 +157,8 @@ at::Tensor cpu_alias(const at::Tensor &tensor)
 
 c10::IValue on_cpu(const c10::IValue &value)
 {
-    if (value.isTensor()) return cpu_alias(value.toTensor());
-    if (value.isList()) {
-        auto list = value.toList();
-        auto copy = c10::impl::GenericList(list.elementType());
-        copy.reserve(list.size());
-        for (const c10::IValue &item : value.toListRef()) copy.push_back(on_cpu(item));
-        return copy;
-    }
     if (value.isDevice() && value.toDevice().is_cuda()) return c10::Device(c10::kCPU);
-    return value;
+    return map_tensors(value, cpu_alias);
 }
 
 } // namespace phantora

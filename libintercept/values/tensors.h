@@ -35,17 +35,46 @@ bool is_index(const at::Tensor &tensor); /* of integers or booleans */
 
 inline bool on_device(const at::Tensor &tensor) { return tensor.defined() && tensor.is_cuda(); }
 
+/* Whether `is` holds for any tensor in `value`, including list members. */
+template <class Predicate>
+bool any_tensor(const c10::IValue &value, Predicate is)
+{
+    if (value.isTensor()) return is(value.toTensor());
+    if (!value.isList()) return false;
+    for (const c10::IValue &item : value.toListRef())
+        if (item.isTensor() && is(item.toTensor())) return true;
+    return false;
+}
+
+template <class Predicate>
+bool any_tensor(c10::ArrayRef<c10::IValue> values, Predicate is)
+{
+    for (const c10::IValue &value : values)
+        if (any_tensor(value, is)) return true;
+    return false;
+}
+
 /* Calls visit(tensor) for every tensor in `value`, including list members. */
 template <class Visit>
 void each_tensor(const c10::IValue &value, Visit visit)
 {
-    if (value.isTensor()) {
-        visit(value.toTensor());
-    } else if (value.isList()) {
-        for (const c10::IValue &item : value.toListRef()) {
-            if (item.isTensor()) visit(item.toTensor());
-        }
-    }
+    any_tensor(value, [&](const at::Tensor &tensor) {
+        visit(tensor);
+        return false;
+    });
+}
+
+/* `value` with every tensor replaced by change(tensor), including list members. */
+template <class Change>
+c10::IValue map_tensors(const c10::IValue &value, Change change)
+{
+    if (value.isTensor()) return change(value.toTensor());
+    if (!value.isList()) return value;
+    auto list = value.toList();
+    auto copy = c10::impl::GenericList(list.elementType());
+    copy.reserve(list.size());
+    for (const c10::IValue &item : value.toListRef()) copy.push_back(map_tensors(item, change));
+    return copy;
 }
 
 /* Delivers pending results to the device memory of the small tensors in `value`, which is about to

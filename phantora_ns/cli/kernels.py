@@ -24,6 +24,19 @@ from phantora_ns.launch.errors import EXIT_USAGE, UsageError, say
 _FILE = click.Path(path_type=Path)
 
 
+def _output(what: str) -> Callable[[Callable], Callable]:
+    """The option that names the database which a command writes."""
+    return click.option(
+        "-o",
+        "--output",
+        "out",
+        required=True,
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="OUT",
+        help=what,
+    )
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def kernels() -> None:
     """Looks into kernel-time databases, compares and merges them."""
@@ -140,15 +153,7 @@ def diff(a: Path, b: Path, worst: int) -> int:
 
 @kernels.command()
 @click.argument("files", nargs=-1, required=True, type=_FILE)
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="OUT",
-    help="The file to write; it may be one of FILES.",
-)
+@_output("The file to write; it may be one of FILES.")
 def merge(files: tuple[Path, ...], out: Path) -> int:
     """Writes all runs of FILES into one database.
 
@@ -206,15 +211,7 @@ def export(file: Path, form: str, out: str) -> int:
 
 @kernels.command("import")
 @click.argument("file", type=click.Path(allow_dash=True))
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="OUT",
-    help="The database to write; it must not exist yet.",
-)
+@_output("The database to write; it must not exist yet.")
 def import_(file: str, out: Path) -> int:
     """Makes a database of FILE, which `kernels export` wrote as jsonl; - is standard input."""
     _refuse_existing(out, "choose another name, and merge the two")

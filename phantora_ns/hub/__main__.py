@@ -27,6 +27,7 @@ from phantora_ns.hub.recorder import FILE, Recorder
 from phantora_ns.hub.result import write_result
 from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.hub.trace_times import TraceTimes
+from phantora_ns.home import cache_folder
 from phantora_ns.kernels.contention import KernelContention
 from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.lookup import KernelTimes
@@ -68,7 +69,9 @@ def build_hub(run_dir: Path) -> Hub:
     gpu = cluster.gpu_model
     graph, collectives = build_graph(cluster)
     models = KernelModels(
-        KernelTimes(gpu, run.get("databases") or [], _library_versions(run)),
+        KernelTimes(
+            gpu, run.get("databases") or [], _library_versions(run), cache_folder() / "fits"
+        ),
         KernelContention(gpu).permille,
         lambda kind, fields: queue_slots_of(kind, fields, gpu.multiprocessors).packed(),
     )

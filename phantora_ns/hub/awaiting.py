@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.hub import horizon
-from phantora_ns.hub.registry import Client, lock_owner
+from phantora_ns.hub.registry import Client, lock_owner, ranks_missing
 from phantora_ns.hub.requests import Request
 
 POLL_MS = 10
@@ -182,7 +182,8 @@ class Awaiting:
             self._seen = position
             self._moved()
         still_s = time.monotonic() - self._since
-        if self._missing(everyone) and still_s < ARRIVAL_S:
+        # the leader does not count: its lock shows whether it runs
+        if ranks_missing(everyone, but={self.leader}) and still_s < ARRIVAL_S:
             return False
         acting = [
             client
@@ -208,12 +209,6 @@ class Awaiting:
 
     def _moved(self) -> None:
         self._since = time.monotonic()
-
-    def _missing(self, everyone: Collection[Client]) -> bool:
-        """Whether ranks of the job have not come yet. The leader does not count, because its lock
-        shows whether it runs."""
-        world = max((client.world_size for client in everyone), default=-1)
-        return len({client.rank for client in everyone if client.rank >= 0} | {self.leader}) < world
 
     def _lock_owner(self) -> int | None:
         """The leader's PID (0 when we cannot see it); None when no process holds the lock."""

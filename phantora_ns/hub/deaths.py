@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from phantora_ns.hub.processes import parent_of
+from phantora_ns.hub.processes import ENDED, parent_of, read_stat
 from phantora_ns.hub.registry import Client
 
 ENDS = "ends"
@@ -117,8 +117,8 @@ class Deaths:
 
 
 def memory_kills(events: Path = Path("/proc/vmstat")) -> int:
-    """How many processes of this machine the kernel has killed for lack of memory since it started;
-    0 when it does not count them."""
+    """How many processes of this machine the kernel has killed for lack of memory since the machine
+    started; 0 when the kernel does not count them."""
     try:
         words = events.read_text().split()
     except OSError:
@@ -138,19 +138,17 @@ def _wait_status(descriptor: int, pid: int) -> int:
     except OSError:
         pass  # a kernel before 6.15
     try:  # until its parent has waited for it
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b") ")[2].split()
-        return int(fields[-1]) if fields[0] == b"Z" else 0
-    except (OSError, ValueError):
+        stat = read_stat(pid)
+    except OSError:
         return 0
+    return stat.status if stat.state == b"Z" else 0
 
 
 def _reports(parent: int) -> bool:
     """Whether the process that started a rank lives and is the job's own. The launcher reports the
     end of what phantora-sandbox starts."""
     try:
-        with open(f"/proc/{parent}/stat", "rb") as file:
-            name, _, rest = file.read().partition(b"(")[2].rpartition(b") ")
+        stat = read_stat(parent)
     except OSError:
         return False
-    return rest[:1] not in b"ZX" and not name.startswith(b"phantora-sandbo")
+    return stat.state not in ENDED and not stat.name.startswith(b"phantora-sandbo")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from phantora_ns.hub import horizon
-from phantora_ns.hub.registry import Client
+from phantora_ns.hub.registry import Client, positions, ranks_missing
 from phantora_ns.hub.requests import Joining
 from phantora_ns.hub.stillness import Stillness
 
@@ -73,7 +73,7 @@ class Hang:
         if now - self._looked < LOOK_MS / 1000:
             return None
         clients = [client for client in everyone if not client.gone]
-        seen = tuple((client.number, client.acts, client.bound_ns()) for client in clients)
+        seen = positions(clients)
         if seen != self._seen:
             self._seen, self._since, self._looked, self._awake = seen, now, now, 0
             self._over()
@@ -82,7 +82,7 @@ class Hang:
             return self._hopeless(now)
         if not self._stands_still(clients, now):
             return None
-        outside = bool(horizon.acting(clients)) or _missing(everyone)
+        outside = bool(horizon.acting(clients)) or ranks_missing(everyone)
         patience_s = (
             OUTSIDE_S if outside else POLLED_S if self._stillness.past_sleepers else BLOCKED_S
         )
@@ -131,9 +131,3 @@ class Hang:
         if self._found_at is not None:
             self._path.unlink(missing_ok=True)
             self._found_at = None
-
-
-def _missing(everyone: Collection[Client]) -> bool:
-    """Whether ranks of the job have not come yet."""
-    world = max((client.world_size for client in everyone), default=-1)
-    return len({client.rank for client in everyone if client.rank >= 0}) < world

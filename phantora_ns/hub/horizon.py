@@ -33,6 +33,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from phantora_ns.hub.processes import read_stat
 from phantora_ns.hub.registry import Client
 
 SAMPLE_MS = 5
@@ -136,13 +137,10 @@ def _blocked_bound_ns(client: Client) -> int | None:
 
 
 def _all_threads_sleep(pid: int) -> bool:
-    """Whether no thread is runnable or in uninterruptible (disk) sleep, by the third field of
-    /proc/PID/task/TID/stat."""
+    """Whether no thread is runnable or in uninterruptible (disk) sleep."""
     try:
-        for task in os.scandir(f"/proc/{pid}/task"):
-            with open(f"{task.path}/stat", "rb") as stat:
-                if stat.read().rpartition(b") ")[2][:1] != b"S":
-                    return False
+        return all(
+            read_stat(pid, int(tid)).state == b"S" for tid in os.listdir(f"/proc/{pid}/task")
+        )
     except OSError:
         return False
-    return True

@@ -59,7 +59,7 @@ class Definition(Array):
 
 
 class Stall(Array):
-    """A wait of a stream: t(after) - t(before) is time that the device waited for communication."""
+    """A stream of `device` waited for communication, from t(before) to t(after)."""
 
     device: int
     """the client's ordinal of it"""

@@ -21,7 +21,18 @@ RETRIES = 3
 RETRY_S = 1e-4
 
 _SWITCHES = b"\nvoluntary_ctxt_switches:\t"
-_ENDED = b"ZXx"
+ENDED = b"ZXx"
+"""States of a process or a thread that has ended."""
+
+
+class Stat(NamedTuple):
+    """A process or a thread, as its `stat` in /proc shows it (proc(5)). `status`: how it has ended, as
+    `wait` gives it."""
+
+    name: bytes
+    state: bytes
+    parent: int
+    status: int
 
 
 class Thread(NamedTuple):
@@ -76,7 +87,7 @@ class Process:
         for _ in range(RETRIES):
             try:
                 name, state, switches = _status(f"{folder}/status")
-                if state in _ENDED:
+                if state in ENDED:
                     return None
                 thread = Thread(name, Wait.NONE, switches, before.slept if before else (0, None))
                 if state == b"S":
@@ -114,11 +125,19 @@ class Process:
             os.close(memory)
 
 
+def read_stat(pid: int, tid: int | None = None) -> Stat:
+    """A process, or one of its threads. Raises OSError when it is gone."""
+    with open(f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat", "rb") as file:
+        # the name may hold any byte, so it ends at the last parenthesis
+        name, _, rest = file.read().partition(b"(")[2].rpartition(b") ")
+    state, parent, *_, status = rest.split()
+    return Stat(name, state, int(parent), int(status))
+
+
 def parent_of(pid: int) -> int:
     """The PID of a process's parent; 0 when there is none, or the process has ended."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rpartition(b") ")[2].split()[1])
+        return read_stat(pid).parent
     except OSError:
         return 0
 

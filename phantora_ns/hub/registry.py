@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,20 @@ class Client:
         self.pending.clear()
         self.results.clear()
         self.stats.close()
+
+
+def positions(clients: Iterable[Client]) -> tuple[tuple[int, int, int], ...]:
+    """How far each client has come. Two that are equal: none of them has acted in between, and no
+    clock has moved. O(clients)."""
+    return tuple((client.number, client.acts, client.bound_ns()) for client in clients)
+
+
+def ranks_missing(everyone: Iterable[Client], but: Collection[int | None] = ()) -> bool:
+    """Whether ranks of the job have not come yet, those of `but` left aside. `everyone` includes
+    clients that have left. O(clients)."""
+    everyone = list(everyone)
+    world = max((client.world_size for client in everyone), default=-1)
+    return len({client.rank for client in everyone if client.rank >= 0}.union(but)) < world
 
 
 class Meeting:

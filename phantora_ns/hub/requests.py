@@ -82,7 +82,8 @@ class Arrival(Request):
 
 
 class Synchronization(Arrival):
-    """SYNC; `tell_stalls`: see `EventGraph.tell_stalls`."""
+    """SYNC. `tell_stalls` gives the waits for communication that the reply reports, as
+    `EventGraph.tell_stalls` does."""
 
     __slots__ = ("tell_stalls",)
 

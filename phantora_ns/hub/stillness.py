@@ -29,8 +29,16 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from phantora_ns.hub.processes import NAMED_WATCHERS, Process, Thread, active_ns, parent_of
-from phantora_ns.hub.registry import Client
+from phantora_ns.hub.processes import (
+    ENDED,
+    NAMED_WATCHERS,
+    Process,
+    Thread,
+    active_ns,
+    parent_of,
+    read_stat,
+)
+from phantora_ns.hub.registry import Client, positions
 from phantora_ns.hub.waits import Wait
 
 LOOK_MS = 2
@@ -86,7 +94,7 @@ class Stillness:
     def reached(self, acting: Collection[Client], clients: Collection[Client]) -> bool:
         """Whether the job stands still. `acting`: the clients that are not blocked on an answer."""
         now = time.monotonic()
-        position = tuple((client.number, client.acts, client.bound_ns()) for client in clients)
+        position = positions(clients)
         if position != self._position:
             self._position, self._since = position, now
             self._looks.clear()
@@ -198,8 +206,7 @@ class Stillness:
         if self._busy is None:
             return False
         try:
-            with open("/proc/{}/task/{}/stat".format(*self._busy), "rb") as stat:
-                awake = stat.read().rpartition(b") ")[2][:1] not in (b"S", b"Z", b"X")
+            awake = read_stat(*self._busy).state not in b"S" + ENDED
         except OSError:
             awake = False
         if not awake:

@@ -9,7 +9,7 @@ an estimate. Every answer says where it came from, so that the report can count 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from phantora_ns.config import load_gpu
 from phantora_ns.kernels import rates, signature
-from phantora_ns.kernels.database.database import Database, DatabaseError
+from phantora_ns.kernels.database.database import Database, DatabaseError, Scale, unscaled
 from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
 from phantora_ns.kernels.estimators.launch import Estimate
+from phantora_ns.kernels.fitted.kept import Keep, KeptFits, make_always
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
 from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.live_times import Learned, LiveTimes
@@ -44,8 +45,9 @@ class KernelTimes:
     `gpu` is a GpuModel or its name; `databases` are Database objects or paths, asked in order. If
     all of them are of the GPU that the data file of `gpu` names as similar (`like`), their times
     are scaled by data sheet ratios, and `scaled_from` names that GPU. `versions`: the job's, None
-    when they are not known. Raises ConfigError for a GPU
-    without efficiencies, and DatabaseError for a file that cannot be read or is of another GPU.
+    when they are not known. `fits`: the folder in which fitted models are kept between runs, None to
+    fit anew. Raises ConfigError for a GPU without efficiencies, and DatabaseError for a file that
+    cannot be read or is of another GPU.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class KernelTimes:
         gpu: GpuModel | str,
         databases: Iterable[Database | Path | str] = (),
         versions: LibraryVersions | None = None,
+        fits: Path | None = None,
     ):
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
         power = (load_gpu(gpu) if isinstance(gpu, str) else gpu).power
@@ -68,13 +71,16 @@ class KernelTimes:
                     "choose the simulated GPU's file"
                 )
         self._clocks = RunClocks(power, self.databases, self._bound_of)
+        keep: Keep = make_always
+        if fits is not None:
+            keep = KeptFits(fits, [d.path for d in self.databases], self.rates, power)
         self._predictor = (
-            FittedPredictor(self.databases, self.rates, self.estimate, self._clocks.share)
+            FittedPredictor(self.databases, self.rates, self.estimate, self._clocks.share, keep)
             if self.databases
             else None
         )
         if self.scaled_from:
-            other = KernelTimes(self.scaled_from, opened)
+            other = KernelTimes(self.scaled_from, opened, fits=fits)
             self._predictor = ScaledPredictor(other.lookup, other.estimate, self.estimate)
         self.scaled = 0  # signatures answered by data sheet ratio
         self.renamed = 0  # kernels found under the name that another release of PyTorch gives them
@@ -155,7 +161,7 @@ class KernelTimes:
             data = signature.encode(kind, fields)
         except SignatureError:
             return False
-        return self._live.duration_ns(data) is not None or self._recorded(data)
+        return self._live.duration_ns(data) is not None or self._exact(data) is not None
 
     def learn(self, kind: int, fields: Any, durations_ns: list[int]) -> Learned:
         """Takes in what a leader has just measured. Returns whose answers of `lookup` change.
@@ -164,17 +170,24 @@ class KernelTimes:
         leader. Such times say what the clock of the leader's GPU is. Raises SignatureError.
         """
         data = signature.encode(kind, fields)
-        if not self._recorded(data):
-            return Learned.THIS if self._live.add(data, durations_ns) else Learned.NOTHING
         bound_by = self._bound_of(kind, fields)
-        answer = self._measured(data, kind, fields, None, None)
-        if answer and durations_ns:
-            if self._live_clock.compare(bound_by, data, answer[0], durations_ns):
-                return Learned.ALL
-        return Learned.NOTHING
+        recorded_ns = self._exact(data, self._at_usual_clock(bound_by))
+        if recorded_ns is None:
+            return Learned.THIS if self._live.add(data, durations_ns) else Learned.NOTHING
+        moved = durations_ns and self._live_clock.compare(
+            bound_by, data, round(recorded_ns), durations_ns
+        )
+        return Learned.ALL if moved else Learned.NOTHING
 
-    def _recorded(self, data: bytes) -> bool:
-        return any(database.exact(data) is not None for database in self.databases)
+    def _exact(self, data: bytes, scale: Scale = unscaled) -> float | None:
+        """The recorded duration of exactly this signature in ns, of the first database that holds
+        it."""
+        found = (database.exact(data, scale) for database in self.databases)
+        return next((ns for ns in found if ns is not None), None)
+
+    def _at_usual_clock(self, bound_by: int) -> Scale:
+        """Each run had a clock of its own."""
+        return partial(self._clocks.share, bound_by)
 
     def _bound_of(self, kind: int, fields: Any) -> int:
         return self.estimate(kind, fields).bound_by
@@ -267,9 +280,8 @@ class KernelTimes:
     ) -> tuple[int, int, int] | None:
         if not self.databases:
             return None
-        bound_by = self.estimate(kind, fields).bound_by
-        # Each run had a clock of its own.
-        scale = partial(self._clocks.share, bound_by)
+        bound_by = self._bound_of(kind, fields)
+        scale = self._at_usual_clock(bound_by)
         for database in self.databases:
             duration, source = database.exact(data, scale), Source.EXACT
             if duration is None and kind == SignatureKind.KERNEL:
@@ -296,7 +308,7 @@ class KernelTimes:
         fields: Any,
         context: Any,
         parameters: bytes | None,
-        scale: Callable[[str], float],
+        scale: Scale,
     ) -> tuple[float | None, Source]:
         """The time of the same launch of a kernel that another release of PyTorch names otherwise,
         or of launches that differ in identity only."""

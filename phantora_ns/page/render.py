@@ -43,9 +43,10 @@ def embedded(text: str) -> Any:
 
 
 def assemble(
-    title: str, data: Mapping[str, Any], packed: Any, scripts: Sequence[str], frame: str
+    title: str, data: Mapping[str, Any], packed: Any, scripts: Sequence[str], body: str
 ) -> str:
-    """`frame` with everything in it; `packed` is data for the script that is compressed."""
+    """The page with `body` and everything in it; `packed` is data for the script that is
+    compressed."""
     values = {
         "TITLE": html.escape(title),
         "STYLE": _part("page.css"),
@@ -55,7 +56,8 @@ def assemble(
         "LIBRARY": _part(_LIBRARY),
         "SCRIPT": '"use strict";\n' + "\n".join(_part(name) for name in scripts),
     }
-    return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], _part(frame))
+    text = _part("frame.html").replace("@BODY@", _part(body))
+    return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], text)
 
 
 def _part(name: str) -> str:

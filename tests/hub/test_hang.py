@@ -18,7 +18,7 @@ LONG_S = BLOCKED_S + 1.5
 
 
 def rank(run_dir, number, pipe):
-    """A rank of two that does in real time what it is told."""
+    """One of two ranks. It carries out the orders that come through `pipe`, and answers each."""
     client = Client(run_dir, number, 0, timeout_ms=60_000, world=2)
     comms = [client.init(name * 128, 2, number) for name in (b"a", b"b")]
     pipe.send("here")

@@ -258,10 +258,9 @@ def test_torchruns_agent_is_no_rank(launch, machine, tmp_path):
     assert (code, out) == (0, "unset 0\n"), err
 
 
-def test_a_second_run_waits_for_the_first(launch, machine, tmp_path):
-    env = machine()
-    (tmp_path / "go").touch()
-    first = launch(
+def leading(launch, env):
+    """A run that leads until its standard input has a line, or ends."""
+    run = launch(
         "--isolation",
         "none",
         "--gpus-per-node",
@@ -274,7 +273,14 @@ def test_a_second_run_waits_for_the_first(launch, machine, tmp_path):
         env=env,
         stdin=subprocess.PIPE,
     )
-    assert first.line() == "leading"
+    assert run.line() == "leading"
+    return run
+
+
+def test_a_second_run_waits_for_the_first(launch, machine, tmp_path):
+    env = machine()
+    (tmp_path / "go").touch()
+    first = leading(launch, env)
     second = launch(
         "--isolation", "none", "--gpus-per-node", 1, "--quiet", "--", "echo", "my turn", env=env
     )
@@ -304,20 +310,7 @@ def test_a_second_run_waits_for_the_first(launch, machine, tmp_path):
 
 def test_waiting_for_a_gpu_ends_with_ctrl_c(launch, machine):
     env = machine()
-    first = launch(
-        "--isolation",
-        "none",
-        "--gpus-per-node",
-        1,
-        "--quiet",
-        "--",
-        "sh",
-        "-c",
-        "echo leading; read line",
-        env=env,
-        stdin=subprocess.PIPE,
-    )
-    assert first.line() == "leading"
+    first = leading(launch, env)
     second = launch(
         "--isolation", "none", "--gpus-per-node", 1, "--quiet", "--", "echo", "never", env=env
     )

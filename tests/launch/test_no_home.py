@@ -35,7 +35,7 @@ def test_databases_and_clusters_are_listed_without_a_home(nobody):
 def test_there_is_no_cache_and_the_doctor_says_so(nobody):
     done = nobody(
         "-c",
-        "from phantora_ns.kernels.binary.fatbin import cache_folder\n"
+        "from phantora_ns.home import cache_folder\n"
         "from phantora_ns.launch import doctor\n"
         "doctor._check_torch = lambda report: exit(0)\n"
         "try: cache_folder().mkdir(parents=True)\n"

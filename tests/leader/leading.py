@@ -8,6 +8,7 @@ was MEASURED, else a guess.
 import importlib.util
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import msgpack
@@ -75,8 +76,11 @@ def looked_up(hub):
 
 def build_fake(folder):
     """Compiles fake_cupti.c; returns the library's path."""
-    target = folder / "libcupti-fake.so"
-    source = ROOT / "tests/leader/fake_cupti.c"
+    return build_library(ROOT / "tests/leader/fake_cupti.c", folder / "libcupti-fake.so")
+
+
+def build_library(source, target):
+    """Compiles one C file; returns the library's path."""
     flags = [
         "-std=gnu11",
         f"-I{ROOT}/libintercept",
@@ -90,6 +94,27 @@ def build_fake(folder):
     ]
     subprocess.run(["cc", *flags, "-o", target, source, "-lpthread"], check=True)
     return target
+
+
+def on_one_gpu(phantora, *arguments, environment="", **options):
+    """Runs phantora-ns with `arguments` on a machine with one H200, which an outer run emulates.
+    `environment`: settings of the inner run, for a shell."""
+    return phantora(
+        "--quiet",
+        "--isolation",
+        "none",
+        "--leaders",
+        "none",
+        "--gpus-per-node",
+        1,
+        "--",
+        "sh",
+        "-c",
+        f'{environment} exec {sys.executable} -m phantora_ns.cli "$@"',
+        "sh",
+        *arguments,
+        **options,
+    )
 
 
 def run_dir(path, gpu):

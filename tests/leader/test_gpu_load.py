@@ -85,18 +85,7 @@ class GpuHub(leading.LeadersHub):
 def libraries(tmp_path_factory):
     """(the fake CUPTI, filler.c)."""
     folder = tmp_path_factory.mktemp("below")
-    counter = folder / "libfiller.so"
-    flags = [
-        "-std=gnu11",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        "-fvisibility=hidden",
-    ]
-    subprocess.run(["cc", *flags, "-o", counter, HERE / "c" / "filler.c", "-lpthread"], check=True)
+    counter = leading.build_library(HERE / "c" / "filler.c", folder / "libfiller.so")
     return leading.build_fake(folder), counter
 
 

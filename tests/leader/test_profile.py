@@ -23,23 +23,8 @@ def machine(phantora, tmp_path_factory):
     fake = leading.build_fake(tmp_path_factory.mktemp("fake"))
 
     def run(*arguments, **options):
-        inner = f'LD_PRELOAD={fake}:$LD_PRELOAD PHANTORA_CUPTI={fake} exec {sys.executable} -m phantora_ns.cli "$@"'
-        return phantora(
-            "--quiet",
-            "--isolation",
-            "none",
-            "--leaders",
-            "none",
-            "--gpus-per-node",
-            1,
-            "--",
-            "sh",
-            "-c",
-            inner,
-            "sh",
-            *arguments,
-            **options,
-        )
+        cupti = f"LD_PRELOAD={fake}:$LD_PRELOAD PHANTORA_CUPTI={fake}"
+        return leading.on_one_gpu(phantora, *arguments, environment=cupti, **options)
 
     return run
 

@@ -3,11 +3,11 @@ same job (--values replay): exactly for the rank that led, and those of a record
 beyond the last recorded occurrence from the first again. All of it is counted."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.leader import leading
 from tests.leader.jobs import steering
 
 HERE = Path(__file__).resolve().parent
@@ -23,19 +23,8 @@ ANSWERS = 2 * len(steering.SIZES) + 1  # of a rank and step: two choices of each
 def test_recorded_values_are_replayed(phantora, tmp_path, ranks, leaders):
     values, report = tmp_path / "job.values", tmp_path / "report.json"
     job = ["torchrun", "--nproc-per-node", ranks, HERE / "jobs/steering.py"]
-    done = phantora(
-        "--quiet",
-        "--isolation",
-        "none",
-        "--leaders",
-        "none",
-        "--gpus-per-node",
-        1,
-        "--",
-        "sh",
-        "-c",
-        f'exec {sys.executable} -m phantora_ns.cli "$@"',
-        "sh",
+    done = leading.on_one_gpu(
+        phantora,
         "profile",
         "--record",
         "values",
@@ -100,19 +89,8 @@ def test_recorded_values_are_replayed(phantora, tmp_path, ranks, leaders):
 def test_a_job_without_replay_keys_records_nothing(phantora, tmp_path):
     script = tmp_path / "steady.py"
     script.write_text("import torch\ntorch.ones(64, device='cuda').add_(1)\n")
-    done = phantora(
-        "--quiet",
-        "--isolation",
-        "none",
-        "--leaders",
-        "none",
-        "--gpus-per-node",
-        1,
-        "--",
-        "sh",
-        "-c",
-        f'exec {sys.executable} -m phantora_ns.cli "$@"',
-        "sh",
+    done = leading.on_one_gpu(
+        phantora,
         "profile",
         "--record",
         "values",

@@ -8,7 +8,7 @@
  * takes our own part, and data of other ranks is random (random.c). It is never zero, because zeros
  * make matrix products faster. Rule: all GPU work here is the simulator's own (ph_lead_copying),
  * and a host function makes no CUDA call. */
-#include "leader/gpu/nccl_data.h"
+#include "nccl/operation_bytes.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "leader/gpu/random.h"

@@ -18,6 +18,7 @@
 #include "leader/measure/gpu_load.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/real_time.h"
 #include "leader/gpu/random.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
@@ -90,13 +91,6 @@ static bool ready; /* set by the filler's thread, or under ph_gpu_load_release a
                       stopped for good */
 static void *stream, *event[PIECES], *cublas, *matrix[3], *from, *to;
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
 uint64_t ph_gpu_load_ns(void) { return load_ns; }
 uint64_t ph_gpu_load_issued(void) { return atomic_load(&issued); }
 
@@ -129,7 +123,7 @@ static bool wait_for_rest(uint64_t patience)
 void ph_gpu_load_stop(void)
 {
     if (!atomic_load_explicit(&running, memory_order_relaxed)) return;
-    atomic_store_explicit(&active_at, now_ns(), memory_order_relaxed);
+    atomic_store_explicit(&active_at, ph_real_ns(), memory_order_relaxed);
     /* before `state` is read; the filler writes `state` before it reads `stops` */
     atomic_fetch_add(&stops, 1);
     if (atomic_load(&state) != AT_REST) wait_for_rest(DRAIN_NS);
@@ -138,7 +132,7 @@ void ph_gpu_load_stop(void)
 void ph_gpu_load_held(bool begins)
 {
     if (begins) {
-        if (atomic_fetch_add(&held, 1) == 0) atomic_store(&held_since, now_ns());
+        if (atomic_fetch_add(&held, 1) == 0) atomic_store(&held_since, ph_real_ns());
     } else {
         atomic_fetch_sub(&held, 1);
         ph_gpu_load_stop();
@@ -149,7 +143,7 @@ void ph_gpu_load_forbid(bool on) { atomic_fetch_add(&forbidden, on ? 1 : -1); }
 
 static void busy_for(uint64_t work_ns)
 {
-    uint64_t now = now_ns(), end = atomic_load_explicit(&free_at, memory_order_relaxed);
+    uint64_t now = ph_real_ns(), end = atomic_load_explicit(&free_at, memory_order_relaxed);
     while (!atomic_compare_exchange_weak(&free_at, &end, (end > now ? end : now) + work_ns))
         continue;
 }
@@ -322,7 +316,7 @@ static int piece(int which)
 /* Keeps one piece running and one queued, until a thread stops it. */
 static void run_filler(uint64_t since)
 {
-    uint64_t began = now_ns();
+    uint64_t began = ph_real_ns();
     int error = piece(0);
     for (int next = 1; !error && atomic_load(&stops) == since && !over; next = !next) {
         error = piece(next);
@@ -330,7 +324,7 @@ static void run_filler(uint64_t since)
     }
     int at_end = PH_REAL(cudaStreamSynchronize)(stream);
     if (error || at_end) failed(error ? error : at_end);
-    load_ns += now_ns() - began;
+    load_ns += ph_real_ns() - began;
 }
 
 static void *filler_thread(void *unused)
@@ -342,7 +336,7 @@ static void *filler_thread(void *unused)
     PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
     while (!over) {
         nanosleep(&(struct timespec){0, TICK_NS}, NULL);
-        uint64_t since = atomic_load(&stops), now = now_ns();
+        uint64_t since = atomic_load(&stops), now = ph_real_ns();
         if (!held_up(now) || !gpu_waits(now)) continue;
         atomic_store(&state, ready ? RUNNING : PREPARING);
         if (atomic_load(&stops) == since && !over && (ready || prepare())) {

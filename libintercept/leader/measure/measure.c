@@ -17,6 +17,7 @@
 #include "leader/measure/measure.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/real_time.h"
 #include "trace/trace_log.h"
 #include "time/cpu_score.h"
 #include "time/host_model.h"
@@ -29,7 +30,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     SLOTS = 16384,
@@ -67,13 +67,6 @@ static _Thread_local struct {
     const struct ph_signature *signature; /* the caller's, which outlives the call */
     void *stream;
 } me;
-
-static uint64_t monotonic(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
 
 bool ph_lead_inside(void) { return me.depth > 0; }
 
@@ -126,12 +119,12 @@ static bool idle_locked(void *except, uint64_t patience)
 {
     int mode = RELAXED;
     bool idle = !busy_more;
-    uint64_t deadline = monotonic() + patience;
+    uint64_t deadline = ph_real_ns() + patience;
     PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
     for (int i = 0; i < busy_count; i++) {
         int status = 0;
         if (busy[i] == except) continue;
-        while ((status = query(busy[i])) == NOT_READY && monotonic() < deadline) sched_yield();
+        while ((status = query(busy[i])) == NOT_READY && ph_real_ns() < deadline) sched_yield();
         idle &= status == 0;
     }
     PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
@@ -162,11 +155,11 @@ static bool wait_all_locked(void)
 /* True when external ids are missing (ph_samples_settle). */
 static bool settle_locked(bool idle, bool all)
 {
-    uint64_t before = monotonic();
+    uint64_t before = ph_real_ns();
     ph_cupti_flush(&records, all);
     bool missing = ph_samples_settle(&records, slots, SLOTS, idle);
     settles++;
-    settling_ns += monotonic() - before;
+    settling_ns += ph_real_ns() - before;
     settled_at = next_token;
     if (idle) busy_count = 0;
     if (ph_samples_kept() >= BATCH) ph_samples_send(false);

@@ -246,7 +246,8 @@ void ph_host_block_free(void *pointer)
  *
  * PyTorch's own allocator takes memory from posix_memalign. A process's first tensor is where the
  * values library replaces that allocator. Only processes that will use a GPU are meant: a rank by
- * its environment, or one that has joined the run. Another one's values may matter. */
+ * its environment, or one that has joined the run. Another one's values may matter. Each call asks
+ * the environment again: scripts set RANK themselves, and the image of a warm start has none. */
 typedef int (*memalign_type)(void **, size_t, size_t);
 static memalign_type real_memalign;
 static _Atomic bool begun;

@@ -264,8 +264,8 @@ void ph_ipc_look(struct ph_event *event)
 
 void ph_ipc_gone(struct ph_event *event) { munmap(event->shared, 4096); }
 
-/* Two threads may export an event at once. */
-static bool share_event(struct ph_event *event)
+/* Two threads may export an event at once, and a third may record it. */
+static bool share_event(struct ph_event *event, int *device)
 {
     pthread_mutex_lock(&range_lock);
     bool fresh = !event->shared;
@@ -273,7 +273,11 @@ static bool share_event(struct ph_event *event)
     if (fd >= 0) event->shared = map_event(fd);
     bool shared = event->shared;
     pthread_mutex_unlock(&range_lock);
-    if (fresh && shared && event->recorded) ph_ipc_recorded(event);
+    pthread_mutex_lock(&ph_lock);
+    bool recorded = event->recorded;
+    *device = event->device;
+    pthread_mutex_unlock(&ph_lock);
+    if (fresh && shared && recorded) ph_ipc_recorded(event);
     return shared;
 }
 
@@ -283,11 +287,12 @@ PH_API(int, cudaIpcGetEventHandle, (struct ipc_handle *handle, struct ph_event *
     if (!ph_event_valid(event) || event->imported) return ph_set_error(CUDA_INVALID_HANDLE);
     if (!(event->flags & EVENT_INTERPROCESS) || !handle) return ph_set_error(CUDA_INVALID_VALUE);
     ph_host_call(PH_CALL_RECORD);
-    if (!share_event(event)) return ph_set_error(CUDA_OUT_OF_MEMORY);
+    int device;
+    if (!share_event(event, &device)) return ph_set_error(CUDA_OUT_OF_MEMORY);
     memset(handle, 0, sizeof *handle);
     memcpy(handle->file, event->file, sizeof event->file);
     handle->pid = (int)getpid();
-    handle->physical = ph_device_physical(event->device);
+    handle->physical = ph_device_physical(device);
     return CUDA_OK;
 }
 

@@ -2,7 +2,7 @@
  *
  * Why it exists: small buffers hold values, at their own addresses in this process. Large buffers
  * hold none. */
-#include "simulated/values/nccl_values.h"
+#include "nccl/operation_bytes.h"
 #include "base/device.h"
 #include "base/log.h"
 #include "simulated/memory/memory.h"

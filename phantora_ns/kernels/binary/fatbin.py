@@ -45,7 +45,7 @@ from types import ModuleType
 import numpy
 import zstandard
 
-from phantora_ns.home import home_folder
+from phantora_ns.home import cache_folder
 from phantora_ns.kernels.binary.cubin import CubinError, KernelInfo, read_kernels
 from phantora_ns.kernels.signature import FNV_OFFSET, FNV_PRIME
 from phantora_ns.protocol import (
@@ -406,13 +406,6 @@ def write_kernel_info(
             os.unlink(temporary)
         raise
     return found
-
-
-def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/phantora-ns`, by default `~/.cache/phantora-ns` (XDG Base Directory
-    Specification)."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else home_folder() / ".cache") / "phantora-ns"
 
 
 READER = "zstd, lz4"

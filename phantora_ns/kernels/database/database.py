@@ -12,7 +12,7 @@ import statistics as averages
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
@@ -45,6 +45,14 @@ def unscaled(_uid: str) -> float:
 
 
 _NUMBERS = ", ".join(Statistics.__slots__)
+_NUMBER_OF = (
+    "(SELECT s.id FROM signatures s LEFT JOIN texts t ON t.id = s.name "
+    "WHERE s.key = ? AND s.kind = ? AND s.rest = ? AND t.text IS ?)"
+)
+"""A signature's number; `_found_by` gives the values."""
+_Row = TypeVar("_Row", tuple[Statistics, bool], tuple[str, Statistics, bool])
+"""What a run measured of a signature, perhaps with the run's uid. True: the leader stopped the GPU for
+each launch."""
 
 
 class Entry(NamedTuple):
@@ -111,33 +119,12 @@ class Database:
     def statistics(self, data: bytes) -> Statistics | None:
         """All runs' statistics of a signature's canonical bytes, None when it was never measured.
         O(log n + runs)."""
-        kind, fields = signature.decode(data)
-        name, rest = signature.split(fields)
-        found = self._query(
-            f"SELECT {_NUMBERS}, first FROM samples WHERE signature = (SELECT s.id FROM signatures s "
-            "LEFT JOIN texts t ON t.id = s.name WHERE s.key = ? AND s.kind = ? AND s.rest = ? AND t.text IS ?)",
-            signed(signature.key_of(data)),
-            kind,
-            rest,
-            name,
-        )
-        return self._combined([self._row(numbers) for numbers in found])
+        return combine([found for _, found, _ in self._counting(self._rows_of(data))])
 
     def exact(self, data: bytes, scale: Scale = unscaled) -> float | None:
         """The median duration of a signature's canonical bytes in ns, each run's median times
         `scale` of the run (durations.combine). None when it was never measured. O(log n + runs)."""
-        kind, fields = signature.decode(data)
-        name, rest = signature.split(fields)
-        found = self._query(
-            f"SELECT r.uid, {_NUMBERS}, first FROM samples p JOIN runs r ON r.id = p.run "
-            "WHERE p.signature = (SELECT s.id FROM signatures s LEFT JOIN texts t ON t.id = s.name "
-            "WHERE s.key = ? AND s.kind = ? AND s.rest = ? AND t.text IS ?)",
-            signed(signature.key_of(data)),
-            kind,
-            rest,
-            name,
-        )
-        return self._median([(uid, *self._row(numbers)) for uid, *numbers in found], scale)
+        return self._median(self._rows_of(data), scale)
 
     def variants(
         self,
@@ -203,7 +190,7 @@ class Database:
             if context in contexts:
                 best[number] = max(best.get(number, (0, b"")), (row[0].count, contexts[context]))
         for number, data in sorted(self._signatures().items(), key=lambda item: item[1]):
-            found = self._combined(rows.get(number, []))
+            found = combine([found for found, _ in self._counting(rows.get(number, []))])
             if found is not None:
                 kind, fields = signature.decode(data)
                 yield Entry(
@@ -297,16 +284,10 @@ class Database:
                 f"SELECT DISTINCT {columns} FROM runs WHERE id IN (SELECT run FROM samples)"
             )
         else:
-            kind, fields = signature.decode(data)
-            name, rest = signature.split(fields)
             found = self._query(
-                f"SELECT DISTINCT {columns} FROM runs WHERE id IN (SELECT run FROM samples WHERE "
-                "signature = (SELECT s.id FROM signatures s LEFT JOIN texts t ON t.id = s.name "
-                "WHERE s.key = ? AND s.kind = ? AND s.rest = ? AND t.text IS ?))",
-                signed(signature.key_of(data)),
-                kind,
-                rest,
-                name,
+                f"SELECT DISTINCT {columns} FROM runs WHERE id IN "
+                f"(SELECT run FROM samples WHERE signature = {_NUMBER_OF})",
+                *_found_by(data),
             )
         versions = {LibraryVersions.of(dict(zip(RUN_FIELDS, fields))) for fields in found}
         if data is None:
@@ -427,19 +408,32 @@ class Database:
     def _row(self, numbers: list | tuple) -> tuple[Statistics, bool]:
         return self._statistics(numbers[:-1]), bool(numbers[-1])
 
-    @staticmethod
-    def _combined(rows: list[tuple[Statistics, bool]]) -> Statistics | None:
-        """Launches for which the leader stopped the GPU (rows with True) count only if there are no
-        others."""
-        running = [found for found, first in rows if not first]
-        return combine(running or [found for found, _ in rows])
+    def _rows_of(self, data: bytes) -> list[tuple[str, Statistics, bool]]:
+        """What each run measured of a signature's canonical bytes."""
+        found = self._query(
+            f"SELECT r.uid, {_NUMBERS}, first FROM samples p JOIN runs r ON r.id = p.run "
+            f"WHERE p.signature = {_NUMBER_OF}",
+            *_found_by(data),
+        )
+        return [(uid, *self._row(numbers)) for uid, *numbers in found]
 
     @staticmethod
-    def _median(rows: list[tuple[str, Statistics, bool]], scale: Scale) -> float | None:
-        """The median of `_combined`, each run's own times `scale`."""
-        counted = [row for row in rows if not row[2]] or rows
-        if not counted:
+    def _counting(rows: list[_Row]) -> list[_Row]:
+        """Launches for which the leader stopped the GPU count only if there are no others."""
+        return [row for row in rows if not row[-1]] or rows
+
+    def _median(self, rows: list[tuple[str, Statistics, bool]], scale: Scale) -> float | None:
+        """The median as `combine` gives it, each run's own times `scale`; None without rows."""
+        if not rows:
             return None
+        counting = self._counting(rows)
         return float(
-            weighted_median((found.median * scale(uid), found.count) for uid, found, _ in counted)
+            weighted_median((found.median * scale(uid), found.count) for uid, found, _ in counting)
         )
+
+
+def _found_by(data: bytes) -> tuple[int, int, bytes, str | None]:
+    """What `_NUMBER_OF` finds a signature by, given its canonical bytes."""
+    kind, fields = signature.decode(data)
+    name, rest = signature.split(fields)
+    return signed(signature.key_of(data)), kind, rest, name

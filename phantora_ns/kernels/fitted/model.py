@@ -10,13 +10,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phantora_ns.kernels.database.records import Observation
 from phantora_ns.kernels.estimators import launch
 from phantora_ns.kernels.fitted import law
+from phantora_ns.kernels.fitted.kept import Keep, make_always
 from phantora_ns.kernels.fitted.points import Point, point
 from phantora_ns.kernels.fitted.residual import CLOCKS, Inputs, Residual
 from phantora_ns.kernels.rates import Rates
@@ -53,10 +54,21 @@ class Prediction:
     family: str
 
 
+Row = tuple[Point, float, str]
+"""A measured point, its time in ns, and the run's configuration."""
+
+
+class _Pools(NamedTuple):
+    """The points of one kind of signature, by family, and how many could not be read."""
+
+    families: dict[str, list[Row]]
+    unreadable: int
+
+
 class _Family:
     """Laws and residual of one family of points."""
 
-    def __init__(self, rows: list[tuple[Point, float, str]]):
+    def __init__(self, rows: list[Row]):
         merged: dict[Point, list[tuple[float, str]]] = defaultdict(list)
         for where, time, configuration in rows:
             merged[where].append((math.log(time), configuration))
@@ -118,27 +130,42 @@ class FittedModels:
         rates: Rates,
         estimate: Estimator,
         share: Share = lambda bound_by, uid: 1.0,
+        keep: Keep = make_always,
     ):
-        self._rates, self._estimate, self._share = rates, estimate, share
-        self._unread: dict[int, list[Observation]] = defaultdict(list)
-        self._pools: dict[str, list[tuple[Point, float, str]]] = defaultdict(list)
-        self._families: dict[str, _Family] = {}
-        self.unreadable = 0
-        for observation in usable(observations):
-            self._unread[observation.kind].append(observation)
+        self._rates, self._estimate, self._share, self._keep = rates, estimate, share, keep
+        self._observations = observations
+        self._unread: dict[int, list[Observation]] | None = None
+        self._pools: dict[int, _Pools] = {}
+        self._families: dict[tuple[int, str], _Family] = {}
 
-    def _read(self, kind: int) -> None:
-        """Sorts a kind's observations into the pools, once per kind: most jobs ask for matrix
-        products long before they ask for every kernel."""
+    @property
+    def unreadable(self) -> int:
+        """How many observations of the kinds that were asked for no estimator can read."""
+        return sum(pools.unreadable for pools in self._pools.values())
+
+    def _pools_of(self, kind: int) -> _Pools:
+        """A kind's observations by family, read when the kind is first asked for: most jobs ask for
+        matrix products long before they ask for every kernel."""
+        if kind not in self._pools:
+            self._pools[kind] = self._keep(f"pools of kind {kind}", lambda: self._read(kind))
+        return self._pools[kind]
+
+    def _read(self, kind: int) -> _Pools:
+        if self._unread is None:
+            self._unread = defaultdict(list)
+            for observation in usable(self._observations):
+                self._unread[observation.kind].append(observation)
+        families: dict[str, list[Row]] = defaultdict(list)
+        unreadable = 0
         for observation in self._unread.pop(kind, ()):
             where = self.point(observation.kind, observation.fields, observation.context)
             if where is None:
-                self.unreadable += 1
+                unreadable += 1
             else:
                 share = self._share(where.bound_by, observation.uid)
-                self._pools[where.family].append(
-                    (where, observation.median_ns * share, observation.configuration)
-                )
+                row = where, observation.median_ns * share, observation.configuration
+                families[where.family].append(row)
+        return _Pools(dict(families), unreadable)
 
     def point(self, kind: int, fields: Any, context: Any = None) -> Point | None:
         """A signature as the models see it; None for one that they cannot read. `fields` of a kernel
@@ -157,13 +184,13 @@ class FittedModels:
         """The time of a signature, or None when nothing similar was measured. Fits the signature's
         family on first use."""
         where = self.point(kind, fields, context)
-        if where is not None:
-            self._read(kind)
-        if where is None or where.family not in self._pools:
+        rows = None if where is None else self._pools_of(kind).families.get(where.family)
+        if where is None or rows is None:
             return None
-        family = self._families.get(where.family)
+        family = self._families.get((kind, where.family))
         if family is None:
-            family = self._families[where.family] = _Family(self._pools[where.family])
+            family = self._keep(f"family of kind {kind}: {where.family}", lambda: _Family(rows))
+            self._families[kind, where.family] = family
         if where.group not in family.groups and (
             where.family in NAMELESS or family.count < LEAST_IN_FAMILY
         ):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from phantora_ns.kernels.estimators import launch
 from phantora_ns.kernels.estimators.launch import Estimate
+from phantora_ns.kernels.fitted.kept import Keep, make_always
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.model.power import Share
 from phantora_ns.protocol import SignatureKind, Source
@@ -52,9 +53,10 @@ class FittedPredictor:
         rates: Rates,
         estimate: Estimator,
         share: Share = lambda bound_by, uid: 1.0,
+        keep: Keep = make_always,
     ):
         self._databases, self._rates, self._estimate = list(databases), rates, estimate
-        self._share = share
+        self._share, self._keep = share, keep
         self._models: FittedModels | None = None
 
     def predict(
@@ -68,7 +70,9 @@ class FittedPredictor:
             from phantora_ns.kernels.fitted.model import FittedModels
 
             observations = (one for database in self._databases for one in database.observations())
-            self._models = FittedModels(observations, self._rates, self._estimate, self._share)
+            self._models = FittedModels(
+                observations, self._rates, self._estimate, self._share, self._keep
+            )
         if kind == SignatureKind.KERNEL and launch.scattered(fields, parameters):
             return None  # measurements hold no strides, so the models cannot account for them
         found = self._scaled(kind, fields, context, parameters)

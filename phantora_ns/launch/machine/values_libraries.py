@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from phantora_ns import home
 from phantora_ns.launch.machine import installation
 from phantora_ns.launch.machine.values_recipe import (
     CannotCompile,
@@ -39,9 +40,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 def cache_folder() -> Path:
     """Where this version's libraries are cached; it need not exist. Raises CannotCompile."""
-    from phantora_ns.kernels.binary.fatbin import cache_folder as own_cache
-
-    return own_cache() / "values" / cache_key()
+    return home.cache_folder() / "values" / cache_key()
 
 
 def _make_cache() -> Path:

@@ -1,7 +1,8 @@
-/* simulated/values/nccl_values.h - the bytes of communicator operations in a simulated rank; each
- * function as backend.h says (struct ph_backend, `nccl`). */
-#ifndef PH_NCCL_VALUES_H
-#define PH_NCCL_VALUES_H
+/* nccl/operation_bytes.h - the bytes of communicator operations. Each backend has its own of these
+ * functions, as backend.h says (struct ph_backend, `nccl`): leader/gpu/nccl_data.c and
+ * simulated/values/nccl_values.c. */
+#ifndef PH_OPERATION_BYTES_H
+#define PH_OPERATION_BYTES_H
 #include "base/msgpack.h"
 #include "nccl/nccl.h"
 #include <stdbool.h>
