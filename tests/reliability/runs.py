@@ -57,6 +57,7 @@ class Job:
     options: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
     """What it leaves behind without us too, as prefixes of paths."""
+    forks_workers: bool = False
 
     def started_by(self, report: Path) -> list[str]:
         launcher = [sys.executable, "-m", "phantora_ns", "--quiet", "--host-time", "model"]
@@ -73,7 +74,7 @@ def with_torch() -> Job:
     """Two ranks of torchrun."""
     command = ("torchrun", "--nproc-per-node", "2", str(HERE / "torch_job.py"))
     # logs, and sockets of DataLoaders that are killed
-    return Job("torch_job.py", command, leaves=("tmp/torchelastic_", "tmp/pymp-"))
+    return Job("torch_job.py", command, (), ("tmp/torchelastic_", "tmp/pymp-"), True)
 
 
 class Range:
@@ -169,11 +170,17 @@ class Range:
     def _targets(self, role: str, process: subprocess.Popen, mark: str) -> dict[int, str]:
         if role == "launcher":
             return {process.pid: "phantora-ns"} if process.poll() is None else {}
-        found = {
-            pid: command
+        roles = {
+            pid: (role_of(command.strip(), self.job.script), command)
             for pid, command in marked_processes(mark).items()
-            if role_of(command.strip(), self.job.script) == ("init" if role == "sandbox" else role)
         }
+        if self.job.forks_workers:  # they look like their ranks
+            ranks = {pid for pid, (what, _) in roles.items() if what == "rank"}
+            for pid in ranks:
+                if parent(pid) in ranks:
+                    roles[pid] = "worker", roles[pid][1]
+        wanted = "init" if role == "sandbox" else role
+        found = {pid: command for pid, (what, command) in roles.items() if what == wanted}
         if role == "agent":  # a child of it looks like it until it executes
             found = {pid: c for pid, c in found.items() if parent(pid) not in found}
         if role in ("sandbox", "init") and found:  # the first one is outside
