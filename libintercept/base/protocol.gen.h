@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* of the messages */
-#define PH_PROTOCOL_VERSION 3
+#define PH_PROTOCOL_VERSION 4
 #define PH_MESSAGE_MAX_BYTES 268435456
 
 /* Classes of calls that take host time: what a call costs, and what the job's own time before it is
@@ -717,6 +717,20 @@ struct ph_moment {
 PH_SIZE(ph_moment, 16);
 PH_AT(ph_moment, vertex, 0);
 PH_AT(ph_moment, offset, 8);
+
+/* A term of a time expression. */
+struct ph_log_term {
+    uint64_t vertex;
+    int64_t lag;
+    int64_t work;
+    /* what the work takes longer when communication overlaps all of it */
+    int64_t contention;
+};
+PH_SIZE(ph_log_term, 32);
+PH_AT(ph_log_term, vertex, 0);
+PH_AT(ph_log_term, lag, 8);
+PH_AT(ph_log_term, work, 16);
+PH_AT(ph_log_term, contention, 24);
 
 /* The process; -1 for what its environment does not say. */
 struct ph_log_start {

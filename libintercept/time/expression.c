@@ -13,12 +13,20 @@
 #include "time/expression.h"
 #include "base/fork.h"
 #include "time/host_clock.h"
+#include <stddef.h>
 #include <string.h>
 
-enum { RING = 8192, EXPR_FULL = PH_EXPR_MAX - 2, LAUNCHES = 64 };
+enum { RING = 8192, EXPR_FULL = PH_EXPR_MAX - 2, LAUNCHES = 64, NAMES = 64, DEEPEST = 4 };
+/* what contention makes it worth to name an expression */
+enum { CUT_NS = 10000 };
 
 static uint64_t next_vertex = 1;
 static struct ph_bound bounds[RING];
+static struct name { /* the last named expressions: what is known of a name is known of its terms */
+    uint64_t vertex;
+    struct ph_expr expr;
+} names[NAMES];
+static uint64_t name_count;
 /* the lowest vertex that may still be named, if the next message is to say so; 0: it is not */
 static uint64_t keep;
 static struct ph_pack pending_nodes, pending_stalls; /* the map `extra` of the next message */
@@ -30,6 +38,7 @@ static uint32_t pending_node_count, pending_stall_count;
 static void forget(void)
 {
     memset(bounds, 0, sizeof bounds);
+    memset(names, 0, sizeof names);
     next_vertex = 1;
     launch_count = 0;
     communicates = false;
@@ -51,6 +60,17 @@ uint64_t ph_vertex_new(uint64_t lower, uint64_t upper)
     uint64_t vertex = next_vertex++;
     bounds[vertex % RING] = (struct ph_bound){vertex, upper, lower, lower, 0};
     return vertex;
+}
+
+/* NULL: the vertex is no name, or an old one */
+static const struct ph_expr *named(uint64_t vertex)
+{
+    for (uint64_t back = 1; back <= NAMES && back <= name_count; back++) {
+        const struct name *name = &names[(name_count - back) % NAMES];
+        if (name->vertex == vertex) return &name->expr;
+        if (name->vertex < vertex) break;
+    }
+    return NULL;
 }
 
 static uint64_t term_upper(const struct ph_term *term)
@@ -82,9 +102,10 @@ void ph_expr_pack(struct ph_pack *pack, const struct ph_expr *expr)
     for (int i = 0; i < expr->count; i++) {
         ph_pack_uint(pack, expr->term[i].vertex);
         ph_pack_int(pack, expr->term[i].lag);
-        if (expr->term[i].contention) ph_pack_array(pack, 2);
-        ph_pack_int(pack, expr->term[i].work);
-        if (expr->term[i].contention) ph_pack_int(pack, expr->term[i].contention);
+        if (expr->term[i].contention)
+            ph_runs_pack(pack, expr->term[i].run, expr->term[i].work, expr->term[i].contention);
+        else
+            ph_pack_int(pack, expr->term[i].work);
     }
 }
 
@@ -130,8 +151,15 @@ void ph_communicated(uint64_t vertex, uint64_t before)
 
 void ph_bound_above(struct ph_bound *bound, uint64_t upper)
 {
-    for (; bound && bound->upper > upper; bound = bound->before ? ph_bound(bound->before) : NULL)
+    for (; bound && bound->upper > upper; bound = bound->before ? ph_bound(bound->before) : NULL) {
         bound->upper = upper;
+        static bool inside; /* one name deep: earlier names of its stream follow by `before` */
+        const struct ph_expr *expr = inside ? NULL : named(bound->vertex);
+        if (!expr) continue;
+        inside = true;
+        ph_expr_reached(expr, upper);
+        inside = false;
+    }
 }
 
 void ph_expr_reached(const struct ph_expr *expr, uint64_t time)
@@ -207,7 +235,7 @@ void ph_expr_settle(struct ph_expr *expr)
     uint64_t time = ph_expr_exact(expr, 0);
     if (time == PH_UNKNOWN) return;
     expr->count = 1;
-    expr->term[0] = (struct ph_term){0, (int64_t)time, 0, 0};
+    expr->term[0] = (struct ph_term){.lag = (int64_t)time};
 }
 
 /* Names the expression: it becomes a vertex of its own, which the next message defines. This keeps
@@ -219,8 +247,9 @@ uint64_t ph_expr_name(struct ph_expr *expr)
     ph_pack_uint(&pending_nodes, vertex);
     ph_expr_pack(&pending_nodes, expr);
     pending_node_count++;
+    names[name_count++ % NAMES] = (struct name){vertex, *expr};
     expr->count = 1;
-    expr->term[0] = (struct ph_term){vertex, 0, 0, 0};
+    expr->term[0] = (struct ph_term){.vertex = vertex};
     return vertex;
 }
 
@@ -231,6 +260,30 @@ void ph_expr_keep(struct ph_expr *expr)
             ph_expr_name(expr);
             return;
         }
+}
+
+uint64_t ph_expr_cut(struct ph_expr *expr, uint64_t before)
+{
+    int64_t most = 0;
+    for (int i = 0; i < expr->count; i++)
+        if (expr->term[i].contention > most) most = expr->term[i].contention;
+    if (!communicates || most < CUT_NS) return before;
+    uint64_t vertex = ph_expr_name(expr);
+    bounds[vertex % RING].before = before;
+    return vertex;
+}
+
+void ph_expr_run(struct ph_expr *expr, int64_t work, int64_t contention)
+{
+    ph_run_id before = 0, after = 0;
+    for (int i = 0; i < expr->count; i++) {
+        struct ph_term *term = &expr->term[i];
+        if (communicates && (!after || (term->run && term->run != before))) {
+            before = term->run;
+            after = ph_run_after(before, work, contention);
+        }
+        term->work += work, term->contention += contention, term->run = after;
+    }
 }
 
 void ph_expr_add(struct ph_expr *expr, struct ph_term fresh)
@@ -263,8 +316,8 @@ void ph_expr_merge_all(struct ph_expr *expr, const struct ph_expr *other)
         for (int j = 0; j < expr->count; j++) {
             const struct ph_term *term = &expr->term[j];
             bool same = term->vertex == fresh->vertex;
-            covered |=
-                same && (term->lag + term->work >= most || memcmp(term, fresh, sizeof *term) == 0);
+            covered |= same && (term->lag + term->work >= most ||
+                                memcmp(term, fresh, offsetof(struct ph_term, run)) == 0);
             if (!same || covered || term->lag + term->work + term->contention > least)
                 expr->term[kept++] = *term;
         }
@@ -280,18 +333,27 @@ void ph_expr_merge(struct ph_expr *expr, const struct ph_expr *other)
     for (int i = 0; i < other->count; i++) ph_expr_add(expr, other->term[i]);
 }
 
+/* Whether the expression cannot be reached before `fresh`, as far as names say what is in them. */
+static bool includes(const struct ph_expr *expr, const struct ph_term *fresh, int64_t lag, int deep)
+{
+    for (int i = 0; i < expr->count; i++) {
+        const struct ph_term *term = &expr->term[i];
+        int64_t later = lag + term->lag + term->work;
+        if (term->vertex == fresh->vertex && later >= fresh->lag + fresh->work) return true;
+        const struct ph_expr *inner =
+            deep && term->vertex > fresh->vertex ? named(term->vertex) : NULL;
+        if (inner && includes(inner, fresh, later, deep - 1)) return true;
+    }
+    return false;
+}
+
 /* Vertices whose bounds differ come from communication. */
 bool ph_expr_waits_for_more(const struct ph_expr *expr, const struct ph_expr *event)
 {
     for (int i = 0; i < event->count; i++) {
         struct ph_bound *bound = ph_bound(event->term[i].vertex);
         if (bound && bound->upper == bound->lower) continue;
-        bool known = false;
-        for (int j = 0; j < expr->count && !known; j++)
-            known =
-                expr->term[j].vertex == event->term[i].vertex &&
-                expr->term[j].lag + expr->term[j].work >= event->term[i].lag + event->term[i].work;
-        if (!known) return true;
+        if (!includes(expr, &event->term[i], 0, DEEPEST)) return true;
     }
     return false;
 }
@@ -308,12 +370,15 @@ void ph_extra_stall(int device, const struct ph_expr *before, const struct ph_ex
 
 void ph_extra_keep(uint64_t vertex) { keep = vertex; }
 
-void ph_extra_pack(struct ph_pack *body, bool beside)
+void ph_extra_pack(struct ph_pack *body, bool beside, uint64_t waited)
 {
-    ph_pack_map(body, (pending_node_count > 0) + (pending_stall_count > 0) + beside + (keep > 0));
+    waited = beside ? waited : 0;
+    ph_pack_map(body, (pending_node_count > 0) + (pending_stall_count > 0) + beside + (waited > 0) +
+                          (keep > 0));
     if (keep) ph_pack_str(body, "keep"), ph_pack_uint(body, keep);
     keep = 0;
     if (beside) ph_pack_str(body, "beside"), ph_pack_uint(body, 1);
+    if (waited) ph_pack_str(body, "waited"), ph_pack_uint(body, waited);
     if (pending_node_count) {
         ph_pack_str(body, "nodes");
         ph_pack_array(body, pending_node_count);

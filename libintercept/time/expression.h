@@ -3,6 +3,7 @@
 #ifndef PH_EXPRESSION_H
 #define PH_EXPRESSION_H
 #include "base/msgpack.h"
+#include "time/runs.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,12 +15,12 @@ struct ph_term {
     uint64_t vertex;
     /* contention: how much longer the work takes when communication overlaps all of it */
     int64_t lag, work, contention;
+    ph_run_id run; /* the kernels that `work` and `contention` are sums of */
 };
 struct ph_expr {
     int count;
     struct ph_term term[PH_EXPR_MAX];
 };
-_Static_assert(sizeof(struct ph_term) == 32, "trace_log.py");
 
 void ph_expressions_start(void); /* the process joins the run */
 
@@ -28,7 +29,8 @@ struct ph_bound { /* what is known about the time of a vertex */
     /* As `lower`, but its value depends on when the hub was asked. So it may save requests, but
      * must not decide a result. */
     uint64_t floor;
-    /* The previous communication on the same stream, which ended before this vertex. 0: none. */
+    /* The previous communication, or name, of the same stream, reached before this vertex. 0: none.
+     */
     uint64_t before;
 };
 struct ph_bound *ph_bound(uint64_t vertex); /* NULL: the vertex is too old */
@@ -47,9 +49,14 @@ void ph_expr_merge(struct ph_expr *expr, const struct ph_expr *other);
 /* As ph_expr_merge, and correct however much communication stretches the work. */
 void ph_expr_merge_all(struct ph_expr *expr, const struct ph_expr *other);
 void ph_expr_add(struct ph_expr *expr, struct ph_term term);
+/* adds a kernel */
+void ph_expr_run(struct ph_expr *expr, int64_t work, int64_t contention);
 /* Makes the hub keep the expression's time for as long as it can be named. Communication that
  * overlaps its work is known only for as long as somebody needs it. */
 void ph_expr_keep(struct ph_expr *expr);
+/* Names an expression that communication may stretch noticeably, so that later ones need not repeat
+ * its kernels. `before`: the stream's last such vertex; returns the last one now. */
+uint64_t ph_expr_cut(struct ph_expr *expr, uint64_t before);
 /* replaces the expression by one new vertex, which the next message defines */
 uint64_t ph_expr_name(struct ph_expr *expr);
 /* whether waiting for `event` adds a wait for communication */
@@ -57,8 +64,9 @@ bool ph_expr_waits_for_more(const struct ph_expr *expr, const struct ph_expr *ev
 /* records that the expression is reached no earlier than `floor` */
 void ph_expr_not_before(const struct ph_expr *expr, uint64_t now, uint64_t floor);
 void ph_extra_stall(int device, const struct ph_expr *before, const struct ph_expr *after);
-/* beside: the message launches communication that compute on the same GPU overlaps */
-void ph_extra_pack(struct ph_pack *body, bool beside);
+/* beside: the message launches communication that compute on the same GPU overlaps, but for the
+ * last `waited` ns */
+void ph_extra_pack(struct ph_pack *body, bool beside, uint64_t waited);
 /* `vertex` is the end of communication that was just issued. `before` is the end of the previous
  * communication on its stream. */
 void ph_communicated(uint64_t vertex, uint64_t before);

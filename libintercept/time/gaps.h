@@ -4,9 +4,13 @@
 #include "base/msgpack.h"
 #include <stdint.h>
 
-/* Compute is about to wait for communication: how long this wait took in the last
- * step, in ns; 0 if that is not known. Called once for each wait that the hub is told of. */
-uint64_t ph_gaps_expected_locked(void);
+/* Compute is about to wait for communication, for that which ends at vertex `launch` (0: not
+ * known): how long this wait took in the last step, in ns; 0 if that is not known. Called once for
+ * each wait that the hub is told of. */
+uint64_t ph_gaps_expected_locked(uint64_t launch);
+/* Communication is launched that ends at `vertex`: how long compute waited for it in the last step,
+ * in ns; 0 if it did not, or that is not known. */
+uint64_t ph_gaps_launch_locked(uint64_t vertex);
 /* The hub's answer says how long waits took: the number of the first of them, an array of ns. */
 void ph_gaps_told_locked(struct ph_reply *reply);
 /* a training step ends */

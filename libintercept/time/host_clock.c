@@ -272,7 +272,7 @@ uint64_t ph_request_begin_locked(struct ph_pack *body)
     uint64_t req = ph_request_id();
     ph_pack_uint(body, req);
     ph_pack_uint(body, ph_clock());
-    ph_extra_pack(body, false);
+    ph_extra_pack(body, false, 0);
     return req;
 }
 

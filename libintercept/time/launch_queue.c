@@ -69,7 +69,8 @@ static void add_expression(struct ph_expr *expr, int64_t latency)
 {
     int64_t passed = passed_since(ph_host.held_at);
     if (!ph_host.held.count)
-        ph_expr_add(expr, (struct ph_term){ph_host.vertex, ph_host.offset + latency, 0, 0});
+        ph_expr_add(expr,
+                    (struct ph_term){.vertex = ph_host.vertex, .lag = ph_host.offset + latency});
     for (int i = 0; i < ph_host.held.count; i++) {
         struct ph_term term = ph_host.held.term[i];
         term.lag += passed + latency;
@@ -195,8 +196,11 @@ void ph_queue_wait_locked(struct ph_stream *stream, uint32_t queue_slots)
     struct ph_expr expr = work->expr;
     int64_t position = work->position;
     if (number <= work->first + work->ahead) {
-        for (int i = 0; i < expr.count; i++)
-            expr.term[i].work -= work->duration, expr.term[i].contention -= work->contention;
+        for (int i = 0; i < expr.count && work->duration; i++) {
+            struct ph_term *term = &expr.term[i];
+            term->work -= work->duration, term->contention -= work->contention;
+            term->run = ph_run_before(term->run);
+        }
         position -= work->duration;
     }
     hold(stream, &expr, position, number);

@@ -71,7 +71,7 @@ static bool observe(const struct ph_expr *expr, const struct ph_stream_position 
     if (asked) {
         ph_pack_uint(&body, req);
         ph_pack_uint(&body, now);
-        ph_extra_pack(&body, false);
+        ph_extra_pack(&body, false, 0);
         ph_expr_pack(&body, expr);
         ph_pack_array(&body, 0);
         ph_send(PH_MESSAGE_QUERY, &body, 5);

@@ -22,7 +22,8 @@ enum {
     EVENT_MAGIC = 0x50484556,
     DEVICES = 8,
     STREAM_NON_BLOCKING = 1,
-    FILLS_LEAST_NS = 20000 /* a shorter copy leaves multiprocessors free */
+    FILLS_LEAST_NS = 20000, /* a shorter copy leaves multiprocessors free */
+    MOST_KERNELS = 1024     /* of one stream between cuts */
 };
 static uint64_t next_stream = 16;
 static struct ph_stream *streams;
@@ -131,11 +132,31 @@ void ph_stream_order_locked(struct ph_stream *stream)
             ph_expr_merge(&stream->expr, &other->expr);
 }
 
+/* The last vertex that `after` waits for and `before` does not. */
+static uint64_t last_added(const struct ph_expr *before, const struct ph_expr *after)
+{
+    uint64_t last = 0;
+    for (int i = 0; i < after->count; i++) {
+        bool known = false;
+        for (int j = 0; j < before->count && !known; j++)
+            known = before->term[j].vertex == after->term[i].vertex;
+        if (!known && after->term[i].vertex > last) last = after->term[i].vertex;
+    }
+    return last;
+}
+
 /* The stream that computes waits for communication between these two moments. */
 static void stalls_locked(int device, const struct ph_expr *before, const struct ph_expr *after)
 {
     ph_extra_stall(device, before, after);
-    ph_power_idle_locked(device, ph_gaps_expected_locked());
+    ph_power_idle_locked(device, ph_gaps_expected_locked(last_added(before, after)));
+}
+
+/* So that no expression lists the same kernels again and again, nor more than are kept. */
+static void cut_locked(struct ph_stream *stream)
+{
+    stream->kernels = 0;
+    stream->last_cut = ph_expr_cut(&stream->expr, stream->last_cut);
 }
 
 static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t contention_ns)
@@ -145,9 +166,8 @@ static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t 
     ph_stream_order_locked(stream);
     for (int i = 0; i < stream->expr.count; i++) stream->expr.term[i].lag += (int64_t)gap_ns;
     ph_queue_add_host(stream, (int64_t)spec->launch_latency_ns);
-    for (int i = 0; i < stream->expr.count; i++)
-        stream->expr.term[i].work += (int64_t)duration_ns,
-            stream->expr.term[i].contention += (int64_t)contention_ns;
+    ph_expr_run(&stream->expr, (int64_t)duration_ns, (int64_t)contention_ns);
+    if (++stream->kernels >= MOST_KERNELS) cut_locked(stream);
     ph_queue_moved(stream, duration_ns, gap_ns);
     stream->used = true;
 }
@@ -165,8 +185,12 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
                                  .device = stream->device,
                                  .duration_ns = duration_ns,
                                  .contention_ns = contention_ns};
-    ph_trace_work_locked(&work, stream->expr.term,
-                         (size_t)stream->expr.count * sizeof *stream->expr.term);
+    struct ph_log_term terms[PH_EXPR_MAX];
+    for (int i = 0; i < stream->expr.count; i++) {
+        const struct ph_term *term = &stream->expr.term[i];
+        terms[i] = (struct ph_log_term){term->vertex, term->lag, term->work, term->contention};
+    }
+    ph_trace_work_locked(&work, terms, (size_t)stream->expr.count * sizeof *terms);
 }
 
 void ph_run_locked(struct ph_stream *stream, struct ph_time time)
@@ -250,14 +274,16 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
     }
     uint64_t begin = ph_expr_lower(&stream->expr), computed = computed_locked(stream);
     uint64_t vertex = ph_vertex_new(begin, PH_UNKNOWN);
+    uint64_t waited = ph_gaps_launch_locked(vertex);
     bool beside = false;
     if (computed) {
         ph_beside_computed_locked(stream->device, computed);
         beside =
             ph_beside_expected_locked(&comm->beside, what, stream->device, vertex, begin, computed);
+        cut_locked(busiest[stream->device]);
     }
     ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body, beside);
+    ph_extra_pack(&body, beside, waited);
     ph_pack_uint(&body, comm->number);
     ph_pack_uint(&body, vertex);
     ph_expr_pack(&body, &stream->expr);
@@ -269,7 +295,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
             /* Under ph_lock, so that messages are sent in the order of their vertices. */
             6);
     stream->expr.count = 1;
-    stream->expr.term[0] = (struct ph_term){vertex, 0, 0, 0};
+    stream->expr.term[0] = (struct ph_term){.vertex = vertex};
     /* PyTorch's blocking collectives run on the compute stream. That stream then waits for them
      * without a wait call. */
     if (stream == busiest[stream->device]) stalls_locked(stream->device, &before, &stream->expr);

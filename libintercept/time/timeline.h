@@ -25,8 +25,10 @@ struct ph_stream {
     uint32_t magic;
     int device, priority;
     unsigned flags;
-    /* last_launch: end vertex of the stream's last communication */
-    uint64_t id, busy_ns, last_launch;
+    /* last_launch: end vertex of the stream's last communication; last_cut: vertex that its
+     * expression last was cut at */
+    uint64_t id, busy_ns, last_launch, last_cut;
+    uint32_t kernels; /* since the last cut */
     int64_t position; /* stream position: least time of its work in sequence, gaps included */
     /* position in another stream that this stream's expression follows */
     struct ph_stream_position after;

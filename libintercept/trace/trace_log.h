@@ -57,7 +57,7 @@ struct ph_trace_work {
     uint64_t duration_ns, contention_ns;
 };
 /* Logs work that was put on a stream. `head` is the stream's time expression after that work:
- * `head_bytes` of struct ph_term. Called with ph_lock held. */
+ * `head_bytes` of struct ph_log_term. Called with ph_lock held. */
 void ph_trace_work_locked(const struct ph_trace_work *work, const void *head, size_t head_bytes);
 
 /* An operation joins a group. The enclosing operator will describe the group's launch. */

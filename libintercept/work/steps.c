@@ -29,7 +29,7 @@ PH_API(void, phantora_step_ended, (void))
     pthread_mutex_lock(&ph_lock);
     ph_host_moment(&vertex, &offset);
     ph_pack_uint(&body, ph_clock());
-    ph_extra_pack(&body, false);
+    ph_extra_pack(&body, false, 0);
     ph_pack_array(&body, 3);
     ph_pack_uint(&body, vertex);
     ph_pack_uint(&body, offset > 0 ? (uint64_t)offset : 0);

@@ -18,7 +18,14 @@ from phantora_ns.hub.payload import Exchange
 from phantora_ns.hub.registry import Client, Group, Meeting, split_members
 from phantora_ns.hub.requests import Joining, Splitting
 from phantora_ns.protocol import Collective, OpFlag
-from phantora_ns.sim.graph import Communicator, EventGraph, Mismatch, Op, Transfer
+from phantora_ns.sim.graph import (
+    Communicator,
+    EventGraph,
+    ExpectedOverlap,
+    Mismatch,
+    Op,
+    Transfer,
+)
 
 MAX_RANKS = 1 << 20
 """Largest number of ranks in a communicator."""
@@ -193,7 +200,8 @@ class Communicators:
         """OPS. Returns the fetches that it completes. Raises BadMessage, BadExpression, BadOp,
         JobError."""
         comm = self._group(client, message.comm).comm
-        vertex, overlapped = message.vertex, bool(message.extra.overlap)
+        vertex, extra = message.vertex, message.extra
+        overlap = ExpectedOverlap(extra.waited_ns or 0) if extra.overlap else None
         ops = [Op(o.kind, o.count_bytes, o.dtype, o.redop, o.peer) for o in message.ops]
         expression = self._graph.expression(client.number, message.expression)
         for op, sent in zip(ops, message.ops, strict=True):
@@ -203,7 +211,7 @@ class Communicators:
                 if len(payload) != _exchange(op, len(comm.clients)).send_bytes():
                     raise BadMessage(f"{op.describe()} with a payload of {len(payload)} bytes")
         try:
-            transfers = self._graph.launch(comm, client.number, vertex, expression, ops, overlapped)
+            transfers = self._graph.launch(comm, client.number, vertex, expression, ops, overlap)
         except Mismatch as error:
             raise JobError(
                 f"the members of a communicator disagree: {error}", comm.clients

@@ -77,6 +77,9 @@ class Extra(Struct, gc=False):
     overlap: int | None = field(default=None, name="beside")
     """OPS: 1 when compute of this GPU is expected beside the launch, which slows the
     communication"""
+    waited_ns: Index | None = field(default=None, name="waited")
+    """OPS: how long compute of this GPU is expected to wait for the end of the launch; nothing
+    slows it then"""
     keep: Index | None = field(default=None, name="keep")
     """the client will name no vertex below this one any more, the origin apart; the hub forgets
     their times"""

@@ -8,10 +8,10 @@ each rank's own order of calls, never on whose message arrived first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from phantora_ns.protocol import DataType
-from phantora_ns.sim._courses import Course, Courses
+from phantora_ns.sim._courses import Course, Courses, ExpectedOverlap
 from phantora_ns.sim._operations import (
     MAX_BYTES,
     RECV,
@@ -24,6 +24,7 @@ from phantora_ns.sim._operations import (
     Op,
 )
 from phantora_ns.sim._transfers import Transfer
+from phantora_ns.sim.collectives import Plan
 
 PLAN_CACHE = 1024
 """Different operations remembered per communicator; a job repeats a few dozen of them every step."""
@@ -127,14 +128,14 @@ class Communicator:
         op = transfer.op
         if op.kind >= SEND:
             return self._message_course(transfer, courses)
-        key = (op._replace(redop=-1), transfer.overlapped)
-        course = self._courses.get(key)
-        if course is None:
-            plan = courses.collectives.plan(
+        return self._course(
+            (op._replace(redop=-1),),
+            transfer.overlap,
+            courses,
+            lambda: courses.collectives.plan(
                 op.kind, self.gpus, op.count_bytes, op.dtype, max(op.peer, 0)
-            )
-            course = self._remember(key, courses.of(plan, transfer.overlapped))
-        return course
+            ),
+        )
 
     def _message_course(self, transfer: Transfer, courses: Courses) -> Course:
         op = transfer.op
@@ -143,10 +144,11 @@ class Communicator:
         transfer.loads = {}
         ranks = len(sender.ranks | receiver.ranks)
         load = (sender.sent, receiver.received, ranks)
-        key = (source, destination, op.count_bytes, *load, transfer.overlapped)
-        course = self._courses.get(key)
-        if course is None:
-            plan = courses.collectives.plan_message(
+        return self._course(
+            (source, destination, op.count_bytes, *load),
+            transfer.overlap,
+            courses,
+            lambda: courses.collectives.plan_message(
                 self.gpus[source],
                 self.gpus[destination],
                 op.count_bytes,
@@ -154,8 +156,25 @@ class Communicator:
                 received=receiver.received,
                 gpus=ranks,
                 members=self.gpus,
-            )
-            course = self._remember(key, courses.of(plan, transfer.overlapped))
+            ),
+        )
+
+    def _course(
+        self,
+        key: tuple[object, ...],
+        overlap: ExpectedOverlap | None,
+        courses: Courses,
+        plan: Callable[[], Plan],
+    ) -> Course:
+        alone = self._courses.get((*key, 0))
+        if alone is None:
+            alone = self._remember((*key, 0), courses.of(plan()))
+        parts = 0 if overlap is None else overlap.parts(alone.length_ns)
+        if not parts:
+            return alone
+        course = self._courses.get((*key, parts))
+        if course is None:
+            course = self._remember((*key, parts), courses.of(plan(), parts))
         return course
 
     def _remember(self, key: tuple[object, ...], course: Course) -> Course:

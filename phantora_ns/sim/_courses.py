@@ -15,6 +15,10 @@ from phantora_ns.sim.collectives import FlowSpec, Plan
 from phantora_ns.sim.flows import FlowArguments, FlowGroup
 
 
+PARTS = 64
+"""An overlap is told in so many parts of the communication, so that courses can be kept."""
+
+
 class Course(NamedTuple):
     """What a transfer does, derived from a Plan."""
 
@@ -26,6 +30,27 @@ class Course(NamedTuple):
     algorithm: str
     protocol: str
     channels: int
+
+    @property
+    def length_ns(self) -> int:
+        """A lower bound of its time."""
+        return self.before_ns + max(self.private_ns, self.estimate_ns) + self.after_ns
+
+
+class ExpectedOverlap(NamedTuple):
+    """Compute is expected beside a launch of communication, but for its last `waited_ns`, while it
+    waits for the end."""
+
+    waited_ns: int
+
+    def longer(self, other: ExpectedOverlap | None) -> ExpectedOverlap:
+        """The one with more compute."""
+        return self if other is None else min(self, other)
+
+    def parts(self, length_ns: int) -> int:
+        """Of communication that takes `length_ns` alone, how many of PARTS compute overlaps."""
+        overlapped_ns = max(0, length_ns - self.waited_ns)
+        return PARTS if overlapped_ns >= length_ns else PARTS * overlapped_ns // length_ns
 
 
 class Collectives(Protocol):
@@ -68,20 +93,22 @@ class Courses:
         self._group = group
         self._contention = contention
 
-    def of(self, plan: Plan, overlapped: bool = False) -> Course:
+    def of(self, plan: Plan, parts: int = 0) -> Course:
         """Splits a plan's flows into those that can meet others on a link and those that cannot.
 
-        `overlapped`: compute overlaps the transfer. Contention lowers the rate that NCCL reaches by
-        itself (the flows' own caps), not the capacity of links. O(flows).
+        `parts`: of PARTS of the work, during how many compute overlaps the transfer. Contention
+        lowers the rate that NCCL reaches by itself (the flows' own caps), not the capacity of links:
+        throughout, so that they end when they would if it did so only in these parts. O(flows).
         """
+        slower = 1 + self._contention * parts / PARTS
         shared: list[FlowArguments] = []
         private_ns = 0
         estimate_ns = 0
         for flow in plan.flows:
             if not flow.size_bytes:
                 continue
-            if overlapped and self._contention and flow.rate_cap is not None:
-                flow = replace(flow, rate_cap=flow.rate_cap / (1 + self._contention))
+            if slower > 1 and flow.rate_cap is not None:
+                flow = replace(flow, rate_cap=flow.rate_cap / slower)
             alone_ns = self._alone_ns(flow)
             estimate_ns = max(estimate_ns, alone_ns)
             if flow.links:

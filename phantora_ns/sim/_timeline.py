@@ -14,8 +14,10 @@ from typing import NamedTuple
 from phantora_ns.sim._overlap import Overlap
 from phantora_ns.sim._transfers import LaunchEnd, Transfer
 from phantora_ns.sim._vertices import StretchedTerm, TimeExpression, Vertex
+from phantora_ns.sim.contention import Runs
 
 MAX_SPAN_NS = 1 << 56
+MOST_RUNS = 1 << 14  # kernels in one term
 """Largest lag or work accepted in one term (over two years). It and LATEST_NS keep sums within 64
 bits, whatever a client sends."""
 
@@ -286,7 +288,8 @@ class Timeline:
             raise BadExpression(f"vertex {number} is out of order")
 
     def expression(self, terms: object) -> TimeExpression:
-        """Parses `[vertex, lag, work or [work, contention], ...]`; an empty list is time 0.
+        """Parses `[vertex, lag, work, ...]`, where work may be `[work, contention, work, contention,
+        ...]`; an empty list is time 0.
 
         Raises BadExpression when it is something else, or names an unknown vertex.
         """
@@ -298,9 +301,12 @@ class Timeline:
         stretched: list[StretchedTerm] = []
         for i in range(0, len(terms), 3):
             number, lag_ns, work_ns = terms[i : i + 3]
-            contention_ns = 0
+            runs = None
             if type(work_ns) is list:
-                work_ns, contention_ns = _contended(work_ns)
+                runs = _runs(work_ns)
+                work_ns = runs.alone[-1]
+                if runs.slow[-1] == work_ns:
+                    runs = None
             if (
                 type(lag_ns) is not int
                 or type(work_ns) is not int
@@ -311,9 +317,9 @@ class Timeline:
                 raise BadExpression(f"vertex {number!r} is not an integer")
             vertex = live.get(number)
             if vertex is not None and not vertex.retired:
-                if contention_ns:
+                if runs is not None:
                     stretched.append(
-                        StretchedTerm(vertex, lag_ns, work_ns, contention_ns, self.overlap.activity)
+                        StretchedTerm(vertex, lag_ns, work_ns, runs, self.overlap.activity)
                     )
                 else:
                     plain.append((vertex, lag_ns + work_ns))
@@ -321,11 +327,9 @@ class Timeline:
             final_ns = self.final.get(number) if vertex is None else vertex.time_ns
             if final_ns is None:
                 raise BadExpression(f"vertex {number} is not known")
-            if contention_ns:
+            if runs is not None:
                 lag_ns += final_ns
-                stretched.append(
-                    StretchedTerm(None, lag_ns, work_ns, contention_ns, self.overlap.activity)
-                )
+                stretched.append(StretchedTerm(None, lag_ns, work_ns, runs, self.overlap.activity))
             elif final_ns + lag_ns + work_ns > base_ns:
                 base_ns = final_ns + lag_ns + work_ns
         return TimeExpression(base_ns, plain, stretched)
@@ -374,14 +378,17 @@ class Timeline:
         return self.account.totals(self.live, self._latest_ns)
 
 
-def _contended(work: list[object]) -> tuple[object, int]:
-    """(work, contention) of a pair; raises BadExpression."""
-    if len(work) != 2:
-        raise BadExpression("lag and work are nanoseconds from 0 to 2^56")
-    work_ns, contention_ns = work
-    if type(contention_ns) is not int or not 0 <= contention_ns < MAX_SPAN_NS:
-        raise BadExpression("contention is nanoseconds from 0 to 2^56")
-    return work_ns, contention_ns
+def _runs(pairs: list[object]) -> Runs:
+    """The kernels of a flat list of work and contention; raises BadExpression."""
+    if not pairs or len(pairs) % 2 or len(pairs) > 2 * MOST_RUNS:
+        raise BadExpression("work beside communication is pairs of work and contention")
+    for value in pairs:
+        if type(value) is not int or not 0 <= value < MAX_SPAN_NS:
+            raise BadExpression("work and contention are nanoseconds from 0 to 2^56")
+    runs = Runs.of(pairs[::2], pairs[1::2])  # type: ignore[arg-type]
+    if runs.slow[-1] >= MAX_SPAN_NS:
+        raise BadExpression("work and contention are nanoseconds from 0 to 2^56")
+    return runs
 
 
 def _comm_span_ns(reached: TimeExpression, end: Vertex) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phantora_ns.sim._courses import Course
+from phantora_ns.sim._courses import Course, ExpectedOverlap
 from phantora_ns.sim._operations import Load, Op
 from phantora_ns.sim._overlap import Overlap
 from phantora_ns.sim._vertices import TimeExpression, Vertex
@@ -47,7 +47,7 @@ class Transfer(Vertex):
         "completion_queued",
         "values",
         "begins",
-        "overlapped",
+        "overlap",
     )
 
     def __init__(self, op: Op, first_rank: int, ordinal: int, contributors: int) -> None:
@@ -66,7 +66,8 @@ class Transfer(Vertex):
         """Its entry in the work queue, which asks for its completion."""
         self.values: Any = None
         self.begins: list[LaunchBegin] = []  # where clients reached it, if it is a whole launch
-        self.overlapped = False  # compute is expected beside it on some member's GPU
+        self.overlap: ExpectedOverlap | None = None
+        """Where most compute is expected beside it, of all members' GPUs; None: no compute is."""
 
 
 class LaunchEnd(Vertex):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from phantora_ns.sim.contention import Activity
+from phantora_ns.sim.contention import Activity, Runs
 
 LATEST_NS = 1 << 60
 """No vertex is later (36 years). A sum beyond it comes from nonsensical durations; the vertex then
@@ -20,7 +20,7 @@ has this time, so that 64 bits hold every time, and `EventGraph.overrun` says so
 
 class StretchedTerm(NamedTuple):
     """A term that communication on the same GPU stretches: `work_ns` of compute that begins
-    `lag_ns` after `vertex`, and takes `contention_ns` longer if communication overlaps all of it.
+    `lag_ns` after `vertex`: the kernels of `runs`, one after another.
 
     `vertex` is None when its time is final; `lag_ns` then counts from 0. `activity` is the
     communication on that GPU.
@@ -29,7 +29,7 @@ class StretchedTerm(NamedTuple):
     vertex: Vertex | None
     lag_ns: int
     work_ns: int
-    contention_ns: int
+    runs: Runs
     activity: Activity
 
     @property
@@ -46,7 +46,7 @@ class StretchedTerm(NamedTuple):
 
     def finish_ns(self) -> int:
         """When the work is done; the vertex must be known."""
-        return self.activity.finish_ns(self.begin_ns(), self.work_ns, self.contention_ns)
+        return self.activity.finish_runs_ns(self.begin_ns(), self.runs)
 
 
 def with_stretched(

@@ -1,18 +1,18 @@
 """How long compute takes when communication on the same GPU overlaps it.
 
 Why it exists: an active communication kernel holds multiprocessors and memory bandwidth, so compute
-on that GPU proceeds at a lower rate. A piece of work takes `work` ns alone, and `work + contention`
-ns when communication overlaps all of it. `contention` is a sum over its kernels, because each class
-of kernel is slowed differently. Partial overlap is modelled as a fluid: the work advances at rate 1
-alone, and at work / (work + contention) during communication, however many communications there are.
-All arithmetic is in integers, exact but for one rounding up at the end.
+on that GPU proceeds at a lower rate. A kernel takes `work` ns alone, and `work + contention` ns when
+communication overlaps all of it. Each has its own share, so kernels are followed one by one (`Runs`).
+Partial overlap is modelled as a fluid: a kernel advances at rate 1 alone, and at
+work / (work + contention) during communication, however many communications there are. All
+arithmetic is in integers, exact but for one rounding up at the end of each kernel.
 
 What the model leaves out, and how much that is in the calibration steps:
 
-- Compute slows a collective by one share from its start to its end if compute is expected beside it
-  (libintercept/time/beside.c). It does not matter what compute runs, or for how long. In the
-  calibration steps, no compute overlapped 1 % to 6 % of most collectives' time, and half of the last
-  one's, which is 1 % of a step.
+- Compute slows a collective by one share, whatever compute it is, until its GPU waits for the
+  collective's end. Whether there is compute, and how long it waits, is what came true in the last
+  step (libintercept/time/beside.c, gaps.c). The collective is given one rate with which it ends when
+  it should.
 - A collective whose blocks find no free multiprocessor begins when a kernel ends. That is 0.2 ms
   later, a quarter of a kernel, where one collective follows another under a backward pass. Compute
   hides these delays.
@@ -23,12 +23,29 @@ What the model leaves out, and how much that is in the calibration steps:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import NamedTuple
 
 from sortedcontainers import SortedList
 
 FOREVER_NS = 1 << 62
+
+
+class Runs(NamedTuple):
+    """Kernels that run one after another: sums over the first 0, 1, 2, ... of them, of their times
+    alone and of those during communication."""
+
+    alone: list[int]
+    slow: list[int]
+
+    @classmethod
+    def of(cls, works: Iterable[int], contentions: Iterable[int]) -> Runs:
+        """From each kernel's time alone, and what communication adds to it. O(kernels)."""
+        alone = list(accumulate(works, initial=0))
+        added = accumulate(contentions, initial=0)
+        return cls(alone, list(map(int.__add__, alone, added)))
 
 
 class Activity:
@@ -83,15 +100,21 @@ class Activity:
         return None if old_end_ns == end_ns else min(old_end_ns, end_ns)
 
     def finish_ns(self, begin_ns: int, work_ns: int, contention_ns: int) -> int:
-        """When work that begins at `begin_ns` is done. O(log intervals + intervals that overlap the
-        work)."""
-        if not (self._intervals or self._open) or contention_ns <= 0 or work_ns <= 0:
-            return begin_ns + work_ns
-        open_ns = min(self._open.values(), default=FOREVER_NS)
-        intervals = self._intervals.islice(
-            self._intervals.bisect_left((begin_ns - self._longest_ns,))
-        )
-        return stretched_ns(begin_ns, work_ns, contention_ns, intervals, open_ns)
+        """When one kernel that begins at `begin_ns` is done."""
+        return self.finish_runs_ns(begin_ns, Runs.of([work_ns], [contention_ns]))
+
+    def finish_runs_ns(self, begin_ns: int, runs: Runs) -> int:
+        """When kernels are done that run one after another, the first from `begin_ns` on. O(log
+        intervals + intervals that overlap them x log kernels)."""
+        if not (self._intervals or self._open):
+            return begin_ns + runs.alone[-1]
+        return stretched_ns(begin_ns, runs, len(runs.alone) - 1, *self._spans(begin_ns))
+
+    def _spans(self, begin_ns: int) -> tuple[Iterable[tuple[int, int, int]], int]:
+        """The intervals that may overlap work from `begin_ns` on, and the begin of the first without
+        an end."""
+        first = self._intervals.bisect_left((begin_ns - self._longest_ns,))
+        return self._intervals.islice(first), min(self._open.values(), default=FOREVER_NS)
 
     def forget(self, before_ns: int) -> None:
         """Drops intervals that ended by `before_ns`. No later call may ask about work that begins
@@ -110,38 +133,69 @@ class Activity:
 
 def stretched_ns(
     begin_ns: int,
-    work_ns: int,
-    contention_ns: int,
+    runs: Runs,
+    count: int,
     spans: Iterable[tuple[int, int, int]],
     open_ns: int = FOREVER_NS,
 ) -> int:
-    """When work is done that begins at `begin_ns`, takes `work_ns` alone and `work_ns + contention_ns`
-    when communication overlaps all of it.
+    """When the first `count` kernels of `runs` are done, the first of which begins at `begin_ns` and
+    each other one when the one before it has ended.
 
     `spans`: (begin, anything, end) of communication, in order of begin. From `open_ns` on,
-    communication never ends. `work_ns` and `contention_ns` are positive. O(spans that overlap the
-    work).
+    communication never ends. O(spans that overlap the kernels x log kernels).
 
-    >>> stretched_ns(0, 10, 5, [(4, 0, 10)])  # 4 ns alone, 6 at two thirds of the pace, 2 alone
+    >>> stretched_ns(0, Runs.of([10], [5]), 1, [(4, 0, 10)])  # 4 ns alone, 6 at two thirds, 2 alone
     12
+    >>> stretched_ns(0, Runs.of([4, 6], [4, 3]), 2, [(4, 0, 7)])  # one alone, one covered by a third
+    11
     """
-    slow = work_ns + contention_ns
-    left = work_ns * slow  # in units of 1 / slow ns of work, so that both rates are whole numbers
-    now = begin_ns
-    for start, _, end in chain(spans, ((open_ns, 0, FOREVER_NS),)):
-        if end <= now:
+    alone, slow = runs
+    now, done = begin_ns, 0
+    merged = _merged(spans, open_ns)
+    start, end = next(merged)
+    while done < count:
+        while end <= now:
+            start, end = next(merged)
+        # All kernels that end before anything changes.
+        sums, change = (alone, start) if now < start else (slow, end)
+        first, done = done, bisect_right(sums, sums[done] + change - now, done, count + 1) - 1
+        if done > first:
+            now += sums[done] - sums[first]
             continue
-        if start > open_ns:
-            start, end = open_ns, FOREVER_NS
-        if start > now:
-            alone = (start - now) * slow
-            if left <= alone:
+        # One during which it changes.
+        work = alone[done + 1] - alone[done]
+        slow_ns = slow[done + 1] - slow[done]
+        left = work * slow_ns  # in units of 1 / slow_ns ns of work
+        while True:
+            rate, until = (slow_ns, start) if now < start else (work, end)
+            if left <= (until - now) * rate:
+                now += -(-left // rate)
                 break
-            left -= alone
-            now = start
-        overlapped = (end - now) * work_ns
-        if left <= overlapped:
-            return now + -(-left // work_ns)
-        left -= overlapped
-        now = end
-    return now + -(-left // slow)
+            left -= (until - now) * rate
+            now = until
+            if until == end:
+                start, end = next(merged)
+        done += 1
+    return now
+
+
+def _merged(spans: Iterable[tuple[int, int, int]], open_ns: int) -> Iterator[tuple[int, int]]:
+    """The union of the spans and of what begins at `open_ns` and never ends, in order. Never ends
+    itself."""
+    start = end = -1
+    for begin, _, stop in spans:
+        if begin >= open_ns:
+            break
+        if begin <= end:
+            end = max(end, stop)
+        else:
+            if end > start:
+                yield start, end
+            start, end = begin, stop
+    if end >= open_ns:
+        open_ns = start
+    elif end > start:
+        yield start, end
+    yield open_ns, FOREVER_NS
+    while True:
+        yield FOREVER_NS, FOREVER_NS

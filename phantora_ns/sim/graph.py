@@ -38,7 +38,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from phantora_ns.sim._communicators import Communicator
-from phantora_ns.sim._courses import Collectives, Courses
+from phantora_ns.sim._courses import Collectives, Courses, ExpectedOverlap
 from phantora_ns.sim._graph_check import check_graph
 from phantora_ns.sim._operations import BadOp, Mismatch, Op, load_of
 from phantora_ns.sim._timeline import BadExpression, Follower, Mark, Timeline, Totals
@@ -53,6 +53,7 @@ __all__ = [
     "BadOp",
     "Communicator",
     "EventGraph",
+    "ExpectedOverlap",
     "Follower",
     "LaunchEnd",
     "Mark",
@@ -150,14 +151,14 @@ class EventGraph:
         number: int,
         expression: TimeExpression,
         ops: Sequence[Op],
-        overlapped: bool = False,
+        overlap: ExpectedOverlap | None = None,
     ) -> list[Transfer]:
         """Enters one launch of `client` on `comm`. Each op begins once this client has reached
         `expression` and the op's other members have reached theirs.
 
-        `number` is the vertex of their common end on this client. `overlapped`: compute is
-        expected beside it on its GPU. Returns one transfer per op. Raises BadExpression or BadOp (nothing
-        has changed), or Mismatch (the job's own error; the communicator is broken).
+        `number` is the vertex of their common end on this client. `overlap`: the compute that is
+        expected beside it on its GPU. Returns one transfer per op. Raises BadExpression or BadOp
+        (nothing has changed), or Mismatch (the job's own error; the communicator is broken).
         """
         timeline = self._timelines[client]
         timeline.check_new(number)
@@ -169,8 +170,9 @@ class EventGraph:
             self.define(client, number, expression)
             return transfers
         reached = self._begin(timeline, number, expression, transfers)
-        for transfer in transfers:
-            transfer.overlapped |= overlapped
+        if overlap is not None:
+            for transfer in transfers:
+                transfer.overlap = overlap.longer(transfer.overlap)
         for transfer in transfers:
             if transfer.matched and transfer.course is None:
                 transfer.course = comm.course(transfer, self._courses)

@@ -15,9 +15,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from phantora_ns.sim.contention import stretched_ns
+from phantora_ns.sim.contention import Runs, stretched_ns
 
 UNKNOWN = -1
+MOST_CHAINS = 1 << 16
+"""Terms whose kernels are remembered: older ones than those of the last kernels are not asked for."""
 
 
 class Launch(NamedTuple):
@@ -54,6 +56,8 @@ class Times:
                 )
                 spans.append((reached_ns, time_ns))
         self._plan_list = list(self._plans)
+        # (vertex, work, contention) of a term -> its kernels, and how many of them
+        self._chains: dict[tuple[int, int, int], tuple[Runs, int]] = {}
         self._begins, self._ends = _union(spans)
 
     @classmethod
@@ -83,27 +87,43 @@ class Times:
             if time_ns is None:
                 return None
             time_ns += lag
-            before, contention_before = work - duration_ns, contention - contention_ns
-            begin_ns = max(begin_ns, self.finish_ns(time_ns, before, contention_before))
-            end_ns = max(end_ns, self.finish_ns(time_ns, work, contention))
+            before = number, work - duration_ns, contention - contention_ns
+            runs, count = self._chain(before, duration_ns, contention_ns)
+            begin_ns = max(begin_ns, self.finish_ns(time_ns, runs, count - 1))
+            end_ns = max(end_ns, self.finish_ns(time_ns, runs, count))
         return begin_ns, max(begin_ns, end_ns)
 
-    def finish_ns(self, begin_ns: int, work_ns: int, contention_ns: int) -> int:
-        """When work ends that takes `contention_ns` longer if communication overlaps all of it.
+    def finish_ns(self, begin_ns: int, runs: Runs, count: int) -> int:
+        """When the first `count` kernels of `runs` end, as Activity.finish_runs_ns of
+        sim/contention.py, over all communication of the run."""
+        begins, ends = self._begins, self._ends
+        first = bisect_right(ends, begin_ns)
+        if first == len(ends):
+            return begin_ns + runs.alone[count]
+        spans = ((begins[i], 0, ends[i]) for i in range(first, len(ends)))
+        return stretched_ns(begin_ns, runs, count, spans)
 
-        As Activity.finish_ns of sim/contention.py, over all communication of the run. O(log launches
-        + launches that overlap the work).
-        """
-        ends = self._ends
-        if contention_ns <= 0 or work_ns <= 0 or not ends:
-            return begin_ns + work_ns
-        begins = self._begins
-        return stretched_ns(
-            begin_ns,
-            work_ns,
-            contention_ns,
-            ((begins[i], 0, ends[i]) for i in range(bisect_right(ends, begin_ns), len(ends))),
+    def _chain(
+        self, before: tuple[int, int, int], duration_ns: int, contention_ns: int
+    ) -> tuple[Runs, int]:
+        """The kernels of a term that was `before` until a kernel came, and how many with that one.
+        What is not remembered of them counts as one. Amortised O(1), but O(kernels) where two
+        streams go on from one kernel."""
+        vertex, work, contention = before
+        runs, count = self._chains.get(before) or (
+            Runs.of([work] if work else [], [contention] if work else []),
+            1 if work else 0,
         )
+        if len(runs.alone) > count + 1:
+            runs = Runs(runs.alone[: count + 1], runs.slow[: count + 1])
+        runs.alone.append(work + duration_ns)
+        runs.slow.append(work + contention + duration_ns + contention_ns)
+        if len(self._chains) >= MOST_CHAINS:
+            for old in list(self._chains)[: MOST_CHAINS // 2]:
+                del self._chains[old]
+        after = vertex, work + duration_ns, contention + contention_ns
+        self._chains[after] = runs, count + 1
+        return runs, count + 1
 
 
 def _union(spans: list[tuple[int, int]]) -> tuple[array, array]:

@@ -14,7 +14,7 @@ class ForeseeableTimes:
     """lookup: duration 1,000 ns + the number of fields, source 2, compute-bound when the kind is a
     GEMM."""
 
-    def __init__(self, gpu, databases, versions=None) -> None:
+    def __init__(self, gpu, databases, versions=None, fits=None) -> None:
         self.versions, self.other_versions = versions, ()
         self.asked = 0
         self.scaled, self.renamed, self.scaled_from = 0, 0, None

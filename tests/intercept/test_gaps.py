@@ -37,7 +37,8 @@ def gaps(tmp_path):
         check=True,
     )
     library = ctypes.CDLL(tmp_path / "gaps.so")
-    library.ph_gaps_expected_locked.restype = ctypes.c_uint64
+    for function in (library.ph_gaps_expected_locked, library.ph_gaps_launch_locked):
+        function.argtypes, function.restype = [ctypes.c_uint64], ctypes.c_uint64
     return library
 
 
@@ -47,7 +48,7 @@ def tell(gaps, first, waits):
 
 
 def step(gaps, waits):
-    found = [gaps.ph_gaps_expected_locked() for _ in range(waits)]
+    found = [gaps.ph_gaps_expected_locked(0) for _ in range(waits)]
     gaps.ph_gaps_step_locked()
     return found
 
@@ -64,13 +65,13 @@ def test_a_step_waits_like_the_one_before(gaps):
 
 def test_without_steps_a_synchronisation_ends_one(gaps):
     for told in ([0, 0], [3, 4], [3, 4]):
-        assert [gaps.ph_gaps_expected_locked() for _ in range(2)] == told
+        assert [gaps.ph_gaps_expected_locked(0) for _ in range(2)] == told
         tell(gaps, 0, [3, 4])
         gaps.ph_gaps_synchronized_locked()
     step(gaps, 1)  # from now on steps are known
-    assert gaps.ph_gaps_expected_locked() == 3
+    assert gaps.ph_gaps_expected_locked(0) == 3
     gaps.ph_gaps_synchronized_locked()
-    assert gaps.ph_gaps_expected_locked() == 4
+    assert gaps.ph_gaps_expected_locked(0) == 4
 
 
 def test_what_is_too_old_or_was_never_asked_is_ignored(gaps):
@@ -87,3 +88,37 @@ def test_a_step_of_more_waits_than_are_kept_expects_none_beyond(gaps):
     tell(gaps, 9000 - 4096, [1] * 4096)
     found = step(gaps, 9000)
     assert found[4904:8191] == [1] * 3287 and not any(found[:4904]) and not any(found[8191:])
+
+
+def launches(gaps, waited_for):
+    """A step that launches communication, and waits for some of it: [whether, ...]."""
+    found = []
+    for waits in waited_for:
+        launches.vertex += 1
+        found.append(gaps.ph_gaps_launch_locked(launches.vertex))
+        if waits:
+            gaps.ph_gaps_expected_locked(launches.vertex)
+    gaps.ph_gaps_step_locked()
+    return found
+
+
+launches.vertex = 0
+
+
+def test_a_launch_is_waited_for_as_long_as_in_the_last_step(gaps):
+    assert launches(gaps, [False, True, True]) == [0, 0, 0]
+    tell(gaps, 0, [5, 7])
+    assert launches(gaps, [False, True, True]) == [0, 5, 7]
+    tell(gaps, 2, [0, 8])
+    assert launches(gaps, [True, True, True, True]) == [0, 0, 8, 0]
+    tell(gaps, 4, [1, 2, 3, 4])
+    assert launches(gaps, [False] * 5) == [1, 2, 3, 4, 0]
+
+
+def test_a_wait_for_something_else_says_nothing_of_launches(gaps):
+    assert gaps.ph_gaps_launch_locked(3) == 0
+    gaps.ph_gaps_expected_locked(2)
+    gaps.ph_gaps_expected_locked(0)
+    tell(gaps, 0, [5, 6])
+    gaps.ph_gaps_step_locked()
+    assert gaps.ph_gaps_launch_locked(4) == 0

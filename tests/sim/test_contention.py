@@ -6,7 +6,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.sim.contention import Activity
+from phantora_ns.sim.contention import Activity, Runs
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=6)
 
@@ -56,6 +56,64 @@ def test_what_is_forgotten_lies_before_all_work_that_is_asked_about(spans, begin
     before = activity.finish_ns(begin, work, contention)
     activity.forget(begin)
     assert activity.finish_ns(begin, work, contention) == before
+
+
+KERNELS = st.lists(st.tuples(st.integers(1, 25), st.integers(0, 25)), min_size=1, max_size=12)
+
+
+def activity_of(spans):
+    activity = Activity()
+    for owner, (start, length) in enumerate(spans):
+        activity.put(owner, start, start + length)
+    return activity
+
+
+def finish(activity, begin, kernels):
+    return activity.finish_runs_ns(begin, Runs.of(*zip(*kernels)))
+
+
+@given(SPANS, st.integers(0, 80), KERNELS)
+def test_kernels_run_one_after_another(spans, begin, kernels):
+    now = begin
+    for work, contention in kernels:
+        now = fluid(spans, now, work, contention)
+    assert finish(activity_of(spans), begin, kernels) == now
+
+
+@given(SPANS, st.one_of(st.none(), st.integers(0, 80)), st.integers(0, 80), KERNELS)
+def test_communication_without_an_end_lasts_until_it_has_one(spans, start, begin, kernels):
+    activity = activity_of(spans)
+    if start is not None:
+        activity.put("open", start, None)
+        spans = [*spans, (start, 10_000)]
+    assert finish(activity, begin, kernels) == finish(activity_of(spans), begin, kernels)
+
+
+@given(SPANS, st.integers(0, 80), KERNELS)
+def test_without_contention_communication_changes_nothing(spans, begin, kernels):
+    kernels = [(work, 0) for work, _ in kernels]
+    ends = begin + sum(work for work, _ in kernels)
+    assert finish(activity_of(spans), begin, kernels) == ends
+
+
+@given(st.integers(0, 80), KERNELS)
+def test_kernels_wholly_covered_take_what_the_law_says(begin, kernels):
+    covering = activity_of([(begin, 10_000)])
+    assert finish(covering, begin, kernels) == begin + sum(map(sum, kernels))
+
+
+@given(SPANS, st.integers(0, 80), KERNELS, KERNELS)
+def test_what_is_named_in_between_does_not_matter(spans, begin, first, second):
+    activity = activity_of(spans)
+    named = finish(activity, begin, first)
+    assert finish(activity, named, second) == finish(activity, begin, first + second)
+
+
+def test_only_the_kernels_that_communication_covers_are_slowed():
+    """One rate for both would make it 325."""
+    beside = activity_of([(100, 1000)])
+    assert finish(beside, 0, [(100, 100), (100, 0)]) == 200
+    assert finish(beside, 0, [(100, 0), (100, 100)]) == 300
 
 
 def test_the_time_from_which_anything_changed_is_told():

@@ -2,12 +2,13 @@
 knows the work as vertices."""
 
 import json
+from itertools import chain
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phantora_ns.sim.collectives import FlowSpec, Plan
-from phantora_ns.sim.contention import Activity
+from phantora_ns.sim.contention import Activity, Runs
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph, Op
 from phantora_ns.trace.times import Times
@@ -15,7 +16,7 @@ from phantora_ns.trace.times import Times
 spans = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), max_size=12)
 
 
-@given(spans, st.integers(0, 600), st.integers(0, 400), st.integers(0, 300))
+@given(spans, st.integers(0, 600), st.integers(1, 400), st.integers(0, 300))
 def test_stretching_is_the_contention_models(intervals, begin_ns, work_ns, contention_ns):
     activity = Activity()
     for owner, (start, length) in enumerate(intervals):
@@ -24,7 +25,8 @@ def test_stretching_is_the_contention_models(intervals, begin_ns, work_ns, conte
         [number + 1, start + length, start, start, "ring", "LL", 1]
         for number, (start, length) in enumerate(intervals)
     )
-    assert times.finish_ns(begin_ns, work_ns, contention_ns) == activity.finish_ns(
+    runs = Runs.of([work_ns], [contention_ns])
+    assert times.finish_ns(begin_ns, runs, 1) == activity.finish_ns(
         begin_ns, work_ns, contention_ns
     )
 
@@ -43,11 +45,12 @@ kernels = st.lists(
 )
 
 
-def flat(terms):
+def flat(terms, behind=0):
+    """A time expression of terms (vertex, lag, kernels), without the last `behind` kernels."""
     return [
         part
-        for vertex, lag, work, contention in terms
-        for part in (vertex, lag, [work, contention])
+        for vertex, lag, kernels in terms
+        for part in (vertex, lag, [*chain(*kernels[: len(kernels) - behind])] or 0)
     ]
 
 
@@ -83,27 +86,21 @@ def test_work_runs_between_the_events_around_it(run, lateness, sizes):
             )
         last, number = number, number + 1
     graph.run()
-    terms, probes = {0: (0, 0, 0)}, []
+    terms, probes = {0: (0, [])}, []
     for duration, contention, gap, waits in run:
-        terms = {
-            vertex: (lag + gap, work, contentions)
-            for vertex, (lag, work, contentions) in terms.items()
-        }
+        terms = {vertex: (lag + gap, before) for vertex, (lag, before) in terms.items()}
         if waits and last:
-            terms.setdefault(last, (0, 0, 0))
+            terms.setdefault(last, (0, []))
         terms = {
-            vertex: (lag, work + duration, contentions + contention)
-            for vertex, (lag, work, contentions) in terms.items()
+            vertex: (lag, [*before, (duration, contention)])
+            for vertex, (lag, before) in terms.items()
         }
-        after = tuple((vertex, *weights) for vertex, weights in terms.items())
-        before = tuple(
-            (vertex, lag, work - duration, contentions - contention)
-            for vertex, lag, work, contentions in after
-        )
-        for entry in (before, after):
-            graph.define(0, number, graph.expression(0, flat(entry)))
+        after = [(vertex, *weights) for vertex, weights in terms.items()]
+        for behind in (1, 0):
+            graph.define(0, number, graph.expression(0, flat(after, behind)))
             number += 1
-        probes.append((after, duration, contention, number - 2, number - 1))
+        sums = [(vertex, lag, *map(sum, zip(*before))) for vertex, lag, before in after]
+        probes.append((sums, duration, contention, number - 2, number - 1))
     graph.run()
     known = {number: node.time_ns for number, node in graph.vertices(0)}
     graph.finish_following()
