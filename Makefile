@@ -45,8 +45,8 @@ LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy accuracy-nightly sanitize lint \
-	lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone
+.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy accuracy-nightly sanitize \
+	docs lint lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone
 .DELETE_ON_ERROR:
 
 build: venv
@@ -134,6 +134,23 @@ format: $(VENV)/.stamp-lint
 
 clean:
 	rm -rf build dist $(LIB) *.egg-info
+
+# ---- the documents ----------------------------------------------------------------------------------------------------
+# The site of the documents, in build/docs: docs/conf.py says how. It needs neither torch nor a compiler. A warning, such
+# as a link that leads nowhere, is an error.
+DOCS_TOOLS ?= build/docs-tools
+DOCS ?= build/docs
+
+docs: $(DOCS_TOOLS)/.stamp
+	$(call say,DOCS,$(DOCS)/index.html)
+	@rm -rf $(DOCS)
+	$(Q)$(DOCS_TOOLS)/bin/python -m sphinx -q -E -W --keep-going -d build/docs-read -c docs . $(DOCS)
+
+$(DOCS_TOOLS)/.stamp: pyproject.toml
+	$(call say,PIP,what makes the site of the documents; 230 MB of disk)
+	$(Q)test -x $(DOCS_TOOLS)/bin/pip || $(PYTHON) -m venv --clear $(DOCS_TOOLS)
+	$(Q)PHANTORA_SKIP_NATIVE=1 $(DOCS_TOOLS)/bin/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
 
 # ---- the wheel --------------------------------------------------------------------------------------------------------
 # One file for every Python and every supported torch, and the sdist, in dist/. The C parts are compiled for the glibc

@@ -2,9 +2,14 @@
 exist in the tree."""
 
 import re
+import shlex
 import subprocess
 
+import click
 import pytest
+
+from phantora_ns.cli.app import cli
+from phantora_ns.cli.kernels import kernels
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # `folder/file.ext` in text: a path of the repository, or of libintercept/ or phantora_ns/
@@ -55,6 +60,53 @@ def test_links_and_anchors_exist(root):
     assert broken == []
 
 
+def test_the_index_names_every_document(root):
+    """docs/README.md is the navigation of the site (docs/conf.py)."""
+    index = root / "docs/README.md"
+    named = {
+        (index.parent / path.partition("#")[0]).resolve()
+        for path in LINK.findall(index.read_text())
+    }
+    left_out = set(documents(root)) - named - {index, root / "README.md"}
+    assert sorted(left_out) == []
+
+
+def command_lines(page):
+    """The command lines in the code of a page that are complete: no [option], no `...`, and no text
+    that ends on another line."""
+    text = page.read_text().replace("\\\n", " ")
+    for line in re.findall(r"^(?: {4,}|\$ )(?:\$ )?(?:\w+=\S+ )*phantora-ns (.*)$", text, re.M):
+        if not re.search(r"\[|\.\.\.|\|", line) and line.count("'") % 2 == 0:
+            yield shlex.split(line, comments=True)
+
+
+def parse(command, words, parent=None):
+    """What click does before it runs a command. Raises ClickException."""
+    settings = command.context_settings
+    context = click.Context(command, parent=parent, info_name=command.name, **settings)
+    with context.scope(cleanup=False):
+        rest = click.Command.parse_args(command, context, words)
+        if isinstance(command, click.Group):
+            name, below, rest = command.resolve_command(context, rest)
+            parse(kernels if name == "kernels" else below, rest, context)
+
+
+def test_command_lines_that_documents_show_are_understood(root):
+    """Our own options and commands; the job's are not looked at."""
+    wrong = []
+    for page in documents(root):
+        if page.relative_to(root).as_posix() in HISTORY:
+            continue
+        for words in command_lines(page):
+            try:
+                parse(cli, list(words))
+            except click.exceptions.Exit:  # --help-all
+                pass
+            except click.ClickException as error:
+                wrong.append(f"{page.relative_to(root)}: {words}: {error.format_message()}")
+    assert wrong == []
+
+
 def test_paths_that_documents_name_exist(root):
     missing = []
     for page in documents(root):
@@ -84,5 +136,5 @@ def test_functions_of_the_interceptor_that_documents_name_exist(root):
 
 
 def test_the_glossary_is_in_order(root):
-    terms = re.findall(r"^### (.*)$", (root / "docs/glossary.md").read_text(), re.M)
+    terms = re.findall(r"^##+ (.*)$", (root / "docs/glossary.md").read_text(), re.M)
     assert terms == sorted(terms, key=str.lower)
