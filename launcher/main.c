@@ -8,7 +8,9 @@
  *     phantora-sandbox run SPEC [CHANNEL_FD]
  *         builds the cluster of SPEC ("-": stdin; format: spec.c) and runs its command
  *     phantora-sandbox guard PARENT_PID COMMAND...
- *         becomes COMMAND, and is killed when process PARENT_PID dies */
+ *         becomes COMMAND, and is killed when process PARENT_PID dies
+ *     phantora-sandbox sweep FOLDER
+ *         deletes FOLDER once standard input, a pipe of the launcher, is closed */
 /* clang-format on */
 #include "sandbox.h"
 
@@ -25,7 +27,8 @@
 static int usage(void)
 {
     fputs("usage: phantora-sandbox run SPEC [CHANNEL_FD]\n"
-          "       phantora-sandbox guard PARENT_PID COMMAND [ARGUMENT...]\n",
+          "       phantora-sandbox guard PARENT_PID COMMAND [ARGUMENT...]\n"
+          "       phantora-sandbox sweep FOLDER\n",
           stderr);
     return EXIT_USAGE;
 }
@@ -37,6 +40,16 @@ static int guard(char **argv)
         return EXIT_SETUP;
     execvp(argv[1], argv + 1);
     die_with_errno("running %s", argv[1]);
+}
+
+/* The launcher may be killed at any time, also while no cluster is up. */
+static int sweep(const char *folder)
+{
+    char byte;
+    for (const int *s = (const int[]){SIGINT, SIGTERM, SIGHUP, 0}; *s; s++) signal(*s, SIG_IGN);
+    for (ssize_t got = 1; got > 0 || (got < 0 && errno == EINTR);) got = read(0, &byte, 1);
+    remove_tree(folder);
+    return 0;
 }
 
 /* Makes the job inherit only the three standard descriptors, whatever this process was given. */
@@ -52,6 +65,7 @@ static void keep_descriptors_from_the_job(void)
 int main(int argc, char **argv)
 {
     if (argc >= 4 && !strcmp(argv[1], "guard")) return guard(argv + 2);
+    if (argc == 3 && !strcmp(argv[1], "sweep")) return sweep(argv[2]);
     if (argc < 3 || argc > 4 || strcmp(argv[1], "run")) return usage();
     int channel = argc == 4 ? atoi(argv[3]) : -1;
     if (channel >= 0 && fcntl(channel, F_GETFD) < 0) {

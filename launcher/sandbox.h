@@ -59,8 +59,7 @@ struct node {
 struct spec {
     bool isolate;
     bool steps;
-    char *remove; /* directory to delete when the launcher has died, or NULL */
-    char *hosts;  /* file to show as /etc/hosts, or NULL */
+    char *hosts; /* file to show as /etc/hosts, or NULL */
     char *cwd, *program;
     int fake_gpus;
     struct strings env, argv;
@@ -87,6 +86,7 @@ void mounts_make(const struct spec *spec);
 /* ---- tree.c ---- */
 /* sends SIGKILL to all descendants; false if there were none */
 bool kill_descendants(void);
+/* deletes the folder; waits for what still writes into it */
 void remove_tree(const char *path);
 
 /* ---- node.c: process 1 of a node ---- */

@@ -9,7 +9,6 @@
  *     phantora-sandbox 1         first line: format version
  *     isolation namespaces|none  default namespaces
  *     steps yes                  send a "step NAME" message for each step done
- *     remove DIR                 delete DIR if the launcher dies before the sandbox does
  *     hosts FILE                 show FILE as /etc/hosts in each node
  *     fake-gpus N                show /dev/nvidia0..N-1 and /dev/nvidiactl unless the machine has a
  *                                GPU
@@ -86,8 +85,6 @@ static void add_record(struct spec *spec, const char *key, char *value, size_t l
                 value);
     } else if (!strcmp(key, "steps")) {
         spec->steps = !strcmp(value, "yes");
-    } else if (!strcmp(key, "remove")) {
-        spec->remove = value;
     } else if (!strcmp(key, "hosts")) {
         spec->hosts = value;
     } else if (!strcmp(key, "fake-gpus")) {

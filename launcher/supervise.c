@@ -11,8 +11,7 @@
  * From the launcher:
  *   signal NODE|all NUMBER | kill NODE|all
  *
- * A closed channel means that the launcher has died. Then every node is ended, and the run
- * directory is deleted. */
+ * A closed channel means that the launcher has died. Then every node is ended. */
 #include "sandbox.h"
 
 #include <errno.h>
@@ -177,7 +176,6 @@ int supervise(struct spec *spec, int channel_fd)
         if (channel_fd >= 0 && watched[1].revents && !obey(spec, channel_fd)) {
             kill_all(spec);
             while (reap(spec, 0));
-            if (spec->remove) remove_tree(spec->remove);
             break;
         }
     }

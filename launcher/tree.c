@@ -1,7 +1,8 @@
 /* tree.c - removes what a run leaves behind: descendant processes and the run directory.
  *
  * Why it exists: without PID namespaces (isolation none) nothing else ends the processes that a job
- * leaves running. If the launcher is killed outright, nothing else deletes its directory. */
+ * leaves running. If the launcher is killed outright, nothing else deletes its directory. Whoever
+ * deletes it may be faster than the kernel ends the run's processes, which still write there. */
 #include "sandbox.h"
 
 #include <dirent.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 struct process {
@@ -90,5 +92,10 @@ static int remove_entry(const char *path, const struct stat *status, int kind, s
 
 void remove_tree(const char *path)
 {
-    nftw(path, remove_entry, 32, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    enum { TRIES = 200, PAUSE_NS = 50000000 }; /* ten seconds */
+    for (int i = 0; i < TRIES; i++) {
+        nftw(path, remove_entry, 32, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+        if (access(path, F_OK) != 0) return;
+        nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
+    }
 }

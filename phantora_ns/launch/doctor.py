@@ -242,6 +242,7 @@ def run_doctor(write: Callable[[str], None], ranks: int | None = None) -> int:
     if built:
         try:
             run_dir = RunDir()
+            run_dir.delete_when_we_die()
         except LaunchError as error:
             report.failed(f"run directory: {error}")
             return 1

@@ -293,29 +293,41 @@ def _after_leading(environ):
     os.set_inheritable(int(environ["PHANTORA_LEAD_LOCK"]), False)
 
 
-def _chain(own_folder):
-    """Runs the next `sitecustomize` on the path, as Python would have done without us."""
+def _chained(own_folder):
+    """What runs the next `sitecustomize` on the path, as Python would have done without us."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
     spec = PathFinder.find_spec(
         "sitecustomize", [entry for entry in sys.path if entry != own_folder]
     )
-    if spec is not None and spec.loader is not None:
+
+    def run():
         module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
+    return run if spec is not None and spec.loader is not None else lambda: None
+
 
 def _main():
+    import _signal
     import os
 
+    # Else a SIGINT meanwhile, which raises KeyboardInterrupt, is a fatal error of Python's start
+    # with exit code 1.
+    python_handles = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+    if python_handles:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     if "PHANTORA_RUN_DIR" in os.environ:
         _lead(os.environ)
         if "PHANTORA_LEAD_PID" in os.environ:
             _after_leading(os.environ)
         _start(os.environ)
-    _chain(os.path.dirname(os.path.abspath(__file__)))
+    run_next = _chained(os.path.dirname(os.path.abspath(__file__)))
+    if python_handles:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    run_next()
 
 
 _main()

@@ -11,6 +11,8 @@ import termios
 
 import pytest
 
+from tests.leftovers import wait_until
+
 SLEEPER = "echo up $NODE_RANK; sleep 1000 & wait"
 STUBBORN = 'trap "" INT TERM HUP; echo up $NODE_RANK; while :; do sleep 1000; done'
 ISOLATION = pytest.mark.parametrize("isolation", ["namespaces", "none"])
@@ -94,7 +96,16 @@ def test_launcher_killed(launch, isolation):
     run.assert_nothing_left()
 
 
-def test_launcher_and_sandbox_killed_together_leave_a_directory_that_the_next_run_sweeps(launch):
+def test_launcher_killed_before_anything_runs(launch):
+    """Also then somebody deletes its directory."""
+    run = launch("--", "true", env={"PHANTORA_TEST_HUB": "silent"})
+    wait_until(lambda: any("fake_hub.py" in command for command in run.processes().values()))
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait(timeout=20)
+    run.assert_nothing_left()
+
+
+def test_launcher_and_sandbox_killed_together(launch):
     run = start(launch, "namespaces")
     os.kill(run.process.pid, signal.SIGSTOP)  # so that neither can see the other's death
     sandbox = min(
@@ -103,11 +114,7 @@ def test_launcher_and_sandbox_killed_together_leave_a_directory_that_the_next_ru
     os.kill(sandbox, signal.SIGKILL)
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait(timeout=20)
-    run.assert_nothing_left(run_dir=False)
-    assert len(list(run.folder.glob("phantora-ns-*"))) == 1
-    later = launch("true", folder=run.folder)
-    assert later.finish()[0] == 0
-    assert not list(run.folder.glob("phantora-ns-*"))
+    run.assert_nothing_left()
 
 
 @ISOLATION

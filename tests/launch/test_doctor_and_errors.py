@@ -230,7 +230,10 @@ def test_a_command_that_cannot_be_executed_is_the_jobs_failure(launch, tmp_path)
 
 def test_a_hub_that_does_not_start_is_named(launch):
     code, _, err = launch("true", env={"PHANTORA_TEST_HUB": "dies"}).finish()
-    assert code == 70 and "the hub did not start (exit code 3); its message is above" in err
+    assert (
+        code == 70
+        and "the hub did not start (exit code 3); its message, if it had one, is above" in err
+    )
     assert err.count("phantora-ns:") == 1
 
 

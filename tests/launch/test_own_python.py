@@ -2,6 +2,7 @@
 user's PYTHONPATH; the job's processes see both."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -86,3 +87,29 @@ def test_a_torch_that_only_the_job_sees_is_found(tmp_path, monkeypatch):
     (tmp_path / "torch" / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert installation.find_torch(None) == tmp_path / "torch"
+
+
+STARTS = {
+    "the command line": """
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name.startswith("phantora_ns.cli"): signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+from phantora_ns.__main__ import main
+main()
+""",
+    "a process of ours": """
+import runpy
+from phantora_ns.launch.machine import own_python
+runpy.run_module = lambda *_, **__: signal.raise_signal(signal.SIGINT)
+own_python._run(["phantora_ns.hub"])
+""",
+}
+
+
+@pytest.mark.parametrize("what", STARTS)
+def test_an_interrupt_while_it_starts_prints_nothing(what):
+    script = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", script + STARTS[what]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

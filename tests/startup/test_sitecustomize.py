@@ -2,6 +2,7 @@
 or beside them."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -175,3 +176,18 @@ def test_peaks_are_reported_at_exit(fake, tmp_path):
         python(code, preload=fake, paths=(HOOK, tmp_path), PHANTORA_RUN_DIR="/nonexistent")
         == "11 30"
     )
+
+
+def test_an_interrupt_while_it_runs_ends_python_by_the_signal(tmp_path):
+    """Not as a fatal error of Python with exit code 1."""
+    (tmp_path / "ctypes.py").write_text("import os; os.kill(os.getpid(), 2)")
+    environment = {**os.environ, "PYTHONPATH": f"{HOOK}:{tmp_path}", "PHANTORA_RUN_DIR": "/"}
+    done = subprocess.run(
+        [sys.executable, "-c", "print('the job')"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -39,7 +39,11 @@ def own_path() -> list[str]:
 def _run(arguments: list[str]) -> None:
     import importlib.util
     import runpy
+    import signal
 
+    # else Python's own handler prints a traceback wherever the signal comes
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     name, module = _PACKAGE.name, arguments[0]
     spec = importlib.util.spec_from_file_location(
         name, _PACKAGE / "__init__.py", submodule_search_locations=[str(_PACKAGE)]

@@ -69,8 +69,7 @@ class SandboxSpec:
 
     `env` is for all nodes, `node_envs` has what differs, one entry for each node. `hosts`: a file
     that becomes every node's /etc/hosts. `fake_gpus`: how many /dev/nvidiaN each node shows.
-    `remove`: a folder to delete if we die before the helper. `steps`: report every step
-    (phantora-ns doctor).
+    `steps`: report every step (phantora-ns doctor).
     """
 
     program: str
@@ -81,7 +80,6 @@ class SandboxSpec:
     isolated: bool
     fake_gpus: int = 0
     hosts: str | None = None
-    remove: str | None = None
     steps: bool = False
 
     def encode(self) -> bytes:
@@ -90,8 +88,6 @@ class SandboxSpec:
         lines = [b"phantora-sandbox 1\n", _record("isolation", isolation)]
         if self.steps:
             lines.append(_record("steps", "yes"))
-        if self.remove:
-            lines.append(_record("remove", self.remove))
         if self.hosts:
             lines.append(_record("hosts", self.hosts))
         lines.append(_record("fake-gpus", str(self.fake_gpus)))

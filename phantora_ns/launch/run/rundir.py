@@ -15,11 +15,13 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.protocol import RANK_STATS_FILE
 
 _PREFIX = "phantora-ns-"
@@ -79,6 +81,7 @@ class RunDir:
     def __init__(self) -> None:
         """Sweeps forgotten directories, then makes a new one. Raises LaunchError when that is
         impossible."""
+        self._sweeper: subprocess.Popen[bytes] | None = None
         folders = base_folders()
         for folder in folders:
             sweep(folder)
@@ -111,9 +114,30 @@ class RunDir:
         os.close(self._lock)
         return False
 
+    def delete_when_we_die(self) -> None:
+        """From now on the directory goes when this process does, of kill -9 too. Raises
+        LaunchError."""
+        try:
+            self._sweeper = subprocess.Popen(
+                [SANDBOX, "sweep", self.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"cannot start {SANDBOX}: {error.strerror}; run make build"
+            ) from error
+
     def remove(self) -> None:
         """Deletes the directory; nothing in it is needed any more."""
         shutil.rmtree(self.path, ignore_errors=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._sweeper is not None:
+            with self._sweeper:  # closes its standard input, and waits
+                pass
         os.close(self._lock)
 
     def keep(self) -> None:
@@ -122,7 +146,7 @@ class RunDir:
         kept = self.path.with_name("kept-" + self.path.name)
         self.path.rename(kept)
         self.path = kept
-        os.close(self._lock)
+        self._let_go()
 
 
 def sweep(folder: Path) -> None:

@@ -88,6 +88,8 @@ class Runner:
         if request.leading is not None and not self._take_gpu(request.leading):
             return
         self._run_dir = RunDir()
+        if not request.keep_run_dir:
+            self._run_dir.delete_when_we_die()
         path = self._run_dir.path
         lay_out(path)
         self._compile_values(path)
@@ -193,7 +195,8 @@ class Runner:
             if not self._hub_ready:
                 how = self._hub.describe_end()
                 raise LaunchError(
-                    f"the hub did not start ({how}); its message is above; run phantora-ns doctor",
+                    f"the hub did not start ({how}); its message, if it had one, is above; "
+                    "run phantora-ns doctor",
                     "hub",
                 )
             self._hub_lost()
@@ -322,7 +325,7 @@ class Runner:
         elif good and self._hub.process.returncode:
             message = (
                 f"the hub could not write its part of the report ({self._hub.describe_end()}); "
-                "its message is above; without it the run has no result"
+                "its message, if it had one, is above; without it the run has no result"
             )
             self._outcome.fail(Verdict(EXIT_OURS, "hub", message))
 

@@ -142,7 +142,6 @@ def sandbox_spec(request: RunRequest, prepared: Prepared, gpu: RealGpu | None) -
         node_envs=[own | environment.gpu_faults(faults, node) for node, own in enumerate(nodes)],
         fake_gpus=request.shape.gpus_per_node if isolated else 0,
         hosts=str(path / "hosts") if isolated else None,
-        remove=None if request.keep_run_dir else str(path),
     )
 
 

@@ -1,0 +1,321 @@
+"""Why it exists: one run of a cheap job, struck once, and everything that must hold afterwards: the
+exit code, one message, nothing left on the machine, a report that is whole or not there."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.leftovers import MARK, interfaces, marked_processes
+from tests.reliability.strikes import ROLES, Strike, right_codes, role_of
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TIME_OUT_S = 120
+SETTLE_S = 10
+# of a report, from run to run: which rank asks for a kernel's time first is a race
+CHANGES = ("wall_s", "hub_cpu_ns", "messages", "rollbacks")
+NOT_BURIED = 12  # lines of the job after our message
+PYTHON_STARTS = "Fatal Python error: init_import_site"  # so ends any Python that starts
+KILLED = re.compile(r"phantora-ns: warning: rank \d+ was killed by ")
+STARTERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass
+class Run:
+    """What a run came to."""
+
+    code: int = 0
+    out: str = ""
+    err: str = ""
+    wall_s: float = 0.0
+    report: dict | None = None
+    struck: str | None = None
+    """The command line of the process that was struck; None: the run had ended."""
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[str]:
+        """Our own lines, without the one that names a rank which a signal ended."""
+        ours = [line for line in self.err.splitlines() if line.startswith("phantora-ns:")]
+        named = [line for line in ours if KILLED.match(line)]
+        return ours if len(named) > 1 else [line for line in ours if line not in named]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is run. `script` is its name."""
+
+    script: str
+    command: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()
+    """What it leaves behind without us too, as prefixes of paths."""
+    forks_workers: bool = False
+
+    def started_by(self, report: Path) -> list[str]:
+        launcher = [sys.executable, "-m", "phantora_ns", "--quiet", "--host-time", "model"]
+        return [*launcher, *self.options, "--report", str(report), *self.command]
+
+
+def cheap(nodes: int, steps: int) -> Job:
+    """Two ranks on each node, without PyTorch."""
+    options = ("--nnodes", str(nodes), "--gpus-per-node", "2")
+    return Job("job.py", ("--", sys.executable, str(HERE / "job.py"), str(steps)), options)
+
+
+def with_torch() -> Job:
+    """Two ranks of torchrun."""
+    command = ("torchrun", "--nproc-per-node", "2", str(HERE / "torch_job.py"))
+    # logs, and sockets of DataLoaders that are killed
+    return Job("torch_job.py", command, (), ("tmp/torchelastic_", "tmp/pymp-"), True)
+
+
+class Range:
+    """Where runs are struck: a folder that stands for TMPDIR, HOME and XDG_RUNTIME_DIR, and what a
+    run that nothing happens to comes to."""
+
+    def __init__(self, folder: Path, job: Job) -> None:
+        self.folder, self.job = folder, job
+        for name in ("tmp", "runtime", "home", "reports"):
+            (folder / name).mkdir(mode=0o700)
+        self.lives: dict[str, float] = {}
+        self.fire(None)  # fills caches
+        self.peaceful = self.fire(None)
+        assert self.peaceful.code == 0 and not self.peaceful.wrong, self.peaceful
+
+    def fire(self, strike: Strike | None) -> Run:
+        """Runs the job, strikes it and says what is wrong afterwards."""
+        mark, before = uuid.uuid4().hex, self._state()
+        report = self.folder / "reports" / "report.json"
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            self.job.started_by(report),
+            cwd=ROOT,
+            env=self._environment(mark),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            preexec_fn=defaults,
+        )
+        run = Run()
+        try:
+            if strike is None:
+                self.lives = self._watch(process, mark)
+            else:
+                run.struck = self._strike(strike, process, mark)
+            run.out, run.err = process.communicate(timeout=TIME_OUT_S)
+        except subprocess.TimeoutExpired:
+            run.wrong.append(f"did not end within {TIME_OUT_S} s; left: {marked_processes(mark)}")
+            process.kill()
+            run.out, run.err = process.communicate()
+        run.code, run.wall_s = process.returncode, time.monotonic() - begin
+        run.wrong += self._left(mark, before, strike)
+        run.wrong += self._report(run, report)
+        if strike is not None:
+            run.wrong += self._judge(run, strike)
+        return run
+
+    def _environment(self, mark: str) -> dict[str, str]:
+        environment = {
+            **os.environ,
+            MARK: mark,
+            "TMPDIR": str(self.folder / "tmp"),
+            "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
+            "HOME": str(self.folder / "home"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
+            environment.pop(name, None)
+        return environment
+
+    def _watch(self, process: subprocess.Popen, mark: str) -> dict[str, float]:
+        """How long each role lives."""
+        seen: dict[str, tuple[float, float]] = {}
+        while process.poll() is None:
+            for role in ROLES:
+                if self._targets(role, process, mark):
+                    now = time.monotonic()
+                    seen[role] = seen.get(role, (now, now))[0], now
+            time.sleep(0.05)
+        return {role: end - begin for role, (begin, end) in seen.items()}
+
+    def _strike(self, strike: Strike, process: subprocess.Popen, mark: str) -> str | None:
+        """Waits for the process and strikes it; its command line, None when the run ended first."""
+        while not (there := self._targets(strike.role, process, mark)):
+            if process.poll() is not None:
+                return None
+            time.sleep(0.01)
+        time.sleep(strike.after_s)
+        there = self._targets(strike.role, process, mark) or there
+        pid = sorted(there)[int(strike.choice * len(there))]
+        try:
+            os.kill(pid, strike.number)
+            if strike.then is not None:
+                time.sleep(strike.stop_s)
+                os.kill(pid, strike.then)
+        except ProcessLookupError:
+            return None
+        return there[pid]
+
+    def _targets(self, role: str, process: subprocess.Popen, mark: str) -> dict[int, str]:
+        if role == "launcher":
+            return {process.pid: "phantora-ns"} if process.poll() is None else {}
+        roles = {
+            pid: (role_of(command.strip(), self.job.script), command)
+            for pid, command in marked_processes(mark).items()
+        }
+        if self.job.forks_workers:  # they look like their ranks
+            ranks = {pid for pid, (what, _) in roles.items() if what == "rank"}
+            for pid in ranks:
+                if parent(pid) in ranks:
+                    roles[pid] = "worker", roles[pid][1]
+        wanted = "init" if role == "sandbox" else role
+        found = {pid: command for pid, (what, command) in roles.items() if what == wanted}
+        if role == "agent":  # a child of it looks like it until it executes
+            found = {pid: c for pid, c in found.items() if parent(pid) not in found}
+        if role in ("sandbox", "init") and found:  # the first one is outside
+            outer = min(found)
+            return {pid: c for pid, c in found.items() if (pid == outer) == (role == "sandbox")}
+        return found
+
+    # ---- what is left ----
+
+    def _state(self) -> dict[str, list[str]]:
+        """What a run may not change."""
+        return {
+            "folders": sorted(
+                str(path.relative_to(self.folder))
+                for name in ("tmp", "runtime", "home")
+                for path in (self.folder / name).rglob("*")
+                if not str(path.relative_to(self.folder)).startswith(self.job.leaves)
+            ),
+            "shared memory": sorted(os.listdir("/dev/shm")),
+            "interfaces": interfaces(),
+            "sockets": [
+                line
+                for line in Path("/proc/net/unix").read_text().splitlines()
+                if str(self.folder) in line
+            ],
+            "mounts": [
+                line
+                for line in Path("/proc/self/mountinfo").read_text().splitlines()
+                if str(self.folder) in line
+            ],
+        }
+
+    def _left(self, mark: str, before: dict[str, list[str]], strike: Strike | None) -> list[str]:
+        deadline = time.monotonic() + SETTLE_S
+        peaceful = strike is None or strike.harmless
+        while time.monotonic() < deadline:
+            processes, now = marked_processes(mark), self._state()
+            if not processes and (now == before or peaceful):
+                break
+            time.sleep(0.05)
+        wrong = [f"process {pid} is left: {command}" for pid, command in processes.items()]
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for what, there in now.items():
+            more = sorted(set(there) - set(before[what]))
+            if what == "folders" and peaceful:  # a first run fills caches
+                more = [name for name in more if not name.startswith("home")]
+            if more:
+                wrong.append(f"{what}: {more} left")
+        return wrong
+
+    def _report(self, run: Run, path: Path) -> list[str]:
+        beside = [name for name in os.listdir(path.parent) if name != path.name]
+        wrong = [f"beside the report: {beside}"] if beside else []
+        for name in beside:
+            (path.parent / name).unlink()
+        if not path.exists():
+            return wrong + (["no report"] if run.code == 0 else [])
+        try:
+            run.report = json.loads(path.read_text())
+        except ValueError as error:
+            return [*wrong, f"the report cannot be read: {error}"]
+        finally:
+            path.unlink()
+        if run.code >= 0 and run.report["exit_code"] != run.code:
+            wrong.append(f"the report says exit code {run.report['exit_code']}, not {run.code}")
+        if (run.report["failed_by"] is None) != (run.report["exit_code"] == 0):
+            wrong.append(f"the report says that {run.report['failed_by']} failed")
+        return wrong
+
+    # ---- what must hold ----
+
+    def _judge(self, run: Run, strike: Strike) -> list[str]:
+        wrong = []
+        if "phantora_ns/" in run.err and "Traceback" in run.err:
+            wrong.append("a traceback of ours")
+        if run.code == 0 or strike.harmless:
+            return wrong + self._differences(run, strike.harmless)
+        if run.struck is None:
+            return [*wrong, f"exit code {run.code} although nothing was struck"]
+        pythons_own = strike.last is signal.SIGINT and PYTHON_STARTS in run.err and run.code == 1
+        if not right_codes(strike)(run.code) and not pythons_own:
+            wrong.append(f"exit code {run.code}")
+        if len(run.messages) != (0 if run.code < 0 else 1):
+            wrong.append(f"{len(run.messages)} messages")
+        lines = run.err.splitlines()
+        told = run.messages and strike.role != "launcher"  # there the user knows why
+        if told and len(lines) - lines.index(run.messages[-1]) > NOT_BURIED:
+            wrong.append("the message is buried")
+        if run.report is not None:
+            if run.report.keys() != self.peaceful.report.keys():
+                wrong.append("the report lacks keys")
+            hub_gone = "the hub ended (killed" in run.err and strike.last is signal.SIGKILL
+            if hub_gone and run.report["messages"] is not None:
+                wrong.append("the report knows what the hub did not say")
+        return wrong
+
+    def _differences(self, run: Run, quiet: bool) -> list[str]:
+        """A run that ended well is as if nothing had happened to it."""
+        wrong = []
+        if run.code:
+            return [f"exit code {run.code}"]
+        if sorted(run.out.splitlines()) != sorted(self.peaceful.out.splitlines()):
+            wrong.append(f"output {run.out!r}, not {self.peaceful.out!r}")
+        before, after = repeating(self.peaceful.report), repeating(run.report)
+        wrong += [
+            f"report: {key} {after.get(key)}, not {value}"
+            for key, value in before.items()
+            if after.get(key) != value
+        ]
+        if quiet and run.err != self.peaceful.err:
+            wrong.append("stderr differs")
+        return wrong
+
+
+def repeating(report: dict) -> dict:
+    """What of a report repeats (docs/report.md)."""
+    kept = {key: value for key, value in report.items() if key not in CHANGES}
+    kept["ranks"] = [
+        {key: value for key, value in rank.items() if key not in CHANGES}
+        for rank in report["ranks"]
+    ]
+    return kept
+
+
+def parent(pid: int) -> int:
+    """The process that started it; 0 when it has ended."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def defaults() -> None:
+    """Whoever started us may have ignored signals: children would inherit that."""
+    for number in STARTERS:
+        signal.signal(number, signal.SIG_DFL)
