@@ -27,6 +27,7 @@ exclude_patterns = [".*", "build", "dist", "examples", "libflows", "libintercept
 extensions = ["myst_parser", "sphinx_click"]
 myst_heading_anchors = 6  # as code hosts make them
 html_theme = "furo"
+html_theme_options = {"light_css_variables": {"code-font-size": "78%"}}  # 100 columns fit
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
@@ -36,14 +37,16 @@ pygments_dark_style = "monokai"
 
 
 def sections() -> list[tuple[str, list[str]]]:
-    """The headings of docs/README.md, each with the documents that its links name, in order."""
-    found = []
+    """The headings of docs/README.md, each with the documents that its links name, in order. A
+    document is in the first section that names it."""
+    found, named = [], set()
     for part in re.split(r"^## ", INDEX.read_text(), flags=re.M)[1:]:
         heading, _, text = part.partition("\n")
         paths = [(INDEX.parent / path).resolve() for _, path in LINK.findall(text)]
         pages = [path.relative_to(ROOT) for path in paths if path.suffix == ".md"]
         names = dict.fromkeys(page.with_suffix("").as_posix() for page in pages)
-        found.append((heading, list(names)))
+        found.append((heading, [name for name in names if name not in named]))
+        named.update(names)
     return found
 
 

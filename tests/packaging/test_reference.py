@@ -109,6 +109,7 @@ def report(tmp_path):
     fields = ("simulated_ns", "rollbacks", "revised", "answers_past_idle", "answers_past_sleepers",
               "messages", "bad_messages", "expired_values", "hub_cpu_ns")  # fmt: skip
     client = {"rank": 0, "node": 0, "device": 0, "shm": "a", **dict.fromkeys(counts, 0)}
+    client["steps"] = [[step * 1000, 0, 0, 0] for step in range(5)]
     texts = {"unsupported_calls": {}, "warnings": {}, "guesses": {}, "errors": []}
     hub = {"clients": [client], **texts, **dict.fromkeys(fields, 0)}
     (tmp_path / "hub.json").write_text(json.dumps(hub))
@@ -122,3 +123,4 @@ def test_report_md_has_every_field(root, report):
     page = (root / "docs/report.md").read_text()
     assert first_table(page) == set(report)
     assert first_table(section(page, "## `ranks`")) == set(report["ranks"][0])
+    assert first_table(section(page, "## `step`")) == set(report["step"])
