@@ -274,15 +274,17 @@ def union_ns(spans):
     return total
 
 
-def launched_in_steps(traced, rank):
-    """GPU work as HTA counts it: without what the host launched after the last step's end."""
+def in_steps(traced, rank):
+    """(GPU work as HTA counts it, what it leaves out: work launched after the last step's end)."""
     end = max(end for _, end in traced.steps(rank).values())
-    late = {
-        e["args"]["correlation"]
+    calls = {
+        e["args"]["correlation"]: span(e)[0]
         for e in traced.complete(rank, "cuda_runtime", "cuda_driver")
-        if span(e)[0] >= end
     }
-    return [e for e in traced.complete(rank, *GPU) if e["args"]["correlation"] not in late]
+    work, late = [], []
+    for event in traced.complete(rank, *GPU):
+        (late if calls[event["args"]["correlation"]] >= end else work).append(event)
+    return work, late
 
 
 def test_holistic_trace_analysis_reads_the_same(traced, tmp_path):
@@ -298,7 +300,7 @@ def test_holistic_trace_analysis_reads_the_same(traced, tmp_path):
     found = json.loads((tmp_path / "hta.json").read_text())
     assert [row["rank"] for row in found["temporal"]] == list(range(RANKS))
     for row, overlap in zip(found["temporal"], found["overlap"]):
-        work = launched_in_steps(traced, row["rank"])
+        work, late = in_steps(traced, row["rank"])
         rounding = len(work)  # it rounds each event to whole microseconds
         computing = [span(e) for e in work if e["cat"] == "kernel" and not is_communication(e)]
         talking = [span(e) for e in work if is_communication(e)]
@@ -315,17 +317,9 @@ def test_holistic_trace_analysis_reads_the_same(traced, tmp_path):
         assert abs(overlap["comp_comm_overlap_pctg"] - share) <= 100e3 * rounding / union_ns(
             talking
         )
-        # it counts what was launched in a step
-        after = max(end for _, end in traced.steps(row["rank"]).values())
-        calls = {
-            e["args"]["correlation"]: span(e)[0]
-            for e in traced.complete(row["rank"], "cuda_runtime", "cuda_driver")
-        }
-        ours, late = Counter(), Counter()
+        ours = Counter()
         for event in work:
-            (late if calls[event["args"]["correlation"]] >= after else ours)[event["name"]] += (
-                span(event)[1] - span(event)[0]
-            )
+            ours[event["name"]] += span(event)[1] - span(event)[0]
         theirs = {
             kernel["name"]: kernel["sum (us)"]
             for kernel in found["kernels"]
@@ -336,7 +330,8 @@ def test_holistic_trace_analysis_reads_the_same(traced, tmp_path):
         assert all(0 <= ours[name] / 1e3 - us <= 2 * counts[name] for name, us in theirs.items())
         named = {name for name in theirs if name.startswith("ncclDevKernel")}
         reported_us = (
-            traced.report["ranks"][row["rank"]]["comm_ns"] - sum(late[name] for name in named)
+            traced.report["ranks"][row["rank"]]["comm_ns"]
+            - sum(span(e)[1] - span(e)[0] for e in late if is_communication(e))
         ) / 1e3
         assert abs(sum(theirs[name] for name in named) - reported_us) <= rounding
 
