@@ -21,7 +21,7 @@ SCHEMA = 1
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _STEP_PARTS = {
     "busy_ns": ("compute", "computing"),
-    "exposed_ns": ("exposed", "exposed communication"),
+    "exposed_ns": ("exposed", "communication"),
 }
 _SETUP = (
     "world_size",

@@ -8,7 +8,7 @@ import pytest
 
 from phantora_ns.cli.app import main
 from phantora_ns.page.compare import BY_NAME, CompareError, Run, compare, load
-from phantora_ns.page.compare_text import shown
+from phantora_ns.page.compare_text import shown, text
 from phantora_ns.page.conditions import parse
 from phantora_ns.page.render import render, render_comparison
 from tests.page.test_page import BROWSER, bare, drawn
@@ -57,6 +57,14 @@ def test_the_parts_of_a_step_add_up_to_it():
     sums = [sum(row["values"][i] for row in found["step_parts"]) for i in (0, 1)]
     assert sums == [100_000_000, 130_000_000]
     assert found["step_parts"][0]["kind"] == "everything else"  # the largest change is first
+
+
+def test_the_parts_of_reports_have_their_names_once():
+    found = compare([Run("a", report()), Run("b", report(step_ns=130_000_000))])
+    lines = text(found)
+    rows = lines[lines.index("where the step changed, means of a step") + 2 :]
+    names = {row.split("  ")[0] for row in rows}
+    assert names == {"computing", "exposed communication", "idle: everything else"}
 
 
 def test_parts_of_pages_add_up_to_the_mean_step():
