@@ -411,6 +411,7 @@ PH_API(int, ncclRedOpDestroy, (int op, void *comm))
 /* ---- communicators ---- */
 static struct ph_comm *comm_make(int64_t number, int rank, int size)
 {
+    ph_watchdogs_expected();
     struct ph_comm *comm = malloc(sizeof *comm);
     if (!comm) ph_die("out of host memory");
     *comm = (struct ph_comm){.magic = COMM_MAGIC,

@@ -22,6 +22,7 @@
 #include "time/host_clock.h"
 #include "time/time_outs.h"
 #include <pthread.h>
+#include <stdlib.h>
 #include <time.h>
 
 enum {
@@ -67,6 +68,29 @@ static void pause_before_round(const void *work)
 {
     if (me.first != work || ph_real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull) return;
     for (int i = 0; i <= PERIOD_MS / 2; i++) millisecond();
+}
+
+/* A watchdog whose process group nobody has destroyed goes on while the process ends. After the
+ * destructors of torch's libraries its next poll throws. On a GPU these take less than the time
+ * between two polls; on a busy machine they may not. So it polls no more, but not for ever:
+ * somebody may wait for its end. */
+enum { ENDING_MS = 3000 };
+static _Atomic bool ending;
+static void now_ending(void) { atomic_store(&ending, true); }
+
+static void register_ending(void) { atexit(now_ending); }
+
+/* The library that has the watchdogs is loaded. What is registered now runs before its destructors.
+ */
+void ph_watchdogs_expected(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_ending);
+}
+
+static void stop_if_ending(void)
+{
+    for (int i = 0; i < ENDING_MS && atomic_load(&ending); i++) millisecond();
 }
 
 /* Takes a slot that is free, or whose thread has ended. */
@@ -115,6 +139,7 @@ static bool is_named(void)
 
 enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
 {
+    stop_if_ending();
     pause_before_round(put_off_ns);
     uint64_t now = ph_real_ns();
     struct observer *slot = my_slot();
@@ -178,6 +203,7 @@ void ph_watchdog_captures_locally(bool begins)
 /* At the end of each round it asks whether its communicator has failed. */
 void ph_watchdog_asks_for_errors(void)
 {
+    if (!ph_in_chain()) stop_if_ending();
     if (!me.slot || !atomic_load(&me.slot->nccl2)) return;
     atomic_store(&me.slot->within, false);
     atomic_fetch_add(&me.slot->rounds, 1);
@@ -306,7 +332,7 @@ static bool is_due(struct windows *of, uint64_t waited_ns)
 
 static void windows_if_due(unsigned kinds, uint64_t waited_ns)
 {
-    if (!ph_clock_repeats() || !ph_in_chain()) return;
+    if (!ph_clock_repeats() || !ph_in_chain() || atomic_load(&ending)) return;
     pthread_mutex_lock(&turns_lock);
     for (int kind = 0; kind < PH_WATCHDOGS; kind++)
         if (kinds & 1u << kind && !is_due(&windows[kind], waited_ns)) kinds &= ~(1u << kind);
@@ -333,6 +359,7 @@ void ph_watchdogs_catch_up(uint64_t waited_ns)
         windows_if_due((1u << PH_WATCHDOGS) - 1, waited_ns);
         return;
     }
+    if (atomic_load(&ending)) return;
     pthread_mutex_lock(&turns_lock);
     bool due = waited_ns >= (times < FIRST_WAITS ? FIRST_WAIT_MS : PERIOD_MS) * 1000000ull && any &&
                launched != communicated;

@@ -33,6 +33,8 @@ void ph_watchdog_asks_for_errors(void); /* the calling thread asks about a commu
  * the event that precedes it, because PyTorch's lock on NCCL stops them in the launch. Takes no
  * lock. */
 void ph_watchdogs_due(enum ph_watchdog kind);
+/* A communicator is made, which watchdogs will look after. */
+void ph_watchdogs_expected(void);
 /* A collective that launches nothing: PyTorch's watchdog holds its tensors like those of others. */
 void ph_watchdogs_given_unlaunched(void);
 /* Called after the host has waited for `waited_ns` of virtual time. Takes no lock. */

@@ -68,3 +68,13 @@ def test_a_forked_child_gets_the_errors_of_real_cuda(phantora):
     assert refused.startswith("Cannot re-initialize CUDA in forked subprocess")
     assert "initialization error" in failed
     assert refused_again == refused
+
+
+def test_a_rank_that_leaves_its_process_group_ends_as_it_wants(phantora):
+    """PyTorch's watchdog uses what its library's destructors have taken away, and ends the process by
+    SIGABRT, when it looks once more."""
+    job = "torchrun", "--nproc-per-node", 2, JOBS / "leaves_group.py"
+    done = phantora("--quiet", "--warm-start", "off", *job)
+    assert done.returncode == 1 and done.stdout.count("DONE") == 2
+    assert "terminate called" not in done.stderr
+    assert "exitcode  : 1 (pid" in done.stderr and "was killed by" not in done.stderr
