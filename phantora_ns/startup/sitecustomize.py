@@ -325,7 +325,8 @@ def _main():
             _after_leading(os.environ)
         _start(os.environ)
     run_next = _chained(os.path.dirname(os.path.abspath(__file__)))
-    if python_handles:
+    # A process that has taken over an image may be one that ignores SIGINT.
+    if python_handles and _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     run_next()
 

@@ -44,7 +44,7 @@ def test_a_struck_run_ends_as_it_should(in_range, role, number, then):
 
 def strikes(there, count):
     """`count` random strikes; what was wrong with each."""
-    seed = os.environ.get("PHANTORA_TEST_SEED") or str(random.randrange(10**6))
+    seed = os.environ.get("CAMPAIGN_SEED") or str(random.randrange(10**6))
     print(f"seed {seed}: python -m tests.reliability.campaign --seed {seed} repeats these")
     for number in range(count):
         strike = draw(f"{seed}-{number}", there.lives)
