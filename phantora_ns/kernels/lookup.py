@@ -242,13 +242,13 @@ class KernelTimes:
         return self._guess()
 
     def _bound_by(self, product: Gemm) -> int:
-        """Compute-bound when arithmetic at the peak takes longer than moving the operands."""
-        arithmetic = gemm.flop(product) / self.rates.peak(gemm.arithmetic(product))
-        return (
-            BoundBy.COMPUTE
-            if arithmetic > sum(gemm.moved_bytes(product)) / self.rates.memory_bytes_per_ns
-            else BoundBy.MEMORY
-        )
+        """Compute-bound when arithmetic at the peak takes longer than moving the operands. Without
+        tensor cores such a product is bound by the issue of instructions, and draws less power."""
+        kind = gemm.arithmetic(product)
+        arithmetic = gemm.flop(product) / self.rates.peak(kind)
+        if arithmetic <= sum(gemm.moved_bytes(product)) / self.rates.memory_bytes_per_ns:
+            return BoundBy.MEMORY
+        return BoundBy.ISSUE if kind in gemm.WITHOUT_TENSOR_CORES else BoundBy.COMPUTE
 
     def _graph(self, graph: Any) -> Estimate:
         found = cudnn_graphs.operations(graph)

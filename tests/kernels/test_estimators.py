@@ -15,7 +15,7 @@ from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import attention, cudnn_graphs, gemm, grouped, memory, triton
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.signature import Gemm, Kernel
-from phantora_ns.protocol import SignatureKind
+from phantora_ns.protocol import BoundBy, SignatureKind
 
 H200 = rates.load("h200")
 TIMES = KernelTimes("h200")
@@ -642,3 +642,20 @@ def test_a_persistent_reduction_of_16_mib_takes_microseconds():
     small blocks alone would say."""
     time = TIMES.estimate(0, inductor("per", [8192, 1024], 8192, tensors=2)).duration_ns
     assert 4_000 < time < 16_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "compute", "bound_by"),
+    [
+        (BF16, 68, BoundBy.COMPUTE),
+        (0, 77, BoundBy.COMPUTE),  # fp32 operands as TF32
+        (0, 68, BoundBy.ISSUE),
+        (1, 70, BoundBy.COMPUTE),  # fp64 has tensor cores on an H200
+    ],
+)
+def test_only_products_on_tensor_cores_draw_the_power_of_tensor_cores(kind, compute, bound_by):
+    """An fp32 step of TorchTitan is as short as at the highest clock; bf16 ones are held down."""
+    large = list(product(4096, 4096, 4096, kind=kind, compute=compute))
+    assert TIMES.estimate(SignatureKind.GEMM, large).bound_by == bound_by
+    thin = list(product(4096, 1, 4096, kind=kind, compute=compute))
+    assert TIMES.estimate(SignatureKind.GEMM, thin).bound_by == BoundBy.MEMORY

@@ -56,6 +56,9 @@ DATA_TYPES = {
 # cublasComputeType values that put fp32 operands on tensor cores
 TENSOR_COMPUTE = {74: "fp16", 75: "bf16", 77: "tf32"}
 FP64_TENSOR_COMPUTE = 70  # CUBLAS_COMPUTE_64F
+WITHOUT_TENSOR_CORES = {"fp32", "fp64"}
+"""Peaks of the ordinary arithmetic units. What such products draw was not measured; they count as bound
+by the issue of instructions."""
 
 
 def data_type(code: int) -> tuple[int, str]:
