@@ -210,6 +210,16 @@ _OPTIONS = (
         help="With --warm-start auto, also import these modules once, such as transformers,einops.",
     ),
     _option(
+        "--fold",
+        default=RunOptions.fold,
+        show_default=True,
+        metavar="off|auto|N[/BLOCK]",
+        short="Run few ranks that stand for all.",
+        help="Run few ranks, and let them stand for those that do the same work. N: the job repeats itself "
+        "every N ranks (of each BLOCK ranks). auto: every node, where that is possible. What differs after "
+        "all ends the run. Needs --host-time model or none.",
+    ),
+    _option(
         "--keep-run-dir",
         is_flag=True,
         help="Keep the folder of the run's own files, to look into a failure.",

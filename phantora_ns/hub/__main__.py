@@ -33,6 +33,7 @@ from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.queue_slots import queue_slots_of
 from phantora_ns.model.cluster import Cluster
+from phantora_ns.model.fold import Fold
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.graph import EventGraph
@@ -80,6 +81,8 @@ def build_hub(run_dir: Path) -> Hub:
         gpus_per_node=cluster.gpus_per_node,
         optimistic=sync == "optimistic",
         leader=run.get("leader"),
+        fold=Fold(**run["fold"]) if run.get("fold") else None,
+        per_node=run.get("ranks_per_node") or cluster.gpus_per_node,
         config={"sync": sync, "host_time": run.get("host_time"), "values": run.get("values")},
     )
     recording = run.get("recording")  # None: no leader records in this run

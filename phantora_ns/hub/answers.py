@@ -59,7 +59,7 @@ class Answers:
         of hanging."""
         self._diagnostics.error(text)
         for number in members:
-            client = self._clients.everyone[number]
+            client = self._clients.numbered[number]
             if client.gone or client.failure is not None:
                 continue
             client.failure = text
@@ -72,4 +72,4 @@ class Answers:
         self._diagnostics.internal_errors += 1
         if self._diagnostics.internal_errors == 1:
             traceback.print_exc()
-            self.fail(INTERNAL, range(len(self._clients.everyone)))
+            self.fail(INTERNAL, range(len(self._clients.numbered)))

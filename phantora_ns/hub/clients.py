@@ -12,6 +12,7 @@ from typing import Any
 
 from phantora_ns.hub.communicators import Communicators
 from phantora_ns.hub.decoding import BadMessage
+from phantora_ns.hub.folding import Folding
 from phantora_ns.hub.registry import Client, SharedStats, StatsError
 from phantora_ns.protocol import RANK_STATS_FILE, VERSION
 from phantora_ns.sim.graph import EventGraph
@@ -22,16 +23,25 @@ class Refused(BadMessage):
 
 
 class Clients:
-    """All clients of a run. `everyone` holds them by number, including those that have left."""
+    """All clients of a run. `everyone` holds them, including those that have left; `numbered` holds
+    them by number. There the number of an absent rank (folding.py) is its representative's too."""
 
-    def __init__(self, run_dir: Path, graph: EventGraph, communicators: Communicators) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        graph: EventGraph,
+        communicators: Communicators,
+        folding: Folding | None = None,
+    ) -> None:
         self._stats_dir = run_dir / RANK_STATS_FILE
         self._graph = graph
         self._communicators = communicators
+        self._folding = folding
         self._present: dict[bytes, Client] = {}
         self.get: Callable[[bytes], Client | None] = self._present.get
         """The client of a socket identity, None when none has sent HELLO."""
         self.everyone: list[Client] = []
+        self.numbered: list[Client] = []
 
     def present(self) -> ValuesView[Client]:
         """The clients that have not left."""
@@ -51,6 +61,9 @@ class Clients:
         client = Client(identity, self._graph.add_client(), info, stats)
         self._present[identity] = client
         self.everyone.append(client)
+        if self._folding is not None:
+            client.absent = self._folding.stand_in(client)
+        self.numbered += [client] * (1 + len(client.absent))
         return client
 
     def leave(self, client: Client) -> None:

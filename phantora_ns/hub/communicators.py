@@ -7,15 +7,16 @@ graph decides which operations match. This part connects the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
 from phantora_ns.hub import messages
 from phantora_ns.hub.decoding import BadMessage
+from phantora_ns.hub.folding import Folding, Members
 from phantora_ns.hub.nccl_release import MixedReleases, NcclRelease
 from phantora_ns.hub.payload import Exchange
-from phantora_ns.hub.registry import Client, Group, Meeting, split_members
+from phantora_ns.hub.registry import Absent, Client, Group, Meeting, split_members
 from phantora_ns.hub.requests import Joining, Splitting
 from phantora_ns.protocol import Collective, OpFlag
 from phantora_ns.sim.graph import (
@@ -24,6 +25,7 @@ from phantora_ns.sim.graph import (
     ExpectedOverlap,
     Mismatch,
     Op,
+    Rendezvous,
     Transfer,
 )
 
@@ -78,9 +80,15 @@ class Communicators:
     """All communicators of a run, formed and forming."""
 
     def __init__(
-        self, graph: EventGraph, nodes: int, gpus_per_node: int, nccl: NcclRelease
+        self,
+        graph: EventGraph,
+        nodes: int,
+        gpus_per_node: int,
+        nccl: NcclRelease,
+        folding: Folding | None = None,
     ) -> None:
         self._graph = graph
+        self._folding = folding
         self._nccl = nccl
         self._nodes = nodes
         self._gpus_per_node = gpus_per_node
@@ -123,31 +131,79 @@ class Communicators:
         joining = Joining(client, request, meeting.vertex, expression)
         if client.device < 0:
             client.device = device
-        meeting.arrivals[rank] = (client, joining, (device, message.nccl))
-        if meeting.complete:
+        meeting.arrivals[rank] = (client, joining, message)
+        if meeting.complete or self._all_running(meeting):
             del self._meetings[uid]
             self._complete_init(meeting)
         return joining
 
+    def _all_running(self, meeting: Meeting) -> bool:
+        """Whether every member of a meeting has come that runs, when some do not."""
+        if self._folding is None:
+            return False
+        came = {rank: arrival[0] for rank, arrival in meeting.arrivals.items()}
+        return self._folding.fills(came, meeting.size)
+
     def _complete_init(self, meeting: Meeting) -> None:
-        """Forms the communicator when every member has come. Raises JobError."""
-        arrivals = [meeting.arrivals[rank] for rank in range(meeting.size)]
-        members = [member for member, _, _ in arrivals]
-        numbers = [member.number for member in members]
-        gpus = [member.node * self._gpus_per_node + local for member, _, (local, _) in arrivals]
-        if len(set(gpus)) < meeting.size:
+        """Forms the communicator when every member has come. Raises JobError, CannotFold."""
+        arrivals = [arrival for _, arrival in sorted(meeting.arrivals.items())]
+        numbers = [client.number for client, _, _ in arrivals]
+        devices: dict[int, int] = {client.number: message.device for client, _, message in arrivals}
+        gpus = {client.node * self._gpus_per_node + devices[client.number] for client, *_ in arrivals}
+        if len(gpus) < len(arrivals):
             names = ", ".join(
-                f"{member.name} on node {member.node} device {local}"
-                for member, _, (local, _) in arrivals
+                f"{client.name} on node {client.node} device {devices[client.number]}"
+                for client, *_ in arrivals
             )
             raise JobError(f"two ranks of one communicator share a GPU: {names}", numbers)
         try:
-            self._nccl.meet([(member.name, code) for member, _, (_, code) in arrivals])
+            self._nccl.meet([(client.name, message.nccl) for client, _, message in arrivals])
         except MixedReleases as error:
             raise JobError(str(error), numbers) from None
-        number = self._form(list(zip(members, gpus, strict=True)))
+        members = Members([client for client, *_ in arrivals], False)
+        if self._folding is not None:
+            came = {rank: arrival[0] for rank, arrival in meeting.arrivals.items()}
+            members = self._folding.members(came, meeting.size)
+
+        def gpu_of(seat: Client | Absent) -> int:
+            runs = seat.of if isinstance(seat, Absent) else seat
+            return seat.node * self._gpus_per_node + devices[runs.number]
+
+        number = self._form_all(members, gpu_of)
         for _, joining, _ in arrivals:
             joining.group_number = number
+        self._bring_absent(meeting, members.whole)
+
+    def _form_all(self, members: Members, gpu_of: Callable[[Client | Absent], int]) -> int:
+        """Forms a communicator, and those like it of ranks that do not run. Returns the first's
+        number."""
+        number = self._form(members, gpu_of)
+        for seat in members.seats:
+            if isinstance(seat, Absent):
+                seat.groups[number] = number
+        if not members.whole:
+            running = [seat for seat in members.seats if isinstance(seat, Client)]
+            for absent in zip(*(client.absent for client in running)):
+                own = self._form(Members(list(absent), False), gpu_of)
+                for one in absent:
+                    one.groups[number] = own
+        return number
+
+    def _bring_absent(self, meeting: Meeting, whole: bool) -> None:
+        """Ranks that do not run come to a meeting when those that stand for them have. `whole`: they
+        come to the same one; else each copy of the job's pattern has its own."""
+        if self._folding is None:
+            return
+        own: dict[int, Rendezvous] = {}
+        for client, request, message in meeting.arrivals.values():
+            request.likeness = self._folding.likeness
+            for at, absent in enumerate(client.absent):
+                vertex = meeting.vertex
+                if not whole:
+                    vertex = own.setdefault(at, self._graph.rendezvous(meeting.size))
+                expression = self._graph.expression(absent.number, message.expression)
+                self._graph.join(vertex, absent.number, message.vertex, expression)
+                request.others.append((absent, vertex, expression))
 
     def split(self, client: Client, message: messages.CommSplit) -> Splitting:
         """COMM_SPLIT: `client` comes to its next split of a communicator. Raises BadMessage,
@@ -164,37 +220,57 @@ class Communicators:
         group.open_splits[ordinal] = meeting
         group.splits[rank] = ordinal + 1
         splitting = Splitting(client, message.request, meeting.vertex, expression)
-        meeting.arrivals[rank] = (client, splitting, (message.color, message.key))
-        if meeting.complete:
+        meeting.arrivals[rank] = (client, splitting, message)
+        if len(meeting.arrivals) == group.running:
             del group.open_splits[ordinal]
-            self._complete_split(group.comm, meeting)
+            self._complete_split(group, meeting)
         return splitting
 
-    def _complete_split(self, comm: Communicator, meeting: Meeting) -> None:
-        """Forms one communicator per color when every member has come."""
-        wishes = {rank: arrival[2] for rank, arrival in meeting.arrivals.items()}
-        for members in split_members(wishes).values():
-            number = self._form([(meeting.arrivals[rank][0], comm.gpus[rank]) for rank in members])
-            for new_rank, rank in enumerate(members):
-                splitting = meeting.arrivals[rank][1]
+    def _complete_split(self, group: Group, meeting: Meeting) -> None:
+        """Forms one communicator per color when every member has come. Raises CannotFold."""
+
+        def gpu_of(seat: Client | Absent) -> int:
+            number = group.comm.number
+            own = seat.groups[number] if isinstance(seat, Absent) else number
+            comm = self._groups[own].comm
+            return comm.gpus[comm.ranks[seat.number]]
+
+        wishes = {
+            rank: (message.color, message.key)
+            for rank, (_, _, message) in meeting.arrivals.items()
+        }
+        for ranks in split_members(wishes).values():
+            came = [meeting.arrivals[rank][0] for rank in ranks]
+            members = Members(list(came), False)
+            if self._folding is not None and group.whole:
+                members = self._folding.part(came)
+            number = self._form_all(members, gpu_of)
+            for rank in ranks:
+                client, splitting, _ = meeting.arrivals[rank]
                 splitting.group_number = number
-                splitting.rank, splitting.size = new_rank, len(members)
+                splitting.rank, splitting.size = members.seats.index(client), len(members.seats)
+        self._bring_absent(meeting, group.whole)
 
     def leave(self, client: Client, number: int) -> None:
         """COMM_FREE. Raises BadMessage."""
-        group = self._group(client, number)
-        group.left.add(client.number)
+        self._group(client, number)
+        for absent in client.absent:
+            self._release(absent.groups.pop(number), absent.number)
+        self._release(number, client.number)
+
+    def _release(self, number: int, member: int) -> None:
+        """A member has released a communicator. One that no other holds is deleted."""
+        group = self._groups[number]
+        group.left.add(member)
         if len(group.left) == len(group.comm.clients):
             del self._groups[number]
 
     def depart(self, client: Client) -> None:
-        """A client has ended: releases its communicators. Those that no other client holds are
-        deleted. O(communicators)."""
+        """A client has ended: releases its communicators. O(communicators)."""
         for number, group in list(self._groups.items()):
-            if client.number in group.comm.ranks:
-                group.left.add(client.number)
-                if len(group.left) == len(group.comm.clients):
-                    del self._groups[number]
+            for member in client.numbers():
+                if member in group.comm.ranks and member not in group.left:
+                    self._release(number, member)
 
     def launch(self, client: Client, message: messages.Ops) -> list[Waiter]:
         """OPS. Returns the fetches that it completes. Raises BadMessage, BadExpression, BadOp,
@@ -218,8 +294,13 @@ class Communicators:
             ) from None
         for index, sent in enumerate(message.ops):
             if sent.payload is not None or sent.flags & (OpFlag.WANTS_RESULT | OpFlag.UNDEFINED):
-                transfer, key = transfers[index], (vertex, index)
-                self._take_values(client, key, comm, transfer, ops[index], sent)
+                transfer = transfers[index]
+                self._take_values(comm, comm.ranks[client.number], transfer, ops[index], sent)
+                if sent.flags & OpFlag.WANTS_RESULT:
+                    rank = comm.ranks[client.number]
+                    self._keep(client, (vertex, index), transfer.values, rank)
+        for absent in client.absent:
+            transfers += self._launch_absent(absent, message, overlap)
         ready: list[Waiter] = []
         # After the loop, because a rank that sends to itself issues both halves in this launch.
         for transfer in transfers:
@@ -229,17 +310,43 @@ class Communicators:
                 ready.extend(self._complete(exchange))
         return ready
 
+    def _launch_absent(
+        self, absent: Absent, message: messages.Ops, overlap: ExpectedOverlap | None
+    ) -> list[Transfer]:
+        """OPS of a rank that does not run: what its representative launches, on its own communicator.
+        It sends the same values, and reads none. Raises JobError."""
+        assert self._folding is not None
+        group = self._groups[absent.groups[message.comm]]
+        comm, ops = group.comm, []
+        for sent in message.ops:
+            op = Op(sent.kind, sent.count_bytes, sent.dtype, sent.redop, sent.peer)
+            if group.whole and op.kind >= Collective.SEND:
+                op = op._replace(peer=self._folding.moved(group.ranks, op.peer, absent))
+            ops.append(op)
+        expression = self._graph.expression(absent.number, message.expression)
+        try:
+            transfers = self._graph.launch(
+                comm, absent.number, message.vertex, expression, ops, overlap
+            )
+        except Mismatch as error:
+            raise JobError(
+                f"the members of a communicator disagree: {error}", comm.clients
+            ) from None
+        rank = comm.ranks[absent.number]
+        for transfer, op, sent in zip(transfers, ops, message.ops, strict=True):
+            if sent.payload is not None or sent.flags & OpFlag.UNDEFINED:
+                self._take_values(comm, rank, transfer, op, sent)
+        return transfers
+
     def _take_values(
         self,
-        client: Client,
-        key: tuple[int, int],
         comm: Communicator,
+        rank: int,
         transfer: Transfer,
         op: Op,
         sent: messages.Operation,
     ) -> None:
-        """Stores the values of one operation of a launch, and whether its result is wanted."""
-        rank = comm.ranks[client.number]
+        """Stores the values of one operation of a launch."""
         exchange: Exchange | None = transfer.values
         if exchange is None:
             exchange = transfer.values = _exchange(op, len(comm.clients))
@@ -256,8 +363,6 @@ class Communicators:
                 exchange.payloads[rank] = sent.payload
         if sent.flags & OpFlag.UNDEFINED:
             exchange.unknown.add(rank)
-        if sent.flags & OpFlag.WANTS_RESULT:
-            self._keep(client, key, exchange, rank)
 
     def delivered(self, waiter: Waiter) -> None:
         """Records that a fetch was answered. The last one drops the values."""
@@ -314,13 +419,16 @@ class Communicators:
             raise BadMessage(f"communicator {number} is not one of this process")
         return group
 
-    def _form(self, members: list[tuple[Client, int]]) -> int:
+    def _form(self, members: Members, gpu_of: Callable[[Client | Absent], int]) -> int:
+        seats = members.seats
         comm = self._graph.communicator(
-            [client.number for client, _ in members],
-            [gpu for _, gpu in members],
-            [client.name for client, _ in members],
+            [seat.number for seat in seats],
+            [gpu_of(seat) for seat in seats],
+            [seat.name for seat in seats],
         )
-        self._groups[comm.number] = Group(comm)
+        ranks = tuple(seat.rank for seat in seats)
+        running = sum(isinstance(seat, Client) for seat in seats)
+        self._groups[comm.number] = Group(comm, ranks, running, members.whole)
         return comm.number
 
 

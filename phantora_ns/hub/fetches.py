@@ -72,7 +72,7 @@ class Fetches:
         absent = {id(waiter.exchange): waiter.absent() for waiter in self._open.values()}
         for key, waiter in self._open.items():
             for number in absent[id(waiter.exchange)]:
-                if number in ended:
+                if everyone[number].number in ended:
                     found[key] = Hopeless(
                         waiter.client,
                         f"{waiter.client.name} waits for the result of {waiter.what}, and "
@@ -132,7 +132,7 @@ class Fetches:
                 if len(ranks) < world:
                     return False
             elif (waiter := self._blocking(one)) is not None:
-                others = set(waiter.absent())
+                others = {everyone[number].number for number in waiter.absent()}
             else:
                 return False
             pid = one.stats.owner()

@@ -17,6 +17,7 @@ from phantora_ns.hub.communicators import Communicators, Waiter
 from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.diagnostics import Diagnostics
 from phantora_ns.hub.fetches import Fetches
+from phantora_ns.hub.likeness import Likeness
 from phantora_ns.hub.lookups import Lookups, parse_lookup
 from phantora_ns.hub import messages
 from phantora_ns.hub.registry import Client
@@ -32,8 +33,15 @@ Handler = Callable[[Client, Any], None]
 class TimeHandlers:
     """Messages about times: SYNC, QUERY, TIMES, STEP, and the definitions that come with others."""
 
-    def __init__(self, graph: EventGraph, releases: Releases, answers: Answers) -> None:
+    def __init__(
+        self,
+        graph: EventGraph,
+        releases: Releases,
+        answers: Answers,
+        likeness: Likeness | None = None,
+    ) -> None:
         self._graph = graph
+        self._likeness = likeness
         self._releases = releases
         self._answers = answers
 
@@ -54,6 +62,11 @@ class TimeHandlers:
         vertex = self._graph.define(client.number, message.vertex, expression)
         tell = _tell_nothing if self._releases.optimistic else self._graph.tell_stalls
         request = Synchronization(client, message.request, vertex, expression, tell)
+        for absent in client.absent:
+            own = self._graph.expression(absent.number, message.expression)
+            also = self._graph.define(absent.number, message.vertex, own)
+            request.others.append((absent, also, own))
+        request.likeness = self._likeness
         self._releases.wait(request)
 
     def query(self, client: Client, message: messages.Query) -> None:
@@ -63,7 +76,16 @@ class TimeHandlers:
         expression = self._graph.expression(client.number, message.expression)
         host = self._graph.expression(client.number, message.host_expression)
         if message.host_expression:
-            self._releases.wait(Query(client, message.request, expression, host))
+            request = Query(client, message.request, expression, host)
+            request.likeness = self._likeness
+            request.others = [
+                (
+                    self._graph.expression(absent.number, message.expression),
+                    self._graph.expression(absent.number, message.host_expression),
+                )
+                for absent in client.absent
+            ]
+            self._releases.wait(request)
             return
         # From the watchdog: the answer is what is known now, and the query bounds no time.
         self._graph.run()
@@ -77,28 +99,36 @@ class TimeHandlers:
         client.clock_ns = message.clock
         self.extra(client, message.extra)
         expressions = [self._graph.expression(client.number, one) for one in message.expressions]
-        self._releases.wait(Times(client, message.request, expressions))
+        request = Times(client, message.request, expressions)
+        request.likeness = self._likeness
+        request.others = [
+            [self._graph.expression(absent.number, one) for one in message.expressions]
+            for absent in client.absent
+        ]
+        self._releases.wait(request)
 
     def step(self, client: Client, message: messages.Step) -> None:
         """An optimizer has stepped."""
         client.clock_ns = message.clock
         self.extra(client, message.extra)
-        at = self._graph.expression(client.number, message.expression)
-        self._graph.mark(client.number, at, message.busy_ns, message.host_ns)
+        for number in client.numbers():
+            at = self._graph.expression(number, message.expression)
+            self._graph.mark(number, at, message.busy_ns, message.host_ns)
 
     def extra(self, client: Client, extra: messages.Extra) -> None:
         """The extras of a message: definitions, stalls, and the vertices that will not be named
         again."""
         if not extra:
             return
-        number, graph = client.number, self._graph
-        for item in extra.definitions:
-            graph.define(number, item.vertex, graph.expression(number, item.expression))
-        for stall in extra.stalls:
-            before, after = (graph.expression(number, end) for end in (stall.before, stall.after))
-            graph.stall(number, stall.device, before, after)
-        if extra.keep is not None:
-            graph.forget(number, extra.keep)
+        graph = self._graph
+        for number in client.numbers():
+            for item in extra.definitions:
+                graph.define(number, item.vertex, graph.expression(number, item.expression))
+            for stall in extra.stalls:
+                ends = (graph.expression(number, end) for end in (stall.before, stall.after))
+                graph.stall(number, stall.device, *ends)
+            if extra.keep is not None:
+                graph.forget(number, extra.keep)
 
 
 def _tell_nothing(_client: int, _until_ns: int) -> tuple[int, list[int]]:

@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import time
+from collections import deque
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -132,11 +133,19 @@ class Client:
         """The vertex whose result, the oldest at that time, was last dropped to make room."""
         self.complaint: str | None = None
         """The error in its first invalid message, which usually explains later ones."""
+        self.absent: tuple[Absent, ...] = ()
+        """The ranks that do not run and do what this one does (folding.py)."""
+        self.unsettled: list[Vertex] = []
+        """The anchors of those that are not known to be where this client's is."""
         self.gone = False
         self.failure: str | None = None
         self.pid: int | None = None
         """As `SharedStats.owner` gave it; None before that was asked."""
         self._died = 0.0
+
+    def numbers(self) -> tuple[int, ...]:
+        """Its number in the event graph, and those of the absent ranks that do the same."""
+        return (self.number, *(absent.number for absent in self.absent))
 
     @property
     def acts(self) -> int:
@@ -162,9 +171,19 @@ class Client:
         )
 
     def bound_ns(self) -> int:
-        """A lower bound on the time of any action while it runs."""
+        """A lower bound on the time of any action while it runs, the absent ranks' included."""
         stats_ns = self.stats.clock_ns(self.seq)
-        return self.clock_ns if stats_ns is None else max(self.clock_ns, stats_ns)
+        own_ns = self.clock_ns if stats_ns is None else max(self.clock_ns, stats_ns)
+        return max(0, own_ns - self.behind_ns()) if self.unsettled else own_ns
+
+    def behind_ns(self) -> int:
+        """How far the last of the absent ranks is behind this client: they have done the same since
+        their anchors."""
+        if not self.unsettled:
+            return 0
+        assert self.anchor is not None and self.anchor.time_ns is not None
+        times = [vertex.time_ns for vertex in self.unsettled if vertex.time_ns is not None]
+        return max(0, self.anchor.time_ns - min(times, default=self.anchor.time_ns))
 
     def leave(self) -> None:
         """Marks the client as ended; nothing waits for it any more."""
@@ -172,6 +191,29 @@ class Client:
         self.pending.clear()
         self.results.clear()
         self.stats.close()
+
+
+class Absent:
+    """A rank of a folded job that does not run. `of` does what it would do.
+
+    `groups`: its communicators, by the representative's number of each.
+    """
+
+    __slots__ = ("number", "rank", "node", "of", "groups", "told")
+
+    def __init__(self, number: int, rank: int, node: int, of: Client) -> None:
+        self.number = number
+        self.rank = rank
+        self.node = node
+        self.of = of
+        self.groups: dict[int, int] = {}
+        self.told: deque[int] = deque()
+        """Waits for communication that the representative was told, and this rank was not yet."""
+
+    @property
+    def name(self) -> str:
+        """Its name in a message to a person."""
+        return f"rank {self.rank}, for which rank {self.of.rank} stands,"
 
 
 def positions(clients: Iterable[Client]) -> tuple[tuple[int, int, int], ...]:
@@ -185,7 +227,9 @@ def ranks_missing(everyone: Iterable[Client], but: Collection[int | None] = ()) 
     clients that have left. O(clients)."""
     everyone = list(everyone)
     world = max((client.world_size for client in everyone), default=-1)
-    return len({client.rank for client in everyone if client.rank >= 0}.union(but)) < world
+    ranks = {client.rank for client in everyone if client.rank >= 0}
+    ranks |= {absent.rank for client in everyone for absent in client.absent}
+    return len(ranks.union(but)) < world
 
 
 class Meeting:
@@ -212,10 +256,18 @@ class Group:
     """A communicator with the hub's additions: splits in progress and the clients that released
     it."""
 
-    __slots__ = ("comm", "splits", "open_splits", "left")
+    __slots__ = ("comm", "ranks", "running", "whole", "splits", "open_splits", "left")
 
-    def __init__(self, comm: Communicator) -> None:
+    def __init__(
+        self, comm: Communicator, ranks: tuple[int, ...], running: int, whole: bool
+    ) -> None:
         self.comm = comm
+        self.running = running
+        """How many of its members run: all, but in a folded job."""
+        self.ranks = ranks
+        """The job's ranks of its members."""
+        self.whole = whole
+        """Of a folded job: it holds whole classes, absent ranks included."""
         self.splits: dict[int, int] = {}
         self.open_splits: dict[int, Meeting] = {}
         self.left: set[int] = set()

@@ -71,7 +71,7 @@ class Releases:
             pass
         self._look_for_a_hang()
         if self._fetches:
-            for client, text in self._fetches.hopeless(self._clients.everyone):
+            for client, text in self._fetches.hopeless(self._clients.numbered):
                 self._answers.fail(text, [client.number])
 
     def commit(self) -> None:
@@ -117,7 +117,7 @@ class Releases:
         if verdict is not None and verdict.ends_by_itself:
             self._answers.announce(verdict.text)
         elif verdict is not None:
-            self._answers.fail(verdict.text, range(len(self._clients.everyone)))
+            self._answers.fail(verdict.text, range(len(self._clients.numbered)))
 
     def _release(self) -> None:
         """Answers what is final. When the job stands still, answers the earliest of the rest."""

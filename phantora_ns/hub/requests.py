@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phantora_ns.hub.registry import Client
+from phantora_ns.hub.likeness import Likeness
+from phantora_ns.hub.registry import Absent, Client
 from phantora_ns.protocol import Message
 from phantora_ns.sim.graph import TimeExpression, Vertex
 
@@ -47,9 +48,10 @@ class Request:
 
 class Arrival(Request):
     """SYNC and the two rendezvous. The answer holds the time of a vertex, which becomes the client's
-    host anchor. `expression`: when the client's own host gets there."""
+    host anchor. `expression`: when the client's own host gets there. `others`: the same of the ranks
+    that do not run and do what this client does (folding.py)."""
 
-    __slots__ = ("vertex", "expression")
+    __slots__ = ("vertex", "expression", "others", "likeness")
 
     def __init__(
         self, client: Client, number: int, vertex: Vertex, expression: TimeExpression
@@ -57,6 +59,8 @@ class Arrival(Request):
         super().__init__(client, number)
         self.vertex = vertex
         self.expression = expression
+        self.others: list[tuple[Absent, Vertex, TimeExpression]] = []
+        self.likeness: Likeness | None = None
 
     def settled_ns(self) -> int | None:
         """That of the vertex, which is None while it is unknown."""
@@ -64,21 +68,33 @@ class Arrival(Request):
 
     def bound_ns(self) -> int | None:
         """The vertex's time, at which the client continues."""
-        return self.vertex.time_ns
+        bound_ns = self.vertex.time_ns
+        for _, vertex, _ in self.others:
+            if vertex.time_ns is not None and (bound_ns is None or vertex.time_ns < bound_ns):
+                bound_ns = vertex.time_ns
+        return bound_ns
 
     def floor_ns(self) -> int | None:
         """When the client's own host gets there, even if the rendezvous still waits for other
         ranks."""
-        reached = self.expression.reach()
-        return None if reached is None else reached[0]
+        found = [self.expression.reach(), *(expression.reach() for *_, expression in self.others)]
+        return min((reached[0] for reached in found if reached is not None), default=None)
 
-    def _report(self) -> int:
+    def _report(self, lbts_ns: int | None) -> int:
         """The vertex's time, which is now sent to the client."""
-        assert self.vertex.time_ns is not None
+        time_ns = self.vertex.time_ns
+        assert time_ns is not None
         self.vertex.reported = True
         self.client.anchor = self.vertex
-        self.client.clock_ns = max(self.client.clock_ns, self.vertex.time_ns)
-        return self.vertex.time_ns
+        self.client.clock_ns = max(self.client.clock_ns, time_ns)
+        if self.others:
+            assert self.likeness is not None
+            self.client.unsettled = [
+                vertex
+                for _, vertex, _ in self.others
+                if not self.likeness.times(time_ns, vertex, lbts_ns)
+            ]
+        return time_ns
 
 
 class Synchronization(Arrival):
@@ -100,8 +116,12 @@ class Synchronization(Arrival):
 
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """The time, and how long streams have waited for communication."""
-        time_ns = self._report()
-        return [Message.SYNC, self.number, time_ns, *self.tell_stalls(self.client.number, time_ns)]
+        time_ns = self._report(lbts_ns)
+        first, lengths = self.tell_stalls(self.client.number, time_ns)
+        for absent, vertex, _ in self.others:
+            if self.likeness is not None and vertex.time_ns is not None:
+                self.likeness.stalls(self.client, absent, lengths, vertex.time_ns)
+        return [Message.SYNC, self.number, time_ns, first, lengths]
 
 
 class Joining(Arrival):
@@ -117,7 +137,7 @@ class Joining(Arrival):
 
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """The communicator's number and the time."""
-        return [Message.COMM_INIT, self.number, self.group_number, self._report()]
+        return [Message.COMM_INIT, self.number, self.group_number, self._report(lbts_ns)]
 
 
 class Splitting(Joining):
@@ -135,7 +155,7 @@ class Splitting(Joining):
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """The communicator's number, this client's rank in it, its size, and the time."""
         group = [self.group_number, self.rank, self.size]
-        return [Message.COMM_SPLIT, self.number, *group, self._report()]
+        return [Message.COMM_SPLIT, self.number, *group, self._report(lbts_ns)]
 
 
 class Query(Request):
@@ -146,7 +166,7 @@ class Query(Request):
     the LBTS, so the expression has not been reached (sim/graph.py).
     """
 
-    __slots__ = ("expression", "host")
+    __slots__ = ("expression", "host", "others", "likeness")
     early = False  # the caching allocator acts on the answer, and a guess would change peak memory
 
     def __init__(
@@ -155,6 +175,9 @@ class Query(Request):
         super().__init__(client, number)
         self.expression = expression
         self.host = host
+        self.others: list[tuple[TimeExpression, TimeExpression]] = []
+        """The same of the ranks that do not run and do what this client does."""
+        self.likeness: Likeness | None = None
 
     def settled_ns(self) -> int | None:
         """The earlier of the expression's settling and the host's time, but no earlier than the
@@ -167,14 +190,18 @@ class Query(Request):
 
     def bound_ns(self) -> int | None:
         """The host's time, because a query does not move the clock."""
-        host = self.host.reach()
-        return None if host is None else host[0]
+        found = [self.host.reach(), *(host.reach() for _, host in self.others)]
+        return min((reached[0] for reached in found if reached is not None), default=None)
 
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """1 when reached. Otherwise 0, and a time before which it will not be reached: the
         expression's own time if that is final, else the LBTS."""
         reached = self.expression.reach()
         host_ns = self.host.reached()[0]
+        if self.likeness is not None:
+            ready = reached is not None and reached[0] <= host_ns
+            for own, host in self.others:
+                self.likeness.query(ready, own, host)
         if reached is not None and reached[0] <= host_ns:
             return [Message.QUERY, self.number, 1, 0]
         if reached is not None and (lbts_ns is None or reached[1] <= lbts_ns):
@@ -185,11 +212,14 @@ class Query(Request):
 class Times(Request):
     """The times of several expressions. The client's clock does not move."""
 
-    __slots__ = ("expressions",)
+    __slots__ = ("expressions", "others", "likeness")
 
     def __init__(self, client: Client, number: int, expressions: list[TimeExpression]) -> None:
         super().__init__(client, number)
         self.expressions = expressions
+        self.others: list[list[TimeExpression]] = []
+        """The same of the ranks that do not run and do what this client does."""
+        self.likeness: Likeness | None = None
 
     def settled_ns(self) -> int | None:
         """The latest settling of the expressions."""
@@ -198,15 +228,19 @@ class Times(Request):
     def bound_ns(self) -> int | None:
         """The client's clock, or the latest of the times if that is later: the client waits until
         it is final."""
-        return self._latest(self.client.clock_ns, 0)
+        latest_ns = self._latest(self.client.clock_ns, 0)
+        return None if latest_ns is None else max(0, latest_ns - self.client.behind_ns())
 
     def floor_ns(self) -> int:
         """The client's clock."""
-        return self.client.clock_ns
+        return max(0, self.client.clock_ns - self.client.behind_ns())
 
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """The times, in the order asked."""
         times = [expression.reached()[0] for expression in self.expressions]
+        if self.likeness is not None:
+            for own in self.others:
+                self.likeness.elapsed(times, own)
         return [Message.TIMES, self.number, times]
 
     def _latest(self, least: int, which: int) -> int | None:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.hub.registry import Client
+from phantora_ns.hub.registry import Absent, Client
 from phantora_ns.hub.server import Hub
 
 SCHEMA = 1
@@ -21,8 +21,13 @@ SCHEMA = 1
 def result(hub: Hub) -> dict[str, Any]:
     """The content of hub.json; times in nanoseconds, fields in docs/report.md."""
     hub.graph.run()
+    if hub.folding is not None:
+        hub.folding.finish()
     diagnostics = hub.diagnostics
-    clients = [_client(hub, client) for client in hub.clients.everyone]
+    ranks: list[Client | Absent] = []
+    for client in hub.clients.everyone:
+        ranks += (client, *client.absent)
+    clients = [_client(hub, rank) for rank in ranks]
     return {
         "schema": SCHEMA,
         "simulated_ns": max((latest_ns for _, latest_ns in clients), default=0),
@@ -43,29 +48,35 @@ def result(hub: Hub) -> dict[str, Any]:
         "guesses": _guesses(hub),
         "other_versions": _other_versions(hub),
         "leading": _leading(hub),
+        "folding": hub.folding.describe() if hub.folding is not None else None,
         "clients": [entry for entry, _ in clients],
     }
 
 
-def _client(hub: Hub, client: Client) -> tuple[dict[str, Any], int]:
-    """A client's entry, and the latest time of any of its vertices."""
-    totals = hub.graph.totals(client.number)
-    latest_ns = max(totals.latest_ns, client.clock_ns)
-    if not client.gone:
-        latest_ns = max(latest_ns, client.bound_ns())
+def _client(hub: Hub, rank: Client | Absent) -> tuple[dict[str, Any], int]:
+    """The entry of a client, or of a rank that does not run, and the latest time of any of its
+    vertices."""
+    totals = hub.graph.totals(rank.number)
+    latest_ns = totals.latest_ns
+    if isinstance(rank, Client):
+        latest_ns = max(latest_ns, rank.clock_ns)
+        if not rank.gone:
+            latest_ns = max(latest_ns, rank.bound_ns())
+    client = rank.of if isinstance(rank, Absent) else rank
     exposed_ns = dict(sorted(totals.exposed_ns.items()))
     return {
-        "client": client.number,
-        "rank": client.rank,
-        "node": client.node,
+        "client": rank.number,
+        "rank": rank.rank,
+        "representative": None if rank is client else client.rank,
+        "node": rank.node,
         "device": client.device,
         "shm": client.shm,
         "comm_ns": totals.comm_ns,
         "comm_wait_ns": totals.comm_wait_ns,
         "exposed_comm_ns": sum(exposed_ns.values()),
         "exposed_comm_ns_by_device": {str(device): ns for device, ns in exposed_ns.items()},
-        "messages": client.messages,
-        "steps": [list(mark) for mark in hub.graph.marks(client.number)],
+        "messages": client.messages if rank is client else 0,
+        "steps": [list(mark) for mark in hub.graph.marks(rank.number)],
     }, latest_ns
 
 

@@ -25,6 +25,7 @@ from phantora_ns.hub.deaths import Deaths
 from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.diagnostics import Diagnostics
 from phantora_ns.hub.fetches import Fetches
+from phantora_ns.hub.folding import CannotFold, Folding
 from phantora_ns.hub.handlers import CommunicatorHandlers, OtherHandlers, TimeHandlers
 from phantora_ns.hub.hang import Hang
 from phantora_ns.hub.kernel_table import CAPACITY, KernelTable
@@ -39,6 +40,7 @@ from phantora_ns.hub.stillness import Stillness
 from phantora_ns.hub.trace_times import TraceTimes
 from phantora_ns.kernels.database.schema import DatabaseError
 from phantora_ns.kernels.signature import SignatureError
+from phantora_ns.model.fold import Fold
 from phantora_ns.model.nccl import NcclVersion
 from phantora_ns.protocol import KERNEL_TABLE_FILE, Message
 from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph
@@ -56,7 +58,8 @@ OVERRUN = (
 @dataclass(frozen=True)
 class HubOptions:
     """Settings of a run's hub. `nodes`, `gpus_per_node`: the cluster's size. `leader`: the rank that
-    is to lead, None without one. `config` is sent to every client."""
+    is to lead, None without one. `config` is sent to every client. `fold`: which ranks do not run;
+    None: all run. `per_node` is then the number of ranks of a node."""
 
     nodes: int
     gpus_per_node: int
@@ -64,6 +67,8 @@ class HubOptions:
     leader: int | None = None
     table_capacity: int = CAPACITY
     config: dict[str, Any] = field(default_factory=dict)
+    fold: Fold | None = None
+    per_node: int = 1
 
 
 class Hub:
@@ -82,8 +87,13 @@ class Hub:
         self.options = options
         self.diagnostics = Diagnostics()
         self.nccl = NcclRelease(self.diagnostics, choose_nccl)
-        self.communicators = Communicators(graph, options.nodes, options.gpus_per_node, self.nccl)
-        self.clients = Clients(run_dir, graph, self.communicators)
+        self.folding: Folding | None = None
+        if options.fold is not None:
+            self.folding = Folding(options.fold, options.per_node, graph)
+        self.communicators = Communicators(
+            graph, options.nodes, options.gpus_per_node, self.nccl, self.folding
+        )
+        self.clients = Clients(run_dir, graph, self.communicators, self.folding)
         self.answers = Answers(self.clients, self.diagnostics)
         self.deaths = Deaths(run_dir, self.diagnostics.announce)
         self.fetches = Fetches()
@@ -106,7 +116,8 @@ class Hub:
         )
         self.traces: TraceTimes | None = None
         """Set before the first client comes, if the run is traced."""
-        times = TimeHandlers(graph, self.releases, self.answers)
+        likeness = self.folding.likeness if self.folding is not None else None
+        times = TimeHandlers(graph, self.releases, self.answers, likeness)
         communication = CommunicatorHandlers(
             self.communicators, times, self.releases, self.fetches, self.answers
         )
@@ -147,7 +158,7 @@ class Hub:
             self.answers.fail(str(error), error.members)
             if request is not None:
                 self.answers.refuse(identity, request, str(error))
-        except DatabaseError as error:
+        except (DatabaseError, CannotFold) as error:
             self._fail_all(str(error))
             if request is not None:
                 self.answers.refuse(identity, request, str(error))
@@ -174,10 +185,12 @@ class Hub:
         if self.diagnostics.messages >= self._next_commit:
             self._next_commit = self.diagnostics.messages + COMMIT_EVERY
             self.releases.commit()
+            if self.folding is not None:
+                self.folding.likeness.commit()
 
     def _fail_all(self, text: str) -> None:
         """Fails every client: no answer would mean anything."""
-        self.answers.fail(text, range(len(self.clients.everyone)))
+        self.answers.fail(text, range(len(self.clients.numbered)))
 
     def _hello(self, identity: bytes, client: Client | None, message: Hello) -> None:
         if client is not None or message.seq != 1:

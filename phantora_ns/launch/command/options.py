@@ -42,6 +42,7 @@ class RunOptions:
     host_tensors: str = "auto"
     warm_start: str = "off"
     preload_modules: str | None = None
+    fold: str = "off"
     keep_run_dir: bool = False
     quiet: bool = False
 

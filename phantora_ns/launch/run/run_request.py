@@ -26,6 +26,7 @@ from phantora_ns.launch.machine import (
 from phantora_ns.launch.machine.software import read_software, remark
 from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record import host_time, leaders, recorded_values
+from phantora_ns.launch.run import folding
 from phantora_ns.model.cluster import Cluster
 from phantora_ns.trace.options import TraceOptionError, TraceOptions, check_options
 
@@ -61,6 +62,7 @@ class RunRequest:
     record_into: Path | None = None
     torch: Path | None = None
     warm: tuple[str, ...] | None = None
+    folding: folding.Folding = folding.Folding()
 
     @property
     def ranks(self) -> int:
@@ -104,6 +106,7 @@ def build_request(
     leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
     if leading is not None:
         leaders.require_library(installation.LEADER_LIBRARY)
+    job = folding.Job(command, cluster, world, host, options.sync, values, leading)
     return RunRequest(
         command=command,
         cluster=cluster,
@@ -124,6 +127,7 @@ def build_request(
         name=name,
         torch=torch,
         warm=_check_warm(options),
+        folding=folding.choose(options.fold, job),
     )
 
 

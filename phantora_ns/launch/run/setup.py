@@ -66,6 +66,8 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     )
     if request.trace is not None:
         (path / "trace").mkdir()
+    if request.folding.fold is not None:
+        (path / "fold").mkdir()
     run = _run_description(request, path, gpu) | host.run
     kernel_info = _kernel_info(request, path, run["warnings"])
     (path / "run.json").write_text(json.dumps(run, indent=1) + "\n")
@@ -122,6 +124,11 @@ def _run_description(request: RunRequest, path: Path, gpu: RealGpu | None) -> di
         run["recording"] = about | {"device": gpu.name, "clocks": gpu.clocks}
     if request.host.record is not None:
         run["recording"] = host_time.recording_meta(model, request.command.argv)
+    folding = request.folding
+    if folding.asked != "off":
+        run["fold"] = folding.fold and folding.fold.describe()
+        run["fold_asked"], run["not_folded"] = folding.asked, folding.reason
+        run["ranks_per_node"] = request.ranks // request.shape.nodes
     if request.trace is not None:
         run["trace"] = request.trace.describe(path)
     return run
@@ -159,6 +166,10 @@ def _job_environment(
         job |= {"PHANTORA_STORAGE_BANDWIDTH": repr(storage)}
     if request.trace is not None:
         job |= request.trace.environment()
+    job |= _fold_environment(request)
+    if request.folding.fold is not None:
+        # An agent has no rank, whatever is exported around us.
+        job.pop("RANK", None)
     if request.leading is not None:
         assert gpu is not None
         job |= leaders.leader_environment(
@@ -173,3 +184,15 @@ def _job_environment(
             # A launcher has no rank of its own, whatever is exported around us; its workers have.
             job.pop("RANK", None)
     return job
+
+
+def _fold_environment(request: RunRequest) -> dict[str, str]:
+    """What tells a rank that it is absent (libintercept/base/absent.c), and PyTorch that an absent rank
+    makes no unique id."""
+    fold = request.folding.fold
+    if fold is None:
+        return {}
+    return {
+        "PHANTORA_FOLD": f"{fold.period},{fold.block},{fold.world}",
+        "TORCH_NCCL_RANKS_PER_ROOT": str(fold.world),
+    }
