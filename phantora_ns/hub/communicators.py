@@ -428,7 +428,11 @@ class Communicators:
         )
         ranks = tuple(seat.rank for seat in seats)
         running = sum(isinstance(seat, Client) for seat in seats)
-        self._groups[comm.number] = Group(comm, ranks, running, members.whole)
+        group = self._groups[comm.number] = Group(comm, ranks, running, members.whole)
+        if self._folding is not None:
+            for seat in seats:
+                if isinstance(seat, Client):
+                    self._folding.witnesses.form(seat, group)
         return comm.number
 
 

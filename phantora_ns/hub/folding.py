@@ -16,7 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from phantora_ns.hub.likeness import Likeness
+from phantora_ns.hub.messages import FromClient
 from phantora_ns.hub.registry import Absent, Client
+from phantora_ns.hub.witnesses import Witnesses
 from phantora_ns.model.fold import REPRESENTATIVE, Fold
 from phantora_ns.sim.graph import EventGraph
 
@@ -42,10 +44,22 @@ class Folding:
         self._per_node = per_node
         self._graph = graph
         self.likeness = Likeness(graph)
+        self.witnesses = Witnesses(fold)
+        self.refusal: str | None = None
+        """Why the job cannot be folded, once that is known."""
 
-    def finish(self) -> None:
-        """The run has ended."""
+    def take(self, client: Client, message: FromClient) -> None:
+        """Compares what a client reports with what ranks of its class do. Raises CannotFold."""
+        said = self.witnesses.take(client, message)
+        if said is not None:
+            raise CannotFold(said)
+
+    def finish(self) -> str | None:
+        """The run has ended. Returns why it could not be folded, if that shows only now."""
         self.likeness.finish()
+        said = None if self.refusal else self.witnesses.finish()
+        self.refusal = self.refusal or said
+        return said
 
     def describe(self) -> dict[str, Any]:
         """For hub.json; docs/report.md has the fields."""
@@ -54,6 +68,8 @@ class Folding:
             "answers": likeness.answers,
             "different_answers": likeness.different,
             "most_different_ns": likeness.most_ns,
+            "refusal": self.refusal,
+            **self.witnesses.describe(),
         }
 
     def takes_part(self, client: Client) -> bool:
@@ -63,6 +79,8 @@ class Folding:
     def stand_in(self, client: Client) -> tuple[Absent, ...]:
         """The absent ranks that a new client stands for, each with a timeline of its own."""
         fold = self.fold
+        if self.takes_part(client):
+            self.witnesses.join(client)
         if not self.takes_part(client) or fold.member(client.rank) != REPRESENTATIVE:
             return ()
         ranks = (fold.at(client.rank, member) for member in fold.absent_members())

@@ -22,7 +22,9 @@ def result(hub: Hub) -> dict[str, Any]:
     """The content of hub.json; times in nanoseconds, fields in docs/report.md."""
     hub.graph.run()
     if hub.folding is not None:
-        hub.folding.finish()
+        said = hub.folding.finish()
+        if said is not None:
+            hub.diagnostics.error(said)
     diagnostics = hub.diagnostics
     ranks: list[Client | Absent] = []
     for client in hub.clients.everyone:

@@ -151,6 +151,8 @@ class Hub:
                 return
             if request is not None and request in client.pending:
                 raise BadMessage(f"request {request} is open already")
+            if self.folding is not None:
+                self.folding.take(client, message)
             self._handlers[type(message)](client, message)
         except (BadMessage, BadExpression, BadOp, SignatureError) as error:
             self._reject(identity, client, request, error)
@@ -158,7 +160,13 @@ class Hub:
             self.answers.fail(str(error), error.members)
             if request is not None:
                 self.answers.refuse(identity, request, str(error))
-        except (DatabaseError, CannotFold) as error:
+        except CannotFold as error:
+            assert self.folding is not None
+            self.folding.refusal = self.folding.refusal or str(error)
+            self._fail_all(str(error))
+            if request is not None:
+                self.answers.refuse(identity, request, str(error))
+        except DatabaseError as error:
             self._fail_all(str(error))
             if request is not None:
                 self.answers.refuse(identity, request, str(error))

@@ -1,0 +1,239 @@
+"""Whether the ranks that stand for others do what those would do, as far as running ranks can show.
+
+Why it exists: an absent rank is taken to do what its representative does. Two other members of its
+class run as witnesses. Everything that they report is compared with the representative's, one thing
+after another: vertices and their time expressions (which hold every kernel's time), communication with
+its sizes and values, synchronisations, queries, ends of steps. One witness that agrees is enough, since
+the first and the last rank of a job often log or save what others do not. When none is left, the job
+cannot be folded, and it ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from phantora_ns.hub import messages
+from phantora_ns.hub.registry import Client, Group
+from phantora_ns.model.fold import REPRESENTATIVE, Fold
+from phantora_ns.protocol import Collective
+from phantora_ns.sim.graph import Op
+
+Item = tuple[Any, ...]
+"""One thing that a rank reported: its kind, then what must be equal."""
+
+
+class Difference(NamedTuple):
+    """Where a witness stopped agreeing: after so many things, and what each did then."""
+
+    witness: int
+    after: int
+    text: str
+
+
+class Pair:
+    """A representative and one of its witnesses: the n-th process of one and the n-th of the other."""
+
+    def __init__(self, representative: int, witness: int) -> None:
+        self.ranks = representative, witness
+        self._left: tuple[deque[Item], deque[Item]] = deque(), deque()
+        """What one has reported and the other has not yet. One of them is always empty."""
+        self.compared = 0
+        self.difference: Difference | None = None
+
+    def add(self, side: int, item: Item) -> None:
+        """The representative (side 0) or the witness (1) has reported something. O(item)."""
+        if self.difference is not None:
+            return
+        if not self._left[1 - side]:
+            self._left[side].append(item)
+            return
+        both = (self._left[1 - side].popleft(), item)
+        if both[0] != both[1]:
+            self._differ(*(both if side else both[::-1]))
+        self.compared += 1
+
+    def end(self) -> None:
+        """Both have ended: neither may have reported more than the other."""
+        if self.difference is None and any(self._left):
+            self._differ(*(left[0] if left else None for left in self._left))
+
+    def _differ(self, own: Item | None, other: Item | None) -> None:
+        said = [_describe(item) for item in (own, other)]
+        if said[0] == said[1]:
+            said[1] += " at another time, or with other work before it or other values"
+        text = ", and ".join(f"rank {rank} {what}" for rank, what in zip(self.ranks, said))
+        self.difference = Difference(self.ranks[1], self.compared, text)
+        for left in self._left:
+            left.clear()
+
+
+class Witnesses:
+    """All pairs of a run."""
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+        self._processes: Counter[int] = Counter()
+        self._classes: dict[tuple[int, int], tuple[Pair, Pair]] = {}
+        """By the first rank of the class, and which of its processes."""
+        self._members: dict[int, _Member] = {}
+        """By client number."""
+
+    def join(self, client: Client) -> None:
+        """A process of a rank of the folded job has come."""
+        fold, process = self._fold, self._processes[client.rank]
+        self._processes[client.rank] += 1
+        first, last = fold.at(client.rank, 0), fold.at(client.rank, fold.members - 1)
+        pairs = self._classes.get((first, process))
+        if pairs is None:
+            own = fold.representative(client.rank)
+            pairs = self._classes[first, process] = Pair(own, first), Pair(own, last)
+        number = fold.member(client.rank)
+        sides = [(pair, 0) for pair in pairs] if number == REPRESENTATIVE else [(pairs[number > 0], 1)]
+        self._members[client.number] = _Member(pairs, sides, {})
+
+    def form(self, client: Client, group: Group) -> None:
+        """A client is in a new communicator."""
+        member = self._members.get(client.number)
+        if member is None:
+            return
+        known = member.communicators
+        key: Item = ("whole", group.comm.number)
+        if not group.whole:
+            ranks = tuple(self._fold.representative(rank) for rank in group.ranks)
+            key = ("own", ranks, sum(other[1] == ranks for other, _ in known.values()))
+        known[group.comm.number] = key, group
+
+    def take(self, client: Client, message: messages.FromClient) -> str | None:
+        """Compares what a client reports. Returns why the job cannot be folded, if that is now
+        known."""
+        member = self._members.get(client.number)
+        if member is None:
+            return None
+        before = [pair.difference for pair in member.pairs]
+        for item in self._items(client, member, message):
+            for pair, side in member.sides:
+                pair.add(side, item)
+        return self._verdict(member.pairs) if None in before else None
+
+    def finish(self) -> str | None:
+        """The run has ended. Returns as `take` does."""
+        said = None
+        for pairs in self._classes.values():
+            known = self._verdict(pairs)
+            for pair in pairs:
+                pair.end()
+            said = said or (None if known else self._verdict(pairs))
+        return said
+
+    def describe(self) -> dict[str, Any]:
+        """For hub.json; docs/report.md has the fields."""
+        pairs = [pair for both in self._classes.values() for pair in both]
+        found = sorted(pair.difference for pair in pairs if pair.difference is not None)
+        return {
+            "compared": sum(pair.compared for pair in pairs),
+            "differences": {
+                str(one.witness): f"after {one.after} operations: {one.text}" for one in found
+            },
+        }
+
+    @staticmethod
+    def _verdict(pairs: tuple[Pair, Pair]) -> str | None:
+        """Why the absent ranks of a class may do something else than their representative."""
+        found = [pair.difference for pair in pairs if pair.difference is not None]
+        if len(found) < len(pairs):
+            return None
+        longest = max(found, key=lambda one: one.after)
+        return (
+            f"this job cannot be folded: {longest.text}, after {longest.after} equal operations, and no "
+            "other rank shows what those that do not run would do; in the job; use --fold off, or a "
+            "longer period"
+        )
+
+    def _items(
+        self, client: Client, member: _Member, message: messages.FromClient
+    ) -> Iterator[Item]:
+        """What a message reports, without what may differ: clocks, numbers of requests, and with which
+        message a definition travels."""
+        extra = getattr(message, "extra", None)
+        if extra is not None:
+            for one in extra.definitions:
+                yield "vertex", one.vertex, one.expression
+            for stall in extra.stalls:
+                yield "wait", stall.device, stall.before, stall.after
+        if isinstance(message, messages.Ops):
+            ops = [self._op(client, member, message.comm, op) for op in message.ops]
+            expected = message.extra.overlap, message.extra.waited_ns
+            key = _key(member, message.comm)
+            yield "ops", ops, key, message.vertex, message.expression, expected
+        elif isinstance(message, messages.Sync):
+            yield "sync", message.vertex, message.expression
+        elif isinstance(message, messages.Query):
+            if message.host_expression:
+                yield "query", message.expression, message.host_expression
+        elif isinstance(message, messages.Times):
+            yield "times", message.expressions
+        elif isinstance(message, messages.Step):
+            yield "step", message.expression, message.busy_ns, message.host_ns
+        elif isinstance(message, messages.CommInit):
+            yield "init", message.nranks, message.device, message.vertex, message.expression
+        elif isinstance(message, messages.CommSplit):
+            key = _key(member, message.comm)
+            yield "split", key, message.color < 0, message.vertex, message.expression
+        elif isinstance(message, messages.CommFree):
+            yield "free", _key(member, message.comm)
+        elif isinstance(message, messages.Fetch):
+            yield "fetch", message.vertex, message.index
+
+    def _op(self, client: Client, member: _Member, comm: int, sent: messages.Operation) -> Item:
+        """An operation, as the representative would issue it."""
+        peer, payload, fold = sent.peer, sent.payload, self._fold
+        known = member.communicators.get(comm)
+        if known is not None:
+            group = known[1]
+            if sent.kind in (Collective.BROADCAST, Collective.SCATTER):
+                if group.comm.ranks[client.number] != peer:
+                    payload = None  # only the root's counts
+            if group.whole and sent.kind >= Collective.SEND and 0 <= peer < len(group.ranks):
+                rank = group.ranks[peer]
+                number = fold.member(rank) - fold.member(client.rank) + REPRESENTATIVE
+                peer = group.ranks.index(fold.at(rank, number % fold.members))
+        return (sent.kind, sent.count_bytes, sent.dtype, sent.redop, peer, payload, sent.flags)
+
+
+class _Member(NamedTuple):
+    """A client: the pairs of its class, those in which it is and on which side, and its
+    communicators by number, each with what must be equal of it."""
+
+    pairs: tuple[Pair, Pair]
+    sides: list[tuple[Pair, int]]
+    communicators: dict[int, tuple[Item, Group]]
+
+
+def _key(member: _Member, comm: int) -> Item | None:
+    known = member.communicators.get(comm)
+    return None if known is None else known[0]
+
+
+_WORDS = {
+    "vertex": "works on a stream",
+    "wait": "waits for communication on a stream",
+    "sync": "synchronises",
+    "query": "asks whether an event has been reached",
+    "times": "asks for the time between events",
+    "step": "ends a step",
+    "init": "makes a communicator",
+    "split": "splits a communicator",
+    "free": "frees a communicator",
+    "fetch": "reads the result of a communication",
+}
+
+
+def _describe(item: Item | None) -> str:
+    """What a rank did, for a person."""
+    if item is None:
+        return "does nothing more"
+    if item[0] != "ops":
+        return _WORDS[item[0]]
+    return "calls " + ", ".join(Op(*op[:5]).describe() for op in item[1][:3])
