@@ -126,8 +126,8 @@ __attribute__((constructor(101))) static void leave_out(void)
     char path[PATH_BYTES];
     if (!read_fold(&fold)) return;
     long members = fold.block / fold.period;
-    if (fold.member == 0 || fold.member == members - 1) return;
     check_place(&fold);
+    if (fold.member == 0 || fold.member >= members - 2) return;
     if (fold.member == REPRESENTATIVE) {
         live(&fold);
         return;

@@ -1,6 +1,6 @@
 """Whether the ranks that stand for others do what those would do, as far as running ranks can show.
 
-Why it exists: an absent rank is taken to do what its representative does. Two other members of its
+Why it exists: an absent rank is taken to do what its representative does. Three other members of its
 class run as witnesses. Everything that they report is compared with the representative's, one thing
 after another: vertices and their time expressions (which hold every kernel's time), communication with
 its sizes and values, synchronisations, queries, ends of steps. One witness that agrees is enough, since
@@ -24,6 +24,11 @@ Item = tuple[Any, ...]
 """One thing that a rank reported: its kind, then what must be equal."""
 
 
+TRAVELLING = ("vertex", "wait")
+"""Kinds that travel with some later message, which may be one of a watchdog: their order among
+themselves is that of the rank, their order among the others is not."""
+
+
 class Difference(NamedTuple):
     """Where a witness stopped agreeing: after so many things, and what each did then."""
 
@@ -37,8 +42,11 @@ class Pair:
 
     def __init__(self, representative: int, witness: int) -> None:
         self.ranks = representative, witness
-        self._left: tuple[deque[Item], deque[Item]] = deque(), deque()
-        """What one has reported and the other has not yet. One of them is always empty."""
+        self._left: dict[str, tuple[deque[Item], deque[Item]]] = {
+            channel: (deque(), deque()) for channel in (*TRAVELLING, "")
+        }
+        """What one has reported and the other has not yet, by channel. One of the two is always
+        empty."""
         self.compared = 0
         self.difference: Difference | None = None
 
@@ -46,18 +54,20 @@ class Pair:
         """The representative (side 0) or the witness (1) has reported something. O(item)."""
         if self.difference is not None:
             return
-        if not self._left[1 - side]:
-            self._left[side].append(item)
+        left = self._left[item[0] if item[0] in TRAVELLING else ""]
+        if not left[1 - side]:
+            left[side].append(item)
             return
-        both = (self._left[1 - side].popleft(), item)
+        both = (left[1 - side].popleft(), item)
         if both[0] != both[1]:
             self._differ(*(both if side else both[::-1]))
         self.compared += 1
 
     def end(self) -> None:
         """Both have ended: neither may have reported more than the other."""
-        if self.difference is None and any(self._left):
-            self._differ(*(left[0] if left else None for left in self._left))
+        for left in reversed(self._left.values()):
+            if self.difference is None and any(left):
+                self._differ(*(items[0] if items else None for items in left))
 
     def _differ(self, own: Item | None, other: Item | None) -> None:
         said = [_describe(item) for item in (own, other)]
@@ -65,8 +75,9 @@ class Pair:
             said[1] += " at another time, or with other work before it or other values"
         text = ", and ".join(f"rank {rank} {what}" for rank, what in zip(self.ranks, said))
         self.difference = Difference(self.ranks[1], self.compared, text)
-        for left in self._left:
-            left.clear()
+        for items in self._left.values():
+            for left in items:
+                left.clear()
 
 
 class Witnesses:
@@ -75,8 +86,8 @@ class Witnesses:
     def __init__(self, fold: Fold) -> None:
         self._fold = fold
         self._processes: Counter[int] = Counter()
-        self._classes: dict[tuple[int, int], tuple[Pair, Pair]] = {}
-        """By the first rank of the class, and which of its processes."""
+        self._classes: dict[tuple[int, int], tuple[Pair, ...]] = {}
+        """By the representative, and which of its processes."""
         self._members: dict[int, _Member] = {}
         """By client number."""
 
@@ -84,13 +95,12 @@ class Witnesses:
         """A process of a rank of the folded job has come."""
         fold, process = self._fold, self._processes[client.rank]
         self._processes[client.rank] += 1
-        first, last = fold.at(client.rank, 0), fold.at(client.rank, fold.members - 1)
-        pairs = self._classes.get((first, process))
+        own = fold.representative(client.rank)
+        pairs = self._classes.get((own, process))
         if pairs is None:
-            own = fold.representative(client.rank)
-            pairs = self._classes[first, process] = Pair(own, first), Pair(own, last)
-        number = fold.member(client.rank)
-        sides = [(pair, 0) for pair in pairs] if number == REPRESENTATIVE else [(pairs[number > 0], 1)]
+            pairs = tuple(Pair(own, witness) for witness in fold.witnesses(own))
+            self._classes[own, process] = pairs
+        sides = [(pair, pair.ranks.index(client.rank)) for pair in pairs if client.rank in pair.ranks]
         self._members[client.number] = _Member(pairs, sides, {})
 
     def form(self, client: Client, group: Group) -> None:
@@ -129,7 +139,7 @@ class Witnesses:
 
     def describe(self) -> dict[str, Any]:
         """For hub.json; docs/report.md has the fields."""
-        pairs = [pair for both in self._classes.values() for pair in both]
+        pairs = [pair for own in self._classes.values() for pair in own]
         found = sorted(pair.difference for pair in pairs if pair.difference is not None)
         return {
             "compared": sum(pair.compared for pair in pairs),
@@ -139,7 +149,7 @@ class Witnesses:
         }
 
     @staticmethod
-    def _verdict(pairs: tuple[Pair, Pair]) -> str | None:
+    def _verdict(pairs: tuple[Pair, ...]) -> str | None:
         """Why the absent ranks of a class may do something else than their representative."""
         found = [pair.difference for pair in pairs if pair.difference is not None]
         if len(found) < len(pairs):
@@ -206,7 +216,7 @@ class _Member(NamedTuple):
     """A client: the pairs of its class, those in which it is and on which side, and its
     communicators by number, each with what must be equal of it."""
 
-    pairs: tuple[Pair, Pair]
+    pairs: tuple[Pair, ...]
     sides: list[tuple[Pair, int]]
     communicators: dict[int, tuple[Item, Group]]
 

@@ -6,10 +6,11 @@ right.
 
 Ranks are numbered in blocks of `block`, one after another. Within a block the job repeats itself
 every `period` ranks: ranks whose places differ by a multiple of it are one class, and its members are
-numbered from 0 in the order of their ranks. Members 0, 1 and the last run. Member 1 is the
-representative: it stands for all members that do not run, the absent ones. Members 0 and last are its
-witnesses. They are where jobs do what other ranks do not (logging, checkpoints), so no absent rank is
-taken for one of them.
+numbered from 0 in the order of their ranks. The first two and the last two members run. Member 1 is the
+representative: it stands for all members that do not run, the absent ones. The others are its
+witnesses. The first and the last are where jobs do what other ranks do not (logging, checkpoints), so
+no absent rank is taken for one of them. The one before the last is as far from the representative as an
+absent rank can be.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 REPRESENTATIVE = 1
 """The member of a class that stands for the absent ones."""
-FEWEST_MEMBERS = 4
+FEWEST_MEMBERS = 5
 """With fewer, every member runs."""
 
 
@@ -52,7 +53,7 @@ class Fold:
     @property
     def running(self) -> int:
         """How many ranks run."""
-        return self.world // self.members * 3
+        return self.world // self.members * (FEWEST_MEMBERS - 1)
 
     def member(self, rank: int) -> int:
         """The number of a rank within its class."""
@@ -64,7 +65,7 @@ class Fold:
 
     def runs(self, rank: int) -> bool:
         """Whether a rank runs."""
-        return self.member(rank) in (0, REPRESENTATIVE, self.members - 1)
+        return self.member(rank) not in self.absent_members()
 
     def representative(self, rank: int) -> int:
         """The representative of the class of `rank`."""
@@ -72,7 +73,11 @@ class Fold:
 
     def absent_members(self) -> range:
         """The numbers of the members that do not run."""
-        return range(REPRESENTATIVE + 1, self.members - 1)
+        return range(REPRESENTATIVE + 1, self.members - 2)
+
+    def witnesses(self, rank: int) -> tuple[int, ...]:
+        """The members of the class of `rank` that run beside the representative."""
+        return tuple(self.at(rank, member) for member in (0, self.members - 2, self.members - 1))
 
     def whole(self, ranks: Iterable[int]) -> list[int]:
         """All members of the classes of `ranks`, in the order of their numbers."""
