@@ -71,8 +71,8 @@ class Pair:
 
     def _differ(self, own: Item | None, other: Item | None) -> None:
         said = [_describe(item) for item in (own, other)]
-        if said[0] == said[1]:
-            said[1] += " at another time, or with other work before it or other values"
+        if own is not None and other is not None and said[0] == said[1]:
+            said[1] += _how(own, other)
         text = ", and ".join(f"rank {rank} {what}" for rank, what in zip(self.ranks, said))
         self.difference = Difference(self.ranks[1], self.compared, text)
         for items in self._left.values():
@@ -165,7 +165,8 @@ class Witnesses:
         self, client: Client, member: _Member, message: messages.FromClient
     ) -> Iterator[Item]:
         """What a message reports, without what may differ: clocks, numbers of requests, and with which
-        message a definition travels."""
+        message a definition travels. Freeing a communicator takes no time, and its order is that of
+        threads."""
         extra = getattr(message, "extra", None)
         if extra is not None:
             for one in extra.definitions:
@@ -191,8 +192,6 @@ class Witnesses:
         elif isinstance(message, messages.CommSplit):
             key = _key(member, message.comm)
             yield "split", key, message.color < 0, message.vertex, message.expression
-        elif isinstance(message, messages.CommFree):
-            yield "free", _key(member, message.comm)
         elif isinstance(message, messages.Fetch):
             yield "fetch", message.vertex, message.index
 
@@ -235,9 +234,17 @@ _WORDS = {
     "step": "ends a step",
     "init": "makes a communicator",
     "split": "splits a communicator",
-    "free": "frees a communicator",
     "fetch": "reads the result of a communication",
 }
+
+
+def _how(own: Item, other: Item) -> str:
+    """How two items differ that have the same description."""
+    if own[0] == "ops" and own[1] != other[1]:
+        return " with other values"
+    if own[0] == "ops" and own[2] != other[2]:
+        return " on another communicator"
+    return " after other work, on the GPU or on the host"
 
 
 def _describe(item: Item | None) -> str:

@@ -170,6 +170,8 @@ def _start(environ):
     environ.pop("PHANTORA_WARM_NOT", None)
     if "RANK" in environ:
         environ["PHANTORA_INTERPOSED"] = "1"
+        if "PHANTORA_FOLD" in environ:
+            _guard_folding(environ)
 
 
 def _warm(library):
@@ -179,6 +181,14 @@ def _warm(library):
 
     del sys.modules[_phantora_warm.__name__]
     _phantora_warm.make(library)
+
+
+def _guard_folding(environ):
+    """Watches for what a folded job must not do (docs/folding.md)."""
+    import _phantora_fold
+
+    del sys.modules[_phantora_fold.__name__]
+    _phantora_fold.install(environ)
 
 
 def _refuse_alone(environ):

@@ -195,4 +195,6 @@ def _fold_environment(request: RunRequest) -> dict[str, str]:
     return {
         "PHANTORA_FOLD": f"{fold.period},{fold.block},{fold.world}",
         "TORCH_NCCL_RANKS_PER_ROOT": str(fold.world),
+        # a gloo group is made without its absent members; its use is refused (_phantora_fold.py)
+        "TORCH_GLOO_LAZY_INIT": "1",
     }
