@@ -22,6 +22,11 @@ next action of a client that was left out may lie in the past of answers already
 re-times everything, and counts the answers that would have been different (`revised`). The commit
 horizon, before which history is dropped, does include such clients.
 
+An absent rank of a folded job (hub/folding.py) can act when its representative has, so its bound is
+part of the representative's. Where links are uneven, it may be earlier than the representative, whose
+answer it then holds back for ever. When nobody can act, such bounds are left out. The graph re-times
+what was answered too early, as above.
+
 In optimistic mode (for many cores) a time is answered as soon as it is known, whatever the LBTS is.
 If the time moves, the graph re-times everything that depends on it, including the rank's later clock,
 and counts it. Queries stay conservative. Only values that the rank's own code has read from clocks
@@ -62,14 +67,14 @@ def lower_bound_ns(clients: Iterable[Client]) -> int | None:
     return lowest
 
 
-def blocked_bound_ns(clients: Iterable[Client]) -> int | None:
+def blocked_bound_ns(clients: Iterable[Client], own: bool = False) -> int | None:
     """The LBTS over the clients that are blocked on answers alone: the LBTS of a job that stands
-    still. O(clients)."""
+    still. `own`: of what runs; absent ranks do not count. O(clients)."""
     lowest = None
     for client in clients:
         if client.gone or not client.pending:
             continue
-        bound_ns = _blocked_bound_ns(client)
+        bound_ns = _blocked_bound_ns(client, own)
         if bound_ns is not None and (lowest is None or bound_ns < lowest):
             lowest = bound_ns
     return lowest
@@ -127,10 +132,10 @@ def tree_sleeps(pid: int) -> bool:
     return True
 
 
-def _blocked_bound_ns(client: Client) -> int | None:
+def _blocked_bound_ns(client: Client, own: bool) -> int | None:
     lowest = None
     for request in client.pending.values():
-        bound_ns = request.bound_ns()
+        bound_ns = request.own_bound_ns() if own else request.bound_ns()
         if bound_ns is not None and (lowest is None or bound_ns < lowest):
             lowest = bound_ns
     return lowest

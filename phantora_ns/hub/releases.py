@@ -52,6 +52,8 @@ class Releases:
         """Answers that clients outside of our calls would have held back for ever."""
         self.past_sleepers = 0
         """Those of them that real time may have decided (stillness.py)."""
+        self.past_absent = 0
+        """Answers of a folded job that absent ranks would have held back for ever."""
         self._held = False
         """A time is known, and running clients keep it from being answered."""
         self._sampled = 0.0
@@ -147,14 +149,30 @@ class Releases:
         if held and len(held) == len(known):
             clients = self._clients.present()
             acting = horizon.acting(clients)
-            if acting and self._stillness.reached(acting, clients):
+            if not acting:
+                self._release_past_absent(held)
+            elif self._stillness.reached(acting, clients):
                 self._release_earliest(held)
+
+    def _release_past_absent(self, held: Collection[tuple[int, Request]]) -> None:
+        """Answers what only absent ranks hold back (horizon.py), when nobody can act."""
+        lbts_ns = horizon.blocked_bound_ns(self._clients.present(), own=True)
+        for settled_ns, request in held:
+            if lbts_ns is None or settled_ns <= lbts_ns:
+                self._answers.answer(request, request.reply(lbts_ns))
+                self._waiting.remove(request)
+                self.past_absent += 1
+        self._held = bool(self._waiting)
 
     def _release_earliest(self, held: Collection[tuple[int, Request]]) -> bool:
         """Answers the earliest of the requests whose times are known, if only clients that are not
         blocked hold it back. Returns whether there was one."""
         lbts_ns = horizon.blocked_bound_ns(self._clients.present())
         free = [request for settled_ns, request in held if lbts_ns is None or settled_ns <= lbts_ns]
+        if not free:
+            lbts_ns = horizon.blocked_bound_ns(self._clients.present(), own=True)
+            free = [one for settled_ns, one in held if lbts_ns is None or settled_ns <= lbts_ns]
+            self.past_absent += bool(free)
         if not free:
             return False
         request = min(free, key=_order)

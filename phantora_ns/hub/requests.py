@@ -36,6 +36,10 @@ class Request:
         it depends on other clients."""
         raise NotImplementedError
 
+    def own_bound_ns(self) -> int | None:
+        """As `bound_ns`, but without the ranks of a folded job that do not run."""
+        return self.bound_ns()
+
     def floor_ns(self) -> int | None:
         """As `bound_ns`, but valid whatever the others do. None when it depends only on them."""
         return self.bound_ns()
@@ -73,6 +77,10 @@ class Arrival(Request):
             if vertex.time_ns is not None and (bound_ns is None or vertex.time_ns < bound_ns):
                 bound_ns = vertex.time_ns
         return bound_ns
+
+    def own_bound_ns(self) -> int | None:
+        """The client's own vertex's time."""
+        return self.vertex.time_ns
 
     def floor_ns(self) -> int | None:
         """When the client's own host gets there, even if the rendezvous still waits for other
@@ -193,6 +201,11 @@ class Query(Request):
         found = [self.host.reach(), *(host.reach() for _, host in self.others)]
         return min((reached[0] for reached in found if reached is not None), default=None)
 
+    def own_bound_ns(self) -> int | None:
+        """The client's own host's time."""
+        host = self.host.reach()
+        return None if host is None else host[0]
+
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """1 when reached. Otherwise 0, and a time before which it will not be reached: the
         expression's own time if that is final, else the LBTS."""
@@ -230,6 +243,10 @@ class Times(Request):
         it is final."""
         latest_ns = self._latest(self.client.clock_ns, 0)
         return None if latest_ns is None else max(0, latest_ns - self.client.behind_ns())
+
+    def own_bound_ns(self) -> int | None:
+        """The same without absent ranks."""
+        return self._latest(self.client.clock_ns, 0)
 
     def floor_ns(self) -> int:
         """The client's clock."""

@@ -50,7 +50,7 @@ def result(hub: Hub) -> dict[str, Any]:
         "guesses": _guesses(hub),
         "other_versions": _other_versions(hub),
         "leading": _leading(hub),
-        "folding": hub.folding.describe() if hub.folding is not None else None,
+        "folding": _folding(hub),
         "clients": [entry for entry, _ in clients],
     }
 
@@ -80,6 +80,13 @@ def _client(hub: Hub, rank: Client | Absent) -> tuple[dict[str, Any], int]:
         "messages": client.messages if rank is client else 0,
         "steps": [list(mark) for mark in hub.graph.marks(rank.number)],
     }, latest_ns
+
+
+def _folding(hub: Hub) -> dict[str, Any] | None:
+    """How the job was folded; None when every rank ran."""
+    if hub.folding is None:
+        return None
+    return hub.folding.describe() | {"answers_past_absent": hub.releases.past_absent}
 
 
 def _other_versions(hub: Hub) -> list[str] | None:

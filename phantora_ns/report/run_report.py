@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.protocol import RANK_STATS_FILE, KernelClass, RankStats, Source
+from phantora_ns.report.fold_part import fold_part
 from phantora_ns.report.host_part import host_part
 from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.start_part import start_part
@@ -69,6 +70,7 @@ def build_report(
         "recorded_elsewhere": _recorded_elsewhere(hub, every),
         "gpu_clock": _gpu_clock(every),
         "starts": start_part(run_dir),
+        "folding": fold_part(run_dir, run, hub),
         "host_time": host_part(run_dir, run, every),
         "values": _values(run, every),
         "databases": run.get("databases", []),
@@ -205,6 +207,7 @@ def _rank(clients: list[dict[str, Any]], statistics: list[RankStats]) -> dict[st
     rank = first["rank"]
     return {
         "rank": rank if rank is not None and rank >= 0 else None,
+        "representative": first.get("representative"),
         "node": first["node"],
         "device": devices[0] if devices else None,
         "processes": len(clients),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phantora_ns.report.fold_part import fold_lines, fold_warnings
 from phantora_ns.report.host_part import host_lines
 
 GUESS_WARNING_SHARE = 0.01
@@ -61,7 +62,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
             "are taken to run at the clock of the recorded ones"
         )
     lines += host_lines(report["host_time"]) + _values_lines(report["values"])
-    lines += _start_lines(report["starts"])
+    lines += _start_lines(report["starts"]) + fold_lines(report["folding"])
     if report["databases"]:
         lines.append(f"kernel times from {', '.join(report['databases'])}")
     if report["leading"]:
@@ -191,8 +192,9 @@ def _warnings(report: dict[str, Any]) -> list[str]:
     if report["revised"]:
         lines.append(
             f"warning: {report['revised']} times changed after a rank had been told them, "
-            "because of ranks that were idle outside of CUDA calls"
+            "because of ranks that were idle outside of CUDA calls, or did not run"
         )
+    lines += fold_warnings(report["folding"])
     if report["answers_past_sleepers"]:
         lines.append(
             f"warning: {report['answers_past_sleepers']} answers were given past threads that sleep "

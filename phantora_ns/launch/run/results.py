@@ -55,6 +55,7 @@ class Results:
                 failed_by=ended.failed_by,
                 wall_s=wall_s,
             )
+            self._note_refusal()
             for line in [] if self._request.quiet else summary_lines(self.report):
                 say(line)
         except (OSError, ValueError, KeyError) as error:
@@ -73,6 +74,16 @@ class Results:
                 f"cannot write the report: {error.strerror}; {self._request.report}; "
                 f"the job itself ended with exit code {ended.exit_code}"
             )
+
+    def _note_refusal(self) -> None:
+        """A job that ended well fails all the same when it turned out, at its end, that it could not be
+        folded."""
+        assert self.report is not None
+        folding = self.report["folding"]
+        if folding is None or not folding.get("refusal") or self.verdict.exit_code != 0:
+            return
+        self.verdict = Verdict(EXIT_OURS, "hub")
+        self.report |= {"exit_code": EXIT_OURS, "failed_by": "hub"}
 
     def make_page(self) -> None:
         """Writes the page of --html."""

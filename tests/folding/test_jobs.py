@@ -1,0 +1,82 @@
+"""Folded jobs of the real PyTorch against the same jobs unfolded, and jobs that must be refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+JOBS = Path(__file__).parent / "jobs"
+OWN = {"representative", "messages"}
+"""What folding changes of a rank in the report."""
+
+
+def report_of(phantora, path, *arguments):
+    done = phantora("--host-time", "model", "--report", path, *arguments)
+    return done, json.loads(path.read_text()) if path.exists() else None
+
+
+@pytest.mark.parametrize(
+    "fold, nodes, each, job",
+    [
+        ("2", 8, 2, ("parallel.py",)),
+        ("2", 8, 2, ("parallel.py", "bound")),
+        ("1/5", 10, 1, ("pipeline.py",)),
+    ],
+    ids=["data and tensor parallel", "communicators split off", "pipeline"],
+)
+def test_every_rank_takes_the_time_that_it_takes_unfolded(phantora, tmp_path, fold, nodes, each, job):
+    command = ["torchrun", "--nnodes", nodes, "--nproc-per-node", each, JOBS / job[0], *job[1:]]
+    done, folded = report_of(phantora, tmp_path / "folded", "--fold", fold, *command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    done, whole = report_of(phantora, tmp_path / "whole", *command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(whole["ranks"]) == len(folded["ranks"]) == nodes * each
+    for one, other in zip(folded["ranks"], whole["ranks"], strict=True):
+        same = {key: value for key, value in one.items() if key not in OWN}
+        assert same == {key: value for key, value in other.items() if key not in OWN}
+    assert folded["simulated_ns"] == whole["simulated_ns"]
+    assert folded["step"] == whole["step"]
+    found = folded["folding"]
+    absent = [one for one in folded["ranks"] if one["representative"] is not None]
+    assert len(absent) == found["absent"] == nodes * each - found["running"] > 0
+    assert found["compared"] > 0 and found["answers"] > 0
+    assert found["different_answers"] == 0 and found["refusal"] is None
+    assert "folded: " in done.stderr or whole["folding"] is None
+
+
+@pytest.mark.parametrize(
+    "what, said",
+    [
+        ("gather", "with other values"),
+        ("gloo", "goes over real sockets"),
+        ("odd", "a group of the ranks 0, 1, 2, 3"),
+        ("differ", "after other work"),
+        ("last", "after other work"),
+    ],
+)
+def test_what_cannot_be_folded_is_refused_in_words(phantora, tmp_path, what, said):
+    command = ["torchrun", "--nnodes", 5, "--nproc-per-node", 1, JOBS / "refused.py", what]
+    done, report = report_of(phantora, tmp_path / "report", "--fold", "1", *command)
+    assert done.returncode != 0
+    assert said in report["folding"]["refusal"] and "--fold off" in report["folding"]["refusal"]
+    assert f"phantora-ns: {report['folding']['refusal']}" in done.stderr
+    assert report["exit_code"] == done.returncode
+
+
+def test_a_job_that_cannot_be_folded_says_why_and_runs(phantora, tmp_path):
+    command = ["torchrun", "--nnodes", 2, "--nproc-per-node", 1, JOBS / "refused.py", "gather"]
+    done, report = report_of(phantora, tmp_path / "report", "--fold", "auto", *command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert report["folding"]["not_folded"] and "not folded: " in done.stderr
+    assert done.stdout.count("has ended") == 2
+
+
+def test_the_exit_code_of_absent_ranks_is_their_representatives(phantora, tmp_path):
+    script = tmp_path / "ends.py"
+    script.write_text("import os, sys; sys.exit(int(os.environ['RANK'] == '3') * 7)\n")
+    command = ["torchrun", "--nnodes", 5, "--nproc-per-node", 1, script]
+    assert phantora("--host-time", "model", "--fold", "1", *command).returncode != 0
+    script.write_text("import os; print('ran', os.environ['RANK'], flush=True)\n")
+    done = phantora("--host-time", "model", "--fold", "1", *command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(done.stdout.split()[1::2]) == ["0", "1", "3", "4"]
