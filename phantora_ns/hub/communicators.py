@@ -149,7 +149,9 @@ class Communicators:
         arrivals = [arrival for _, arrival in sorted(meeting.arrivals.items())]
         numbers = [client.number for client, _, _ in arrivals]
         devices: dict[int, int] = {client.number: message.device for client, _, message in arrivals}
-        gpus = {client.node * self._gpus_per_node + devices[client.number] for client, *_ in arrivals}
+        gpus = {
+            client.node * self._gpus_per_node + devices[client.number] for client, *_ in arrivals
+        }
         if len(gpus) < len(arrivals):
             names = ", ".join(
                 f"{client.name} on node {client.node} device {devices[client.number]}"
@@ -236,8 +238,7 @@ class Communicators:
             return comm.gpus[comm.ranks[seat.number]]
 
         wishes = {
-            rank: (message.color, message.key)
-            for rank, (_, _, message) in meeting.arrivals.items()
+            rank: (message.color, message.key) for rank, (_, _, message) in meeting.arrivals.items()
         }
         for ranks in split_members(wishes).values():
             came = [meeting.arrivals[rank][0] for rank in ranks]

@@ -17,7 +17,13 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.protocol import RANK_STATS, RANK_STATS_AT, RANK_STATS_MAGIC, RANK_STATS_VERSION
+from phantora_ns.protocol import (
+    RANK_STATS,
+    RANK_STATS_AT,
+    RANK_STATS_MAGIC,
+    RANK_STATS_VERSION,
+    RankStats,
+)
 from phantora_ns.sim.graph import Communicator, Rendezvous, Vertex
 
 _CLOCK, _SENT_SEQ, _BLOCKED, _WAITING = (
@@ -90,6 +96,10 @@ class SharedStats:
         """The PID of the client as `lock_owner` sees it; None when it has died."""
         return lock_owner(self._descriptor)
 
+    def all(self) -> RankStats:
+        """Every field, as it is now."""
+        return RankStats.unpack(self._map[: RANK_STATS.size])
+
     def close(self) -> None:
         """Closes the mapping and the file."""
         self._words.release()
@@ -138,6 +148,7 @@ class Client:
         self.unsettled: list[Vertex] = []
         """The anchors of those that are not known to be where this client's is."""
         self.gone = False
+        self._last: RankStats | None = None
         self.failure: str | None = None
         self.pid: int | None = None
         """As `SharedStats.owner` gave it; None before that was asked."""
@@ -146,6 +157,10 @@ class Client:
     def numbers(self) -> tuple[int, ...]:
         """Its number in the event graph, and those of the absent ranks that do the same."""
         return (self.number, *(absent.number for absent in self.absent))
+
+    def statistics(self) -> RankStats:
+        """Its rank statistics; those at its end when it has left."""
+        return self.stats.all() if self._last is None else self._last
 
     @property
     def acts(self) -> int:
@@ -188,6 +203,7 @@ class Client:
     def leave(self) -> None:
         """Marks the client as ended; nothing waits for it any more."""
         self.gone = True
+        self._last = self.stats.all()
         self.pending.clear()
         self.results.clear()
         self.stats.close()

@@ -29,6 +29,19 @@ TRAVELLING = ("vertex", "wait")
 themselves is that of the rank, their order among the others is not."""
 
 
+COUNTED = (
+    "kernel_launches",
+    "comm_launches",
+    "launches",
+    "busy_ns",
+    "peak_driver_bytes",
+    "torch_peak_allocated",
+    "torch_peak_reserved",
+    "peak_pinned_bytes",
+)
+"""Rank statistics that must be equal in the end: what a rank did without a message."""
+
+
 class Difference(NamedTuple):
     """Where a witness stopped agreeing: after so many things, and what each did then."""
 
@@ -42,6 +55,8 @@ class Pair:
 
     def __init__(self, representative: int, witness: int) -> None:
         self.ranks = representative, witness
+        self.clients: dict[int, Client] = {}
+        """By side."""
         self._left: dict[str, tuple[deque[Item], deque[Item]]] = {
             channel: (deque(), deque()) for channel in (*TRAVELLING, "")
         }
@@ -64,10 +79,16 @@ class Pair:
         self.compared += 1
 
     def end(self) -> None:
-        """Both have ended: neither may have reported more than the other."""
+        """Both have ended: neither may have reported more than the other, nor counted anything else."""
         for left in reversed(self._left.values()):
             if self.difference is None and any(left):
                 self._differ(*(items[0] if items else None for items in left))
+        if self.difference is None and len(self.clients) == 2:
+            own, other = (self.clients[side].statistics() for side in (0, 1))
+            for field in COUNTED:
+                values = getattr(own, field), getattr(other, field)
+                if self.difference is None and values[0] != values[1]:
+                    self._differ(*(("end", field, value) for value in values))
 
     def _differ(self, own: Item | None, other: Item | None) -> None:
         said = [_describe(item) for item in (own, other)]
@@ -100,7 +121,11 @@ class Witnesses:
         if pairs is None:
             pairs = tuple(Pair(own, witness) for witness in fold.witnesses(own))
             self._classes[own, process] = pairs
-        sides = [(pair, pair.ranks.index(client.rank)) for pair in pairs if client.rank in pair.ranks]
+        sides = [
+            (pair, pair.ranks.index(client.rank)) for pair in pairs if client.rank in pair.ranks
+        ]
+        for pair, side in sides:
+            pair.clients[side] = client
         self._members[client.number] = _Member(pairs, sides, {})
 
     def form(self, client: Client, group: Group) -> None:
@@ -251,6 +276,8 @@ def _describe(item: Item | None) -> str:
     """What a rank did, for a person."""
     if item is None:
         return "does nothing more"
+    if item[0] == "end":
+        return f"ends with {item[1]} of {item[2]}"
     if item[0] != "ops":
         return _WORDS[item[0]]
     return "calls " + ", ".join(Op(*op[:5]).describe() for op in item[1][:3])

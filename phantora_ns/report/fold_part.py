@@ -15,7 +15,9 @@ REFUSED = "fold/refused"
 """In RUN_DIR: what a rank refused (startup/_phantora_fold.py)."""
 
 
-def fold_part(run_dir: Path, run: dict[str, Any], hub: dict[str, Any] | None) -> dict[str, Any] | None:
+def fold_part(
+    run_dir: Path, run: dict[str, Any], hub: dict[str, Any] | None
+) -> dict[str, Any] | None:
     """The report's `folding`; None when --fold was off."""
     if "fold_asked" not in run:
         return None

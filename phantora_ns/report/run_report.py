@@ -44,6 +44,9 @@ def build_report(
     else:
         unknown = {"rank": None, "node": None, "device": -1}
         clients = [unknown | {"shm": name} for name in sorted(statistics)]
+    # a rank that did not run counts as much as its representative
+    stood_for = [one["shm"] for one in clients if one.get("representative") is not None]
+    every += [statistics[name] for name in stood_for if name in statistics]
     latest_ns = max((stats.clock_ns for stats in every), default=0)
     warnings = hub["warnings"] if hub else {}
     report = {

@@ -64,7 +64,9 @@ def test_numbers_that_do_not_fit_are_refused(shape):
 
 
 def job(command="torchrun --nnodes 8 --nproc-per-node 2 x.py", host="model", changes=(), **more):
-    parsed = parse_command(command.split(), {"PATH": str(Path(__import__("sys").executable).parent)})
+    parsed = parse_command(
+        command.split(), {"PATH": str(Path(__import__("sys").executable).parent)}
+    )
     cluster = load_cluster("h200-rail", 8, 2, Changes((), changes))
     known = {"sync": "conservative", "values": ValuesOption(), "leading": None} | more
     return Job(parsed, cluster, 16, HostTimeOptions(host), **known)

@@ -148,9 +148,7 @@ class Rank:
 
     def query(self):
         if self.comm:
-            return self.ask(
-                Message.QUERY, {}, self.comm, self.here(), then=lambda reply: None
-            )
+            return self.ask(Message.QUERY, {}, self.comm, self.here(), then=lambda reply: None)
 
     def bye(self):
         return self.say(Message.BYE, self.told + self.offset)
@@ -255,19 +253,31 @@ def random_program(seed):
     order = random.Random(seed)
     words = []
     for _ in range(order.randint(10, 40)):
-        words += order.choices(
-            [
-                lambda: ("host", order.randint(0, 50_000)),
-                lambda: ("kernel", order.randint(1, 200_000), order.randint(0, 40_000)),
-                lambda: ("collective", order.choice("WNAS"), order.randint(0, 2), order.randint(1, 1 << 22)),
-                lambda: ("ring", order.choice("WA"), order.randint(1, NODES - 1), order.randint(1, 1 << 20)),
-                lambda: ("wait",),
-                lambda: ("sync",),
-                lambda: ("query",),
-                lambda: ("mark",),
-            ],
-            weights=[3, 4, 4, 1, 2, 1, 1, 1],
-        )[0](),
+        words += (
+            order.choices(
+                [
+                    lambda: ("host", order.randint(0, 50_000)),
+                    lambda: ("kernel", order.randint(1, 200_000), order.randint(0, 40_000)),
+                    lambda: (
+                        "collective",
+                        order.choice("WNAS"),
+                        order.randint(0, 2),
+                        order.randint(1, 1 << 22),
+                    ),
+                    lambda: (
+                        "ring",
+                        order.choice("WA"),
+                        order.randint(1, NODES - 1),
+                        order.randint(1, 1 << 20),
+                    ),
+                    lambda: ("wait",),
+                    lambda: ("sync",),
+                    lambda: ("query",),
+                    lambda: ("mark",),
+                ],
+                weights=[3, 4, 4, 1, 2, 1, 1, 1],
+            )[0](),
+        )
     words += [("sync",), ("bye",)]
 
     def program(rank):
