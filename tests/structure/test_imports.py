@@ -31,7 +31,18 @@ MAY_IMPORT = {
     "report": {"model", "config", "kernels"},
     "page": {"model", "sim", "config", "kernels", "trace", "report"},
     "launch": {"model", "config", "kernels", "hub", "trace", "report", "page"},
-    "cli": {"model", "config", "kernels", "hub", "trace", "report", "page", "launch"},
+    "calibrate": {"model", "sim", "config", "kernels", "launch"},
+    "cli": {
+        "model",
+        "config",
+        "kernels",
+        "hub",
+        "trace",
+        "report",
+        "page",
+        "launch",
+        "calibrate",
+    },
     "__main__": {"cli", "launch"},
 }
 """Each part, and the parts that it may import besides itself."""
