@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "page": {"model", "sim", "config", "kernels", "trace", "report"},
     "launch": {"model", "config", "kernels", "hub", "trace", "report", "page"},
     "cli": {"model", "config", "kernels", "hub", "trace", "report", "page", "launch"},
+    "api": {"report", "page", "launch", "cli"},
     "__main__": {"cli", "launch"},
 }
 """Each part, and the parts that it may import besides itself."""
