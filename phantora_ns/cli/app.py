@@ -8,6 +8,7 @@ what is imported here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,19 @@ def trace_diff(real: Path, sim: Path, by: str, limit: int, as_json: bool) -> int
     return 0
 
 
+def parse_options(words: Sequence[str]) -> RunOptions:
+    """The options of a run from words of the command line. Raises click.ClickException."""
+    return RunOptions(**cli.make_context("phantora-ns", [*words, "command"]).params)
+
+
+def explain(error: click.ClickException | UsageError | LaunchError) -> tuple[int, str]:
+    """The exit code and the line that an error ends the command with."""
+    if isinstance(error, click.ClickException):
+        text = error.format_message().rstrip(".")
+        return EXIT_USAGE, f"{text}; on the command line; see phantora-ns --help"
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_OURS, str(error)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The console script; returns the exit code. Every error is one line on stderr."""
     try:
@@ -314,14 +328,9 @@ def main(arguments: list[str] | None = None) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return EXIT_USAGE
-    except click.ClickException as error:
-        say(f"{error.format_message().rstrip('.')}; on the command line; see phantora-ns --help")
-        return EXIT_USAGE
+    except (click.ClickException, UsageError, LaunchError) as error:
+        code, line = explain(error)
+        say(line)
+        return code
     except click.Abort:
         return 130
-    except UsageError as error:
-        say(str(error))
-        return EXIT_USAGE
-    except LaunchError as error:
-        say(str(error))
-        return EXIT_OURS

@@ -43,6 +43,7 @@ MAY_IMPORT = {
         "launch",
         "calibrate",
     },
+    "api": {"report", "page", "launch", "cli"},
     "__main__": {"cli", "launch"},
 }
 """Each part, and the parts that it may import besides itself."""

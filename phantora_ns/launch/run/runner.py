@@ -59,6 +59,10 @@ class Runner:
         """How many values of a leader's GPU this run has recorded."""
         self.report: dict[str, Any] | None = None
         """The report of the run, once it has ended; None when it could not be built."""
+        self.message: str | None = None
+        """What was said of a failure; None when nothing was."""
+        self.failed_by: str | None = None
+        """As in the report."""
 
     # ---- from start to end ----
 
@@ -81,6 +85,7 @@ class Runner:
                 self._outcome.fail(Verdict(EXIT_OURS, "launcher", message))
             finally:
                 verdict = self._end()
+        self.failed_by = verdict.failed_by
         return verdict.exit_code
 
     def _start_everything(self) -> None:
@@ -276,7 +281,8 @@ class Runner:
         if failure is not None and failure.message is not None:
             if self._progress is not None:
                 self._progress.clear()
-            say(failure.message + self._outcome.about_memory(memory_kills()))
+            self.message = failure.message + self._outcome.about_memory(memory_kills())
+            say(self.message)
             self._outcome.failure = Verdict(failure.exit_code, failure.failed_by)
 
     def _end(self) -> Verdict:
@@ -362,4 +368,5 @@ class Runner:
         except Interrupted as error:
             results.interrupted(error.number)
         self.report, self.values_kept = results.report, results.values_kept
+        self.message = self.message or results.problem
         return results.verdict
