@@ -16,6 +16,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from phantora_ns.cli.calibrate import calibrate
 from phantora_ns.cli.help_text import (
     SHELLS,
     ShortHelp,
@@ -309,6 +310,9 @@ def kernels(arguments: tuple[str, ...]) -> int:
     from phantora_ns.cli.kernels import main as kernels_main
 
     return kernels_main(list(arguments))
+
+
+cli.add_command(calibrate)
 
 
 @cli.group()

@@ -9,11 +9,13 @@ a link that does not exist, is found before anything starts.
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from phantora_ns.config.changes import Changes
 from phantora_ns.config.gpus import list_gpus, load_gpu
+from phantora_ns.config.nccl import calibrated
 from phantora_ns.config.toml_table import ConfigError, Table, nearest, read_toml
 from phantora_ns.config.units import LEAST_BYTES_PER_NS
 from phantora_ns.model.cluster import (
@@ -113,6 +115,7 @@ def load_cluster(
         pxn=settings.flag("pxn", server.interconnect == "nvswitch"),
         amd_host=settings.flag("amd_host", False),
     )
+    gpu = replace(gpu, nccl=calibrated(settings, gpu.nccl))
     settings.done()
     if nccl.pxn and server.interconnect != "nvswitch":
         raise settings.error(
