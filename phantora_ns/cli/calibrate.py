@@ -74,3 +74,52 @@ def nccl(
         ) from error
     click.echo("\n".join(lines))
     return 0
+
+
+@calibrate.command(short_help="Measures how fast a machine's CPUs are.")
+@click.option(
+    "--script",
+    is_flag=True,
+    help="Print a script that measures another machine, which needs Python 3.6 or later and nothing "
+    "else.",
+)
+@click.option(
+    "--line",
+    metavar="TEXT|-",
+    help="Take the line that the script printed instead of measuring this machine; -: from standard "
+    "input.",
+)
+@click.option(
+    "--into",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Put the score into cluster file FILE, as server.cpu_score.",
+)
+def host(script: bool, line: str | None, into: Path | None) -> int:
+    """Measures how fast this machine's CPUs run code like a framework's, or takes what the script
+    measured elsewhere. Runs with the score in their cluster file have host times of those CPUs.
+
+    \b
+    phantora-ns calibrate host
+    phantora-ns calibrate host --script | ssh HOST python3 - | phantora-ns calibrate host --line -
+    """
+    from phantora_ns.calibrate.host import run_host
+    from phantora_ns.calibrate.host import script as host_script
+    from phantora_ns.config import ConfigError
+
+    if script:
+        if line is not None or into is not None:
+            raise UsageError(
+                "--script prints a script and takes no other option; on the command line; run it there"
+            )
+        click.echo(host_script(), nl=False)
+        return 0
+    source = "standard input" if line == "-" else "--line"
+    try:
+        text = click.get_text_stream("stdin").read() if line == "-" else line
+        click.echo("\n".join(run_host(text, source, into)))
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read or written: {error}; {into or source}") from error
+    return 0

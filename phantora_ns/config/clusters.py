@@ -196,8 +196,11 @@ def _server(table: Table) -> Server:
         pcie_latency_ns=table.time_ns("pcie_latency", 400),
         gpus_per_nic=table.integer("gpus_per_nic", 1, low=1, high=1024),
         storage_bytes_per_ns=table.bytes_per_ns("storage_bandwidth", None),
+        cpu_score_ns=table.time_ns("cpu_score", None),
     )
     table.done()
+    if server.cpu_score_ns == 0:
+        raise table.error("cpu_score", "is 0; phantora-ns calibrate host measures it")
     return server
 
 

@@ -61,9 +61,8 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     """Writes what the hub and the ranks read into the run directory `path`, which has
     our libraries (lay_out). `gpu`: the real one on which the leader runs, None without a leader.
     Raises LaunchError, OSError."""
-    model = request.cluster.gpu_model
     host = host_time.prepare(
-        request.host, model, request.databases, path, job_of(request), request.quiet
+        request.host, request.cluster, request.databases, path, job_of(request), request.quiet
     )
     if request.trace is not None:
         (path / "trace").mkdir()
