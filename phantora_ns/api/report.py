@@ -43,6 +43,10 @@ class Rank:
     peak_reserved_bytes: int | None
     peak_driver_bytes: int | None
     peak_pinned_bytes: int | None
+    refused_bytes: int | None
+    refused_free_bytes: int | None
+    refused_step: int | None
+    steps: int | None
     kernel_launches: int | None
     comm_launches: int | None
     messages: int | None
@@ -98,6 +102,11 @@ class Report:
         """Who failed: None, "job", "hub" or "launcher"."""
         failed: str | None = self.data["failed_by"]
         return failed
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the job failed because a GPU had no room."""
+        return bool(self.data.get("out_of_memory"))
 
     @property
     def world_size(self) -> int:

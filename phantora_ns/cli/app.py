@@ -100,6 +100,15 @@ def run(options: RunOptions, command: tuple[str, ...]) -> int:
     return Runner(build_request(command, options)).run()
 
 
+def _given(context: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that stand after a command's own name; the others stood before it, if anywhere."""
+    return {
+        key: value
+        for key, value in options.items()
+        if context.get_parameter_source(key) is not ParameterSource.DEFAULT
+    }
+
+
 @cli.command(
     cls=ShortHelpCommand,
     context_settings=_JOB_FOLLOWS,
@@ -149,12 +158,54 @@ def profile(
     """
     from phantora_ns.launch.profiling import ProfileOptions, run_profile
 
-    given = {
-        key: value
-        for key, value in options.items()
-        if context.get_parameter_source(key) is not ParameterSource.DEFAULT
-    }
-    return run_profile(command, replace(context.obj, **given), ProfileOptions(output, name, record))
+    own = replace(context.obj, **_given(context, options))
+    return run_profile(command, own, ProfileOptions(output, name, record))
+
+
+@cli.command(
+    cls=ShortHelpCommand,
+    context_settings=_JOB_FOLLOWS,
+    short_help="Says whether a job fits into memory, from its first steps.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End after N steps  [default: 4 or more, up to 20, until no rank's memory grows].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON; sizes in bytes.")
+@click.option(
+    "--log",
+    type=click.File("w+b"),
+    metavar="FILE",
+    help="A file for the job's output  [default: none; its end is shown if the job fails for "
+    "another reason].",
+)
+@run_options
+@help_all
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def fit(
+    context: click.Context,
+    command: tuple[str, ...],
+    steps: int | None,
+    as_json: bool,
+    log: Any,
+    **options: Any,
+) -> int:
+    """Says whether a job fits into the GPUs' memory, by how much, which rank is nearest to the limit, and
+    what to change. It runs the job's first steps, without host times.
+
+    Exit code 0: it fits. 1: it does not. 3: not known, because the job failed for another reason.
+
+    \b
+    phantora-ns fit torchrun --nproc-per-node 8 train.py
+    phantora-ns fit --set gpu=b200 torchrun --nproc-per-node 8 train.py
+    """
+    from phantora_ns.launch.fit import FitOptions, run_fit
+
+    own = replace(context.obj, **_given(context, options))
+    return run_fit(command, own, FitOptions(steps, as_json, log), click.echo)
 
 
 @cli.command(short_help="Tries everything that a run needs.")

@@ -236,6 +236,7 @@ def test_a_report_of_another_version_is_shown_all_the_same():
 
 
 def test_ranks_are_a_table(monkeypatch):
+    pytest.importorskip("pandas")
     made = phantora_ns.Report(report())
     table = made.to_pandas()
     assert table.index.tolist() == [0] and table.loc[0, "gpu_busy_ns"] == 700_000_000

@@ -54,7 +54,7 @@ ORDER = {
         ("machine",),
         ("record",),
         ("run",),
-        ("profiling", "doctor", "compile_values"),
+        ("profiling", "fit", "doctor", "compile_values"),
     ),
     "kernels": (
         ("signature", "rates", "binary", "live_times", "library_versions"),

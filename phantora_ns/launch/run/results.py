@@ -57,7 +57,8 @@ class Results:
                 failed_by=ended.failed_by,
                 wall_s=wall_s,
             )
-            for line in [] if self._request.quiet else summary_lines(self.report):
+            quiet = self._request.quiet or self._request.output is not None
+            for line in [] if quiet else summary_lines(self.report):
                 say(line)
         except (OSError, ValueError, KeyError) as error:
             self._failed(

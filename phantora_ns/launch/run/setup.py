@@ -27,6 +27,7 @@ from phantora_ns.launch.machine.sandbox import SandboxSpec
 from phantora_ns.launch.machine.software import read_software
 from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record import host_time, leaders, learned_host_times
+from phantora_ns.launch.run import step_hold
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.protocol import VALUE_TABLE_FILE
 
@@ -152,6 +153,8 @@ def _job_environment(
     job |= prepared.host.environment
     job |= {"PHANTORA_VALUES": request.values.policy}
     job |= {"PHANTORA_HOST_TENSORS": request.host_tensors}
+    if request.hold is not None:
+        job |= {"PHANTORA_HOLD": str(prepared.path / step_hold.FILE)}
     job |= warm_start.prepare(prepared.path, request.warm)
     storage = request.cluster.server.storage_bytes_per_ns
     if storage is not None:
