@@ -249,7 +249,7 @@ native native-c values:
 native-alone: native-c-alone values-alone
 	@:
 
-native-c-alone: $(addprefix $(LIB)/,libphantora.so libphantora-leader.so phantora-sandbox libphantora-flows.so)
+native-c-alone: $(addprefix $(LIB)/,libphantora.so libphantora-leader.so phantora-sandbox libphantora-flows.so libphantora-score.so)
 	@:
 
 # Libraries are written under another name and then moved, so that a job that starts meanwhile finds a whole one.
@@ -293,6 +293,13 @@ $(LIB)/libphantora-flows.so: $(FLOWS_OBJECTS)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared $(SANITIZE) $(LDFLAGS) -o $@.new $(FLOWS_OBJECTS) -lm
+	@mv $@.new $@
+
+# The CPU workload alone, as it is in libphantora.so, to be measured where nothing else of ours is.
+$(LIB)/libphantora-score.so: $(OBJ)/libintercept/time/cpu_score.o
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared $(SANITIZE) $(LDFLAGS) -Wl,-s -o $@.new $<
 	@mv $@.new $@
 
 # No contraction: the compiled and the Python engine must round equally.

@@ -407,9 +407,9 @@ class Message:
 
 
 RANK_STATS_MAGIC = 0x50484E5352414E4B
-RANK_STATS_VERSION = 4
+RANK_STATS_VERSION = 5
 RANK_STATS_FILE = "ranks"
-RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80QQQ")
+RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80QQQQQQQQQ")
 RANK_STATS_AT = {
     "magic": 0,
     "version": 8,
@@ -441,6 +441,12 @@ RANK_STATS_AT = {
     "work_ns": 440,
     "waiting": 1080,
     "peak_hollow_bytes": 1088,
+    "steps": 1096,
+    "grown_step": 1104,
+    "held_step": 1112,
+    "refused_bytes": 1120,
+    "refused_free_bytes": 1128,
+    "refused_step": 1136,
 }
 """Offsets of the fields."""
 
@@ -461,7 +467,7 @@ class RankStats(NamedTuple):
     kernel_launches: int
     comm_launches: int
     allocated_bytes: int
-    """device memory in use, all devices"""
+    """device memory in use, contexts and communicators included, all devices"""
     peak_driver_bytes: int
     """the most of it"""
     torch_peak_allocated: int
@@ -502,13 +508,25 @@ class RankStats(NamedTuple):
     """threads that wait for a reply of the hub, those that only watch included"""
     peak_hollow_bytes: int
     """the most host memory that tensors held nothing in (`--host-tensors`)"""
+    steps: int
+    """how often an optimizer has stepped"""
+    grown_step: int
+    """the last of these by whose end `peak_driver_bytes` had grown"""
+    held_step: int
+    """the process waits at the end of this step (`PHANTORA_HOLD`); 0: it does not"""
+    refused_bytes: int
+    """the last request for device memory that did not fit and was not granted later; 0: none"""
+    refused_free_bytes: int
+    """what was free then"""
+    refused_step: int
+    """in which step that was, from 1"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
         return cls._make(
-            (*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135], *v[135:137])
+            (*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135], *v[135:143])
         )
 
     def pack(self) -> bytes:
@@ -544,6 +562,12 @@ class RankStats(NamedTuple):
             *self.work_ns,
             self.waiting,
             self.peak_hollow_bytes,
+            self.steps,
+            self.grown_step,
+            self.held_step,
+            self.refused_bytes,
+            self.refused_free_bytes,
+            self.refused_step,
         )
 
 

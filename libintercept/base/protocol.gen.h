@@ -294,7 +294,7 @@ enum ph_message {
 
 /* Files: what begins them, and their names in RUN_DIR. */
 #define PH_RANK_STATS_MAGIC 0x50484e5352414e4bull
-#define PH_RANK_STATS_VERSION 4
+#define PH_RANK_STATS_VERSION 5
 #define PH_RANK_STATS_FILE "ranks"
 #define PH_KERNEL_TABLE_MAGIC 0x50484e534b524e4cull
 #define PH_KERNEL_TABLE_VERSION 1
@@ -332,7 +332,7 @@ struct ph_rank_stats {
     _Atomic uint64_t blocked;
     _Atomic uint64_t kernel_launches;
     _Atomic uint64_t comm_launches;
-    /* device memory in use, all devices */
+    /* device memory in use, contexts and communicators included, all devices */
     _Atomic uint64_t allocated_bytes;
     /* the most of it */
     _Atomic uint64_t peak_driver_bytes;
@@ -374,8 +374,20 @@ struct ph_rank_stats {
     _Atomic uint64_t waiting;
     /* the most host memory that tensors held nothing in (--host-tensors) */
     _Atomic uint64_t peak_hollow_bytes;
+    /* how often an optimizer has stepped */
+    _Atomic uint64_t steps;
+    /* the last of these by whose end peak_driver_bytes had grown */
+    _Atomic uint64_t grown_step;
+    /* the process waits at the end of this step (PHANTORA_HOLD); 0: it does not */
+    _Atomic uint64_t held_step;
+    /* the last request for device memory that did not fit and was not granted later; 0: none */
+    _Atomic uint64_t refused_bytes;
+    /* what was free then */
+    _Atomic uint64_t refused_free_bytes;
+    /* in which step that was, from 1 */
+    _Atomic uint64_t refused_step;
 };
-PH_SIZE(ph_rank_stats, 1096);
+PH_SIZE(ph_rank_stats, 1144);
 PH_AT(ph_rank_stats, magic, 0);
 PH_AT(ph_rank_stats, version, 8);
 PH_AT(ph_rank_stats, clock_ns, 16);
@@ -406,6 +418,12 @@ PH_AT(ph_rank_stats, held_ns, 432);
 PH_AT(ph_rank_stats, work_ns, 440);
 PH_AT(ph_rank_stats, waiting, 1080);
 PH_AT(ph_rank_stats, peak_hollow_bytes, 1088);
+PH_AT(ph_rank_stats, steps, 1096);
+PH_AT(ph_rank_stats, grown_step, 1104);
+PH_AT(ph_rank_stats, held_step, 1112);
+PH_AT(ph_rank_stats, refused_bytes, 1120);
+PH_AT(ph_rank_stats, refused_free_bytes, 1128);
+PH_AT(ph_rank_stats, refused_step, 1136);
 
 /* RUN_DIR/kernels.tbl, the kernel table: kernel times that every rank reads without asking. */
 struct ph_kernel_table_header {

@@ -1,7 +1,8 @@
 /* time/runs.c - of which kernels the work of a term consists, in order.
  *
- * Why it exists: communication slows each kernel by a share of its own, and often overlaps only
- * some of the kernels since a vertex. So the hub must know their order, not only their sum.
+ * Why it exists: each kernel is slowed by its own share when communication overlaps it, and often
+ * only some of the kernels since a vertex are overlapped. So the hub needs their order, not only
+ * their sum.
  *
  * Rules: a kernel is never changed once it is here, because expressions are copied and go on
  * separately. Only the last RUNS kernels are kept; what is older is packed as one. Neighbours are

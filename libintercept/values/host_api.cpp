@@ -50,6 +50,7 @@ bool find_host_api()
         !find(host.exclude, "phantora_values_exclude"))
         return false;
     find(host.step_ended, "phantora_step_ended");
+    find(host.report_peaks, "phantora_report_peaks");
     if (host.observe_only) return true;
     find(host.scalar_readback, "phantora_values_scalar_readback");
     const char *(*policy)() = nullptr;

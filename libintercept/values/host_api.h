@@ -77,6 +77,8 @@ struct HostApi {
     int (*measuring)();           /* whether this thread's CPU time counts as the job's now */
     void (*exclude)(uint64_t ns); /* takes so much off the job's time */
     void (*step_ended)();         /* optional: an optimizer has stepped */
+    /* optional: the allocator's peaks in bytes, since the job has last reset them */
+    void (*report_peaks)(uint64_t allocated, uint64_t reserved);
     /* Hollow host tensors (hollow.h); all or none, and none in a leader. */
     void *(*host_alloc)(size_t bytes); /* nullptr: take ordinary memory */
     void (*host_free)(void *block);

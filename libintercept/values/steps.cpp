@@ -1,8 +1,9 @@
-/* steps.cpp - says when an optimizer has stepped, in runs with and without a trace.
+/* steps.cpp - says when an optimizer has stepped, and the allocator's peaks then.
  *
  * Why it exists: the report states the time of a training step, which no call of CUDA marks.
  * PyTorch marks it with a range of its own. The callback is for such ranges alone. A
  * step has a few hundred of them at most, and the callback for operators is not called for them.
+ * The peaks of a process that is killed later are those of its last step.
  *
  * Rules: an optimizer that calls others (a container of them) is one mark. One that steps within
  * the backward pass, parameter by parameter, ends no step. */
@@ -13,6 +14,7 @@
 
 #include <cstring>
 
+#include "values/allocator.h"
 #include "values/host_api.h"
 
 namespace phantora
@@ -38,6 +40,9 @@ void on_range_end(const at::RecordFunction &function, at::ObserverContext *)
     if (!is_optimizer(function) || optimizers == 0 || --optimizers > 0) return;
     if (torch::autograd::get_current_graph_task_id() >= 0) return;
     host.pause();
+    AllocatorBytes bytes;
+    if (host.report_peaks && allocator_bytes(&bytes))
+        host.report_peaks(bytes.peak_allocated, bytes.peak_reserved);
     host.step_ended();
     host.resume();
 }

@@ -6,8 +6,6 @@
  * that profiler does: from thread-local debug information that PyTorch provides while a process
  * group works. */
 #include <ATen/record_function.h>
-#include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 
@@ -16,6 +14,7 @@
 #include <string>
 
 #include "base/protocol.gen.h"
+#include "values/allocator.h"
 #include "values/steps.h"
 #include "values/trace.h"
 
@@ -105,33 +104,17 @@ void on_traced_end(const at::RecordFunction &function, at::ObserverContext *)
 /* Changes below this are not logged, those of the peak always. */
 constexpr uint64_t kLeastChange = 1 << 20;
 
-c10::DeviceAllocator *find_allocator()
-{
-    auto *found = dynamic_cast<c10::DeviceAllocator *>(c10::GetAllocator(c10::DeviceType::CUDA));
-    return found && found->initialized() ? found : nullptr;
-}
-
 /* Whether what the allocator holds on the current device has changed by enough to be logged.
  * `bytes`: allocated, reserved, peak of allocated. */
 bool memory_changed(uint32_t *on, uint64_t *bytes)
 {
-    static std::atomic<c10::DeviceAllocator *> allocator;
     static std::atomic<uint64_t> allocated, reserved, peak; /* as they were logged last */
-    try {
-        c10::DeviceAllocator *known = allocator.load(std::memory_order_relaxed);
-        if (!known) allocator = known = find_allocator();
-        if (!known) return false;
-        const auto *guard = c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
-        auto device = guard->getDevice().index();
-        constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-        auto stats = known->getDeviceStats(device);
-        *on = static_cast<uint32_t>(device);
-        bytes[0] = static_cast<uint64_t>(stats.allocated_bytes[kAll].current);
-        bytes[1] = static_cast<uint64_t>(stats.reserved_bytes[kAll].current);
-        bytes[2] = static_cast<uint64_t>(stats.allocated_bytes[kAll].peak);
-    } catch (const std::exception &) { /* no device yet */
-        return false;
-    }
+    AllocatorBytes found;
+    if (!allocator_bytes(&found)) return false;
+    *on = found.device;
+    bytes[0] = found.allocated;
+    bytes[1] = found.reserved;
+    bytes[2] = found.peak_allocated;
     uint64_t before = allocated;
     uint64_t change = bytes[0] > before ? bytes[0] - before : before - bytes[0];
     if (change < kLeastChange && bytes[1] == reserved && bytes[2] == peak) return false;

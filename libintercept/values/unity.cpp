@@ -4,6 +4,7 @@
  * once instead of once per source file.
  *
  * Rule: names in anonymous namespaces must differ between the files. */
+#include "values/allocator.cpp"
 #include "values/callback.cpp"
 #include "values/capture.cpp"
 #include "values/choose.cpp"

@@ -8,6 +8,7 @@ what is imported here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from phantora_ns.cli.calibrate import calibrate
 from phantora_ns.cli.help_text import (
     SHELLS,
     ShortHelp,
@@ -98,6 +100,15 @@ def run(options: RunOptions, command: tuple[str, ...]) -> int:
     return Runner(build_request(command, options)).run()
 
 
+def _given(context: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that stand after a command's own name; the others stood before it, if anywhere."""
+    return {
+        key: value
+        for key, value in options.items()
+        if context.get_parameter_source(key) is not ParameterSource.DEFAULT
+    }
+
+
 @cli.command(
     cls=ShortHelpCommand,
     context_settings=_JOB_FOLLOWS,
@@ -147,12 +158,54 @@ def profile(
     """
     from phantora_ns.launch.profiling import ProfileOptions, run_profile
 
-    given = {
-        key: value
-        for key, value in options.items()
-        if context.get_parameter_source(key) is not ParameterSource.DEFAULT
-    }
-    return run_profile(command, replace(context.obj, **given), ProfileOptions(output, name, record))
+    own = replace(context.obj, **_given(context, options))
+    return run_profile(command, own, ProfileOptions(output, name, record))
+
+
+@cli.command(
+    cls=ShortHelpCommand,
+    context_settings=_JOB_FOLLOWS,
+    short_help="Says whether a job fits into memory, from its first steps.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End after N steps  [default: 4 or more, up to 20, until no rank's memory grows].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON; sizes in bytes.")
+@click.option(
+    "--log",
+    type=click.File("w+b"),
+    metavar="FILE",
+    help="A file for the job's output  [default: none; its end is shown if the job fails for "
+    "another reason].",
+)
+@run_options
+@help_all
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def fit(
+    context: click.Context,
+    command: tuple[str, ...],
+    steps: int | None,
+    as_json: bool,
+    log: Any,
+    **options: Any,
+) -> int:
+    """Says whether a job fits into the GPUs' memory, by how much, which rank is nearest to the limit, and
+    what to change. It runs the job's first steps, without host times.
+
+    Exit code 0: it fits. 1: it does not. 3: not known, because the job failed for another reason.
+
+    \b
+    phantora-ns fit torchrun --nproc-per-node 8 train.py
+    phantora-ns fit --set gpu=b200 torchrun --nproc-per-node 8 train.py
+    """
+    from phantora_ns.launch.fit import FitOptions, run_fit
+
+    own = replace(context.obj, **_given(context, options))
+    return run_fit(command, own, FitOptions(steps, as_json, log), click.echo)
 
 
 @cli.command(short_help="Tries everything that a run needs.")
@@ -259,6 +312,9 @@ def kernels(arguments: tuple[str, ...]) -> int:
     return kernels_main(list(arguments))
 
 
+cli.add_command(calibrate)
+
+
 @cli.group()
 def trace() -> None:
     """Looks into Kineto traces of real and of simulated runs."""
@@ -302,6 +358,19 @@ def trace_diff(real: Path, sim: Path, by: str, limit: int, as_json: bool) -> int
     return 0
 
 
+def parse_options(words: Sequence[str]) -> RunOptions:
+    """The options of a run from words of the command line. Raises click.ClickException."""
+    return RunOptions(**cli.make_context("phantora-ns", [*words, "command"]).params)
+
+
+def explain(error: click.ClickException | UsageError | LaunchError) -> tuple[int, str]:
+    """The exit code and the line that an error ends the command with."""
+    if isinstance(error, click.ClickException):
+        text = error.format_message().rstrip(".")
+        return EXIT_USAGE, f"{text}; on the command line; see phantora-ns --help"
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_OURS, str(error)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The console script; returns the exit code. Every error is one line on stderr."""
     try:
@@ -310,14 +379,9 @@ def main(arguments: list[str] | None = None) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return EXIT_USAGE
-    except click.ClickException as error:
-        say(f"{error.format_message().rstrip('.')}; on the command line; see phantora-ns --help")
-        return EXIT_USAGE
+    except (click.ClickException, UsageError, LaunchError) as error:
+        code, line = explain(error)
+        say(line)
+        return code
     except click.Abort:
         return 130
-    except UsageError as error:
-        say(str(error))
-        return EXIT_USAGE
-    except LaunchError as error:
-        say(str(error))
-        return EXIT_OURS

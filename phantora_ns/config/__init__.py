@@ -12,9 +12,13 @@ from phantora_ns.config.clusters import (
     topologies_dir,
 )
 from phantora_ns.config.gpus import list_gpus, load_gpu
+from phantora_ns.config.nccl import NVLS_KEYS, PAIR_KEYS, PROTOCOL_KEYS
 from phantora_ns.config.toml_table import ConfigError
 
 __all__ = [
+    "NVLS_KEYS",
+    "PAIR_KEYS",
+    "PROTOCOL_KEYS",
     "ConfigError",
     "default_cluster",
     "list_clusters",

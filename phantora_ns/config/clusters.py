@@ -9,11 +9,13 @@ a link that does not exist, is found before anything starts.
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from phantora_ns.config.changes import Changes
 from phantora_ns.config.gpus import list_gpus, load_gpu
+from phantora_ns.config.nccl import calibrated
 from phantora_ns.config.toml_table import ConfigError, Table, nearest, read_toml
 from phantora_ns.config.units import LEAST_BYTES_PER_NS
 from phantora_ns.model.cluster import (
@@ -113,6 +115,7 @@ def load_cluster(
         pxn=settings.flag("pxn", server.interconnect == "nvswitch"),
         amd_host=settings.flag("amd_host", False),
     )
+    gpu = replace(gpu, nccl=calibrated(settings, gpu.nccl))
     settings.done()
     if nccl.pxn and server.interconnect != "nvswitch":
         raise settings.error(
@@ -193,8 +196,11 @@ def _server(table: Table) -> Server:
         pcie_latency_ns=table.time_ns("pcie_latency", 400),
         gpus_per_nic=table.integer("gpus_per_nic", 1, low=1, high=1024),
         storage_bytes_per_ns=table.bytes_per_ns("storage_bandwidth", None),
+        cpu_score_ns=table.time_ns("cpu_score", None),
     )
     table.done()
+    if server.cpu_score_ns == 0:
+        raise table.error("cpu_score", "is 0; phantora-ns calibrate host measures it")
     return server
 
 

@@ -6,8 +6,11 @@ the fields that the simulator reads. Times are the GPU model's; choices are thos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from phantora_ns.config.toml_table import Table, read_toml
 from phantora_ns.model.nccl import (
@@ -16,6 +19,7 @@ from phantora_ns.model.nccl import (
     NcclConstants,
     NcclTimes,
     NcclVersion,
+    NvlsTimes,
     PairTimes,
     ProtocolTimes,
 )
@@ -25,6 +29,45 @@ _FILE = _DATA / "nccl.toml"
 _FOLDER = _DATA / "nccl"
 _LATENCIES = ("base", "nvlink", "pcie", "network")
 _GENERATIONS = {8: "ampere", 9: "hopper", 10: "blackwell"}  # by major compute capability
+
+
+PROTOCOL_KEYS = {
+    "start": "start_ns",
+    "step": "step_ns",
+    "chain_start": "chain_start_ns",
+    "chain_step": "chain_step_ns",
+    "tree_start": "tree_start_ns",
+    "tree_step": "tree_step_ns",
+    "tree_bandwidth": "tree_bytes_per_ns",
+    "bandwidth": "bytes_per_ns",
+    "copy_bandwidth": "copy_bytes_per_ns",
+    "network_step": "network_step_ns",
+    "network_bandwidth": "network_bytes_per_ns",
+    "network_tree_step": "network_tree_step_ns",
+    "network_tree_bandwidth": "network_tree_bytes_per_ns",
+}
+PAIR_KEYS = {
+    "start": "start_ns",
+    "doubling": "doubling_ns",
+    "ll_start": "ll_start_ns",
+    "ll_doubling": "ll_doubling_ns",
+    "ll_channel_bandwidth": "ll_channel_bytes_per_ns",
+    "channel_bandwidth": "channel_bytes_per_ns",
+    "bandwidth": "bytes_per_ns",
+    "spread_bandwidth": "spread_bytes_per_ns",
+    "fill_bandwidth": "fill_bytes_per_ns",
+    "network_step": "network_step_ns",
+    "ll_network_step": "ll_network_step_ns",
+    "network_channel_bandwidth": "network_channel_bytes_per_ns",
+}
+NVLS_KEYS = {
+    "nvls_start": "start_ns",
+    "nvls_bandwidth": "bytes_per_ns",
+    "nvls_network_step": "network_step_ns",
+    "nvls_network_bandwidth": "network_bytes_per_ns",
+}
+"""Keys of a table, and the fields that they fill. Without the keys of what is between servers, NCCL's
+own figure counts."""
 
 
 def nccl_times(table: Table, compute_major: int) -> NcclTimes:
@@ -37,6 +80,17 @@ def nccl_times(table: Table, compute_major: int) -> NcclTimes:
     table.done()
     constants = nccl_constants(measured_version(), compute_major)
     return NcclTimes(protocols=protocols, pairs=pairs, local=local, constants=constants)
+
+
+def calibrated(table: Table, times: NcclTimes) -> NcclTimes:
+    """`times` with what the `[nccl]` table of a cluster file has of them. Raises ConfigError."""
+    protocols = tuple(
+        _protocol_times(table.table(name), known)
+        for name, known in zip(PROTOCOLS, times.protocols, strict=True)
+    )
+    nvls = NvlsTimes(**_read(table, NVLS_KEYS, times.nvls))
+    pairs = _pair_times(table.table("pairs"), times.pairs)
+    return replace(times, protocols=protocols, pairs=pairs, nvls=nvls)
 
 
 def nccl_versions() -> list[NcclVersion]:
@@ -63,36 +117,29 @@ def nearest_version(version: NcclVersion) -> NcclVersion:
     )
 
 
-def _protocol_times(table: Table) -> ProtocolTimes:
-    times = ProtocolTimes(
-        start_ns=table.time_ns("start"),
-        step_ns=table.time_ns("step"),
-        chain_start_ns=table.time_ns("chain_start"),
-        chain_step_ns=table.time_ns("chain_step"),
-        tree_start_ns=table.time_ns("tree_start"),
-        tree_step_ns=table.time_ns("tree_step"),
-        tree_bytes_per_ns=table.bytes_per_ns("tree_bandwidth"),
-        bytes_per_ns=table.bytes_per_ns("bandwidth"),
-        copy_bytes_per_ns=table.bytes_per_ns("copy_bandwidth"),
-    )
+def _protocol_times(table: Table, known: ProtocolTimes | None = None) -> ProtocolTimes:
+    times = ProtocolTimes(**_read(table, PROTOCOL_KEYS, known))
     table.done()
     return times
 
 
-def _pair_times(table: Table) -> PairTimes:
-    times = PairTimes(
-        start_ns=table.time_ns("start"),
-        doubling_ns=table.time_ns("doubling"),
-        ll_start_ns=table.time_ns("ll_start"),
-        ll_doubling_ns=table.time_ns("ll_doubling"),
-        ll_channel_bytes_per_ns=table.bytes_per_ns("ll_channel_bandwidth"),
-        channel_bytes_per_ns=table.bytes_per_ns("channel_bandwidth"),
-        bytes_per_ns=table.bytes_per_ns("bandwidth"),
-        spread_bytes_per_ns=table.bytes_per_ns("spread_bandwidth"),
-        fill_bytes_per_ns=table.bytes_per_ns("fill_bandwidth"),
-    )
+def _pair_times(table: Table, known: PairTimes | None = None) -> PairTimes:
+    times = PairTimes(**_read(table, PAIR_KEYS, known))
     table.done()
     return times
+
+
+def _read(table: Table, keys: Mapping[str, str], known: object) -> dict[str, Any]:
+    """What the table says, else what is `known`. Without that, a table must say everything that is
+    not between servers."""
+    values = {}
+    for key, field in keys.items():
+        read = table.bytes_per_ns if field.endswith("bytes_per_ns") else table.time_ns
+        if known is not None:
+            values[field] = read(key, getattr(known, field))
+        else:
+            values[field] = read(key, None) if "network" in key else read(key)
+    return values
 
 
 def nccl_constants(version: NcclVersion, compute_major: int) -> NcclConstants:

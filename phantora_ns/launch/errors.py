@@ -11,11 +11,15 @@ EXIT_USAGE = 2
 EXIT_OURS = 70  # EX_SOFTWARE of sysexits.h: a failure of phantora-ns itself, not of the job
 
 
-class UsageError(Exception):
+class PhantoraError(Exception):
+    """What phantora-ns raises. Its text is the line that the command prints."""
+
+
+class UsageError(PhantoraError):
     """The user asked for something wrong; nothing has been started. Exit code 2."""
 
 
-class LaunchError(Exception):
+class LaunchError(PhantoraError):
     """Something of ours failed; `failed_by` is "launcher" or "hub". Exit code 70."""
 
     def __init__(self, message: str, failed_by: str = "launcher") -> None:

@@ -26,6 +26,7 @@ class Server:
     pcie_latency_ns: int
     gpus_per_nic: int
     storage_bytes_per_ns: float | None = None  # of one writing process; None: not modelled
+    cpu_score_ns: int | None = None  # None: as fast as the machine of the host times
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ class ProtocolTimes:
     A chain (broadcast, reduce) takes chain_start + (R - 1) * chain_step + bytes / bandwidth: what
     each of several such launches in a row takes, which overlap. A tree takes tree_start + 2 * (R -
     1) * tree_step + bytes / tree_bandwidth.
+    What begins with `network` is between servers, of a ring or of a tree: the time of a step, and
+    what a rank sends (by a tree, at sizes where NCCL expects no loss). None: NCCL's own figure.
     """
 
     start_ns: int
@@ -65,6 +67,10 @@ class ProtocolTimes:
     bytes_per_ns: float
     copy_bytes_per_ns: float
     tree_bytes_per_ns: float
+    network_step_ns: int | None = None
+    network_bytes_per_ns: float | None = None
+    network_tree_step_ns: int | None = None
+    network_tree_bytes_per_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,8 @@ class PairTimes:
     A launch takes start + doubling * log2(GPUs) + bytes / rate + chunk / fill_bandwidth. The rate
     is that of the message's channels, of a GPU with one peer (bandwidth) or of a GPU with several
     (spread_bandwidth), whichever is least; the chunk, a channel's part but at most NCCL's chunk,
-    fills the way before bytes flow (Simple only).
+    fills the way before bytes flow (Simple only). Between servers it takes a network step more (None:
+    NCCL's own figure), and Simple's channels may have a rate of their own.
     """
 
     start_ns: int
@@ -86,6 +93,9 @@ class PairTimes:
     bytes_per_ns: float
     spread_bytes_per_ns: float
     fill_bytes_per_ns: float
+    network_step_ns: int | None = None
+    ll_network_step_ns: int | None = None
+    network_channel_bytes_per_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,17 @@ class LocalTimes:
 
     start_ns: int
     share: float
+
+
+@dataclass(frozen=True)
+class NvlsTimes:
+    """Measured times of NVLink SHARP: what a launch takes beside its bytes, the rate of a GPU's link,
+    and the same between servers. None: what NCCL's own formula says."""
+
+    start_ns: int | None = None
+    bytes_per_ns: float | None = None
+    network_step_ns: int | None = None
+    network_bytes_per_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -146,3 +167,4 @@ class NcclTimes:
     pairs: PairTimes
     local: LocalTimes
     constants: NcclConstants
+    nvls: NvlsTimes = NvlsTimes()

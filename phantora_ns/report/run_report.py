@@ -17,7 +17,7 @@ from phantora_ns.report.fold_part import fold_part
 from phantora_ns.report.host_part import host_part
 from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.start_part import start_part
-from phantora_ns.report.step_part import step_part
+from phantora_ns.report.step_part import gpu_of, step_part
 
 SCHEMA = 1
 MEASURED_SOURCES = Source.LAW
@@ -55,6 +55,7 @@ def build_report(
         "nodes": run["nodes"],
         "gpus_per_node": run["gpus_per_node"],
         "cluster": run["cluster"],
+        "gpu": _gpu(run_dir),
         "software": run.get("software"),
         "ranks": _ranks(clients, statistics),
         "simulated_ns": hub["simulated_ns"] if hub else latest_ns,
@@ -85,7 +86,22 @@ def build_report(
         "exit_code": exit_code,
         "failed_by": failed_by,
     }
+    report["out_of_memory"] = _out_of_memory(report)
     return report | {"step": step_part(run_dir, report, clients)}
+
+
+def _gpu(run_dir: Path) -> dict[str, Any] | None:
+    model = gpu_of(run_dir)
+    if model is None:
+        return None
+    return {"model": model.model, "name": model.name, "memory_bytes": model.memory_bytes}
+
+
+def _out_of_memory(report: dict[str, Any]) -> bool:
+    """Whether the job failed when a GPU had no room: the last request of a rank was refused, and
+    nothing as large was granted afterwards."""
+    refused = any(rank["refused_bytes"] for rank in report["ranks"])
+    return bool(report["exit_code"] and report["failed_by"] == "job" and refused)
 
 
 def _kernel_time_share(statistics: list[RankStats]) -> dict[str, float]:
@@ -236,6 +252,14 @@ def _rank(clients: list[dict[str, Any]], statistics: list[RankStats]) -> dict[st
         "peak_pinned_bytes": max((stats.peak_pinned_bytes for stats in statistics), default=0)
         if statistics
         else None,
+        "refused_bytes": max((stats.refused_bytes for stats in statistics), default=0) or None,
+        "refused_free_bytes": max(
+            (stats.refused_free_bytes for stats in statistics if stats.refused_bytes), default=None
+        ),
+        "refused_step": max(
+            (stats.refused_step for stats in statistics if stats.refused_bytes), default=None
+        ),
+        "steps": max((stats.steps for stats in statistics), default=0) if statistics else None,
         "kernel_launches": sum(stats.kernel_launches for stats in statistics)
         if statistics
         else None,

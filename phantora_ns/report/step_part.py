@@ -30,7 +30,7 @@ def step_part(
     steps = _first(clients)
     if steps is None:
         return None
-    gpu = _gpu(run_dir)
+    gpu = gpu_of(run_dir)
     reason = _why_none(gpu, report)
     if gpu is None or reason:
         return asdict(steps) | {"band": None, "evidence": None, "no_band": reason}
@@ -53,7 +53,8 @@ def _first(clients: list[dict[str, Any]]) -> Steps | None:
     return None
 
 
-def _gpu(run_dir: Path) -> GpuModel | None:
+def gpu_of(run_dir: Path) -> GpuModel | None:
+    """The run's GPU; None when the cluster's description is gone."""
     try:
         return read_cluster(run_dir).gpu_model
     except (OSError, ValueError, KeyError, ConfigError):

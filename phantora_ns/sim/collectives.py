@@ -144,7 +144,7 @@ class CollectiveModel:
             start, step = times.start_ns, times.step_ns
         crossing = 0 if layout.nodes == 1 else steps * (layout.nodes - chain) // (ranks - chain)
         latency = (steps - crossing) * step + crossing * self._network_step_ns(
-            layout, "ring", protocol
+            layout, "ring", protocol, times.network_step_ns
         )
         # The same threads move the rank's own share, so it lowers the ring's rate instead of adding
         # a delay.
@@ -155,7 +155,9 @@ class CollectiveModel:
         )
         # Between servers the NICs are the limit, except for LL, where the hosts that poll its flags
         # are.
-        between = choice.bus_bytes_per_ns if protocol == 0 else pace
+        between = times.network_bytes_per_ns
+        if between is None:
+            between = choice.bus_bytes_per_ns if protocol == 0 else pace
         flows = []
         # A chain is a ring without the edge back to its root.
         edges = layout.ring_edges(root if chain else None)
@@ -179,14 +181,18 @@ class CollectiveModel:
         times, protocol = self.gpu.nccl.protocols[choice.protocol], choice.protocol
         inside = max(len(found) for found in layout.members) - 1
         between = (layout.nodes.bit_length() - 1) if layout.nodes > 1 else 0
-        latency = 2 * (
-            inside * times.tree_step_ns + between * self._network_step_ns(layout, "tree", protocol)
-        )
+        step = self._network_step_ns(layout, "tree", protocol, times.network_tree_step_ns)
+        latency = 2 * (inside * times.tree_step_ns + between * step)
+        across = choice.bus_bytes_per_ns / 2
+        if times.network_tree_bytes_per_ns is not None:
+            across = times.network_tree_bytes_per_ns * self._tuner(layout).tree_correction(
+                "tree", protocol, total
+            )
         flows = []
         for (child, parent, rail), share in layout.tree_edges().items():
             rate = times.tree_bytes_per_ns
             if self.topology.kind(child, parent) == "network":
-                rate = min(rate, choice.bus_bytes_per_ns / 2)
+                rate = min(rate, across)
             for a, b in ((child, parent), (parent, child)):
                 flows.append(self._flow(a, b, rail, total * share, rate * share, protocol))
         return self._plan_of(flows, times.tree_start_ns, latency, "tree", choice)
@@ -222,8 +228,10 @@ class CollectiveModel:
     def _nvls(self, layout: Layout, name: str, total: int, choice: Choice) -> Plan:
         """The switch reduces and multicasts. So a GPU's link carries the buffer once, plus the GPU's
         own share of the result."""
-        topology, constants = self.topology, self._constants
-        latency = round(1000 * constants.nvlink_latency["nvls"][SIMPLE])
+        topology, constants, times = self.topology, self._constants, self.gpu.nccl.nvls
+        latency = times.start_ns
+        if latency is None:
+            latency = round(1000 * constants.nvlink_latency["nvls"][SIMPLE])
         flows = []
         for found in layout.members:
             own = -(-total // len(found))
@@ -232,7 +240,7 @@ class CollectiveModel:
                 "all_gather": (own, total),
                 "reduce_scatter": (total, own),
             }[name]
-            rate = self._inside() * constants.nvls_efficiency
+            rate = times.bytes_per_ns or self._inside() * constants.nvls_efficiency
             for gpu in found:
                 for link, size in zip((topology.link_up(gpu), topology.link_down(gpu)), passes):
                     flows.append(FlowSpec((link,), size, rate))
@@ -240,8 +248,9 @@ class CollectiveModel:
             latency += (
                 2
                 * (layout.nodes.bit_length() - 1)
-                * self._network_step_ns(layout, "nvls_tree", SIMPLE)
+                * self._network_step_ns(layout, "nvls_tree", SIMPLE, times.network_step_ns)
             )
+            across = times.network_bytes_per_ns or choice.bus_bytes_per_ns / 2
             for (child, parent, rail), share in layout.tree_edges().items():
                 if rail is not None or topology.kind(child, parent) == "network":
                     for a, b in ((child, parent), (parent, child)):
@@ -251,7 +260,7 @@ class CollectiveModel:
                                 b,
                                 rail,
                                 total * share,
-                                choice.bus_bytes_per_ns / 2 * share,
+                                across * share,
                                 SIMPLE,
                             )
                         )
@@ -354,11 +363,12 @@ class CollectiveModel:
         """A GPU's messages of one launch share its rate in proportion to their bytes, so they end
         together."""
         times = self.gpu.nccl.pairs
-        rate = (
-            times.channel_bytes_per_ns
-            if choice.protocol == SIMPLE
-            else times.ll_channel_bytes_per_ns
-        )
+        if choice.protocol != SIMPLE:
+            rate = times.ll_channel_bytes_per_ns
+        elif times.network_channel_bytes_per_ns and self.topology.kind(a, b) == "network":
+            rate = times.network_channel_bytes_per_ns
+        else:
+            rate = times.channel_bytes_per_ns
         whole = times.bytes_per_ns if messages == 1 else times.spread_bytes_per_ns
         return self._flow(
             a,
@@ -385,7 +395,10 @@ class CollectiveModel:
             if protocol == 0
             else (times.start_ns, times.doubling_ns)
         )
-        latency = round(fill) + (self._network_step_ns(layout, "ring", protocol) if crossing else 0)
+        latency = round(fill)
+        if crossing:
+            step = times.network_step_ns if protocol else times.ll_network_step_ns
+            latency += self._network_step_ns(layout, "ring", protocol, step)
         half = latency // 2
         before = start + round(doubling * math.log2(gpus)) + half
         return Plan(
@@ -416,16 +429,18 @@ class CollectiveModel:
         wire = _WIRE[protocol]
         return FlowSpec(self.topology.route(a, b, rail=rail), round(size * wire), rate * wire)
 
-    def _network_step_ns(self, layout: Layout, algorithm: str, protocol: int) -> int:
-        """One step between servers: NCCL's figure, plus the latency of this network beyond the usual
-        one; 0 on one server."""
+    def _network_step_ns(
+        self, layout: Layout, algorithm: str, protocol: int, measured_ns: int | None
+    ) -> int:
+        """One step between servers: as measured, else NCCL's figure; plus the latency of this network
+        beyond the usual one. 0 on one server."""
         if layout.nodes == 1:
             return 0
         first, second = layout.members[0][0], layout.members[1][0]
         added = self.topology.latency_ns(first, second) - self._constants.network_reference_ns
-        return round(1000 * self._tuner(layout).network_latency_us(algorithm, protocol)) + max(
-            0, added
-        )
+        if measured_ns is None:
+            measured_ns = round(1000 * self._tuner(layout).network_latency_us(algorithm, protocol))
+        return measured_ns + max(0, added)
 
     def _inside(self) -> float:
         """Payload bytes per ns of one GPU inside its server."""

@@ -30,7 +30,7 @@ def commands(command: click.Command, path: tuple[str, ...]):
 
 
 ALL = dict(commands(cli, ()))
-LONG = [(), ("profile",)]
+LONG = [(), ("profile",), ("fit",)]
 """Commands with --help-all."""
 
 

@@ -31,6 +31,7 @@ def write_page(
     device=0,
     busy=(0,) * 8,
     elsewhere=0,
+    refused=0,
 ):
     words = (
         RANK_STATS_MAGIC,
@@ -54,6 +55,7 @@ def write_page(
     )
     page = bytearray(struct.pack("<32Q", *words) + bytes(3840))
     struct.pack_into("<Q", page, RANK_STATS_AT["elsewhere_ns"], elsewhere)
+    struct.pack_into("<QQ", page, RANK_STATS_AT["refused_bytes"], refused, 5 if refused else 0)
     path.write_bytes(page)
 
 
@@ -142,6 +144,7 @@ def test_everything_that_was_asked_for(run_dir):
         "comm_wait_ns": 10, "exposed_comm_ns": 20,
         "peak_allocated_bytes": 3 << 30, "peak_reserved_bytes": 4 << 30,
         "peak_driver_bytes": 20, "peak_pinned_bytes": 0,
+        "refused_bytes": None, "refused_free_bytes": None, "refused_step": None, "steps": 0,
         "kernel_launches": 10, "comm_launches": 2, "messages": 5,
     }  # fmt: skip
     assert (
@@ -152,6 +155,27 @@ def test_everything_that_was_asked_for(run_dir):
     ) == (1, 2, 21, 1000)
     assert second["peak_allocated_bytes"] == 2 << 30 and second["comm_ns"] == 100
     assert (other["rank"], other["peak_allocated_bytes"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "refused, exit_code, failed_by, expected",
+    [
+        (7, 1, "job", True),
+        (0, 1, "job", False),
+        (7, 0, None, False),  # the job went on without
+        (7, 70, "hub", False),
+    ],
+)
+def test_a_job_that_failed_when_a_gpu_had_no_room_is_out_of_memory(
+    run_dir, refused, exit_code, failed_by, expected
+):
+    write_page(run_dir / "ranks" / "c", refused=refused)
+    report = build_report(run_dir, exit_code=exit_code, failed_by=failed_by, wall_s=1.0)
+    assert report["out_of_memory"] is expected
+    rank = report["ranks"][1]
+    assert (rank["refused_bytes"], rank["refused_free_bytes"]) == (
+        (7, 5) if refused else (None, None)
+    )
 
 
 def test_the_summary_says_what_to_check(run_dir):

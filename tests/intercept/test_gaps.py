@@ -4,14 +4,11 @@ The oracle: a job whose steps are alike waits as long as the step before did.
 """
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 
 import msgpack
 import pytest
+from tests.intercept.parts import load_part
 
-ROOT = Path(__file__).parents[2]
 STUBS = """
 #include "base/log.h"
 #include "time/gaps.h"
@@ -28,15 +25,7 @@ void told(unsigned char *data, size_t length)
 
 @pytest.fixture
 def gaps(tmp_path):
-    (tmp_path / "stubs.c").write_text(STUBS)
-    sources = [ROOT / "libintercept" / name for name in ("time/gaps.c", "base/msgpack.c")]
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run(
-        [shutil.which("cc"), *flags, "-I", ROOT / "libintercept", "-o", tmp_path / "gaps.so"]
-        + [*sources, tmp_path / "stubs.c"],
-        check=True,
-    )
-    library = ctypes.CDLL(tmp_path / "gaps.so")
+    library = load_part(tmp_path, ["time/gaps.c", "base/msgpack.c"], STUBS)
     for function in (library.ph_gaps_expected_locked, library.ph_gaps_launch_locked):
         function.argtypes, function.restype = [ctypes.c_uint64], ctypes.c_uint64
     return library

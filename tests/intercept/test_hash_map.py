@@ -4,14 +4,12 @@ collide."""
 
 import ctypes
 import random
-import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.intercept.parts import load_part
 
-ROOT = Path(__file__).resolve().parents[2]
 STUBS = """
 #include "base/log.h"
 #include <stdlib.h>
@@ -35,12 +33,7 @@ class Map(ctypes.Structure):
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hash_map")
-    (folder / "stubs.c").write_text(STUBS)
-    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    sources = [ROOT / "libintercept/base/hash_map.c", folder / "stubs.c"]
-    command = ["cc", *flags, "-I", ROOT / "libintercept", "-o", folder / "hash_map.so", *sources]
-    subprocess.run(command, check=True)
-    library = ctypes.CDLL(folder / "hash_map.so")
+    library = load_part(folder, ["base/hash_map.c"], STUBS, flags=["-O1", "-g"])
     for name, numbers in (("get", 1), ("put", 2), ("take", 1), ("clear", 0)):
         function = getattr(library, f"ph_hash_map_{name}")
         function.argtypes = (ctypes.POINTER(Map), *[ctypes.c_uint64] * numbers)

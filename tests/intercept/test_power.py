@@ -8,17 +8,14 @@ than at the highest clock, what memory decides never changes, and in between not
 
 import ctypes
 import math
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora_ns.model.power import BOUND_BY, CLOCKS, VARIATIONS, Power
+from tests.intercept.parts import load_part
 
-ROOT = Path(__file__).resolve().parents[2]
 STUBS = """
 #include "base/fork.h"
 #include "time/power.h"
@@ -71,27 +68,7 @@ class Clocked(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def power(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("power")
-    (folder / "stubs.c").write_text(STUBS)
-    subprocess.run(
-        [
-            shutil.which("cc"),
-            "-std=gnu11",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            "-I",
-            ROOT / "libintercept",
-            "-o",
-            folder / "power.so",
-            ROOT / "libintercept/time/power.c",
-            folder / "stubs.c",
-        ],
-        check=True,
-    )
-    library = ctypes.CDLL(folder / "power.so")
+    library = load_part(tmp_path_factory.mktemp("power"), ["time/power.c"], STUBS)
     library.ph_power_run_locked.restype = Clocked
     library.ph_power_run_locked.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_int)
     library.ph_power_waited_locked.argtypes = (ctypes.c_uint64,)

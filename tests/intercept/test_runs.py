@@ -5,17 +5,14 @@ part of their work has the contention that those kernels have, but for what neig
 """
 
 import ctypes
-import shutil
-import subprocess
 from itertools import accumulate
-from pathlib import Path
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.intercept.parts import load_part
 
-ROOT = Path(__file__).parents[2]
 RUNS, MOVED_NS = 4096, 1000
 STUBS = """
 #include "base/log.h"
@@ -65,15 +62,7 @@ class Kernels:
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    (folder / "stubs.c").write_text(STUBS)
-    sources = [ROOT / "libintercept" / name for name in ("time/runs.c", "base/msgpack.c")]
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run(
-        [shutil.which("cc"), *flags, "-I", ROOT / "libintercept", "-o", folder / "runs.so"]
-        + [*sources, folder / "stubs.c"],
-        check=True,
-    )
-    return Kernels(ctypes.CDLL(folder / "runs.so"))
+    return Kernels(load_part(folder, ["time/runs.c", "base/msgpack.c"], STUBS))
 
 
 def sums(pairs):

@@ -48,3 +48,18 @@ def test_processes_that_the_kernel_killed_for_memory_are_named(tmp_path):
         memory_kills(events)
     )
     assert memory_kills(tmp_path / "missing") == 0
+
+
+def test_what_ends_after_the_run_was_stopped_is_no_failure():
+    outcome = Outcome(2)
+    outcome.stop()
+    assert not outcome.command_killed(0, 9) and not outcome.node_gone(1)
+    outcome.node_gone(0)
+    assert outcome.nodes_left == [] and outcome.verdict().exit_code == 0
+
+
+def test_a_failure_before_the_stop_decides():
+    outcome = Outcome(1)
+    outcome.command_exited(0, 3)
+    outcome.stop()
+    assert outcome.verdict().exit_code == 3

@@ -87,7 +87,7 @@ def keys_of_clusters(tmp_path_factory):
         ("", "## Top level", {"server", "network", "nccl", "fault"}),
         ("server", "## `[server]`", set()),
         ("network", "## `[network]`", {"switch", "link"}),
-        ("nccl", "## `[nccl]`", set()),
+        ("nccl", "## `[nccl]`", {"ll", "ll128", "simple", "pairs"}),
     ],
 )
 def test_clusters_md_has_every_key(root, keys_of_clusters, table, heading, tables_in_it):

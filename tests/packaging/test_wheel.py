@@ -56,7 +56,8 @@ def test_one_file_fits_every_python(wheel):
     }
     machine_code = {PurePosixPath(name).name for name in names if "phantora_ns/lib/" in name}
     assert machine_code - {"lib", ""} == {
-        "libphantora.so", "libphantora-leader.so", "libphantora-flows.so", "phantora-sandbox"
+        "libphantora.so", "libphantora-leader.so", "libphantora-flows.so", "libphantora-score.so",
+        "phantora-sandbox",
     }  # fmt: skip
 
 

@@ -31,7 +31,19 @@ MAY_IMPORT = {
     "report": {"model", "config", "kernels"},
     "page": {"model", "sim", "config", "kernels", "trace", "report"},
     "launch": {"model", "config", "kernels", "hub", "trace", "report", "page"},
-    "cli": {"model", "config", "kernels", "hub", "trace", "report", "page", "launch"},
+    "calibrate": {"model", "sim", "config", "kernels", "launch"},
+    "cli": {
+        "model",
+        "config",
+        "kernels",
+        "hub",
+        "trace",
+        "report",
+        "page",
+        "launch",
+        "calibrate",
+    },
+    "api": {"report", "page", "launch", "cli"},
     "__main__": {"cli", "launch"},
 }
 """Each part, and the parts that it may import besides itself."""
@@ -42,7 +54,7 @@ ORDER = {
         ("machine",),
         ("record",),
         ("run",),
-        ("profiling", "doctor", "compile_values"),
+        ("profiling", "fit", "doctor", "compile_values"),
     ),
     "kernels": (
         ("signature", "rates", "binary", "live_times", "library_versions"),

@@ -98,15 +98,36 @@ static void publish_locked(void)
 {
     if (!ph_hub_connected()) return;
     uint64_t sum = 0;
-    for (int i = 0; i < DEVICES; i++) sum += devices[i].used;
+    for (int i = 0; i < DEVICES; i++)
+        if (devices[i].mapped) sum += devices[i].used + overhead(i);
     atomic_store_explicit(&ph_stats()->allocated_bytes, sum, memory_order_relaxed);
     if (sum > atomic_load_explicit(&ph_stats()->peak_driver_bytes, memory_order_relaxed))
         atomic_store_explicit(&ph_stats()->peak_driver_bytes, sum, memory_order_relaxed);
 }
 
+/* What does not fit is noted until as much is granted: PyTorch asks again once it has freed what it
+ * keeps. So a job that fails with a note is out of memory. */
+static void note_locked(uint64_t bytes, uint64_t taken, bool granted)
+{
+    if (!ph_hub_connected()) return;
+    struct ph_rank_stats *stats = ph_stats();
+    uint64_t total = ph_spec()->memory_bytes;
+    uint64_t refused = atomic_load_explicit(&stats->refused_bytes, memory_order_relaxed);
+    if (granted && (!refused || bytes < refused)) return;
+    atomic_store_explicit(&stats->refused_free_bytes, taken < total ? total - taken : 0,
+                          memory_order_relaxed);
+    atomic_store_explicit(&stats->refused_step,
+                          atomic_load_explicit(&stats->steps, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    atomic_store_explicit(&stats->refused_bytes, granted ? 0 : bytes, memory_order_relaxed);
+}
+
 static bool charge_locked(int device, uint64_t bytes)
 {
-    if (devices[device].used + bytes + overhead(device) > ph_spec()->memory_bytes) return false;
+    uint64_t taken = devices[device].used + overhead(device);
+    bool granted = taken + bytes <= ph_spec()->memory_bytes;
+    note_locked(bytes, taken, granted);
+    if (!granted) return false;
     devices[device].used += bytes;
     publish_locked();
     return true;

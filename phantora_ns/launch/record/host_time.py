@@ -28,6 +28,7 @@ from phantora_ns.launch.errors import LaunchError, UsageError, say
 from phantora_ns.launch.machine.host_cpu import host_cpu_name
 from phantora_ns.launch.machine.installation import INTERCEPTOR
 from phantora_ns.launch.record import learned_host_times as learned_times
+from phantora_ns.model.cluster import Cluster
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import HOST_TABLE_FILE
 
@@ -121,7 +122,7 @@ def _record(paths: Iterable[str], gpu: str, sites: bool) -> HostRecord:
 
 def prepare(
     options: HostTimeOptions,
-    gpu: GpuModel,
+    cluster: Cluster,
     files: Iterable[str],
     path: Path,
     job: Job,
@@ -129,17 +130,11 @@ def prepare(
 ) -> Prepared:
     """Writes what ranks read about host time into run directory `path`. `files`: the kernel-time
     databases. Raises LaunchError, OSError."""
+    gpu = cluster.gpu_model
     record = _record(files, gpu.model, options.mode in REPEATS)
     write_device_conf(replace(gpu, host=record.costs(gpu.host)), path / "device.conf")
     env = {"PHANTORA_HOST_TIME": options.mode}
-    scale = options.scale
-    if scale is None:
-        if record.score is None:
-            raise LaunchError(
-                "--host-scale auto: no database says how fast its machine was; "
-                "on the command line; give a number, or record one with phantora-ns profile"
-            )
-        scale = 1.0 if options.mode in REPEATS else record.score / cpu_score(path)
+    scale = _scale(options, cluster, record, path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
     if not options.jitter:
         env["PHANTORA_HOST_MEANS"] = "1"
@@ -162,6 +157,29 @@ def prepare(
         except LaunchError as error:
             say(f"{error}; the record will not say how fast this machine is")
     return Prepared(env, run)
+
+
+def _scale(options: HostTimeOptions, cluster: Cluster, record: HostRecord, path: Path) -> float:
+    """What the job's own host time is multiplied by: --host-scale, and how much slower the cluster's
+    CPUs are than those of the times. Raises LaunchError."""
+    theirs = cluster.server.cpu_score_ns
+    if options.scale is None:  # as the recorded machine, whatever the cluster's CPUs are
+        if record.score is None:
+            raise LaunchError(
+                "--host-scale auto: no database says how fast its machine was; "
+                "on the command line; give a number, or record one with phantora-ns profile"
+            )
+        return 1.0 if options.mode in REPEATS else record.score / cpu_score(path)
+    if theirs is None or options.mode == "none":
+        return options.scale
+    if options.mode not in REPEATS:
+        return options.scale * theirs / cpu_score(path)
+    if record.score is None:
+        raise LaunchError(
+            "server.cpu_score: no database says how fast its machine was; "
+            f"in {cluster.file}; remove it, or record one with phantora-ns profile"
+        )
+    return options.scale * theirs / record.score
 
 
 def _here(record: HostRecord, job: Job, path: Path) -> Here:

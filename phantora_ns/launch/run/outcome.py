@@ -41,6 +41,7 @@ class Outcome:
         self._reported: set[int] = set()
         self._not_run: dict[int, str] = {}
         self.failure: Verdict | None = None
+        self._stopped = False
 
     @property
     def nodes_left(self) -> list[int]:
@@ -70,10 +71,14 @@ class Outcome:
 
     def fail(self, verdict: Verdict) -> bool:
         """Records a failure. False when an earlier one decides."""
-        if self.failure is not None:
+        if self.failure is not None or self._stopped:
             return False
         self.failure = verdict
         return True
+
+    def stop(self) -> None:
+        """The run has seen enough: what ends from now on ends by our will, and the run went well."""
+        self._stopped = True
 
     def command_exited(self, node: int, code: int) -> bool:
         """A node's command ended by itself. True when this is the failure that decides."""

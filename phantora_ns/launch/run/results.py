@@ -21,8 +21,8 @@ from phantora_ns.whole_file import replacing
 
 
 class Results:
-    """The results of one run, made from its run directory. `verdict` is the run's so far; `report`
-    and `values_kept` are filled in."""
+    """The results of one run, made from its run directory. `verdict` is the run's so far; `report`,
+    `values_kept` and `problem`, the last failure in here, are filled in."""
 
     def __init__(self, request: RunRequest, run_dir: Path, verdict: Verdict) -> None:
         self._request = request
@@ -30,9 +30,11 @@ class Results:
         self.verdict = verdict
         self.report: dict[str, Any] | None = None
         self.values_kept = 0
+        self.problem: str | None = None
 
     def _failed(self, message: str, failed_by: str = "launcher") -> None:
         say(message)
+        self.problem = message
         if self.verdict.exit_code == 0:
             self.verdict = Verdict(EXIT_OURS, failed_by)
 
@@ -56,7 +58,8 @@ class Results:
                 wall_s=wall_s,
             )
             self._note_refusal()
-            for line in [] if self._request.quiet else summary_lines(self.report):
+            quiet = self._request.quiet or self._request.output is not None
+            for line in [] if quiet else summary_lines(self.report):
                 say(line)
         except (OSError, ValueError, KeyError) as error:
             self._failed(

@@ -27,6 +27,7 @@ from phantora_ns.launch.machine.software import read_software, remark
 from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.launch.run import folding
+from phantora_ns.launch.run.step_hold import HoldRule
 from phantora_ns.model.cluster import Cluster
 from phantora_ns.trace.options import TraceOptionError, TraceOptions, check_options
 
@@ -39,7 +40,8 @@ class RunRequest:
     configuration, for the recording. `record_into`: the database, or file of values, that gets what
     is recorded; None: a recording serves this run only. `torch`: the folder of the package that the job
     imports, as far as the command tells. `warm`: the modules that the user has imported once; None: every
-    rank starts as usual.
+    rank starts as usual. `hold`: the run ends after its first steps. `output`: a descriptor that gets the
+    job's output; what is said of the run's end is then left to the caller.
     """
 
     command: JobCommand
@@ -63,6 +65,8 @@ class RunRequest:
     torch: Path | None = None
     warm: tuple[str, ...] | None = None
     folding: folding.Folding = folding.Folding()
+    hold: HoldRule | None = None
+    output: int | None = None
 
     @property
     def ranks(self) -> int:

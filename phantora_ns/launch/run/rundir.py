@@ -115,7 +115,7 @@ class RunDir:
         return False
 
     def delete_when_we_die(self) -> None:
-        """From now on the directory goes when this process does, of kill -9 too. Raises
+        """From now on the directory is deleted when this process ends, even by kill -9. Raises
         LaunchError."""
         try:
             self._sweeper = subprocess.Popen(

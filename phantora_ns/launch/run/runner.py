@@ -27,7 +27,9 @@ from phantora_ns.launch.run.progress import INTERVAL_S, Progress
 from phantora_ns.launch.run.results import Results
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.launch.run.rundir import RunDir
+from phantora_ns.launch.run import step_hold
 from phantora_ns.launch.run.setup import Prepared, lay_out, prepare, sandbox_spec
+from phantora_ns.launch.run.step_hold import Seen, StepHold
 from phantora_ns.launch.run.tracing import LOOK_S, TraceWriters
 from phantora_ns.launch.run.values_compiler import ValuesCompiler
 
@@ -55,10 +57,15 @@ class Runner:
         self._start = time.monotonic()
         self._gpu: RealGpu | None = None
         self._gpu_lock: GpuLock | None = None
+        self._hold: StepHold | None = None
         self.values_kept = 0
         """How many values of a leader's GPU this run has recorded."""
         self.report: dict[str, Any] | None = None
         """The report of the run, once it has ended; None when it could not be built."""
+        self.message: str | None = None
+        """What was said of a failure; None when nothing was."""
+        self.failed_by: str | None = None
+        """As in the report."""
 
     # ---- from start to end ----
 
@@ -81,6 +88,7 @@ class Runner:
                 self._outcome.fail(Verdict(EXIT_OURS, "launcher", message))
             finally:
                 verdict = self._end()
+        self.failed_by = verdict.failed_by
         return verdict.exit_code
 
     def _start_everything(self) -> None:
@@ -150,9 +158,15 @@ class Runner:
         return self._outcome.failure is None
 
     def _start_nodes(self, prepared: Prepared) -> None:
-        spec = sandbox_spec(self._request, prepared, self._gpu)
+        request = self._request
+        if request.hold is not None:
+            self._hold = StepHold(prepared.path, request.ranks, request.hold)
+            self._loop.after("hold", step_hold.LOOK_S, self._look_at_steps)
+        spec = sandbox_spec(request, prepared, self._gpu)
         terminal = self._progress.terminal if self._progress is not None else None
-        if terminal is None:
+        if request.output is not None:
+            self._sandbox = Sandbox(spec, request.output, request.output)
+        elif terminal is None:
             self._sandbox = Sandbox(spec)
         else:
             self._sandbox = Sandbox(spec, terminal.stdout, terminal.stderr)
@@ -183,6 +197,19 @@ class Runner:
         assert self._progress is not None
         self._progress.show()
         self._loop.after("progress", INTERVAL_S, self._draw)
+
+    def _look_at_steps(self) -> None:
+        assert self._hold is not None
+        if self._hold.look():
+            self._outcome.stop()
+            self._kill_all()
+        else:
+            self._loop.after("hold", step_hold.LOOK_S, self._look_at_steps)
+
+    @property
+    def seen(self) -> Seen | None:
+        """Why the run was ended after its first steps; None when it ended by itself."""
+        return self._hold and self._hold.seen
 
     def _on_hub_output(self) -> None:
         assert self._hub is not None
@@ -276,7 +303,9 @@ class Runner:
         if failure is not None and failure.message is not None:
             if self._progress is not None:
                 self._progress.clear()
-            say(failure.message + self._outcome.about_memory(memory_kills()))
+            self.message = failure.message + self._outcome.about_memory(memory_kills())
+            if self._request.output is None:
+                say(self.message)
             self._outcome.failure = Verdict(failure.exit_code, failure.failed_by)
 
     def _end(self) -> Verdict:
@@ -362,4 +391,5 @@ class Runner:
         except Interrupted as error:
             results.interrupted(error.number)
         self.report, self.values_kept = results.report, results.values_kept
+        self.message = self.message or results.problem
         return results.verdict

@@ -27,6 +27,7 @@ from phantora_ns.launch.machine.sandbox import SandboxSpec
 from phantora_ns.launch.machine.software import read_software
 from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record import host_time, leaders, learned_host_times
+from phantora_ns.launch.run import step_hold
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.protocol import VALUE_TABLE_FILE
 
@@ -60,9 +61,8 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     """Writes what the hub and the ranks read into the run directory `path`, which has
     our libraries (lay_out). `gpu`: the real one on which the leader runs, None without a leader.
     Raises LaunchError, OSError."""
-    model = request.cluster.gpu_model
     host = host_time.prepare(
-        request.host, model, request.databases, path, job_of(request), request.quiet
+        request.host, request.cluster, request.databases, path, job_of(request), request.quiet
     )
     if request.trace is not None:
         (path / "trace").mkdir()
@@ -160,6 +160,8 @@ def _job_environment(
     job |= prepared.host.environment
     job |= {"PHANTORA_VALUES": request.values.policy}
     job |= {"PHANTORA_HOST_TENSORS": request.host_tensors}
+    if request.hold is not None:
+        job |= {"PHANTORA_HOLD": str(prepared.path / step_hold.FILE)}
     job |= warm_start.prepare(prepared.path, request.warm)
     storage = request.cluster.server.storage_bytes_per_ns
     if storage is not None:

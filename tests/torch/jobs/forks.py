@@ -1,5 +1,5 @@
-"""Forks 20 children while a thread uses CUDA; what they got, as `child WORDS`. A child that hangs is
-ended by its alarm."""
+"""Forks 20 children while another thread uses CUDA, and prints the error that each child got as
+`child WORDS`. An alarm ends a child that hangs."""
 
 import os
 import signal

@@ -1,7 +1,8 @@
-"""Ends as many scripts do, without destroying its process group, and with exit code 1.
+"""Exits with code 1 and does not destroy its process group, as many scripts do.
 
-What is registered first runs last at exit. So for a second after the destructors of torch's
-libraries have run, NCCL's watchdog may still look: sleep(exit code).
+Exit handlers run in reverse order of registration. This script registers sleep(exit code) before it
+imports torch, so the process lives one second longer than the destructors of torch's libraries, and
+NCCL's watchdog polls once more in that second.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ import torch.distributed as dist  # noqa: E402
 dist.init_process_group("nccl")
 torch.cuda.set_device(dist.get_rank())
 work = dist.all_reduce(torch.ones(1 << 20, device="cuda"), async_op=True)
-# somebody still holds them when the interpreter ends
+# References that are never dropped: the process group outlives the interpreter.
 for held in (work, dist.group.WORLD):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 print("DONE", flush=True)
