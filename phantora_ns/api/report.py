@@ -30,6 +30,8 @@ class Rank:
 
     rank: int | None
     """None: a process outside of the ranks that used CUDA."""
+    representative: int | None
+    """Of a folded job: the rank that stood for this one, which did not run."""
     node: int | None
     device: int | None
     processes: int

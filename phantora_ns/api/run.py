@@ -63,6 +63,7 @@ class Options(TypedDict, total=False):
     host_tensors: Literal["auto", "real"]
     warm_start: Literal["auto", "off"]
     preload_modules: str | None
+    fold: str
     keep_run_dir: bool
     quiet: bool
 

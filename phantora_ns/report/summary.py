@@ -62,7 +62,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
             "are taken to run at the clock of the recorded ones"
         )
     lines += host_lines(report["host_time"]) + _values_lines(report["values"])
-    lines += _start_lines(report["starts"]) + fold_lines(report["folding"])
+    lines += _start_lines(report["starts"]) + fold_lines(report.get("folding"))
     if report["databases"]:
         lines.append(f"kernel times from {', '.join(report['databases'])}")
     if report["leading"]:
@@ -194,7 +194,7 @@ def _warnings(report: dict[str, Any]) -> list[str]:
             f"warning: {report['revised']} times changed after a rank had been told them, "
             "because of ranks that were idle outside of CUDA calls, or did not run"
         )
-    lines += fold_warnings(report["folding"])
+    lines += fold_warnings(report.get("folding"))
     if report["answers_past_sleepers"]:
         lines.append(
             f"warning: {report['answers_past_sleepers']} answers were given past threads that sleep "

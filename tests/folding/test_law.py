@@ -4,6 +4,7 @@ Ranks run random programs against a hub without sockets, once all of them and on
 cluster has slow links, so that ranks of one class reach the same point at different times.
 """
 
+import os
 import random
 import struct
 
@@ -243,7 +244,7 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def living(monkeypatch):
-    monkeypatch.setattr(SharedStats, "owner", lambda stats: 1)
+    monkeypatch.setattr(SharedStats, "owner", lambda stats: os.getpid())
     # nobody idles: looking at this process would only take time
     monkeypatch.setattr(Stillness, "reached", lambda *_: False)
 

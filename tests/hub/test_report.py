@@ -139,7 +139,8 @@ def test_everything_that_was_asked_for(run_dir):
     assert report["kernel_time_share"] == {"exact": 0.8, "gemm": 0.15, "guess": 0.05}
     first, second, other = report["ranks"]
     assert first == {
-        "rank": 0, "node": 0, "device": 0, "processes": 1, "host_cpu_ns": 100, "gpu_busy_ns": 1000,
+        "rank": 0, "representative": None, "node": 0, "device": 0, "processes": 1,
+        "host_cpu_ns": 100, "gpu_busy_ns": 1000,
         "gpu_unmeasured_ns": 400, "comm_ns": 50,
         "comm_wait_ns": 10, "exposed_comm_ns": 20,
         "peak_allocated_bytes": 3 << 30, "peak_reserved_bytes": 4 << 30,

@@ -29,6 +29,10 @@ class Folding:
     asked: str = "off"
     reason: str | None = None
 
+    def running(self, world: int) -> int:
+        """How many of the job's ranks run."""
+        return world if self.fold is None else self.fold.running
+
 
 @dataclass(frozen=True)
 class Job:

@@ -82,7 +82,7 @@ class Results:
         """A job that ended well fails all the same when it turned out, at its end, that it could not be
         folded."""
         assert self.report is not None
-        folding = self.report["folding"]
+        folding = self.report.get("folding")
         if folding is None or not folding.get("refusal") or self.verdict.exit_code != 0:
             return
         self.verdict = Verdict(EXIT_OURS, "hub")

@@ -69,6 +69,11 @@ class RunRequest:
     output: int | None = None
 
     @property
+    def running(self) -> int:
+        """How many ranks run: all, but in a folded job."""
+        return self.folding.running(self.ranks)
+
+    @property
     def ranks(self) -> int:
         """How many ranks the job starts on all nodes together."""
         per_node = self.command.processes_per_node or self.shape.gpus_per_node
@@ -96,21 +101,23 @@ def build_request(
     report, html = _check_file("--report", options.report), _check_file("--html", options.html)
     cwd = _check_cwd(options.isolated)
     world = cluster.nodes * (command.processes_per_node or cluster.gpus_per_node)
-    limits.require_files(world)
     trace = _check_trace(options, world)
     torch = installation.find_torch(command.program, command.argv)
     values = _check_values(options.values, cluster, command, cwd, torch)
     host = host_time.check(options)
+    leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
+    job = folding.Job(command, cluster, world, host, options.sync, values, leading)
+    folded = folding.choose(options.fold, job)
+    running = folded.running(world)
+    limits.require_files(running)
     installation.require_built()
     installation.find_libzmq()
     if not options.quiet:
         for warning in environment.replaced_variables(outer):
             say(warning)
-        _say_what_is_doubtful(torch, world, options.warm_start != "off")
-    leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
+        _say_what_is_doubtful(torch, running, options.warm_start != "off")
     if leading is not None:
         leaders.require_library(installation.LEADER_LIBRARY)
-    job = folding.Job(command, cluster, world, host, options.sync, values, leading)
     return RunRequest(
         command=command,
         cluster=cluster,
@@ -131,7 +138,7 @@ def build_request(
         name=name,
         torch=torch,
         warm=_check_warm(options),
-        folding=folding.choose(options.fold, job),
+        folding=folded,
     )
 
 

@@ -105,7 +105,7 @@ class Runner:
             return
         with self._loop.interruptible():
             prepared = prepare(request, path, self._gpu)
-        self._progress = Progress(path, request.ranks, not request.quiet)
+        self._progress = Progress(path, request.running, not request.quiet)
         self._hub = HubProcess(path)
         self._loop.watch(self._hub.stdout, self._on_hub_output)
         self._loop.after("hub start", HUB_START_S, self._hub_late)
@@ -160,7 +160,7 @@ class Runner:
     def _start_nodes(self, prepared: Prepared) -> None:
         request = self._request
         if request.hold is not None:
-            self._hold = StepHold(prepared.path, request.ranks, request.hold)
+            self._hold = StepHold(prepared.path, request.running, request.hold)
             self._loop.after("hold", step_hold.LOOK_S, self._look_at_steps)
         spec = sandbox_spec(request, prepared, self._gpu)
         terminal = self._progress.terminal if self._progress is not None else None
