@@ -78,7 +78,7 @@ def excerpt(path: Path) -> dict[str, Any]:
         "kernels": _kernels(trace.activities, trace.steps),
         "communication": _communication(events),
         "rows": _gpu_rows(trace.activities) + _host_rows(threads),
-        "memory": memory_of(content, trace.steps, _operators(threads)),
+        "memory": memory_of(content, _operators(threads)),
     }
 
 

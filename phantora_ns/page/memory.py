@@ -9,19 +9,35 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from phantora_ns.trace.kineto import Step, nanoseconds
+from phantora_ns.trace.kineto import nanoseconds
 
 MEMORY = "[memory]"
+STEP = "ProfilerStep#"
 MOST_POINTS = 1500
 MOST_OPERATORS = 12
 OUTSIDE = "outside of operators (Python frees or resizes)"
+STATES = "states of the optimizer"
+HELD = "weights, gradients and buffers that were there"
+HELD_WITH_STATES = "weights, gradients, buffers and states of the optimizer that were there"
+FORWARD, BACKWARD, UPDATE = "forward and what is around it", "backward", "the optimizer's step"
+_AUTOGRAD = "(pt_autograd_"
+"""In the name of the threads that run the backward pass, in PyTorch's torch/csrc/autograd/engine.cpp."""
+_UPDATE = "Optimizer.step#"
+
+
+class HostStep(NamedTuple):
+    """A training step between two times of the host."""
+
+    number: int
+    begin_ns: int
+    end_ns: int
 
 
 def memory_of(
-    content: Mapping[str, Any], steps: Sequence[Step], spans: Mapping[Any, Sequence[Any]]
+    content: Mapping[str, Any], spans: Mapping[Any, Sequence[Any]]
 ) -> dict[str, Any] | None:
     """The memory of one rank's trace; None when it says nothing of it. `spans`: the outermost
     operators of each (process, thread) as (begin, duration, name), in order."""
@@ -40,9 +56,11 @@ def memory_of(
         about = event["args"]
         points.append((latest_ns, about["Total Allocated"], about["Total Reserved"]))
     names = [_around(event, spans) for event in records]
+    steps = _host_steps(content)
     return {
         "points": _thinned(points),
-        "peak": _peak(records, points, names, steps),
+        "peak": _peak(records, points, names, steps)
+        | {"phases": _phases(content, records, points, names, steps)},
     }
 
 
@@ -61,16 +79,11 @@ def _peak(
     records: Sequence[Mapping[str, Any]],
     points: Sequence[tuple[int, int, int]],
     names: Sequence[str],
-    steps: Sequence[Step],
+    steps: Sequence[HostStep],
 ) -> dict[str, Any]:
-    peaks = [event["args"]["Peak Allocated"] for event in records]
-    most = max(peaks)
-    at = peaks.index(most)
+    most, at, first = _place(records, points, steps)
     at_ns = points[at][0]
-    step = next((one for one in steps if one.start_ns <= at_ns < one.end_ns), None)
-    first = 0
-    if step is not None:
-        first = next(i for i in range(len(points)) if points[i][0] >= step.start_ns)
+    step = _step_at(at_ns, steps)
     held = points[first - 1][1] if first else 0
     added: Counter[str] = Counter()
     before = held
@@ -86,6 +99,93 @@ def _peak(
         "held_bytes": held,
         "added": _largest(added) + ([[f"within {names[at]}", inside]] if inside else []),
     }
+
+
+def _place(
+    records: Sequence[Mapping[str, Any]],
+    points: Sequence[tuple[int, int, int]],
+    steps: Sequence[HostStep],
+) -> tuple[int, int, int]:
+    """The peak, the record that first has it, and the first record of its step."""
+    peaks = [event["args"]["Peak Allocated"] for event in records]
+    most = max(peaks)
+    at = peaks.index(most)
+    step = _step_at(points[at][0], steps)
+    if step is None:
+        return most, at, 0
+    return most, at, next(i for i in range(len(points)) if points[i][0] >= step.begin_ns)
+
+
+def _step_at(at_ns: int, steps: Sequence[HostStep]) -> HostStep | None:
+    return next((one for one in steps if one.begin_ns <= at_ns < one.end_ns), None)
+
+
+def _host_steps(content: Mapping[str, Any]) -> list[HostStep]:
+    """Steps in the host's time, in order. The allocator works when the host does, which may be steps
+    ahead of the GPU."""
+    found = []
+    for event in content["traceEvents"]:
+        number = str(event.get("name", "")).removeprefix(STEP)
+        if event.get("ph") == "X" and number.isdigit():
+            begin_ns = nanoseconds(event["ts"])
+            found.append(HostStep(int(number), begin_ns, begin_ns + nanoseconds(event["dur"])))
+    return sorted(found, key=lambda step: step.begin_ns)
+
+
+def _phase_of(content: Mapping[str, Any]) -> Callable[[Mapping[str, Any], str], str]:
+    """What tells the phase of training of a record with the operator around it. Activations that are
+    recomputed are backward's, since that is when they are there."""
+    backward, updates = set(), dict[Any, list[tuple[int, int]]]()
+    for event in content["traceEvents"]:
+        lane = event.get("pid"), event.get("tid")
+        if event.get("name") == "thread_name" and _AUTOGRAD in event["args"]["name"]:
+            backward.add(lane)
+        elif event.get("ph") == "X" and event["name"].startswith(_UPDATE):
+            begin_ns = nanoseconds(event["ts"])
+            updates.setdefault(lane, []).append((begin_ns, begin_ns + nanoseconds(event["dur"])))
+    for found in updates.values():
+        found.sort()
+
+    def phase(event: Mapping[str, Any], around: str) -> str:
+        lane, at_ns = (event["pid"], event["tid"]), nanoseconds(event["ts"])
+        spans = updates.get(lane, [])
+        index = bisect_left(spans, at_ns, key=lambda span: span[0]) - 1
+        if index >= 0 and at_ns <= spans[index][1]:
+            return UPDATE
+        if lane in backward:
+            return BACKWARD
+        return OUTSIDE if around == OUTSIDE else FORWARD
+
+    return phase
+
+
+def _phases(
+    content: Mapping[str, Any],
+    records: Sequence[Mapping[str, Any]],
+    points: Sequence[tuple[int, int, int]],
+    names: Sequence[str],
+    steps: Sequence[HostStep],
+) -> list[list[Any]]:
+    """The peak by category: what was there when the step began, and what its phases added net. What
+    optimizers' steps left before are their states, if the trace has them all."""
+    phase = _phase_of(content)
+    most, at, first = _place(records, points, steps)
+    held = points[first - 1][1] if first else 0
+    added: Counter[str] = Counter()
+    states = before = 0
+    for index in range(at + 1):
+        kind = phase(records[index], names[index])
+        change, before = points[index][1] - before, points[index][1]
+        if index >= first:
+            added[kind] += change
+        elif kind == UPDATE:
+            states += change
+    added[phase(records[at], names[at])] += most - before
+    rows: list[list[Any]] = [[HELD_WITH_STATES, held]]
+    if steps and steps[0].number == 0:
+        rows = [[HELD, held - states], [STATES, states]]
+    rows += [[name, added[name]] for name in (FORWARD, BACKWARD, UPDATE, OUTSIDE)]
+    return [row for row in rows if row[1]]
 
 
 def _largest(added: Counter[str]) -> list[list[Any]]:

@@ -6,7 +6,16 @@ import pytest
 from tests.page.made_trace import MadeTrace
 
 from phantora_ns.page.excerpt import excerpt
-from phantora_ns.page.memory import MOST_POINTS, OUTSIDE, shown
+from phantora_ns.page.memory import (
+    BACKWARD,
+    FORWARD,
+    HELD,
+    HELD_WITH_STATES,
+    MOST_POINTS,
+    OUTSIDE,
+    STATES,
+    shown,
+)
 
 
 def made(tmp_path, *records, spans=(), step=(0, 10_000)):
@@ -43,6 +52,62 @@ def test_the_outermost_operator_gets_what_was_added_in_it(tmp_path):
     )
 
 
+def training(tmp_path, first):
+    """Two steps of training whose first one is step `first`."""
+    trace = MadeTrace()
+    for number, begin in enumerate((0, 1000), first):
+        trace.step(number, begin, begin + 1000)
+        trace.kernel("gemm_a", begin + 1, begin + 2, launched=begin)
+        trace.kernel("gemm_b", begin + 990, begin + 999, launched=begin + 980)
+        trace.host("aten::mm", begin + 100, begin + 200)
+        trace.host("MmBackward0", begin + 300, begin + 400, 901)
+        trace.add("user_annotation", "Optimizer.step#Adam", (900, 900), begin + 500, begin + 600)
+    named = {"ph": "M", "name": "thread_name", "pid": 900, "tid": 901}
+    trace.events.append(named | {"args": {"name": "thread 901 (pt_autograd_0)"}})
+    for record in [
+        (50, 100, 100),  # the weights
+        (150, 400, 400, "aten::mm"),
+        (350, 200, 450, "aten::mul", 901),  # activations go, gradients come
+        (550, 420, 450, "Optimizer.step#Adam.step"),  # the states stay
+        (700, 320, 450),  # gradients go
+        (1150, 620, 620, "aten::mm"),
+        (1350, 700, 900, "aten::mul", 901),
+    ]:
+        trace.memory(*record)
+    return excerpt(trace.write(tmp_path / "rank-0.json.gz"))["memory"]["peak"]
+
+
+def test_a_peak_is_split_by_what_it_is(tmp_path):
+    peak = training(tmp_path, first=0)
+    assert peak["bytes"] == 900 and peak["step"] == 1
+    assert dict(map(tuple, peak["phases"])) == {
+        HELD: 100,
+        STATES: 220,
+        FORWARD: 300,
+        BACKWARD: 280,  # 80 net, and 200 within
+    }
+
+
+def test_a_host_that_is_ahead_of_its_gpu(tmp_path):
+    """The GPU's steps lie later than the host's; memory is the host's."""
+    trace = MadeTrace()
+    for number, begin in enumerate((0, 1000)):
+        trace.step(number, begin, begin + 1000)
+        trace.kernel("gemm", 5000 + begin, 5990 + begin, launched=begin + 10)
+    for record in [(50, 100, 100), (1100, 300, 300, "aten::mm"), (1900, 100, 300)]:
+        trace.memory(*record)
+    peak = excerpt(trace.write(tmp_path / "rank-0.json.gz"))["memory"]["peak"]
+    assert (peak["step"], peak["held_bytes"]) == (1, 100)
+
+
+def test_without_the_first_steps_nobody_knows_the_states(tmp_path):
+    assert dict(map(tuple, training(tmp_path, first=3)["phases"])) == {
+        HELD_WITH_STATES: 320,
+        FORWARD: 300,
+        BACKWARD: 280,
+    }
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_parts_add_up_to_the_peak(tmp_path, seed):
     random.seed(seed)
@@ -56,6 +121,7 @@ def test_parts_add_up_to_the_peak(tmp_path, seed):
     found = made(tmp_path, *records, step=(4000, 10_000))
     held = found["peak"]["held_bytes"]
     assert held + sum(count for _, count in found["peak"]["added"]) == peak
+    assert sum(count for _, count in found["peak"]["phases"]) == peak
     assert len(found["points"]) <= MOST_POINTS * 1.01
     assert max(point[1] for point in found["points"]) == highest
     times = [point[0] for point in found["points"]]
