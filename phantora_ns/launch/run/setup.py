@@ -161,6 +161,9 @@ def _job_environment(
         job |= {"PHANTORA_STORAGE_BANDWIDTH": repr(storage)}
     if request.trace is not None:
         job |= request.trace.environment()
+        if request.leading is None:  # a leader's ranges are its real tools'
+            ours = prepared.path / "lib" / installation.INTERCEPTOR.name
+            job.setdefault("NVTX_INJECTION64_PATH", str(ours))  # libintercept/trace/nvtx.c
     if request.leading is not None:
         assert gpu is not None
         job |= leaders.leader_environment(
