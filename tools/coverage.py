@@ -130,6 +130,7 @@ NOT_NVIDIAS = (
     "write",
     "pwrite",
     "posix_memalign",
+    "InitializeInjectionNvtx2",  # what NVTX asks of a tool
 )
 
 

@@ -416,3 +416,32 @@ PH_API(void, phantora_trace_operator_end, (int ends_step))
     pthread_mutex_unlock(&log_lock);
     host_clock->excuse(cpu);
 }
+
+/* ---- ranges ---- */
+bool ph_trace_range_begin(const char *name, struct ph_log_operator *range)
+{
+    struct ph_moment now;
+    uint64_t cpu = chosen && ph_tracing && host_clock ? host_clock->peek(&now) : 0;
+    if (cpu == 0) return false;
+    *range = (struct ph_log_operator){
+        .kind = PH_OPERATOR_USER,
+        .external = atomic_fetch_add_explicit(&externals, 1, memory_order_relaxed) + 1,
+        .begin = now};
+    pthread_mutex_lock(&log_lock);
+    know_thread_locked();
+    range->name = text_locked(name);
+    pthread_mutex_unlock(&log_lock);
+    host_clock->excuse(cpu);
+    return true;
+}
+
+void ph_trace_range_end(struct ph_log_operator *range)
+{
+    uint64_t cpu = chosen && host_clock ? host_clock->peek(&range->end) : 0;
+    if (cpu == 0) return;
+    pthread_mutex_lock(&log_lock);
+    know_thread_locked();
+    append_locked(PH_LOG_OPERATOR, range, sizeof *range, NULL, 0);
+    pthread_mutex_unlock(&log_lock);
+    host_clock->excuse(cpu);
+}

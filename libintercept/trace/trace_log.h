@@ -42,6 +42,13 @@ void ph_trace_call(const char *name);
 void ph_trace_call_begin(const char *name);
 void ph_trace_call_end(void);
 
+/* ---- ranges that need not nest with operators: trace/nvtx.c ---- */
+/* False when nothing is traced now; else `range` is to be given to the end, on any thread. */
+bool ph_trace_range_begin(const char *name, struct ph_log_operator *range);
+void ph_trace_range_end(struct ph_log_operator *range);
+/* Whether this process is to be traced. May be called before it uses CUDA. */
+int phantora_trace_wanted(void);
+
 /* ---- GPU work ---- */
 /* describes the kernel of this thread's next launch */
 void ph_trace_code(uint32_t registers, uint32_t static_shared);

@@ -14,9 +14,9 @@ from hypothesis import given, strategies as st
 
 import phantora_ns
 from phantora_ns.api.report import Rank
-from phantora_ns.api.run import Options, option_words
+from phantora_ns.api.run import Options
 from phantora_ns.cli.app import cli, main, parse_options
-from phantora_ns.launch.command.options import RunOptions
+from phantora_ns.launch.command.options import RunOptions, option_words
 from tests.page.test_compare import report
 
 JOB = ["--gpus-per-node", "1"]

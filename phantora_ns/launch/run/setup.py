@@ -168,6 +168,9 @@ def _job_environment(
         job |= {"PHANTORA_STORAGE_BANDWIDTH": repr(storage)}
     if request.trace is not None:
         job |= request.trace.environment()
+        if request.leading is None:  # a leader's ranges are its real tools'
+            ours = prepared.path / "lib" / installation.INTERCEPTOR.name
+            job.setdefault("NVTX_INJECTION64_PATH", str(ours))  # libintercept/trace/nvtx.c
     job |= _fold_environment(request)
     if request.folding.fold is not None:
         # An agent has no rank, whatever is exported around us.
