@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from phantora_ns.hub import messages
 from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.folding import Folding, Members
@@ -20,6 +22,8 @@ from phantora_ns.hub.registry import Absent, Client, Group, Meeting, split_membe
 from phantora_ns.hub.requests import Joining, Splitting
 from phantora_ns.protocol import Collective, OpFlag
 from phantora_ns.sim.graph import (
+    FROM_ROOT,
+    ROOTED,
     Communicator,
     EventGraph,
     ExpectedOverlap,
@@ -319,7 +323,12 @@ class Communicators:
         assert self._folding is not None
         group = self._groups[absent.groups[message.comm]]
         comm, ops = group.comm, []
-        for sent in message.ops:
+        issued = message.ops
+        if group.whole:
+            issued = _roots_exchanged(
+                issued, comm.ranks[absent.of.number], comm.ranks[absent.number]
+            )
+        for sent in issued:
             op = Op(sent.kind, sent.count_bytes, sent.dtype, sent.redop, sent.peer)
             if group.whole and op.kind >= Collective.SEND:
                 op = op._replace(peer=self._folding.moved(group.ranks, op.peer, absent))
@@ -334,7 +343,7 @@ class Communicators:
                 f"the members of a communicator disagree: {error}", comm.clients
             ) from None
         rank = comm.ranks[absent.number]
-        for transfer, op, sent in zip(transfers, ops, message.ops, strict=True):
+        for transfer, op, sent in zip(transfers, ops, issued, strict=True):
             if sent.payload is not None or sent.flags & OpFlag.UNDEFINED:
                 self._take_values(comm, rank, transfer, op, sent)
         return transfers
@@ -435,6 +444,22 @@ class Communicators:
                 if isinstance(seat, Client):
                     self._folding.witnesses.form(seat, group)
         return comm.number
+
+
+def _roots_exchanged(
+    ops: list[messages.Operation], own: int, other: int
+) -> list[messages.Operation]:
+    """The operations of a launch, when rank `other` does what rank `own` does. Where each rank is the
+    root of one operation, they exchange their parts."""
+    roots = [at for at, op in enumerate(ops) if op.kind in ROOTED and op.peer == own]
+    others = [at for at, op in enumerate(ops) if op.kind in ROOTED and op.peer == other]
+    exchanged = list(ops)
+    for a, b in zip(roots, others):
+        for to, of in ((a, b), (b, a)):
+            flags = ops[of].flags
+            payload = ops[of].payload if ops[to].kind in FROM_ROOT else ops[to].payload
+            exchanged[to] = msgspec.structs.replace(ops[to], payload=payload, flags=flags)
+    return exchanged
 
 
 def _exchange(op: Op, size: int) -> Exchange:

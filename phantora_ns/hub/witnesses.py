@@ -18,7 +18,7 @@ from phantora_ns.hub import messages
 from phantora_ns.hub.registry import Client, Group
 from phantora_ns.model.fold import REPRESENTATIVE, Fold
 from phantora_ns.protocol import Collective
-from phantora_ns.sim.graph import Op
+from phantora_ns.sim.graph import FROM_ROOT, ROOTED, Op
 
 Item = tuple[Any, ...]
 """One thing that a rank reported: its kind, then what must be equal."""
@@ -202,7 +202,10 @@ class Witnesses:
             ops = [self._op(client, member, message.comm, op) for op in message.ops]
             expected = message.extra.overlap, message.extra.waited_ns
             key = _key(member, message.comm)
-            yield "ops", ops, key, message.vertex, message.expression, expected
+            # in a launch with many roots, each rank is the root of another operation
+            roles = sorted(role for _, role in ops if role is not None)
+            shapes = [shape for shape, _ in ops]
+            yield "ops", shapes, key, message.vertex, message.expression, expected, roles
         elif isinstance(message, messages.Sync):
             yield "sync", message.vertex, message.expression
         elif isinstance(message, messages.Query):
@@ -220,20 +223,26 @@ class Witnesses:
         elif isinstance(message, messages.Fetch):
             yield "fetch", message.vertex, message.index
 
-    def _op(self, client: Client, member: _Member, comm: int, sent: messages.Operation) -> Item:
-        """An operation, as the representative would issue it."""
+    def _op(
+        self, client: Client, member: _Member, comm: int, sent: messages.Operation
+    ) -> tuple[Item, Item | None]:
+        """An operation, as the representative would issue it; and what depends on whether this rank
+        is its root, None without a root."""
         peer, payload, fold = sent.peer, sent.payload, self._fold
         known = member.communicators.get(comm)
         if known is not None:
             group = known[1]
-            if sent.kind in (Collective.BROADCAST, Collective.SCATTER):
-                if group.comm.ranks[client.number] != peer:
-                    payload = None  # only the root's counts
+            if sent.kind in ROOTED:
+                own = group.comm.ranks[client.number] == peer
+                alike = None if sent.kind in FROM_ROOT else payload
+                role = (own, payload or b"" if own and sent.kind in FROM_ROOT else b"", sent.flags)
+                return (sent.kind, sent.count_bytes, sent.dtype, sent.redop, peer, alike), role
             if group.whole and sent.kind >= Collective.SEND and 0 <= peer < len(group.ranks):
                 rank = group.ranks[peer]
                 number = fold.member(rank) - fold.member(client.rank) + REPRESENTATIVE
                 peer = group.ranks.index(fold.at(rank, number % fold.members))
-        return (sent.kind, sent.count_bytes, sent.dtype, sent.redop, peer, payload, sent.flags)
+        shape = (sent.kind, sent.count_bytes, sent.dtype, sent.redop, peer, payload, sent.flags)
+        return shape, None
 
 
 class _Member(NamedTuple):
@@ -265,7 +274,7 @@ _WORDS = {
 
 def _how(own: Item, other: Item) -> str:
     """How two items differ that have the same description."""
-    if own[0] == "ops" and own[1] != other[1]:
+    if own[0] == "ops" and (own[1] != other[1] or own[-1] != other[-1]):
         return " with other values"
     if own[0] == "ops" and own[2] != other[2]:
         return " on another communicator"

@@ -12,6 +12,8 @@ from phantora_ns.protocol import Collective, DataType, Reduction
 
 SEND, RECV = Collective.SEND, Collective.RECV
 ROOTED = frozenset((Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER))
+FROM_ROOT = frozenset((Collective.BROADCAST, Collective.SCATTER))
+"""Operations whose data are the root's alone."""
 REDUCING = frozenset((Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE))
 MAX_BYTES = 1 << 56
 

@@ -40,7 +40,7 @@ from itertools import count
 from phantora_ns.sim._communicators import Communicator
 from phantora_ns.sim._courses import Collectives, Courses, ExpectedOverlap
 from phantora_ns.sim._graph_check import check_graph
-from phantora_ns.sim._operations import BadOp, Mismatch, Op, load_of
+from phantora_ns.sim._operations import FROM_ROOT, ROOTED, BadOp, Mismatch, Op, load_of
 from phantora_ns.sim._timeline import BadExpression, Follower, Mark, Timeline, Totals
 from phantora_ns.sim._transfer_flows import TransferFlows
 from phantora_ns.sim._transfers import LaunchBegin, LaunchEnd, Transfer
@@ -49,6 +49,8 @@ from phantora_ns.sim._work_queue import COMPLETE, WorkQueue
 from phantora_ns.sim.flows import FlowSimulator
 
 __all__ = [
+    "FROM_ROOT",
+    "ROOTED",
     "BadExpression",
     "BadOp",
     "Communicator",
