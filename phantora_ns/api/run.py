@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Literal, TypedDict, Unpack
 
 from phantora_ns.api.report import Report
+from phantora_ns.launch.command.options import option_words
 from phantora_ns.launch.errors import LaunchError, PhantoraError, UsageError
 from phantora_ns.launch.machine.installation import SANDBOX, require_built
 from phantora_ns.launch.machine.own_python import own_command
@@ -110,6 +111,9 @@ def run(
     The text of an error is the line that the command prints. A KeyboardInterrupt ends the run first,
     as Ctrl-C does at the command.
     """
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"run() got an unexpected keyword argument {min(unknown)!r}")
     given, words = option_words(dict(options)), _words(command)
     answer = _in_a_child([str(len(given)), *given, *words], cwd, env, log)
     message, code = answer["message"], answer["exit_code"]
@@ -124,26 +128,6 @@ def run(
 
 
 _shows_options(run)
-
-
-def option_words(options: Mapping[str, Any]) -> list[str]:
-    """Keyword options as words of the command line. Raises TypeError for one that is not known."""
-    words: list[str] = []
-    for name, value in options.items():
-        if name not in Options.__annotations__:
-            raise TypeError(f"run() got an unexpected keyword argument {name!r}")
-        option = "--" + name.replace("_", "-")
-        if value is None or value is False:
-            continue
-        if value is True:
-            words.append(option)
-            continue
-        if isinstance(value, Mapping):
-            value = [f"{key}={one}" for key, one in value.items()]
-        several = isinstance(value, Sequence) and not isinstance(value, str)
-        for one in value if several else [value]:
-            words += [option, os.fspath(one) if isinstance(one, os.PathLike) else str(one)]
-    return words
 
 
 def _words(command: str | Sequence[StrPath]) -> list[str]:

@@ -208,6 +208,118 @@ def fit(
     return run_fit(command, own, FitOptions(steps, as_json, log), click.echo)
 
 
+def _point_options(command: Any) -> Any:
+    """The options of a run that points of a sweep may have."""
+    from phantora_ns.launch.command.options import NOT_OF_A_POINT
+
+    return run_options(command, without=NOT_OF_A_POINT)
+
+
+class _SweepCommand(ShortHelpCommand):
+    """Its options may follow the file, which a command's may not."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the file after the options that follow it."""
+        with_value = {
+            name
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option) and not parameter.is_flag
+            for name in parameter.opts
+        }
+        for at, word in enumerate(args):
+            if not word.endswith(".toml") or (at and args[at - 1] in with_value):
+                continue
+            after = args[at + 1 :]
+            _, left, _ = self.make_parser(ctx).parse_args(list(after))
+            options = after[: len(after) - len(left)]
+            return super().parse_args(ctx, [*args[:at], *options, word, *left])
+        return super().parse_args(ctx, args)
+
+
+@cli.command(
+    cls=_SweepCommand,
+    context_settings=_JOB_FOLLOWS,
+    short_help="Runs a job with many settings, and says which is best.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The folder of results; finished points in it are not run again  [default: FILE without its "
+    "suffix, or sweep].",
+)
+@click.option(
+    "--grid",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="Vary KEY, such as '--tp=1,2,4' (an argument), set.gpu=h200,b200, env.NAME=..., option.nnodes=1,2, "
+    "or width=1024,2048 for {width} in the command. May be repeated: every combination.",
+)
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="CONDITION",
+    help="Only points for which this holds, such as 'tp * width <= 8192'. May be repeated.",
+)
+@click.option(
+    "--work",
+    metavar="AMOUNT",
+    help="What a step does, such as 'batch * 1024 * gpus' for tokens; points are then compared by it.",
+)
+@click.option(
+    "--price",
+    metavar="PRICE",
+    help="Of a GPU for an hour: 2.5, or h200=2.5,b200=4.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="At most N runs at once  [default: as many as cores and memory allow].",
+)
+@click.option("--again", is_flag=True, help="Also run what is finished.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where the page goes  [default: sweep.html in the folder of results].",
+)
+@_point_options
+@help_all
+@click.argument("words", nargs=-1, metavar="FILE | COMMAND...", type=click.UNPROCESSED)
+@click.pass_context
+def sweep(
+    context: click.Context,
+    words: tuple[str, ...],
+    output: Path | None,
+    grid: tuple[str, ...],
+    where: tuple[str, ...],
+    work: str | None,
+    price: str | None,
+    jobs: int | None,
+    again: bool,
+    html: Path | None,
+    **options: Any,
+) -> int:
+    """Runs a job with every combination of settings, as many at once as this machine allows, and shows
+    step time, memory and cost of each, and the best that fits. FILE is TOML; without it, give COMMAND and
+    --grid. The same command goes on where a sweep was ended.
+
+    Exit code 0: a point ended well. 1: none did.
+
+    \b
+    phantora-ns sweep layouts.toml
+    phantora-ns sweep --grid '--batch=8,16' --grid set.gpu=h200,b200 torchrun train.py
+    """
+    from phantora_ns.sweep.command import SweepWords, sweep_command
+
+    assert context.parent is not None
+    given = {**_given(context.parent, context.parent.params), **_given(context, options)}
+    asked = SweepWords(words, output, grid, where, work, price, jobs, again, html)
+    return sweep_command(asked, given, parse_options, _version())
+
+
 @cli.command(short_help="Tries everything that a run needs.")
 @click.option(
     "--ranks",

@@ -55,7 +55,7 @@ def nccl(
     second size is left out of the fit; the errors of both halves are printed.
 
     \b
-    phantora-ns calibrate nccl *.log -o mine.toml
+    phantora-ns calibrate nccl a.log b.log -o mine.toml
     phantora-ns --cluster mine.toml torchrun --nnodes 2 --nproc-per-node 8 train.py
     """
     from phantora_ns.calibrate.nccl_log import LogError

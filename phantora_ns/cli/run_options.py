@@ -7,7 +7,7 @@ those of launch/command/options.py. tests/cli compares all help texts with files
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ def _scale(_context: click.Context, _parameter: click.Parameter, text: str) -> s
     return repr(value)
 
 
-def _option(*declarations: str, **settings: Any) -> Callable[[Command], Command]:
-    return click.option(*declarations, cls=RunOption, **settings)
+def _option(name: str, **settings: Any) -> tuple[str, Callable[[Command], Command]]:
+    return name, click.option(name, cls=RunOption, **settings)
 
 
 _OPTIONS = (
@@ -223,8 +223,9 @@ _OPTIONS = (
 )
 
 
-def run_options(command: Command) -> Command:
-    """Decorates a click command with the options of a run."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
+def run_options(command: Command, without: Iterable[str] = ()) -> Command:
+    """Decorates a click command with the options of a run, but those named in `without`."""
+    for name, option in reversed(_OPTIONS):
+        if name.removeprefix("--").replace("-", "_") not in without:
+            command = option(command)
     return command

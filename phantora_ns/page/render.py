@@ -19,6 +19,7 @@ _PARTS = Path(__file__).resolve().parents[1] / "data" / "page"
 _LIBRARY = "echarts/echarts.min.js"
 RUN_SCRIPTS = ("format.js", "charts.js", "sections.js", "timeline.js", "main.js")
 COMPARE_SCRIPTS = ("format.js", "charts.js", "compare.js")
+SWEEP_SCRIPTS = ("format.js", "charts.js", "sweep.js")
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
@@ -32,6 +33,11 @@ def render_comparison(comparison: Mapping[str, Any]) -> str:
     """The page of a comparison. `comparison` as compare.py makes it."""
     letters = " and ".join(run["name"] for run in comparison["runs"])
     return assemble(f"{letters} compared", comparison, None, COMPARE_SCRIPTS, "compare.html")
+
+
+def render_sweep(sweep: Mapping[str, Any]) -> str:
+    """The page of a sweep. `sweep` as sweep/table.py makes it."""
+    return assemble(f"{sweep['title']}: a sweep", sweep, None, SWEEP_SCRIPTS, "sweep.html")
 
 
 def embedded(text: str) -> Any:

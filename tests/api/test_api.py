@@ -14,9 +14,9 @@ from hypothesis import given, strategies as st
 
 import phantora_ns
 from phantora_ns.api.report import Rank
-from phantora_ns.api.run import Options, option_words
+from phantora_ns.api.run import Options
 from phantora_ns.cli.app import cli, main, parse_options
-from phantora_ns.launch.command.options import RunOptions
+from phantora_ns.launch.command.options import RunOptions, option_words
 from tests.page.test_compare import report
 
 JOB = ["--gpus-per-node", "1"]
@@ -208,7 +208,7 @@ def whole():
     values = {"unknown_reads": 0, "chosen": 0, "replayed": 0, "repeated": 0, "hollow_bytes": 0}
     made["step"]["band"] |= shares
     counts = ("revised", "answers_past_sleepers", "expired_values", "bad_messages", "messages")
-    made |= dict.fromkeys(counts, 0) | {"starts": None, "databases": []}
+    made |= dict.fromkeys(counts, 0) | {"starts": None, "databases": [], "out_of_memory": False}
     return made | {"values": {"policy": "zeros"} | values}
 
 

@@ -30,7 +30,7 @@ def commands(command: click.Command, path: tuple[str, ...]):
 
 
 ALL = dict(commands(cli, ()))
-LONG = [(), ("profile",), ("fit",)]
+LONG = [(), ("profile",), ("fit",), ("sweep",)]
 """Commands with --help-all."""
 
 

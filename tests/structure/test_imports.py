@@ -42,7 +42,9 @@ MAY_IMPORT = {
         "page",
         "launch",
         "calibrate",
+        "sweep",
     },
+    "sweep": {"model", "config", "hub", "report", "page", "launch"},
     "api": {"report", "page", "launch", "cli"},
     "__main__": {"cli", "launch"},
 }

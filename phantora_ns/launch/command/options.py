@@ -6,10 +6,28 @@ carries them from the command line to where they are checked (run/run_request.py
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from phantora_ns.config.changes import Changes
+
+
+NOT_OF_A_POINT = frozenset(
+    {
+        "report",
+        "html",
+        "trace",
+        "trace_steps",
+        "trace_ranks",
+        "record_host",
+        "quiet",
+        "keep_run_dir",
+    }
+)
+"""Options that a sweep decides for its points, or that would be one file for all of them."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +89,22 @@ class RunOptions:
         )
         given = tuple(str(word) for pair in words if pair[1] is not None for word in pair)
         return given + self.changes.words()
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """Options by their names in RunOptions as words of the command line. None and False: not given. What
+    may be repeated is one value or several; of a mapping each entry is KEY=VALUE."""
+    words: list[str] = []
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            words.append(option)
+            continue
+        if isinstance(value, Mapping):
+            value = [f"{key}={one}" for key, one in value.items()]
+        several = isinstance(value, Sequence) and not isinstance(value, str)
+        for one in value if several else [value]:
+            words += [option, os.fspath(one) if isinstance(one, os.PathLike) else str(one)]
+    return words

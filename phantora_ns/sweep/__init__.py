@@ -1,0 +1,5 @@
+"""`phantora-ns sweep`: many runs of one job with different settings, and which of them is best.
+
+Layers: `grid` (which points), `spec` (what a file or the command line asks for), `point` (the run of one
+point), `admission` (how many at once), `results` (the folder), `judge` (best, Pareto), `show` and `page`
+(what a person sees), `sweep_run` (all of it)."""

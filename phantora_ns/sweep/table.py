@@ -1,0 +1,124 @@
+"""A sweep as a table: of data for programs and the page, and of words for a terminal.
+
+Why it exists: the same rows are shown while the sweep runs, at its end, and on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from phantora_ns.page.answers import milliseconds
+from phantora_ns.sweep.grid import Settings
+from phantora_ns.sweep.judge import OK, Row
+from phantora_ns.sweep.spec import Spec
+
+SCHEMA = 1
+GIB = 2**30
+
+
+def as_json(spec: Spec, rows: Sequence[Row], total: int, title: str) -> dict[str, Any]:
+    """Everything that the page shows."""
+    return {
+        "schema": SCHEMA,
+        "title": title,
+        "axes": spec.axes,
+        "varying": spec.varying,
+        "work": spec.work,
+        "unit": spec.unit,
+        "price": dict(spec.price),
+        "total": total,
+        "points": [row.as_json() for row in rows],
+    }
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """The fastest first; what did not end well comes last, in the sweep's order."""
+    return sorted(
+        rows,
+        key=lambda row: (row.state != OK, row.pace_ns is None, row.pace_ns or 0, row.number),
+    )
+
+
+def headings(spec: Spec) -> list[str]:
+    """Of the columns that `cells` fills."""
+    rate = [f"{spec.unit}/s"] if spec.work else []
+    cost = [f"per million {spec.unit}" if spec.work else "per step"] if spec.price else []
+    return [*spec.varying, "step", *rate, "peak", "of the GPU", "GPUs", *cost, ""]
+
+
+def cells(spec: Spec, row: Row) -> list[str]:
+    """A row in words."""
+    rate = [_rate(row)] if spec.work else []
+    cost = ["–" if row.cost is None else f"{row.cost:.4g}"] if spec.price else []
+    peak, share = "–", "–"
+    if row.peak_bytes is not None:
+        peak, share = f"{row.peak_bytes / GIB:.2f} GiB", f"{row.peak_bytes / row.memory_bytes:.0%}"
+    return [
+        *(setting(row.settings, axis) for axis in spec.varying),
+        "–" if row.step_ns is None or row.state != OK else milliseconds(row.step_ns),
+        *rate,
+        peak,
+        share,
+        str(row.gpus),
+        *cost,
+        verdict(row),
+    ]
+
+
+def _rate(row: Row) -> str:
+    return "–" if row.rate is None else f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.4g}"
+
+
+def setting(settings: Settings, axis: str) -> str:
+    """A value as it was given."""
+    value = settings.get(axis)
+    return "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def verdict(row: Row) -> str:
+    """What is said of a row: its failure, or what it is best in."""
+    if row.state != OK:
+        return row.state
+    marks = [name for name in ("best", "cheapest") if getattr(row, name)]
+    marks += ["Pareto"] if row.front else []
+    return ", ".join(marks) if row.pace_ns is not None else "fits; it told no steps"
+
+
+def line(row: Row, label: str) -> str:
+    """A finished point in a log."""
+    if row.state != OK:
+        return f"{label}: {row.state}: {row.why}"
+    step = "no steps" if row.step_ns is None else f"step {milliseconds(row.step_ns)}"
+    peak = "" if row.peak_bytes is None else f", {row.peak_bytes / GIB:.2f} GiB"
+    return f"{label}: {step}{peak}, {row.gpus} GPU{'' if row.gpus == 1 else 's'}; took {row.wall_s:.0f} s"
+
+
+def closing(spec: Spec, rows: Sequence[Row]) -> list[str]:
+    """The answer in a few lines."""
+    counts = {
+        state: sum(row.state == state for row in rows)
+        for state in dict.fromkeys(r.state for r in rows)
+    }
+    lines = [f"{len(rows)} points: " + ", ".join(f"{n} {state}" for state, n in counts.items())]
+    for mark in ("best", "cheapest"):
+        row = next((row for row in rows if getattr(row, mark)), None)
+        if row is not None and row.step_ns is not None and row.peak_bytes is not None:
+            named = " ".join(f"{axis}={setting(row.settings, axis)}" for axis in spec.varying)
+            rate = f", {_rate(row)} {spec.unit}/s" if row.rate is not None else ""
+            cost = f", {row.cost:.4g} {headings(spec)[-2]}" if row.cost is not None else ""
+            lines.append(
+                f"{mark} that fits: {named}: step {milliseconds(row.step_ns)}{rate}, "
+                f"{row.peak_bytes / GIB:.2f} GiB, {row.gpus} GPUs{cost}"
+            )
+            lines.append(f"  {row.command}")
+            lines += [f"  check: {doubt}" for doubt in row.doubts]
+    return lines
+
+
+def progress(finished: Mapping[str, int], running: int, total: int) -> str:
+    """How far a sweep is."""
+    done = sum(finished.values())
+    failed = done - finished.get(OK, 0)
+    text = f"{done} of {total} points, {running} running"
+    return text + (f", {failed} that did not end well" if failed else "")
