@@ -81,7 +81,7 @@ def of_operation(sample: Sample, chosen: Simulated) -> set[Name]:
         keys = ["chain_start", "chain_step"] if chain else ["start", "step", "copy_bandwidth"]
         keys += ["bandwidth"]
         keys += ["network_step"] if across else []
-        keys += ["network_bandwidth"] if across and chosen.protocol == "LL" else []
+        keys += ["network_bandwidth"] if across and chosen.protocol != "Simple" else []
     return names | {(table, key) for key in keys}
 
 
@@ -158,7 +158,7 @@ def _nccls_own(name: Name, cluster: Cluster, constants: NcclConstants, user: Sam
     place = _place(table)
     return {
         "network_step": 1000 * constants.network_latency["ring"][place],
-        "network_bandwidth": min(constants.ll_intel[0], across / 2),
+        "network_bandwidth": min(constants.ll_intel[0], across / 2) if place == LL else across,
         "network_tree_step": 1000 * constants.network_latency["tree"][place],
         "network_tree_bandwidth": 0.46 * across / (3.8 if place == LL else 1),
     }[key]

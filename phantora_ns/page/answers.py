@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from phantora_ns.report.fit import refusal_text, refusals_of
+
 GIB = 2**30
 TIGHT = 0.95
 """Above this share of a GPU's memory a run fits, but barely."""
@@ -45,6 +47,9 @@ def _fit(page: Mapping[str, Any]) -> dict[str, str]:
         f"At most {peaks[most] / GIB:.2f} of {capacity / GIB:.1f} GiB of a GPU were in use "
         f"({share:.0%}), on rank {most}; {(capacity - peaks[most]) / GIB:.2f} GiB were free."
     )
+    if report.get("out_of_memory"):
+        refused = refusal_text(refusals_of(report))
+        return _answer(question, "No", f"The job ran out of memory: {refused}. {detail}", "bad")
     if report["exit_code"]:
         failed = f"The run failed with exit code {report['exit_code']}. "
         return _answer(question, "The run failed", failed + detail, "bad")

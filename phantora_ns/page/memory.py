@@ -23,9 +23,11 @@ STATES = "states of the optimizer"
 HELD = "weights, gradients and buffers that were there"
 HELD_WITH_STATES = "weights, gradients, buffers and states of the optimizer that were there"
 FORWARD, BACKWARD, UPDATE = "forward and what is around it", "backward", "the optimizer's step"
+ZERO = "gradients that zero_grad gave back"
 _AUTOGRAD = "(pt_autograd_"
 """In the name of the threads that run the backward pass, in PyTorch's torch/csrc/autograd/engine.cpp."""
 _UPDATE = "Optimizer.step#"
+_ZERO = "Optimizer.zero_grad#"
 
 
 class HostStep(NamedTuple):
@@ -106,14 +108,16 @@ def _place(
     points: Sequence[tuple[int, int, int]],
     steps: Sequence[HostStep],
 ) -> tuple[int, int, int]:
-    """The peak, the record that first has it, and the first record of its step."""
+    """The peak, the record that first has it, and the first record of its step. What is seen at the
+    moment when a step begins came before: the last operator of the step before has just ended."""
     peaks = [event["args"]["Peak Allocated"] for event in records]
     most = max(peaks)
     at = peaks.index(most)
     step = _step_at(points[at][0], steps)
     if step is None:
         return most, at, 0
-    return most, at, next(i for i in range(len(points)) if points[i][0] >= step.begin_ns)
+    begin_ns = step.begin_ns
+    return most, at, next((i for i in range(at) if points[i][0] > begin_ns), at)
 
 
 def _step_at(at_ns: int, steps: Sequence[HostStep]) -> HostStep | None:
@@ -147,6 +151,8 @@ def _phase_of(content: Mapping[str, Any]) -> Callable[[Mapping[str, Any], str], 
         found.sort()
 
     def phase(event: Mapping[str, Any], around: str) -> str:
+        if event["args"]["Operator"].startswith(_ZERO):  # it may take no time
+            return ZERO
         lane, at_ns = (event["pid"], event["tid"]), nanoseconds(event["ts"])
         spans = updates.get(lane, [])
         index = bisect_left(spans, at_ns, key=lambda span: span[0]) - 1
@@ -184,7 +190,7 @@ def _phases(
     rows: list[list[Any]] = [[HELD_WITH_STATES, held]]
     if steps and steps[0].number == 0:
         rows = [[HELD, held - states], [STATES, states]]
-    rows += [[name, added[name]] for name in (FORWARD, BACKWARD, UPDATE, OUTSIDE)]
+    rows += [[name, added[name]] for name in (FORWARD, BACKWARD, UPDATE, ZERO, OUTSIDE)]
     return [row for row in rows if row[1]]
 
 

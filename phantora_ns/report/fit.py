@@ -111,6 +111,16 @@ def refusals_of(report: Mapping[str, Any]) -> tuple[Refusal, ...]:
     )
 
 
+def refusal_text(refused: Sequence[Refusal]) -> str:
+    """Who ran out of memory, and for what."""
+    first, others = refused[0], len(refused) - 1
+    more = f", and so did {others} more rank{'s' if others > 1 else ''}" if others else ""
+    return (
+        f"in step {first.step} rank {first.rank} asked for {_bytes(first.asked_bytes)} when "
+        f"{_bytes(first.free_bytes)} were free{more}"
+    )
+
+
 def advice(
     memory_bytes: int,
     needs: Sequence[Need],
@@ -183,18 +193,11 @@ def _fits(fit: Fit) -> list[str]:
 
 
 def _does_not_fit(fit: Fit) -> list[str]:
-    lines = []
-    if fit.refused:
-        first = fit.refused[0]
-        others = len(fit.refused) - 1
-        more = f", and so did {others} more rank{'s' if others > 1 else ''}" if others else ""
-        lines.append(
-            f"does not fit: in step {first.step} rank {first.rank} asked for "
-            f"{_bytes(first.asked_bytes)} when {_bytes(first.free_bytes)} of {_gib(fit.memory_bytes)} "
-            f"of {fit.gpu} were free{more}"
-        )
-    else:
-        lines.append("does not fit")
+    lines = [
+        f"does not fit {_gib(fit.memory_bytes)} of {fit.gpu}: {refusal_text(fit.refused)}"
+        if fit.refused
+        else "does not fit"
+    ]
     if fit.whole is None or fit.nearest is None or fit.free_bytes is None:
         return [*lines, "how much it needs is not known: it did not run with more memory either"]
     nearest, over = fit.nearest, -fit.free_bytes

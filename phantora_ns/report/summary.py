@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phantora_ns.report.fit import refusal_text, refusals_of
 from phantora_ns.report.fold_part import fold_lines, fold_warnings
 from phantora_ns.report.host_part import host_lines
 
@@ -24,6 +25,9 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         f"simulated {_seconds(simulated_s)} of {report['world_size']} GPUs on {report['nodes']} "
         f"node{'s' if report['nodes'] > 1 else ''} in {_seconds(wall_s)}{pace}"
     ]
+    if report["out_of_memory"]:
+        text = refusal_text(refusals_of(report))
+        lines.append(f"out of memory: {text}; phantora-ns fit says how much is missing")
     lines += _step_lines(report["step"])
     ranks = [rank for rank in report["ranks"] if rank["gpu_busy_ns"]]
     if ranks:

@@ -20,6 +20,7 @@ import psutil
 from phantora_ns.hub.deaths import memory_kills
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
+from phantora_ns.report.fit import refusal_text, refusals_of
 from phantora_ns.sweep.admission import Measured, Running
 from phantora_ns.sweep.judge import FAILED, OK, OUT_OF_MEMORY
 from phantora_ns.sweep.point import Point, child_environment
@@ -27,7 +28,6 @@ from phantora_ns.sweep.results import LOG, REPORT
 
 _CAUSE = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$")
 _OURS = "phantora-ns: "
-GIB = 2**30
 GUESSED = 0.01
 """Above this share of GPU time, guessed kernel times are said (report/summary.py)."""
 
@@ -140,7 +140,7 @@ def result_of(report: Mapping[str, Any] | None, code: int) -> dict[str, Any]:
     peaks = [rank["peak_driver_bytes"] for rank in ranks if rank["peak_driver_bytes"]]
     state, why = OK, None
     if report is not None and report["out_of_memory"]:
-        state, why = OUT_OF_MEMORY, _refused(ranks)
+        state, why = OUT_OF_MEMORY, refusal_text(refusals_of(report))
     elif report is None or code:
         state = FAILED
     return {
@@ -163,11 +163,3 @@ def _doubts(report: Mapping[str, Any], step: Mapping[str, Any]) -> list[str]:
     for name, what in (("unsupported_calls", "calls not supported"), ("warnings", "warnings")):
         found += [f"{len(report[name])} {what}"] if report[name] else []
     return found
-
-
-def _refused(ranks: list[Mapping[str, Any]]) -> str:
-    first = next(rank for rank in ranks if rank["refused_bytes"])
-    return (
-        f"in step {first['refused_step']} rank {first['rank']} asked for "
-        f"{first['refused_bytes'] / GIB:.2f} GiB when {first['refused_free_bytes'] / GIB:.2f} GiB were free"
-    )

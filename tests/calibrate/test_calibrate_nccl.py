@@ -32,6 +32,7 @@ TRUTH = {
     ("nccl.ll", "start"): 5_000.0,
     ("nccl.ll", "step"): 900.0,
     ("nccl.ll", "network_step"): 4_500.0,
+    ("nccl.ll128", "network_bandwidth"): 130.0,
     ("nccl.simple", "bandwidth"): 320.0,
     ("nccl.pairs", "start"): 9_000.0,
 }

@@ -63,7 +63,9 @@ def test_a_job_that_does_not_fit_is_told_how_much_is_missing(fit):
     assert need["allocated_bytes"] >= 4 * 64 * GIB
     assert found["free_bytes"] == found["memory_bytes"] - need["in_use_bytes"] < -100 * GIB
     said = fit(*ONE, "--", *JOB, "--weights", 64 << 10, code=1)
-    assert said.stdout.startswith("does not fit: in step 1 rank 0 asked for 64.00 GiB when ")
+    assert said.stdout.startswith(
+        "does not fit 139.80 GiB of NVIDIA H200: in step 1 rank 0 asked for 64.00 GiB when "
+    )
     assert (
         "too much (" in said.stdout
         and "in vain" not in said.stdout

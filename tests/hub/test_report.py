@@ -174,6 +174,8 @@ def test_a_job_that_failed_when_a_gpu_had_no_room_is_out_of_memory(
     report = build_report(run_dir, exit_code=exit_code, failed_by=failed_by, wall_s=1.0)
     assert report["out_of_memory"] is expected
     rank = report["ranks"][1]
+    said = [line for line in summary_lines(report) if line.startswith("out of memory: in step ")]
+    assert len(said) == expected
     assert (rank["refused_bytes"], rank["refused_free_bytes"]) == (
         (7, 5) if refused else (None, None)
     )

@@ -100,6 +100,27 @@ def test_a_host_that_is_ahead_of_its_gpu(tmp_path):
     assert (peak["step"], peak["held_bytes"]) == (1, 100)
 
 
+def test_what_the_optimizer_gives_back_as_it_ends_is_no_part_of_the_next_step(tmp_path):
+    """Its end is the border of the steps, and zero_grad takes no time after it."""
+    trace = MadeTrace()
+    for number, begin in enumerate((0, 1000)):
+        trace.step(number, begin, begin + 1000)
+        trace.kernel("gemm", begin + 10, begin + 990, launched=begin + 5)
+        trace.add("user_annotation", "Optimizer.step#Adam", (900, 900), begin + 500, begin + 1000)
+    for record in [
+        (50, 100, 100),  # weights
+        (400, 180, 180, "aten::mm"),  # and gradients
+        (700, 480, 480, "aten::sqrt"),  # states, and 100 that are only needed here
+        (1000, 380, 480, "Optimizer.step#Adam"),
+        (1000, 300, 480, "Optimizer.zero_grad#Adam"),
+        (1300, 700, 700, "aten::mm"),
+    ]:
+        trace.memory(*record)
+    peak = excerpt(trace.write(tmp_path / "rank-0.json.gz"))["memory"]["peak"]
+    assert (peak["step"], peak["held_bytes"]) == (1, 300)
+    assert dict(map(tuple, peak["phases"])) == {HELD: 100, STATES: 200, FORWARD: 400}
+
+
 def test_without_the_first_steps_nobody_knows_the_states(tmp_path):
     assert dict(map(tuple, training(tmp_path, first=3)["phases"])) == {
         HELD_WITH_STATES: 320,
