@@ -1,5 +1,5 @@
 """What a rank costs to start and to hold: `python -m bench.ranks.run` prints a table over the number
-of ranks, with and without a warm start (docs/warm-start.md).
+of ranks, with and without a warm start (docs/warm-start.md) and folding (docs/folding.md).
 
 - up s: wall time from the command to the first line that says "step".
 - wall s: of the whole run. cpu s: CPU time of all its processes.
@@ -8,11 +8,15 @@ of ranks, with and without a warm start (docs/warm-start.md).
   that no other process happens to map at the moment.) PSS GiB: the sum over the ranks, pages that they
   share counted once.
 - machine GiB: by how much the machine's available memory fell.
+- hub s: CPU time of the hub.
+
+A folded job's processes that only stand by count as ranks.
 
 Rule: the job is started as a user would start it.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -28,6 +32,7 @@ MARK = "BENCH_RANKS_RUN"
 POLL_S = 4.0
 JOBS = {
     "collective": ["bench/ranks/collective.py"],
+    "small": ["examples/train_llama.py", "--size", "debug", "--seq", "512", "--steps", "4"],
     "fsdp": ["examples/train_llama.py", "--size", "1b", "--mode", "fsdp", "--steps", "3"],
 }
 
@@ -67,11 +72,12 @@ def watch(process, mark, ranks, peaks):
         time.sleep(POLL_S)
 
 
-def measure(ranks, per_node, job, warm):
+def measure(ranks, per_node, job, warm, fold):
     """One run as a row of the table. Raises SystemExit when the job fails."""
     nodes = max(1, ranks // per_node)
     with tempfile.NamedTemporaryFile() as report:
         command = [sys.executable, "-m", "phantora_ns.cli", "--quiet", "--warm-start", warm]
+        command += ["--host-time", "model", "--fold", fold] if fold else []
         command += ["--report", report.name, "torchrun", "--nnodes", str(nodes)]
         command += ["--nproc-per-node", str(ranks // nodes), *JOBS[job]]
         mark = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -97,10 +103,12 @@ def measure(ranks, per_node, job, warm):
         wall, now = time.monotonic() - start, os.times()
         if process.returncode:
             raise SystemExit("".join(said[-40:]))
+        hub_s = json.loads(Path(report.name).read_text())["hub_cpu_ns"] / 1e9
         cpu_s = now.children_user + now.children_system - cpu.children_user - cpu.children_system
         return (
-            f"{ranks:6} {warm:5} {up or 0:7.1f} {wall:7.1f} {cpu_s:7.1f} {peaks['own'] / 2**20:8.0f} "
-            f"{peaks['pss'] / 2**30:8.2f} {(before - peaks['available']) / 2**30:11.2f}"
+            f"{ranks:6} {warm:5} {fold or '-':5} {up or 0:7.1f} {wall:7.1f} {cpu_s:7.1f} {peaks['own'] / 2**20:8.0f} "
+            f"{peaks['pss'] / 2**30:8.2f} {(before - peaks['available']) / 2**30:11.2f} "
+            f"{hub_s:6.1f}"
         )
 
 
@@ -111,11 +119,16 @@ def main():
     parser.add_argument("--per-node", type=int, default=8)
     parser.add_argument("--job", choices=JOBS, default="fsdp")
     parser.add_argument("--warm", default="off,auto", help="with a comma between them")
+    parser.add_argument(
+        "--fold", default="", help="such as off,auto: with --host-time model and folded so"
+    )
     options = parser.parse_args()
-    print(f"# {options.job}; ranks warm    up s  wall s   cpu s  own MiB  PSS GiB  machine GiB")
+    heads = "ranks warm  fold     up s  wall s   cpu s  own MiB  PSS GiB  machine GiB  hub s"
+    print(f"# {options.job}; {heads}")
     for ranks in map(int, options.ranks.split(",")):
         for warm in options.warm.split(","):
-            print(measure(ranks, options.per_node, options.job, warm), flush=True)
+            for fold in options.fold.split(","):
+                print(measure(ranks, options.per_node, options.job, warm, fold), flush=True)
 
 
 if __name__ == "__main__":
