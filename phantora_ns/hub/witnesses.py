@@ -3,9 +3,10 @@
 Why it exists: an absent rank is taken to do what its representative does. Three other members of its
 class run as witnesses. Everything that they report is compared with the representative's, one thing
 after another: vertices and their time expressions (which hold every kernel's time), communication with
-its sizes and values, synchronisations, queries, ends of steps. One witness that agrees is enough, since
-the first and the last rank of a job often log or save what others do not. When none is left, the job
-cannot be folded, and it ends.
+its sizes and values, synchronisations, queries, ends of steps. The witness
+that is farthest from the representative decides: it must agree to the end. So shards that become
+smaller from some rank on are seen. The first and the last member may differ, since jobs let them log or
+save what others do not, and no absent rank is taken for them; their differences are reported.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ COUNTED = (
     "peak_pinned_bytes",
 )
 """Rank statistics that must be equal in the end: what a rank did without a message."""
+
+
+FAR = 1
+"""Which of `Fold.witnesses` decides."""
 
 
 class Difference(NamedTuple):
@@ -176,14 +181,12 @@ class Witnesses:
     @staticmethod
     def _verdict(pairs: tuple[Pair, ...]) -> str | None:
         """Why the absent ranks of a class may do something else than their representative."""
-        found = [pair.difference for pair in pairs if pair.difference is not None]
-        if len(found) < len(pairs):
+        found = pairs[FAR].difference
+        if found is None:
             return None
-        longest = max(found, key=lambda one: one.after)
         return (
-            f"this job cannot be folded: {longest.text}, after {longest.after} equal operations, and no "
-            "other rank shows what those that do not run would do; in the job; use --fold off, or a "
-            "longer period"
+            f"this job cannot be folded: {found.text}, after {found.after} equal operations; in the job; "
+            "use --fold off, or a longer period"
         )
 
     def _items(
