@@ -29,6 +29,8 @@ from bench.frameworks.compare import REAL
 from bench.frameworks.jobs import JOBS, TIMED
 
 TRUTH = ROOT.parent / "shared" / "truth"
+HOSTS = ROOT / "bench" / "own_host" / "data" / "hosts.jsonl"
+"""Jobs on further machines."""
 FILES = ("train.jsonl", "frameworks.jsonl", "two_gpus.jsonl", "one_two.jsonl")
 """The files of real runs there."""
 # options of its train.py that take a value
@@ -54,12 +56,12 @@ FRAMEWORK_SWITCHES = ("ac", "no_overlap", "recompute")
 class Measured:
     """One job with its real result.
 
-    `median_s` is of the last run, `least_s` and `most_s` are the shortest and longest timed step of
-    all of its runs. `every_peaks`: for each measurement, [allocated, reserved] of each rank that was
-    recorded; empty where peaks were not recorded to the byte. Where real runs differ, each of them is
-    a right answer. (DDP's first bucket lives until NCCL's watchdog, which looks every 100 ms, has
-    seen its all-reduce.) `issue_s` is None when it was not recorded; `trace` is the real trace, if
-    there is one.
+    `median_s` is of the last run, or over machines (on_other_hosts); `least_s` and `most_s` are the
+    shortest and longest timed step of all of its runs. `every_peaks`: for each measurement,
+    [allocated, reserved] of each rank that was recorded; empty where peaks were not recorded to the
+    byte. Where real runs differ, each of them is a right answer. (DDP's first bucket lives until
+    NCCL's watchdog, which looks every 100 ms, has seen its all-reduce.) `issue_s` is None when it was
+    not recorded; `trace` is the real trace, if there is one.
     """
 
     name: str
@@ -83,7 +85,29 @@ class Measured:
 
 def everything(truth: Path = TRUTH) -> dict[str, Measured]:
     """All jobs by name. Raises OSError, ValueError, KeyError."""
-    return own_results() | truth_results(truth) | framework_results()
+    return on_other_hosts(own_results() | truth_results(truth) | framework_results())
+
+
+def on_other_hosts(jobs: dict[str, Measured], results: Path = HOSTS) -> dict[str, Measured]:
+    """The jobs, with what they took on further machines (bench/own_host). Hosts differ, so a job whose
+    host decides has the median over machines, each of which counts once, and a band from the shortest
+    to the longest step on any of them. Jobs that the GPU decides stay as they are."""
+    found = dict(jobs)
+    medians: dict[str, dict[str, list[float]]] = {}
+    for line in results.read_text().splitlines():
+        run = json.loads(line)
+        name = run["name"]
+        if run["how"] != "real" or name not in found or found[name].bound != "host":
+            continue
+        medians.setdefault(name, {}).setdefault(run["machine"], []).append(run["median_s"])
+        real, timed = found[name], run["times"]
+        found[name] = dataclasses.replace(
+            real, least_s=min(real.least_s, *timed), most_s=max(real.most_s, *timed)
+        )
+    for name, machines in medians.items():
+        each = [found[name].median_s, *map(statistics.median, machines.values())]
+        found[name] = dataclasses.replace(found[name], median_s=statistics.median(each))
+    return found
 
 
 def own_results(folder: Path = HERE / "data") -> dict[str, Measured]:

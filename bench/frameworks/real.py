@@ -30,9 +30,11 @@ from bench.frameworks.jobs import ASSETS, HERE, JOBS, ROOT, STEPS, Job, environm
 KEPT_LOG = 6000  # characters
 
 
-def run(command: list[str], extra: dict, seconds: float) -> tuple[int | str, str, float]:
+def run(
+    command: list[str], extra: dict, seconds: float, folder: Path = ROOT
+) -> tuple[int | str, str, float]:
     """(exit status or what ended it, all that was printed, seconds) of a command in a process group
-    of its own."""
+    of its own, started in `folder`."""
     start = time.monotonic()
     surroundings = os.environ | extra
     surroundings["PYTHONPATH"] = os.pathsep.join(
@@ -41,7 +43,7 @@ def run(command: list[str], extra: dict, seconds: float) -> tuple[int | str, str
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=folder,
             env=surroundings,
             stdin=subprocess.DEVNULL,
             stdout=log,

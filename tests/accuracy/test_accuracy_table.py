@@ -1,6 +1,7 @@
 """Why it exists: the accuracy table is only as honest as its bookkeeping: sets kept apart, peaks
 compared to the byte, rows reused only when nothing that decided them has changed."""
 
+import dataclasses
 import importlib
 import json
 from pathlib import Path
@@ -464,3 +465,25 @@ def test_every_trace_belongs_to_a_measured_step(bench):
 def test_results_are_one_json_object_a_line():
     for path in (BENCH / "data").glob("*.jsonl"):
         assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
+
+
+def test_further_machines_widen_the_band_of_host_bound_jobs_alone(bench, tmp_path):
+    """Each machine counts once, however often it ran the job."""
+    measured = bench["measured"]
+    real = next(m for m in measured.own_results().values() if m.bound == "host")
+    real = dataclasses.replace(real, name="host", median_s=2.0, least_s=1.5, most_s=2.5)
+    other = dataclasses.replace(real, name="gpu", bound="gpu")
+    runs = [
+        ("host", "C", "real", 4.0, [3.0, 5.0]),
+        ("host", "C", "real", 4.2, [4.2]),
+        ("host", "D", "real", 1.0, [1.0]),
+        ("host", "D", "measured", 9.0, None),
+        ("gpu", "D", "real", 9.0, None),
+        ("unknown", "D", "real", 9.0, [9.0]),
+    ]
+    keys = ("name", "machine", "how", "median_s", "times")
+    file = tmp_path / "hosts.jsonl"
+    file.write_text("".join(json.dumps(dict(zip(keys, run, strict=True))) + "\n" for run in runs))
+    found = measured.on_other_hosts({"host": real, "gpu": other}, file)
+    assert found["gpu"] == other
+    assert (found["host"].median_s, found["host"].least_s, found["host"].most_s) == (2.0, 1.0, 5.0)
