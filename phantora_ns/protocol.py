@@ -647,7 +647,7 @@ class KernelTableSlot(NamedTuple):
 
 
 HOST_TABLE_MAGIC = 0x50484E53484F5354
-HOST_TABLE_VERSION = 2
+HOST_TABLE_VERSION = 3
 HOST_TABLE_FILE = "host.tbl"
 HOST_TABLE_HEADER = Struct("<QQQQQQQQ")
 
@@ -667,9 +667,9 @@ class HostTableHeader(NamedTuple):
     unknown_ns: int
     """charged where nothing is known"""
     measures: int
-    """1: this run measures the call sites that the table lacks (`host_samples_header`)"""
-    speed_permille: int
-    """what this machine's CPU time is multiplied by until call sites of the table have shown it"""
+    """1: this run measures its call sites (`host_samples_header`)"""
+    probe_ns: int
+    """what the probe of the CPU takes on the reference machine"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "HostTableHeader":
@@ -710,17 +710,16 @@ class HostTableSlot(NamedTuple):
 
 
 HOST_SAMPLES_MAGIC = 0x50484E53484F534D
-HOST_SAMPLES_VERSION = 1
+HOST_SAMPLES_VERSION = 2
 HOST_SAMPLES_FILE = "host.smp"
-HOST_SAMPLES_HEADER = Struct("<QQQQQQ16x")
+HOST_SAMPLES_PROBE_KEY = 65
+HOST_SAMPLES_HEADER = Struct("<QQQQ32x")
 HOST_SAMPLES_HEADER_AT = {
     "magic": 0,
     "version": 8,
     "capacity": 16,
-    "recorded_ns": 24,
-    "measured_ns": 32,
-    "lost": 40,
-    "reserved": 48,
+    "lost": 24,
+    "reserved": 32,
 }
 """Offsets of the fields."""
 
@@ -733,10 +732,6 @@ class HostSamplesHeader(NamedTuple):
     version: int
     capacity: int
     """slots, a power of two"""
-    recorded_ns: int
-    """what the table says of the calls whose call site it holds"""
-    measured_ns: int
-    """what these call sites take here"""
     lost: int
     """samples for which there was no slot"""
 

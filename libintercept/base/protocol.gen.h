@@ -300,11 +300,12 @@ enum ph_message {
 #define PH_KERNEL_TABLE_VERSION 1
 #define PH_KERNEL_TABLE_FILE "kernels.tbl"
 #define PH_HOST_TABLE_MAGIC 0x50484e53484f5354ull
-#define PH_HOST_TABLE_VERSION 2
+#define PH_HOST_TABLE_VERSION 3
 #define PH_HOST_TABLE_FILE "host.tbl"
 #define PH_HOST_SAMPLES_MAGIC 0x50484e53484f534dull
-#define PH_HOST_SAMPLES_VERSION 1
+#define PH_HOST_SAMPLES_VERSION 2
 #define PH_HOST_SAMPLES_FILE "host.smp"
+#define PH_HOST_SAMPLES_PROBE_KEY 65
 #define PH_VALUE_RECORD_FILE "values.rec"
 #define PH_VALUE_TABLE_MAGIC 0x5345554c41564850ull
 #define PH_VALUE_TABLE_VERSION 1
@@ -481,10 +482,10 @@ struct ph_host_table_header {
     uint64_t interruption_ns;
     /* charged where nothing is known */
     uint64_t unknown_ns;
-    /* 1: this run measures the call sites that the table lacks (host_samples_header) */
+    /* 1: this run measures its call sites (host_samples_header) */
     uint64_t measures;
-    /* what this machine's CPU time is multiplied by until call sites of the table have shown it */
-    uint64_t speed_permille;
+    /* what the probe of the CPU takes on the reference machine */
+    uint64_t probe_ns;
 };
 PH_SIZE(ph_host_table_header, 64);
 PH_AT(ph_host_table_header, magic, 0);
@@ -494,7 +495,7 @@ PH_AT(ph_host_table_header, used, 24);
 PH_AT(ph_host_table_header, interruption_ns, 32);
 PH_AT(ph_host_table_header, unknown_ns, 40);
 PH_AT(ph_host_table_header, measures, 48);
-PH_AT(ph_host_table_header, speed_permille, 56);
+PH_AT(ph_host_table_header, probe_ns, 56);
 
 /* A slot of the host table. Linear probing from key & (capacity - 1). */
 struct ph_host_table_slot {
@@ -527,22 +528,16 @@ struct ph_host_samples_header {
     uint64_t version;
     /* slots, a power of two */
     uint64_t capacity;
-    /* what the table says of the calls whose call site it holds */
-    _Atomic uint64_t recorded_ns;
-    /* what these call sites take here */
-    _Atomic uint64_t measured_ns;
     /* samples for which there was no slot */
     _Atomic uint64_t lost;
-    uint64_t reserved[2];
+    uint64_t reserved[4];
 };
 PH_SIZE(ph_host_samples_header, 64);
 PH_AT(ph_host_samples_header, magic, 0);
 PH_AT(ph_host_samples_header, version, 8);
 PH_AT(ph_host_samples_header, capacity, 16);
-PH_AT(ph_host_samples_header, recorded_ns, 24);
-PH_AT(ph_host_samples_header, measured_ns, 32);
-PH_AT(ph_host_samples_header, lost, 40);
-PH_AT(ph_host_samples_header, reserved, 48);
+PH_AT(ph_host_samples_header, lost, 24);
+PH_AT(ph_host_samples_header, reserved, 32);
 
 /* A slot of the host samples. Linear probing from key & (capacity - 1). */
 struct ph_host_samples_slot {

@@ -12,9 +12,11 @@
 #include "base/fork.h"
 #include "base/threads.h"
 #include "link/connection.h"
+#include "time/cpu_probe.h"
 #include "time/gpu_faults.h"
 #include "time/host_model.h"
 #include "time/host_pace.h"
+#include "time/host_samples.h"
 #include "time/launch_queue.h"
 #include "time/timeline.h"
 #include "trace/trace_log.h"
@@ -40,6 +42,8 @@ static _Thread_local struct {
     uint64_t cpu;     /* CPU time at which the thread last returned to the job */
     uint64_t pending; /* the job's time since the last recorded call site */
     uint64_t owed;    /* CPU time that observing operators takes; not yet taken off the job's */
+    uint64_t probed;  /* CPU time at the last probe; 0: none yet */
+    uint64_t ours;    /* real time since which the thread observes an operator; 0: it does not */
 } me;
 
 bool ph_in_chain(void) { return me.chain; }
@@ -50,6 +54,32 @@ static uint64_t thread_cpu_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+/* Makes no system call: two of them per operator would slow the job's own code through the caches.
+ */
+static uint64_t real_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+/* Of an observation that goes on, what is over becomes owed. */
+static void owe_ours(void)
+{
+    enum { LONGEST_NS = 20000 }; /* in a longer time the thread did not run */
+    if (!me.ours) return;
+    uint64_t now = real_ns(), spent = now - me.ours;
+    me.owed += spent < LONGEST_NS ? spent : LONGEST_NS;
+    me.ours = now;
+}
+
+/* From here on the thread's CPU time counts. What of an observation is over does not. */
+static void count_from_here(void)
+{
+    me.cpu = thread_cpu_ns();
+    if (me.ours) me.ours = real_ns();
 }
 
 uint64_t ph_clock(void) { return ph_host.time + (uint64_t)ph_host.offset + ph_host.ahead; }
@@ -127,6 +157,7 @@ static uint64_t spent_until(uint64_t cpu)
 static uint64_t job_cpu_ns(void)
 {
     uint64_t cpu = thread_cpu_ns(), spent = spent_until(cpu);
+    owe_ours();
     uint64_t ours = me.owed < spent ? me.owed : spent;
     me.cpu = cpu;
     me.owed -= ours;
@@ -159,6 +190,17 @@ static bool in_order(enum ph_call call)
     return true;
 }
 
+/* Now and then runs the probe between the job's code. Its time is ours (ph_leave). Twice, since the
+ * first finds the caches as the job's code has left them, in each job another way. */
+static void probe(void)
+{
+    enum { EVERY_NS = 40000000 };
+    if (me.probed && me.cpu < me.probed + EVERY_NS) return;
+    me.probed = me.cpu;
+    ph_cpu_probe();
+    ph_host_samples_probed(ph_cpu_probe());
+}
+
 static uint64_t call_site_ns(enum ph_call call)
 {
     if (!measuring() || !me.chain) return ph_call_site_time(call);
@@ -166,6 +208,7 @@ static uint64_t call_site_ns(enum ph_call call)
     if (!ph_call_site_counts(call)) return 0;
     uint64_t spent = me.pending;
     me.pending = 0;
+    probe();
     return ph_call_site_measured(call, spent);
 }
 
@@ -199,7 +242,7 @@ void ph_clock_poll_failed(void)
 /* The interceptor's own CPU time is not the job's. Called on the way out of a call. */
 void ph_leave(void)
 {
-    if (!me.paused && measuring()) me.cpu = thread_cpu_ns();
+    if (!me.paused && measuring()) count_from_here();
 }
 
 void ph_host_pause(void)
@@ -227,9 +270,18 @@ PH_API(int, phantora_values_measuring, (void))
 {
     return ph_touched() && me.chain && !me.paused && measuring();
 }
-PH_API(void, phantora_values_exclude, (uint64_t ns))
+/* The thread begins to observe an operator, for which `ns` have passed already. Until it ends, its
+ * time is not the job's. */
+PH_API(void, phantora_values_exclude_begin, (uint64_t ns))
 {
-    if (!me.paused) me.owed += ns;
+    if (me.paused) return;
+    me.owed += ns;
+    me.ours = real_ns();
+}
+PH_API(void, phantora_values_exclude_end, (void))
+{
+    owe_ours();
+    me.ours = 0;
 }
 
 uint64_t ph_now(void)
@@ -314,7 +366,10 @@ static uint64_t peek(struct ph_moment *moment)
 
 static void excuse(uint64_t cpu_ns)
 {
-    if (!me.paused && measuring()) me.cpu += thread_cpu_ns() - cpu_ns + look_ns;
+    if (me.paused || !measuring()) return;
+    uint64_t excused = thread_cpu_ns() - cpu_ns + look_ns;
+    me.cpu += excused;
+    if (me.ours) me.ours += excused;
 }
 
 static const struct ph_trace_clock trace_clock = {moment_now, peek, excuse};

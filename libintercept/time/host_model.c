@@ -136,7 +136,7 @@ void ph_host_model_map(void)
         ph_die("%s is not a table of host times of this version", path);
     slots = (const struct ph_host_table_slot *)(map + 1);
     header = map;
-    if (header->measures) ph_host_samples_map(header->speed_permille);
+    if (header->measures) ph_host_samples_map(header->probe_ns);
     ph_forget_in_child(forget);
 }
 
@@ -205,7 +205,6 @@ uint64_t ph_call_site_measured(enum ph_call call, uint64_t spent_ns)
     struct ph_host_sample sample = {.key = key,
                                     .ns = spent_ns,
                                     .table_ns = slot ? slot->mean_ns : 0,
-                                    .recorded = slot && !slot->learned,
                                     .occurrence = occurrence_of(key)};
     if (ph_host_samples_add(&sample, &time)) return charge(PH_HOST_LEVEL_MEASURED, time);
     return backed_off(&here);

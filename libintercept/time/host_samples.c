@@ -1,11 +1,11 @@
 /* time/host_samples.c - what this run's ranks measure of call sites, and what is charged of it.
  *
- * Why it exists: the recorded table does not know every job's code. What it lacks is measured here,
- * where the machine may be slow, or busy with other ranks. So a call site is charged the lower
- * quartile of its samples on all ranks, times the speed of this machine against the recorded
- * one. The speed is the ratio of both for the call sites that the table does hold: these run
- * interleaved with the others, in the same processes, beside the same load. A busy machine thus
- * lengthens both, and changes no charge.
+ * Why it exists: no record knows every job's code, and what it knows is kept by operators, so it
+ * may be of other code around the same ones. So the first run of a job measures. A call site is
+ * charged the lower quartile of its samples on all ranks, times the speed of this machine against
+ * the reference one. The speed is the ratio of what the probe (time/cpu_probe.c) takes on both. Its
+ * samples are taken between the others, in the same processes, beside the same load. A slow or busy
+ * machine thus lengthens both, and changes no charge.
  *
  * Now and then a call site comes after much more work than usual: a checkpoint, garbage collection,
  * a batch of text. A sample FAR times above the others is that work's, and is charged as it is.
@@ -28,26 +28,24 @@
 enum {
     SAMPLES = sizeof((struct ph_host_samples_slot *)0)->sample / sizeof(uint32_t),
     UNIT_NS = 16,
-    FAR = 16,    /* times */
-    SETTLED = 4, /* samples, the first of which pays for what later ones find loaded */
-    PROBES = 64, /* slots that are tried for a key */
+    FAR = 16,  /* times */
+    TRIED = 64 /* slots for a key */
 };
 #define FAR_NS 1000000u /* less is an interruption */
-/* measured time that counts as much as the first guess of the speed */
-#define SPEED_WEIGHT_NS 200000
 
 static struct ph_host_samples_header *header;
 static struct ph_host_samples_slot *slots;
-static uint64_t first_guess; /* of the speed, permille */
+static const struct ph_host_samples_slot *probes; /* the slot of PH_HOST_SAMPLES_PROBE_KEY */
+static uint64_t reference_ns; /* what the probe takes on the reference machine */
 
 #define READ(field) atomic_load_explicit(&(field), memory_order_relaxed)
 #define ADD(field, value) atomic_fetch_add_explicit(&(field), value, memory_order_relaxed)
 
-void ph_host_samples_map(uint64_t speed_permille)
+void ph_host_samples_map(uint64_t probe_ns)
 {
     char path[512];
     struct stat status;
-    first_guess = speed_permille;
+    reference_ns = probe_ns;
     if (header) return;
     snprintf(path, sizeof path, "%s/" PH_HOST_SAMPLES_FILE, ph_env("PHANTORA_RUN_DIR"));
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -68,7 +66,7 @@ void ph_host_samples_map(uint64_t speed_permille)
 static struct ph_host_samples_slot *slot_of(uint64_t key)
 {
     uint64_t mask = header->capacity - 1;
-    for (uint64_t at = key & mask, tried = 0; tried < PROBES; at = (at + 1) & mask, tried++) {
+    for (uint64_t at = key & mask, tried = 0; tried < TRIED; at = (at + 1) & mask, tried++) {
         uint64_t found = 0;
         if (atomic_compare_exchange_strong(&slots[at].key, &found, key) || found == key)
             return &slots[at];
@@ -114,31 +112,32 @@ static void add_seldom(struct ph_host_samples_slot *slot, uint64_t ns, uint32_t 
         atomic_store_explicit(&slot->seldom_first, number + 1, memory_order_relaxed);
 }
 
-static uint64_t at_recorded_speed(uint64_t ns)
+static uint64_t at_reference_speed(uint64_t ns)
 {
-    uint64_t recorded = READ(header->recorded_ns) + SPEED_WEIGHT_NS / 1000 * first_guess;
-    uint64_t measured = READ(header->measured_ns) + SPEED_WEIGHT_NS;
-    return (uint64_t)((double)ns * (double)recorded / (double)measured);
+    uint64_t here_ns = probes ? READ(probes->low_ns) : 0;
+    return here_ns ? (uint64_t)((double)ns * (double)reference_ns / (double)here_ns) : ns;
+}
+
+void ph_host_samples_probed(uint64_t ns)
+{
+    struct ph_host_samples_slot *slot = slot_of(PH_HOST_SAMPLES_PROBE_KEY);
+    if (slot) add_usual(slot, ns), probes = slot;
 }
 
 bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_ns)
 {
     struct ph_host_samples_slot *slot = slot_of(sample->key);
-    *charge_ns = sample->table_ns;
+    *charge_ns = 0;
     if (!slot) return false;
-    uint32_t usual = READ(slot->usual);
-    uint64_t here = usual ? READ(slot->low_ns) : sample->table_ns;
+    uint64_t here = READ(slot->usual) ? READ(slot->low_ns) : 0;
     if (here && sample->ns >= FAR_NS && sample->ns / FAR >= here) {
         add_seldom(slot, sample->ns, sample->occurrence);
-        *charge_ns = at_recorded_speed(sample->ns);
+        *charge_ns = at_reference_speed(sample->ns);
         return true;
     }
     uint64_t low = add_usual(slot, sample->ns);
-    if (sample->recorded && usual >= SETTLED) {
-        ADD(header->recorded_ns, sample->table_ns);
-        ADD(header->measured_ns, low);
-    }
-    if (sample->table_ns) return false;
-    *charge_ns = at_recorded_speed(low);
+    /* The first sample includes loading what later ones find loaded. */
+    if (!here && sample->table_ns) return false;
+    *charge_ns = at_reference_speed(low);
     return true;
 }

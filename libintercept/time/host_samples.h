@@ -6,17 +6,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Maps RUN_DIR/host.smp; without it the process ends with one line. `speed_permille`: the factor on
- * CPU time until call sites of the table have shown a better one. */
-void ph_host_samples_map(uint64_t speed_permille);
+/* Maps RUN_DIR/host.smp; without it the process ends with one line. `probe_ns`: what the probe
+ * (time/cpu_probe.h) takes on the reference machine. */
+void ph_host_samples_map(uint64_t probe_ns);
+
+/* The probe took so long here. Until the first one, machines count as equal. */
+void ph_host_samples_probed(uint64_t ns);
 
 struct ph_host_sample {
     uint64_t key, ns;
     uint64_t table_ns;   /* what the table says of the call site; 0: nothing */
-    bool recorded;       /* it says so by a record, not by an earlier run here */
     uint32_t occurrence; /* of the call site in this process, from 0 */
 };
-/* Adds a sample. Returns whether the time to charge is a measured one: *charge_ns is the table's
- * unless it says nothing, or the sample lies far above. 0: nothing is known. */
+/* Adds a sample. Returns whether *charge_ns is the time to charge. It is not where there is no room
+ * for the call site, or where this is its first sample and the table knows it. */
 bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_ns);
 #endif

@@ -96,10 +96,18 @@ void prepare_members(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     collect_written(frame, take_others(inputs, frame.members));
 }
 
+uint64_t members_of(c10::ArrayRef<const c10::IValue> inputs)
+{
+    uint64_t members = 0;
+    for (const auto &input : inputs)
+        if (input.isList()) members += input.toListRef().size();
+    return members;
+}
+
 void started(const at::RecordFunction &function)
 {
     std::optional<ExcludedTime> ours;
-    if (time_is_measured()) ours.emplace(observation_cost_ns());
+    if (time_is_measured()) ours.emplace(observation_cost_ns(members_of(function.inputs())));
     const Operator *op = find_operator(function);
     if (!op || op->treatment == Treatment::kIgnore) return;
     Frame &frame = stack.push();
@@ -146,6 +154,10 @@ void started(const at::RecordFunction &function)
 
 void ended(const at::RecordFunction &function)
 {
+    if (on_trial()) {
+        ExcludedTime as_in_a_job(0);
+        return;
+    }
     Frame *frame = stack.top();
     if (!frame || frame->function != &function) return;
     std::optional<ExcludedTime> ours;
@@ -208,6 +220,7 @@ VALUES_EXPORT int phantora_values_start(void)
     constexpr uint64_t built_for = TORCH_ABI_VERSION; /* 2.9 defines it without parentheses */
     if (aoti_torch_abi_version && aoti_torch_abi_version() != built_for) return VALUES_OTHER_TORCH;
     if (!phantora::find_host_api()) return VALUES_OTHER_INTERCEPTOR;
+    if (getenv("PHANTORA_UNOBSERVED")) return VALUES_STARTED;
     static auto handle = at::addGlobalCallback(
         at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
             .needsInputs(true)

@@ -74,9 +74,11 @@ struct HostApi {
      * counted. */
     void (*record)(const char *replay_key, const void *device, size_t bytes, int dtype,
                    void *stream);
-    int (*measuring)();           /* whether this thread's CPU time counts as the job's now */
-    void (*exclude)(uint64_t ns); /* takes so much off the job's time */
-    void (*step_ended)();         /* optional: an optimizer has stepped */
+    int (*measuring)(); /* whether this thread's CPU time counts as the job's now */
+    /* Between the two this thread's time is not the job's, and neither are the `ns` before. */
+    void (*exclude_begin)(uint64_t ns);
+    void (*exclude_end)();
+    void (*step_ended)(); /* optional: an optimizer has stepped */
     /* optional: the allocator's peaks in bytes, since the job has last reset them */
     void (*report_peaks)(uint64_t allocated, uint64_t reserved);
     /* Hollow host tensors (hollow.h); all or none, and none in a leader. */

@@ -10,13 +10,16 @@ namespace phantora
 /* Whether this thread's CPU time now counts as the job's, or is being tried out. */
 bool time_is_measured();
 
-/* What observing an operator costs the job outside our callback, in nanoseconds. The first call
- * measures it. */
-uint64_t observation_cost_ns();
+/* Whether this thread's operators only show what observing costs. */
+bool on_trial();
+
+/* What observing an operator whose arguments hold lists of so many members costs the job outside
+ * our callback, in nanoseconds. The first call measures it. */
+uint64_t observation_cost_ns(uint64_t members);
 
 /* While it lives, this thread's time is not the job's, and neither are `before_ns` that have passed
- * already. Unlike a pause it makes no system call: two of them per operator would slow the job's
- * own code through the caches. A pause within it is not counted twice. One per thread at a time. */
+ * already. Unlike a pause it makes no system call. A pause within it is not counted twice. One per
+ * thread at a time. */
 class ExcludedTime
 {
 public:
@@ -26,10 +29,7 @@ public:
     ExcludedTime &operator=(const ExcludedTime &) = delete;
 
 private:
-    friend struct Paused;
-    void stop();
-    void go_on();
-    uint64_t ours_ns_, start_ns_;
+    uint64_t start_ns_ = 0; /* of a trial; in a job the interceptor has it */
 };
 
 } // namespace phantora

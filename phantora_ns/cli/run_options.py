@@ -117,10 +117,10 @@ _OPTIONS = (
         "--host-time",
         short="What host code between GPU calls costs.",
         type=click.Choice(["auto", "measured", "model", "none"]),
-        help="What the host code between GPU calls costs. auto: times recorded in a database; the "
-        "first run of a job measures what no database knows, later runs repeat exactly. measured: the "
-        "CPU time that the process uses here. model: recorded times alone, the same in every run and "
-        "on every rank. none: zero.  [default: auto; measured with profile and --record-host]",
+        help="What the host code between GPU calls costs. auto: the first run of a job measures it, "
+        "and later runs repeat exactly. measured: the CPU time that the process uses here, which is "
+        "never the same. model: times of a database, the same in every run and on every rank. "
+        "none: zero.  [default: auto; measured with profile and --record-host]",
     ),
     _option(
         "--host-scale",

@@ -143,7 +143,7 @@ def _notes(report: dict[str, Any]) -> list[dict[str, Any]]:
         cure = "Times repeat with --host-time model or auto (docs/host-time.md)."
         found.append(_entry("note", text, None, cure))
     if report["host_time"]["measured"]:
-        text = "Host times that no database holds were measured in this run"
+        text = "Host times were measured in this run"
         cure = "The next run of this command is charged the same, and repeats exactly."
         found.append(_entry("note", text, None, cure))
     return found

@@ -28,8 +28,7 @@ def host_part(run_dir: Path, run: dict[str, Any], ranks: Iterable[RankStats]) ->
     calls = [sum(stats.host_calls[level] for stats in ranks) for level in range(len(levels))]
     times = [sum(stats.host_ns[level] for stats in ranks) for level in range(len(levels))]
     total = sum(times)
-    first_guess = run.get("host_time_measures")
-    measured = None if first_guess is None else samples_of(run_dir, first_guess)
+    measured = samples_of(run_dir) if run.get("host_time_measures") else None
     return {
         "mode": run.get("host_time"),
         "scale": run.get("host_scale"),
@@ -68,7 +67,7 @@ def host_lines(part: dict[str, Any]) -> list[str]:
     lines = ["host time: " + ", ".join(f"{share:.1%} {name}" for name, share in named)]
     if part["measured"]:
         lines.append(
-            "host time that no database holds was measured in this run; "
+            "host time was measured in this run; "
             "the next run of this command is charged the same, and repeats exactly"
         )
     if will_be_measured_again(part):

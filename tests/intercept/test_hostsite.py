@@ -67,7 +67,7 @@ def test_auto_measures_once_and_then_repeats(run_program, hub, run_dir):
     _, (calls, _) = run(Here(measures=True))
     assert calls[MEASURED] > 20 and sum(calls) == calls[MEASURED] + calls[CALL] + calls[UNKNOWN]
     assert calls[UNKNOWN] <= 1, "the first call of the process has no time before it"
-    found = host_samples.samples_of(run_dir, 1.0)
+    found = host_samples.samples_of(run_dir)
     assert len(found.sites) > 10 and found.lost == 0
     first = run(Here(found.sites, found.seldom))
     assert run(Here(found.sites, found.seldom)) == first
@@ -80,7 +80,7 @@ def test_what_happens_seldom_is_charged_at_its_occurrences(run_program, hub, run
     write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(measures=True))
     run_program("timeline", PHANTORA_HOST_TIME="auto")
     page(run_dir)
-    sites = host_samples.samples_of(run_dir, 1.0).sites
+    sites = host_samples.samples_of(run_dir).sites
     usual = {key: 1000.0 for key in sites}
 
     def charged(seldom):

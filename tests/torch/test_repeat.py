@@ -67,7 +67,7 @@ def test_two_runs_are_equal_to_the_byte(phantora, root, tmp_path, mode, ranks):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_auto_repeats_to_the_byte_from_the_second_run_on(phantora, root, tmp_path, monkeypatch):
-    """The first run measures what no database knows; the user's own file holds it from then on."""
+    """The first run measures; the user's own file holds it from then on."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     reports = []
     outputs = []

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora_ns.kernels.database.host_table import Seldom
+from phantora_ns.kernels.database.host_table import PROBE_NS, Seldom
 from phantora_ns.protocol import (
     HOST_SAMPLES_FILE,
     HOST_SAMPLES_HEADER,
     HOST_SAMPLES_MAGIC,
+    HOST_SAMPLES_PROBE_KEY,
     HOST_SAMPLES_SLOT,
     HOST_SAMPLES_VERSION,
     HostSamplesHeader,
@@ -21,13 +22,11 @@ from phantora_ns.protocol import (
 )
 
 CAPACITY = 1 << 16
-SPEED_WEIGHT_NS = 200_000
-"""How much measured time counts as much as the first guess of the speed (time/host_samples.c)."""
 
 
 def make_samples(run_dir: Path) -> None:
     """The file that the ranks measure into. Raises OSError."""
-    head = HostSamplesHeader(HOST_SAMPLES_MAGIC, HOST_SAMPLES_VERSION, CAPACITY, 0, 0, 0)
+    head = HostSamplesHeader(HOST_SAMPLES_MAGIC, HOST_SAMPLES_VERSION, CAPACITY, 0)
     with open(run_dir / HOST_SAMPLES_FILE, "wb") as file:
         file.write(head.pack())
         file.truncate(HOST_SAMPLES_HEADER.size + CAPACITY * HOST_SAMPLES_SLOT.size)
@@ -35,7 +34,7 @@ def make_samples(run_dir: Path) -> None:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run measured, at the speed of the recorded machine. `speed`: what this machine's times
+    """What a run measured, at the speed of the reference machine. `speed`: what this machine's times
     were multiplied by."""
 
     speed: float
@@ -44,21 +43,23 @@ class Measured:
     lost: int
 
 
-def samples_of(run_dir: Path, first_guess: float) -> Measured:
+def samples_of(run_dir: Path) -> Measured:
     """What the ranks measured. Raises OSError."""
     data = (run_dir / HOST_SAMPLES_FILE).read_bytes()
     head = HostSamplesHeader.unpack(data)
-    speed = (head.recorded_ns + SPEED_WEIGHT_NS * first_guess) / (
-        head.measured_ns + SPEED_WEIGHT_NS
-    )
+    begin, size, empty = HOST_SAMPLES_HEADER.size, HOST_SAMPLES_SLOT.size, bytes(8)
+    slots = [
+        HostSamplesSlot.unpack(data, at)
+        for at in range(begin, begin + head.capacity * size, size)
+        if data[at : at + 8] != empty
+    ]
+    probe_ns = next((slot.low_ns for slot in slots if slot.key == HOST_SAMPLES_PROBE_KEY), 0)
+    speed = PROBE_NS / probe_ns if probe_ns else 1.0
     sites: dict[int, int] = {}
     seldom: dict[int, Seldom] = {}
-    begin, size = HOST_SAMPLES_HEADER.size, HOST_SAMPLES_SLOT.size
-    empty = bytes(8)
-    for at in range(begin, begin + head.capacity * size, size):
-        if data[at : at + 8] == empty:
+    for slot in slots:
+        if slot.key == HOST_SAMPLES_PROBE_KEY:
             continue
-        slot = HostSamplesSlot.unpack(data, at)
         if slot.usual:
             sites[slot.key] = round(slot.low_ns * speed)
         if slot.seldom:

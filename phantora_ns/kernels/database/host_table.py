@@ -29,6 +29,8 @@ from phantora_ns.protocol import (
 INTERRUPTION_KEY = 64
 """The call site that stands for interruptions of the job anywhere (libintercept/time/host_model.c)."""
 MIN_CAPACITY = 64
+PROBE_NS = 45_000
+"""What the probe (libintercept/time/cpu_probe.c) takes on the reference machine."""
 
 
 class Seldom(NamedTuple):
@@ -42,14 +44,12 @@ class Seldom(NamedTuple):
 
 @dataclass(frozen=True)
 class Here:
-    """What `--host-time auto` knows of this machine: times of call sites that an earlier run
-    measured, in ns at the speed of the recorded machine. `measures`: this run measures what is not
-    known; `speed`: the first guess of what this machine's times are multiplied by."""
+    """What `--host-time auto` knows: times of call sites that an earlier run of the job measured, in
+    ns at the speed of the reference machine. `measures`: this run measures."""
 
     sites: Mapping[int, float] = field(default_factory=dict)
     seldom: Mapping[int, Seldom] = field(default_factory=dict)
     measures: bool = False
-    speed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,11 @@ def _seen(a: HostTime | None, b: HostTime) -> HostTime:
 
 def write_table(path: Path, record: HostRecord, unknown_ns: int, here: Here | None = None) -> None:
     """Writes RUN_DIR/host.tbl (docs/wire-protocol.md), whole or not at all. `unknown_ns`: the time
-    before a call of which the record says nothing. Equal records make equal files. Raises
+    before a call of which the record says nothing. What a run of the job measured counts before a
+    record, which may be of other code around the same operators. Equal records make equal files. Raises
     OSError."""
     here = here or Here()
-    sites = {**here.sites, **record.sites}
+    sites = {**record.sites, **here.sites}
     capacity = MIN_CAPACITY
     while capacity < 2 * len(sites):
         capacity *= 2
@@ -156,7 +157,7 @@ def write_table(path: Path, record: HostRecord, unknown_ns: int, here: Here | No
         while slots[at].key:
             at = (at + 1) & (capacity - 1)
         seldom = here.seldom.get(key, Seldom(0, 0, 0))
-        slots[at] = HostTableSlot(key, round(mean_ns), *seldom, key not in record.sites)
+        slots[at] = HostTableSlot(key, round(mean_ns), *seldom, key in here.sites)
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:
         file.write(
@@ -168,7 +169,7 @@ def write_table(path: Path, record: HostRecord, unknown_ns: int, here: Here | No
                 round(record.interruption_ns),
                 unknown_ns,
                 here.measures,
-                round(1000 * here.speed),
+                PROBE_NS,
             ).pack()
         )
         file.write(b"".join(slot.pack() for slot in slots))

@@ -140,8 +140,8 @@ def prepare(
         env["PHANTORA_HOST_MEANS"] = "1"
     run: dict[str, object] = {"host_time": options.mode, "host_scale": scale}
     if options.mode in REPEATS:
-        here = _here(record, job, path) if options.mode == AUTO else Here()
-        run["host_time_measures"] = here.speed if here.measures else None
+        here = _here(job, path) if options.mode == AUTO else Here()
+        run["host_time_measures"] = here.measures
         write_table(path / HOST_TABLE_FILE, record, gpu.host.unknown_ns, here)
         # With a fixed seed, sets of names have the same order in every run.
         env["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", REPEATABLE_HASHES)
@@ -182,13 +182,13 @@ def _scale(options: HostTimeOptions, cluster: Cluster, record: HostRecord, path:
     return options.scale * theirs / record.score
 
 
-def _here(record: HostRecord, job: Job, path: Path) -> Here:
+def _here(job: Job, path: Path) -> Here:
     """What earlier runs have measured. If no run of the job was measured, this one will be. A home
     that cannot be entered holds nothing. Raises OSError, LaunchError."""
     known = learned_times.Learned()
     try:
         with contextlib.suppress(OSError):
-            known = learned_times.read(learned_times.path(), job.identity, job.torch)
+            known = learned_times.read(learned_times.path(), job.identity)
     except sqlite3.Error as error:
         raise LaunchError(
             f"the host times of earlier runs cannot be read: {error}; {learned_times.path()}; delete it"
@@ -196,19 +196,18 @@ def _here(record: HostRecord, job: Job, path: Path) -> Here:
     if known.measured:
         return Here(known.sites, known.seldom)
     host_samples.make_samples(path)
-    speed = record.score / cpu_score(path) if record.score else 1.0
-    return Here(known.sites, measures=True, speed=speed)
+    return Here(measures=True)
 
 
 def keep_learned(run_dir: Path, job: Job, run: dict[str, Any], again: bool) -> None:
     """After a run that went well with --host-time auto: keeps what it measured. If it measured
     nothing and `again`, the next run of the job measures. Raises LaunchError."""
-    file, speed = learned_times.path(), run.get("host_time_measures")
+    file = learned_times.path()
     try:
-        if speed is not None:
-            measured = host_samples.samples_of(run_dir, speed)
+        if run.get("host_time_measures"):
+            measured = host_samples.samples_of(run_dir)
             if measured.sites:  # else nothing of it used CUDA
-                learned_times.keep(file, job.identity, job.torch, measured)
+                learned_times.keep(file, job.identity, measured)
         elif again:
             learned_times.forget(file, job.identity)
     except (OSError, sqlite3.Error) as error:

@@ -1,10 +1,9 @@
 """Host times that runs with --host-time auto measured here, kept for later runs.
 
-Why it exists: a job's code that no database knows is measured while the job runs, so two runs would
-differ. What the first has measured is kept and charged in the next, which then measures nothing and
-repeats to the byte (docs/host-time.md). Rule: a job is always charged what was kept when it was
-measured. Nothing is replaced, and what other jobs add later it does not see. So a job that repeats
-goes on to repeat when other jobs have run. To begin anew, delete the file.
+Why it exists: the first run of a job measures, so two first runs would differ. What it has measured
+is kept and charged in the next, which measures nothing and repeats to the byte (docs/host-time.md).
+Rule: a job is always charged what its own first run measured. Nothing is replaced, and what other
+jobs add it does not see. To begin anew, delete the file.
 """
 
 from __future__ import annotations
@@ -23,16 +22,19 @@ from phantora_ns.kernels.database.host_samples import Measured
 from phantora_ns.kernels.database.host_table import Seldom
 
 _WAIT_S = 30.0
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS call_sites (number INTEGER PRIMARY KEY, torch TEXT NOT NULL,
-    key INTEGER NOT NULL, ns INTEGER NOT NULL, UNIQUE (torch, key));
-CREATE TABLE IF NOT EXISTS measured_jobs (job TEXT PRIMARY KEY, date TEXT NOT NULL,
-    last_call_site INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS seldom (job TEXT NOT NULL, key INTEGER NOT NULL, ns INTEGER NOT NULL,
+_VERSION = 2
+_SCHEMA = f"""
+DROP TABLE IF EXISTS call_sites;
+DROP TABLE IF EXISTS measured_jobs;
+DROP TABLE IF EXISTS seldom;
+CREATE TABLE measured_jobs (job TEXT PRIMARY KEY, date TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE call_sites (job TEXT NOT NULL, key INTEGER NOT NULL, ns INTEGER NOT NULL,
+    PRIMARY KEY (job, key)) WITHOUT ROWID;
+CREATE TABLE seldom (job TEXT NOT NULL, key INTEGER NOT NULL, ns INTEGER NOT NULL,
     first INTEGER NOT NULL, every INTEGER NOT NULL, PRIMARY KEY (job, key)) WITHOUT ROWID;
+PRAGMA user_version = {_VERSION};
 """
-_LAST = "SELECT last_call_site FROM measured_jobs WHERE job = ?"
-_ALL = 2**62
+"""Version 1 kept what was brought to the recorded machine's speed by another rule: jobs measure anew."""
 
 
 @dataclass(frozen=True)
@@ -59,54 +61,55 @@ def job_of(argv: Sequence[str], cwd: str, shape: tuple[int, int], torch: str) ->
 @contextlib.contextmanager
 def _open(file: Path) -> Iterator[sqlite3.Connection]:
     file.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(file, timeout=_WAIT_S)
+    connection = sqlite3.connect(file, timeout=_WAIT_S, isolation_level=None)
     try:
         with connection:
-            connection.executescript(_SCHEMA)
+            connection.execute("BEGIN IMMEDIATE")
+            if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+                for statement in _SCHEMA.split(";"):
+                    connection.execute(statement)
             yield connection
     finally:
         connection.close()
 
 
-def read(file: Path, job: str, torch: str) -> Learned:
-    """What earlier runs measured. Raises OSError, sqlite3.Error."""
+def read(file: Path, job: str) -> Learned:
+    """What an earlier run of the job measured. Raises OSError, sqlite3.Error."""
     if not file.is_file():
         return Learned()
     with _open(file) as kept:
-        measured = kept.execute(_LAST, (job,)).fetchone()
-        (last,) = measured or (_ALL,)
-        sites = kept.execute(
-            "SELECT key, ns FROM call_sites WHERE torch = ? AND number <= ?", (torch, last)
-        )
-        if measured is None:
-            return Learned(sites=dict(sites))
+        if not _is_known(kept, job):
+            return Learned()
+        sites = kept.execute("SELECT key, ns FROM call_sites WHERE job = ?", (job,))
         rows = kept.execute("SELECT key, ns, first, every FROM seldom WHERE job = ?", (job,))
         return Learned(True, dict(sites), {key: Seldom(*rest) for key, *rest in rows})
 
 
-def keep(file: Path, job: str, torch: str, measured: Measured) -> None:
-    """Adds what is not known yet. If another run of the job was measured meanwhile, that one counts.
-    Raises OSError, sqlite3.Error."""
+def _is_known(kept: sqlite3.Connection, job: str) -> bool:
+    return kept.execute("SELECT 1 FROM measured_jobs WHERE job = ?", (job,)).fetchone() is not None
+
+
+def keep(file: Path, job: str, measured: Measured) -> None:
+    """Adds what a run of the job measured. If another run of it was measured meanwhile, that one
+    counts. Raises OSError, sqlite3.Error."""
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with _open(file) as kept:
-        kept.execute("BEGIN IMMEDIATE")
-        if kept.execute(_LAST, (job,)).fetchone():
+        if _is_known(kept, job):
             return
-        sites = sorted((torch, key, ns) for key, ns in measured.sites.items())
-        kept.executemany(
-            "INSERT OR IGNORE INTO call_sites (torch, key, ns) VALUES (?, ?, ?)", sites
-        )
-        kept.execute(
-            "INSERT INTO measured_jobs SELECT ?, ?, COALESCE(MAX(number), 0) FROM call_sites",
-            (job, date),
-        )
-        kept.execute("DELETE FROM seldom WHERE job = ?", (job,))
+        _remove(kept, job)
+        kept.execute("INSERT INTO measured_jobs VALUES (?, ?)", (job, date))
+        sites = [(job, key, ns) for key, ns in sorted(measured.sites.items())]
+        kept.executemany("INSERT INTO call_sites VALUES (?, ?, ?)", sites)
         rows = [(job, key, *seldom) for key, seldom in sorted(measured.seldom.items())]
         kept.executemany("INSERT INTO seldom VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def forget(file: Path, job: str) -> None:
-    """The next run of the job measures again what is not known by then. Raises OSError,
-    sqlite3.Error."""
+    """The next run of the job measures again. Raises OSError, sqlite3.Error."""
     with _open(file) as kept:
-        kept.execute("DELETE FROM measured_jobs WHERE job = ?", (job,))
+        _remove(kept, job)
+
+
+def _remove(kept: sqlite3.Connection, job: str) -> None:
+    for table in ("measured_jobs", "call_sites", "seldom"):
+        kept.execute(f"DELETE FROM {table} WHERE job = ?", (job,))

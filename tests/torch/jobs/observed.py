@@ -25,7 +25,8 @@ with_observers = min(loop(True) for _ in range(ROUNDS))
 without = min(loop(False) for _ in range(ROUNDS))
 interceptor = ctypes.CDLL(None)
 begin = time.perf_counter_ns()
-interceptor.phantora_values_exclude(ctypes.c_uint64(10**12))
+interceptor.phantora_values_exclude_begin(ctypes.c_uint64(10**12))
+interceptor.phantora_values_exclude_end()
 for _ in range(100000):
     pass
 print(with_observers, without, time.perf_counter_ns() - begin)
