@@ -83,6 +83,9 @@ struct call_site {
     unsigned index; /* of the call in its operator */
     int depth;      /* length of the longest known history */
     uint64_t key[DEPTH + 1];
+    /* By which this run measures it. With a full history that is key[DEPTH]. At the start of a
+     * process the history is short, and key[depth] stands for the mean over all longer ones. */
+    uint64_t own;
 };
 
 /* The caller's call site, and its keys at all depths. Appends the call site to the history. */
@@ -102,6 +105,7 @@ static struct call_site arrive(enum ph_call call)
         here.depth++;
         here.key[here.depth] = key_of(hash, here.depth);
     }
+    here.own = key_of(hash, here.depth == DEPTH ? DEPTH : DEPTH + here.depth);
     if (!in_history(call)) return here; /* it has a history, and is not part of one */
     memmove(history + 1, history, sizeof history - sizeof *history);
     history[0] = site;
@@ -161,13 +165,15 @@ static uint64_t charge(unsigned level, uint64_t time)
 /* Charges the table's time of the call site with as much of its history as the table knows. */
 static uint64_t backed_off(const struct call_site *here)
 {
-    const struct ph_host_table_slot *slot = NULL;
+    const struct ph_host_table_slot *slot = find(here->own);
     int depth = here->depth;
+    if (slot && slot->learned)
+        return charge(PH_HOST_LEVEL_LEARNED,
+                      slot->mean_ns + (in_history(here->call) ? header->interruption_ns : 0));
     while (depth >= 0 && !(slot = find(here->key[depth]))) depth--;
     unsigned level = depth < 0             ? PH_HOST_LEVEL_UNKNOWN
                      : depth == 0          ? PH_HOST_LEVEL_CLASS
                      : depth < here->depth ? PH_HOST_LEVEL_BACKED_OFF
-                     : slot->learned       ? PH_HOST_LEVEL_LEARNED
                                            : PH_HOST_LEVEL_EXACT;
     return charge(level, (slot ? slot->mean_ns : header->unknown_ns) +
                              (in_history(here->call) ? header->interruption_ns : 0));
@@ -192,7 +198,7 @@ uint64_t ph_call_site_time(enum ph_call call)
 {
     if (!ph_call_site_counts(call)) return 0;
     struct call_site here = arrive(call);
-    const struct ph_host_table_slot *slot = find(here.key[here.depth]);
+    const struct ph_host_table_slot *slot = find(here.own);
     if (slot && seldom_now(slot)) return charge(PH_HOST_LEVEL_LEARNED, slot->seldom_ns);
     return backed_off(&here);
 }
@@ -200,12 +206,12 @@ uint64_t ph_call_site_time(enum ph_call call)
 uint64_t ph_call_site_measured(enum ph_call call, uint64_t spent_ns)
 {
     struct call_site here = arrive(call);
-    uint64_t key = here.key[here.depth], time;
-    const struct ph_host_table_slot *slot = find(key);
-    struct ph_host_sample sample = {.key = key,
+    uint64_t time;
+    const struct ph_host_table_slot *slot = find(here.key[here.depth]);
+    struct ph_host_sample sample = {.key = here.own,
                                     .ns = spent_ns,
                                     .table_ns = slot ? slot->mean_ns : 0,
-                                    .occurrence = occurrence_of(key)};
+                                    .occurrence = occurrence_of(here.own)};
     if (ph_host_samples_add(&sample, &time)) return charge(PH_HOST_LEVEL_MEASURED, time);
     return backed_off(&here);
 }

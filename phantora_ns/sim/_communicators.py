@@ -133,7 +133,11 @@ class Communicator:
             transfer.overlap,
             courses,
             lambda: courses.collectives.plan(
-                op.kind, self.gpus, op.count_bytes, op.dtype, max(op.peer, 0)
+                op.kind,
+                self.gpus,
+                op.count_bytes,
+                op.dtype,
+                op.peer if op.kind in ROOTED else 0,  # of the others it may be anything
             ),
         )
 

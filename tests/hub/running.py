@@ -41,9 +41,16 @@ class RunningHub:
 
 
 def start_hub(
-    run_dir: Path, main=("-m", "hub_main"), cluster="h200-rail", nodes=2, gpus_per_node=4, **options
+    run_dir: Path,
+    main=("-m", "hub_main"),
+    cluster="h200-rail",
+    nodes=2,
+    gpus_per_node=4,
+    under=(),
+    **options,
 ) -> RunningHub:
-    """A hub for `nodes` servers of `gpus_per_node` GPUs, ready for clients."""
+    """A hub for `nodes` servers of `gpus_per_node` GPUs, ready for clients. `under`: a command that
+    starts it."""
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     run_dir.mkdir(mode=0o700, exist_ok=True)
     (run_dir / "ranks").mkdir(exist_ok=True)
@@ -60,7 +67,7 @@ def start_hub(
     (run_dir / "run.json").write_text(json.dumps(run))
     write_cluster(load_cluster(cluster, nodes, gpus_per_node), run_dir)
     process = subprocess.Popen(
-        [sys.executable, *main, str(run_dir)],
+        [*under, sys.executable, *main, str(run_dir)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
