@@ -75,6 +75,19 @@ def test_auto_measures_once_and_then_repeats(run_program, hub, run_dir):
     assert calls[LEARNED] > 20 and calls[MEASURED] == calls[BACKED_OFF] == 0
 
 
+def test_what_the_first_calls_of_a_process_took_stands_for_no_other(run_program, hub, run_dir):
+    """Their history is short, as is that by which a record stands for calls that it knows less of."""
+    host_samples.make_samples(run_dir)
+    write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(measures=True))
+    run_program("timeline", PHANTORA_HOST_TIME="auto")
+    page(run_dir)
+    for key in host_samples.samples_of(run_dir).sites:
+        write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here({key: 10.0**9}))
+        run_program("timeline", PHANTORA_HOST_TIME="auto")
+        calls, _ = page(run_dir)
+        assert calls[LEARNED] >= 1 and calls[BACKED_OFF] == 0
+
+
 def test_what_happens_seldom_is_charged_at_its_occurrences(run_program, hub, run_dir):
     host_samples.make_samples(run_dir)
     write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(measures=True))
