@@ -133,7 +133,9 @@ def test_a_mode_trains(train, mode):
     assert [line[0] for line in lines] == list(range(1, STEPS + 1)), ended.done.stdout
     for _, milliseconds, rate, mfu, peak in lines:
         assert milliseconds > 0 and rate > 0 and 0 <= mfu < 100 and 0 < peak < 141
-    others = [line for line in ended.done.stderr.splitlines() if "phantora-ns: " not in line]
+    # what PyTorch says when the ranks end in an unlucky order does not come before the first step
+    begin = ended.done.stderr.partition("TCPStore.cpp")[0]
+    others = [line for line in begin.splitlines() if "phantora-ns: " not in line]
     before = ended.done.stdout.partition("step   1")[0].splitlines() + others
     assert len(before) <= 13, before  # make adds two lines to what a newcomer reads first
     ranks = ended.report["ranks"]
