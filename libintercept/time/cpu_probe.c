@@ -5,11 +5,11 @@
  * probe runs among the job's own code and suffers the same, so the ratio of the two does not depend
  * on it.
  *
- * Like a framework's, its time goes into much code that is called through pointers, each function
- * little and seldom, with data and allocations that are not in the first-level caches. */
+ * Like a framework's, its code and data are larger than the first-level caches: a thousand
+ * functions called through pointers, each short and seldom, and small allocations. */
 #include "time/cpu_probe.h"
+#include "base/cpu_time.h"
 #include <stdlib.h>
-#include <time.h>
 
 enum { WORDS = 8192 /* 64 KiB */, CALLS = 2048 };
 
@@ -63,24 +63,17 @@ static uint64_t words[WORDS];
 ALL(FUNCTION)
 static uint64_t (*const functions[])(uint64_t) = {ALL(NAME)};
 
-static uint64_t cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
 uint64_t ph_cpu_probe(void)
 {
     static volatile uint64_t used; /* keeps the compiler from removing the work */
     uint32_t draw = 99;
     uint64_t x = 1, start;
     for (uint32_t i = 0; i < WORDS; i++) words[i] = i * 0x9e3779b97f4a7c15ull;
-    start = cpu_ns();
+    start = ph_thread_cpu_ns();
     for (int i = 0; i < CALLS; i++) {
         draw = draw * 1664525u + 1013904223u;
         x = functions[(draw >> 16) % (sizeof functions / sizeof *functions)](x);
     }
     used += x;
-    return cpu_ns() - start;
+    return ph_thread_cpu_ns() - start;
 }

@@ -7,8 +7,8 @@
  * nanoseconds. */
 #include "time/cpu_score.h"
 #include "base/api.h"
+#include "base/cpu_time.h"
 #include <stdlib.h>
-#include <time.h>
 
 enum {
     PASSES = 7,
@@ -17,13 +17,6 @@ enum {
     LIVE = 256,
     ALLOCATE_EVERY = 16
 };
-
-static uint64_t cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
 
 static uint64_t pass(uint32_t *table)
 {
@@ -76,9 +69,9 @@ PH_EXPORT uint64_t phantora_host_score(void)
     if (!table) return 0;
     for (int i = 0; i < PASSES; i++) {
         fill(table);
-        uint64_t start = cpu_ns();
+        uint64_t start = ph_thread_cpu_ns();
         used += pass(table);
-        uint64_t spent = cpu_ns() - start;
+        uint64_t spent = ph_thread_cpu_ns() - start;
         if (spent < best) best = spent;
     }
     free(table);

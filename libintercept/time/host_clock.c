@@ -7,9 +7,11 @@
 #include "time/host_clock.h"
 #include "backend.h"
 #include "base/api.h"
+#include "base/cpu_time.h"
 #include "base/device.h"
 #include "base/environment.h"
 #include "base/fork.h"
+#include "base/real_time.h"
 #include "base/threads.h"
 #include "link/connection.h"
 #include "time/cpu_probe.h"
@@ -49,28 +51,14 @@ static _Thread_local struct {
 bool ph_in_chain(void) { return me.chain; }
 
 /* ---- the host's chain ---- */
-static uint64_t thread_cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
-/* Makes no system call: two of them per operator would slow the job's own code through the caches.
- */
-static uint64_t real_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
-/* Of an observation that goes on, what is over becomes owed. */
+/* Of an observation that goes on, what is over becomes owed. Real time stands for CPU time: reading
+ * it makes no system call, and two of them per operator would slow the job's own code through the
+ * caches. */
 static void owe_ours(void)
 {
     enum { LONGEST_NS = 20000 }; /* in a longer time the thread did not run */
     if (!me.ours) return;
-    uint64_t now = real_ns(), spent = now - me.ours;
+    uint64_t now = ph_real_ns(), spent = now - me.ours;
     me.owed += spent < LONGEST_NS ? spent : LONGEST_NS;
     me.ours = now;
 }
@@ -78,8 +66,8 @@ static void owe_ours(void)
 /* From here on the thread's CPU time counts. What of an observation is over does not. */
 static void count_from_here(void)
 {
-    me.cpu = thread_cpu_ns();
-    if (me.ours) me.ours = real_ns();
+    me.cpu = ph_thread_cpu_ns();
+    if (me.ours) me.ours = ph_real_ns();
 }
 
 uint64_t ph_clock(void) { return ph_host.time + (uint64_t)ph_host.offset + ph_host.ahead; }
@@ -156,7 +144,7 @@ static uint64_t spent_until(uint64_t cpu)
  * observing its operators took (values/observation_cost.cpp). */
 static uint64_t job_cpu_ns(void)
 {
-    uint64_t cpu = thread_cpu_ns(), spent = spent_until(cpu);
+    uint64_t cpu = ph_thread_cpu_ns(), spent = spent_until(cpu);
     owe_ours();
     uint64_t ours = me.owed < spent ? me.owed : spent;
     me.cpu = cpu;
@@ -276,7 +264,7 @@ PH_API(void, phantora_values_exclude_begin, (uint64_t ns))
 {
     if (me.paused) return;
     me.owed += ns;
-    me.ours = real_ns();
+    me.ours = ph_real_ns();
 }
 PH_API(void, phantora_values_exclude_end, (void))
 {
@@ -355,7 +343,7 @@ static struct ph_moment moment_now(void)
 static uint64_t peek(struct ph_moment *moment)
 {
     if (me.paused || !ph_touched()) return 0;
-    uint64_t cpu = thread_cpu_ns();
+    uint64_t cpu = ph_thread_cpu_ns();
     pthread_mutex_lock(&ph_lock);
     ph_host_moment(&moment->vertex, &moment->offset);
     pthread_mutex_unlock(&ph_lock);
@@ -367,7 +355,7 @@ static uint64_t peek(struct ph_moment *moment)
 static void excuse(uint64_t cpu_ns)
 {
     if (me.paused || !measuring()) return;
-    uint64_t excused = thread_cpu_ns() - cpu_ns + look_ns;
+    uint64_t excused = ph_thread_cpu_ns() - cpu_ns + look_ns;
     me.cpu += excused;
     if (me.ours) me.ours += excused;
 }
@@ -407,7 +395,7 @@ static void read_mode(void)
     }
     look_ns = UINT64_MAX;
     for (int i = 0; i < LOOKS && mode != MODEL; i++) {
-        uint64_t before = thread_cpu_ns(), apart = thread_cpu_ns() - before;
+        uint64_t before = ph_thread_cpu_ns(), apart = ph_thread_cpu_ns() - before;
         if (apart < look_ns) look_ns = apart;
     }
 }
@@ -433,7 +421,7 @@ void ph_touch(void)
         atomic_store_explicit(&touched, true, memory_order_release);
         ph_backend.joined();
         me.chain = true;
-        me.cpu = thread_cpu_ns();
+        me.cpu = ph_thread_cpu_ns();
     }
     pthread_mutex_unlock(&once);
 }

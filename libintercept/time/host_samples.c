@@ -1,7 +1,7 @@
 /* time/host_samples.c - what this run's ranks measure of call sites, and what is charged of it.
  *
- * Why it exists: no record knows every job's code, and what it knows is kept by operators, so it
- * may be of other code around the same ones. So the first run of a job measures. A call site is
+ * Why it exists: a record does not know every job's code. It is kept by operators, and another job
+ * may run other code around the same operators. So the first run of a job measures. A call site is
  * charged the lower quartile of its samples on all ranks, times the speed of this machine against
  * the reference one. The speed is the ratio of what the probe (time/cpu_probe.c) takes on both. Its
  * samples are taken between the others, in the same processes, beside the same load. A slow or busy

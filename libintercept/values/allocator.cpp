@@ -1,7 +1,7 @@
 /* allocator.cpp - reads the figures of PyTorch's caching allocator.
  *
- * Why it exists: the trace logs memory as it changes, and the report has the peaks of a process
- * that is killed. Rule: it asks through the interface that all releases have
+ * Why it exists: the trace logs each change of memory, and the report needs peaks even of a process
+ * that is killed before it can say them. Rule: it asks through the interface that all releases have
  * (c10::DeviceAllocator), and never makes an allocator or a device. */
 #include "values/allocator.h"
 

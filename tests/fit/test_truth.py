@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.truth.test_memory import RUNS, TRUTH, measured_under_2_11, name
+from tests.truth.test_memory import RUNS, TRUTH, job, measured_under_2_11, name
 
 QUICK = ("8-1b-ddp-1-4096-1", "2-160m-tp-1-1024-1", "8-1b-fsdp-1-512-1")
 """DDP's buckets grow in the third step, so it is not ended after the fourth."""
@@ -21,14 +21,7 @@ pytestmark = [
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("run", [run for run in RUNS if name(run) in QUICK] or [None])
 def test_the_first_steps_need_what_real_gpus_needed(phantora, run):
-    options = [
-        f"--{key}={run[key]}"
-        for key in ("size", "mode", "tp", "seq", "mbs", "accum", "layers")
-        if run[key] is not None
-    ]
-    options += [f"--{key}" for key in ("ac", "compile") if run[key]]
-    words = ["fit", "--json", "--warm-start", "auto", "torchrun", "--nnodes=1"]
-    words += [f"--nproc-per-node={run['world']}", TRUTH / "train.py", *options, "--steps=12"]
+    words = ["fit", "--json", "--warm-start", "auto", "torchrun", *job(run), "--steps=12"]
     done = phantora(*words, "--warmup=1", timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)

@@ -28,6 +28,17 @@ pytestmark = [
 ]
 
 
+def job(run):
+    """torchrun's own options, and the script as it was run; the number of steps is to follow."""
+    options = [
+        f"--{key}={run[key]}"
+        for key in ("size", "mode", "tp", "seq", "mbs", "accum", "layers")
+        if run[key] is not None
+    ]
+    options += [f"--{key}" for key in ("ac", "compile") if run[key]]
+    return ["--nnodes=1", f"--nproc-per-node={run['world']}", TRUTH / "train.py", *options]
+
+
 def name(run):
     return "-".join(str(run[key]) for key in ("world", "size", "mode", "tp", "seq", "accum"))
 
@@ -35,19 +46,10 @@ def name(run):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("run", RUNS or [None], ids=name if RUNS else None)
 def test_peak_memory_is_a_real_gpus_to_the_byte(phantora, run):
-    options = [
-        f"--{key}={run[key]}"
-        for key in ("size", "mode", "tp", "seq", "mbs", "accum", "layers")
-        if run[key] is not None
-    ]
-    options += [f"--{key}" for key in ("ac", "compile") if run[key]]
     done = phantora(
         "--quiet",
         "torchrun",
-        "--nnodes=1",
-        f"--nproc-per-node={run['world']}",
-        TRUTH / "train.py",
-        *options,
+        *job(run),
         f"--steps={STEPS}",
         "--warmup=1",
         timeout=580,

@@ -5,12 +5,12 @@
  * thread CPU time minus the cost of reading that clock, and is measured only in a process without
  * CUPTI. With CUPTI loaded, even with its activities off, a launch costs twice as much and the
  * record of an event five times as much (measured on an H200's host). */
+#include "base/cpu_time.h"
 #include "base/host_calls.h"
 #include "leader/measure/measure.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 static struct ph_distribution costs[PH_CALLS];
 static pthread_mutex_t costs_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -18,13 +18,6 @@ static _Atomic bool recording;
 static _Atomic uint64_t clock_cost;
 static _Thread_local bool
     timing; /* calls that a library makes within a call are part of that call */
-
-static uint64_t cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
 
 static int rising(const void *left, const void *right)
 {
@@ -69,7 +62,7 @@ static void calibrate(void)
 {
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < 256; i++) {
-        uint64_t start = cpu_ns(), cost = cpu_ns() - start;
+        uint64_t start = ph_thread_cpu_ns(), cost = ph_thread_cpu_ns() - start;
         if (cost < least) least = cost;
     }
     atomic_store(&clock_cost, least);
@@ -86,12 +79,12 @@ uint64_t ph_cost_start(enum ph_call class)
     (void)class;
     if (timing || !atomic_load_explicit(&recording, memory_order_relaxed)) return 0;
     timing = true;
-    return cpu_ns();
+    return ph_thread_cpu_ns();
 }
 
 void ph_cost_stop(enum ph_call class, uint64_t started)
 {
-    uint64_t cost = cpu_ns() - started,
+    uint64_t cost = ph_thread_cpu_ns() - started,
              own = atomic_load_explicit(&clock_cost, memory_order_relaxed);
     timing = false;
     /* the driver spins: a longer synchronisation has waited for the GPU */
