@@ -26,8 +26,8 @@ FEWEST_MEMBERS = 5
 
 @dataclass(frozen=True)
 class Fold:
-    """How a job of `world` ranks is folded. Raises ValueError when the numbers do not divide each
-    other, or when no rank would be absent; the text says what is wrong."""
+    """How a job of `world` ranks is folded. Raises ValueError, with what is wrong, when `world` is
+    not a multiple of `block`, or `block` of `period`, or when no rank would be absent."""
 
     period: int
     block: int

@@ -66,7 +66,7 @@ class PointRun:
 
     @property
     def memory_killed(self) -> bool:
-        """Whether the kernel has killed processes for lack of memory since the start."""
+        """Whether the kernel has killed any process for lack of memory since this run started."""
         return memory_kills() > self._memory_kills
 
     def send_signal(self, number: int) -> None:

@@ -49,7 +49,7 @@ class Log:
         return self.nodes * self.gpus
 
     def text(self, times: dict[int, tuple[float, float]]) -> str:
-        """`times`: microseconds out of place and in place, by size."""
+        """The whole log. `times`: by size in bytes, microseconds out of place and in place."""
         return "\n".join([*self.head(), *(self.row(*one) for one in times.items()), *self.tail()])
 
     def head(self) -> list[str]:

@@ -1,5 +1,6 @@
-"""Why it exists: what `calibrate nccl` fits is what a job gets. A job on a cluster with times of its own
-measures its collectives by CUDA events, and the fit's forward model says the same, to the nanosecond."""
+"""Why it exists: `calibrate nccl` fits a model of collectives, and a job must get the times of that model.
+A job on a cluster file with its own NCCL times measures its collectives by CUDA events, and the model
+must give the same times."""
 
 import json
 from pathlib import Path
