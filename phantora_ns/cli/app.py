@@ -51,18 +51,11 @@ class _JobGroup(ShortHelp, click.Group):
         )
 
 
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("phantora-ns")
-    except metadata.PackageNotFoundError:
-        return "unknown (a checkout that is not installed)"
-
-
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        click.echo(f"phantora-ns {_version()}")
+        from phantora_ns.launch.machine.software import own_version
+
+        click.echo(f"phantora-ns {own_version()}")
         context.exit()
 
 
@@ -285,6 +278,19 @@ class _SweepCommand(ShortHelpCommand):
     metavar="FILE",
     help="Where the page goes  [default: sweep.html in the folder of results].",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "dask"]),
+    default="local",
+    show_default=True,
+    help="Where runs are: on this machine, or on the workers of a dask cluster (pip install "
+    "'phantora-ns[dask]').",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="The address of dask's scheduler, such as tcp://node0:8786.",
+)
 @_point_options
 @help_all
 @click.argument("words", nargs=-1, metavar="FILE | COMMAND...", type=click.UNPROCESSED)
@@ -300,9 +306,11 @@ def sweep(
     jobs: int | None,
     again: bool,
     html: Path | None,
+    engine: str,
+    scheduler: str | None,
     **options: Any,
 ) -> int:
-    """Runs a job with every combination of settings, as many at once as this machine allows, and shows
+    """Runs a job with every combination of settings, as many at once as machines allow, and shows
     step time, memory and cost of each, and the best that fits. FILE is TOML; without it, give COMMAND and
     --grid. The same command goes on where a sweep was ended.
 
@@ -316,8 +324,10 @@ def sweep(
 
     assert context.parent is not None
     given = {**_given(context.parent, context.parent.params), **_given(context, options)}
-    asked = SweepWords(words, output, grid, where, work, price, jobs, again, html)
-    return sweep_command(asked, given, parse_options, _version())
+    asked = SweepWords(
+        words, output, grid, where, work, price, jobs, again, html, engine, scheduler
+    )
+    return sweep_command(asked, given, parse_options)
 
 
 @cli.command(short_help="Tries everything that a run needs.")

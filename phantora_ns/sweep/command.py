@@ -5,17 +5,18 @@ Why it exists: the command line has no logic of its own. Everything is checked b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import UsageError
-from phantora_ns.sweep.point import points_of
+from phantora_ns.launch.machine.software import own_version
+from phantora_ns.sweep.point import Parse, points_of
 from phantora_ns.sweep.spec import Given, read_spec
 from phantora_ns.sweep.sweep_run import SweepOptions, run_sweep
 
+DASK = "dask"
 SUFFIX = ".toml"
 UNNAMED = Path("sweep")
 
@@ -33,16 +34,17 @@ class SweepWords:
     jobs: int | None
     again: bool
     html: Path | None
+    engine: str
+    scheduler: str | None
 
 
-def sweep_command(
-    asked: SweepWords,
-    options: Mapping[str, Any],
-    parse: Callable[[Sequence[str]], RunOptions],
-    version: str,
-) -> int:
+def sweep_command(asked: SweepWords, options: Mapping[str, Any], parse: Parse) -> int:
     """Runs it; returns the exit code. `options`: those of a run, by name, as far as they were given.
     Raises UsageError, LaunchError."""
+    if (asked.engine == DASK) != (asked.scheduler is not None):
+        raise UsageError(
+            f"--engine {DASK} and --scheduler belong together; on the command line; give both or neither"
+        )
     if not asked.words:
         raise UsageError(
             "nothing to sweep; on the command line; give a TOML file, or --grid and a command"
@@ -55,6 +57,7 @@ def sweep_command(
         )
     given = Given(command, asked.grid, asked.where, asked.work, asked.price, options)
     spec = read_spec(file, given)
-    points = points_of(spec, parse, version)
+    points = points_of(spec, parse, own_version())
     folder = asked.output or (UNNAMED if file is None else file.with_suffix(""))
-    return run_sweep(spec, points, SweepOptions(folder, asked.html, asked.jobs, asked.again))
+    chosen = SweepOptions(folder, asked.html, asked.jobs, asked.again, asked.scheduler)
+    return run_sweep(spec, points, chosen, parse)

@@ -7,6 +7,7 @@ name, and of the versions of phantora-ns and torch.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
@@ -33,20 +34,28 @@ MOST_READ = 16 << 20
 @dataclass(frozen=True)
 class Point:
     """`number`: its place in the sweep, from 0. `environment`: besides this process's; None takes a
-    variable away. `work`: what a step does, in the sweep's unit."""
+    variable away. `cwd`: the folder in which it runs. `work`: what a step does, in the sweep's unit.
+    `made_of`: what its result depends on; `key` is the digest of that."""
 
     number: int
     settings: Settings
     command: tuple[str, ...]
     options: tuple[str, ...]
     environment: Mapping[str, str | None]
+    cwd: str
     ranks: int
     gpus: int
     nodes: int
     gpu: str
     memory_bytes: int
     work: float | None
-    key: str
+    made_of: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Two points with one key give the same result, as far as words and files tell."""
+        text = json.dumps(self.made_of, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def label(self, axes: Sequence[str]) -> str:
         """What tells it from others: `batch=8 --parallel=fsdp`."""
@@ -62,61 +71,89 @@ class Point:
         return " ".join([*env, shlex.join(["phantora-ns", *self.options, "--", *self.command])])
 
 
-def points_of(spec: Spec, parse: Any, version: str) -> list[Point]:
-    """All points, checked. `parse` makes RunOptions of words of the command line. Raises UsageError,
-    LaunchError."""
+class Parse(Protocol):
+    """Makes RunOptions of words of the command line. Raises click.ClickException."""
+
+    def __call__(self, words: Sequence[str], /) -> RunOptions:
+        """The options."""
+
+
+def points_of(spec: Spec, parse: Parse, version: str) -> list[Point]:
+    """All points, checked. `version`: of phantora-ns. Raises UsageError, LaunchError."""
     return [
         _point(spec, number, settings, parse, version)
         for number, settings in enumerate(spec.points)
     ]
 
 
-def _point(spec: Spec, number: int, settings: Settings, parse: Any, version: str) -> Point:
+def _point(spec: Spec, number: int, settings: Settings, parse: Parse, version: str) -> Point:
     filled = variables(settings)
-    command = [fill(word, filled) for word in spec.command] + _arguments(settings, filled)
-    options = option_words(_options(spec, settings, filled))
+    command = tuple(fill(word, filled) for word in spec.command) + _arguments(settings, filled)
+    options = tuple(option_words(_options(spec, settings, filled)))
     environment = _environment(spec, settings, filled)
-    outer = {**outer_environment(), **{k: v for k, v in environment.items() if v is not None}}
-    outer = {k: v for k, v in outer.items() if environment.get(k, v) is not None}
     try:
-        request = _request(command, parse(options), outer)
-    except (click.ClickException, UsageError) as error:
-        what = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        request = _request(command, options, environment, parse)
+    except UsageError as error:
         label = " ".join(f"{key}={value}" for key, value in settings.items())
         raise UsageError(
-            f"sweep: the point {label} cannot run: {what}; leave it out by where"
+            f"sweep: the point {label} cannot run: {error}; leave it out by where"
         ) from error
     cluster = request.cluster
     return Point(
         number,
         settings,
-        tuple(command),
-        tuple(options),
+        command,
+        options,
         environment,
+        request.cwd,
         request.ranks,
         cluster.world_size,
         cluster.nodes,
         cluster.gpu_model.model,
         cluster.gpu_model.memory_bytes,
         _work(spec, settings, cluster.world_size, cluster.nodes),
-        _key(request, command, options, environment, version),
+        _made_of(request, command, options, environment, version),
     )
 
 
-def _request(command: Sequence[str], options: RunOptions, outer: Mapping[str, str]) -> RunRequest:
+def differences(point: Point, parse: Parse, version: str) -> list[str]:
+    """What the point's result depends on and is not here as it was where the sweep began: names of
+    files, "torch", ... The current folder must be the point's. Raises UsageError when it cannot run here."""
+    request = _request(point.command, point.options, point.environment, parse)
+    here = _made_of(request, point.command, point.options, point.environment, version)
+    found = []
+    for name, there in point.made_of.items():
+        if isinstance(there, Mapping):
+            found += [one for one, was in there.items() if here[name].get(one) != was]
+        elif here[name] != there:
+            found.append(f"{name} ({here[name]}, not {there})")
+    return found
+
+
+def _request(
+    command: Sequence[str],
+    options: Sequence[str],
+    environment: Mapping[str, str | None],
+    parse: Parse,
+) -> RunRequest:
     from dataclasses import replace
 
-    return build_request(command, replace(options, quiet=True), outer=dict(outer))
+    outer = {**outer_environment(), **{k: v for k, v in environment.items() if v is not None}}
+    outer = {k: v for k, v in outer.items() if environment.get(k, v) is not None}
+    try:
+        return build_request(command, replace(parse(options), quiet=True), outer=outer)
+    except click.ClickException as error:
+        raise UsageError(error.format_message()) from error
 
 
-def _arguments(settings: Settings, filled: Mapping[str, Value]) -> list[str]:
+def _arguments(settings: Settings, filled: Mapping[str, Value]) -> tuple[str, ...]:
     """Arguments at the end of the command: true is the name alone, false leaves it out."""
     words: list[str] = []
     for key, value in settings.items():
         if not key.startswith("-") or value is False:
             continue
         words += [key] if value is True else [key, fill(str(value), filled)]
-    return words
+    return tuple(words)
 
 
 def _options(spec: Spec, settings: Settings, filled: Mapping[str, Value]) -> dict[str, Any]:
@@ -178,26 +215,31 @@ def _work(spec: Spec, settings: Settings, gpus: int, nodes: int) -> float | None
     return float(found)
 
 
-def _key(
+def _made_of(
     request: RunRequest,
     command: Sequence[str],
     options: Sequence[str],
     environment: Mapping[str, str | None],
     version: str,
-) -> str:
-    """Two points with one key give the same result, as far as words and files tell."""
-    files = {word: _content(Path(request.cwd, word)) for word in [*command, request.cluster.file]}
-    parts = {
-        "command": list(command),
-        "options": list(options),
+) -> dict[str, Any]:
+    """What a point's result depends on, as far as words and files tell."""
+    files = {word: _content(Path(request.cwd, word)) for word in command}
+    return {
+        "command": " ".join(map(shlex.quote, command)),
+        "options": " ".join(map(shlex.quote, options)),
         "environment": dict(sorted(environment.items())),
         "folder": request.cwd,
         "files": {word: content for word, content in files.items() if content},
+        "cluster": _content(Path(request.cluster.file)),
+        "kernel times": " ".join(str(_content(Path(path))) for path in request.databases),
         "phantora-ns": version,
         "torch": read_software(request.torch).torch if request.torch is not None else None,
     }
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _digest(path: Path, _size: int, _time_ns: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _content(path: Path) -> str | None:
@@ -205,9 +247,8 @@ def _content(path: Path) -> str | None:
     try:
         if not path.is_file():
             return None
-        if path.stat().st_size > MOST_READ:
-            return f"{path.stat().st_size} {path.stat().st_mtime_ns}"
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        size, time_ns = path.stat().st_size, path.stat().st_mtime_ns
+        return f"{size} {time_ns}" if size > MOST_READ else _digest(path, size, time_ns)
     except (OSError, ValueError):
         return None
 

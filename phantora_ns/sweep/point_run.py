@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
+import select
 import subprocess
 import time
 from collections.abc import Mapping
@@ -21,7 +23,7 @@ from phantora_ns.hub.deaths import memory_kills
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
 from phantora_ns.report.fit import refusal_text, refusals_of
-from phantora_ns.sweep.admission import Measured, Running
+from phantora_ns.sweep.admission import Measured
 from phantora_ns.sweep.judge import FAILED, OK, OUT_OF_MEMORY
 from phantora_ns.sweep.point import Point, child_environment
 from phantora_ns.sweep.results import LOG, REPORT
@@ -39,7 +41,7 @@ class PointRun:
         """Starts it. Raises OSError."""
         self.point, self._folder = point, folder
         self.alone = True
-        """Whether no other run was beside it; the sweep says when one comes."""
+        """Whether no other run was beside it; its engine says when one comes."""
         self._now_bytes = self._peak_bytes = 0
         self._start = time.monotonic()
         self._memory_kills = memory_kills()
@@ -51,6 +53,7 @@ class PointRun:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=child_environment(point),
+                cwd=point.cwd,
                 start_new_session=True,
             )
         self._descriptor = os.pidfd_open(self._process.pid)
@@ -63,11 +66,6 @@ class PointRun:
     def wall_s(self) -> float:
         """Real seconds since the start."""
         return time.monotonic() - self._start
-
-    @property
-    def memory_killed(self) -> bool:
-        """Whether the kernel has killed any process for lack of memory since this run started."""
-        return memory_kills() > self._memory_kills
 
     def send_signal(self, number: int) -> None:
         """To the command, which ends its job."""
@@ -85,9 +83,14 @@ class PointRun:
         self._now_bytes = total
         self._peak_bytes = max(self._peak_bytes, total)
 
-    def running(self) -> Running:
-        """For the next run's admission."""
-        return Running(self.point.ranks, self._now_bytes)
+    @property
+    def bytes(self) -> int:
+        """What it held when it was last looked at."""
+        return self._now_bytes
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends within so many seconds."""
+        return bool(select.select([self._descriptor], [], [], seconds)[0])
 
     def finish(self) -> dict[str, Any]:
         """The result, once it has ended."""
@@ -100,6 +103,9 @@ class PointRun:
         result = self._result(self._process.returncode)
         return result | {
             "wall_s": round(wall_s, 3),
+            "machine": platform.node(),
+            # any process of the machine, since the run began
+            "memory_killed": memory_kills() > self._memory_kills,
             "measured": {name: getattr(measured, name) for name in Measured.__slots__},
         }
 
@@ -119,7 +125,7 @@ class PointRun:
                 found = _CAUSE.match(line.rstrip("\n"))
                 cause = cause or (found and found[1])
                 ours = line.strip().removeprefix(_OURS) if line.startswith(_OURS) else ours
-        return cause or ours or f"see {self._folder / LOG}"
+        return cause or ours or f"see {LOG} in its folder"
 
 
 def _memory(process: psutil.Process) -> int:

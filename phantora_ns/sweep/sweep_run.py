@@ -14,40 +14,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.launch.errors import EXIT_OURS, LaunchError, UsageError, say
-from phantora_ns.launch.machine.limits import free_memory
+from phantora_ns.launch.errors import LaunchError, UsageError, say
 from phantora_ns.launch.run.events import EventLoop
 from phantora_ns.launch.run.outcome import signal_name
 from phantora_ns.page.render import render_sweep
 from phantora_ns.page.run_page import title
 from phantora_ns.sweep import table
-from phantora_ns.sweep.admission import Measured, may_start
-from phantora_ns.sweep.judge import FAILED, OK, Row, judged, row_of
-from phantora_ns.sweep.point import Point
-from phantora_ns.sweep.point_run import PointRun
+from phantora_ns.sweep.engine import END_S, LOOK_S, Engine, Run
+from phantora_ns.sweep.judge import OK, Row, judged, row_of
+from phantora_ns.sweep.local import LocalEngine
+from phantora_ns.sweep.point import Parse, Point
 from phantora_ns.sweep.results import Results
 from phantora_ns.sweep.show import Lines, Live, Watcher, print_end
 from phantora_ns.sweep.spec import Spec
 
-LOOK_S = 0.5  # between two looks at the memory of runs
-END_S = 10.0  # for runs to end after a signal
 EXIT_NONE = 1
 
 
 @dataclass(frozen=True)
 class SweepOptions:
     """`results`: the folder. `html`: the page; None: in the folder. `jobs`: at most so many runs at once.
-    `again`: what is finished is run again too."""
+    `again`: what is finished is run again too. `scheduler`: the address of dask's; None: runs are on this
+    machine."""
 
     results: Path
     html: Path | None = None
     jobs: int | None = None
     again: bool = False
+    scheduler: str | None = None
 
 
-def run_sweep(spec: Spec, points: Sequence[Point], options: SweepOptions) -> int:
+def run_sweep(spec: Spec, points: Sequence[Point], options: SweepOptions, parse: Parse) -> int:
     """Runs what has no result yet; returns the exit code: 0, 1 when no point ended well, or 128 and a
-    signal. Raises UsageError, LaunchError."""
+    signal. `parse`: of a run's options. Raises UsageError, LaunchError."""
     html = options.html or options.results / "sweep.html"
     if not os.path.isdir(html.absolute().parent) and options.html is not None:
         raise UsageError(
@@ -55,7 +54,7 @@ def run_sweep(spec: Spec, points: Sequence[Point], options: SweepOptions) -> int
         )
     results = Results(options.results)
     try:
-        sweep = Sweep(spec, points, options, results)
+        sweep = Sweep(spec, points, options, results, parse)
         code = sweep.run()
         rows = judged(sweep.rows())
         data = table.as_json(
@@ -84,11 +83,16 @@ class Sweep:
     """A sweep. `run` may be called once."""
 
     def __init__(
-        self, spec: Spec, points: Sequence[Point], options: SweepOptions, results: Results
+        self,
+        spec: Spec,
+        points: Sequence[Point],
+        options: SweepOptions,
+        results: Results,
+        parse: Parse,
     ) -> None:
+        """Raises UsageError when its engine cannot be had."""
         self._spec, self._options, self._results = spec, options, results
         self._loop = EventLoop()
-        self._running: list[PointRun] = []
         self._kept: dict[int, tuple[Point, Mapping[str, Any]]] = {}
         for point in points:
             result = None if options.again else results.result(point)
@@ -96,10 +100,17 @@ class Sweep:
                 self._kept[point.number] = (point, result)
         self._todo = deque(point for point in points if point.number not in self._kept)
         self._total = len(points)
-        self._most = options.jobs
         self._ended_by = 0
-        self._cores = len(os.sched_getaffinity(0))
+        self._engine = self._make_engine(parse)
         self._watcher: Watcher | None = None
+
+    def _make_engine(self, parse: Parse) -> Engine:
+        earlier = [result for _, result in self._kept.values()]
+        if self._options.scheduler is None or not self._todo:
+            return LocalEngine(earlier, self._options.jobs)
+        from phantora_ns.sweep.dask_engine import connect
+
+        return connect(self._options.scheduler, earlier, self._options.jobs, parse)
 
     def rows(self) -> list[Row]:
         """Of the points that have a result, in the sweep's order."""
@@ -120,13 +131,12 @@ class Sweep:
         self._watcher = self._make_watcher()
         try:
             with self._loop.signals(self._on_signal):
-                while self._running or (self._todo and not self._ended_by):
+                while self._engine.running or (self._todo and not self._ended_by):
                     self._start_what_fits()
                     self._loop.after("look", LOOK_S, self._look)
                     self._loop.step()
         finally:
-            for run in self._running:  # only after an error of ours
-                run.send_signal(signal.SIGKILL)
+            self._engine.close()
             self._watcher.close()
         return 128 + self._ended_by if self._ended_by else 0
 
@@ -137,7 +147,10 @@ class Sweep:
 
     def _state(self) -> tuple[list[Row], list[tuple[str, float]], str]:
         rows = judged(self.rows())
-        running = [(self._label(run.point), run.wall_s) for run in self._running]
+        running = [
+            (self._label(run.point) + (f" on {machine}" if machine else ""), run.wall_s)
+            for run, machine in self._engine.running
+        ]
         states = Counter(row.state for row in rows)
         return rows, running, table.progress(states, len(running), self._total)
 
@@ -147,58 +160,41 @@ class Sweep:
     # ---- runs ----
 
     def _start_what_fits(self) -> None:
+        assert self._watcher is not None
         while self._todo and not self._ended_by:
             point = self._todo[0]
-            running = [run.running() for run in self._running]
-            if not may_start(
-                point.ranks, running, self._measured(), self._cores, free_memory(), self._most
-            ):
+            run = self._engine.start(point, self._results.begin)
+            if run is None:
                 return
             self._todo.popleft()
-            self._start(point)
+            self._watch(run)
+            self._watcher.started(point)
 
-    def _start(self, point: Point) -> None:
-        assert self._watcher is not None
-        run = PointRun(point, self._results.begin(point))
-        self._running.append(run)
-        if len(self._running) > 1:
-            for one in self._running:
-                one.alone = False
+    def _watch(self, run: Run) -> None:
         self._loop.watch(run, lambda: self._ended(run))
-        self._watcher.started(point)
-
-    def _measured(self) -> list[Measured]:
-        """What runs have used, those of an earlier sweep in this folder too."""
-        return [Measured(**result["measured"]) for _, result in self._kept.values()]
 
     def _look(self) -> None:
         assert self._watcher is not None
-        for run in self._running:
-            run.look()
+        self._engine.look()
         self._watcher.tick()
 
-    def _ended(self, run: PointRun) -> None:
+    def _ended(self, run: Run) -> None:
         assert self._watcher is not None
         self._loop.unwatch(run)
-        self._running.remove(run)
-        result = run.finish()
+        ended = self._engine.finish(run)
         if self._ended_by:
             return
-        if result["state"] == FAILED and run.memory_killed:
-            result |= {"why": "this machine ran out of memory, and the kernel ended processes"}
-            self._most = max(1, len(self._running))
-            if not run.alone:  # once more, beside fewer
-                self._todo.append(run.point)
-                return
-        elif result["exit_code"] != EXIT_OURS:  # other failures are the job's, and stay
-            self._results.keep(run.point, result)
-        self._kept[run.point.number] = (run.point, result)
-        self._watcher.finished(self._row(run.point, result), self._label(run.point))
+        if ended is None:
+            self._todo.append(run.point)
+            return
+        if ended.keep:
+            self._results.keep(run.point, ended.result)
+        self._kept[run.point.number] = (run.point, ended.result)
+        self._watcher.finished(self._row(run.point, ended.result), self._label(run.point))
 
     # ---- signals ----
 
     def _on_signal(self, number: int) -> None:
         first, self._ended_by = not self._ended_by, self._ended_by or number
-        for run in self._running:
-            run.send_signal(signal.SIGINT if first else signal.SIGKILL)
+        self._engine.stop(signal.SIGINT if first else signal.SIGKILL)
         self._loop.after("kill", END_S, lambda: self._on_signal(number))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phantora_ns.cli.app import parse_options
 from phantora_ns.launch.errors import UsageError
-from phantora_ns.sweep.point import points_of
+from phantora_ns.sweep.point import differences, points_of
 from phantora_ns.sweep.spec import Given, parse_axis, read_spec
 
 JOB = [sys.executable, "tests/sweep/jobs/train.py"]
@@ -160,3 +160,15 @@ def test_a_result_is_used_again_only_if_nothing_changed(tmp_path, monkeypatch, b
     assert key(version="2") != first and key(text.replace("per-node = 1", "per-node = 2")) != first
     (tmp_path / "a.py").write_text("2")
     assert key() != first
+
+
+def test_what_differs_on_another_machine_is_named(tmp_path, monkeypatch, built_library):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text("first")
+    text = f'command = ["{sys.executable}", "job.py"]\n[grid]\n--a = [1]\n'
+    point = points_of(spec_of(text, tmp_path), parse_options, "1")[0]
+    assert differences(point, parse_options, "1") == []
+    (tmp_path / "job.py").write_text("other")
+    assert differences(point, parse_options, "2") == ["job.py", "phantora-ns (2, not 1)"]
+    (tmp_path / "job.py").unlink()
+    assert differences(point, parse_options, "1") == ["job.py"]

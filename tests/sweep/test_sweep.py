@@ -56,9 +56,9 @@ class Sweep:
                 return line
         raise AssertionError(f"{text} was never said")
 
-    def end(self):
+    def end(self, timeout=150):
         """(exit code, stdout, the rest of stderr); asserts that nothing is left."""
-        out, err = self.process.communicate(timeout=150)
+        out, err = self.process.communicate(timeout=timeout)
         assert_nothing_left(self.mark, self.tmp, self.before)
         return self.process.returncode, out, err
 
@@ -199,6 +199,7 @@ def test_no_point_that_ends_well_is_exit_code_1(sweep):
         (["--grid", "--a=1", "--html", "/no/such/folder/a.html", "-o", "x", "true"], "--html"),
         (["--grid", "--a=1", "-o", "/proc/x", "true"], "the folder of results cannot be used"),
         (["--grid", "--a=1", "--cluster", "h2000", "true"], "the point --a=1 cannot run: "),
+        (["--grid", "--a=1", "--engine", "dask", "true"], "--engine dask and --scheduler"),
         (["--jobs", "0", "x.toml"], "Invalid value for '--jobs'"),
     ],
 )

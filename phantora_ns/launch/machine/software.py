@@ -65,6 +65,16 @@ class Software:
         return versions | {"state": state(self)}
 
 
+def own_version() -> str:
+    """The version of phantora-ns."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("phantora-ns")
+    except metadata.PackageNotFoundError:
+        return "unknown (a checkout that is not installed)"
+
+
 def read_software(torch: Path) -> Software:
     """What lies in and beside the torch package in folder `torch`."""
     about = _read_version_file(torch)
