@@ -65,6 +65,7 @@ demo:
 
 # TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned by the torch that .venv has
 frameworks: $(VENV)/.stamp-frameworks
+	@$(MAKE) --no-print-directory native
 
 # Transformer Engine: Megatron-Core needs it for most of its features. NVIDIA publishes its PyTorch part as source only,
 # so this compiles it against the headers of torch's own CUDA, from wheels. That takes 15 minutes of CPU time, and 1.7 to

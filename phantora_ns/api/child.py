@@ -1,8 +1,8 @@
-"""`python -m phantora_ns.api.child DESCRIPTOR N OPTION... COMMAND...`: a run for `phantora_ns.run`.
+"""`python -m phantora_ns.api.child DESCRIPTOR PROGRESS N OPTION... COMMAND...`: a run for `phantora_ns.run`.
 
 Why it exists: the caller wants the report, and one line for an error, apart from what the job prints. They
-go to DESCRIPTOR, a pipe, as JSON. N says how many words are options. Rule: options are those of the
-command line, and parsed by it.
+go to DESCRIPTOR, a pipe, as the last line of JSON. The lines before it are `{"progress": TEXT}`, if PROGRESS is
+1. N says how many words are options. Rule: options are those of the command line, and parsed by it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -25,13 +26,15 @@ def _answer(
     return {"kind": kind, "message": message, "exit_code": code, "report": report}
 
 
-def run(options: Sequence[str], command: Sequence[str]) -> dict[str, Any]:
-    """Runs it; returns what the caller is told."""
+def run(
+    options: Sequence[str], command: Sequence[str], progress: Callable[[str], None] | None
+) -> dict[str, Any]:
+    """Runs it; returns what the caller is told in the end. `progress`: as that of RunRequest."""
     from phantora_ns.launch.run.run_request import build_request
     from phantora_ns.launch.run.runner import Runner
 
     try:
-        runner = Runner(build_request(command, parse_options(options)))
+        runner = Runner(replace(build_request(command, parse_options(options)), progress=progress))
         code = runner.run()
     except (click.ClickException, UsageError, LaunchError) as error:
         code, message = explain(error)
@@ -42,12 +45,19 @@ def run(options: Sequence[str], command: Sequence[str]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs it and tells the caller; returns the exit code."""
-    descriptor, options = int(arguments[0]), int(arguments[1])
+    descriptor, wanted, options = map(int, arguments[:3])
     os.set_inheritable(descriptor, False)
-    words = arguments[2:]
-    answer = run(words[:options], words[options:])
-    with open(descriptor, "w", encoding="utf-8") as pipe:
-        json.dump(answer, pipe)
+    words = arguments[3:]
+    with open(descriptor, "w", encoding="utf-8", buffering=1) as pipe:
+
+        def tell(message: dict[str, Any]) -> None:
+            pipe.write(json.dumps(message) + "\n")
+
+        def progress(text: str) -> None:
+            tell({"progress": text})
+
+        answer = run(words[:options], words[options:], progress if wanted else None)
+        tell(answer)
     return int(answer["exit_code"])
 
 

@@ -18,6 +18,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Literal, TypedDict, Unpack
 
+from phantora_ns.api import notebook
 from phantora_ns.api.report import Report
 from phantora_ns.launch.command.options import option_words
 from phantora_ns.launch.errors import LaunchError, PhantoraError, UsageError
@@ -95,7 +96,8 @@ def run(
     """Runs an unmodified job as if on a cluster of GPU servers, and returns what came out.
 
     The job runs in child processes, and nothing in this process changes. Its output and the summary
-    go where this process's own output goes.
+    go where this process's own output goes. On a terminal and in a notebook a line shows how far the run
+    is, unless it is `quiet`.
 
     :param command: what you would type on the cluster, as a list of words or as one text:
         `["torchrun", "--nproc-per-node", "8", "train.py"]`
@@ -116,7 +118,8 @@ def run(
     if unknown:
         raise TypeError(f"run() got an unexpected keyword argument {min(unknown)!r}")
     given, words = option_words(dict(options)), _words(command)
-    answer = _in_a_child([str(len(given)), *given, *words], cwd, env, log)
+    with notebook.progress_line(not options.get("quiet")) as progress:
+        answer = _in_a_child([str(len(given)), *given, *words], cwd, env, log, progress)
     message, code = answer["message"], answer["exit_code"]
     if answer["kind"] == "usage":
         raise UsageError(message)
@@ -151,9 +154,10 @@ def _in_a_child(
     cwd: StrPath | None,
     env: Mapping[str, str] | None,
     log: StrPath | None,
+    progress: Callable[[str], None] | None,
 ) -> dict[str, Any]:
     """Runs the command line in a child (child.py); returns what it tells: `kind`, `message`,
-    `exit_code`, `report`."""
+    `exit_code`, `report`. `progress`: is told the line of progress."""
     require_built()
     if cwd is not None and not os.path.isdir(cwd):
         raise UsageError(f"cwd: there is no folder {cwd}; in the call of run; create it")
@@ -167,7 +171,9 @@ def _in_a_child(
                 str(SANDBOX),
                 "guard",
                 str(os.getpid()),
-                *own_command("phantora_ns.api.child", str(writer), *arguments),
+                *own_command(
+                    "phantora_ns.api.child", str(writer), str(int(progress is not None)), *arguments
+                ),
             ],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -178,15 +184,18 @@ def _in_a_child(
             start_new_session=True,  # an interrupt reaches this process, which passes it on once
         )
         ours.close()
+        answer: dict[str, Any] = {}
         try:
-            text = told.read()
+            for line in told:
+                answer = json.loads(line)
+                if progress is not None and "progress" in answer:
+                    progress(answer.pop("progress"))
             code = child.wait()
         except BaseException:
             child.send_signal(signal.SIGINT)
             child.wait()
             raise
-    if not text:
+    if not answer:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         raise LaunchError(f"the run ended ({how}) without a word; its messages, if any, are above")
-    answer: dict[str, Any] = json.loads(text)
     return answer

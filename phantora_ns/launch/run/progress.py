@@ -66,26 +66,38 @@ def read_clocks(run_dir: Path) -> list[int]:
 
 
 class Progress:
-    """The line on a terminal. Does nothing when stderr is no terminal."""
+    """The line on a terminal, and for `tell`, if there is one: who runs us may show it elsewhere. Does
+    nothing when stderr is no terminal and nobody is to be told."""
 
     def __init__(
-        self, run_dir: Path, ranks: int, wanted: bool, now: Callable[[], float] = time.monotonic
+        self,
+        run_dir: Path,
+        ranks: int,
+        wanted: bool,
+        tell: Callable[[str], None] | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_dir, self._ranks, self._now = run_dir, ranks, now
         self.terminal = JobTerminal() if wanted and os.isatty(2) else None
+        self._tell = tell if wanted else None
         self._start = now()
         self._shown = False
 
     @property
     def active(self) -> bool:
-        """Whether there is a terminal to draw on."""
-        return self.terminal is not None
+        """Whether there is a terminal to draw on, or somebody to be told."""
+        return self.terminal is not None or self._tell is not None
 
     def show(self) -> None:
         """Draws the line again, unless the job has left the cursor inside a line of its own."""
-        if self.terminal is None or not self.terminal.at_line_start:
+        drawn = self.terminal is not None and self.terminal.at_line_start
+        if not drawn and self._tell is None:
             return
         text = format_line(read_clocks(self._run_dir), self._now() - self._start, self._ranks)
+        if self._tell is not None:
+            self._tell(text)
+        if self.terminal is None or not drawn:
+            return
         self.terminal.write(f"{_CLEAR}{text[: self.terminal.copy_size() - 1]}\r".encode())
         self._shown = True
 

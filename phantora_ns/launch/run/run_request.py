@@ -8,7 +8,7 @@ at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,8 @@ class RunRequest:
     is recorded; None: a recording serves this run only. `torch`: the folder of the package that the job
     imports, as far as the command tells. `warm`: the modules that the user has imported once; None: every
     rank starts as usual. `hold`: the run ends after its first steps. `output`: a descriptor that gets the
-    job's output; what is said of the run's end is then left to the caller.
+    job's output; what is said of the run's end is then left to the caller. `progress`: is told the line of
+    progress, several times a second.
     """
 
     command: JobCommand
@@ -67,6 +68,7 @@ class RunRequest:
     folding: folding.Folding = folding.Folding()
     hold: HoldRule | None = None
     output: int | None = None
+    progress: Callable[[str], None] | None = None
 
     @property
     def running(self) -> int:

@@ -105,7 +105,7 @@ class Runner:
             return
         with self._loop.interruptible():
             prepared = prepare(request, path, self._gpu)
-        self._progress = Progress(path, request.running, not request.quiet)
+        self._progress = Progress(path, request.running, not request.quiet, request.progress)
         self._hub = HubProcess(path)
         self._loop.watch(self._hub.stdout, self._on_hub_output)
         self._loop.after("hub start", HUB_START_S, self._hub_late)
@@ -173,6 +173,7 @@ class Runner:
         self._loop.watch(self._sandbox.channel, self._on_sandbox)
         if terminal is not None:
             self._loop.watch(terminal.controller, self._on_output)
+        if self._progress is not None and self._progress.active:
             self._draw()
 
     # ---- events ----
