@@ -41,10 +41,13 @@ static bool ask(const struct ph_expr *expr, const struct ph_stream_position *pos
     bool ready = ph_read_int(&reply) != 0;
     uint64_t floor = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
-    if (!ready) ph_expr_not_before(&asked, now, floor);
-    if (ready && !ph_host.open) ph_expr_reached(&asked, now);
-    /* a thread outside the chain leaves the chain's state as it is */
-    if (ph_in_chain()) atomic_store(&ph_stats()->blocked, 0);
+    /* a thread outside the chain leaves the chain's state as it is, and what the chain knows: which
+     * of them polls how often is a matter of real time */
+    if (ph_in_chain()) {
+        if (!ready) ph_expr_not_before(&asked, now, floor);
+        if (ready && !ph_host.open) ph_expr_reached(&asked, now);
+        atomic_store(&ph_stats()->blocked, 0);
+    }
     pthread_mutex_unlock(&ph_lock);
     ph_leave();
     return ready;

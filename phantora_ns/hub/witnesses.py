@@ -3,10 +3,13 @@
 Why it exists: an absent rank is taken to do what its representative does. Three other members of its
 class run as witnesses. Everything that they report is compared with the representative's, one thing
 after another: vertices and their time expressions (which hold every kernel's time), communication with
-its sizes and values, synchronisations, queries, ends of steps. The witness
-that is farthest from the representative decides: it must agree to the end. So shards that become
-smaller from some rank on are seen. The first and the last member may differ, since jobs let them log or
-save what others do not, and no absent rank is taken for them; their differences are reported.
+its sizes and values, synchronisations, ends of steps. Queries are left out: which of them a rank can
+answer by itself depends on how far the hub knew time when it answered the one before. What a rank does
+upon an answer shows in what it reports next.
+
+The witness that is farthest from the representative decides: it must agree to the end. So shards that
+become smaller from some rank on are seen. The first and the last member may differ, since jobs let them
+log or save what others do not, and no absent rank is taken for them; their differences are reported.
 """
 
 from __future__ import annotations
@@ -192,8 +195,8 @@ class Witnesses:
     def _items(
         self, client: Client, member: _Member, message: messages.FromClient
     ) -> Iterator[Item]:
-        """What a message reports, without what may differ: clocks, numbers of requests, and with which
-        message a definition travels. Freeing a communicator takes no time, and its order is that of
+        """What a message reports, without what may differ: clocks, numbers of requests, queries, and with
+        which message a definition travels. Freeing a communicator takes no time, and its order is that of
         threads."""
         extra = getattr(message, "extra", None)
         if extra is not None:
@@ -211,9 +214,6 @@ class Witnesses:
             yield "ops", shapes, key, message.vertex, message.expression, expected, roles
         elif isinstance(message, messages.Sync):
             yield "sync", message.vertex, message.expression
-        elif isinstance(message, messages.Query):
-            if message.host_expression:
-                yield "query", message.expression, message.host_expression
         elif isinstance(message, messages.Times):
             yield "times", message.expressions
         elif isinstance(message, messages.Step):
@@ -266,7 +266,6 @@ _WORDS = {
     "vertex": "works on a stream",
     "wait": "waits for communication on a stream",
     "sync": "synchronises",
-    "query": "asks whether an event has been reached",
     "times": "asks for the time between events",
     "step": "ends a step",
     "init": "makes a communicator",

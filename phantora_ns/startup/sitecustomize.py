@@ -23,8 +23,14 @@ _ENDING_AT_ONCE, _END_WAIT_S = (
     10.0,
 )  # an end may depend on another rank's, so none waits for ever
 
-# Modules that sleep between two looks at another real process, whose pace is no part of the job.
-_REAL_WAITS = ("subprocess", "multiprocessing", "torch.utils.file_baton")
+# Modules that wait for another real process, whose pace is no part of the job: their sleeps and clocks
+# are real.
+_REAL_WAITS = ("subprocess.", "multiprocessing.", "torch.utils.file_baton.", "filelock.")
+
+
+def _waits_for_another(frame):
+    """Whether a function of such a module runs in this frame."""
+    return f"{frame.f_globals.get('__name__', '')}.".startswith(_REAL_WAITS)
 
 
 class SimulatedClocks:
@@ -57,11 +63,13 @@ class SimulatedClocks:
 
     def time(self):
         """Seconds since the epoch."""
-        return self.time_ns() / 1e9 if self._elapsed_ns() else self._real[0]()
+        if _waits_for_another(sys._getframe(1)) or not self._elapsed_ns():
+            return self._real[0]()
+        return self.time_ns() / 1e9
 
     def time_ns(self):
         """Nanoseconds since the epoch."""
-        elapsed = self._elapsed_ns()
+        elapsed = 0 if _waits_for_another(sys._getframe(1)) else self._elapsed_ns()
         if not elapsed:
             return self._real[1]()
         if self._realtime_base is None:
@@ -70,11 +78,13 @@ class SimulatedClocks:
 
     def perf_counter(self):
         """Seconds of a clock that never goes back."""
-        return self.perf_counter_ns() / 1e9 if self._elapsed_ns() else self._real[2]()
+        if _waits_for_another(sys._getframe(1)) or not self._elapsed_ns():
+            return self._real[2]()
+        return self.perf_counter_ns() / 1e9
 
     def perf_counter_ns(self):
         """Nanoseconds of a clock that never goes back."""
-        elapsed = self._elapsed_ns()
+        elapsed = 0 if _waits_for_another(sys._getframe(1)) else self._elapsed_ns()
         if not elapsed:
             return self._real[3]()
         if self._monotonic_base is None:
@@ -84,10 +94,8 @@ class SimulatedClocks:
     def sleep(self, seconds, /):
         """Sleeps for real, so that a loop that waits for something real goes round as often as it
         should. The simulated clock moves first: other ranks need not wait for the real one."""
-        if 0 < seconds < 1e9 and self._elapsed_ns():
-            caller = sys._getframe(1).f_globals.get("__name__", "")
-            if not f"{caller}.".startswith(tuple(f"{name}." for name in _REAL_WAITS)):
-                self._pass_ns(round(seconds * 1e9))
+        if 0 < seconds < 1e9 and not _waits_for_another(sys._getframe(1)) and self._elapsed_ns():
+            self._pass_ns(round(seconds * 1e9))
         self._real_sleep(seconds)
 
 

@@ -110,6 +110,18 @@ def test_a_wait_for_another_process_is_real(fake):
     assert out == "5000000000"
 
 
+def test_the_clocks_of_a_lock_between_processes_are_real(fake):
+    out = python(
+        TOUCH + "touch(1); inside = {'__name__': 'filelock._api', 'time': time}\n"
+        "exec('a = time.perf_counter(), time.time(), time.perf_counter_ns(); time.sleep(0.1)', inside)\n"
+        "exec('b = time.perf_counter(), time.time(), time.perf_counter_ns()', inside)\n"
+        "print([one < other for one, other in zip(inside['a'], inside['b'])], time.perf_counter_ns())",
+        preload=fake,
+        PHANTORA_RUN_DIR="/nonexistent",
+    )
+    assert out == "[True, True, True] 5000000000"
+
+
 def test_a_name_imported_before_the_touch_follows_it(fake):
     out = python(
         "from time import perf_counter as clock;" + TOUCH + "touch(1000000001); print(clock())",
