@@ -748,7 +748,7 @@ class HostSamplesHeader(NamedTuple):
 HOST_SAMPLES_SLOT = Struct("<QQQIII4x32I")
 HOST_SAMPLES_SLOT_AT = {
     "key": 0,
-    "low_ns": 8,
+    "mean_ns": 8,
     "seldom_ns": 16,
     "usual": 24,
     "seldom": 28,
@@ -764,8 +764,8 @@ class HostSamplesSlot(NamedTuple):
 
     key: int
     """of the call site and its history; 0: empty"""
-    low_ns: int
-    """the lower quartile of `sample`"""
+    mean_ns: int
+    """the mean of `sample`, without interruptions; of the probe: of all samples"""
     seldom_ns: int
     """sum of the samples that are far above the others"""
     usual: int
@@ -787,7 +787,7 @@ class HostSamplesSlot(NamedTuple):
         """Its bytes."""
         return HOST_SAMPLES_SLOT.pack(
             self.key,
-            self.low_ns,
+            self.mean_ns,
             self.seldom_ns,
             self.usual,
             self.seldom,

@@ -543,8 +543,8 @@ PH_AT(ph_host_samples_header, reserved, 32);
 struct ph_host_samples_slot {
     /* of the call site and its history; 0: empty */
     _Atomic uint64_t key;
-    /* the lower quartile of sample */
-    _Atomic uint64_t low_ns;
+    /* the mean of sample, without interruptions; of the probe: of all samples */
+    _Atomic uint64_t mean_ns;
     /* sum of the samples that are far above the others */
     _Atomic uint64_t seldom_ns;
     /* number of the other samples */
@@ -559,7 +559,7 @@ struct ph_host_samples_slot {
 };
 PH_SIZE(ph_host_samples_slot, 168);
 PH_AT(ph_host_samples_slot, key, 0);
-PH_AT(ph_host_samples_slot, low_ns, 8);
+PH_AT(ph_host_samples_slot, mean_ns, 8);
 PH_AT(ph_host_samples_slot, seldom_ns, 16);
 PH_AT(ph_host_samples_slot, usual, 24);
 PH_AT(ph_host_samples_slot, seldom, 28);

@@ -178,14 +178,13 @@ static bool in_order(enum ph_call call)
     return true;
 }
 
-/* Now and then runs the probe between the job's code. Its time is ours (ph_leave). Twice, since the
- * first finds the caches as the job's code has left them, in each job another way. */
+/* Now and then runs the probe between the job's code. Its time is ours (ph_leave). It finds the
+ * caches as the job's code has left them, as the job's code mostly does. */
 static void probe(void)
 {
     enum { EVERY_NS = 40000000 };
     if (me.probed && me.cpu < me.probed + EVERY_NS) return;
     me.probed = me.cpu;
-    ph_cpu_probe();
     ph_host_samples_probed(ph_cpu_probe());
 }
 

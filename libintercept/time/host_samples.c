@@ -2,16 +2,17 @@
  *
  * Why it exists: a record does not know every job's code. It is kept by operators, and another job
  * may run other code around the same operators. So the first run of a job measures. A call site is
- * charged the lower quartile of its samples on all ranks, times the speed of this machine against
- * the reference one. The speed is the ratio of what the probe (time/cpu_probe.c) takes on both. Its
+ * charged the mean of its samples on all ranks, times the speed of this machine against the
+ * reference one. The speed is the ratio of what the probe (time/cpu_probe.c) takes on both. Its
  * samples are taken between the others, in the same processes, beside the same load. A slow or busy
  * machine thus lengthens both, and changes no charge.
  *
- * Now and then a call site comes after much more work than usual: a checkpoint, garbage collection,
- * a batch of text. A sample FAR times above the others is that work's, and is charged as it is.
+ * A sample FAR times above the others is no usual one. A short one is an interruption and is
+ * charged to nobody. A long one is work that comes seldom (a checkpoint, garbage collection, a
+ * batch of text), and is charged as it is.
  *
  * Rule: the file is shared by all ranks without a lock, so each field is read and written by
- * itself. A lost sample or an old quartile does no harm. */
+ * itself. A lost sample or an old mean does no harm. */
 #include "time/host_samples.h"
 #include "base/environment.h"
 #include "base/log.h"
@@ -75,32 +76,38 @@ static struct ph_host_samples_slot *slot_of(uint64_t key)
     return NULL;
 }
 
-static uint64_t quartile(const struct ph_host_samples_slot *slot, uint32_t count)
+/* Of the first `count` samples, without those that are FAR times the median. */
+static uint64_t mean(const struct ph_host_samples_slot *slot, uint32_t count)
 {
-    uint32_t sorted[SAMPLES], used = 0;
-    for (uint32_t i = 0; i < count && i < SAMPLES; i++) {
+    uint64_t sum = 0;
+    uint32_t sorted[SAMPLES], used = 0, usual = 0;
+    for (uint32_t i = 0; i < count; i++) {
         uint32_t sample = READ(slot->sample[i]), at = used++;
         for (; at > 0 && sorted[at - 1] > sample; at--) sorted[at] = sorted[at - 1];
         sorted[at] = sample;
     }
-    return (uint64_t)sorted[(used - 1) / 4] * UNIT_NS;
+    uint64_t far = (uint64_t)sorted[(used - 1) / 2] * FAR;
+    for (; usual < used && sorted[usual] <= far; usual++) sum += sorted[usual];
+    return sum * UNIT_NS / usual;
 }
 
-/* Every sample so far is kept with the same probability: the speed is one of the whole run, too. */
+/* Every sample so far is kept with the same probability: the speed is one of the whole run, too.
+ * The first one is not: it gives way to the second. It includes loading what later ones find
+ * loaded. */
 static uint64_t add_usual(struct ph_host_samples_slot *slot, uint64_t ns)
 {
     uint64_t unit = ns / UNIT_NS;
-    uint32_t number = ADD(slot->usual, 1), at = number;
+    uint32_t before = ADD(slot->usual, 1), number = before ? before - 1 : 0, at = number;
     if (number >= SAMPLES) {
         uint64_t draw = (number + slot->key) * 0x9e3779b97f4a7c15ull;
         at = (uint32_t)((draw ^ draw >> 29) * 0xbf58476d1ce4e5b9ull >> 32) % (number + 1);
     }
-    if (at >= SAMPLES) return READ(slot->low_ns);
+    if (at >= SAMPLES) return READ(slot->mean_ns);
     atomic_store_explicit(&slot->sample[at], unit < UINT32_MAX ? (uint32_t)unit : UINT32_MAX,
                           memory_order_relaxed);
-    uint64_t low = quartile(slot, number + 1);
-    atomic_store_explicit(&slot->low_ns, low, memory_order_relaxed);
-    return low;
+    uint64_t now = mean(slot, number < SAMPLES ? number + 1 : SAMPLES);
+    atomic_store_explicit(&slot->mean_ns, now, memory_order_relaxed);
+    return now;
 }
 
 static void add_seldom(struct ph_host_samples_slot *slot, uint64_t ns, uint32_t number)
@@ -114,14 +121,21 @@ static void add_seldom(struct ph_host_samples_slot *slot, uint64_t ns, uint32_t 
 
 static uint64_t at_reference_speed(uint64_t ns)
 {
-    uint64_t here_ns = probes ? READ(probes->low_ns) : 0;
+    uint64_t here_ns = probes ? READ(probes->mean_ns) : 0;
     return here_ns ? (uint64_t)((double)ns * (double)reference_ns / (double)here_ns) : ns;
 }
 
+/* The mean of all samples: every charge follows it, so it must be better known than a call site. */
 void ph_host_samples_probed(uint64_t ns)
 {
     struct ph_host_samples_slot *slot = slot_of(PH_HOST_SAMPLES_PROBE_KEY);
-    if (slot) add_usual(slot, ns), probes = slot;
+    if (!slot) return;
+    int64_t mean_ns = (int64_t)READ(slot->mean_ns);
+    if (mean_ns && ns / FAR >= (uint64_t)mean_ns) return; /* an interruption */
+    int64_t count = ADD(slot->usual, 1) + 1;
+    mean_ns += ((int64_t)ns - mean_ns) / count;
+    atomic_store_explicit(&slot->mean_ns, (uint64_t)mean_ns, memory_order_relaxed);
+    probes = slot;
 }
 
 bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_ns)
@@ -129,15 +143,18 @@ bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_n
     struct ph_host_samples_slot *slot = slot_of(sample->key);
     *charge_ns = 0;
     if (!slot) return false;
-    uint64_t here = READ(slot->usual) ? READ(slot->low_ns) : 0;
+    uint64_t here = READ(slot->usual) ? READ(slot->mean_ns) : 0;
     if (here && sample->ns >= FAR_NS && sample->ns / FAR >= here) {
         add_seldom(slot, sample->ns, sample->occurrence);
         *charge_ns = at_reference_speed(sample->ns);
         return true;
     }
-    uint64_t low = add_usual(slot, sample->ns);
-    /* The first sample includes loading what later ones find loaded. */
+    if (here && sample->occurrence == 0) { /* the first in another process */
+        *charge_ns = at_reference_speed(here);
+        return true;
+    }
+    uint64_t usual = add_usual(slot, sample->ns);
     if (!here && sample->table_ns) return false;
-    *charge_ns = at_reference_speed(low);
+    *charge_ns = at_reference_speed(usual);
     return true;
 }

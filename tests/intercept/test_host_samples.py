@@ -98,7 +98,8 @@ def job(harness, slower, noise):
 def test_a_slow_or_busy_machine_is_charged_the_same(harness, slower, noise):
     charged = job(harness, slower, noise)
     assert statistics.mean(charged.values()) == pytest.approx(1, abs=0.03)
-    assert all(0.9 < ratio < 1.1 for ratio in charged.values())
+    # the standard error of a mean of 32 samples is 6 % at the larger noise
+    assert all(0.8 < ratio < 1.2 for ratio in charged.values())
 
 
 def test_what_comes_after_much_more_work_is_charged_that_work(harness, tmp_path):
@@ -112,7 +113,22 @@ def test_what_comes_after_much_more_work_is_charged_that_work(harness, tmp_path)
 
 
 def test_an_interruption_is_charged_to_nobody(harness):
-    assert [harness.add(7, ns, 0, 0) for ns in (3200, 3200, 900_000, 3200)] == [3200] * 4
+    times = (3200, 3200, 900_000, 3200)
+    assert [harness.add(7, ns, 0, number) for number, ns in enumerate(times)] == [3200] * 4
+
+
+def test_other_samples_count_by_their_mean(harness):
+    """The same operators may have other code around them: what is charged adds up to what was measured."""
+    times = [3200, 1600, 16_000] * 8
+    charged = [harness.add(7, ns, 0, number) for number, ns in enumerate([1600, *times])]
+    assert charged[-1] == pytest.approx(statistics.mean(times), abs=16)
+
+
+def test_the_first_sample_of_each_process_gives_way_to_others(harness):
+    assert harness.add(7, 40_000, 0, 0) == 40_000
+    assert harness.add(7, 40_000, 0, 0) == 40_000, "another process"
+    assert harness.add(7, 3200, 0, 1) == 3200
+    assert harness.add(7, 30_000, 0, 0) == 3200
 
 
 def test_of_a_call_site_that_the_table_knows_the_first_sample_does_not_count(harness):
@@ -210,9 +226,10 @@ def test_a_load_that_comes_in_the_middle_changes_little(harness):
     for number in range(400):
         slower = 2 if number >= 200 else 1
         for site in range(20):
+            if site % 10 == 0:
+                harness.probed(PROBE_NS * slower)
             time = 2000 * (1 + site)
-            harness.add(1 + site, time * slower, time, True, number)
-            charge = harness.add(1000 + site, time * slower, 0, False, number)
+            charge = harness.add(1000 + site, time * slower, 0, number)
             if number >= 300:
                 late.append(charge / time)
     assert statistics.mean(late) == pytest.approx(1, abs=0.05)

@@ -53,7 +53,7 @@ def samples_of(run_dir: Path) -> Measured:
         for at in range(begin, begin + head.capacity * size, size)
         if data[at : at + 8] != empty
     ]
-    probe_ns = next((slot.low_ns for slot in slots if slot.key == HOST_SAMPLES_PROBE_KEY), 0)
+    probe_ns = next((slot.mean_ns for slot in slots if slot.key == HOST_SAMPLES_PROBE_KEY), 0)
     speed = PROBE_NS / probe_ns if probe_ns else 1.0
     sites: dict[int, int] = {}
     seldom: dict[int, Seldom] = {}
@@ -61,7 +61,7 @@ def samples_of(run_dir: Path) -> Measured:
         if slot.key == HOST_SAMPLES_PROBE_KEY:
             continue
         if slot.usual:
-            sites[slot.key] = round(slot.low_ns * speed)
+            sites[slot.key] = round(slot.mean_ns * speed)
         if slot.seldom:
             every = max(1, round((slot.usual + slot.seldom) / slot.seldom))
             mean_ns = round(slot.seldom_ns / slot.seldom * speed)

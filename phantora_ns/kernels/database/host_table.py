@@ -29,7 +29,7 @@ from phantora_ns.protocol import (
 INTERRUPTION_KEY = 64
 """The call site that stands for interruptions of the job anywhere (libintercept/time/host_model.c)."""
 MIN_CAPACITY = 64
-PROBE_NS = 45_000
+PROBE_NS = 111_000
 """What the probe (libintercept/time/cpu_probe.c) takes on the reference machine."""
 
 
