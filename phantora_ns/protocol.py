@@ -710,7 +710,7 @@ class HostTableSlot(NamedTuple):
 
 
 HOST_SAMPLES_MAGIC = 0x50484E53484F534D
-HOST_SAMPLES_VERSION = 2
+HOST_SAMPLES_VERSION = 3
 HOST_SAMPLES_FILE = "host.smp"
 HOST_SAMPLES_PROBE_KEY = 65
 HOST_SAMPLES_HEADER = Struct("<QQQQ32x")
@@ -745,7 +745,7 @@ class HostSamplesHeader(NamedTuple):
         return HOST_SAMPLES_HEADER.pack(*self)
 
 
-HOST_SAMPLES_SLOT = Struct("<QQQIII4x32I")
+HOST_SAMPLES_SLOT = Struct("<QQQIIII32I")
 HOST_SAMPLES_SLOT_AT = {
     "key": 0,
     "mean_ns": 8,
@@ -753,7 +753,7 @@ HOST_SAMPLES_SLOT_AT = {
     "usual": 24,
     "seldom": 28,
     "seldom_first": 32,
-    "reserved": 36,
+    "warm": 36,
     "sample": 40,
 }
 """Offsets of the fields."""
@@ -774,6 +774,9 @@ class HostSamplesSlot(NamedTuple):
     """those far above"""
     seldom_first: int
     """1 + the occurrence in its process of the earliest of them"""
+    warm: int
+    """of the others, those of threads that had run for a while; once there is one, only these are
+    kept"""
     sample: tuple[int, ...]
     """of the other samples, in units of 16 ns"""
 
@@ -781,7 +784,7 @@ class HostSamplesSlot(NamedTuple):
     def unpack(cls, data: Buffer, at: int = 0) -> "HostSamplesSlot":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = HOST_SAMPLES_SLOT.unpack_from(data, at)
-        return cls._make((*v[0:6], v[6:38]))
+        return cls._make((*v[0:7], v[7:39]))
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -792,6 +795,7 @@ class HostSamplesSlot(NamedTuple):
             self.usual,
             self.seldom,
             self.seldom_first,
+            self.warm,
             *self.sample,
         )
 

@@ -303,7 +303,7 @@ enum ph_message {
 #define PH_HOST_TABLE_VERSION 3
 #define PH_HOST_TABLE_FILE "host.tbl"
 #define PH_HOST_SAMPLES_MAGIC 0x50484e53484f534dull
-#define PH_HOST_SAMPLES_VERSION 2
+#define PH_HOST_SAMPLES_VERSION 3
 #define PH_HOST_SAMPLES_FILE "host.smp"
 #define PH_HOST_SAMPLES_PROBE_KEY 65
 #define PH_VALUE_RECORD_FILE "values.rec"
@@ -553,7 +553,9 @@ struct ph_host_samples_slot {
     _Atomic uint32_t seldom;
     /* 1 + the occurrence in its process of the earliest of them */
     _Atomic uint32_t seldom_first;
-    uint32_t reserved;
+    /* of the others, those of threads that had run for a while; once there is one, only these are
+     * kept */
+    _Atomic uint32_t warm;
     /* of the other samples, in units of 16 ns */
     _Atomic uint32_t sample[32];
 };
@@ -564,7 +566,7 @@ PH_AT(ph_host_samples_slot, seldom_ns, 16);
 PH_AT(ph_host_samples_slot, usual, 24);
 PH_AT(ph_host_samples_slot, seldom, 28);
 PH_AT(ph_host_samples_slot, seldom_first, 32);
-PH_AT(ph_host_samples_slot, reserved, 36);
+PH_AT(ph_host_samples_slot, warm, 36);
 PH_AT(ph_host_samples_slot, sample, 40);
 
 /* RUN_DIR/values.rec, what a leader that records values appends as they come: one record after

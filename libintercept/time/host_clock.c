@@ -46,6 +46,8 @@ static _Thread_local struct {
     uint64_t owed;    /* CPU time that observing operators takes; not yet taken off the job's */
     uint64_t probed;  /* CPU time at the last probe; 0: none yet */
     uint64_t ours;    /* real time since which the thread observes an operator; 0: it does not */
+    uint64_t off;     /* real time less CPU time: how long the thread has not run */
+    uint64_t woken;   /* CPU time at which it was last found to have got a core again */
 } me;
 
 bool ph_in_chain(void) { return me.chain; }
@@ -63,10 +65,20 @@ static void owe_ours(void)
     me.ours = now;
 }
 
+/* Notes whether the thread has waited for a core, or for anything else, since it was last here. */
+static void look_for_waits(uint64_t cpu)
+{
+    enum { SHORTEST_NS = 3000 };
+    uint64_t off = ph_real_ns() - cpu;
+    if (off > me.off + SHORTEST_NS) me.woken = cpu;
+    me.off = off;
+}
+
 /* From here on the thread's CPU time counts. What of an observation is over does not. */
 static void count_from_here(void)
 {
     me.cpu = ph_thread_cpu_ns();
+    look_for_waits(me.cpu);
     if (me.ours) me.ours = ph_real_ns();
 }
 
@@ -188,15 +200,20 @@ static void probe(void)
     ph_host_samples_probed(ph_cpu_probe());
 }
 
+/* While a thread does not run, others use its core's caches: far more often on this machine, where
+ * ranks share few cores, than on a server. So its next samples are longer than there. */
 static uint64_t call_site_ns(enum ph_call call)
 {
+    enum { COLD_NS = 300000 };
     if (!measuring() || !me.chain) return ph_call_site_time(call);
     me.pending += job_cpu_ns();
     if (!ph_call_site_counts(call)) return 0;
     uint64_t spent = me.pending;
     me.pending = 0;
-    probe();
-    return ph_call_site_measured(call, spent);
+    look_for_waits(me.cpu);
+    bool cold = me.cpu - me.woken < spent + COLD_NS;
+    if (!cold) probe();
+    return ph_call_site_measured(call, spent, cold);
 }
 
 void ph_clock_advance(enum ph_call call)

@@ -203,7 +203,7 @@ uint64_t ph_call_site_time(enum ph_call call)
     return backed_off(&here);
 }
 
-uint64_t ph_call_site_measured(enum ph_call call, uint64_t spent_ns)
+uint64_t ph_call_site_measured(enum ph_call call, uint64_t spent_ns, bool cold)
 {
     struct call_site here = arrive(call);
     uint64_t time;
@@ -211,7 +211,8 @@ uint64_t ph_call_site_measured(enum ph_call call, uint64_t spent_ns)
     struct ph_host_sample sample = {.key = here.own,
                                     .ns = spent_ns,
                                     .table_ns = slot ? slot->mean_ns : 0,
-                                    .occurrence = occurrence_of(here.own)};
+                                    .occurrence = occurrence_of(here.own),
+                                    .cold = cold};
     if (ph_host_samples_add(&sample, &time)) return charge(PH_HOST_LEVEL_MEASURED, time);
     return backed_off(&here);
 }

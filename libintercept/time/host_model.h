@@ -23,7 +23,7 @@ void ph_call_site_passed(enum ph_call call, uint64_t spent_ns);
 uint64_t ph_call_site_time(enum ph_call call);
 /* The same, where the call site's CPU time is `spent_ns` this time: what the table lacks is charged
  * as measured. */
-uint64_t ph_call_site_measured(enum ph_call call, uint64_t spent_ns);
+uint64_t ph_call_site_measured(enum ph_call call, uint64_t spent_ns, bool cold);
 /* Only appends the call site to the history: a thread's first call has no time before it. */
 void ph_call_site_enter(enum ph_call call);
 /* false: the time before such a call is charged to the next call that counts */

@@ -7,6 +7,7 @@
  * samples are taken between the others, in the same processes, beside the same load. A slow or busy
  * machine thus lengthens both, and changes no charge.
  *
+ * Samples of a thread that has lately not run are longer, and do not count once there are others.
  * A sample FAR times above the others is no usual one. A short one is an interruption and is
  * charged to nobody. A long one is work that comes seldom (a checkpoint, garbage collection, a
  * batch of text), and is charged as it is.
@@ -149,10 +150,12 @@ bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_n
         *charge_ns = at_reference_speed(sample->ns);
         return true;
     }
-    if (here && sample->occurrence == 0) { /* the first in another process */
+    if (here && (sample->occurrence == 0 || (sample->cold && READ(slot->warm)))) {
         *charge_ns = at_reference_speed(here);
         return true;
     }
+    if (!sample->cold && ADD(slot->warm, 1) == 0)
+        atomic_store_explicit(&slot->usual, 0, memory_order_relaxed);
     uint64_t usual = add_usual(slot, sample->ns);
     if (!here && sample->table_ns) return false;
     *charge_ns = at_reference_speed(usual);

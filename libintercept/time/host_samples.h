@@ -17,6 +17,7 @@ struct ph_host_sample {
     uint64_t key, ns;
     uint64_t table_ns;   /* what the table says of the call site; 0: nothing */
     uint32_t occurrence; /* of the call site in this process, from 0 */
+    bool cold;           /* the thread has lately not run, so others have used the caches */
 };
 /* Adds a sample. Returns whether *charge_ns is the time to charge. It is not where there is no room
  * for the call site, or where this is its first sample and the table knows it. */

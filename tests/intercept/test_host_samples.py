@@ -28,9 +28,9 @@ const char *ph_env(const char *name) { return (void)name, getenv("SAMPLES_DIR");
 PH_EXPORT void map(uint64_t probe_ns) { ph_host_samples_map(probe_ns); }
 PH_EXPORT void probed(uint64_t ns) { ph_host_samples_probed(ns); }
 PH_EXPORT uint64_t probe(void) { return ph_cpu_probe(); }
-PH_EXPORT int64_t add(uint64_t key, uint64_t ns, uint64_t table_ns, uint32_t number)
+PH_EXPORT int64_t add(uint64_t key, uint64_t ns, uint64_t table_ns, uint32_t number, int cold)
 {
-    struct ph_host_sample sample = {key, ns, table_ns, number};
+    struct ph_host_sample sample = {key, ns, table_ns, number, cold};
     uint64_t charge;
     bool measured = ph_host_samples_add(&sample, &charge);
     return measured ? (int64_t)charge : -(int64_t)charge;
@@ -65,7 +65,7 @@ def harness(built, tmp_path, monkeypatch):
     monkeypatch.setenv("SAMPLES_DIR", str(tmp_path))
     loaded = ctypes.CDLL(str(library))
     loaded.add.restype = ctypes.c_int64
-    loaded.add.argtypes = [ctypes.c_uint64] * 3 + [ctypes.c_uint32]
+    loaded.add.argtypes = [ctypes.c_uint64] * 3 + [ctypes.c_uint32, ctypes.c_int]
     loaded.probe.restype = ctypes.c_uint64
     loaded.probed.argtypes = [ctypes.c_uint64]
     loaded.start.restype = loaded.join.restype = loaded.go.restype = ctypes.c_double
@@ -89,7 +89,7 @@ def job(harness, slower, noise):
             if site % 10 == 0:
                 harness.probed(here(PROBE_NS))
             time = 2000 * (1 + site)
-            charged[site] = harness.add(1000 + site, here(time), 0, number) / time
+            charged[site] = harness.add(1000 + site, here(time), 0, number, 0) / time
     return charged
 
 
@@ -105,7 +105,7 @@ def test_a_slow_or_busy_machine_is_charged_the_same(harness, slower, noise):
 def test_what_comes_after_much_more_work_is_charged_that_work(harness, tmp_path):
     for number in range(10):
         work = 40_000_000 if number in (3, 8) else 20_000
-        charge = harness.add(7, work, 0, number)
+        charge = harness.add(7, work, 0, number, 0)
         assert charge == work
     found = host_samples.samples_of(tmp_path)
     assert found.sites == {7: 20_000} and found.seldom == {7: (40_000_000, 3, 5)}
@@ -114,33 +114,41 @@ def test_what_comes_after_much_more_work_is_charged_that_work(harness, tmp_path)
 
 def test_an_interruption_is_charged_to_nobody(harness):
     times = (3200, 3200, 900_000, 3200)
-    assert [harness.add(7, ns, 0, number) for number, ns in enumerate(times)] == [3200] * 4
+    assert [harness.add(7, ns, 0, number, 0) for number, ns in enumerate(times)] == [3200] * 4
 
 
 def test_other_samples_count_by_their_mean(harness):
     """The same operators may have other code around them: what is charged adds up to what was measured."""
     times = [3200, 1600, 16_000] * 8
-    charged = [harness.add(7, ns, 0, number) for number, ns in enumerate([1600, *times])]
+    charged = [harness.add(7, ns, 0, number, 0) for number, ns in enumerate([1600, *times])]
     assert charged[-1] == pytest.approx(statistics.mean(times), abs=16)
 
 
 def test_the_first_sample_of_each_process_gives_way_to_others(harness):
-    assert harness.add(7, 40_000, 0, 0) == 40_000
-    assert harness.add(7, 40_000, 0, 0) == 40_000, "another process"
-    assert harness.add(7, 3200, 0, 1) == 3200
-    assert harness.add(7, 30_000, 0, 0) == 3200
+    assert harness.add(7, 40_000, 0, 0, 0) == 40_000
+    assert harness.add(7, 40_000, 0, 0, 0) == 40_000, "another process"
+    assert harness.add(7, 3200, 0, 1, 0) == 3200
+    assert harness.add(7, 30_000, 0, 0, 0) == 3200
 
 
 def test_of_a_call_site_that_the_table_knows_the_first_sample_does_not_count(harness):
     """It includes loading what later ones find loaded."""
-    assert harness.add(7, 900_000, 4000, 0) == 0
-    assert harness.add(7, 3200, 4000, 1) == 3200, "and the table may be of other code"
+    assert harness.add(7, 900_000, 4000, 0, 0) == 0
+    assert harness.add(7, 3200, 4000, 1, 0) == 3200, "and the table may be of other code"
+
+
+def test_samples_with_cold_caches_do_not_count_beside_others(harness):
+    numbers = iter(range(1, 100))
+    charged = [harness.add(7, ns, 0, next(numbers), 1) for ns in (8000, 8000, 4000)]
+    assert charged == [8000, 8000, 6000], "the first gives way"
+    assert harness.add(7, 3200, 0, next(numbers), 0) == 3200
+    assert harness.add(7, 9600, 0, next(numbers), 1) == 3200
 
 
 def test_the_probe_is_no_call_site_and_gives_the_speed(harness, tmp_path):
-    harness.add(7, 3200, 0, 0)
+    harness.add(7, 3200, 0, 0, 0)
     harness.probed(2 * PROBE_NS)
-    assert harness.add(7, 3200, 0, 1) == 1600
+    assert harness.add(7, 3200, 0, 1, 0) == 1600
     found = host_samples.samples_of(tmp_path)
     assert found.sites == {7: 1600} and found.speed == 0.5
 
@@ -154,8 +162,8 @@ def test_samples_without_room_are_counted_and_charge_nothing(harness, tmp_path):
     """64 keys that start at one slot fill all that are tried."""
     step = host_samples.CAPACITY
     for number in range(64):
-        assert harness.add(1 + step * number, 1600, 0, 0) == 1600
-    assert harness.add(1 + step * 64, 1600, 0, 0) == 0
+        assert harness.add(1 + step * number, 1600, 0, 0, 0) == 1600
+    assert harness.add(1 + step * 64, 1600, 0, 0, 0) == 0
     assert host_samples.samples_of(tmp_path).lost == 1
 
 
@@ -229,7 +237,7 @@ def test_a_load_that_comes_in_the_middle_changes_little(harness):
             if site % 10 == 0:
                 harness.probed(PROBE_NS * slower)
             time = 2000 * (1 + site)
-            charge = harness.add(1000 + site, time * slower, 0, number)
+            charge = harness.add(1000 + site, time * slower, 0, number, 0)
             if number >= 300:
                 late.append(charge / time)
     assert statistics.mean(late) == pytest.approx(1, abs=0.05)
