@@ -384,6 +384,7 @@ class Message:
     MEASURED = 13
     HOST = 14
     STEP = 15
+    PROFILE = 16
 
     LABELS = (
         "error",
@@ -402,6 +403,7 @@ class Message:
         "measured",
         "host",
         "step",
+        "profile",
     )
     """What reports and files call them, by number."""
 

@@ -61,8 +61,8 @@ APIS = (
     Api(
         "CUPTI",
         "cupti",
-        "`CUPTI_ERROR_NOT_SUPPORTED` (27), with a warning of its own",
-        'docs/frameworks.md, "PyTorch beyond dispatch", says what `torch.profiler` sees',
+        "`CUPTI_ERROR_NOT_SUPPORTED` (27)",
+        'docs/frameworks.md, "torch.profiler", says what PyTorch\'s profiler gets',
     ),
     Api(
         "NVRTC",

@@ -290,6 +290,7 @@ enum ph_message {
     PH_MESSAGE_MEASURED,
     PH_MESSAGE_HOST,
     PH_MESSAGE_STEP,
+    PH_MESSAGE_PROFILE,
 };
 
 /* Files: what begins them, and their names in RUN_DIR. */

@@ -456,6 +456,17 @@ PH_API(uint64_t, phantora_elapsed_ns, (void))
     return elapsed;
 }
 
+uint64_t ph_clock_look(void)
+{
+    uint64_t cpu = me.chain ? ph_thread_cpu_ns() : 0;
+    pthread_mutex_lock(&ph_lock);
+    if (me.chain && ph_host.open) ph_host_settle_locked();
+    uint64_t time = ph_clock();
+    pthread_mutex_unlock(&ph_lock);
+    uint64_t spent = mode == MEASURED && me.chain && !me.paused ? spent_until(cpu) : 0;
+    return spent > me.owed ? time + (uint64_t)((double)(spent - me.owed) * scale) : time;
+}
+
 /* A thread outside of the chain waits beside the job. */
 void ph_host_pass(uint64_t ns)
 {

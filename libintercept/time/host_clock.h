@@ -18,6 +18,11 @@ extern pthread_mutex_t ph_lock;
 void ph_touch(void);
 bool ph_touched(void);
 int64_t ph_touched_at(void); /* on the monotonic clock, ns */
+/* The exact clock, which does not move by being read; asks the hub if other ranks decide it. */
+uint64_t ph_clock_look(void);
+/* CLOCK_REALTIME or CLOCK_MONOTONIC when the process began to use CUDA, as the job is shown it; ns
+ */
+int64_t phantora_touch_clock(int clock);
 /* advances the host chain by the caller's CPU time, and returns the clock */
 uint64_t ph_now(void);
 /* Called on the way into a call. Adds the job's time since the last call, and the cost of this

@@ -32,6 +32,8 @@ static struct ph_event *events;
 /* the stream of each device whose waits for communication count as exposed */
 static struct ph_stream *busiest[DEVICES];
 
+/* The lowest vertex that a profile inside of the job may ask for; UINT64_MAX: there is none. */
+static uint64_t profiled_from = UINT64_MAX;
 static _Thread_local bool launches_graph;
 
 void ph_graph_launching(bool on) { launches_graph = on; }
@@ -43,6 +45,7 @@ static void forget(void)
     events = NULL;
     for (int i = 0; i < DEVICES; i++) legacy[i] = NULL;
     memset(busiest, 0, sizeof busiest);
+    profiled_from = UINT64_MAX;
     ph_beside_forget();
     ph_gaps_forget();
 }
@@ -360,7 +363,7 @@ void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fi
 /* The lowest vertex that may still be named. The hub may forget older ones. */
 static uint64_t oldest_named_locked(void)
 {
-    uint64_t now = ph_clock(), oldest = ph_host_oldest(UINT64_MAX);
+    uint64_t now = ph_clock(), oldest = ph_host_oldest(profiled_from);
     for (struct ph_stream *stream = streams; stream; stream = stream->next) {
         ph_expr_prune(&stream->expr, now);
         oldest = ph_queue_oldest(stream, now, ph_expr_oldest(&stream->expr, oldest));
@@ -373,6 +376,13 @@ static uint64_t oldest_named_locked(void)
         oldest = ph_expr_oldest(&event->expr, oldest);
     }
     return oldest;
+}
+
+void ph_timeline_profiled(bool on)
+{
+    pthread_mutex_lock(&ph_lock);
+    profiled_from = on ? oldest_named_locked() : UINT64_MAX;
+    pthread_mutex_unlock(&ph_lock);
 }
 
 /* Blocks the host until `expr` has been reached. The caller has merged the host's own term into it.

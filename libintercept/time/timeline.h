@@ -122,6 +122,9 @@ void ph_links_send(const struct ph_stream *stream, uint64_t bytes);
  * `fields` packed values. The `answers` values before the time in the reply go to `answer`. */
 void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fields,
                    int64_t *answer, int answers);
+/* From now on the hub keeps the times of whatever work may name, because a profile inside of the
+ * job will ask for them; false: no longer. */
+void ph_timeline_profiled(bool on);
 /* CUPTI's number of the stream, for the trace */
 uint32_t ph_stream_trace_number(const struct ph_stream *stream);
 

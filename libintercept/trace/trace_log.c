@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { KNOWN = 1 << 16, NESTED = 256 };
@@ -37,6 +38,9 @@ static const struct ph_trace_clock *host_clock; /* NULL before the process joins
 static bool chosen;                             /* this process is traced, in some or all steps */
 static uint64_t from_step, to_step = UINT64_MAX, step_now;
 static bool backward_seen, ever_backward;
+/* of a profile inside of the job; NULL: none */
+static const struct ph_profile_observer *_Atomic observer;
+static char page[64]; /* the file name of the rank statistics */
 /* guards everything below; it may be taken while ph_lock is held, never the other way round */
 static pthread_mutex_t PH_FREE_IN_CHILD log_lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = -1;
@@ -57,6 +61,7 @@ static _Thread_local struct {
     uint32_t signature, correlation, registers, static_shared, description, queued;
     const char *hint, *call;
     struct ph_moment begin;
+    uint64_t begin_tick;
     int depth;
     struct {
         struct ph_log_operator op;
@@ -171,30 +176,64 @@ static bool asked_for(void)
 
 static void forget(void);
 
-void ph_trace_start(const char *page_name, const struct ph_trace_clock *clock)
+static void open_locked(const char *folder)
 {
-    const char *steps = ph_env("PHANTORA_TRACE_STEPS");
     struct ph_log_start start = {.version = PH_LOG_VERSION,
                                  .rank = (int32_t)number_of("RANK"),
                                  .world_size = (int32_t)number_of("WORLD_SIZE"),
                                  .node = (int32_t)number_of("PHANTORA_NODE"),
                                  .pid = (int32_t)getpid()};
-    host_clock = clock;
-    if (!asked_for()) return;
+    char path[512];
     ph_forget_in_child(forget);
-    char path[512], *end;
-    snprintf(path, sizeof path, "%s/trace/%s.log", ph_env("PHANTORA_RUN_DIR"), page_name);
+    snprintf(path, sizeof path, "%s/%s/%s.log", ph_env("PHANTORA_RUN_DIR"), folder, page);
+    log_fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    chosen = true;
+    if (log_fd < 0) give_up_locked(strerror(errno));
+    append_locked(PH_LOG_START, &start, sizeof start, NULL, 0);
+}
+
+static void decide_locked(void)
+{
+    bool asked = asked_for() && from_step <= step_now && step_now <= to_step;
+    ph_tracing = chosen && (observer || asked);
+}
+
+void ph_trace_start(const char *page_name, const struct ph_trace_clock *clock)
+{
+    const char *steps = ph_env("PHANTORA_TRACE_STEPS");
+    char *end;
+    host_clock = clock;
+    snprintf(page, sizeof page, "%s", page_name);
+    if (!asked_for()) return;
     pthread_mutex_lock(&log_lock);
     if (steps) { /* "3:5", "3:" */
         from_step = strtoull(steps, &end, 10);
         if (*end == ':' && end[1]) to_step = strtoull(end + 1, NULL, 10);
     }
-    log_fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    chosen = true;
-    if (log_fd < 0) give_up_locked(strerror(errno));
-    append_locked(PH_LOG_START, &start, sizeof start, NULL, 0);
-    ph_tracing = chosen && from_step == 0;
+    open_locked("trace");
+    decide_locked();
     pthread_mutex_unlock(&log_lock);
+}
+
+/* A process that is not traced has a log of its own kind, which the launcher makes no trace of. */
+bool ph_trace_profile(const struct ph_profile_observer *profile, uint64_t *since)
+{
+    char folder[512];
+    pthread_mutex_lock(&log_lock);
+    if (profile && log_fd < 0) {
+        snprintf(folder, sizeof folder, "%s/profile", ph_env("PHANTORA_RUN_DIR"));
+        if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+            give_up_locked(strerror(errno));
+        else
+            open_locked("profile");
+    }
+    observer = profile;
+    *since = chunk ? chunk_offset + used : 0;
+    if (!chosen) observer = NULL;
+    decide_locked();
+    bool works = chosen;
+    pthread_mutex_unlock(&log_lock);
+    return works;
 }
 
 static void forget(void)
@@ -209,6 +248,7 @@ static void forget(void)
     memset(&me, 0, sizeof me);
     ph_trace_depth = 0;
     texts = threads = 0;
+    observer = NULL;
     step_now = from_step = 0;
     to_step = UINT64_MAX;
     backward_seen = ever_backward = false;
@@ -220,14 +260,23 @@ static uint64_t enclosing(void)
     return me.depth && me.depth <= NESTED ? me.nested[me.depth - 1].op.external : 0;
 }
 
-static void log_call(const char *name, struct ph_moment begin, struct ph_moment end)
+static uint64_t tick(void)
 {
+    const struct ph_profile_observer *one = observer;
+    return one ? one->tick() : 0;
+}
+
+static void log_call(const char *name, struct ph_moment begin, struct ph_moment end,
+                     uint64_t begin_tick)
+{
+    uint64_t end_tick = tick();
     struct ph_log_call call = {
         .correlation = me.correlation, .external = enclosing(), .begin = begin, .end = end};
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
     call.name = text_locked(name);
     append_locked(PH_LOG_CALL, &call, sizeof call, NULL, 0);
+    if (observer) observer->called(name, call.correlation, begin_tick, end_tick);
     pthread_mutex_unlock(&log_lock);
 }
 
@@ -247,20 +296,21 @@ void ph_trace_call(const char *name)
     name = name_of_call(name);
     struct ph_moment end = host_clock->now(),
                      begin = {end.vertex, end.offset - (int64_t)ph_call_cost_ns};
-    log_call(name, begin, end);
+    log_call(name, begin, end, tick());
 }
 
 void ph_trace_call_begin(const char *name)
 {
     if (ph_trace_depth++) return;
     me.call = name_of_call(name);
+    me.begin_tick = tick();
     me.begin = host_clock->now();
     me.begin.offset -= (int64_t)ph_call_cost_ns;
 }
 
 void ph_trace_call_end(void)
 {
-    if (--ph_trace_depth == 0) log_call(me.call, me.begin, host_clock->now());
+    if (--ph_trace_depth == 0) log_call(me.call, me.begin, host_clock->now(), me.begin_tick);
     me.launched = false;
 }
 
@@ -364,13 +414,14 @@ static void optimizer_ended_locked(struct ph_moment now)
     /* This thread may not have logged anything yet: --trace-steps may begin with this step. */
     know_thread_locked();
     append_locked(PH_LOG_STEP, &step, sizeof step, NULL, 0);
-    ph_tracing = chosen && from_step <= step_now && step_now <= to_step;
+    decide_locked();
 }
 
 static void backward_locked(void)
 {
     backward_seen = ever_backward = true;
-    if (step_now >= to_step) ph_tracing = false; /* the end of the last step is final now */
+    /* the end of the last step is final now */
+    if (step_now >= to_step) ph_tracing = chosen && observer;
 }
 
 /* `description`: a collective's description as JSON members; NULL for other operators. */

@@ -33,6 +33,16 @@ struct ph_trace_clock {
  * and _STEPS. */
 void ph_trace_start(const char *page_name, const struct ph_trace_clock *clock);
 
+/* ---- profiles inside of the job: simulated/profiler/ ---- */
+struct ph_profile_observer {
+    uint64_t (*tick)(void); /* real time, in units of the observer's */
+    /* A call was logged; ticks are those of its begin and end. The log is locked. */
+    void (*called)(const char *name, uint32_t correlation, uint64_t begin, uint64_t end);
+};
+/* Logs calls and GPU work of every step from now on, and tells the observer of each call; NULL: no
+ * longer. `since` receives the place in the log. False when the log cannot be written. */
+bool ph_trace_profile(const struct ph_profile_observer *observer, uint64_t *since);
+
 /* ---- host calls: reported after the host clock has added the call's cost, without ph_lock ---- */
 /* sets the name of this thread's next call, instead of the usual name */
 void ph_trace_api(const char *name);

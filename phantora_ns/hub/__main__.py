@@ -79,6 +79,7 @@ def build_hub(run_dir: Path) -> Hub:
     options = HubOptions(
         nodes=cluster.nodes,
         gpus_per_node=cluster.gpus_per_node,
+        multiprocessors=gpu.multiprocessors,
         optimistic=sync == "optimistic",
         leader=run.get("leader"),
         fold=Fold(**run["fold"]) if run.get("fold") else None,

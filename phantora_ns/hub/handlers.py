@@ -20,6 +20,7 @@ from phantora_ns.hub.fetches import Fetches
 from phantora_ns.hub.likeness import Likeness
 from phantora_ns.hub.lookups import Lookups, parse_lookup
 from phantora_ns.hub import messages
+from phantora_ns.hub.profiles import Profiles
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
 from phantora_ns.hub.requests import Query, Synchronization, Times
@@ -31,15 +32,18 @@ Handler = Callable[[Client, Any], None]
 
 
 class TimeHandlers:
-    """Messages about times: SYNC, QUERY, TIMES, STEP, and the definitions that come with others."""
+    """Messages about times: SYNC, QUERY, TIMES, PROFILE, STEP, and the definitions that come with
+    others."""
 
     def __init__(
         self,
         graph: EventGraph,
         releases: Releases,
         answers: Answers,
+        profiles: Profiles,
         likeness: Likeness | None = None,
     ) -> None:
+        self._profiles = profiles
         self._graph = graph
         self._likeness = likeness
         self._releases = releases
@@ -51,6 +55,7 @@ class TimeHandlers:
             messages.Sync: self.sync,
             messages.Query: self.query,
             messages.Times: self.times,
+            messages.Profile: self.profile,
             messages.Step: self.step,
         }
 
@@ -105,6 +110,13 @@ class TimeHandlers:
             [self._graph.expression(absent.number, one) for one in message.expressions]
             for absent in client.absent
         ]
+        self._releases.wait(request)
+
+    def profile(self, client: Client, message: messages.Profile) -> None:
+        """The times of a part of the client's log; the client's clock does not advance."""
+        client.clock_ns = message.clock
+        self.extra(client, message.extra)
+        request = self._profiles.request(client, message.request, message.since)
         self._releases.wait(request)
 
     def step(self, client: Client, message: messages.Step) -> None:

@@ -229,6 +229,14 @@ class Step(FromClient, tag=15):
     host_ns: Time
 
 
+class Profile(Request, tag=16):
+    """PROFILE of docs/wire-protocol.md."""
+
+    clock: Time
+    extra: Extra
+    since: int
+
+
 AnyMessage = (
     Hello
     | Sync
@@ -245,4 +253,5 @@ AnyMessage = (
     | Measured
     | Host
     | Step
+    | Profile
 )

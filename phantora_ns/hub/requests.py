@@ -269,3 +269,25 @@ class Times(Request):
                 return None
             least = max(least, reached[which])
         return least
+
+
+class Profiling(Times):
+    """PROFILE: the times of everything that a part of the client's log names. `rows` gives the reply's
+    fields once these times are known."""
+
+    __slots__ = ("rows",)
+    early = False  # the job keeps what it is told
+
+    def __init__(
+        self,
+        client: Client,
+        number: int,
+        expressions: list[TimeExpression],
+        rows: Callable[[], list[Any]],
+    ) -> None:
+        super().__init__(client, number, expressions)
+        self.rows = rows
+
+    def reply(self, lbts_ns: int | None = None) -> list[Any]:
+        """The rows."""
+        return [Message.PROFILE, self.number, *self.rows()]

@@ -33,6 +33,7 @@ from phantora_ns.hub.lookups import KernelModels, Lookups
 from phantora_ns.hub.messages import Hello, Query
 from phantora_ns.hub.messages import Request as ClientRequest
 from phantora_ns.hub.nccl_release import NcclRelease
+from phantora_ns.hub.profiles import Profiles
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
@@ -69,6 +70,8 @@ class HubOptions:
     config: dict[str, Any] = field(default_factory=dict)
     fold: Fold | None = None
     per_node: int = 1
+    multiprocessors: int = 1
+    """Of a GPU."""
 
 
 class Hub:
@@ -117,7 +120,8 @@ class Hub:
         self.traces: TraceTimes | None = None
         """Set before the first client comes, if the run is traced."""
         likeness = self.folding.likeness if self.folding is not None else None
-        times = TimeHandlers(graph, self.releases, self.answers, likeness)
+        profiles = Profiles(run_dir, graph, options.multiprocessors)
+        times = TimeHandlers(graph, self.releases, self.answers, profiles, likeness)
         communication = CommunicatorHandlers(
             self.communicators, times, self.releases, self.fetches, self.answers
         )

@@ -32,6 +32,18 @@ def traced(ranks: Sequence[Sequence[int]] | None, rank: int) -> bool:
     return ranks is None or any(first <= rank <= last for first, last in ranks)
 
 
+def times_of(number: int, vertex: Vertex, reached: TimeExpression | None) -> list[Any]:
+    """The array of a vertex whose time is known."""
+    if reached is None:
+        return [number, vertex.time_ns]
+    assert isinstance(vertex, (Transfer, LaunchEnd))
+    first = vertex if isinstance(vertex, Transfer) else vertex.transfers[0]
+    course = first.course
+    assert course is not None
+    choice = [course.algorithm, course.protocol, course.channels]
+    return [number, vertex.time_ns, reached.reached()[0], vertex.start_ns, *choice]
+
+
 class _Client:
     """The lines of one client that are not written yet."""
 
@@ -41,16 +53,7 @@ class _Client:
 
     def take(self, number: int, vertex: Vertex, reached: TimeExpression | None) -> None:
         """The callback of the event graph for each final time. Raises OSError."""
-        if reached is None:
-            self.lines.append(f"[{number},{vertex.time_ns}]\n")
-        else:
-            assert isinstance(vertex, (Transfer, LaunchEnd))
-            first = vertex if isinstance(vertex, Transfer) else vertex.transfers[0]
-            course = first.course
-            assert course is not None
-            choice = [course.algorithm, course.protocol, course.channels]
-            times = [vertex.time_ns, reached.reached()[0], vertex.start_ns]
-            self.lines.append(json.dumps([number, *times, *choice]) + "\n")
+        self.lines.append(json.dumps(times_of(number, vertex, reached)) + "\n")
         if len(self.lines) >= FLUSH_LINES:
             self.flush()
 

@@ -257,12 +257,18 @@ class EventGraph:
     def finish_following(self) -> None:
         """Ends the run: calls the followers with every known time, final or not. Call `run` first,
         and do not call `commit` afterwards."""
-        for timeline in self._timelines:
+        for client, timeline in enumerate(self._timelines):
             if timeline.follower is not None:
-                for number in timeline.order:
-                    vertex = timeline.live[number]
-                    if vertex.time_ns is not None:
-                        timeline.follower(number, vertex, timeline.account.launched.get(number))
+                for known in self.known(client):
+                    timeline.follower(*known)
+
+    def known(self, client: int) -> Iterator[tuple[int, Vertex, TimeExpression | None]]:
+        """The client's live vertices whose times are known, final or not, as a follower gets them."""
+        timeline = self._timelines[client]
+        for number in timeline.order:
+            vertex = timeline.live[number]
+            if vertex.time_ns is not None:
+                yield number, vertex, timeline.account.launched.get(number)
 
     def vertices(self, client: int) -> Iterator[tuple[int, Vertex]]:
         """The client's live vertices, in the order they were defined."""

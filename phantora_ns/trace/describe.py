@@ -137,6 +137,23 @@ def describe(signature: Signature, multiprocessors: int) -> Described:
         return Described(f"unknown work {SIMULATED}", "kernel", "")
 
 
+def geometry(signature: Signature) -> tuple[int, ...]:
+    """What CUPTI says of work besides its name and times: of a kernel (registers per thread, static
+    and dynamic shared memory, three sizes of the grid, three of the block), of a copy or fill
+    (operation, bytes, from, to), numbers as in docs/wire-protocol.md. () of a library call, whose
+    kernels are not known."""
+    try:
+        kind, fields = msgpack.unpackb(signature.packed, strict_map_key=False)
+        if kind == SignatureKind.KERNEL:
+            shared = signature.static_shared, int(fields[7])
+            return signature.registers, *shared, *map(int, fields[1:7])
+        if kind == SignatureKind.MEMORY:
+            return tuple(map(int, fields[:4]))
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException):
+        pass
+    return ()
+
+
 def communication(comm: LogComm, launch: Launch, description: str) -> tuple[str, str]:
     """(name, JSON members) of a launch of communication. `description` is PyTorch's description of
     it, "" without one."""

@@ -67,6 +67,8 @@ class Log:
         if first is None or first[0] != LogRecord.START or start.version != LOG_VERSION:
             raise ValueError(f"{path}: no log of version {LOG_VERSION} of a process's work")
         self.start = start
+        self.read_to = 0
+        """The byte behind the last record that `records` has yielded."""
 
     def close(self) -> None:
         """Closes the file."""
@@ -82,12 +84,13 @@ class Log:
                 found[step.number] = (step.begin, thread)
         return found
 
-    def records(self) -> Iterator[tuple[int, int, object]]:
-        """(kind, number of the thread, record) in the order of the log. A text is (number, text), a
-        thread (tid, name)."""
+    def records(self, since: int = 0) -> Iterator[tuple[int, int, object]]:
+        """(kind, number of the thread, record) in the order of the log, from the record at byte
+        `since` on. A text is (number, text), a thread (tid, name)."""
         data = self._map
         term_bytes = TERM.size
-        for kind, thread, at, end in self._records():
+        for kind, thread, at, end in self._records(since):
+            self.read_to = end
             if kind == LogRecord.CALL:
                 yield kind, thread, LogCall.unpack(data, at)
             elif kind == LogRecord.OPERATOR:
@@ -113,11 +116,11 @@ class Log:
                 tid, name = LogThread.unpack(data, at)
                 yield kind, thread, (tid, name.split(b"\0")[0].decode("utf-8", "replace"))
 
-    def _records(self) -> Iterator[tuple[int, int, int, int]]:
-        """(kind, thread, begin of its structure, end) of each record."""
+    def _records(self, since: int = 0) -> Iterator[tuple[int, int, int, int]]:
+        """(kind, thread, begin of its structure, end) of each record from byte `since` on."""
         data, size, chunk = self._map, len(self._map), LOG_CHUNK_BYTES
         unpack, header = LOG_HEADER.unpack_from, LOG_HEADER.size
-        at = 0
+        at = since
         while at + header <= size:
             kind, thread, length = unpack(data, at)
             if kind == 0:

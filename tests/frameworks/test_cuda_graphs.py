@@ -30,14 +30,10 @@ def test_pytorchs_own_uses_of_graphs(phantora, what):
 
 
 @pytest.mark.nightly
-def test_the_profiler_says_what_it_cannot_see(phantora):
+def test_the_profiler_sees_the_kernels_of_a_graph(phantora):
     done = phantora("--quiet", "--", sys.executable, JOBS / "graphed.py", "profiler")
     assert done.returncode == 0, done.stderr
     assert "OK" in done.stdout.splitlines()
-    assert (
-        done.stderr.count("torch.profiler sees no GPU activity here") == 1
-        and "--trace DIR" in done.stderr
-    )
 
 
 @pytest.mark.nightly

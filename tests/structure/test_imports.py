@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "sim": {"model"},
     "config": {"model", "sim"},
     "kernels": {"model", "config"},
-    "hub": {"model", "sim", "config", "kernels"},
+    "hub": {"model", "sim", "config", "kernels", "trace"},
     "trace": {"model", "sim", "config", "kernels"},
     "report": {"model", "config", "kernels"},
     "page": {"model", "sim", "config", "kernels", "trace", "report"},

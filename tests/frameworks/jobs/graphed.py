@@ -45,14 +45,22 @@ def compiled():
 
 
 def profiler():
-    """torch.profiler runs, and sees the CPU's activity."""
+    """torch.profiler sees the work of each launch of a graph."""
     from torch.profiler import ProfilerActivity, profile
 
     x = torch.randn(64, 64, device="cuda")
+    x @ x
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (x @ x).relu()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         x @ x
+        graph.replay()
+        graph.replay()
         torch.cuda.synchronize()
-    assert "aten::mm" in {event.key for event in seen.key_averages()}
+    counts = {event.key: event.count for event in seen.key_averages()}
+    assert counts["aten::mm"] == 1 and counts["cudaGraphLaunch"] == 2
+    assert sum(count for key, count in counts.items() if "gemm" in key.lower()) == 3
 
 
 if __name__ == "__main__":
