@@ -66,6 +66,7 @@ class Options(TypedDict, total=False):
     warm_start: Literal["auto", "off"]
     preload_modules: str | None
     fold: str
+    work: str | None
     keep_run_dir: bool
     quiet: bool
 

@@ -220,6 +220,12 @@ _OPTIONS = (
         "all ends the run. Needs --host-time model or none.",
     ),
     _option(
+        "--work",
+        metavar="'AMOUNT UNIT'",
+        help="What a step of all ranks does, such as '16*8192 tokens': summary, report and page then say how "
+        "much that is a second.",
+    ),
+    _option(
         "--keep-run-dir",
         is_flag=True,
         help="Keep the folder of the run's own files, to look into a failure.",

@@ -77,6 +77,12 @@ def _speed(page: Mapping[str, Any]) -> dict[str, str]:
         )
     elif step.get("no_band"):
         detail += f" It has no band: {step['no_band']}."
+    work = step.get("work")
+    if work:
+        detail += (
+            f" That is {work['per_s']:,.6g} {work['unit']}/s, {work['per_gpu_s']:,.6g} a GPU, with "
+            f"{work['amount']:,.6g} {work['unit']} a step (--work)."
+        )
     used = page["utilisation"]
     if used:
         detail += (

@@ -87,7 +87,7 @@ def build_report(
         "failed_by": failed_by,
     }
     report["out_of_memory"] = _out_of_memory(report)
-    return report | {"step": step_part(run_dir, report, clients)}
+    return report | {"step": step_part(run_dir, report, clients, run.get("work"))}
 
 
 def _gpu(run_dir: Path) -> dict[str, Any] | None:

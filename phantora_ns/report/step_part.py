@@ -23,13 +23,28 @@ SHARES = ("fitted", "waiting", "beside", "held", "spread", "unknown", "nodes")
 
 
 def step_part(
-    run_dir: Path, report: dict[str, Any], clients: list[dict[str, Any]]
+    run_dir: Path,
+    report: dict[str, Any],
+    clients: list[dict[str, Any]],
+    work: dict[str, Any] | None,
 ) -> dict[str, Any] | None:
     """`step` of the report (docs/report.md); None when no rank told where its steps end. `report`:
-    the rest of it. `clients`: those of hub.json."""
+    the rest of it. `clients`: those of hub.json. `work`: what the user says that a step does, `amount` and
+    `unit`."""
     steps = _first(clients)
     if steps is None:
         return None
+    return _timed(steps, run_dir, report) | {"work": _work(work, steps, report["world_size"])}
+
+
+def _work(work: dict[str, Any] | None, steps: Steps, gpus: int) -> dict[str, Any] | None:
+    if work is None:
+        return None
+    per_s = work["amount"] * 1e9 / steps.median_ns
+    return work | {"per_s": round(per_s, 3), "per_gpu_s": round(per_s / gpus, 3)}
+
+
+def _timed(steps: Steps, run_dir: Path, report: dict[str, Any]) -> dict[str, Any]:
     gpu = gpu_of(run_dir)
     reason = _why_none(gpu, report)
     if gpu is None or reason:

@@ -28,7 +28,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
     if report["out_of_memory"]:
         text = refusal_text(refusals_of(report))
         lines.append(f"out of memory: {text}; phantora-ns fit says how much is missing")
-    lines += _step_lines(report["step"])
+    lines += _step_lines(report["step"]) + _work_lines(report["step"])
     ranks = [rank for rank in report["ranks"] if rank["gpu_busy_ns"]]
     if ranks:
         busy = sum(rank["gpu_busy_ns"] for rank in ranks) / len(ranks) / 1e9
@@ -95,6 +95,16 @@ def _step_lines(step: dict[str, Any] | None) -> list[str]:
         f"step {median / of_unit:.4g} {unit} ({ends}): {band['coverage']:.0%} of real runs are "
         f"expected between these; least sure is {why}"
     ]
+
+
+def _work_lines(step: dict[str, Any] | None) -> list[str]:
+    """What is done a second, if the user said what a step does."""
+    work = (step or {}).get("work")
+    if not work:
+        return []
+    amount, per_s, each = (f"{work[name]:,.6g}" for name in ("amount", "per_s", "per_gpu_s"))
+    unit = work["unit"]
+    return [f"{per_s} {unit}/s, {each} a GPU: {amount} {unit} a step (--work)"]
 
 
 def _elsewhere(recorded: dict[str, Any] | None) -> str:

@@ -319,6 +319,23 @@ def test_a_step_with_its_band(hub):
     )
 
 
+def test_work_of_a_step_is_said_for_a_second(run_dir):
+    hub, run = (json.loads((run_dir / name).read_text()) for name in ("hub.json", "run.json"))
+    hub["clients"][1]["steps"] = [[at * 500_000_000, 0, 0, 0] for at in range(4)]
+    (run_dir / "hub.json").write_text(json.dumps(hub))
+    for work in (None, {"amount": 131072.0, "unit": "tokens"}):
+        (run_dir / "run.json").write_text(json.dumps(run | {"work": work}))
+        report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+        told = report["step"]["work"]
+        said = [line for line in summary_lines(report) if "--work" in line]
+        if work is None:
+            assert told is None and not said
+        else:
+            assert told["per_s"] == 2 * 131072  # two steps a second
+            assert told["per_gpu_s"] * report["world_size"] == pytest.approx(told["per_s"])
+            assert said[0].startswith("262,144 tokens/s, ")
+
+
 def test_no_band_where_nothing_was_measured(run_dir):
     hub = json.loads((run_dir / "hub.json").read_text())
     hub["clients"][1]["steps"] = [[at * 5_000_000, 0, 0, 0] for at in range(4)]

@@ -13,6 +13,7 @@ const FORMATS = {
   bytes: (n) => n >= GIB ? `${(n / GIB).toFixed(2)} GiB` : n >= 2 ** 20 ? `${(n / 2 ** 20).toFixed(1)} MiB` : n >= 1024 ? `${(n / 1024).toFixed(1)} KiB` : `${n} B`,
   share: (x) => `${(100 * x).toFixed(1)} %`,
   count: (n) => Number(n).toLocaleString("en-US"),
+  amount: (x) => Number(x.toPrecision(6)).toLocaleString("en-US", { maximumFractionDigits: 3 }),
   rate: (x) => `${digits(x)} GB/s`,
   seconds: (s) => `${digits(s)} s`,
   flops: (x) => `${digits(x / 1e3)} TFLOP/s`,

@@ -67,6 +67,7 @@ function fillSpeed() {
   if (step && step.band) {
     figures.push(figure("band: most real runs are expected here", number(`${from}.band.low_ns`, "time"), " – ", number(`${from}.band.high_ns`, "time"), " (", number(`${from}.band.coverage`, "share"), ")"));
   }
+  if (step && step.work) figures.push(figure(`${step.work.unit} per second`, number(`${from}.work.per_s`, "amount"), ", ", number(`${from}.work.per_gpu_s`, "amount"), " a GPU"));
   if (step) figures.push(figure("shortest to longest", number(`${from}.least_ns`, "time"), " – ", number(`${from}.most_ns`, "time")));
   if (DATA.utilisation) {
     figures.push(figure("MFU: matrix products and attention against the bf16 peak", number("utilisation.share_of_peak", "share")),
@@ -76,7 +77,7 @@ function fillSpeed() {
   place.append(element("div", { class: "figures" }, ...figures));
   if (step && step.no_band) say("speed", `The step has no band: ${step.no_band}.`);
   if (step && step.band) fillBand(place, step);
-  if (DATA.utilisation) say("speed", "MFU counts every matrix product and cuDNN attention that ran, recomputed ones too; other attention kernels are not counted. Tokens per step are known to the job alone: its log has tokens/s.");
+  if (DATA.utilisation) say("speed", `MFU counts every matrix product and cuDNN attention that ran, recomputed ones too; other attention kernels are not counted. ${DATA.report.step && DATA.report.step.work ? "" : "With --work the page has tokens/s."}`);
   const ranks = [...new Set(DATA.steps.map((step) => step.rank))];
   const numbers = [...new Set(DATA.steps.map((step) => step.number))].filter((n) => n !== null);
   if (numbers.length < 2) return;

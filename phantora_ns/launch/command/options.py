@@ -25,6 +25,7 @@ NOT_OF_A_POINT = frozenset(
         "record_host",
         "quiet",
         "keep_run_dir",
+        "work",
     }
 )
 """Options that a sweep decides for its points, or that would be one file for all of them."""
@@ -61,6 +62,7 @@ class RunOptions:
     warm_start: str = "off"
     preload_modules: str | None = None
     fold: str = "off"
+    work: str | None = None
     keep_run_dir: bool = False
     quiet: bool = False
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from phantora_ns.launch.command.job_command import JobCommand, parse_command
 from phantora_ns.launch.command.multi_node import check_multi_node
 from phantora_ns.launch.command.options import RunOptions
+from phantora_ns.launch.command.work import Work, parse_work
 from phantora_ns.launch.errors import UsageError, say
 from phantora_ns.launch.machine import (
     environment,
@@ -42,7 +43,7 @@ class RunRequest:
     imports, as far as the command tells. `warm`: the modules that the user has imported once; None: every
     rank starts as usual. `hold`: the run ends after its first steps. `output`: a descriptor that gets the
     job's output; what is said of the run's end is then left to the caller. `progress`: is told the line of
-    progress, several times a second.
+    progress, several times a second. `work`: what a step does.
     """
 
     command: JobCommand
@@ -69,6 +70,7 @@ class RunRequest:
     hold: HoldRule | None = None
     output: int | None = None
     progress: Callable[[str], None] | None = None
+    work: Work | None = None
 
     @property
     def running(self) -> int:
@@ -141,6 +143,7 @@ def build_request(
         torch=torch,
         warm=_check_warm(options),
         folding=folded,
+        work=None if options.work is None else parse_work(options.work),
     )
 
 

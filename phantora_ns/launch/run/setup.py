@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,7 @@ def _run_description(request: RunRequest, path: Path, gpu: RealGpu | None) -> di
         "recording": None,
         "command": list(request.command.argv),
         "options": list(request.options),
+        "work": None if request.work is None else asdict(request.work),
         "warnings": interposition.warnings(request.command.program),
     }
     torch = request.torch
