@@ -16,6 +16,8 @@ JOB = Path(__file__).resolve().parent / "jobs" / "profiled.py"
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
 CYCLES = 2
+FIRST_CORRELATION = 1 << 30
+"""PyTorch mixes the numbers of calls and operators up, so those of calls begin here."""
 
 
 def ns(microseconds):
@@ -46,7 +48,7 @@ class Cycle:
         for event in complete(self.traced, *categories):
             known[event["args"]["correlation"]].append(event)
         for event in complete(self.events, *categories):
-            (other,) = known[event["args"]["correlation"]]
+            (other,) = known[event["args"]["correlation"] - FIRST_CORRELATION]
             yield event, other
 
 

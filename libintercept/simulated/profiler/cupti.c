@@ -33,6 +33,9 @@ enum { DRIVER_DOMAIN = 1, RUNTIME_DOMAIN = 2, RESOURCE_DOMAIN = 3 };
 enum { CUSTOM0 = 3, CUSTOM1 = 4 }; /* CUpti_ExternalCorrelationKind */
 enum { HTOD = 1, DTOH = 2, DTOD = 8, HTOH = 9, PTOP = 10 };
 enum { CONTEXT = 1, BUFFERS = 4096 };
+/* PyTorch's profiler takes a call for an operator if their numbers are the same, and counts work
+ * twice. So the numbers of calls are beyond any of an operator. */
+enum { FIRST_CORRELATION = 1 << 30 };
 
 typedef void give_buffer(uint8_t **buffer, size_t *bytes, size_t *records);
 typedef void take_buffer(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
@@ -238,6 +241,11 @@ static uint64_t stamp(int64_t ns)
     return converts ? ph_profiler_stamp((uint64_t)ns) : ph_profiler_epoch((uint64_t)ns);
 }
 
+static uint32_t correlation_of(int64_t number)
+{
+    return number ? FIRST_CORRELATION + (uint32_t)number : 0;
+}
+
 static void put_call(const struct ph_profiled_call *call)
 {
     for (uint32_t i = 0; i < 2; i++)
@@ -245,7 +253,7 @@ static void put_call(const struct ph_profiled_call *call)
             put(&(struct ph_external_record){.kind = PH_ACTIVITY_EXTERNAL_CORRELATION,
                                              .external_kind = CUSTOM0 + i,
                                              .external = call->external[i],
-                                             .correlation = call->correlation});
+                                             .correlation = correlation_of(call->correlation)});
     if (!call->timed || !call->id) return;
     put(&(struct ph_call_record){.kind = call->driver ? PH_ACTIVITY_DRIVER : PH_ACTIVITY_RUNTIME,
                                  .id = call->id,
@@ -253,7 +261,7 @@ static void put_call(const struct ph_profiled_call *call)
                                  .end = stamp((int64_t)call->end_ns),
                                  .process = (uint32_t)getpid(),
                                  .thread = call->thread,
-                                 .correlation = call->correlation});
+                                 .correlation = correlation_of(call->correlation)});
 }
 
 static uint8_t copy_kind(int64_t from, int64_t to)
@@ -278,7 +286,7 @@ static void put_work(const struct ph_profiled_work *work)
 {
     const int64_t *facts = work->facts;
     uint32_t device = (uint32_t)work->device, stream = (uint32_t)work->stream,
-             correlation = (uint32_t)work->correlation;
+             correlation = correlation_of(work->correlation);
     uint64_t start = stamp(work->begin_ns), end = stamp(work->end_ns);
     if (work->kind == PH_ACTIVITY_MEMCPY)
         put(&(struct ph_copy_record){.kind = PH_ACTIVITY_MEMCPY,
