@@ -220,8 +220,10 @@ class _SweepCommand(ShortHelpCommand):
             for name in parameter.opts
         }
         for at, word in enumerate(args):
-            if not word.endswith(".toml") or (at and args[at - 1] in with_value):
+            if word != "--" and (word.startswith("-") or (at and args[at - 1] in with_value)):
                 continue
+            if not word.endswith(".toml"):  # a command, whose words are its own
+                break
             after = args[at + 1 :]
             _, left, _ = self.make_parser(ctx).parse_args(list(after))
             options = after[: len(after) - len(left)]

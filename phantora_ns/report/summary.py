@@ -14,6 +14,9 @@ from phantora_ns.report.host_part import host_lines
 
 GUESS_WARNING_SHARE = 0.01
 """Above this share of GPU time, guessed kernel times get a warning."""
+APART = 1.5
+"""PyTorch's counter of memory says little when this much more was in use: jobs reset it (TorchTitan does so
+in every step that it logs)."""
 VALUES = "values"  # launch/record/leaders.py
 
 
@@ -44,6 +47,9 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         ]
         if peaks:
             line += f"; peak memory {max(peaks) / 2**30:.2f} GiB"
+            in_use = max(rank["peak_driver_bytes"] or 0 for rank in ranks)
+            if in_use > APART * max(peaks):
+                line += f" by PyTorch's counter at the end, {in_use / 2**30:.2f} GiB in use at most"
         lines.append(line)
     shares = report["kernel_time_share"]
     if shares:

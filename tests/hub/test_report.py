@@ -319,6 +319,16 @@ def test_a_step_with_its_band(hub):
     )
 
 
+def test_memory_in_use_is_said_where_the_job_reset_the_counter(run_dir):
+    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    for in_use, said in ((1.4, False), (3, True)):
+        for rank in report["ranks"]:
+            rank |= {"gpu_busy_ns": 1, "peak_allocated_bytes": 2**30}
+            rank["peak_driver_bytes"] = int(in_use * 2**30)
+        (line,) = [line for line in summary_lines(report) if line.startswith("per GPU: ")]
+        assert ("peak memory 1.00 GiB" in line) and ("3.00 GiB in use at most" in line) == said
+
+
 def test_work_of_a_step_is_said_for_a_second(run_dir):
     hub, run = (json.loads((run_dir / name).read_text()) for name in ("hub.json", "run.json"))
     hub["clients"][1]["steps"] = [[at * 500_000_000, 0, 0, 0] for at in range(4)]

@@ -199,6 +199,8 @@ def test_no_point_that_ends_well_is_exit_code_1(sweep):
         (["--grid", "--a=1", "--html", "/no/such/folder/a.html", "-o", "x", "true"], "--html"),
         (["--grid", "--a=1", "-o", "/proc/x", "true"], "the folder of results cannot be used"),
         (["--grid", "--a=1", "--cluster", "h2000", "true"], "the point --a=1 cannot run: "),
+        # a file among the job's own words is the job's
+        (["--grid", "--a=1", "--cluster", "h2000", "true", "--c", "x.toml"], "--a=1 cannot run: "),
         (["--grid", "--a=1", "--engine", "dask", "true"], "--engine dask and --scheduler"),
         (["--jobs", "0", "x.toml"], "Invalid value for '--jobs'"),
     ],
