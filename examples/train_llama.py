@@ -175,12 +175,17 @@ def build(options, mesh):
     flops_per_token = 6 * parameters + 12 * shape[2] * shape[1] * options.seq  # PaLM, appendix B
     if mesh["tp"].size() > 1:
         tensor_parallel(model, mesh["tp"])
-    if options.mode in ("fsdp", "fsdp_tp"):
+    if options.mode in ("fsdp", "hsdp", "fsdp_tp"):
+        spread = mesh["dp"]
+        if options.mode == "hsdp":  # shards within a node, replicas over the nodes
+            each = int(os.environ["LOCAL_WORLD_SIZE"])
+            shape_of = (mesh.size() // each, each)
+            spread = init_device_mesh("cuda", shape_of, mesh_dim_names=("replicate", "shard"))
         precision = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
         for part in (*model.layers, model):
-            fully_shard(part, mesh=mesh["dp"], mp_policy=precision)
+            fully_shard(part, mesh=spread, mp_policy=precision)
     else:
         model.to(torch.bfloat16)
     model.to_empty(device="cuda")
@@ -195,7 +200,7 @@ def build(options, mesh):
 def main():
     parser = argparse.ArgumentParser(description="Train a Llama on random tokens.")
     parser.add_argument("--size", default="1b", choices=SIZES)
-    parser.add_argument("--mode", default="fsdp", choices=["ddp", "fsdp", "tp", "fsdp_tp"])
+    parser.add_argument("--mode", default="fsdp", choices=["ddp", "fsdp", "hsdp", "tp", "fsdp_tp"])
     parser.add_argument(
         "--tp", type=int, default=2, help="tensor-parallel ranks in mode fsdp_tp (tp: all of them)"
     )

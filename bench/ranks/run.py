@@ -29,11 +29,13 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "BENCH_RANKS_RUN"
-POLL_S = 4.0
+POLL_S, SELDOM = 4.0, 20
 JOBS = {
     "collective": ["bench/ranks/collective.py"],
     "small": ["examples/train_llama.py", "--size", "debug", "--seq", "512", "--steps", "4"],
     "fsdp": ["examples/train_llama.py", "--size", "1b", "--mode", "fsdp", "--steps", "3"],
+    "fsdp-8b": ["examples/train_llama.py", "--size", "8b", "--mode", "fsdp", "--steps", "4"],
+    "hsdp-8b": ["examples/train_llama.py", "--size", "8b", "--mode", "hsdp", "--steps", "4"],
 }
 
 
@@ -52,7 +54,7 @@ def watch(process, mark, ranks, peaks):
     memory, until `process` ends. Ranks live in namespaces of their own, and are found by a mark in
     their environment."""
     while process.poll() is None:
-        owns, total = [], 0
+        owns, total, began = [], 0, time.monotonic()
         for one in psutil.process_iter():
             try:
                 environment = one.environ()
@@ -69,7 +71,8 @@ def watch(process, mark, ranks, peaks):
             peaks["own"] = max(peaks["own"], sum(owns) / ranks)
         peaks["pss"] = max(peaks["pss"], total)
         peaks["available"] = min(peaks["available"], psutil.virtual_memory().available)
-        time.sleep(POLL_S)
+        took = time.monotonic() - began
+        time.sleep(max(POLL_S, SELDOM * took))  # a thousand processes take seconds to look at
 
 
 def measure(ranks, per_node, job, warm, fold):

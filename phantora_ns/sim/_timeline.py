@@ -29,6 +29,9 @@ MIN_DROP = 4096
 """Forgotten entries are dropped at least this many at a time, so that forgetting costs almost nothing
 per message."""
 
+MOST_SHARED = 32
+"""Lists of kernels kept as they were read; a message has a few."""
+
 MOST_TOLD = 4096
 """A client is told of its last waits for communication only. Its side keeps as many
 (libintercept/time/gaps.c)."""
@@ -253,10 +256,34 @@ class CommunicationAccount:
             marks.append(Mark(reached[0], entry.busy_ns, entry.host_ns, sum(exposed_ns.values())))
 
 
+class RunsReader:
+    """Reads the kernels of terms. In a folded job one message is entered for many ranks: its last lists
+    are read once, and all share the result."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        # by identity, each with its list, so that no other list takes its place in memory
+        self._known: dict[int, tuple[list[object], Runs]] = {}
+
+    def read(self, pairs: list[object]) -> Runs:
+        """The kernels of a flat list of work and contention, which nobody changes afterwards. Raises
+        BadExpression. O(kernels), O(1) for one of the last lists."""
+        known = self._known.get(id(pairs))
+        if known is None:
+            known = pairs, _runs(pairs)
+            if len(self._known) == MOST_SHARED:
+                del self._known[next(iter(self._known))]
+            self._known[id(pairs)] = known
+        return known[1]
+
+
 class Timeline:
-    """One client's vertices: live ones as objects, final ones as plain numbers."""
+    """One client's vertices: live ones as objects, final ones as plain numbers. `runs` reads the
+    kernels of its terms."""
 
     __slots__ = (
+        "_runs",
         "live",
         "order",
         "final",
@@ -267,7 +294,8 @@ class Timeline:
         "_latest_ns",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, runs: RunsReader) -> None:
+        self._runs = runs
         self.live: dict[int, Vertex] = {}
         self.order: deque[int] = deque()
         self.final = FinalTimes()
@@ -303,7 +331,7 @@ class Timeline:
             number, lag_ns, work_ns = terms[i : i + 3]
             runs = None
             if type(work_ns) is list:
-                runs = _runs(work_ns)
+                runs = self._runs.read(work_ns)
                 work_ns = runs.alone[-1]
                 if runs.slow[-1] == work_ns:
                     runs = None

@@ -41,7 +41,14 @@ from phantora_ns.sim._communicators import Communicator
 from phantora_ns.sim._courses import Collectives, Courses, ExpectedOverlap
 from phantora_ns.sim._graph_check import check_graph
 from phantora_ns.sim._operations import FROM_ROOT, ROOTED, BadOp, Mismatch, Op, load_of
-from phantora_ns.sim._timeline import BadExpression, Follower, Mark, Timeline, Totals
+from phantora_ns.sim._timeline import (
+    BadExpression,
+    Follower,
+    Mark,
+    RunsReader,
+    Timeline,
+    Totals,
+)
 from phantora_ns.sim._transfer_flows import TransferFlows
 from phantora_ns.sim._transfers import LaunchBegin, LaunchEnd, Transfer
 from phantora_ns.sim._vertices import LATEST_NS, Rendezvous, TimeExpression, Vertex
@@ -88,6 +95,7 @@ class EventGraph:
         self._queue = WorkQueue()
         self._flows = TransferFlows(flows, self._queue)
         self._timelines: list[Timeline] = []
+        self._runs = RunsReader()
         self._communicators = count()
         self.revised = 0
         """Vertices whose time moved after it had been sent to a client (`Vertex.reported`)."""
@@ -108,7 +116,7 @@ class EventGraph:
 
     def add_client(self) -> int:
         """A new client, at virtual time 0; returns its number. O(1)."""
-        self._timelines.append(Timeline())
+        self._timelines.append(Timeline(self._runs))
         return len(self._timelines) - 1
 
     def expression(self, client: int, terms: object) -> TimeExpression:
