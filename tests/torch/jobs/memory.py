@@ -4,9 +4,12 @@ wherever they are taken.
 `memory.py step` is the training step alone, for a second process with other allocator settings.
 """
 
+import base64
 import io
 import json
 import os
+import pickle
+import re
 import resource
 import subprocess
 import sys
@@ -147,6 +150,32 @@ def expandable_segments():
         yield other["refused"]
     yield from differs("taken", other["taken"], other["taken_by_allocator"])
     yield from differs("values", other["values"], [0, 1, 4, 9])
+
+
+@check
+def history_of_the_allocator():
+    """torch.cuda.memory._snapshot(): what was allocated, replayed, is what the allocator counts."""
+    from torch.cuda import _memory_viz
+
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.memory._record_memory_history(context=None)
+    kept = [torch.zeros(512 * count, device="cuda") for count in range(1, 40)]
+    del kept[::2]
+    torch.cuda.synchronize()
+    snapshot = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(enabled=None)
+    signs = {"alloc": 1, "free_completed": -1}
+    live = most = before
+    for event in snapshot["device_traces"][0]:
+        live += signs.get(event["action"], 0) * event["size"]
+        most = max(most, live)
+    yield from differs("live at the end", live, torch.cuda.memory_allocated())
+    yield from differs("live at most", most, torch.cuda.max_memory_allocated())
+    page = _memory_viz.trace_plot(snapshot)
+    shown = pickle.loads(base64.b64decode(max(re.findall(r"[A-Za-z0-9+/=]+", page), key=len)))
+    yield from differs("in PyTorch's viewer", shown["segments"], snapshot["segments"])
 
 
 @check
