@@ -66,19 +66,19 @@ static void owe_ours(void)
 }
 
 /* Notes whether the thread has waited for a core, or for anything else, since it was last here. */
-static void look_for_waits(uint64_t cpu)
+static void look_for_waits(uint64_t real, uint64_t cpu)
 {
     enum { SHORTEST_NS = 3000 };
-    uint64_t off = ph_real_ns() - cpu;
-    if (off > me.off + SHORTEST_NS) me.woken = cpu;
-    me.off = off;
+    if (real - cpu > me.off + SHORTEST_NS) me.woken = cpu;
+    me.off = real - cpu;
 }
 
 /* From here on the thread's CPU time counts. What of an observation is over does not. */
 static void count_from_here(void)
 {
+    uint64_t real = ph_real_ns();
     me.cpu = ph_thread_cpu_ns();
-    look_for_waits(me.cpu);
+    look_for_waits(real, me.cpu);
     if (me.ours) me.ours = ph_real_ns();
 }
 
@@ -210,7 +210,7 @@ static uint64_t call_site_ns(enum ph_call call)
     if (!ph_call_site_counts(call)) return 0;
     uint64_t spent = me.pending;
     me.pending = 0;
-    look_for_waits(me.cpu);
+    look_for_waits(ph_real_ns(), me.cpu);
     bool cold = me.cpu - me.woken < spent + COLD_NS;
     if (!cold) probe();
     return ph_call_site_measured(call, spent, cold);
