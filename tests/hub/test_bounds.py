@@ -45,8 +45,8 @@ def test_a_message_beyond_the_limit_never_reaches_the_hub(hub):
     big.disable_monitor()
     watch.close()
     big.close()
-    Client(hub.run_dir).bye()
-    assert hub.stop()["messages"] == 2
+    Client(hub.run_dir)  # is welcomed, so the hub goes on; its HELLO is the only message
+    assert hub.stop()["messages"] == 1
 
 
 def test_values_of_operations_that_never_complete_are_bounded(bench, monkeypatch):
