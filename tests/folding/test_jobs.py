@@ -59,8 +59,8 @@ def test_every_rank_takes_the_time_that_it_takes_unfolded(
     "what, said",
     [
         ("gather", "with other values"),
-        ("gloo", "goes over real sockets"),
-        ("odd", "a group of the ranks 0, 1, 2, 3"),
+        pytest.param("gloo", "goes over real sockets", marks=pytest.mark.nightly),
+        pytest.param("odd", "a group of the ranks 0, 1, 2, 3", marks=pytest.mark.nightly),
         pytest.param("differ", "after other work", marks=pytest.mark.nightly),
         ("last", "ends with"),
     ],

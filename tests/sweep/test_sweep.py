@@ -149,7 +149,9 @@ def test_a_sweep_says_what_single_runs_say(sweep, phantora, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+)
 def test_a_sweep_that_is_ended_goes_on(sweep, tmp_path, number):
     text = FILE + "[grid]\n--rows = [16, 32, 64]\n"
     first = sweep(text)
