@@ -649,9 +649,9 @@ class KernelTableSlot(NamedTuple):
 
 
 HOST_TABLE_MAGIC = 0x50484E53484F5354
-HOST_TABLE_VERSION = 3
+HOST_TABLE_VERSION = 4
 HOST_TABLE_FILE = "host.tbl"
-HOST_TABLE_HEADER = Struct("<QQQQQQQQ")
+HOST_TABLE_HEADER = Struct("<QQQQQQQ8x")
 
 
 class HostTableHeader(NamedTuple):
@@ -670,8 +670,6 @@ class HostTableHeader(NamedTuple):
     """charged where nothing is known"""
     measures: int
     """1: this run measures its call sites (`host_samples_header`)"""
-    probe_ns: int
-    """what the probe of the CPU takes on the reference machine"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "HostTableHeader":
@@ -683,7 +681,7 @@ class HostTableHeader(NamedTuple):
         return HOST_TABLE_HEADER.pack(*self)
 
 
-HOST_TABLE_SLOT = Struct("<QQQIII4x")
+HOST_TABLE_SLOT = Struct("<QQQIIII")
 
 
 class HostTableSlot(NamedTuple):
@@ -698,6 +696,8 @@ class HostTableSlot(NamedTuple):
     """the occurrence in a process, from 0, where that happens first"""
     seldom_every: int
     """and after how many it happens again; 0: never"""
+    seldom_ranks: int
+    """on which ranks: the bits of their numbers, modulo 32"""
     learned: int
     """1: an earlier run measured it; 0: recorded"""
 
@@ -712,16 +712,18 @@ class HostTableSlot(NamedTuple):
 
 
 HOST_SAMPLES_MAGIC = 0x50484E53484F534D
-HOST_SAMPLES_VERSION = 3
+HOST_SAMPLES_VERSION = 4
 HOST_SAMPLES_FILE = "host.smp"
-HOST_SAMPLES_PROBE_KEY = 65
-HOST_SAMPLES_HEADER = Struct("<QQQQ32x")
+HOST_SAMPLES_HEADER = Struct("<QQQQQQQ8x")
 HOST_SAMPLES_HEADER_AT = {
     "magic": 0,
     "version": 8,
     "capacity": 16,
     "lost": 24,
-    "reserved": 32,
+    "reference_ns": 32,
+    "probe_ns": 40,
+    "measuring": 48,
+    "reserved": 56,
 }
 """Offsets of the fields."""
 
@@ -736,6 +738,12 @@ class HostSamplesHeader(NamedTuple):
     """slots, a power of two"""
     lost: int
     """samples for which there was no slot"""
+    reference_ns: int
+    """what the probe takes on the reference machine"""
+    probe_ns: int
+    """the mean of what it takes here; 0: not known yet"""
+    measuring: int
+    """1: a rank measures"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "HostSamplesHeader":
@@ -747,16 +755,19 @@ class HostSamplesHeader(NamedTuple):
         return HOST_SAMPLES_HEADER.pack(*self)
 
 
-HOST_SAMPLES_SLOT = Struct("<QQQIIII32I")
+HOST_SAMPLES_SLOT = Struct("<QQQQIIIIII32I")
 HOST_SAMPLES_SLOT_AT = {
     "key": 0,
     "mean_ns": 8,
     "seldom_ns": 16,
-    "usual": 24,
-    "seldom": 28,
-    "seldom_first": 32,
-    "warm": 36,
-    "sample": 40,
+    "seldom_apart": 24,
+    "usual": 32,
+    "seldom": 36,
+    "seldom_first": 40,
+    "seldom_again": 44,
+    "seldom_ranks": 48,
+    "warm": 52,
+    "sample": 56,
 }
 """Offsets of the fields."""
 
@@ -767,15 +778,21 @@ class HostSamplesSlot(NamedTuple):
     key: int
     """of the call site and its history; 0: empty"""
     mean_ns: int
-    """the mean of `sample`, without interruptions; of the probe: of all samples"""
+    """the mean of `sample`, without interruptions"""
     seldom_ns: int
     """sum of the samples that are far above the others"""
+    seldom_apart: int
+    """sum of how many occurrences lie between two of them that follow each other in one process"""
     usual: int
     """number of the other samples"""
     seldom: int
     """those far above"""
     seldom_first: int
     """1 + the occurrence in its process of the earliest of them"""
+    seldom_again: int
+    """those that were not the first in their process"""
+    seldom_ranks: int
+    """the ranks that had one: the bits of their numbers, modulo 32; all where `RANK` is not set"""
     warm: int
     """of the others, those of threads that had run for a while; once there is one, only these are
     kept"""
@@ -786,7 +803,7 @@ class HostSamplesSlot(NamedTuple):
     def unpack(cls, data: Buffer, at: int = 0) -> "HostSamplesSlot":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = HOST_SAMPLES_SLOT.unpack_from(data, at)
-        return cls._make((*v[0:7], v[7:39]))
+        return cls._make((*v[0:10], v[10:42]))
 
     def pack(self) -> bytes:
         """Its bytes."""
@@ -794,9 +811,12 @@ class HostSamplesSlot(NamedTuple):
             self.key,
             self.mean_ns,
             self.seldom_ns,
+            self.seldom_apart,
             self.usual,
             self.seldom,
             self.seldom_first,
+            self.seldom_again,
+            self.seldom_ranks,
             self.warm,
             *self.sample,
         )

@@ -301,12 +301,11 @@ enum ph_message {
 #define PH_KERNEL_TABLE_VERSION 1
 #define PH_KERNEL_TABLE_FILE "kernels.tbl"
 #define PH_HOST_TABLE_MAGIC 0x50484e53484f5354ull
-#define PH_HOST_TABLE_VERSION 3
+#define PH_HOST_TABLE_VERSION 4
 #define PH_HOST_TABLE_FILE "host.tbl"
 #define PH_HOST_SAMPLES_MAGIC 0x50484e53484f534dull
-#define PH_HOST_SAMPLES_VERSION 3
+#define PH_HOST_SAMPLES_VERSION 4
 #define PH_HOST_SAMPLES_FILE "host.smp"
-#define PH_HOST_SAMPLES_PROBE_KEY 65
 #define PH_VALUE_RECORD_FILE "values.rec"
 #define PH_VALUE_TABLE_MAGIC 0x5345554c41564850ull
 #define PH_VALUE_TABLE_VERSION 1
@@ -485,8 +484,7 @@ struct ph_host_table_header {
     uint64_t unknown_ns;
     /* 1: this run measures its call sites (host_samples_header) */
     uint64_t measures;
-    /* what the probe of the CPU takes on the reference machine */
-    uint64_t probe_ns;
+    uint64_t reserved;
 };
 PH_SIZE(ph_host_table_header, 64);
 PH_AT(ph_host_table_header, magic, 0);
@@ -496,7 +494,7 @@ PH_AT(ph_host_table_header, used, 24);
 PH_AT(ph_host_table_header, interruption_ns, 32);
 PH_AT(ph_host_table_header, unknown_ns, 40);
 PH_AT(ph_host_table_header, measures, 48);
-PH_AT(ph_host_table_header, probe_ns, 56);
+PH_AT(ph_host_table_header, reserved, 56);
 
 /* A slot of the host table. Linear probing from key & (capacity - 1). */
 struct ph_host_table_slot {
@@ -509,9 +507,10 @@ struct ph_host_table_slot {
     uint32_t seldom_first;
     /* and after how many it happens again; 0: never */
     uint32_t seldom_every;
+    /* on which ranks: the bits of their numbers, modulo 32 */
+    uint32_t seldom_ranks;
     /* 1: an earlier run measured it; 0: recorded */
     uint32_t learned;
-    uint32_t reserved;
 };
 PH_SIZE(ph_host_table_slot, 40);
 PH_AT(ph_host_table_slot, key, 0);
@@ -519,8 +518,8 @@ PH_AT(ph_host_table_slot, mean_ns, 8);
 PH_AT(ph_host_table_slot, seldom_ns, 16);
 PH_AT(ph_host_table_slot, seldom_first, 24);
 PH_AT(ph_host_table_slot, seldom_every, 28);
-PH_AT(ph_host_table_slot, learned, 32);
-PH_AT(ph_host_table_slot, reserved, 36);
+PH_AT(ph_host_table_slot, seldom_ranks, 32);
+PH_AT(ph_host_table_slot, learned, 36);
 
 /* RUN_DIR/host.smp (--host-time auto), the host samples: what the ranks of this run measure of call
  * sites, together. */
@@ -531,44 +530,62 @@ struct ph_host_samples_header {
     uint64_t capacity;
     /* samples for which there was no slot */
     _Atomic uint64_t lost;
-    uint64_t reserved[4];
+    /* what the probe takes on the reference machine */
+    uint64_t reference_ns;
+    /* the mean of what it takes here; 0: not known yet */
+    _Atomic uint64_t probe_ns;
+    /* 1: a rank measures */
+    _Atomic uint64_t measuring;
+    uint64_t reserved;
 };
 PH_SIZE(ph_host_samples_header, 64);
 PH_AT(ph_host_samples_header, magic, 0);
 PH_AT(ph_host_samples_header, version, 8);
 PH_AT(ph_host_samples_header, capacity, 16);
 PH_AT(ph_host_samples_header, lost, 24);
-PH_AT(ph_host_samples_header, reserved, 32);
+PH_AT(ph_host_samples_header, reference_ns, 32);
+PH_AT(ph_host_samples_header, probe_ns, 40);
+PH_AT(ph_host_samples_header, measuring, 48);
+PH_AT(ph_host_samples_header, reserved, 56);
 
 /* A slot of the host samples. Linear probing from key & (capacity - 1). */
 struct ph_host_samples_slot {
     /* of the call site and its history; 0: empty */
     _Atomic uint64_t key;
-    /* the mean of sample, without interruptions; of the probe: of all samples */
+    /* the mean of sample, without interruptions */
     _Atomic uint64_t mean_ns;
     /* sum of the samples that are far above the others */
     _Atomic uint64_t seldom_ns;
+    /* sum of how many occurrences lie between two of them that follow each other in one process */
+    _Atomic uint64_t seldom_apart;
     /* number of the other samples */
     _Atomic uint32_t usual;
     /* those far above */
     _Atomic uint32_t seldom;
     /* 1 + the occurrence in its process of the earliest of them */
     _Atomic uint32_t seldom_first;
+    /* those that were not the first in their process */
+    _Atomic uint32_t seldom_again;
+    /* the ranks that had one: the bits of their numbers, modulo 32; all where RANK is not set */
+    _Atomic uint32_t seldom_ranks;
     /* of the others, those of threads that had run for a while; once there is one, only these are
      * kept */
     _Atomic uint32_t warm;
     /* of the other samples, in units of 16 ns */
     _Atomic uint32_t sample[32];
 };
-PH_SIZE(ph_host_samples_slot, 168);
+PH_SIZE(ph_host_samples_slot, 184);
 PH_AT(ph_host_samples_slot, key, 0);
 PH_AT(ph_host_samples_slot, mean_ns, 8);
 PH_AT(ph_host_samples_slot, seldom_ns, 16);
-PH_AT(ph_host_samples_slot, usual, 24);
-PH_AT(ph_host_samples_slot, seldom, 28);
-PH_AT(ph_host_samples_slot, seldom_first, 32);
-PH_AT(ph_host_samples_slot, warm, 36);
-PH_AT(ph_host_samples_slot, sample, 40);
+PH_AT(ph_host_samples_slot, seldom_apart, 24);
+PH_AT(ph_host_samples_slot, usual, 32);
+PH_AT(ph_host_samples_slot, seldom, 36);
+PH_AT(ph_host_samples_slot, seldom_first, 40);
+PH_AT(ph_host_samples_slot, seldom_again, 44);
+PH_AT(ph_host_samples_slot, seldom_ranks, 48);
+PH_AT(ph_host_samples_slot, warm, 52);
+PH_AT(ph_host_samples_slot, sample, 56);
 
 /* RUN_DIR/values.rec, what a leader that records values appends as they come: one record after
  * another. */

@@ -14,7 +14,6 @@
 #include "base/real_time.h"
 #include "base/threads.h"
 #include "link/connection.h"
-#include "time/cpu_probe.h"
 #include "time/gpu_faults.h"
 #include "time/host_model.h"
 #include "time/host_pace.h"
@@ -44,7 +43,6 @@ static _Thread_local struct {
     uint64_t cpu;     /* CPU time at which the thread last returned to the job */
     uint64_t pending; /* the job's time since the last recorded call site */
     uint64_t owed;    /* CPU time that observing operators takes; not yet taken off the job's */
-    uint64_t probed;  /* CPU time at the last probe; 0: none yet */
     uint64_t ours;    /* real time since which the thread observes an operator; 0: it does not */
     uint64_t off;     /* real time less CPU time: how long the thread has not run */
     uint64_t woken;   /* CPU time at which it was last found to have got a core again */
@@ -190,16 +188,6 @@ static bool in_order(enum ph_call call)
     return true;
 }
 
-/* Now and then runs the probe between the job's code. Its time is ours (ph_leave). It finds the
- * caches as the job's code has left them, as the job's code mostly does. */
-static void probe(void)
-{
-    enum { EVERY_NS = 40000000 };
-    if (me.probed && me.cpu < me.probed + EVERY_NS) return;
-    me.probed = me.cpu;
-    ph_host_samples_probed(ph_cpu_probe());
-}
-
 /* While a thread does not run, others use its core's caches: far more often on this machine, where
  * ranks share few cores, than on a server. So its next samples are longer than there. */
 static uint64_t call_site_ns(enum ph_call call)
@@ -211,9 +199,7 @@ static uint64_t call_site_ns(enum ph_call call)
     uint64_t spent = me.pending;
     me.pending = 0;
     look_for_waits(ph_real_ns(), me.cpu);
-    bool cold = me.cpu - me.woken < spent + COLD_NS;
-    if (!cold) probe();
-    return ph_call_site_measured(call, spent, cold);
+    return ph_call_site_measured(call, spent, me.cpu - me.woken < spent + COLD_NS);
 }
 
 void ph_clock_advance(enum ph_call call)

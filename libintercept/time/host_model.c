@@ -140,7 +140,7 @@ void ph_host_model_map(void)
         ph_die("%s is not a table of host times of this version", path);
     slots = (const struct ph_host_table_slot *)(map + 1);
     header = map;
-    if (header->measures) ph_host_samples_map(header->probe_ns);
+    if (header->measures) ph_host_samples_map();
     ph_forget_in_child(forget);
 }
 
@@ -189,9 +189,10 @@ static uint32_t occurrence_of(uint64_t key)
 /* Whether more is done than usual before this occurrence of the call site. */
 static bool seldom_now(const struct ph_host_table_slot *slot)
 {
-    if (!slot->seldom_every) return false;
-    uint32_t number = occurrence_of(slot->key);
-    return number >= slot->seldom_first && (number - slot->seldom_first) % slot->seldom_every == 0;
+    if (!slot->seldom_ranks || !(slot->seldom_ranks & ph_host_rank_bit())) return false;
+    uint32_t number = occurrence_of(slot->key), first = slot->seldom_first;
+    if (number <= first || !slot->seldom_every) return number == first;
+    return (number - first) % slot->seldom_every == 0;
 }
 
 uint64_t ph_call_site_time(enum ph_call call)
@@ -245,6 +246,7 @@ static void forget(void)
 {
     memset(history, 0, sizeof history);
     occurrences = (struct ph_hash_map){0};
+    ph_host_samples_forget();
     records = (struct ph_hash_map){0};
     latest = NULL;
 }

@@ -3,25 +3,28 @@
  * Why it exists: a record does not know every job's code. It is kept by operators, and another job
  * may run other code around the same operators. So the first run of a job measures. A call site is
  * charged the mean of its samples on all ranks, times the speed of this machine against the
- * reference one. The speed is the ratio of what the probe (time/cpu_probe.c) takes on both. Its
- * samples are taken between the others, in the same processes, beside the same load. A slow or busy
- * machine thus lengthens both, and changes no charge.
+ * reference one. The speed is the ratio of what a probe takes on both. The launcher runs it beside
+ * the ranks (launch/record/host_probe.py). A slow or busy machine thus lengthens both, and changes
+ * no charge.
  *
  * Samples of a thread that has lately not run are longer, and do not count once there are others.
  * A sample FAR times above the others is no usual one. A short one is an interruption and is
  * charged to nobody. A long one is work that comes seldom (a checkpoint, garbage collection, a
- * batch of text), and is charged as it is.
+ * batch of text), and is charged as it is. A later run repeats it on the same ranks, and only as
+ * often as one process did it: what every process does once, such as loading, is not periodic.
  *
  * Rule: the file is shared by all ranks without a lock, so each field is read and written by
  * itself. A lost sample or an old mean does no harm. */
 #include "time/host_samples.h"
 #include "base/environment.h"
+#include "base/hash_map.h"
 #include "base/log.h"
 #include "base/protocol.gen.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -37,17 +40,15 @@ enum {
 
 static struct ph_host_samples_header *header;
 static struct ph_host_samples_slot *slots;
-static const struct ph_host_samples_slot *probes; /* the slot of PH_HOST_SAMPLES_PROBE_KEY */
-static uint64_t reference_ns; /* what the probe takes on the reference machine */
+static struct ph_hash_map seldom_at; /* by key: 1 + the occurrence here that was seldom work last */
 
 #define READ(field) atomic_load_explicit(&(field), memory_order_relaxed)
 #define ADD(field, value) atomic_fetch_add_explicit(&(field), value, memory_order_relaxed)
 
-void ph_host_samples_map(uint64_t probe_ns)
+void ph_host_samples_map(void)
 {
     char path[512];
     struct stat status;
-    reference_ns = probe_ns;
     if (header) return;
     snprintf(path, sizeof path, "%s/" PH_HOST_SAMPLES_FILE, ph_env("PHANTORA_RUN_DIR"));
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -63,6 +64,7 @@ void ph_host_samples_map(uint64_t probe_ns)
         ph_die("%s is not a file of host samples of this version", path);
     slots = (struct ph_host_samples_slot *)(map + 1);
     header = map;
+    atomic_store_explicit(&header->measuring, 1, memory_order_relaxed);
 }
 
 static struct ph_host_samples_slot *slot_of(uint64_t key)
@@ -111,32 +113,33 @@ static uint64_t add_usual(struct ph_host_samples_slot *slot, uint64_t ns)
     return now;
 }
 
+void ph_host_samples_forget(void) { seldom_at = (struct ph_hash_map){0}; }
+
+uint32_t ph_host_rank_bit(void)
+{
+    const char *rank = getenv("RANK");
+    return rank ? (uint32_t)1 << strtoul(rank, NULL, 10) % 32 : UINT32_MAX;
+}
+
 static void add_seldom(struct ph_host_samples_slot *slot, uint64_t ns, uint32_t number)
 {
     uint32_t earliest = READ(slot->seldom_first);
+    uint64_t before = ph_hash_map_put(&seldom_at, slot->key, (uint64_t)number + 1);
     ADD(slot->seldom, 1);
     ADD(slot->seldom_ns, ns);
+    atomic_fetch_or_explicit(&slot->seldom_ranks, ph_host_rank_bit(), memory_order_relaxed);
+    if (before) {
+        ADD(slot->seldom_again, 1);
+        ADD(slot->seldom_apart, number + 1 - before);
+    }
     if (earliest == 0 || number + 1 < earliest)
         atomic_store_explicit(&slot->seldom_first, number + 1, memory_order_relaxed);
 }
 
 static uint64_t at_reference_speed(uint64_t ns)
 {
-    uint64_t here_ns = probes ? READ(probes->mean_ns) : 0;
-    return here_ns ? (uint64_t)((double)ns * (double)reference_ns / (double)here_ns) : ns;
-}
-
-/* The mean of all samples: every charge follows it, so it must be better known than a call site. */
-void ph_host_samples_probed(uint64_t ns)
-{
-    struct ph_host_samples_slot *slot = slot_of(PH_HOST_SAMPLES_PROBE_KEY);
-    if (!slot) return;
-    int64_t mean_ns = (int64_t)READ(slot->mean_ns);
-    if (mean_ns && ns / FAR >= (uint64_t)mean_ns) return; /* an interruption */
-    int64_t count = ADD(slot->usual, 1) + 1;
-    mean_ns += ((int64_t)ns - mean_ns) / count;
-    atomic_store_explicit(&slot->mean_ns, (uint64_t)mean_ns, memory_order_relaxed);
-    probes = slot;
+    uint64_t here_ns = READ(header->probe_ns);
+    return here_ns ? (uint64_t)((double)ns * (double)header->reference_ns / (double)here_ns) : ns;
 }
 
 bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_ns)

@@ -6,12 +6,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Maps RUN_DIR/host.smp; without it the process ends with one line. `probe_ns`: what the probe
- * (time/cpu_probe.h) takes on the reference machine. */
-void ph_host_samples_map(uint64_t probe_ns);
+/* Maps RUN_DIR/host.smp; without it the process ends with one line. */
+void ph_host_samples_map(void);
 
-/* The probe took so long here. Until the first one, machines count as equal. */
-void ph_host_samples_probed(uint64_t ns);
+/* A forked child has met no call site yet. */
+void ph_host_samples_forget(void);
+
+/* The bit of this process's rank, modulo 32; all bits where `RANK` is not set. */
+uint32_t ph_host_rank_bit(void);
 
 struct ph_host_sample {
     uint64_t key, ns;

@@ -63,7 +63,7 @@ def test_auto_measures_once_and_then_repeats(run_program, hub, run_dir):
         write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, here)
         return run_program("timeline", PHANTORA_HOST_TIME="auto").values, page(run_dir)
 
-    host_samples.make_samples(run_dir)
+    host_samples.make_samples(run_dir, 1)
     _, (calls, _) = run(Here(measures=True))
     assert calls[MEASURED] > 20 and sum(calls) == calls[MEASURED] + calls[CALL] + calls[UNKNOWN]
     assert calls[UNKNOWN] <= 1, "the first call of the process has no time before it"
@@ -77,7 +77,7 @@ def test_auto_measures_once_and_then_repeats(run_program, hub, run_dir):
 
 def test_what_the_first_calls_of_a_process_took_stands_for_no_other(run_program, hub, run_dir):
     """Their history is short, as is that by which a record stands for calls that it knows less of."""
-    host_samples.make_samples(run_dir)
+    host_samples.make_samples(run_dir, 1)
     write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(measures=True))
     run_program("timeline", PHANTORA_HOST_TIME="auto")
     page(run_dir)
@@ -89,21 +89,24 @@ def test_what_the_first_calls_of_a_process_took_stands_for_no_other(run_program,
 
 
 def test_what_happens_seldom_is_charged_at_its_occurrences(run_program, hub, run_dir):
-    host_samples.make_samples(run_dir)
+    host_samples.make_samples(run_dir, 1)
     write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(measures=True))
     run_program("timeline", PHANTORA_HOST_TIME="auto")
     page(run_dir)
     sites = host_samples.samples_of(run_dir).sites
     usual = {key: 1000.0 for key in sites}
 
-    def charged(seldom):
+    def charged(seldom, rank=0):
         write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(usual, seldom))
-        run_program("timeline", PHANTORA_HOST_TIME="model")
+        run_program("timeline", PHANTORA_HOST_TIME="model", RANK=str(rank))
         return page(run_dir)[1][LEARNED]
 
     plain = charged({})
-    more = {key: charged({key: Seldom(10**9, 0, 1000)}) - plain for key in list(sites)[:6]}
+    more = {key: charged({key: Seldom(10**9, 0, 0, 1)}) - plain for key in list(sites)[:6]}
     assert set(more.values()) == {10**9 - 1000}, "once, in place of the usual time"
+    every = {key: Seldom(10**9, 0, 1, 1 << 3) for key in sites}
+    assert charged(every, rank=1) == plain, "it is rank 3's work"
+    assert charged(every, rank=3) >= plain + 20 * (10**9 - 1000)
 
 
 def test_a_run_repeats_to_the_nanosecond(model, hub, run_dir):

@@ -23,9 +23,9 @@ TORCH = "2.11.0+cu130"
 def test_what_is_kept_is_never_replaced(tmp_path):
     file = tmp_path / "folder" / "host-times.sqlite"
     assert read(file, "a") == Learned()
-    keep(file, "a", Measured(1.0, {5: 100, 6: 200}, {6: Seldom(10**9, 2, 10)}, 0))
+    keep(file, "a", Measured(1.0, {5: 100, 6: 200}, {6: Seldom(10**9, 2, 10, 1)}, 0))
     known = read(file, "a")
-    assert known == Learned(True, {5: 100, 6: 200}, {6: Seldom(10**9, 2, 10)})
+    assert known == Learned(True, {5: 100, 6: 200}, {6: Seldom(10**9, 2, 10, 1)})
     keep(file, "b", Measured(1.0, {5: 1, 7: 300}, {}, 0))
     assert read(file, "a") == known, "what job b added would change job a"
     assert read(file, "b") == Learned(True, {5: 1, 7: 300}), (
@@ -36,15 +36,15 @@ def test_what_is_kept_is_never_replaced(tmp_path):
 
 def test_of_two_first_runs_at_once_one_counts(tmp_path):
     file = tmp_path / "host-times.sqlite"
-    keep(file, "a", Measured(1.0, {5: 100}, {5: Seldom(10**9, 2, 10)}, 0))
+    keep(file, "a", Measured(1.0, {5: 100}, {5: Seldom(10**9, 2, 10, 1)}, 0))
     known = read(file, "a")
-    keep(file, "a", Measured(1.0, {5: 1, 6: 2}, {6: Seldom(10**8, 1, 5)}, 0))
+    keep(file, "a", Measured(1.0, {5: 1, 6: 2}, {6: Seldom(10**8, 1, 5, 1)}, 0))
     assert read(file, "a") == known
 
 
 def test_a_job_whose_code_has_changed_is_measured_again(tmp_path):
     file = tmp_path / "host-times.sqlite"
-    keep(file, "a", Measured(1.0, {5: 100}, {5: Seldom(10**9, 2, 10)}, 0))
+    keep(file, "a", Measured(1.0, {5: 100}, {5: Seldom(10**9, 2, 10, 1)}, 0))
     forget(file, "a")
     assert read(file, "a") == Learned()
     keep(file, "a", Measured(1.0, {6: 200}, {}, 0))

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora_ns.kernels.database.host_table import PROBE_NS, Seldom
+from phantora_ns.kernels.database.host_table import Seldom
 from phantora_ns.protocol import (
     HOST_SAMPLES_FILE,
     HOST_SAMPLES_HEADER,
     HOST_SAMPLES_MAGIC,
-    HOST_SAMPLES_PROBE_KEY,
     HOST_SAMPLES_SLOT,
     HOST_SAMPLES_VERSION,
     HostSamplesHeader,
@@ -24,9 +23,11 @@ from phantora_ns.protocol import (
 CAPACITY = 1 << 16
 
 
-def make_samples(run_dir: Path) -> None:
-    """The file that the ranks measure into. Raises OSError."""
-    head = HostSamplesHeader(HOST_SAMPLES_MAGIC, HOST_SAMPLES_VERSION, CAPACITY, 0)
+def make_samples(run_dir: Path, reference_ns: int) -> None:
+    """The file that the ranks measure into. `reference_ns`: what the probe of the machine's speed takes
+    on the reference machine. Raises OSError."""
+    version = HOST_SAMPLES_VERSION
+    head = HostSamplesHeader(HOST_SAMPLES_MAGIC, version, CAPACITY, 0, reference_ns, 0, 0)
     with open(run_dir / HOST_SAMPLES_FILE, "wb") as file:
         file.write(head.pack())
         file.truncate(HOST_SAMPLES_HEADER.size + CAPACITY * HOST_SAMPLES_SLOT.size)
@@ -53,17 +54,14 @@ def samples_of(run_dir: Path) -> Measured:
         for at in range(begin, begin + head.capacity * size, size)
         if data[at : at + 8] != empty
     ]
-    probe_ns = next((slot.mean_ns for slot in slots if slot.key == HOST_SAMPLES_PROBE_KEY), 0)
-    speed = PROBE_NS / probe_ns if probe_ns else 1.0
+    speed = head.reference_ns / head.probe_ns if head.probe_ns else 1.0
     sites: dict[int, int] = {}
     seldom: dict[int, Seldom] = {}
     for slot in slots:
-        if slot.key == HOST_SAMPLES_PROBE_KEY:
-            continue
         if slot.usual:
             sites[slot.key] = round(slot.mean_ns * speed)
         if slot.seldom:
-            every = max(1, round((slot.usual + slot.seldom) / slot.seldom))
+            every = round(slot.seldom_apart / slot.seldom_again) if slot.seldom_again else 0
             mean_ns = round(slot.seldom_ns / slot.seldom * speed)
-            seldom[slot.key] = Seldom(mean_ns, slot.seldom_first - 1, every)
+            seldom[slot.key] = Seldom(mean_ns, slot.seldom_first - 1, every, slot.seldom_ranks)
     return Measured(speed, sites, seldom, head.lost)

@@ -29,17 +29,17 @@ from phantora_ns.protocol import (
 INTERRUPTION_KEY = 64
 """The call site that stands for interruptions of the job anywhere (libintercept/time/host_model.c)."""
 MIN_CAPACITY = 64
-PROBE_NS = 111_000
-"""What the probe (libintercept/time/cpu_probe.c) takes on the reference machine."""
 
 
 class Seldom(NamedTuple):
     """Before the occurrence `first` of a call site in a process, counted from 0, and after every
-    `every` from then on, more is done than usual: it takes `ns`."""
+    `every` from then on (0: never again), more is done than usual: it takes `ns`. `ranks`: on which
+    ranks, the bits of their numbers modulo 32."""
 
     ns: int
     first: int
     every: int
+    ranks: int
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,13 @@ def write_table(path: Path, record: HostRecord, unknown_ns: int, here: Here | No
     capacity = MIN_CAPACITY
     while capacity < 2 * len(sites):
         capacity *= 2
-    empty = HostTableSlot(0, 0, 0, 0, 0, 0)
+    empty = HostTableSlot(0, 0, 0, 0, 0, 0, 0)
     slots = [empty] * capacity
     for key, mean_ns in sorted(sites.items()):
         at = key & (capacity - 1)
         while slots[at].key:
             at = (at + 1) & (capacity - 1)
-        seldom = here.seldom.get(key, Seldom(0, 0, 0))
+        seldom = here.seldom.get(key, Seldom(0, 0, 0, 0))
         slots[at] = HostTableSlot(key, round(mean_ns), *seldom, key in here.sites)
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:
@@ -169,7 +169,6 @@ def write_table(path: Path, record: HostRecord, unknown_ns: int, here: Here | No
                 round(record.interruption_ns),
                 unknown_ns,
                 here.measures,
-                PROBE_NS,
             ).pack()
         )
         file.write(b"".join(slot.pack() for slot in slots))

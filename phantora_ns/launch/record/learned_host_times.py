@@ -22,7 +22,7 @@ from phantora_ns.kernels.database.host_samples import Measured
 from phantora_ns.kernels.database.host_table import Seldom
 
 _WAIT_S = 30.0
-_VERSION = 3
+_VERSION = 4
 _SCHEMA = f"""
 DROP TABLE IF EXISTS call_sites;
 DROP TABLE IF EXISTS measured_jobs;
@@ -31,10 +31,11 @@ CREATE TABLE measured_jobs (job TEXT PRIMARY KEY, date TEXT NOT NULL) WITHOUT RO
 CREATE TABLE call_sites (job TEXT NOT NULL, key INTEGER NOT NULL, ns INTEGER NOT NULL,
     PRIMARY KEY (job, key)) WITHOUT ROWID;
 CREATE TABLE seldom (job TEXT NOT NULL, key INTEGER NOT NULL, ns INTEGER NOT NULL,
-    first INTEGER NOT NULL, every INTEGER NOT NULL, PRIMARY KEY (job, key)) WITHOUT ROWID;
+    first INTEGER NOT NULL, every INTEGER NOT NULL, ranks INTEGER NOT NULL,
+    PRIMARY KEY (job, key)) WITHOUT ROWID;
 PRAGMA user_version = {_VERSION};
 """
-"""Version 1 kept what was brought to the recorded machine's speed by another rule: jobs measure anew."""
+"""Older versions kept what other rules had measured: their jobs measure anew."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def read(file: Path, job: str) -> Learned:
         if not _is_known(kept, job):
             return Learned()
         sites = kept.execute("SELECT key, ns FROM call_sites WHERE job = ?", (job,))
-        rows = kept.execute("SELECT key, ns, first, every FROM seldom WHERE job = ?", (job,))
+        rows = kept.execute("SELECT key, ns, first, every, ranks FROM seldom WHERE job = ?", (job,))
         return Learned(True, dict(sites), {key: Seldom(*rest) for key, *rest in rows})
 
 
@@ -101,7 +102,7 @@ def keep(file: Path, job: str, measured: Measured) -> None:
         sites = [(job, key, ns) for key, ns in sorted(measured.sites.items())]
         kept.executemany("INSERT INTO call_sites VALUES (?, ?, ?)", sites)
         rows = [(job, key, *seldom) for key, seldom in sorted(measured.seldom.items())]
-        kept.executemany("INSERT INTO seldom VALUES (?, ?, ?, ?, ?)", rows)
+        kept.executemany("INSERT INTO seldom VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
 def forget(file: Path, job: str) -> None:

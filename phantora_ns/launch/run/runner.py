@@ -18,6 +18,7 @@ from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
 from phantora_ns.launch.machine.values_recipe import read_torch
+from phantora_ns.launch.record.host_speed import EVERY_S, HostSpeed
 from phantora_ns.launch.record.leaders import Leading
 from phantora_ns.launch.run import values_compiler
 from phantora_ns.launch.run.events import EventLoop, Interrupted
@@ -58,6 +59,7 @@ class Runner:
         self._gpu: RealGpu | None = None
         self._gpu_lock: GpuLock | None = None
         self._hold: StepHold | None = None
+        self._speed: HostSpeed | None = None
         self.values_kept = 0
         """How many values of a leader's GPU this run has recorded."""
         self.report: dict[str, Any] | None = None
@@ -105,6 +107,9 @@ class Runner:
             return
         with self._loop.interruptible():
             prepared = prepare(request, path, self._gpu)
+        if prepared.host.run.get("host_time_measures"):
+            self._speed = HostSpeed(path)
+            self._look_at_speed()
         self._progress = Progress(path, request.running, not request.quiet, request.progress)
         self._hub = HubProcess(path)
         self._loop.watch(self._hub.stdout, self._on_hub_output)
@@ -198,6 +203,11 @@ class Runner:
         assert self._progress is not None
         self._progress.show()
         self._loop.after("progress", INTERVAL_S, self._draw)
+
+    def _look_at_speed(self) -> None:
+        assert self._speed is not None
+        self._speed.look()
+        self._loop.after("speed", EVERY_S, self._look_at_speed)
 
     def _look_at_steps(self) -> None:
         assert self._hold is not None
@@ -313,6 +323,8 @@ class Runner:
         """Stops what runs, in reverse order, keeps the results, and removes the run directory.
         Never raises for a job's failure."""
         self._loop.cancel_all()
+        if self._speed is not None:
+            self._speed.close()
         if self._sandbox is not None:
             self._kill_all()
             self._sandbox.close(SANDBOX_STOP_S)
