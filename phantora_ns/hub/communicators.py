@@ -15,11 +15,12 @@ import msgspec
 
 from phantora_ns.hub import messages
 from phantora_ns.hub.decoding import BadMessage
-from phantora_ns.hub.folding import Folding, Members
+from phantora_ns.hub.folding import ADVICE, CannotFold, Folding, Members
 from phantora_ns.hub.nccl_release import MixedReleases, NcclRelease
 from phantora_ns.hub.payload import Exchange
 from phantora_ns.hub.registry import Absent, Client, Group, Meeting, split_members
 from phantora_ns.hub.requests import Joining, Splitting
+from phantora_ns.hub.witnesses import meets_everyone
 from phantora_ns.protocol import Collective, OpFlag
 from phantora_ns.sim.graph import (
     FROM_ROOT,
@@ -279,8 +280,9 @@ class Communicators:
 
     def launch(self, client: Client, message: messages.Ops) -> list[Waiter]:
         """OPS. Returns the fetches that it completes. Raises BadMessage, BadExpression, BadOp,
-        JobError."""
-        comm = self._group(client, message.comm).comm
+        JobError, CannotFold."""
+        group = self._group(client, message.comm)
+        comm = group.comm
         vertex, extra = message.vertex, message.extra
         overlap = ExpectedOverlap(extra.waited_ns or 0) if extra.overlap else None
         ops = [Op(o.kind, o.count_bytes, o.dtype, o.redop, o.peer) for o in message.ops]
@@ -294,9 +296,7 @@ class Communicators:
         try:
             transfers = self._graph.launch(comm, client.number, vertex, expression, ops, overlap)
         except Mismatch as error:
-            raise JobError(
-                f"the members of a communicator disagree: {error}", comm.clients
-            ) from None
+            raise _disagreement(error, group) from None
         for index, sent in enumerate(message.ops):
             if sent.payload is not None or sent.flags & (OpFlag.WANTS_RESULT | OpFlag.UNDEFINED):
                 transfer = transfers[index]
@@ -319,7 +319,7 @@ class Communicators:
         self, absent: Absent, message: messages.Ops, overlap: ExpectedOverlap | None
     ) -> list[Transfer]:
         """OPS of a rank that does not run: what its representative launches, on its own communicator.
-        It sends the same values, and reads none. Raises JobError."""
+        It sends the same values, and reads none. Raises JobError, CannotFold."""
         assert self._folding is not None
         group = self._groups[absent.groups[message.comm]]
         comm, ops = group.comm, []
@@ -328,9 +328,10 @@ class Communicators:
             issued = _roots_exchanged(
                 issued, comm.ranks[absent.of.number], comm.ranks[absent.number]
             )
+        moves = group.whole and not meets_everyone(issued, len(group.ranks))
         for sent in issued:
             op = Op(sent.kind, sent.count_bytes, sent.dtype, sent.redop, sent.peer)
-            if group.whole and op.kind >= Collective.SEND:
+            if moves and op.kind >= Collective.SEND:
                 op = op._replace(peer=self._folding.moved(group.ranks, op.peer, absent))
             ops.append(op)
         expression = self._graph.expression(absent.number, message.expression)
@@ -339,9 +340,7 @@ class Communicators:
                 comm, absent.number, message.vertex, expression, ops, overlap
             )
         except Mismatch as error:
-            raise JobError(
-                f"the members of a communicator disagree: {error}", comm.clients
-            ) from None
+            raise _disagreement(error, group) from None
         rank = comm.ranks[absent.number]
         for transfer, op, sent in zip(transfers, ops, issued, strict=True):
             if sent.payload is not None or sent.flags & OpFlag.UNDEFINED:
@@ -444,6 +443,16 @@ class Communicators:
                 if isinstance(seat, Client):
                     self._folding.witnesses.form(seat, group)
         return comm.number
+
+
+def _disagreement(error: Mismatch, group: Group) -> JobError | CannotFold:
+    """Whose mistake it is when members of a communicator disagree."""
+    if group.running == len(group.ranks):
+        return JobError(f"the members of a communicator disagree: {error}", group.comm.clients)
+    return CannotFold(
+        f"this job cannot be folded: if ranks that do not run do what others of their class do, the members "
+        f"of a communicator disagree: {error}; in the job; {ADVICE}"
+    )
 
 
 def _roots_exchanged(

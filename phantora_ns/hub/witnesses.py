@@ -15,7 +15,7 @@ log or save what others do not, and no absent rank is taken for them; their diff
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from phantora_ns.hub import messages
@@ -48,6 +48,13 @@ COUNTED = (
 
 FAR = 1
 """Which of `Fold.witnesses` decides."""
+
+
+def meets_everyone(ops: Sequence[messages.Operation], size: int) -> bool:
+    """Whether the sends and receives of a launch name every member of a communicator of `size` ranks,
+    the caller included: an all-to-all with sizes of its own. Its peers are the same for every rank. Those
+    of other launches are as far away as the representative's. O(ops)."""
+    return len(ops) >= size and len({op.peer for op in ops if op.kind >= Collective.SEND}) == size
 
 
 class Difference(NamedTuple):
@@ -99,7 +106,7 @@ class Pair:
                     self._differ(*(("end", field, value) for value in values))
 
     def _differ(self, own: Item | None, other: Item | None) -> None:
-        said = [_describe(item) for item in (own, other)]
+        said = [_describe(item) for item in _from_difference(own, other)]
         if own is not None and other is not None and said[0] == said[1]:
             said[1] += _how(own, other)
         text = ", and ".join(f"rank {rank} {what}" for rank, what in zip(self.ranks, said))
@@ -205,7 +212,9 @@ class Witnesses:
             for stall in extra.stalls:
                 yield "wait", stall.device, stall.before, stall.after
         if isinstance(message, messages.Ops):
-            ops = [self._op(client, member, message.comm, op) for op in message.ops]
+            known = member.communicators.get(message.comm)
+            every = known is not None and meets_everyone(message.ops, len(known[1].ranks))
+            ops = [self._op(client, known, op, every) for op in message.ops]
             expected = message.extra.overlap, message.extra.waited_ns
             key = _key(member, message.comm)
             # in a launch with many roots, each rank is the root of another operation
@@ -227,12 +236,15 @@ class Witnesses:
             yield "fetch", message.vertex, message.index
 
     def _op(
-        self, client: Client, member: _Member, comm: int, sent: messages.Operation
+        self,
+        client: Client,
+        known: tuple[Item, Group] | None,
+        sent: messages.Operation,
+        every: bool,
     ) -> tuple[Item, Item | None]:
         """An operation, as the representative would issue it; and what depends on whether this rank
-        is its root, None without a root."""
+        is its root, None without a root. `every`: `meets_everyone` of the launch."""
         peer, payload, fold = sent.peer, sent.payload, self._fold
-        known = member.communicators.get(comm)
         if known is not None:
             group = known[1]
             if sent.kind in ROOTED:
@@ -240,7 +252,8 @@ class Witnesses:
                 alike = None if sent.kind in FROM_ROOT else payload
                 role = (own, payload or b"" if own and sent.kind in FROM_ROOT else b"", sent.flags)
                 return (sent.kind, sent.count_bytes, sent.dtype, sent.redop, peer, alike), role
-            if group.whole and sent.kind >= Collective.SEND and 0 <= peer < len(group.ranks):
+            pair = sent.kind >= Collective.SEND and not every
+            if group.whole and pair and 0 <= peer < len(group.ranks):
                 rank = group.ranks[peer]
                 number = fold.member(rank) - fold.member(client.rank) + REPRESENTATIVE
                 peer = group.ranks.index(fold.at(rank, number % fold.members))
@@ -274,8 +287,20 @@ _WORDS = {
 }
 
 
+def _from_difference(own: Item | None, other: Item | None) -> tuple[Item | None, Item | None]:
+    """Two launches without the operations that they begin with in common."""
+    if own is None or other is None or own[0] != "ops" or other[0] != "ops" or own[1] == other[1]:
+        return own, other
+    same = 0
+    while same < min(len(own[1]), len(other[1])) - 1 and own[1][same] == other[1][same]:
+        same += 1
+    return (own[0], own[1][same:], *own[2:]), (other[0], other[1][same:], *other[2:])
+
+
 def _how(own: Item, other: Item) -> str:
     """How two items differ that have the same description."""
+    if own[0] == "ops" and [op[4] for op in own[1]] != [op[4] for op in other[1]]:
+        return " with another rank"
     if own[0] == "ops" and (own[1] != other[1] or own[-1] != other[-1]):
         return " with other values"
     if own[0] == "ops" and own[2] != other[2]:

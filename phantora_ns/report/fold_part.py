@@ -47,7 +47,11 @@ def fold_lines(part: dict[str, Any] | None) -> list[str]:
         return []
     if part["not_folded"]:
         return [f"not folded: {part['not_folded']}"]
-    if part["refusal"] or part["compared"] is None:
+    if part["refusal"]:
+        return [
+            part["refusal"]
+        ]  # again: what the job's processes say on their way out hides the first
+    if part["compared"] is None:
         return []
     return [
         f"folded: {part['running']} ranks ran, and stood for {part['absent']} more; "

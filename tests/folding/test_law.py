@@ -122,7 +122,11 @@ class Rank:
         _, members = self.groups[name]
         at, count = members.index(self.number), len(members)
         pairs = [(Collective.SEND, (at + by) % count), (Collective.RECV, (at - by) % count)]
-        return self.ops(name, [[kind, size, BF16, -1, peer, None, 0] for kind, peer in pairs])
+        return self.pairs(name, [(kind, peer, size) for kind, peer in pairs])
+
+    def pairs(self, name, pairs):
+        """Sends and receives of one launch: (kind, peer, bytes) each."""
+        return self.ops(name, [[kind, size, BF16, -1, peer, None, 0] for kind, peer, size in pairs])
 
     def ops(self, name, ops):
         vertex = self.vertex()
