@@ -102,6 +102,8 @@ Place of_operator(const at::RecordFunction &function, const Level *outer)
         Paused paused;
         if (uint32_t module = host.memory_module())
             place = {in_backward(place) ? PH_HOLDER_RECOMPUTED : PH_HOLDER_FORWARD, module};
+        else if (!place.name) /* the operator says at least what it is for */
+            place.name = host.memory_name(function.name());
     }
     if (place.kind == PH_HOLDER_FORWARD || place.kind == PH_HOLDER_RECOMPUTED)
         if (function.seqNr() >= 0)
@@ -109,12 +111,17 @@ Place of_operator(const at::RecordFunction &function, const Level *outer)
     return place;
 }
 
+Place of_backward(const at::RecordFunction &function)
+{
+    uint32_t module = forwards().find(function.forwardThreadId(), function.seqNr());
+    return {PH_HOLDER_BACKWARD, module ? module : host.memory_name(function.name())};
+}
+
 Place place_of(const at::RecordFunction &function, const Level *outer)
 {
     const Place around = outer ? outer->place : Place{};
     switch (function.scope()) {
-    case at::RecordScope::BACKWARD_FUNCTION:
-        return {PH_HOLDER_BACKWARD, forwards().find(function.forwardThreadId(), function.seqNr())};
+    case at::RecordScope::BACKWARD_FUNCTION: return of_backward(function);
     case at::RecordScope::USER_SCOPE:
         if (begins(function.name(), kStepEnds)) return {PH_HOLDER_UPDATE, 0};
         if (begins(function.name(), "FSDP::")) return of_fsdp(function.name(), around);

@@ -261,7 +261,7 @@ def _held(held: Mapping[str, Any] | None) -> list[str]:
     )
     lines = [f"at the peak of {_gib(peak)} on rank {held['rank']}: {kinds}"]
     for row in by_layer(held["held"])[:MOST_MODULES]:
-        of = f"{row.module or 'no module'}{f' ({row.modules} modules)' if row.modules > 1 else ''}"
+        of = f"{row.module or 'not known'}{f' ({row.modules} modules)' if row.modules > 1 else ''}"
         lines.append(f"  {_gib(row.bytes)} ({row.bytes / peak:.0%}) {row.kind}: {of}")
     return lines
 
