@@ -257,6 +257,48 @@ class HostLevel:
     """What reports and files call them, by number."""
 
 
+class Holder:
+    """What a tensor that held memory at a peak is (`--memory-modules`)."""
+
+    OTHER = 0
+    """made outside of a module's forward and of what follows"""
+    PARAMETERS = 1
+    """of a module, or of an optimizer alone"""
+    BUFFERS = 2
+    """of a module"""
+    GRADIENTS = 3
+    """of parameters"""
+    STATES = 4
+    """what an optimizer keeps for a parameter"""
+    FORWARD = 5
+    """made in the module's forward: kept for its backward, or needed for a moment"""
+    RECOMPUTED = 6
+    """made when the module's forward ran once more, within the backward pass"""
+    BACKWARD = 7
+    """made by the backward of the module's operators: gradients that are under way"""
+    UPDATE = 8
+    """needed while an optimizer steps"""
+    KEPT = 9
+    """none of these, and made before the peak's step: libraries' workspaces, caches"""
+    FSDP = 10
+    """gathered parameters, and gradients to be reduced, of FSDP"""
+
+    LABELS = (
+        "other",
+        "parameters",
+        "buffers",
+        "gradients",
+        "optimizer states",
+        "activations",
+        "recomputed activations",
+        "backward",
+        "optimizer's step",
+        "kept since an earlier step",
+        "FSDP",
+    )
+    """What reports and files call them, by number."""
+
+
 class SignatureKind:
     """What a signature describes (`kind`)."""
 

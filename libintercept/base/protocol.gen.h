@@ -191,6 +191,33 @@ enum ph_host_level {
 };
 #define PH_HOST_LEVELS 7
 
+/* What a tensor that held memory at a peak is (--memory-modules). */
+enum ph_holder {
+    /* made outside of a module's forward and of what follows */
+    PH_HOLDER_OTHER,
+    /* of a module, or of an optimizer alone */
+    PH_HOLDER_PARAMETERS,
+    /* of a module */
+    PH_HOLDER_BUFFERS,
+    /* of parameters */
+    PH_HOLDER_GRADIENTS,
+    /* what an optimizer keeps for a parameter */
+    PH_HOLDER_STATES,
+    /* made in the module's forward: kept for its backward, or needed for a moment */
+    PH_HOLDER_FORWARD,
+    /* made when the module's forward ran once more, within the backward pass */
+    PH_HOLDER_RECOMPUTED,
+    /* made by the backward of the module's operators: gradients that are under way */
+    PH_HOLDER_BACKWARD,
+    /* needed while an optimizer steps */
+    PH_HOLDER_UPDATE,
+    /* none of these, and made before the peak's step: libraries' workspaces, caches */
+    PH_HOLDER_KEPT,
+    /* gathered parameters, and gradients to be reduced, of FSDP */
+    PH_HOLDER_FSDP,
+};
+#define PH_HOLDERS 11
+
 /* What a signature describes (kind). */
 enum ph_signature_kind {
     /* a launch of a kernel */

@@ -25,6 +25,7 @@
 #include "values/host_api.h"
 #include "values/frame.h"
 #include "values/hollow.h"
+#include "values/modules.h"
 #include "values/operators.h"
 #include "values/replay.h"
 #include "values/results.h"
@@ -227,8 +228,9 @@ VALUES_EXPORT int phantora_values_start(void)
             .needsOutputs(!phantora::host.observe_only ||
                           phantora::host.record) /* packing outputs costs the job host time */
             .scopes({at::RecordScope::FUNCTION}));
-    bool started =
-        handle != at::INVALID_CALLBACK_HANDLE && phantora::start_trace() && phantora::start_steps();
+    /* places end before steps do: at the end of a step a rank may wait to be ended */
+    bool started = handle != at::INVALID_CALLBACK_HANDLE && phantora::start_trace() &&
+                   phantora::start_modules() && phantora::start_steps();
     return started ? VALUES_STARTED : VALUES_NO_CALLBACK;
 }
 

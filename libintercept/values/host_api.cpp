@@ -53,6 +53,13 @@ bool find_host_api()
     find(host.step_ended, "phantora_step_ended");
     find(host.report_peaks, "phantora_report_peaks");
     if (host.observe_only) return true;
+    if (!find(host.memory_name, "phantora_memory_name") ||
+        !find(host.memory_place, "phantora_memory_place") ||
+        !find(host.memory_back, "phantora_memory_back") ||
+        !find(host.memory_module, "phantora_memory_module") ||
+        !find(host.memory_settle, "phantora_memory_settle") ||
+        !find(host.memory_watched, "phantora_memory_watched"))
+        host.memory_watched = nullptr;
     find(host.scalar_readback, "phantora_values_scalar_readback");
     const char *(*policy)() = nullptr;
     find(policy, "phantora_values_policy");

@@ -81,6 +81,14 @@ struct HostApi {
     void (*step_ended)(); /* optional: an optimizer has stepped */
     /* optional: the allocator's peaks in bytes, since the job has last reset them */
     void (*report_peaks)(uint64_t allocated, uint64_t reserved);
+    /* What holds memory (modules.h); all or none, and none in a leader. Functions that say more are
+     * in simulated/memory/holders.c. */
+    int (*memory_watched)();
+    uint32_t (*memory_name)(const char *name);
+    uint32_t (*memory_place)(int kind, uint32_t name);
+    void (*memory_back)(uint32_t before);
+    uint32_t (*memory_module)();
+    void (*memory_settle)();
     /* Hollow host tensors (hollow.h); all or none, and none in a leader. */
     void *(*host_alloc)(size_t bytes); /* nullptr: take ordinary memory */
     void (*host_free)(void *block);

@@ -13,6 +13,7 @@
 #include "values/host_allocator.cpp"
 #include "values/host_api.cpp"
 #include "values/members.cpp"
+#include "values/modules.cpp"
 #include "values/observation_cost.cpp"
 #include "values/operators.cpp"
 #include "values/replay.cpp"

@@ -63,6 +63,7 @@ class Options(TypedDict, total=False):
     leaders: str
     values: str
     host_tensors: Literal["auto", "real"]
+    memory_modules: bool
     warm_start: Literal["auto", "off"]
     preload_modules: str | None
     fold: str

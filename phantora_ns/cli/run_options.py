@@ -196,6 +196,12 @@ _OPTIONS = (
         "them is charged and skipped. real: they hold what the CPU computes.",
     ),
     _option(
+        "--memory-modules",
+        is_flag=True,
+        help="Find out which modules of the model hold the peak of memory. The run takes longer; what it "
+        "simulates stays the same with --host-time model or none.",
+    ),
+    _option(
         "--warm-start",
         type=click.Choice(["auto", "off"]),
         default=RunOptions.warm_start,

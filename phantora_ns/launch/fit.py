@@ -104,6 +104,7 @@ def _judge(request: RunRequest, fit: FitOptions, runner: Runner, report: dict[st
         _ended(request, fit, runner, report),
         judge.needs_of(report),
         judge.refusals_of(report) if fits is False else (),
+        held=report["memory_held"],
     )
 
 
@@ -141,8 +142,9 @@ def _with_more_memory(request: RunRequest, found: Fit, log: IO[bytes]) -> Fit:
         return found
     ended = _ended(larger, FitOptions(), runner, runner.report)
     grows = any(judge.SEGMENTS + ":True" in os.environ.get(name, "") for name in _ALLOCATOR)
-    advice = judge.advice(model.memory_bytes, whole, grows, _larger_than(model))
-    return replace(found, whole=whole, ended=f"with more memory: {ended}", advice=advice)
+    held = runner.report["memory_held"]
+    advice = judge.advice(model.memory_bytes, whole, grows, _larger_than(model), held)
+    return replace(found, whole=whole, ended=f"with more memory: {ended}", advice=advice, held=held)
 
 
 def _larger_than(model: GpuModel) -> dict[str, int]:

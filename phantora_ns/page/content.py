@@ -16,7 +16,7 @@ from phantora_ns.model.cluster import Cluster
 from phantora_ns.page.advice import advice
 from phantora_ns.page.answers import answers
 from phantora_ns.page.links import LinkUse
-from phantora_ns.page.memory import shown
+from phantora_ns.page.memory import held_shown, shown
 from phantora_ns.page.timeline import timeline
 from phantora_ns.page.waits import waits
 from phantora_ns.sim.topology import TopologyError
@@ -51,6 +51,7 @@ def content(
         "utilisation": _utilisation(excerpts, counted, cluster),
         "steps": _steps(excerpts),
         "kernels": _kernels(excerpts),
+        "held": held_shown(report.get("memory_held")),
         "memory": shown((rank, found["memory"]) for rank, found in excerpts.items()),
         "waits": None,
         "links": None,

@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from phantora_ns.report.held_part import by_kind, by_layer
 from phantora_ns.trace.kineto import nanoseconds
 
 MEMORY = "[memory]"
 STEP = "ProfilerStep#"
 MOST_POINTS = 1500
 MOST_OPERATORS = 12
+MOST_MODULES = 20
 OUTSIDE = "outside of operators (Python frees or resizes)"
 STATES = "states of the optimizer"
 HELD = "weights, gradients and buffers that were there"
@@ -216,6 +218,19 @@ def _thinned(points: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int
         if point[1] > held[1][1]:
             held[1] = point
     return [point for held in kept.values() for point in sorted(set(held))]
+
+
+def held_shown(held: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What modules held the report's peak, for the page: by kind, and by layer with the least as one."""
+    if held is None or held["held"] is None:
+        return None
+    layers = by_layer(held["held"])
+    rest = layers[MOST_MODULES:]
+    rows = [list(row) for row in layers[:MOST_MODULES]]
+    if rest:
+        count = sum(row.modules for row in rest)
+        rows.append(["all kinds", "others", count, sum(row.bytes for row in rest)])
+    return {"kinds": by_kind(held["held"]), "layers": rows}
 
 
 def shown(memories: Iterable[tuple[int, Mapping[str, Any] | None]]) -> dict[str, Any] | None:

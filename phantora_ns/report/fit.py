@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from phantora_ns.protocol import Holder
+from phantora_ns.report.held_part import by_kind, by_layer
+
 GIB = 2**30
 TIGHT = 0.95
 """Above this share of a GPU's memory a job fits, but barely."""
@@ -19,6 +22,8 @@ FULL = 0.999
 UNEVEN = 0.1
 """Ranks differ when the largest need is above the median one by this share of a GPU's memory."""
 SEGMENTS = "expandable_segments"
+MOST_MODULES = 5
+_SHARDED = (Holder.PARAMETERS, Holder.GRADIENTS, Holder.STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Refusal:
 class Fit:
     """`fits` None: the job failed for another reason. `needs`: of each rank; of a job that does not fit,
     as far as it came. `whole`: those of a run with more memory, when there was one. `ended`: why the run
-    ended where it did."""
+    ended where it did. `held`: the report's `memory_held`, of the run with more memory when there was one."""
 
     fits: bool | None
     gpu: str
@@ -57,6 +62,7 @@ class Fit:
     refused: tuple[Refusal, ...] = ()
     whole: tuple[Need, ...] | None = None
     advice: tuple[str, ...] = ()
+    held: Mapping[str, Any] | None = None
 
     @property
     def nearest(self) -> Need | None:
@@ -126,9 +132,11 @@ def advice(
     needs: Sequence[Need],
     grows: bool,
     larger: Mapping[str, int],
+    held: Mapping[str, Any] | None = None,
 ) -> tuple[str, ...]:
     """What to change so that a job with these `needs`, seen with more memory, fits. `grows`: its
-    allocator's segments can grow already. `larger`: GPU models by name, with their memory."""
+    allocator's segments can grow already. `larger`: GPU models by name, with their memory. `held`: what
+    held its peak, if known."""
     most = max(needs, key=lambda need: need.in_use_bytes)
     over = most.in_use_bytes - memory_bytes
     lines = []
@@ -148,6 +156,7 @@ def advice(
         lines.append(
             f"{over / most.in_use_bytes:.0%} less per GPU: a smaller batch or sequence, activation "
             "checkpointing, or shards over more GPUs (FSDP, ZeRO, tensor parallelism)"
+            f"{_where_it_is(held)}"
         )
     enough = [
         f"{name} ({_gib(size)})"
@@ -157,6 +166,21 @@ def advice(
     if enough:
         lines.append(f"a GPU with more memory: --set gpu={', or '.join(enough)}")
     return tuple(lines)
+
+
+def _where_it_is(held: Mapping[str, Any] | None) -> str:
+    """Which of these measures has more to take away."""
+    if held is None or not held["held"]:
+        return ""
+    sums = dict(by_kind(held["held"]))
+    sharded = sum(sums.get(Holder.LABELS[kind], 0) for kind in _SHARDED)
+    rest = held["peak_bytes"] - sharded
+    of_batch = "activations and what else grows with the batch"
+    of_model = "parameters, gradients and states of the optimizer"
+    first, second = (of_batch, rest), (of_model, sharded)
+    if second[1] > first[1]:
+        first, second = second, first
+    return f"; {first[0]} were {_gib(first[1])} of the peak, {second[0]} {_gib(second[1])}"
 
 
 def _with_nothing_kept(needs: Sequence[Need]) -> int | None:
@@ -174,7 +198,7 @@ def lines_of(fit: Fit) -> list[str]:
     if fit.fits is None:
         return []
     head = _fits(fit) if fit.fits else _does_not_fit(fit)
-    return [*head, fit.ended, *(f"to change: {line}" for line in fit.advice)]
+    return [*head, *_held(fit.held), fit.ended, *(f"to change: {line}" for line in fit.advice)]
 
 
 def _fits(fit: Fit) -> list[str]:
@@ -224,6 +248,22 @@ def _of_pytorch(need: Need, full: bool) -> list[str]:
         f"PyTorch on rank {need.rank}: {_gib(need.allocated_bytes)} allocated at most, "
         f"{_gib(need.reserved_bytes)} reserved; beside it {_gib(beside)} ({what})"
     ]
+
+
+def _held(held: Mapping[str, Any] | None) -> list[str]:
+    if held is None:
+        return []
+    if not held["held"]:
+        return ["which modules hold it is not known: the allocator had blocks that were not seen"]
+    peak = held["peak_bytes"]
+    kinds = ", ".join(
+        f"{kind} {_gib(size)}" for kind, size in by_kind(held["held"]) if size > peak / 100
+    )
+    lines = [f"at the peak of {_gib(peak)} on rank {held['rank']}: {kinds}"]
+    for row in by_layer(held["held"])[:MOST_MODULES]:
+        of = f"{row.module or 'not known'}{f' ({row.modules} modules)' if row.modules > 1 else ''}"
+        lines.append(f"  {_gib(row.bytes)} ({row.bytes / peak:.0%}) {row.kind}: {of}")
+    return lines
 
 
 def ended_after(step: int, grown_step: int, quiet: int, without_steps: int, asked: bool) -> str:

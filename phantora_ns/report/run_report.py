@@ -14,6 +14,7 @@ from typing import Any
 
 from phantora_ns.protocol import RANK_STATS_FILE, KernelClass, RankStats, Source
 from phantora_ns.report.fold_part import fold_part
+from phantora_ns.report.held_part import held_part
 from phantora_ns.report.host_part import host_part
 from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.start_part import start_part
@@ -58,6 +59,7 @@ def build_report(
         "gpu": _gpu(run_dir),
         "software": run.get("software"),
         "ranks": _ranks(clients, statistics),
+        "memory_held": held_part(run_dir, clients),
         "simulated_ns": hub["simulated_ns"] if hub else latest_ns,
         "wall_s": round(wall_s, 3),
         "rollbacks": _of(hub, "rollbacks"),

@@ -175,6 +175,8 @@ def _start(environ):
     if "PHANTORA_WARM_TAKE" in environ:
         _warm(library)
         _lead(environ)
+    if environ.get("PHANTORA_MEMORY_MODULES") == "1":
+        _watch_memory(library, environ)
     environ.pop("PHANTORA_WARM_NOT", None)
     if "RANK" in environ:
         environ["PHANTORA_INTERPOSED"] = "1"
@@ -189,6 +191,14 @@ def _warm(library):
 
     del sys.modules[_phantora_warm.__name__]
     _phantora_warm.make(library)
+
+
+def _watch_memory(library, environ):
+    """Finds out which modules hold memory (docs/page.md). A leader's memory is its GPU's."""
+    import _phantora_modules
+
+    if hasattr(library, "phantora_memory_watch"):
+        _phantora_modules.install(library, environ)
 
 
 def _guard_folding(environ):

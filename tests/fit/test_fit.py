@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phantora_ns.config import load_gpu
-from phantora_ns.report.fit import Need, advice
+from phantora_ns.report.fit import Fit, Need, advice, lines_of
 
 GIB = 2**30
 JOB = [sys.executable, Path(__file__).parent / "jobs" / "train.py"]
@@ -144,3 +144,45 @@ def test_advice_follows_from_the_numbers():
     )
     unevenly = advice(140 * GIB, [need(0, 160, 158, 155), need(1, 90, 88, 80)], True, {})
     assert "rank 0 needs 35.00 GiB more than half of them" in unevenly[0]
+
+
+def test_what_held_the_peak_is_said_with_what_to_change():
+    held = {
+        "rank": 1,
+        "peak_bytes": 100 * GIB,
+        "held": [
+            ["activations", "layers.0.mlp", 40 * GIB],
+            ["activations", "layers.1.mlp", 30 * GIB],
+            ["parameters", "head", 30 * GIB],
+        ],
+    }
+    need = Need(1, 0, 120 * GIB, 110 * GIB, 100 * GIB)
+    said = advice(90 * GIB, [need], False, {}, held)
+    assert said[-1].endswith(
+        "; activations and what else grows with the batch were 70.00 GiB of the peak, "
+        "parameters, gradients and states of the optimizer 30.00 GiB"
+    )
+    lines = lines_of(Fit(False, "GPU", 90 * GIB, "ended", (), whole=(need,), held=held))
+    at = lines.index(
+        "at the peak of 100.00 GiB on rank 1: activations 70.00 GiB, parameters 30.00 GiB"
+    )
+    assert lines[at + 1 : at + 3] == [
+        "  70.00 GiB (70%) activations: layers.*.mlp (2 modules)",
+        "  30.00 GiB (30%) parameters: head",
+    ]
+
+
+@pytest.mark.nightly
+def test_what_holds_the_memory_is_named(fit):
+    """The weights' matrix is one layer, so parameters, gradients and states are what can be sharded."""
+    words = [*ONE, "--memory-modules", "--", *JOB, "--weights", 64 << 10]
+    found = json.loads(fit("--json", *words, code=1).stdout)
+    held = {(kind, module): size for kind, module, size in found["held"]["held"]}
+    assert held["parameters", "Linear"] == held["gradients", "Linear"] == 64 * GIB
+    assert held["optimizer states", "Linear"] == 128 * GIB
+    (need,) = found["whole"]
+    assert sum(held.values()) == found["held"]["peak_bytes"] == need["allocated_bytes"]
+    advice = next(line for line in found["advice"] if "less per GPU" in line)
+    assert (
+        "; parameters, gradients and states of the optimizer were 256.00 GiB of the peak" in advice
+    )

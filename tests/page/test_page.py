@@ -31,12 +31,13 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.scripts, self.references, self.numbers, self.state = {}, [], [], None
-        self.texts = []
+        self.texts, self.canvases = [], 0
         self._script = None
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
+        self.canvases += tag == "canvas"
         if tag == "html":
             self.state = found.get("data-state")
         if tag == "script":
@@ -65,6 +66,7 @@ def content_of(page):
 def run(phantora, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     done = phantora(
+        "--memory-modules",
         "--html",
         folder / "run.html",
         "--report",
@@ -163,6 +165,7 @@ def test_a_browser_draws_it_with_the_numbers_of_the_report(run, page, tmp_path):
     assert shown.state == "ready", " ".join(shown.texts)[:2000]
     found = content_of(page)
     assert len(shown.numbers) > 15
+    assert shown.canvases == 1  # the timeline, which is unpacked later than the rest
     for path, value in shown.numbers:
         expected = found
         for key in path.split("."):
@@ -173,6 +176,9 @@ def test_a_browser_draws_it_with_the_numbers_of_the_report(run, page, tmp_path):
             assert float(value) == expected
     assert any(path == "report.step.median_ns" for path, _ in shown.numbers)
     text = " ".join(shown.texts)
+    assert any(path == "report.memory_held.peak_bytes" for path, _ in shown.numbers)
+    for row in found["held"]["layers"]:
+        assert row[0] in text and (row[1] or "not known") in text
     for answer in found["answers"]:
         assert answer["answer"] in text and answer["detail"] in text
 

@@ -13,6 +13,7 @@
 #include "base/environment.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
+#include "simulated/memory/holders.h"
 #include "simulated/memory/memory.h"
 #include "simulated/values/dirty.h"
 #include "simulated/values/granules.h"
@@ -194,6 +195,7 @@ PH_API(void, _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE,
        (void *pointer, int64_t bytes, size_t allocated, size_t reserved, struct c10_device device))
 {
     static pthread_once_t find_once = PTHREAD_ONCE_INIT;
+    enum { CUDA = 1 };      /* c10::DeviceType */
     enum { QUICK = 16384 }; /* up to this size, reading the clock takes longer than the work */
     if (bytes > 0 && ph_is_device(pointer)) {
         size_t size = (size_t)bytes;
@@ -203,6 +205,7 @@ PH_API(void, _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE,
         ph_mark_undefined(pointer, size);
         if (slow) ph_host_resume();
     }
+    if (device.type == CUDA) ph_holders_change(pointer, bytes, allocated, device.index);
     pthread_once(&find_once, find_real_report);
     if (real_report) real_report(pointer, bytes, allocated, reserved, device);
 }

@@ -51,17 +51,18 @@ function drawAll() {
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   charts.forEach(draw);
 }
-// Only what is near the screen is drawn at once.
+// Only what is near the screen is drawn at once. It is not left to the observer, which says nothing before the next frame.
 function drawWhenSeen() {
   const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
     const held = charts.find((one) => one.place === entry.target);
     if (entry.isIntersecting && !held.drawn) draw(held);
   }), { rootMargin: "300px" });
-  charts.filter((held) => !held.drawn).forEach((held) => seen.observe(held.place));
+  const near = ({ top, bottom }) => top < innerHeight + 300 && bottom > -300;
+  charts.filter((held) => !held.drawn).forEach((held) => (near(held.place.getBoundingClientRect()) ? draw(held) : seen.observe(held.place)));
 }
 addEventListener("resize", () => charts.forEach((held) => held.drawn && held.drawn.resize()));
 
-const AXIS_TIME = { type: "value", axisLabel: { formatter: (ns) => FORMATS.time(ns) } };
+const AXIS_TIME = { type: "value", axisLabel: { formatter: (ns) => FORMATS.time(ns), hideOverlap: true } };
 function tooltip(format) {
   return { trigger: "axis", axisPointer: { type: "shadow" }, confine: true, valueFormatter: (value) => (value ? FORMATS[format](value) : "–") };
 }

@@ -25,6 +25,7 @@ function fillFit() {
       return figure(`peak ${label} (rank ${ranks[most].rank ?? "–"})`, number(`report.ranks.${most}.${key}`, "bytes"));
     })));
   fillMemoryOverTime(place);
+  fillHeld(place);
   const shown = held.slice(0, 64);
   chart(place, 60 + 24 * Math.min(shown.length, 40), "Peak memory of each rank against the GPU's memory", () => ({
     tooltip: tooltip("bytes"), legend: { top: 0 }, grid: { left: 70, right: 90, top: 30, bottom: 28 },
@@ -52,11 +53,20 @@ function fillMemoryOverTime(place) {
       data: memory.points.map((point) => [point[0], point[at]]),
       markPoint: at === 1 ? { symbol: "pin", symbolSize: 26, data: [{ coord: [peak.at_ns, peak.bytes] }], label: { show: false } } : undefined })),
   }));
-  if (peak.phases) place.append(table([["what held the peak", null, (row) => row[0]], ["bytes", "count", (row) => row[1]], ["", "text", (row) => `${row[1] < 0 ? "−" : ""}${FORMATS.bytes(Math.abs(row[1]))}`], ["of the peak", "share", (row) => row[1] / peak.bytes]], peak.phases,
-    "Net of what was given back. Activations that are freed count against the phase that frees them."));
+  const phases = peak.phases && table([["what held the peak", null, (row) => row[0]], ["bytes", "count", (row) => row[1]], ["", "text", (row) => `${row[1] < 0 ? "−" : ""}${FORMATS.bytes(Math.abs(row[1]))}`], ["of the peak", "share", (row) => row[1] / peak.bytes]], peak.phases,
+    "Net of what was given back. Activations that are freed count against the phase that frees them.");
+  if (phases) place.append(DATA.held ? folded("Table: what held the peak, by phase", phases) : phases);
   const rows = [[peak.step === null ? "before" : `there when step ${peak.step} began`, peak.held_bytes], ...peak.added];
   place.append(folded("Table: what held the peak, by operator", table([["", null, (row) => row[0]], ["bytes", "count", (row) => row[1]], ["", "text", (row) => `${row[1] < 0 ? "−" : ""}${FORMATS.bytes(Math.abs(row[1]))}`], ["of the peak", "share", (row) => row[1] / peak.bytes]], rows,
     "Operators added this much net since the step began; what was given back counts for the operator at whose begin or end it was missing.")));
+}
+function fillHeld(place) {
+  const held = DATA.held, whole = DATA.report.memory_held;
+  if (!held) return say("fit", whole ? "What modules held is not known: the allocator had blocks that were not seen." : "With --memory-modules the page also says which modules of the model held the peak.");
+  const size = [["bytes", "count", (row) => row[row.length - 1]], ["", "bytes", (row) => row[row.length - 1]], ["of the peak", "share", (row) => row[row.length - 1] / whole.peak_bytes]];
+  place.append(element("h3", {}, `What held the highest peak, rank ${whole.rank}`), element("p", {}, number("report.memory_held.peak_bytes", "bytes"), " were allocated by PyTorch in the whole run at most."),
+    table([["kind", null, (row) => row[0]], ...size], held.kinds),
+    table([["kind", null, (row) => row[0]], ["made or owned by", null, (row) => row[1] || "not known"], ["modules", "count", (row) => row[2]], ...size], held.layers, "Modules that differ only in a number are one row."));
 }
 
 function fillSpeed() {

@@ -103,7 +103,7 @@ function fillTimeline(packed) {
   function options() {
     const line = isDark() ? "#5a6170" : "#9aa3b2";
     return {
-      grid: { left: 190, right: 14, top: 26, bottom: 66 },
+      grid: { left: 190, right: 28, top: 26, bottom: 66 },
       xAxis: { ...AXIS_TIME, min: begin, max: end, axisLabel: { formatter: (ns) => label(ns), hideOverlap: true } },
       yAxis: { type: "category", inverse: true, data: rows.map((row) => `rank ${row.rank}  ${row.row}`), axisLabel: { interval: 0, fontSize: 11 }, axisTick: { show: false }, splitLine: { show: false } },
       dataZoom: [{ type: "inside", filterMode: "none", startValue: view[0], endValue: view[1], minValueSpan: 200 },

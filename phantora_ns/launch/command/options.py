@@ -59,6 +59,7 @@ class RunOptions:
     leaders: str = "auto"
     values: str = "balanced"
     host_tensors: str = "auto"
+    memory_modules: bool = False
     warm_start: str = "off"
     preload_modules: str | None = None
     fold: str = "off"

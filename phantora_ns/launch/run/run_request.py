@@ -56,6 +56,7 @@ class RunRequest:
     sync: str = "conservative"
     values: recorded_values.ValuesOption = recorded_values.ValuesOption()
     host_tensors: str = "auto"
+    memory_modules: bool = False
     keep_run_dir: bool = False
     quiet: bool = False
     databases: tuple[str, ...] = ()
@@ -133,6 +134,7 @@ def build_request(
         sync=options.sync,
         values=values,
         host_tensors=options.host_tensors,
+        memory_modules=options.memory_modules,
         keep_run_dir=options.keep_run_dir,
         quiet=options.quiet,
         databases=_databases(cluster.gpu, options.kernels),

@@ -66,6 +66,8 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     )
     if request.trace is not None:
         (path / "trace").mkdir()
+    if request.memory_modules:
+        (path / "memory").mkdir()
     if request.folding.fold is not None:
         (path / "fold").mkdir()
     run = _run_description(request, path, gpu) | host.run
@@ -161,6 +163,8 @@ def _job_environment(
     job |= prepared.host.environment
     job |= {"PHANTORA_VALUES": request.values.policy}
     job |= {"PHANTORA_HOST_TENSORS": request.host_tensors}
+    if request.memory_modules:
+        job |= {"PHANTORA_MEMORY_MODULES": "1"}
     if request.hold is not None:
         job |= {"PHANTORA_HOLD": str(prepared.path / step_hold.FILE)}
     job |= warm_start.prepare(prepared.path, request.warm)
