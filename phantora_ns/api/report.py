@@ -132,7 +132,7 @@ class Report:
 
     @property
     def step_time_ns(self) -> int | None:
-        """The median training step after the warm-up, ns. None: the job told no steps."""
+        """The mean training step after the warm-up, ns. None: the job told no steps."""
         return self._metric("step_time")
 
     @property

@@ -66,7 +66,7 @@ def _speed(page: Mapping[str, Any]) -> dict[str, str]:
         detail = "No training step was seen: no optimizer's step was traced."
         return _answer(question, f"{seconds:.3g} s in all", detail, "check")
     detail = (
-        f"The median of {step['steps']} steps of rank {step['rank']}; the shortest takes "
+        f"The mean of {step['steps']} steps of rank {step['rank']}; the shortest takes "
         f"{milliseconds(step['least_ns'])}, the longest {milliseconds(step['most_ns'])}."
     )
     band = step.get("band")
@@ -89,7 +89,7 @@ def _speed(page: Mapping[str, Any]) -> dict[str, str]:
             f" Matrix products and attention reach {used['share_of_peak']:.1%} of the GPU's peak "
             "in bf16."
         )
-    return _answer(question, f"{milliseconds(step['median_ns'])} a step", detail)
+    return _answer(question, f"{milliseconds(step['mean_ns'])} a step", detail)
 
 
 def parts(page: Mapping[str, Any]) -> dict[str, Counter[str]]:

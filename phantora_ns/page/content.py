@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from phantora_ns.model.cluster import Cluster
@@ -21,7 +20,7 @@ from phantora_ns.page.timeline import timeline
 from phantora_ns.page.waits import waits
 from phantora_ns.sim.topology import TopologyError
 
-SCHEMA = 1
+SCHEMA = 2
 WARM_UP = 3
 """The most steps left out of means after the first one; of short runs it is half
 (report/steps.py)."""
@@ -115,7 +114,7 @@ def _step_time(excerpts: Excerpts, counted: Sequence[int]) -> dict[str, Any] | N
     lengths = [step["end_ns"] - step["start_ns"] for step in _of(excerpts[first], counted)]
     return {
         "rank": first,
-        "median_ns": round(median(lengths)),
+        "mean_ns": round(sum(lengths) / len(lengths)),
         "least_ns": min(lengths),
         "most_ns": max(lengths),
         "steps": len(lengths),

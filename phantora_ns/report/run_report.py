@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,16 @@ from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.start_part import start_part
 from phantora_ns.report.step_part import gpu_of, step_part
 
-SCHEMA = 1
+SCHEMA = 2
+"""Of the report (docs/report.md). Readers refuse another (`check_schema`)."""
 MEASURED_SOURCES = Source.LAW
 """So many of the first sources are measurements (the signature's own, or those of the same launch);
 the others are models."""
 VALUES = "values"  # launch/record/leaders.py
+
+
+class SchemaError(ValueError):
+    """A report that another release wrote; the text is WHAT; WHAT TO DO."""
 
 
 def build_report(
@@ -88,6 +94,15 @@ def build_report(
     }
     report["out_of_memory"] = _out_of_memory(report)
     return report | {"step": step_part(run_dir, report, clients, run.get("work"))}
+
+
+def check_schema(report: Mapping[str, Any]) -> None:
+    """Raises SchemaError for a report that another release wrote, whose fields mean something else."""
+    found = report["schema"]
+    if found != SCHEMA:
+        raise SchemaError(
+            f"a report of schema {found}, and this release reads {SCHEMA}; run the job again"
+        )
 
 
 def _gpu(run_dir: Path) -> dict[str, Any] | None:

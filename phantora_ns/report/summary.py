@@ -84,10 +84,10 @@ def _step_lines(step: dict[str, Any] | None) -> list[str]:
     """The step and its band: `step 0.983 s (0.96-1.00)`."""
     if step is None:
         return []
-    median, band = step["median_ns"], step["band"]
-    unit, of_unit = ("s", 1e9) if median >= 1e9 else ("ms", 1e6) if median >= 1e6 else ("us", 1e3)
+    mean, band = step["mean_ns"], step["band"]
+    unit, of_unit = ("s", 1e9) if mean >= 1e9 else ("ms", 1e6) if mean >= 1e6 else ("us", 1e3)
     if band is None:
-        return [f"step {median / of_unit:.4g} {unit}, with no band: {step['no_band']}"]
+        return [f"step {mean / of_unit:.4g} {unit}, with no band: {step['no_band']}"]
     terms = ("kernels", "gpu", "communication", "host")
     largest = max(terms, key=lambda term: band[term])
     why = {
@@ -98,7 +98,7 @@ def _step_lines(step: dict[str, Any] | None) -> list[str]:
     }[largest]
     ends = "-".join(f"{band[end] / of_unit:.3g}" for end in ("low_ns", "high_ns"))
     return [
-        f"step {median / of_unit:.4g} {unit} ({ends}): {band['coverage']:.0%} of real runs are "
+        f"step {mean / of_unit:.4g} {unit} ({ends}): {band['coverage']:.0%} of real runs are "
         f"expected between these; least sure is {why}"
     ]
 

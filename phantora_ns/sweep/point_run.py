@@ -151,7 +151,7 @@ def result_of(report: Mapping[str, Any] | None, code: int) -> dict[str, Any]:
         state = FAILED
     return {
         "state": state,
-        "step_ns": step.get("median_ns"),
+        "step_ns": step.get("mean_ns"),
         "low_ns": band.get("low_ns"),
         "high_ns": band.get("high_ns"),
         "peak_bytes": max(peaks, default=None),

@@ -124,7 +124,7 @@ def test_everything_that_was_asked_for(run_dir):
     report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=12.34567)
     assert json.loads(json.dumps(report)) == report
     assert (report["schema"], report["world_size"], report["nodes"], report["wall_s"]) == (
-        1,
+        2,
         2,
         1,
         12.346,
@@ -305,7 +305,7 @@ def test_a_step_with_its_band(hub):
     report = build_report(hub.run_dir, exit_code=0, failed_by=None, wall_s=1.0)
     assert report["kernel_time_ns"] == {"gemm": {"exact": 120_000_000}}
     step = report["step"]
-    assert (step["rank"], step["count"], step["settled"], step["median_ns"]) == (
+    assert (step["rank"], step["count"], step["settled"], step["mean_ns"]) == (
         0,
         5,
         3,
@@ -356,7 +356,7 @@ def test_no_band_where_nothing_was_measured(run_dir):
         else:
             (run_dir / "cluster.json").unlink()
         report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
-        assert report["step"]["median_ns"] == 5_000_000 and report["step"]["band"] is None
+        assert report["step"]["mean_ns"] == 5_000_000 and report["step"]["band"] is None
         (line,) = [line for line in summary_lines(report) if line.startswith("step ")]
         assert line.startswith("step 5 ms, with no band: ") and words in line
 

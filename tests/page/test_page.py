@@ -171,7 +171,7 @@ def test_a_browser_draws_it_with_the_numbers_of_the_report(run, page, tmp_path):
             assert value is None
         else:
             assert float(value) == expected
-    assert any(path == "report.step.median_ns" for path, _ in shown.numbers)
+    assert any(path == "report.step.mean_ns" for path, _ in shown.numbers)
     text = " ".join(shown.texts)
     for answer in found["answers"]:
         assert answer["answer"] in text and answer["detail"] in text
@@ -190,7 +190,7 @@ def bare():
     from phantora_ns.page.content import content
 
     report = {
-        "world_size": 1, "nodes": 1, "gpus_per_node": 1, "ranks": [], "simulated_ns": 0, "wall_s": 1.5,
+        "schema": 2, "world_size": 1, "nodes": 1, "gpus_per_node": 1, "ranks": [], "simulated_ns": 0, "wall_s": 1.5,
         "software": None, "nccl": None, "kernel_time_share": {}, "recorded_elsewhere": None,
         "gpu_clock": None,
         "host_time": {"mode": "auto", "time_share": {}, "measured": {"call_sites": 3}},

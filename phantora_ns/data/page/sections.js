@@ -63,7 +63,7 @@ function fillSpeed() {
   const place = section("speed");
   const figures = [];
   const from = DATA.report.step ? "report.step" : "step", step = at(from);
-  if (step) figures.push(figure(`median step of rank ${step.rank}`, number(`${from}.median_ns`, "time")));
+  if (step) figures.push(figure(`mean step of rank ${step.rank}`, number(`${from}.mean_ns`, "time")));
   if (step && step.band) {
     figures.push(figure("band: most real runs are expected here", number(`${from}.band.low_ns`, "time"), " – ", number(`${from}.band.high_ns`, "time"), " (", number(`${from}.band.coverage`, "share"), ")"));
   }
