@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phantora_ns.launch.errors import UsageError
+from phantora_ns.report.ended_part import ended_text
 
 if TYPE_CHECKING:
     import pandas
@@ -104,6 +105,13 @@ class Report:
         """Who failed: None, "job", "hub" or "launcher"."""
         failed: str | None = self.data["failed_by"]
         return failed
+
+    @property
+    def ended_by(self) -> str | None:
+        """The signal by which the user ended the run, such as "SIGINT" for Ctrl-C; None: it ended by
+        itself."""
+        ended: str | None = self.data.get("ended_by")
+        return ended
 
     @property
     def out_of_memory(self) -> bool:
@@ -206,7 +214,10 @@ class Report:
     def _facts(self) -> dict[str, str]:
         """The main numbers as text."""
         facts = {"GPUs": f"{self.world_size} GPU{'' if self.world_size == 1 else 's'}"}
-        if self.exit_code:
+        ended = ended_text(self.data)
+        if ended is not None:
+            facts["exit code"] = ended
+        elif self.exit_code:
             facts["exit code"] = f"failed with exit code {self.exit_code}"
         if self.step_time_ns is not None:
             facts["step"] = f"step {self.step_time_ns / 1e6:.4g} ms"

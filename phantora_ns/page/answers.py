@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import refusal_text, refusals_of
 
 GIB = 2**30
@@ -50,6 +51,9 @@ def _fit(page: Mapping[str, Any]) -> dict[str, str]:
     if report.get("out_of_memory"):
         refused = refusal_text(refusals_of(report))
         return _answer(question, "No", f"The job ran out of memory: {refused}. {detail}", "bad")
+    ended = ended_text(report)
+    if ended is not None:
+        return _answer(question, "Not known", f"The run was {ended}. {detail}", "check")
     if report["exit_code"]:
         failed = f"The run failed with exit code {report['exit_code']}. "
         return _answer(question, "The run failed", failed + detail, "bad")

@@ -33,9 +33,15 @@ class SchemaError(ValueError):
 
 
 def build_report(
-    run_dir: Path, *, exit_code: int, failed_by: str | None, wall_s: float
+    run_dir: Path,
+    *,
+    exit_code: int,
+    failed_by: str | None,
+    wall_s: float,
+    ended_by: str | None = None,
 ) -> dict[str, Any]:
     """The report as JSON data. `failed_by`: None, "job", "launcher" or "hub".
+    `ended_by`: the signal by which the user ended the run.
 
     Raises OSError, ValueError, KeyError when run.json is missing or damaged. Without hub.json, or
     the statistics of a rank, what they would say is null.
@@ -91,6 +97,7 @@ def build_report(
         "errors": hub["errors"] if hub else [],
         "exit_code": exit_code,
         "failed_by": failed_by,
+        "ended_by": ended_by,
     }
     report["out_of_memory"] = _out_of_memory(report)
     return report | {"step": step_part(run_dir, report, clients, run.get("work"))}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import refusal_text, refusals_of
 from phantora_ns.report.fold_part import fold_lines, fold_warnings
 from phantora_ns.report.host_part import host_lines
@@ -28,6 +29,9 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         f"simulated {_seconds(simulated_s)} of {report['world_size']} GPUs on {report['nodes']} "
         f"node{'s' if report['nodes'] > 1 else ''} in {_seconds(wall_s)}{pace}"
     ]
+    ended = ended_text(report)
+    if ended is not None:
+        lines.append(ended)
     if report["out_of_memory"]:
         text = refusal_text(refusals_of(report))
         lines.append(f"out of memory: {text}; phantora-ns fit says how much is missing")

@@ -19,6 +19,7 @@ from phantora_ns.protocol import (
 from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.run_report import build_report
 from phantora_ns.report.summary import summary_lines
+from phantora_ns.sweep.point_run import result_of
 
 
 def write_page(
@@ -135,7 +136,7 @@ def test_everything_that_was_asked_for(run_dir):
         20,
     )
     assert report["unsupported_calls"] == {"cudaFoo": 3}
-    assert (report["exit_code"], report["failed_by"]) == (0, None)
+    assert (report["exit_code"], report["failed_by"], report["ended_by"]) == (0, None, None)
     assert report["kernel_time_share"] == {"exact": 0.8, "gemm": 0.15, "guess": 0.05}
     first, second, other = report["ranks"]
     assert first == {
@@ -156,6 +157,24 @@ def test_everything_that_was_asked_for(run_dir):
     ) == (1, 2, 21, 1000)
     assert second["peak_allocated_bytes"] == 2 << 30 and second["comm_ns"] == 100
     assert (other["rank"], other["peak_allocated_bytes"]) == (None, None)
+
+
+def test_a_run_that_its_user_ended_did_not_fail(run_dir):
+    """Though a rank was refused memory just before, and the exit code is not zero."""
+    path = run_dir / "ranks" / "c"
+    for steps, said in ((0, "before the end of a step"), (1, "after 1 step"), (5, "after 5 steps")):
+        write_page(path, refused=7)
+        page = bytearray(path.read_bytes())
+        struct.pack_into("<Q", page, RANK_STATS_AT["steps"], steps)
+        path.write_bytes(page)
+        report = build_report(run_dir, exit_code=130, failed_by=None, ended_by="SIGINT", wall_s=1)
+        assert report["ended_by"] == "SIGINT" and not report["out_of_memory"]
+        assert f"ended by Ctrl-C {said}" in summary_lines(report)
+        assert not any("out of memory" in line for line in summary_lines(report))
+    report |= {"ended_by": "SIGTERM", "exit_code": 143}
+    assert "ended by SIGTERM after 5 steps" in summary_lines(report)
+    result = result_of(report, 143)
+    assert (result["state"], result["why"]) == ("failed", "ended by SIGTERM after 5 steps")
 
 
 @pytest.mark.parametrize(
