@@ -151,6 +151,13 @@ class Report:
         return (band["low_ns"], band["high_ns"]) if band else None
 
     @property
+    def flop_utilisation(self) -> float | None:
+        """HFU: the share of the GPUs' peak that the arithmetic of a step took, recomputed parts too, from 0 to
+        1. None: not known, or the job told no steps. `data["arithmetic"]` says what is not counted."""
+        found: float | None = (self.data.get("arithmetic") or {}).get("hfu")
+        return found
+
+    @property
     def peak_memory_bytes(self) -> int | None:
         """The most device memory in use, of the rank that used most."""
         return self._metric("peak_memory")

@@ -87,12 +87,9 @@ def _speed(page: Mapping[str, Any]) -> dict[str, str]:
             f" That is {work['per_s']:,.6g} {work['unit']}/s, {work['per_gpu_s']:,.6g} a GPU, with "
             f"{work['amount']:,.6g} {work['unit']} a step (--work)."
         )
-    used = page["utilisation"]
-    if used:
-        detail += (
-            f" Matrix products and attention reach {used['share_of_peak']:.1%} of the GPU's peak "
-            "in bf16."
-        )
+    used = page["report"].get("arithmetic")
+    if used and used["flop"] and used["hfu"] is not None:
+        detail += f" Products and attention reach {used['hfu']:.1%} of the GPU's peak (HFU)."
     return _answer(question, f"{milliseconds(step['mean_ns'])} a step", detail)
 
 

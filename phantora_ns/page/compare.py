@@ -84,8 +84,13 @@ def _guessed(report: Mapping[str, Any]) -> float | None:
     return shares.get("guess", 0.0) if shares else None
 
 
+def _hfu(report: Mapping[str, Any]) -> float | None:
+    return (report.get("arithmetic") or {}).get("hfu")
+
+
 METRICS = (
     Metric("step_time", "step time (mean)", "time", _of_step("mean_ns")),
+    Metric("hfu", "FLOP utilisation (HFU)", "share", _hfu),
     Metric("simulated_time", "simulated time in all", "time", lambda r: r["simulated_ns"]),
     Metric("computing", "computing, mean of ranks", "time", _of_ranks("gpu_busy_ns", _mean)),
     Metric("communication", "communicating, mean of ranks", "time", _of_ranks("comm_ns", _mean)),

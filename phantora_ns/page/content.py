@@ -47,7 +47,6 @@ def content(
         "advice": advice(dict(report)),
         "counted_steps": counted,
         "step": _step_time(excerpts, counted),
-        "utilisation": _utilisation(excerpts, counted, cluster),
         "steps": _steps(excerpts),
         "kernels": _kernels(excerpts),
         "memory": shown((rank, found["memory"]) for rank, found in excerpts.items()),
@@ -70,7 +69,6 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "description": cluster.description,
         "gpu": gpu.name,
         "gpu_memory_bytes": gpu.memory_bytes,
-        "peak_bf16_flop_per_ns": gpu.peak_flop_per_ns.get("bf16"),
         "faults": [f"{fault.link or fault.gpu} at {fault.factor:.0%}" for fault in cluster.faults],
     }
 
@@ -118,23 +116,6 @@ def _step_time(excerpts: Excerpts, counted: Sequence[int]) -> dict[str, Any] | N
         "least_ns": min(lengths),
         "most_ns": max(lengths),
         "steps": len(lengths),
-    }
-
-
-def _utilisation(
-    excerpts: Excerpts, counted: Sequence[int], cluster: Cluster
-) -> dict[str, Any] | None:
-    """Floating-point operations of matrix products and attention against the GPU's peak in bf16."""
-    steps = [step for excerpt in excerpts.values() for step in _of(excerpt, counted)]
-    time_ns = sum(step["end_ns"] - step["start_ns"] for step in steps)
-    peak = cluster.gpu_model.peak_flop_per_ns.get("bf16")
-    if not time_ns or not peak:
-        return None
-    flop = sum(step["flop"] for step in steps)
-    return {
-        "flop_per_step": round(flop / len(steps)),
-        "flop_per_ns": round(flop / time_ns, 3),
-        "share_of_peak": round(flop / time_ns / peak, 6),
     }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.protocol import RANK_STATS_FILE, KernelClass, RankStats, Source
+from phantora_ns.report.arithmetic_part import arithmetic_part
 from phantora_ns.report.fold_part import fold_part
 from phantora_ns.report.host_part import host_part
 from phantora_ns.report.rank_stats import read_rank_stats
@@ -100,6 +101,7 @@ def build_report(
         "ended_by": ended_by,
     }
     report["out_of_memory"] = _out_of_memory(report)
+    report["arithmetic"] = arithmetic_part(gpu_of(run_dir), hub, clients, every)
     return report | {"step": step_part(run_dir, report, clients, run.get("work"))}
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 WARM_UP = 3
 """The most steps left out. Of short runs it is half."""
@@ -29,6 +29,17 @@ class Mark(NamedTuple):
     busy_ns: int
     host_ns: int
     exposed_ns: int
+    flop: Sequence[int] = ()
+    """By `Precision`, modulo 2^64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a rank multiplied in its settled steps, in `time_ns`: `flop` by `Precision`."""
+
+    steps: int
+    time_ns: int
+    flop: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +59,14 @@ class Steps:
     exposed_ns: int
 
 
-def steps_of(rank: int, marks: Sequence[Sequence[int]]) -> Steps | None:
+def steps_of(rank: int, marks: Sequence[Sequence[Any]]) -> Steps | None:
     """The steps between a rank's marks (`Mark`, as JSON has it); None with fewer than two."""
     count, ends = _settled(marks)
     if not ends:
         return None
     lengths = [after.time_ns - before.time_ns for before, after in zip(ends, ends[1:])]
     mean_ns, busy_ns, host_ns, exposed_ns = (
-        round((last - first) / len(lengths)) for first, last in zip(ends[0], ends[-1])
+        round((last - first) / len(lengths)) for first, last in zip(ends[0][:4], ends[-1][:4])
     )
     return Steps(
         rank,
@@ -70,7 +81,20 @@ def steps_of(rank: int, marks: Sequence[Sequence[int]]) -> Steps | None:
     )
 
 
-def _settled(marks: Sequence[Sequence[int]]) -> tuple[int, list[Mark]]:
+def done_of(marks: Sequence[Sequence[Any]]) -> Done | None:
+    """What was multiplied between a rank's marks; None with fewer than two steps, or without sums."""
+    _, ends = _settled(marks)
+    if not ends or not all(mark.flop for mark in ends):
+        return None
+    steps = list(zip(ends, ends[1:]))
+    flop = tuple(
+        sum((after.flop[at] - before.flop[at]) % 2**64 for before, after in steps)
+        for at in range(len(ends[0].flop))
+    )
+    return Done(len(steps), ends[-1].time_ns - ends[0].time_ns, flop)
+
+
+def _settled(marks: Sequence[Sequence[Any]]) -> tuple[int, list[Mark]]:
     """How many steps there are, and the marks from the end of the warm-up on: one more than steps that
     count. No marks with fewer than two steps."""
     ends = _merged([Mark(*mark) for mark in marks])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phantora_ns.report.arithmetic_part import arithmetic_text
 from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import refusal_text, refusals_of
 from phantora_ns.report.fold_part import fold_lines, fold_warnings
@@ -36,6 +37,9 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         text = refusal_text(refusals_of(report))
         lines.append(f"out of memory: {text}; phantora-ns fit says how much is missing")
     lines += _step_lines(report["step"]) + _work_lines(report["step"])
+    arithmetic = arithmetic_text(report["arithmetic"])
+    if arithmetic is not None:
+        lines.append(arithmetic)
     ranks = [rank for rank in report["ranks"] if rank["gpu_busy_ns"]]
     if ranks:
         busy = sum(rank["gpu_busy_ns"] for rank in ranks) / len(ranks) / 1e9

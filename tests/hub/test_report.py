@@ -14,6 +14,7 @@ from phantora_ns.protocol import (
     RANK_STATS_MAGIC,
     RANK_STATS_VERSION,
     KernelClass,
+    Precision,
     Source,
 )
 from phantora_ns.report.rank_stats import read_rank_stats
@@ -313,12 +314,16 @@ def test_a_step_with_its_band(hub):
     (client,) = [Client(hub.run_dir, 0)]
     for step in range(6):
         client.advance(20_000_000)
-        client.send(STEP, client.clock, {}, client.host_head(), step * 20_000_000, 0)
+        flop = [0] * len(Precision.LABELS)
+        flop[Precision.BF16] = (2**64 - 10**13 + step * 2 * 10**12) % 2**64  # it wraps
+        flop[Precision.FP8], flop[Precision.UNCOUNTED] = step * 10**12, 3 * step
+        client.send(STEP, client.clock, {}, client.host_head(), step * 20_000_000, 0, flop)
     client.sync()
     page = hub.run_dir / "ranks" / client.name
     gemm = 8 * KernelClass.GEMM + Source.EXACT
     for field, at in (("busy_ns", Source.EXACT), ("work_ns", gemm)):
         struct.pack_into("<Q", client.page, RANK_STATS_AT[field] + 8 * at, 120_000_000)
+    struct.pack_into("<Q", client.page, RANK_STATS_AT["uncounted_ns"], 30_000_000)
     hub.stop()
     assert page.exists()
     report = build_report(hub.run_dir, exit_code=0, failed_by=None, wall_s=1.0)
@@ -330,6 +335,15 @@ def test_a_step_with_its_band(hub):
         3,
         20_000_000,
     )
+    arithmetic = report["arithmetic"]
+    assert arithmetic["flop"] == {"bf16": 2 * 10**12, "fp8": 10**12}
+    at_peak_ns = 2e12 / 989_400 + 1e12 / 1_978_900
+    assert arithmetic["hfu"] == pytest.approx(at_peak_ns / 20_000_000, abs=1e-6)
+    assert arithmetic["uncounted"] == {"launches": 3, "time_share": 0.25, "kernels": []}
+    said = (
+        "HFU 12.6%: 2 TFLOP a step in bf16, 1 TFLOP a step in fp8; not counted: 3 launches a step"
+    )
+    assert any(line.startswith(said) for line in summary_lines(report))
     band = step["band"]
     assert step["no_band"] is None and band["kernels"] == band["host"] == band["communication"] == 0
     assert band["low_ns"] < 20_000_000 < band["high_ns"]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.report.steps import WARM_UP, steps_of
+from phantora_ns.report.steps import WARM_UP, Done, done_of, steps_of
 
 
 def marks(times, busy=0):
@@ -29,6 +29,16 @@ def test_the_steps_time_is_what_a_job_measures_over_them():
     lengths = [900, 900, 900, *[100, 100, 100, 300] * 5]
     found = steps_of(0, marks(at(*lengths)))
     assert found.settled == 20 and found.mean_ns * 20 == sum(lengths[3:])
+
+
+def test_what_was_multiplied_is_of_the_settled_steps_and_their_time():
+    """Sums are modulo 2^64."""
+    told = [
+        [*mark, [0, (2**64 - 25 + 10 * at) % 2**64, at * at]]
+        for at, mark in enumerate(marks(at(900, 500, 300, 100, 110, 130)))
+    ]
+    assert done_of(told) == Done(3, 340, (0, 30, 6**2 - 3**2))
+    assert done_of(marks(at(900, 500, 300, 100))) is None and done_of(told[:2]) is None
 
 
 def test_too_few_updates_make_no_step():

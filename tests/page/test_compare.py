@@ -30,6 +30,10 @@ def report(step_ns=100_000_000, peak=20 * GIB, **more):
         "band": {"low_ns": step_ns - 9, "high_ns": step_ns + 9, "coverage": 0.8},
     }  # fmt: skip
     made |= {"simulated_ns": 10 * step_ns, "ranks": [rank], "step": step, "exit_code": 0}
+    uncounted = {"launches": 0, "time_share": 0.0, "kernels": []}
+    made["arithmetic"] = {
+        "flop": {"bf16": 10**12}, "hfu": 0.4, "no_hfu": None, "uncounted": uncounted,
+    }  # fmt: skip
     return made | {"cluster": "h200-1x8", "kernel_time_share": {"exact": 1.0}} | more
 
 
@@ -48,6 +52,7 @@ def test_every_number_is_a_report_s():
     found = compare([Run("a", first), Run("b", second)])
     assert values(found, "step_time") == [100_000_000, 110_000_000]
     assert values(found, "peak_memory") == [20 * GIB, 22 * GIB]
+    assert values(found, "hfu") == [0.4, 0.4]
     assert found["setup"] == [{"field": "cluster", "values": ["h200-1x8", "b200-1x8"]}]
     assert found["runs"][1]["band"] == [110_000_000 - 9, 110_000_000 + 9]
 
@@ -83,8 +88,11 @@ def test_parts_of_pages_add_up_to_the_mean_step():
 
 
 def test_what_is_not_known_is_not_zero():
-    found = compare([Run("a", report()), Run("b", report() | {"step": None, "ranks": []})])
+    found = compare(
+        [Run("a", report()), Run("b", report() | {"step": None, "ranks": [], "arithmetic": None})]
+    )
     assert values(found, "step_time") == [100_000_000, None]
+    assert values(found, "hfu") == [0.4, None]
     assert values(found, "peak_memory") == [20 * GIB, None]
     assert found["step_parts"] == []
 

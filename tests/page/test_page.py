@@ -189,7 +189,8 @@ def test_a_run_without_traces_is_drawn_too(tmp_path):
 def bare():
     """The content of a run in which nothing used a GPU."""
     report = {
-        "schema": 2, "world_size": 1, "nodes": 1, "gpus_per_node": 1, "ranks": [], "simulated_ns": 0, "wall_s": 1.5,
+        "schema": 2, "arithmetic": None,
+        "world_size": 1, "nodes": 1, "gpus_per_node": 1, "ranks": [], "simulated_ns": 0, "wall_s": 1.5,
         "software": None, "nccl": None, "kernel_time_share": {}, "recorded_elsewhere": None,
         "gpu_clock": None,
         "host_time": {"mode": "auto", "time_share": {}, "measured": {"call_sites": 3}},
