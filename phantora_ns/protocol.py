@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview | mmap
 
-VERSION = 4
+VERSION = 5
 """Of the messages."""
 MESSAGE_MAX_BYTES = 268_435_456
 """Of one message. A client that sends more loses its connection."""
@@ -211,6 +211,38 @@ class KernelClass:
         "optimizer",
         "layout",
         "triton",
+    )
+    """What reports and files call them, by number."""
+
+
+class Precision:
+    """In which precision a kernel multiplies: which of the GPU's peaks its work is held against."""
+
+    NONE = 0
+    """it does no products"""
+    FP64 = 1
+    FP64_TENSOR = 2
+    """fp64 on tensor cores"""
+    FP32 = 3
+    TF32 = 4
+    BF16 = 5
+    FP16 = 6
+    FP8 = 7
+    INT8 = 8
+    UNCOUNTED = 9
+    """it multiplies, or may, and how much is not known"""
+
+    LABELS = (
+        "none",
+        "fp64",
+        "fp64_tensor",
+        "fp32",
+        "tf32",
+        "bf16",
+        "fp16",
+        "fp8",
+        "int8",
+        "uncounted",
     )
     """What reports and files call them, by number."""
 
@@ -451,9 +483,9 @@ class Message:
 
 
 RANK_STATS_MAGIC = 0x50484E5352414E4B
-RANK_STATS_VERSION = 5
+RANK_STATS_VERSION = 6
 RANK_STATS_FILE = "ranks"
-RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80QQQQQQQQQ")
+RANK_STATS = Struct("<QQQQQQQQQQQQQQQQ8Q8Q8Q8QQQQQQQQ80QQQQQQQQQQ10Q")
 RANK_STATS_AT = {
     "magic": 0,
     "version": 8,
@@ -491,6 +523,8 @@ RANK_STATS_AT = {
     "refused_bytes": 1120,
     "refused_free_bytes": 1128,
     "refused_step": 1136,
+    "uncounted_ns": 1144,
+    "flop": 1152,
 }
 """Offsets of the fields."""
 
@@ -564,13 +598,27 @@ class RankStats(NamedTuple):
     """what was free then"""
     refused_step: int
     """in which step that was, from 1"""
+    uncounted_ns: int
+    """GPU time of uncounted kernels"""
+    flop: tuple[int, ...]
+    """floating-point operations by precision, modulo 2^64; launches of uncounted kernels"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "RankStats":
         """What lies at `at`. Raises struct.error when it is cut short."""
         v = RANK_STATS.unpack_from(data, at)
         return cls._make(
-            (*v[0:16], v[16:24], v[24:32], v[32:40], v[40:48], *v[48:55], v[55:135], *v[135:143])
+            (
+                *v[0:16],
+                v[16:24],
+                v[24:32],
+                v[32:40],
+                v[40:48],
+                *v[48:55],
+                v[55:135],
+                *v[135:144],
+                v[144:154],
+            )
         )
 
     def pack(self) -> bytes:
@@ -612,11 +660,13 @@ class RankStats(NamedTuple):
             self.refused_bytes,
             self.refused_free_bytes,
             self.refused_step,
+            self.uncounted_ns,
+            *self.flop,
         )
 
 
 KERNEL_TABLE_MAGIC = 0x50484E534B524E4C
-KERNEL_TABLE_VERSION = 1
+KERNEL_TABLE_VERSION = 2
 KERNEL_TABLE_FILE = "kernels.tbl"
 KERNEL_TABLE_HEADER = Struct("<QQQQQ24x")
 KERNEL_TABLE_HEADER_AT = {
@@ -652,7 +702,7 @@ class KernelTableHeader(NamedTuple):
         return KERNEL_TABLE_HEADER.pack(*self)
 
 
-KERNEL_TABLE_SLOT = Struct("<QQIIII")
+KERNEL_TABLE_SLOT = Struct("<QQIIIIQ")
 KERNEL_TABLE_SLOT_AT = {
     "key": 0,
     "duration_ns": 8,
@@ -660,6 +710,7 @@ KERNEL_TABLE_SLOT_AT = {
     "contention_permille": 20,
     "bound_by": 24,
     "queue_slots": 28,
+    "flop": 32,
 }
 """Offsets of the fields."""
 
@@ -675,10 +726,12 @@ class KernelTableSlot(NamedTuple):
     contention_permille: int
     """how much longer it takes beside communication"""
     bound_by: int
-    """bits 0 to 7: what bounds it; bits 8 to 15: kernel class"""
+    """bits 0 to 7: what bounds it; bits 8 to 15: kernel class; bits 16 to 23: precision"""
     queue_slots: int
     """bits 0 to 7: slots of the launch queue that the call takes; bits 8 to 15: how many of them
     end as the main one starts (docs/host-time.md)"""
+    flop: int
+    """floating-point operations of its products; 1 of an uncounted one"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "KernelTableSlot":

@@ -137,7 +137,7 @@ def py_layout(name, layout, layouts):
         lines.append(f"        v = {upper}.unpack_from(data, at)")
         values = joined([made for *_, made, _ in fields])
         call = f"        return cls._make(({', '.join(values)}))"
-        wrapped = ["        return cls._make(", f"            ({', '.join(values)})", "        )"]
+        wrapped = ["        return cls._make(", *py_tuple("", values, " " * 12), "        )"]
         lines += [call] if len(call) <= WIDTH else wrapped
     lines += ["", "    def pack(self) -> bytes:", '        """Its bytes."""']
     lines += py_tuple(

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bench.accuracy import store
 from bench.accuracy.configs import HERE, SETS
-from bench.accuracy.rows import KINDS, coverage
+from bench.accuracy.rows import KINDS, coverage, step_ns
 from phantora_ns.report import band
 
 LARGEST = 0.2
@@ -43,7 +43,7 @@ def rows_of(rows: Iterable[dict]) -> list[Row]:
         if step and step["band"]:
             times = {name: step[name] for name in ("busy_ns", "exposed_ns", "host_ns")}
             evidence = band.Evidence(
-                step_ns=step["median_ns"],
+                step_ns=step_ns(step),
                 work_ns=row["kernel_time_ns"],
                 **times,
                 **step["evidence"],

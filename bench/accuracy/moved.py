@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.accuracy import store
+from bench.accuracy.rows import step_ns
 
 LEAST = 0.002
 """A step that differs by less has not moved, and a cause that is smaller is not named."""
@@ -98,6 +99,8 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Moved | None
     clocks = [row.get("gpu_clock") for row in (before, after)]
     if all(clocks) and abs(clocks[1]["mean_mhz"] / clocks[0]["mean_mhz"] - 1) >= CLOCK:
         notes.append(f"clock {clocks[0]['mean_mhz']:.0f} to {clocks[1]['mean_mhz']:.0f} MHz")
+    if causes and "median_ns" in before["step"] and "mean_ns" in after["step"]:
+        notes.append("the causes are of a median step then and of a mean one now")
     return Moved(before["name"], before["simulated_s"], after["simulated_s"], causes, notes)
 
 
@@ -106,7 +109,7 @@ def _causes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Cause]:
     old, new = before.get("step"), after.get("step")
     if not old or not new:
         return []
-    step = old["median_ns"]
+    step = step_ns(old)
     times = [_by_cause(row, found["busy_ns"]) for row, found in ((before, old), (after, new))]
     labels = dict.fromkeys([*times[0], *times[1]])
     causes = [
@@ -114,8 +117,8 @@ def _causes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Cause]:
         for label in labels
     ]
     causes.append(Cause("exposed communication", (new["exposed_ns"] - old["exposed_ns"]) / step))
-    rest = (new["median_ns"] - step) / step - sum(cause.share for cause in causes)
-    bound = min(one["host_ns"] / one["median_ns"] for one in (old, new)) >= HOST_BOUND
+    rest = (step_ns(new) - step) / step - sum(cause.share for cause in causes)
+    bound = min(one["host_ns"] / step_ns(one) for one in (old, new)) >= HOST_BOUND
     causes.append(Cause("host" if bound else "contention, gaps and other waits", rest))
     return sorted(causes, key=lambda cause: -abs(cause.share))
 

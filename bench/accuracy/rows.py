@@ -136,6 +136,12 @@ def verdicts(rows: list[dict]) -> list[dict]:
     return found
 
 
+def step_ns(step: dict) -> int:
+    """The time that a kept step's band is around: the mean, and of rows that were kept before the report
+    had it the median."""
+    return step["mean_ns"] if "mean_ns" in step else step["median_ns"]
+
+
 def coverage(rows: list[dict]) -> dict | None:
     """How good the bands are: how many rows have one, in how many the real median lies inside, the
     mean width as a share of the step, and the mean absolute error. The band is of the report's own
@@ -144,7 +150,7 @@ def coverage(rows: list[dict]) -> dict | None:
     if not kept:
         return None
     ends = [
-        [row["step"]["band"][end] / row["step"]["median_ns"] for end in ("low_ns", "high_ns")]
+        [row["step"]["band"][end] / step_ns(row["step"]) for end in ("low_ns", "high_ns")]
         for row in kept
     ]
     inside = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.accuracy.configs import SETS
-from bench.accuracy.rows import coverage, equal_peaks, sources, verdicts
+from bench.accuracy.rows import coverage, equal_peaks, sources, step_ns, verdicts
 
 COLUMNS = "{:24s} {:>1s} {:4s} {:>9s} {:>6s} {:>9s} {:>7s} {:>6s} {:>6s} {:>17s} {:>17s}  {}"
 HEADER = COLUMNS.format(
@@ -80,7 +80,7 @@ def band_text(row: dict) -> str:
     step = row.get("step")
     if not step or not step["band"]:
         return "-"
-    scale = row["simulated_s"] * 1e3 / step["median_ns"]
+    scale = row["simulated_s"] * 1e3 / step_ns(step)
     return "-".join(f"{step['band'][end] * scale:.4g}" for end in ("low_ns", "high_ns"))
 
 

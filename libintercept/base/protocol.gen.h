@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* of the messages */
-#define PH_PROTOCOL_VERSION 4
+#define PH_PROTOCOL_VERSION 5
 #define PH_MESSAGE_MAX_BYTES 268435456
 
 /* Classes of calls that take host time: what a call costs, and what the job's own time before it is
@@ -155,6 +155,24 @@ enum ph_kernel_class {
     PH_KERNEL_CLASS_TRITON,
 };
 #define PH_KERNEL_CLASSES 10
+
+/* In which precision a kernel multiplies: which of the GPU's peaks its work is held against. */
+enum ph_precision {
+    /* it does no products */
+    PH_PRECISION_NONE,
+    PH_PRECISION_FP64,
+    /* fp64 on tensor cores */
+    PH_PRECISION_FP64_TENSOR,
+    PH_PRECISION_FP32,
+    PH_PRECISION_TF32,
+    PH_PRECISION_BF16,
+    PH_PRECISION_FP16,
+    PH_PRECISION_FP8,
+    PH_PRECISION_INT8,
+    /* it multiplies, or may, and how much is not known */
+    PH_PRECISION_UNCOUNTED,
+};
+#define PH_PRECISIONS 10
 
 /* What bounds a kernel's speed. It decides what contention and the power limit do to it. */
 enum ph_bound_by {
@@ -322,10 +340,10 @@ enum ph_message {
 
 /* Files: what begins them, and their names in RUN_DIR. */
 #define PH_RANK_STATS_MAGIC 0x50484e5352414e4bull
-#define PH_RANK_STATS_VERSION 5
+#define PH_RANK_STATS_VERSION 6
 #define PH_RANK_STATS_FILE "ranks"
 #define PH_KERNEL_TABLE_MAGIC 0x50484e534b524e4cull
-#define PH_KERNEL_TABLE_VERSION 1
+#define PH_KERNEL_TABLE_VERSION 2
 #define PH_KERNEL_TABLE_FILE "kernels.tbl"
 #define PH_HOST_TABLE_MAGIC 0x50484e53484f5354ull
 #define PH_HOST_TABLE_VERSION 4
@@ -414,8 +432,12 @@ struct ph_rank_stats {
     _Atomic uint64_t refused_free_bytes;
     /* in which step that was, from 1 */
     _Atomic uint64_t refused_step;
+    /* GPU time of uncounted kernels */
+    _Atomic uint64_t uncounted_ns;
+    /* floating-point operations by precision, modulo 2^64; launches of uncounted kernels */
+    _Atomic uint64_t flop[10];
 };
-PH_SIZE(ph_rank_stats, 1144);
+PH_SIZE(ph_rank_stats, 1232);
 PH_AT(ph_rank_stats, magic, 0);
 PH_AT(ph_rank_stats, version, 8);
 PH_AT(ph_rank_stats, clock_ns, 16);
@@ -452,6 +474,8 @@ PH_AT(ph_rank_stats, held_step, 1112);
 PH_AT(ph_rank_stats, refused_bytes, 1120);
 PH_AT(ph_rank_stats, refused_free_bytes, 1128);
 PH_AT(ph_rank_stats, refused_step, 1136);
+PH_AT(ph_rank_stats, uncounted_ns, 1144);
+PH_AT(ph_rank_stats, flop, 1152);
 
 /* RUN_DIR/kernels.tbl, the kernel table: kernel times that every rank reads without asking. */
 struct ph_kernel_table_header {
@@ -482,19 +506,22 @@ struct ph_kernel_table_slot {
     uint32_t source;
     /* how much longer it takes beside communication */
     uint32_t contention_permille;
-    /* bits 0 to 7: what bounds it; bits 8 to 15: kernel class */
+    /* bits 0 to 7: what bounds it; bits 8 to 15: kernel class; bits 16 to 23: precision */
     uint32_t bound_by;
     /* bits 0 to 7: slots of the launch queue that the call takes; bits 8 to 15: how many of them
      * end as the main one starts (docs/host-time.md) */
     uint32_t queue_slots;
+    /* floating-point operations of its products; 1 of an uncounted one */
+    uint64_t flop;
 };
-PH_SIZE(ph_kernel_table_slot, 32);
+PH_SIZE(ph_kernel_table_slot, 40);
 PH_AT(ph_kernel_table_slot, key, 0);
 PH_AT(ph_kernel_table_slot, duration_ns, 8);
 PH_AT(ph_kernel_table_slot, source, 16);
 PH_AT(ph_kernel_table_slot, contention_permille, 20);
 PH_AT(ph_kernel_table_slot, bound_by, 24);
 PH_AT(ph_kernel_table_slot, queue_slots, 28);
+PH_AT(ph_kernel_table_slot, flop, 32);
 
 /* RUN_DIR/host.tbl (--host-time auto and model), the host table: the job's own time before a call,
  * by call site. */

@@ -218,6 +218,10 @@ void ph_run_locked(struct ph_stream *stream, struct ph_time time)
         atomic_fetch_add_explicit(&page->elsewhere_ns, duration_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&page->cycles, duration_ns * (clocked.clock_khz / 1000) / 1000,
                               memory_order_relaxed);
+    if (time.flop)
+        atomic_fetch_add_explicit(&page->flop[time.precision], time.flop, memory_order_relaxed);
+    if (time.precision == PH_PRECISION_UNCOUNTED)
+        atomic_fetch_add_explicit(&page->uncounted_ns, duration_ns, memory_order_relaxed);
     if (clocked.held) atomic_fetch_add_explicit(&page->held_ns, duration_ns, memory_order_relaxed);
 }
 

@@ -71,6 +71,8 @@ struct ph_time { /* the time of a piece of GPU work */
     uint32_t queue_slots; /* launch-queue slots, as in ph_kernel_table_slot; 0: none */
     bool elsewhere;       /* recorded under other library versions than the job's */
     enum ph_kernel_class class;
+    enum ph_precision precision;
+    uint64_t flop; /* of its products, as in ph_kernel_table_slot */
 };
 
 void ph_timeline_start(void); /* the process joins the run */

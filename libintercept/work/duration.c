@@ -62,6 +62,7 @@ static bool shared_find(uint64_t key, struct ph_time *time)
                 .contention_permille = slots[at].contention_permille,
                 .bound_by = slots[at].bound_by,
                 .queue_slots = slots[at].queue_slots,
+                .flop = slots[at].flop,
             };
             return true;
         }
@@ -76,9 +77,11 @@ static struct ph_time checked(struct ph_time time)
     time.elsewhere = time.source & PH_SOURCE_FLAG_ELSEWHERE;
     time.source &= ~(uint32_t)PH_SOURCE_FLAG_ELSEWHERE;
     if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
-    time.class = (enum ph_kernel_class)((uint32_t)time.bound_by >> 8);
+    time.class = (enum ph_kernel_class)((uint32_t)time.bound_by >> 8 & 0xff);
+    time.precision = (enum ph_precision)((uint32_t)time.bound_by >> 16 & 0xff);
     time.bound_by = (enum ph_bound_by)((uint32_t)time.bound_by & 0xff);
     if (time.class >= PH_KERNEL_CLASSES) time.class = PH_KERNEL_CLASS_OTHER;
+    if (time.precision >= PH_PRECISIONS) time.precision = PH_PRECISION_UNCOUNTED;
     if (time.bound_by >= PH_BOUND_BY_COUNT) time.bound_by = PH_BOUND_BY_MEMORY;
     return time;
 }
@@ -105,6 +108,7 @@ static struct ph_time ask_hub(const struct ph_signature *signature)
     time.contention_permille = (uint32_t)ph_read_int(&reply);
     time.bound_by = (enum ph_bound_by)ph_read_int(&reply);
     time.queue_slots = (uint32_t)ph_read_int(&reply);
+    time.flop = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     return checked(time);
 }

@@ -75,7 +75,11 @@ PH_API(void, phantora_step_ended, (void))
     ph_pack_uint(&body, 0);
     ph_pack_uint(&body, busy_ns);
     ph_pack_uint(&body, host_ns);
-    ph_send(PH_MESSAGE_STEP, &body, 5);
+    ph_pack_array(&body, PH_PRECISIONS);
+    for (int precision = 0; precision < PH_PRECISIONS; precision++)
+        ph_pack_uint(&body,
+                     atomic_load_explicit(&ph_stats()->flop[precision], memory_order_relaxed));
+    ph_send(PH_MESSAGE_STEP, &body, 6);
     ph_gaps_step_locked();
     pthread_mutex_unlock(&ph_lock);
     ph_pack_free(&body);

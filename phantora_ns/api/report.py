@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phantora_ns.launch.errors import UsageError
+from phantora_ns.report.ended_part import ended_text
 
 if TYPE_CHECKING:
     import pandas
@@ -106,6 +107,13 @@ class Report:
         return failed
 
     @property
+    def ended_by(self) -> str | None:
+        """The signal by which the user ended the run, such as "SIGINT" for Ctrl-C; None: it ended by
+        itself."""
+        ended: str | None = self.data.get("ended_by")
+        return ended
+
+    @property
     def out_of_memory(self) -> bool:
         """Whether the job failed because a GPU had no room."""
         return bool(self.data.get("out_of_memory"))
@@ -132,7 +140,7 @@ class Report:
 
     @property
     def step_time_ns(self) -> int | None:
-        """The median training step after the warm-up, ns. None: the job told no steps."""
+        """The mean training step after the warm-up, ns. None: the job told no steps."""
         return self._metric("step_time")
 
     @property
@@ -141,6 +149,13 @@ class Report:
         band; `data["step"]["no_band"]` says why."""
         band = (self.data.get("step") or {}).get("band")
         return (band["low_ns"], band["high_ns"]) if band else None
+
+    @property
+    def flop_utilisation(self) -> float | None:
+        """HFU: the share of the GPUs' peak that the arithmetic of a step took, recomputed parts too, from 0 to
+        1. None: not known, or the job told no steps. `data["arithmetic"]` says what is not counted."""
+        found: float | None = (self.data.get("arithmetic") or {}).get("hfu")
+        return found
 
     @property
     def peak_memory_bytes(self) -> int | None:
@@ -206,7 +221,10 @@ class Report:
     def _facts(self) -> dict[str, str]:
         """The main numbers as text."""
         facts = {"GPUs": f"{self.world_size} GPU{'' if self.world_size == 1 else 's'}"}
-        if self.exit_code:
+        ended = ended_text(self.data)
+        if ended is not None:
+            facts["exit code"] = ended
+        elif self.exit_code:
             facts["exit code"] = f"failed with exit code {self.exit_code}"
         if self.step_time_ns is not None:
             facts["step"] = f"step {self.step_time_ns / 1e6:.4g} ms"

@@ -29,8 +29,8 @@ StrPath = str | os.PathLike[str]
 
 
 class JobError(PhantoraError):
-    """The job failed. `report`: what the run says about itself all the same; None when it could not be
-    made. `exit_code`: as that of the command."""
+    """The job failed, or the run was ended by a signal. `report`: what the run says about itself all the
+    same; None when it could not be made. `exit_code`: as that of the command."""
 
     def __init__(self, message: str, exit_code: int, report: Report | None) -> None:
         super().__init__(message)

@@ -125,7 +125,7 @@ class TimeHandlers:
         self.extra(client, message.extra)
         for number in client.numbers():
             at = self._graph.expression(number, message.expression)
-            self._graph.mark(number, at, message.busy_ns, message.host_ns)
+            self._graph.mark(number, at, message.busy_ns, message.host_ns, tuple(message.flop))
 
     def extra(self, client: Client, extra: messages.Extra) -> None:
         """The extras of a message: definitions, stalls, and the vertices that will not be named

@@ -55,6 +55,7 @@ class KernelTable:
         contention_permille: int,
         bound_by: int = BoundBy.MEMORY,
         queue_slots: int = 1,
+        flop: int = 0,
     ) -> bool:
         """Stores a duration unless the key is already there or the table is full. Returns whether
         the key is in the table afterwards."""
@@ -64,7 +65,9 @@ class KernelTable:
             return True
         if self.count >= self.capacity * MAX_FILL:
             return False
-        slot = KernelTableSlot(0, duration_ns, source, contention_permille, bound_by, queue_slots)
+        slot = KernelTableSlot(
+            0, duration_ns, source, contention_permille, bound_by, queue_slots, flop
+        )
         self._map[at * 8 : at * 8 + KERNEL_TABLE_SLOT.size] = slot.pack()
         words[at] = key
         self.count += 1

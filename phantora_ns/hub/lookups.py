@@ -17,7 +17,7 @@ from phantora_ns.hub.decoding import BadMessage
 from phantora_ns.hub.messages import Lookup, Measurement
 from phantora_ns.hub.recorder import Recorder
 from phantora_ns.hub.registry import Client
-from phantora_ns.kernels import families, graph_forms, signature
+from phantora_ns.kernels import families, flop, graph_forms, signature
 from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.live_times import Learned
 from phantora_ns.protocol import Message, SignatureKind, Source, SourceFlag
@@ -73,6 +73,8 @@ class Lookups:
         self.awaiting = awaiting
         self.recorder = recorder
         self._answers = answers
+        self.uncounted: set[str] = set()
+        """Names of kernels that multiply, or may, and of which nobody knows how much."""
         self._led: dict[int, tuple[int, Fields]] = {}
         """What a leader has measured that no database holds, by the key in the table."""
 
@@ -131,7 +133,11 @@ class Lookups:
             elsewhere = self.models.times.recorded_elsewhere(kind, fields)
             flagged = source | (SourceFlag.ELSEWHERE if elsewhere else 0)
             work = bound_by | families.kernel_class(kind, fields, request.rest[0]) << 8
-            entry = [duration_ns, flagged, contention_permille, work, queue_slots]
+            counted = flop.work_of(kind, fields, request.rest[0])
+            work |= counted.precision << 16
+            if counted == flop.UNCOUNTED:
+                self.uncounted.add(flop.named(kind, fields))
+            entry = [duration_ns, flagged, contention_permille, work, queue_slots, counted.flop]
             self.table.put(request.key, *entry)
             if self.awaiting.leader is not None and source != Source.EXACT:
                 self.awaiting.answer_without(request, waited)

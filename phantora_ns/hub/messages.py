@@ -227,6 +227,7 @@ class Step(FromClient, tag=15):
     expression: list[Any]
     busy_ns: Time
     host_ns: Time
+    flop: list[int]
 
 
 class Profile(Request, tag=16):

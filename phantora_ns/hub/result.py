@@ -48,6 +48,7 @@ def result(hub: Hub) -> dict[str, Any]:
         "unsupported_calls": diagnostics.of("unsupported"),
         "warnings": diagnostics.of("warning"),
         "guesses": _guesses(hub),
+        "uncounted": sorted(hub.lookups.uncounted),
         "other_versions": _other_versions(hub),
         "leading": _leading(hub),
         "folding": _folding(hub),

@@ -55,12 +55,12 @@ def run_fit(
     with fit.log or tempfile.TemporaryFile() as log:
         runner, code = _run(request, log)
         report = runner.report
-        if report is None or report["failed_by"] in ("hub", "launcher") or _interrupted(code):
+        if report is None or runner.failed_by in ("hub", "launcher") or runner.ended_by:
             say(runner.message or "the run ended without a report")
             return code
-        found = _judge(request, fit, runner, report)
+        found, ended = _judge(request, fit, runner, report), 0
         if found.fits is False:
-            found = _with_more_memory(request, found, log)
+            found, ended = _with_more_memory(request, found, log)
         if found.fits is None:
             _show_end(log)
             say(f"whether it fits is not known: {runner.message}")
@@ -69,7 +69,7 @@ def run_fit(
     else:
         for line in judge.lines_of(found):
             tell(line)
-    return {True: EXIT_FITS, False: EXIT_NOT, None: EXIT_UNKNOWN}[found.fits]
+    return ended or {True: EXIT_FITS, False: EXIT_NOT, None: EXIT_UNKNOWN}[found.fits]
 
 
 def _request(argv: Sequence[str], options: RunOptions, fit: FitOptions) -> RunRequest:
@@ -87,10 +87,6 @@ def _request(argv: Sequence[str], options: RunOptions, fit: FitOptions) -> RunRe
 def _run(request: RunRequest, log: IO[bytes]) -> tuple[Runner, int]:
     runner = Runner(replace(request, output=log.fileno()))
     return runner, runner.run()
-
-
-def _interrupted(code: int) -> bool:
-    return code in (129, 130, 143)  # 128 + SIGHUP, SIGINT, SIGTERM: ended by the user
 
 
 def _judge(request: RunRequest, fit: FitOptions, runner: Runner, report: dict[str, Any]) -> Fit:
@@ -119,8 +115,8 @@ def _ended(request: RunRequest, fit: FitOptions, runner: Runner, report: dict[st
     return f"the job ran to its end: {told}"
 
 
-def _with_more_memory(request: RunRequest, found: Fit, log: IO[bytes]) -> Fit:
-    """What the job needs when no GPU is full."""
+def _with_more_memory(request: RunRequest, found: Fit, log: IO[bytes]) -> tuple[Fit, int]:
+    """What the job needs when no GPU is full; and the exit code when the user ended that run, else 0."""
     model = request.cluster.gpu_model
     more = replace(
         model, memory_bytes=max(model.memory_bytes, min(MORE * model.memory_bytes, MOST_BYTES))
@@ -135,16 +131,22 @@ def _with_more_memory(request: RunRequest, found: Fit, log: IO[bytes]) -> Fit:
         trace=None,
     )
     runner, code = _run(larger, log)
+    if runner.ended_by is not None:
+        say(runner.message or "the run was ended")
+        return found, code
     if code or runner.report is None:
-        return found
+        return found, 0
     whole = judge.needs_of(runner.report)
     if not whole:
-        return found
+        return found, 0
     ended = _ended(larger, FitOptions(), runner, runner.report)
     grows = any(judge.SEGMENTS + ":True" in os.environ.get(name, "") for name in _ALLOCATOR)
     held = runner.report["memory_held"]
     advice = judge.advice(model.memory_bytes, whole, grows, _larger_than(model), held)
-    return replace(found, whole=whole, ended=f"with more memory: {ended}", advice=advice, held=held)
+    found = replace(
+        found, whole=whole, ended=f"with more memory: {ended}", advice=advice, held=held
+    )
+    return found, 0
 
 
 def _larger_than(model: GpuModel) -> dict[str, int]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from phantora_ns.report.ended_part import ended_text
+
 GUESS_SHARE = 0.01
 """Above this share of GPU time, guessed kernel times are a warning (report/summary.py)."""
 UNKNOWN_HOST_SHARE = 0.05
@@ -55,7 +57,11 @@ def _cure(text: str) -> str:
 
 def _failures(report: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
-    if report["exit_code"]:
+    ended = ended_text(report)
+    if ended is not None:
+        text = f"The run was {ended}"
+        found.append(_entry("warning", text, None, "What comes later is not in these numbers."))
+    elif report["exit_code"]:
         who = {"hub": "the simulator", "launcher": "phantora-ns"}.get(
             report["failed_by"], "the job"
         )

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import refusal_text, refusals_of
 
 GIB = 2**30
@@ -50,6 +51,9 @@ def _fit(page: Mapping[str, Any]) -> dict[str, str]:
     if report.get("out_of_memory"):
         refused = refusal_text(refusals_of(report))
         return _answer(question, "No", f"The job ran out of memory: {refused}. {detail}", "bad")
+    ended = ended_text(report)
+    if ended is not None:
+        return _answer(question, "Not known", f"The run was {ended}. {detail}", "check")
     if report["exit_code"]:
         failed = f"The run failed with exit code {report['exit_code']}. "
         return _answer(question, "The run failed", failed + detail, "bad")
@@ -66,7 +70,7 @@ def _speed(page: Mapping[str, Any]) -> dict[str, str]:
         detail = "No training step was seen: no optimizer's step was traced."
         return _answer(question, f"{seconds:.3g} s in all", detail, "check")
     detail = (
-        f"The median of {step['steps']} steps of rank {step['rank']}; the shortest takes "
+        f"The mean of {step['steps']} steps of rank {step['rank']}; the shortest takes "
         f"{milliseconds(step['least_ns'])}, the longest {milliseconds(step['most_ns'])}."
     )
     band = step.get("band")
@@ -83,13 +87,10 @@ def _speed(page: Mapping[str, Any]) -> dict[str, str]:
             f" That is {work['per_s']:,.6g} {work['unit']}/s, {work['per_gpu_s']:,.6g} a GPU, with "
             f"{work['amount']:,.6g} {work['unit']} a step (--work)."
         )
-    used = page["utilisation"]
-    if used:
-        detail += (
-            f" Matrix products and attention reach {used['share_of_peak']:.1%} of the GPU's peak "
-            "in bf16."
-        )
-    return _answer(question, f"{milliseconds(step['median_ns'])} a step", detail)
+    used = page["report"].get("arithmetic")
+    if used and used["flop"] and used["hfu"] is not None:
+        detail += f" Products and attention reach {used['hfu']:.1%} of the GPU's peak (HFU)."
+    return _answer(question, f"{milliseconds(step['mean_ns'])} a step", detail)
 
 
 def parts(page: Mapping[str, Any]) -> dict[str, Counter[str]]:

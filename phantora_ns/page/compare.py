@@ -16,6 +16,7 @@ from typing import Any
 
 from phantora_ns.page.answers import parts
 from phantora_ns.page.render import embedded
+from phantora_ns.report.run_report import SchemaError, check_schema
 
 SCHEMA = 1
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -83,8 +84,13 @@ def _guessed(report: Mapping[str, Any]) -> float | None:
     return shares.get("guess", 0.0) if shares else None
 
 
+def _hfu(report: Mapping[str, Any]) -> float | None:
+    return (report.get("arithmetic") or {}).get("hfu")
+
+
 METRICS = (
-    Metric("step_time", "step time (median)", "time", _of_step("median_ns")),
+    Metric("step_time", "step time (mean)", "time", _of_step("mean_ns")),
+    Metric("hfu", "FLOP utilisation (HFU)", "share", _hfu),
     Metric("simulated_time", "simulated time in all", "time", lambda r: r["simulated_ns"]),
     Metric("computing", "computing, mean of ranks", "time", _of_ranks("gpu_busy_ns", _mean)),
     Metric("communication", "communicating, mean of ranks", "time", _of_ranks("comm_ns", _mean)),
@@ -117,7 +123,11 @@ def load(path: Path) -> Run:
     try:
         page = embedded(text) if text.lstrip().startswith("<") else None
         report = json.loads(text) if page is None else page["report"]
+        check_schema(report)
         _check(report)
+    except SchemaError as error:
+        what, cure = str(error).split("; ", 1)
+        raise CompareError(f"{path} is {what}; on the command line; {cure}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CompareError(
             f"{path} is no report; on the command line; give what --report or --html wrote"
@@ -185,7 +195,7 @@ def _by_kind(page: Mapping[str, Any]) -> dict[tuple[str, str], int]:
 
 def _by_group(step: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     found = {key: step[field] for field, key in _STEP_PARTS.items()}
-    return found | {("idle", "everything else"): step["median_ns"] - sum(found.values())}
+    return found | {("idle", "everything else"): step["mean_ns"] - sum(found.values())}
 
 
 def _kernels(runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from phantora_ns.model.cluster import Cluster
@@ -21,7 +20,7 @@ from phantora_ns.page.timeline import timeline
 from phantora_ns.page.waits import waits
 from phantora_ns.sim.topology import TopologyError
 
-SCHEMA = 1
+SCHEMA = 2
 WARM_UP = 3
 """The most steps left out of means after the first one; of short runs it is half
 (report/steps.py)."""
@@ -48,7 +47,6 @@ def content(
         "advice": advice(dict(report)),
         "counted_steps": counted,
         "step": _step_time(excerpts, counted),
-        "utilisation": _utilisation(excerpts, counted, cluster),
         "steps": _steps(excerpts),
         "kernels": _kernels(excerpts),
         "held": held_shown(report.get("memory_held")),
@@ -72,7 +70,6 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "description": cluster.description,
         "gpu": gpu.name,
         "gpu_memory_bytes": gpu.memory_bytes,
-        "peak_bf16_flop_per_ns": gpu.peak_flop_per_ns.get("bf16"),
         "faults": [f"{fault.link or fault.gpu} at {fault.factor:.0%}" for fault in cluster.faults],
     }
 
@@ -116,27 +113,10 @@ def _step_time(excerpts: Excerpts, counted: Sequence[int]) -> dict[str, Any] | N
     lengths = [step["end_ns"] - step["start_ns"] for step in _of(excerpts[first], counted)]
     return {
         "rank": first,
-        "median_ns": round(median(lengths)),
+        "mean_ns": round(sum(lengths) / len(lengths)),
         "least_ns": min(lengths),
         "most_ns": max(lengths),
         "steps": len(lengths),
-    }
-
-
-def _utilisation(
-    excerpts: Excerpts, counted: Sequence[int], cluster: Cluster
-) -> dict[str, Any] | None:
-    """Floating-point operations of matrix products and attention against the GPU's peak in bf16."""
-    steps = [step for excerpt in excerpts.values() for step in _of(excerpt, counted)]
-    time_ns = sum(step["end_ns"] - step["start_ns"] for step in steps)
-    peak = cluster.gpu_model.peak_flop_per_ns.get("bf16")
-    if not time_ns or not peak:
-        return None
-    flop = sum(step["flop"] for step in steps)
-    return {
-        "flop_per_step": round(flop / len(steps)),
-        "flop_per_ns": round(flop / time_ns, 3),
-        "share_of_peak": round(flop / time_ns / peak, 6),
     }
 
 

@@ -37,32 +37,9 @@ NAME_WIDTH = 100
 SHORT_NS = 20_000
 """Operators on the host below this are joined in the timeline."""
 SHORT_OPERATORS = "operator|operators below 20 us"
-_GEMM = re.compile(r"^cublas\w+ (\S+) (\d+)x(\d+)x(\d+) \S+(?: batch (\d+))? \[simulated\]$")
-_ATTENTION = re.compile(
-    r"^cudnn sdpa (forward|backward) \d+ bit (\d+)x(\d+)x(\d+)x(\d+)x(\d+)( causal)? \[simulated\]$"
-)
 _WAITING = re.compile(r"^(cuda|cu)\w*Synchronize")
 _ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
 _AUTOGRAD = "autograd::engine::evaluate_function: "
-
-
-def flop_of(name: str) -> int | None:
-    """Floating-point operations of a matrix product or of attention, by its name in a simulated
-    trace; None for other work. Attention counts what its mask leaves, and five products backward.
-
-    >>> flop_of("cublasGemm bf16 2048x4096x8192 NN [simulated]") == 2 * 2048 * 4096 * 8192
-    True
-    """
-    found = _GEMM.match(name)
-    if found:
-        m, n, k, batch = (int(found[i] or 1) for i in (2, 3, 4, 5))
-        return 2 * m * n * k * batch
-    found = _ATTENTION.match(name)
-    if found:
-        batch, heads, queries, keys, size = (int(found[i]) for i in range(2, 7))
-        product = 2 * batch * heads * queries * keys * size
-        return product * (5 if found[1] == "backward" else 2) // (2 if found[7] else 1)
-    return None
 
 
 def excerpt(path: Path) -> dict[str, Any]:
@@ -88,16 +65,11 @@ def _step(activities: Iterable[Activity], step: Step) -> dict[str, Any]:
     owned = own(list(activities), step)
     compute: Counter[str] = Counter()
     exposed: Counter[str] = Counter()
-    flop = 0
-    for activity, length_ns, owned_ns in zip(
-        owned.activities, owned.lengths_ns, owned.owned_ns, strict=True
-    ):
+    for activity, owned_ns in zip(owned.activities, owned.owned_ns, strict=True):
         if activity.collective is not None:
             exposed[activity.collective.name] += owned_ns
             continue
         compute[family(activity.name, activity.operator, activity.category)] += owned_ns
-        if length_ns == activity.duration_ns:  # not cut by the step's border
-            flop += flop_of(activity.name) or 0
     parts = owned.parts
     idle = {cause: getattr(parts, f"idle_{cause}_ns") for cause in IDLE}
     return {
@@ -108,7 +80,6 @@ def _step(activities: Iterable[Activity], step: Step) -> dict[str, Any]:
         "exposed": _some(exposed),
         "idle": _some(idle),
         "hidden_ns": parts.hidden_ns,
-        "flop": flop,
     }
 
 

@@ -223,7 +223,10 @@ def _does_not_fit(fit: Fit) -> list[str]:
         else "does not fit"
     ]
     if fit.whole is None or fit.nearest is None or fit.free_bytes is None:
-        return [*lines, "how much it needs is not known: it did not run with more memory either"]
+        return [
+            *lines,
+            "how much it needs is not known: it did not run to its end with more memory",
+        ]
     nearest, over = fit.nearest, -fit.free_bytes
     if over > 0:
         lines.append(

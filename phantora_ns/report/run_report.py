@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from phantora_ns.protocol import RANK_STATS_FILE, KernelClass, RankStats, Source
+from phantora_ns.report.arithmetic_part import arithmetic_part
 from phantora_ns.report.fold_part import fold_part
 from phantora_ns.report.held_part import held_part
 from phantora_ns.report.host_part import host_part
@@ -20,17 +22,28 @@ from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.start_part import start_part
 from phantora_ns.report.step_part import gpu_of, step_part
 
-SCHEMA = 1
+SCHEMA = 2
+"""Of the report (docs/report.md). Readers refuse another (`check_schema`)."""
 MEASURED_SOURCES = Source.LAW
 """So many of the first sources are measurements (the signature's own, or those of the same launch);
 the others are models."""
 VALUES = "values"  # launch/record/leaders.py
 
 
+class SchemaError(ValueError):
+    """A report that another release wrote; the text is WHAT; WHAT TO DO."""
+
+
 def build_report(
-    run_dir: Path, *, exit_code: int, failed_by: str | None, wall_s: float
+    run_dir: Path,
+    *,
+    exit_code: int,
+    failed_by: str | None,
+    wall_s: float,
+    ended_by: str | None = None,
 ) -> dict[str, Any]:
     """The report as JSON data. `failed_by`: None, "job", "launcher" or "hub".
+    `ended_by`: the signal by which the user ended the run.
 
     Raises OSError, ValueError, KeyError when run.json is missing or damaged. Without hub.json, or
     the statistics of a rank, what they would say is null.
@@ -87,9 +100,20 @@ def build_report(
         "errors": hub["errors"] if hub else [],
         "exit_code": exit_code,
         "failed_by": failed_by,
+        "ended_by": ended_by,
     }
     report["out_of_memory"] = _out_of_memory(report)
+    report["arithmetic"] = arithmetic_part(gpu_of(run_dir), hub, clients, every)
     return report | {"step": step_part(run_dir, report, clients, run.get("work"))}
+
+
+def check_schema(report: Mapping[str, Any]) -> None:
+    """Raises SchemaError for a report that another release wrote, whose fields mean something else."""
+    found = report["schema"]
+    if found != SCHEMA:
+        raise SchemaError(
+            f"a report of schema {found}, and this release reads {SCHEMA}; run the job again"
+        )
 
 
 def _gpu(run_dir: Path) -> dict[str, Any] | None:

@@ -40,7 +40,7 @@ def step_part(
 def _work(work: dict[str, Any] | None, steps: Steps, gpus: int) -> dict[str, Any] | None:
     if work is None:
         return None
-    per_s = work["amount"] * 1e9 / steps.median_ns
+    per_s = work["amount"] * 1e9 / steps.mean_ns
     return work | {"per_s": round(per_s, 3), "per_gpu_s": round(per_s / gpus, 3)}
 
 
@@ -96,10 +96,10 @@ def _evidence(steps: Steps, gpu: GpuModel, report: dict[str, Any]) -> Evidence:
     waiting = sum(rank["comm_wait_ns"] for rank in ranks) / comm_ns if comm_ns else 0.0
     # Communication has no sums of its own by step. Its share of the GPU's time is that of the run.
     moving_ns = comm_ns * (1 - waiting) / busy_ns * steps.busy_ns if busy_ns else 0.0
-    beside = max(0.0, moving_ns - steps.exposed_ns * (1 - waiting)) / max(1, steps.median_ns)
+    beside = max(0.0, moving_ns - steps.exposed_ns * (1 - waiting)) / max(1, steps.mean_ns)
     clock, host = report["gpu_clock"], report["host_time"]
     return Evidence(
-        step_ns=steps.median_ns,
+        step_ns=steps.mean_ns,
         busy_ns=steps.busy_ns,
         exposed_ns=steps.exposed_ns,
         host_ns=steps.host_ns,

@@ -3,6 +3,8 @@
 Why it exists: people compare steps, and a run has a start, a warm-up and an end besides. Rule: a step
 lasts from one update to the next, by the host's simulated clock, as a job's own log measures it; the
 first ones are left out, because PyTorch allocates, compiles and, with DDP, replaces buckets in them.
+The step's time is the mean: steps are not alike (a host's, or those that log), and the whole takes as long
+as their sum.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 WARM_UP = 3
 """The most steps left out. Of short runs it is half."""
@@ -27,18 +29,29 @@ class Mark(NamedTuple):
     busy_ns: int
     host_ns: int
     exposed_ns: int
+    flop: Sequence[int] = ()
+    """By `Precision`, modulo 2^64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a rank multiplied in its settled steps, in `time_ns`: `flop` by `Precision`."""
+
+    steps: int
+    time_ns: int
+    flop: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """`count`: steps seen; the rest is of those after the warm-up, times of one of them in ns.
-    `busy_ns`, `host_ns`, `exposed_ns`: means of what GPU and host worked, and of what streams waited
-    for communication."""
+    """`count`: steps seen; the rest is of the `settled` ones after the warm-up, ns. `mean_ns`: of their
+    time; `least_ns`, `most_ns`: the shortest and the longest. `busy_ns`, `host_ns`, `exposed_ns`: means of
+    what GPU and host worked, and of what streams waited for communication."""
 
     rank: int
     count: int
     settled: int
-    median_ns: int
+    mean_ns: int
     least_ns: int
     most_ns: int
     busy_ns: int
@@ -46,27 +59,47 @@ class Steps:
     exposed_ns: int
 
 
-def steps_of(rank: int, marks: Sequence[Sequence[int]]) -> Steps | None:
+def steps_of(rank: int, marks: Sequence[Sequence[Any]]) -> Steps | None:
     """The steps between a rank's marks (`Mark`, as JSON has it); None with fewer than two."""
-    ends = _merged([Mark(*mark) for mark in marks])
-    lengths = [after.time_ns - before.time_ns for before, after in zip(ends, ends[1:])]
-    if len(lengths) < 2:
+    count, ends = _settled(marks)
+    if not ends:
         return None
-    skipped = min(WARM_UP, len(lengths) // 2)
-    settled, first, last = lengths[skipped:], ends[skipped], ends[-1]
-    mean = [
-        round((getattr(last, name) - getattr(first, name)) / len(settled))
-        for name in ("busy_ns", "host_ns", "exposed_ns")
-    ]
+    lengths = [after.time_ns - before.time_ns for before, after in zip(ends, ends[1:])]
+    mean_ns, busy_ns, host_ns, exposed_ns = (
+        round((last - first) / len(lengths)) for first, last in zip(ends[0][:4], ends[-1][:4])
+    )
     return Steps(
         rank,
+        count,
         len(lengths),
-        len(settled),
-        round(statistics.median(settled)),
-        min(settled),
-        max(settled),
-        *mean,
+        mean_ns,
+        min(lengths),
+        max(lengths),
+        busy_ns,
+        host_ns,
+        exposed_ns,
     )
+
+
+def done_of(marks: Sequence[Sequence[Any]]) -> Done | None:
+    """What was multiplied between a rank's marks; None with fewer than two steps, or without sums."""
+    _, ends = _settled(marks)
+    if not ends or not all(mark.flop for mark in ends):
+        return None
+    steps = list(zip(ends, ends[1:]))
+    flop = tuple(
+        sum((after.flop[at] - before.flop[at]) % 2**64 for before, after in steps)
+        for at in range(len(ends[0].flop))
+    )
+    return Done(len(steps), ends[-1].time_ns - ends[0].time_ns, flop)
+
+
+def _settled(marks: Sequence[Sequence[Any]]) -> tuple[int, list[Mark]]:
+    """How many steps there are, and the marks from the end of the warm-up on: one more than steps that
+    count. No marks with fewer than two steps."""
+    ends = _merged([Mark(*mark) for mark in marks])
+    count = max(0, len(ends) - 1)
+    return count, ends[min(WARM_UP, count // 2) :] if count >= 2 else []
 
 
 def _merged(marks: list[Mark]) -> list[Mark]:

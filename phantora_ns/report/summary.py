@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from phantora_ns.report.arithmetic_part import arithmetic_text
+from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import refusal_text, refusals_of
 from phantora_ns.report.fold_part import fold_lines, fold_warnings
 from phantora_ns.report.host_part import host_lines
@@ -28,10 +30,16 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         f"simulated {_seconds(simulated_s)} of {report['world_size']} GPUs on {report['nodes']} "
         f"node{'s' if report['nodes'] > 1 else ''} in {_seconds(wall_s)}{pace}"
     ]
+    ended = ended_text(report)
+    if ended is not None:
+        lines.append(ended)
     if report["out_of_memory"]:
         text = refusal_text(refusals_of(report))
         lines.append(f"out of memory: {text}; phantora-ns fit says how much is missing")
     lines += _step_lines(report["step"]) + _work_lines(report["step"])
+    arithmetic = arithmetic_text(report["arithmetic"])
+    if arithmetic is not None:
+        lines.append(arithmetic)
     ranks = [rank for rank in report["ranks"] if rank["gpu_busy_ns"]]
     if ranks:
         busy = sum(rank["gpu_busy_ns"] for rank in ranks) / len(ranks) / 1e9
@@ -84,10 +92,10 @@ def _step_lines(step: dict[str, Any] | None) -> list[str]:
     """The step and its band: `step 0.983 s (0.96-1.00)`."""
     if step is None:
         return []
-    median, band = step["median_ns"], step["band"]
-    unit, of_unit = ("s", 1e9) if median >= 1e9 else ("ms", 1e6) if median >= 1e6 else ("us", 1e3)
+    mean, band = step["mean_ns"], step["band"]
+    unit, of_unit = ("s", 1e9) if mean >= 1e9 else ("ms", 1e6) if mean >= 1e6 else ("us", 1e3)
     if band is None:
-        return [f"step {median / of_unit:.4g} {unit}, with no band: {step['no_band']}"]
+        return [f"step {mean / of_unit:.4g} {unit}, with no band: {step['no_band']}"]
     terms = ("kernels", "gpu", "communication", "host")
     largest = max(terms, key=lambda term: band[term])
     why = {
@@ -98,7 +106,7 @@ def _step_lines(step: dict[str, Any] | None) -> list[str]:
     }[largest]
     ends = "-".join(f"{band[end] / of_unit:.3g}" for end in ("low_ns", "high_ns"))
     return [
-        f"step {median / of_unit:.4g} {unit} ({ends}): {band['coverage']:.0%} of real runs are "
+        f"step {mean / of_unit:.4g} {unit} ({ends}): {band['coverage']:.0%} of real runs are "
         f"expected between these; least sure is {why}"
     ]
 

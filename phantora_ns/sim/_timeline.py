@@ -57,12 +57,14 @@ class Totals(NamedTuple):
 
 class Mark(NamedTuple):
     """The end of a training step: when the host reached it, and until then in all the time its GPU
-    worked, its host worked, and its streams waited for communication; ns."""
+    worked, its host worked, and its streams waited for communication; ns. `flop`: what it had multiplied
+    by precision (`Precision`)."""
 
     time_ns: int
     busy_ns: int
     host_ns: int
     exposed_ns: int
+    flop: tuple[int, ...] = ()
 
 
 class _Stall(NamedTuple):
@@ -83,6 +85,7 @@ class _OpenMark(NamedTuple):
     at: TimeExpression
     busy_ns: int
     host_ns: int
+    flop: tuple[int, ...]
 
     def expressions(self) -> tuple[TimeExpression, ...]:
         return (self.at,)
@@ -174,9 +177,9 @@ class CommunicationAccount:
         self._open.append(_Stall(self._stalls, device, before, after))
         self._stalls += 1
 
-    def mark(self, at: TimeExpression, busy_ns: int, host_ns: int) -> None:
+    def mark(self, at: TimeExpression, busy_ns: int, host_ns: int, flop: tuple[int, ...]) -> None:
         """A training step ends at `at`."""
-        self._open.append(_OpenMark(at, busy_ns, host_ns))
+        self._open.append(_OpenMark(at, busy_ns, host_ns, flop))
 
     def settle_launch(self, reached: TimeExpression, end: Vertex) -> None:
         """Adds a launch that is final."""
@@ -253,7 +256,8 @@ class CommunicationAccount:
             if span is not None:
                 exposed_ns[entry.device] = exposed_ns.get(entry.device, 0) + span[1]
         elif (reached := entry.at.reach()) is not None:
-            marks.append(Mark(reached[0], entry.busy_ns, entry.host_ns, sum(exposed_ns.values())))
+            exposed = sum(exposed_ns.values())
+            marks.append(Mark(reached[0], entry.busy_ns, entry.host_ns, exposed, entry.flop))
 
 
 class RunsReader:

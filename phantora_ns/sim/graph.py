@@ -200,10 +200,17 @@ class EventGraph:
         were not told before. All times up to `until_ns` must be final."""
         return self._timelines[client].account.tell(until_ns)
 
-    def mark(self, client: int, at: TimeExpression, busy_ns: int, host_ns: int) -> None:
+    def mark(
+        self,
+        client: int,
+        at: TimeExpression,
+        busy_ns: int,
+        host_ns: int,
+        flop: tuple[int, ...] = (),
+    ) -> None:
         """Records that the client reached the end of a training step at `at`, with what its GPU and
-        its host had worked until then."""
-        self._timelines[client].account.mark(at, busy_ns, host_ns)
+        its host had worked until then, and how much the GPU had multiplied."""
+        self._timelines[client].account.mark(at, busy_ns, host_ns, flop)
 
     def forget(self, client: int, number: int) -> None:
         """Records that the client will name no vertex below `number` any more, except the origin."""

@@ -106,7 +106,8 @@ class Machine:
         self._measured.append(Measured(**result["measured"]))
         if result["state"] != FAILED or not result["memory_killed"]:
             # other failures are the job's, and stay
-            return Ended(result, keep=result["exit_code"] != EXIT_OURS)
+            ours = result["exit_code"] == EXIT_OURS
+            return Ended(result, keep=not ours and not result["ended_by"])
         self.most = max(1, len(self.runs))
         if not run.alone:
             return None

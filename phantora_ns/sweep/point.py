@@ -24,6 +24,7 @@ from phantora_ns.launch.errors import UsageError
 from phantora_ns.launch.machine.environment import outer_environment
 from phantora_ns.launch.machine.software import read_software
 from phantora_ns.launch.run.run_request import RunRequest, build_request
+from phantora_ns.report.run_report import SCHEMA
 from phantora_ns.sweep.grid import Expression, GridError, Settings, Value, names_of
 from phantora_ns.sweep.spec import GIVEN, Spec, fill, variables
 
@@ -233,6 +234,7 @@ def _made_of(
         "cluster": _content(Path(request.cluster.file)),
         "kernel times": " ".join(str(_content(Path(path))) for path in request.databases),
         "phantora-ns": version,
+        "report's schema": SCHEMA,
         "torch": read_software(request.torch).torch if request.torch is not None else None,
     }
 

@@ -22,6 +22,7 @@ import psutil
 from phantora_ns.hub.deaths import memory_kills
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
+from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import refusal_text, refusals_of
 from phantora_ns.sweep.admission import Measured
 from phantora_ns.sweep.judge import FAILED, OK, OUT_OF_MEMORY
@@ -147,15 +148,18 @@ def result_of(report: Mapping[str, Any] | None, code: int) -> dict[str, Any]:
     state, why = OK, None
     if report is not None and report["out_of_memory"]:
         state, why = OUT_OF_MEMORY, refusal_text(refusals_of(report))
+    elif report is not None and report["ended_by"]:
+        state, why = FAILED, ended_text(report)
     elif report is None or code:
         state = FAILED
     return {
         "state": state,
-        "step_ns": step.get("median_ns"),
+        "step_ns": step.get("mean_ns"),
         "low_ns": band.get("low_ns"),
         "high_ns": band.get("high_ns"),
         "peak_bytes": max(peaks, default=None),
         "exit_code": code,
+        "ended_by": report["ended_by"] if report is not None else None,
         "why": why,
         "doubts": _doubts(report, step) if report is not None else [],
     }

@@ -281,7 +281,7 @@ def test_a_host_bound_step_is_held_against_all_real_ones(bench):
 def banded(low, high, error=0.0, **changes):
     """A row with a step of 0.2 s by the report, and a band of it."""
     band = {"low_ns": low * 200_000_000, "high_ns": high * 200_000_000}
-    step = {"median_ns": 200_000_000, "busy_ns": 150_000_000, "exposed_ns": 20_000_000}
+    step = {"mean_ns": 200_000_000, "busy_ns": 150_000_000, "exposed_ns": 20_000_000}
     step |= {"host_ns": 50_000_000, "band": band}
     return row(error=error) | {"step": step} | changes
 
@@ -299,6 +299,9 @@ def test_coverage_counts_real_medians_within_the_band(bench):
     assert found["width"] == pytest.approx(0.42 / 3) and found["error"] == pytest.approx(0.1 / 3)
     assert bench["rows"].coverage([row()]) is None
     assert "bands: 2 of 3 real medians inside" in "\n".join(bench["tables"].summary(rows))
+    kept = banded(0.9, 1.1, 0.05)  # by an earlier release
+    kept["step"]["median_ns"] = kept["step"].pop("mean_ns")
+    assert bench["rows"].coverage([kept]) == bench["rows"].coverage([banded(0.9, 1.1, 0.05)])
 
 
 def work(gemm, law, mhz=1600.0):
@@ -311,7 +314,7 @@ def work(gemm, law, mhz=1600.0):
 def test_what_moved_adds_up_and_is_named(bench):
     before = banded(0.9, 1.1, 0.0, **work(120, 30))
     after = banded(0.9, 1.1, 0.05, **work(240, 72, 1500.0))
-    after["step"] |= {"median_ns": 210_000_000, "busy_ns": 156_000_000, "exposed_ns": 26_000_000}
+    after["step"] |= {"mean_ns": 210_000_000, "busy_ns": 156_000_000, "exposed_ns": 26_000_000}
     moved = bench["moved"].compare(before, after)
     assert moved.share == pytest.approx(0.05)
     shares = {cause.label: cause.share for cause in moved.causes}

@@ -132,7 +132,8 @@ def test_a_run_gives_its_report_and_leaves_this_process_alone(
     assert "trained" in log.read_text() and "phantora-ns: simulated" in log.read_text()
     assert result.exit_code == 0 and result.failed_by is None and result.world_size == 1
     step = result.data["step"]
-    assert result.step_time_ns == step["median_ns"] > 0
+    assert result.step_time_ns == step["mean_ns"] > 0
+    assert result.flop_utilisation == result.data["arithmetic"]["hfu"] and result.ended_by is None
     assert result.step_band_ns == (step["band"]["low_ns"], step["band"]["high_ns"])
     assert result.peak_allocated_bytes == result.ranks[0].peak_allocated_bytes > 512 * 512 * 4
 

@@ -2,6 +2,9 @@
 answer. Its numbers are held against those of whole runs."""
 
 import json
+import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -105,6 +108,28 @@ def test_a_job_that_goes_on_without_what_was_refused_fits(fit, tmp_path):
     log = tmp_path / "log"
     fit("--log", log, *ONE, "--", *JOB, "--caught", 200 << 10, code=0)
     assert "went on without" in log.read_text()
+
+
+def test_a_run_that_its_user_ends_did_not_run_out_of_memory(tmp_path, root):
+    """Though its last request in vain was never granted."""
+    file = tmp_path / "report.json"
+    words = ["--report", file, *ONE, "--", *JOB, "--steps", 10**6, "--caught", 200 << 10]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phantora_ns.cli", *map(str, words)],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.stdout.readline() != "step 3\n":
+        assert process.poll() is None, process.stderr.read()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "SIGINT: ending the job" in err
+    assert re.search(r"ended by Ctrl-C after \d+ steps", err) and "out of memory" not in err
+    report = json.loads(file.read_text())
+    assert (report["exit_code"], report["failed_by"], report["ended_by"]) == (130, None, "SIGINT")
+    assert report["ranks"][0]["refused_bytes"] == 200 * GIB and not report["out_of_memory"]
 
 
 def test_another_failure_is_no_answer(fit):

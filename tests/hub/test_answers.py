@@ -8,7 +8,7 @@ from client import (
     SCATTER, SEND, STEP, SUM, Client, HubError, form,
 )  # fmt: skip
 
-from phantora_ns.protocol import VERSION
+from phantora_ns.protocol import KERNEL_TABLE_SLOT, VERSION, KernelTableSlot, Precision
 
 
 def ranks(hub, count, **options):
@@ -297,19 +297,19 @@ def test_a_step_ends_where_the_host_is_with_all_that_came_before(hub):
     comm = form([a, b])
     for client in (a, b):
         client.advance(700)
-        client.send(STEP, client.clock, {}, client.host_head(), 10, 20)
+        client.send(STEP, client.clock, {}, client.host_head(), 10, 20, [])
     early = [client.clock for client in (a, b)]
     for client in (a, b):
         before = client.host_head()
         node = client.all_reduce(comm, 1 << 20)
         extra = {"stalls": [[0, before, [node, 0, 0]]]}
-        client.send(STEP, client.clock, extra, [node, 500, 0], 30, 50)
+        client.send(STEP, client.clock, extra, [node, 500, 0], 30, 50, [0, 7])
     syncs = [client.start_sync() for client in (a, b)]
     ends = [client.finish_sync(*sync) for client, sync in zip((a, b), syncs)]
     for entry, first, end in zip(hub.stop()["clients"], early, ends):
         exposed_ns = entry["exposed_comm_ns"]
         assert exposed_ns == end - first > 0
-        assert entry["steps"] == [[first, 10, 20, 0], [end + 500, 30, 50, exposed_ns]]
+        assert entry["steps"] == [[first, 10, 20, 0, []], [end + 500, 30, 50, exposed_ns, [0, 7]]]
 
 
 def test_lookups_and_notes(hub):
@@ -330,10 +330,10 @@ def test_lookups_and_notes(hub):
     assert result["unsupported_calls"] == {"cudaFoo": 2} and result["guesses"] == {"something": 1}
     table = (hub.run_dir / "kernels.tbl").read_bytes()
     assert int.from_bytes(table[24:32], "little") == 2
-    slot = table[64 + 77 * 32 : 64 + 78 * 32]
-    assert [
-        int.from_bytes(slot[i:j], "little") for i, j in ((0, 8), (8, 16), (16, 20), (20, 24))
-    ] == [77, 1016, 2, drag_permille]
+    slot = KernelTableSlot.unpack(table, 64 + 77 * KERNEL_TABLE_SLOT.size)
+    assert slot[:4] == (77, 1016, 2, drag_permille)
+    assert (slot.bound_by >> 16, slot.flop) == (Precision.BF16, 2 * 2048 * 2048 * 16384)
+    assert answer[7] == slot.flop and result["uncounted"] == ["k"]
 
 
 def test_a_request_that_makes_no_sense_is_answered_with_an_error(hub):

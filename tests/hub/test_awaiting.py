@@ -21,7 +21,7 @@ from phantora_ns.hub.recorder import FILE, Recorder
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.signature import decode, encode, key_of
-from phantora_ns.protocol import KERNEL_TABLE_HEADER, SignatureKind
+from phantora_ns.protocol import KERNEL_TABLE_HEADER, KERNEL_TABLE_SLOT, SignatureKind
 
 SIZE = 1 << 20
 EXACT = 0
@@ -81,7 +81,7 @@ def table_entry(hub, name: str) -> tuple[int, int, int]:
     index = key(name) & (capacity - 1)
     while True:
         found, duration, source, _ = struct.unpack_from(
-            "<QQII", data, KERNEL_TABLE_HEADER.size + index * 32
+            "<QQII", data, KERNEL_TABLE_HEADER.size + index * KERNEL_TABLE_SLOT.size
         )
         if found == key(name):
             return duration, source, generation

@@ -20,7 +20,7 @@ from phantora_ns.protocol import (
 def find(data: bytes, key: int):
     """What a rank does, in its own words: (duration, source, class), or None."""
     magic, version, capacity, _ = struct.unpack_from("<4Q", data)
-    assert (magic, version) == (0x50484E534B524E4C, 1)
+    assert (magic, version) == (0x50484E534B524E4C, 2)
     index = key & (capacity - 1)
     while True:
         found, duration, source, bound_by = struct.unpack_from(

@@ -12,7 +12,7 @@ from running import start_hub
 
 from phantora_ns.config import load_cluster
 from phantora_ns.config.description import write_cluster
-from phantora_ns.protocol import KernelClass
+from phantora_ns.protocol import KernelClass, Precision
 
 
 def test_the_shipped_hub_starts_answers_and_ends(short_dir):
@@ -20,11 +20,12 @@ def test_the_shipped_hub_starts_answers_and_ends(short_dir):
     try:
         client = Client(hub.run_dir)
         square = [0, 0, 0, 4096, 4096, 4096, 1, 14, 14, 14, 14, 68, 1, 4096, 4096, 4096]
-        kind, _, duration_ns, source, drag_permille, work, works = client.lookup(5, 1, square)
+        kind, _, duration_ns, source, drag_permille, work, works, flop = client.lookup(5, 1, square)
         # 137 GFLOP on an H200
         assert kind == 10 and 50_000 < duration_ns < 1_000_000 and drag_permille > 0
         # by the GEMM model, bound by arithmetic and a product, a fill and a kernel
-        assert (source, work, works) == (3, 1 | KernelClass.GEMM << 8, 2 | 1 << 8)
+        expected = 1 | KernelClass.GEMM << 8 | Precision.BF16 << 16
+        assert (source, work, works, flop) == (3, expected, 2 | 1 << 8, 2 * 4096**3)
         client.bye()
         assert hub.stop()["bad_messages"] == 0
         assert not [line for line in hub.stderr.splitlines() if "Traceback" in line]

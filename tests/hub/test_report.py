@@ -14,11 +14,13 @@ from phantora_ns.protocol import (
     RANK_STATS_MAGIC,
     RANK_STATS_VERSION,
     KernelClass,
+    Precision,
     Source,
 )
 from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.run_report import build_report
 from phantora_ns.report.summary import summary_lines
+from phantora_ns.sweep.point_run import result_of
 
 
 def write_page(
@@ -124,7 +126,7 @@ def test_everything_that_was_asked_for(run_dir):
     report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=12.34567)
     assert json.loads(json.dumps(report)) == report
     assert (report["schema"], report["world_size"], report["nodes"], report["wall_s"]) == (
-        1,
+        2,
         2,
         1,
         12.346,
@@ -135,7 +137,7 @@ def test_everything_that_was_asked_for(run_dir):
         20,
     )
     assert report["unsupported_calls"] == {"cudaFoo": 3}
-    assert (report["exit_code"], report["failed_by"]) == (0, None)
+    assert (report["exit_code"], report["failed_by"], report["ended_by"]) == (0, None, None)
     assert report["kernel_time_share"] == {"exact": 0.8, "gemm": 0.15, "guess": 0.05}
     first, second, other = report["ranks"]
     assert first == {
@@ -156,6 +158,24 @@ def test_everything_that_was_asked_for(run_dir):
     ) == (1, 2, 21, 1000)
     assert second["peak_allocated_bytes"] == 2 << 30 and second["comm_ns"] == 100
     assert (other["rank"], other["peak_allocated_bytes"]) == (None, None)
+
+
+def test_a_run_that_its_user_ended_did_not_fail(run_dir):
+    """Though a rank was refused memory just before, and the exit code is not zero."""
+    path = run_dir / "ranks" / "c"
+    for steps, said in ((0, "before the end of a step"), (1, "after 1 step"), (5, "after 5 steps")):
+        write_page(path, refused=7)
+        page = bytearray(path.read_bytes())
+        struct.pack_into("<Q", page, RANK_STATS_AT["steps"], steps)
+        path.write_bytes(page)
+        report = build_report(run_dir, exit_code=130, failed_by=None, ended_by="SIGINT", wall_s=1)
+        assert report["ended_by"] == "SIGINT" and not report["out_of_memory"]
+        assert f"ended by Ctrl-C {said}" in summary_lines(report)
+        assert not any("out of memory" in line for line in summary_lines(report))
+    report |= {"ended_by": "SIGTERM", "exit_code": 143}
+    assert "ended by SIGTERM after 5 steps" in summary_lines(report)
+    result = result_of(report, 143)
+    assert (result["state"], result["why"]) == ("failed", "ended by SIGTERM after 5 steps")
 
 
 @pytest.mark.parametrize(
@@ -294,23 +314,36 @@ def test_a_step_with_its_band(hub):
     (client,) = [Client(hub.run_dir, 0)]
     for step in range(6):
         client.advance(20_000_000)
-        client.send(STEP, client.clock, {}, client.host_head(), step * 20_000_000, 0)
+        flop = [0] * len(Precision.LABELS)
+        flop[Precision.BF16] = (2**64 - 10**13 + step * 2 * 10**12) % 2**64  # it wraps
+        flop[Precision.FP8], flop[Precision.UNCOUNTED] = step * 10**12, 3 * step
+        client.send(STEP, client.clock, {}, client.host_head(), step * 20_000_000, 0, flop)
     client.sync()
     page = hub.run_dir / "ranks" / client.name
     gemm = 8 * KernelClass.GEMM + Source.EXACT
     for field, at in (("busy_ns", Source.EXACT), ("work_ns", gemm)):
         struct.pack_into("<Q", client.page, RANK_STATS_AT[field] + 8 * at, 120_000_000)
+    struct.pack_into("<Q", client.page, RANK_STATS_AT["uncounted_ns"], 30_000_000)
     hub.stop()
     assert page.exists()
     report = build_report(hub.run_dir, exit_code=0, failed_by=None, wall_s=1.0)
     assert report["kernel_time_ns"] == {"gemm": {"exact": 120_000_000}}
     step = report["step"]
-    assert (step["rank"], step["count"], step["settled"], step["median_ns"]) == (
+    assert (step["rank"], step["count"], step["settled"], step["mean_ns"]) == (
         0,
         5,
         3,
         20_000_000,
     )
+    arithmetic = report["arithmetic"]
+    assert arithmetic["flop"] == {"bf16": 2 * 10**12, "fp8": 10**12}
+    at_peak_ns = 2e12 / 989_400 + 1e12 / 1_978_900
+    assert arithmetic["hfu"] == pytest.approx(at_peak_ns / 20_000_000, abs=1e-6)
+    assert arithmetic["uncounted"] == {"launches": 3, "time_share": 0.25, "kernels": []}
+    said = (
+        "HFU 12.6%: 2 TFLOP a step in bf16, 1 TFLOP a step in fp8; not counted: 3 launches a step"
+    )
+    assert any(line.startswith(said) for line in summary_lines(report))
     band = step["band"]
     assert step["no_band"] is None and band["kernels"] == band["host"] == band["communication"] == 0
     assert band["low_ns"] < 20_000_000 < band["high_ns"]
@@ -356,7 +389,7 @@ def test_no_band_where_nothing_was_measured(run_dir):
         else:
             (run_dir / "cluster.json").unlink()
         report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
-        assert report["step"]["median_ns"] == 5_000_000 and report["step"]["band"] is None
+        assert report["step"]["mean_ns"] == 5_000_000 and report["step"]["band"] is None
         (line,) = [line for line in summary_lines(report) if line.startswith("step ")]
         assert line.startswith("step 5 ms, with no band: ") and words in line
 

@@ -7,12 +7,19 @@ communication takes `collective_ns`. `source` is what it says of every time. It 
 every time, or none.
 """
 
-import struct
 import threading
 from pathlib import Path
 
 import msgpack
 import zmq
+
+from phantora_ns.protocol import (
+    KERNEL_TABLE_HEADER,
+    KERNEL_TABLE_MAGIC,
+    KERNEL_TABLE_SLOT,
+    KERNEL_TABLE_VERSION,
+    KernelTableHeader,
+)
 
 HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE = range(
     1, 13
@@ -41,8 +48,9 @@ class RecordingHub:
         self._path = Path(run_dir) / "hub.sock"
         (Path(run_dir) / "ranks").mkdir(exist_ok=True)
         slots = 64  # stays empty: every duration is asked for, and so recorded
-        header = struct.pack("<QQQQ", 0x50484E534B524E4C, 1, slots, 0)
-        (Path(run_dir) / "kernels.tbl").write_bytes(header.ljust(64 + 32 * slots, b"\0"))
+        header = KernelTableHeader(KERNEL_TABLE_MAGIC, KERNEL_TABLE_VERSION, slots, 0, 0).pack()
+        size = KERNEL_TABLE_HEADER.size + KERNEL_TABLE_SLOT.size * slots
+        (Path(run_dir) / "kernels.tbl").write_bytes(header.ljust(size, b"\0"))
         self._times = {}
         self._context = zmq.Context()
         self._thread = threading.Thread(target=self._serve, name="recording-hub")
@@ -126,6 +134,7 @@ class RecordingHub:
                 0,
                 0,
                 self.works(message[6]),
+                0,
             ]
         if kind == OPS:
             nodes[message[5]] = self._time(client, message[6]) + self.collective_ns

@@ -48,6 +48,7 @@ def test_signals_end_the_job(launch, number, code, script, isolation):
     got, _, err = run.finish(timeout=20)
     assert got == code
     assert len(messages(err)) == 1 and number.name in err
+    assert f"'failed_by': None, 'ended_by': '{number.name}'" in err
 
 
 def test_the_job_gets_the_signal_once_and_may_clean_up(launch):
@@ -127,7 +128,7 @@ def test_one_nodes_command_killed(launch, isolation):
     )
     os.kill(victim, signal.SIGKILL)
     code, _, err = run.finish(timeout=20)
-    assert code == 137 and "'failed_by': 'job'" in err
+    assert code == 137 and "'failed_by': 'job', 'ended_by': None" in err
     assert len(messages(err)) == 1 and "SIGKILL; on node-1" in err
 
 

@@ -119,7 +119,7 @@ def test_the_exit_code_is_the_jobs(launch, isolation, command, code, who):
         f"echo out; echo err >&2; {command}",
     ).finish()
     assert got == code and out == "out\nout\n" and err.count("err\n") == 2
-    assert f"ended: {{'exit_code': {code}, 'failed_by': {who!r}}}" in err
+    assert f"ended: {{'exit_code': {code}, 'failed_by': {who!r}, 'ended_by': None}}" in err
     # the summary, and one message for a failure
     assert err.count("phantora-ns:") == (1 if code == 0 else 2)
 
@@ -196,6 +196,7 @@ def test_the_report_is_written_whole(launch, tmp_path):
         assert json.loads((tmp_path / "report.json").read_text()) == {
             "exit_code": 4,
             "failed_by": "job",
+            "ended_by": None,
             "host_time": {"mode": "auto", "measured": None, "time_share": {}},
         }
     assert os.listdir(tmp_path) == ["report.json"]

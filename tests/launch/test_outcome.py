@@ -20,8 +20,8 @@ def test_the_first_failure_decides():
     "happen, code, who",
     [
         (lambda o: o.command_killed(0, 9), 137, "job"),
-        (lambda o: o.interrupted(2), 130, "job"),
-        (lambda o: o.interrupted(15), 143, "job"),
+        (lambda o: o.interrupted(2), 130, None),
+        (lambda o: o.interrupted(15), 143, None),
         (lambda o: o.hub_ended("exit code 1"), 70, "hub"),
         (lambda o: o.sandbox_ended("killed by signal 9"), 70, "launcher"),
         (lambda o: o.node_gone(0), 137, "job"),
@@ -35,6 +35,7 @@ def test_exit_codes(happen, code, who):
     verdict = outcome.verdict()
     assert (verdict.exit_code, verdict.failed_by) == (code, who)
     assert (verdict.message is None) == (code == 0)
+    assert verdict.ended_by == {130: "SIGINT", 143: "SIGTERM"}.get(code)
     assert outcome.nodes_left == []
 
 

@@ -48,6 +48,7 @@ class LeadersHub(_recording_hub()):
                 0,
                 0,
                 1,
+                0,
             ]
         return super()._answer(client, message)
 

@@ -25,11 +25,15 @@ def report(step_ns=100_000_000, peak=20 * GIB, **more):
         "peak_pinned_bytes": 0,
     }  # fmt: skip
     step = {
-        "rank": 0, "median_ns": step_ns, "least_ns": step_ns, "most_ns": step_ns, "settled": 5,
+        "rank": 0, "mean_ns": step_ns, "least_ns": step_ns, "most_ns": step_ns, "settled": 5,
         "busy_ns": 70_000_000, "exposed_ns": 10_000_000, "host_ns": 30_000_000, "no_band": None,
         "band": {"low_ns": step_ns - 9, "high_ns": step_ns + 9, "coverage": 0.8},
     }  # fmt: skip
     made |= {"simulated_ns": 10 * step_ns, "ranks": [rank], "step": step, "exit_code": 0}
+    uncounted = {"launches": 0, "time_share": 0.0, "kernels": []}
+    made["arithmetic"] = {
+        "flop": {"bf16": 10**12}, "hfu": 0.4, "no_hfu": None, "uncounted": uncounted,
+    }  # fmt: skip
     return made | {"cluster": "h200-1x8", "kernel_time_share": {"exact": 1.0}} | more
 
 
@@ -48,6 +52,7 @@ def test_every_number_is_a_report_s():
     found = compare([Run("a", first), Run("b", second)])
     assert values(found, "step_time") == [100_000_000, 110_000_000]
     assert values(found, "peak_memory") == [20 * GIB, 22 * GIB]
+    assert values(found, "hfu") == [0.4, 0.4]
     assert found["setup"] == [{"field": "cluster", "values": ["h200-1x8", "b200-1x8"]}]
     assert found["runs"][1]["band"] == [110_000_000 - 9, 110_000_000 + 9]
 
@@ -83,8 +88,11 @@ def test_parts_of_pages_add_up_to_the_mean_step():
 
 
 def test_what_is_not_known_is_not_zero():
-    found = compare([Run("a", report()), Run("b", report() | {"step": None, "ranks": []})])
+    found = compare(
+        [Run("a", report()), Run("b", report() | {"step": None, "ranks": [], "arithmetic": None})]
+    )
     assert values(found, "step_time") == [100_000_000, None]
+    assert values(found, "hfu") == [0.4, None]
     assert values(found, "peak_memory") == [20 * GIB, None]
     assert found["step_parts"] == []
 
@@ -138,7 +146,7 @@ def test_the_command_line_ends_with_an_exit_code(tmp_path, capsys):
     files = write(tmp_path, before=report(), after=report(step_ns=104_000_000))
     assert main(["compare", *files]) == 0
     out = capsys.readouterr().out
-    assert "step time (median)" in out and "+4 ms (+4.0%)" in out
+    assert "step time (mean)" in out and "+4 ms (+4.0%)" in out
     assert main(["compare", *files, "--fail-if", "step_time > +3%"]) == 1
     assert "failed: step_time > +3%: +4.00% for B" in capsys.readouterr().err
     assert main(["compare", *files, "--fail-if", "step_time > +5%", "--json"]) == 0
@@ -155,6 +163,18 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path, capsys, text):
     assert "bad.json is no report" in error and error.count("\n") == 1
     assert main(["compare", good, str(tmp_path / "none.json")]) == 2
     assert main(["compare", good]) == 2
+
+
+def test_a_report_of_an_earlier_release_is_refused_and_said_so(tmp_path, capsys):
+    """Its step is a median, which is not to be compared with a mean."""
+    old = report() | {"schema": 1}
+    (tmp_path / "old.html").write_text(render(bare() | {"report": old}, "a run"))
+    good, bad = write(tmp_path, good=report(), old=old)
+    for path in (bad, str(tmp_path / "old.html")):
+        assert main(["compare", good, path]) == 2
+        error = capsys.readouterr().err
+        assert f"{path} is a report of schema 1, and this release reads 2" in error
+        assert "run the job again" in error and error.count("\n") == 1
 
 
 def test_a_page_is_a_report_too(tmp_path):

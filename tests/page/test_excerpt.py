@@ -3,10 +3,9 @@
 import random
 from collections import Counter
 
-import pytest
 from tests.page.made_trace import MadeTrace
 
-from phantora_ns.page.excerpt import SHORT_OPERATORS, excerpt, flop_of
+from phantora_ns.page.excerpt import SHORT_OPERATORS, excerpt
 
 
 def test_every_nanosecond_of_a_step_has_one_owner(tmp_path):
@@ -50,34 +49,6 @@ def test_kernels_are_added_up_by_name_and_source(tmp_path):
         (2, 200, "exact"),
         (1, 50, "guess"),
     ]
-
-
-@pytest.mark.parametrize(
-    "name, flop",
-    [
-        ("cublasGemm bf16 128x256x512 TN [simulated]", 2 * 128 * 256 * 512),
-        ("cublasLtMatmul fp8e4m3/bf16 8x4x2 TN batch 3 [simulated]", 2 * 8 * 4 * 2 * 3),
-        ("cudnn sdpa forward 16 bit 2x4x64x32x16 [simulated]", 2 * 2 * (2 * 4 * 64 * 32 * 16)),
-        ("cudnn sdpa forward 16 bit 2x4x64x64x16 causal [simulated]", 2 * (2 * 4 * 64 * 64 * 16)),
-        ("cudnn sdpa backward 16 bit 1x1x8x8x8 [simulated]", 5 * 2 * 8**4 // 8),
-        ("void at::native::reduce_kernel<512, 1>(x)", None),
-    ],
-)
-def test_floating_point_operations_follow_from_the_sizes(name, flop):
-    assert flop_of(name) == flop
-
-
-def test_names_are_those_that_traces_have():
-    """flop_of reads names; if describe.py changes them, this says so."""
-    import msgpack
-
-    from phantora_ns.protocol import SignatureKind
-    from phantora_ns.trace.describe import describe
-    from phantora_ns.trace.log import Signature
-
-    packed = msgpack.packb([SignatureKind.GEMM, [0, 1, 0, 64, 32, 16, 5, 14, 14, 14]])
-    name = describe(Signature(1, 0, 0, packed), 132).name
-    assert flop_of(name) == 2 * 64 * 32 * 16 * 5
 
 
 def test_a_row_for_each_stream_and_thread(tmp_path):

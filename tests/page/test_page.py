@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from phantora_ns.config import load_cluster
+from phantora_ns.page.content import content
 from phantora_ns.page.render import render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,7 +176,7 @@ def test_a_browser_draws_it_with_the_numbers_of_the_report(run, page, tmp_path):
             assert value is None
         else:
             assert float(value) == expected
-    assert any(path == "report.step.median_ns" for path, _ in shown.numbers)
+    assert any(path == "report.step.mean_ns" for path, _ in shown.numbers)
     text = " ".join(shown.texts)
     assert any(path == "report.memory_held.peak_bytes" for path, _ in shown.numbers)
     for row in found["held"]["layers"]:
@@ -192,10 +194,8 @@ def test_a_run_without_traces_is_drawn_too(tmp_path):
 
 def bare():
     """The content of a run in which nothing used a GPU."""
-    from phantora_ns.config import load_cluster
-    from phantora_ns.page.content import content
-
     report = {
+        "schema": 2, "arithmetic": None,
         "world_size": 1, "nodes": 1, "gpus_per_node": 1, "ranks": [], "simulated_ns": 0, "wall_s": 1.5,
         "software": None, "nccl": None, "kernel_time_share": {}, "recorded_elsewhere": None,
         "gpu_clock": None,
@@ -203,7 +203,7 @@ def bare():
         "values": {"unknown_reads": 0, "chosen": 0}, "leading": None, "messages": 3,
         "bad_messages": 0, "revised": 0, "expired_values": 0, "unsupported_calls": {"cudaNew": 2},
         "warnings": {"</script><b>x": 1}, "guesses": {"something": 7}, "errors": [],
-        "exit_code": 1, "failed_by": "job",
+        "exit_code": 1, "failed_by": "job", "ended_by": None,
     }  # fmt: skip
     return content(report, load_cluster("h200-1x8", 1, 1), ["true"], {})
 
@@ -212,6 +212,14 @@ def test_a_text_of_the_job_cannot_end_the_script():
     text = render(bare(), "<b>& 1 GPU")
     assert "<b>x" not in text and "&lt;b&gt;&amp; 1 GPU" in text
     assert content_of(Page(text))["report"]["warnings"] == {"</script><b>x": 1}
+
+
+def test_a_run_that_its_user_ended_is_no_failure():
+    found = bare()["report"] | {"exit_code": 130, "failed_by": None, "ended_by": "SIGINT"}
+    made = content(found, load_cluster("h200-1x8", 1, 1), ["true"], {})
+    said = "The run was ended by Ctrl-C before the end of a step"
+    assert any(entry["what"] == said for entry in made["advice"])
+    assert not any(entry["kind"] == "error" for entry in made["advice"])
 
 
 def test_everything_doubtful_is_listed_with_what_to_do():

@@ -249,8 +249,12 @@ class Range:
             path.unlink()
         if run.code >= 0 and run.report["exit_code"] != run.code:
             wrong.append(f"the report says exit code {run.report['exit_code']}, not {run.code}")
-        if (run.report["failed_by"] is None) != (run.report["exit_code"] == 0):
-            wrong.append(f"the report says that {run.report['failed_by']} failed")
+        if (run.report["failed_by"] is None and run.report["ended_by"] is None) != (
+            run.report["exit_code"] == 0
+        ):
+            wrong.append(
+                f"the report says that {run.report['failed_by']} failed, {run.report['ended_by']} ended it"
+            )
         return wrong
 
     # ---- what must hold ----

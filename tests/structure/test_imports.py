@@ -62,6 +62,7 @@ ORDER = {
         ("signature", "rates", "binary", "live_times", "library_versions"),
         ("estimators",),
         ("families", "contention", "queue_slots"),
+        ("flop",),
         ("database",),
         ("run_clocks",),
         ("fitted",),

@@ -16,7 +16,6 @@ const FORMATS = {
   amount: (x) => Number(x.toPrecision(6)).toLocaleString("en-US", { maximumFractionDigits: 3 }),
   rate: (x) => `${digits(x)} GB/s`,
   seconds: (s) => `${digits(s)} s`,
-  flops: (x) => `${digits(x / 1e3)} TFLOP/s`,
   text: (x) => String(x),
 };
 

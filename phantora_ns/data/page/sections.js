@@ -73,21 +73,20 @@ function fillSpeed() {
   const place = section("speed");
   const figures = [];
   const from = DATA.report.step ? "report.step" : "step", step = at(from);
-  if (step) figures.push(figure(`median step of rank ${step.rank}`, number(`${from}.median_ns`, "time")));
+  if (step) figures.push(figure(`mean step of rank ${step.rank}`, number(`${from}.mean_ns`, "time")));
   if (step && step.band) {
     figures.push(figure("band: most real runs are expected here", number(`${from}.band.low_ns`, "time"), " – ", number(`${from}.band.high_ns`, "time"), " (", number(`${from}.band.coverage`, "share"), ")"));
   }
   if (step && step.work) figures.push(figure(`${step.work.unit} per second`, number(`${from}.work.per_s`, "amount"), ", ", number(`${from}.work.per_gpu_s`, "amount"), " a GPU"));
   if (step) figures.push(figure("shortest to longest", number(`${from}.least_ns`, "time"), " – ", number(`${from}.most_ns`, "time")));
-  if (DATA.utilisation) {
-    figures.push(figure("MFU: matrix products and attention against the bf16 peak", number("utilisation.share_of_peak", "share")),
-      figure("per GPU", number("utilisation.flop_per_ns", "flops")));
-  }
+  const arithmetic = DATA.report.arithmetic;
+  if (arithmetic && arithmetic.hfu !== null) figures.push(figure("HFU: products and attention against the GPU's peak", number("report.arithmetic.hfu", "share")));
   figures.push(figure("simulated time in all", number("report.simulated_ns", "time")));
   place.append(element("div", { class: "figures" }, ...figures));
   if (step && step.no_band) say("speed", `The step has no band: ${step.no_band}.`);
   if (step && step.band) fillBand(place, step);
-  if (DATA.utilisation) say("speed", `MFU counts every matrix product and cuDNN attention that ran, recomputed ones too; other attention kernels are not counted. ${DATA.report.step && DATA.report.step.work ? "" : "With --work the page has tokens/s."}`);
+  if (arithmetic && arithmetic.no_hfu) say("speed", `HFU is not known: ${arithmetic.no_hfu}.`);
+  if (arithmetic && arithmetic.hfu !== null) say("speed", `HFU counts the products that were done, recomputed ones too. ${arithmetic.uncounted.launches ? `Not counted are ${arithmetic.uncounted.launches} launches a step that multiply, or may, with ${FORMATS.share(arithmetic.uncounted.time_share)} of GPU time: ${arithmetic.uncounted.kernels.join(", ")}. ` : ""}${step && step.work ? "" : "With --work the page has tokens/s."}`);
   const ranks = [...new Set(DATA.steps.map((step) => step.rank))];
   const numbers = [...new Set(DATA.steps.map((step) => step.number))].filter((n) => n !== null);
   if (numbers.length < 2) return;

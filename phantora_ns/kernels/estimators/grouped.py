@@ -81,6 +81,14 @@ def product(
     )
 
 
+def flop(shapes: Sequence[Sequence[int]]) -> int:
+    """Floating-point operations of all groups together, whose sizes add up to the factors'. `shapes`: as
+    for `product`, which must have said that it is one."""
+    left, right = shapes[:2]
+    batch = left[0] if len(left) == len(right) == 3 else 1
+    return 2 * batch * left[-2] * left[-1] * right[-1]
+
+
 def duration_ns(product: Gemm, rates: Rates) -> float:
     """Nanoseconds of the batch that `product()` returned."""
     if product.atype == FP8:

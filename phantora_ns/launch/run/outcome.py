@@ -24,11 +24,12 @@ def signal_name(number: int) -> str:
 @dataclass(frozen=True)
 class Verdict:
     """Why the run ends: its exit code, who failed (None, "job", "launcher" or "hub"), and one
-    message (None: nothing to say)."""
+    message (None: nothing to say). `ended_by`: the signal by which the user ended it."""
 
     exit_code: int
     failed_by: str | None
     message: str | None = None
+    ended_by: str | None = None
 
 
 class Outcome:
@@ -141,7 +142,8 @@ class Outcome:
 
     def interrupted(self, number: int) -> bool:
         """The user asked for the end."""
-        return self.fail(Verdict(128 + number, "job", f"{signal_name(number)}: ending the job"))
+        name = signal_name(number)
+        return self.fail(Verdict(128 + number, None, f"{name}: ending the job", name))
 
     def _on(self, node: int, what: str) -> str:
         return f"{what}; on {node_name(node)}; its own messages are above"

@@ -42,7 +42,7 @@ class Results:
         """A signal ended the making of the results."""
         say(f"{signal_name(number)}: ending before the report and what was recorded are kept")
         if self.verdict.exit_code == 0:
-            self.verdict = Verdict(128 + number, "job")
+            self.verdict = Verdict(128 + number, None, ended_by=signal_name(number))
 
     def make_report(self, wall_s: float) -> None:
         """Builds the report, prints its summary, and writes it where the user wants it."""
@@ -55,6 +55,7 @@ class Results:
                 self._run_dir,
                 exit_code=ended.exit_code,
                 failed_by=ended.failed_by,
+                ended_by=ended.ended_by,
                 wall_s=wall_s,
             )
             self._note_refusal()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class Runner:
         self.message: str | None = None
         """What was said of a failure; None when nothing was."""
         self.failed_by: str | None = None
+        self.ended_by: str | None = None
         """As in the report."""
 
     # ---- from start to end ----
@@ -90,7 +92,7 @@ class Runner:
                 self._outcome.fail(Verdict(EXIT_OURS, "launcher", message))
             finally:
                 verdict = self._end()
-        self.failed_by = verdict.failed_by
+        self.failed_by, self.ended_by = verdict.failed_by, verdict.ended_by
         return verdict.exit_code
 
     def _start_everything(self) -> None:
@@ -317,7 +319,7 @@ class Runner:
             self.message = failure.message + self._outcome.about_memory(memory_kills())
             if self._request.output is None:
                 say(self.message)
-            self._outcome.failure = Verdict(failure.exit_code, failure.failed_by)
+            self._outcome.failure = replace(failure, message=None)
 
     def _end(self) -> Verdict:
         """Stops what runs, in reverse order, keeps the results, and removes the run directory.
