@@ -34,13 +34,14 @@ static char *identity_map(const char *own_map)
 {
     FILE *file = fopen(own_map, "re");
     unsigned long inside, outside, count;
+    if (!file) die_with_errno("reading %s", own_map);
     char *map = must_printf("%s", "");
-    while (file && fscanf(file, "%lu %lu %lu", &inside, &outside, &count) == 3) {
+    while (fscanf(file, "%lu %lu %lu", &inside, &outside, &count) == 3) {
         char *longer = must_printf("%s%lu %lu %lu\n", map, inside, inside, count);
         free(map);
         map = longer;
     }
-    if (file) fclose(file);
+    fclose(file);
     return map;
 }
 
@@ -95,6 +96,8 @@ void userns_enter(void)
         (void)!write(start[1], "!", 1);
         close(start[1]);
         while (waitpid(helper, &status, 0) < 0 && errno == EINTR);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SETUP)
+            _exit(EXIT_SETUP); /* it has said why */
         mapped = status == 0;
     }
     if (!mapped) map_only_me(uid, gid);

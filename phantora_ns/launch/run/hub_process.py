@@ -10,7 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.errors import LaunchError, cure_of
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
 
@@ -39,7 +39,9 @@ class HubProcess:
             )
         except OSError as error:
             raise LaunchError(
-                f"cannot start the hub: {error.strerror}; {SANDBOX}; run make build", "hub"
+                f"cannot start the hub: {error.strerror}; {SANDBOX}; "
+                f"{cure_of(error, 'run make build')}",
+                "hub",
             ) from error
         assert self.process.stdout is not None
         self.stdout = self.process.stdout

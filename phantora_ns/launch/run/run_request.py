@@ -269,6 +269,7 @@ def _check_values(
 def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
     """The kernel-time databases to ask, in order. Each is opened once, so that a bad one is named
     before anything starts."""
+    from phantora_ns.config import ConfigError
     from phantora_ns.kernels.database import databases
     from phantora_ns.kernels.database.schema import DatabaseError
 
@@ -276,6 +277,8 @@ def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
         opened = databases.find(gpu, [os.path.abspath(path) for path in extra])
     except DatabaseError as error:
         raise UsageError(f"{error}; a kernel-time database") from error
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
     for database in opened:
         database.close()
     return tuple(os.path.abspath(database.path) for database in opened)

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.config import ConfigError
 from phantora_ns.hub.deaths import ENDS, memory_kills
-from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
+from phantora_ns.launch.errors import EXIT_OURS, LaunchError, cure_of, say
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
 from phantora_ns.launch.machine.values_recipe import read_torch
@@ -83,10 +84,12 @@ class Runner:
                 self._outcome.fail(Verdict(EXIT_OURS, error.failed_by, str(error)))
             except Interrupted as error:
                 self._outcome.interrupted(error.number)
+            except ConfigError as error:  # a file that could be read when the request was checked
+                self._outcome.fail(Verdict(EXIT_OURS, "launcher", str(error)))
             except OSError as error:
                 what = error.strerror or error
                 where = error.filename or "in the launcher"
-                message = f"{what}; {where}; see phantora-ns doctor"
+                message = f"{what}; {where}; {cure_of(error, 'see phantora-ns doctor')}"
                 self._outcome.fail(Verdict(EXIT_OURS, "launcher", message))
             finally:
                 verdict = self._end()
@@ -396,11 +399,7 @@ class Runner:
         results = Results(self._request, path, verdict)
         try:
             with self._loop.interruptible():
-                results.make_report(time.monotonic() - self._start)
-                results.make_page()
-                results.keep_host_times()
-                results.keep_learned_host_times()
-                results.keep_recording()
+                results.keep(time.monotonic() - self._start)
         except Interrupted as error:
             results.interrupted(error.number)
         self.report, self.values_kept = results.report, results.values_kept
