@@ -54,7 +54,9 @@ static bool map_everything_from_outside(pid_t target, int start_fd)
     if (read(start_fd, &start, 1) != 1) return false;
     char *uid_map = must_printf("/proc/%d/uid_map", (int)target),
          *gid_map = must_printf("/proc/%d/gid_map", (int)target);
-    return !write_file(gid_map, gids) && !write_file(uid_map, uids);
+    if (!write_file(gid_map, gids) && !write_file(uid_map, uids)) return true;
+    if (errno != EPERM && errno != EINVAL) die_with_errno("writing %s or %s", gid_map, uid_map);
+    return false;
 }
 
 static void map_only_me(uid_t uid, gid_t gid)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,16 +110,17 @@ class Range:
         self,
         act: Callable[[subprocess.Popen, str], str | None],
         peaceful: bool,
-        variables: Mapping[str, str] | None = None,
+        variables: Mapping[str, str | bytes] | None = None,
+        within: Sequence[str] = (),
     ) -> Run:
-        """Runs the job with more environment `variables`, and calls `act(process, mark)` meanwhile.
+        """Runs the job, by the command `within`, with more environment `variables`, and calls `act(process, mark)` meanwhile.
         Says what is left afterwards, and what is wrong with the report. `peaceful`: it may fill
         caches."""
         mark, before = uuid.uuid4().hex, self._state()
         report = self.folder / "reports" / "report.json"
         begin = time.monotonic()
         process = subprocess.Popen(
-            self.job.started_by(report),
+            [*within, *self.job.started_by(report)],
             cwd=ROOT,
             env={**self._environment(mark), **(variables or {})},
             stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.faults import Fault, FaultRange, draw
+from tests.reliability.hostile import machines
 
 RUN_DIR = "ROOT/runtime/phantora-ns-*"
 NIGHT_S = 2.5 * 3600
@@ -42,6 +43,34 @@ def test_a_fault_is_said_and_leaves_nothing(in_range, site, nth, error, code):
     run = in_range.hit(fault)
     assert run.struck, f"no such call: {fault}"
     assert not run.wrong and run.code == code, f"{fault}: {run.code} {run.wrong}\n{run.err}"
+
+
+def on(in_range, name):
+    """What is wrong with a run on such a machine."""
+    machine = machines(in_range.folder)[name]
+    run = in_range.once(lambda *_: None, True, machine.variables, machine.within)
+    wrong = run.wrong + (in_range.differences(run, False) if run.code == 0 else [])
+    if run.code != machine.code or machine.says not in run.err:
+        wrong.append(f"exit code {run.code}")
+    if "Traceback" in run.err or (run.code and not run.messages):
+        wrong.append("no line of ours, or a traceback")
+    return f"{name}: {wrong}\n{run.err}" if wrong else ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["files of 128 KiB", "64 KiB for the run", "TMPDIR with other letters", "a home to read"]
+)
+def test_a_run_on_a_hostile_machine(in_range, name):
+    wrong = on(in_range, name)
+    assert not wrong, wrong
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_all_hostile_machines(in_range):
+    wrong = [said for name in machines(in_range.folder) if (said := on(in_range, name))]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.nightly

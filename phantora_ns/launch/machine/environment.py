@@ -14,11 +14,13 @@ from pathlib import Path
 
 from phantora_ns.launch.command.job_command import JobCommand
 from phantora_ns.launch.command.multi_node import foreign_names
+from phantora_ns.launch.errors import UsageError
 from phantora_ns.launch.machine.installation import INTERCEPTOR, find_libzmq
 from phantora_ns.launch.nodes import C10D_PORT, STATIC_PORT, node_address, node_name
 from phantora_ns.model.cluster import Fault
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_RUN_DIR = "PHANTORA_RUN_DIR"
 _THIS_MACHINES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
@@ -33,6 +35,16 @@ class Shape:
 
 def _prefixed(first: str, rest: str | None) -> str:
     return f"{first}:{rest}" if rest else first
+
+
+def refuse_nesting(outer: Mapping[str, str]) -> None:
+    """Raises UsageError inside of a job of ours: its GPUs and clocks are simulated, so a run in there
+    would simulate, or measure, a simulation."""
+    if outer.get(_RUN_DIR):
+        raise UsageError(
+            "phantora-ns was started inside of its own job, whose GPUs and clocks are simulated; in "
+            f"{socket.gethostname()}; start it outside of the job (or unset {_RUN_DIR})"
+        )
 
 
 def job_environment(
@@ -52,7 +64,7 @@ def job_environment(
     env["LD_LIBRARY_PATH"] = _prefixed(cuda, env.get("LD_LIBRARY_PATH"))
     env["TRITON_LIBCUDA_PATH"] = cuda
     env["PYTHONPATH"] = _prefixed(str(run_dir / "startup"), env.get("PYTHONPATH"))
-    env["PHANTORA_RUN_DIR"] = str(run_dir)
+    env[_RUN_DIR] = str(run_dir)
     env["PHANTORA_GPUS_PER_NODE"] = str(shape.gpus_per_node)
     env["PHANTORA_LIBZMQ"] = str(find_libzmq())
     env["PHANTORA_VALUES_LIB"] = cuda

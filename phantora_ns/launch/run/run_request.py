@@ -98,6 +98,7 @@ def build_request(
     incomplete.
     """
     outer = environment.outer_environment() if outer is None else outer
+    environment.refuse_nesting(outer)
     command = parse_command(argv, outer, nnodes=options.nnodes)
     cluster = _load_cluster(options, command)
     _check_size(command, cluster)

@@ -34,6 +34,15 @@ _UNLOCKED_GRACE_S = 60
 """A younger directory without a lock file may be one that another run is making."""
 
 
+def _is_text(folder: Path) -> bool:
+    """Whether run.json and the hub's address can name the folder: not every name is UTF-8."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _usable(folder: Path) -> bool:
     try:
         status = folder.stat()
@@ -48,6 +57,7 @@ def _usable(folder: Path) -> bool:
         and longest <= _SOCKET_PATH_MAX
         and not _SPLITS.search(str(folder))
         and not in_shm
+        and _is_text(folder)
     )
 
 
@@ -70,7 +80,7 @@ def base_folders() -> list[Path]:
     if not candidates:
         raise LaunchError(
             f"no folder for the run's files; {runtime or tempfile.gettempdir()} and /tmp; set TMPDIR to a writable "
-            "folder with a short path without spaces and colons, outside /dev/shm"
+            "folder with a short path in UTF-8 without spaces and colons, outside /dev/shm"
         )
     return list(dict.fromkeys(candidates))
 
