@@ -15,12 +15,13 @@ from tests.reliability.runs import HERE, Job, Range, Run, cheap
 STEPS = 4
 SLOW_MS = 1500
 EACH, OF_CODE = 3, 6
-"""Of a site's calls, how many are hit; of the loads of modules in a process."""
+"""Of a site's calls, how many are hit; of the loads of modules, and of Python's pages, in a process."""
 OPENS = ("open", "open64", "openat", "openat64", "fopen", "fopen64")
 WRITES = ("write", "writev", "pwrite", "pwrite64", "rename", "mkdir", "symlink", "bind")
 READS = ("read", "pread", "pread64")
 FORKS = ("fork", "vfork", "clone")
-SQLITE_SAYS = (
+OTHERS_SAY = (
+    "memoryerror",  # Python while it starts
     "disk i/o error",
     "unable to open database file",
     "disk image is malformed",
@@ -149,7 +150,7 @@ class FaultRange(Range):
             wrong.append(f"exit code {run.code}")
         if not 1 <= len(run.messages) <= 2:
             wrong.append(f"{len(run.messages)} messages")
-        words = (os.strerror(fault.error).lower(), *SQLITE_SAYS)
+        words = (os.strerror(fault.error).lower(), *OTHERS_SAY)
         if not any(said in run.err.lower() for said in words):
             wrong.append("the error is not said")
         return wrong
@@ -166,7 +167,7 @@ def draw(sites: dict[str, int], seed: str) -> list[Fault]:
         if about.startswith(("pipe:", "socket:")):  # these cannot fail so
             faults.append(Fault(site, 1, 0))
             continue
-        if about == "CODE":
+        if about in ("CODE", "anonymous"):
             some = sorted(source.sample(range(1, count + 1), min(OF_CODE, count)))
         else:
             some = list(range(1, min(EACH, count) + 1))

@@ -20,7 +20,7 @@ from phantora_ns.launch.nodes import C10D_PORT, STATIC_PORT, node_address, node_
 from phantora_ns.model.cluster import Fault
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-_RUN_DIR = "PHANTORA_RUN_DIR"
+_NODE = "PHANTORA_NODE"
 _THIS_MACHINES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
@@ -40,10 +40,10 @@ def _prefixed(first: str, rest: str | None) -> str:
 def refuse_nesting(outer: Mapping[str, str]) -> None:
     """Raises UsageError inside of a job of ours: its GPUs and clocks are simulated, so a run in there
     would simulate, or measure, a simulation."""
-    if outer.get(_RUN_DIR):
+    if outer.get(_NODE):
         raise UsageError(
             "phantora-ns was started inside of its own job, whose GPUs and clocks are simulated; in "
-            f"{socket.gethostname()}; start it outside of the job (or unset {_RUN_DIR})"
+            f"{socket.gethostname()}; start it outside of the job"
         )
 
 
@@ -64,7 +64,7 @@ def job_environment(
     env["LD_LIBRARY_PATH"] = _prefixed(cuda, env.get("LD_LIBRARY_PATH"))
     env["TRITON_LIBCUDA_PATH"] = cuda
     env["PYTHONPATH"] = _prefixed(str(run_dir / "startup"), env.get("PYTHONPATH"))
-    env[_RUN_DIR] = str(run_dir)
+    env["PHANTORA_RUN_DIR"] = str(run_dir)
     env["PHANTORA_GPUS_PER_NODE"] = str(shape.gpus_per_node)
     env["PHANTORA_LIBZMQ"] = str(find_libzmq())
     env["PHANTORA_VALUES_LIB"] = cuda
@@ -98,7 +98,7 @@ def node_environments(
     c10d_port = str(C10D_PORT if shape.isolated else free_port())
     result = []
     for node in range(shape.nodes):
-        env = {"PHANTORA_NODE": str(node)}
+        env = {_NODE: str(node)}
         if not shape.isolated:
             env["PET_LOCAL_ADDR"] = node_address(node, False)
         if command.torchrun is None:
