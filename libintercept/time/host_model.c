@@ -123,9 +123,9 @@ void ph_host_model_map(void)
     size_t bytes;
     if (header) return;
     const struct ph_host_table_header *map = ph_map_file(PH_HOST_TABLE_FILE, false, path, &bytes);
-    if (bytes < sizeof *map ||
-        map->magic != PH_HOST_TABLE_MAGIC || map->version != PH_HOST_TABLE_VERSION ||
-        map->capacity == 0 || (map->capacity & (map->capacity - 1)) ||
+    if (bytes < sizeof *map || map->magic != PH_HOST_TABLE_MAGIC ||
+        map->version != PH_HOST_TABLE_VERSION || map->capacity == 0 ||
+        (map->capacity & (map->capacity - 1)) ||
         bytes < sizeof *map + map->capacity * sizeof *slots)
         ph_die("%s is not a table of host times of this version", path);
     slots = (const struct ph_host_table_slot *)(map + 1);

@@ -47,9 +47,9 @@ void ph_host_samples_map(void)
     size_t bytes;
     if (header) return;
     struct ph_host_samples_header *map = ph_map_file(PH_HOST_SAMPLES_FILE, true, path, &bytes);
-    if (bytes < sizeof *map ||
-        map->magic != PH_HOST_SAMPLES_MAGIC || map->version != PH_HOST_SAMPLES_VERSION ||
-        map->capacity == 0 || (map->capacity & (map->capacity - 1)) ||
+    if (bytes < sizeof *map || map->magic != PH_HOST_SAMPLES_MAGIC ||
+        map->version != PH_HOST_SAMPLES_VERSION || map->capacity == 0 ||
+        (map->capacity & (map->capacity - 1)) ||
         bytes < sizeof *map + map->capacity * sizeof *slots)
         ph_die("%s is not a file of host samples of this version", path);
     slots = (struct ph_host_samples_slot *)(map + 1);

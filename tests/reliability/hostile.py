@@ -75,7 +75,12 @@ def machines(folder: Path) -> dict[str, Machine]:
         "a full standard error": Machine(("sh", "-c", 'exec 2>/dev/full; exec "$@"', "sh")),
         "a locale without UTF-8": Machine((), {"LC_ALL": "C", "PYTHONUTF8": "0"}),
     }
-    names = {"spaces": b"a b", "100 letters": b"l" * 100, "other letters": b"n\xff", "a colon": b"a:"}
+    names = {
+        "spaces": b"a b",
+        "100 letters": b"l" * 100,
+        "other letters": b"n\xff",
+        "a colon": b"a:",
+    }
     for what, name in names.items():
         path = os.path.join(os.fsencode(folder / "tmp"), name)
         os.makedirs(path, exist_ok=True)

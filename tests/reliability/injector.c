@@ -1,8 +1,8 @@
 /* injector.c - makes one call of one process of a run fail, or be slow.
  *
- * Why it exists: a full disk, a limit or a slow file system may hit any call. It is preloaded into all
- * processes of a run. A site is the role of a process, the name of a call and what the call is about
- * (a path, or what a descriptor refers to), less what differs between runs. Variables:
+ * Why it exists: a full disk, a limit or a slow file system may hit any call. It is preloaded into
+ * all processes of a run. A site is the role of a process, the name of a call and what the call is
+ * about (a path, or what a descriptor refers to), less what differs between runs. Variables:
  *
  *     FAULT_ROOT   the folder of the run's files; "ROOT" in sites
  *     FAULT_JOB    the name of the job's script
@@ -38,11 +38,11 @@
 #define CALLER __builtin_return_address(0)
 #define REAL(name) ((__typeof__(&name))real(#name))
 /* The value of a call: `failed` where it is to fail, else what the real one says. */
-#define FAIL_OR(failed, about, call)                                                               \
-    do {                                                                                           \
-        int fault = struck(__func__, about, CALLER);                                               \
-        if (fault) return errno = fault, failed;                                                   \
-        return call;                                                                               \
+#define FAIL_OR(failed, about, call)                 \
+    do {                                             \
+        int fault = struck(__func__, about, CALLER); \
+        if (fault) return errno = fault, failed;     \
+        return call;                                 \
     } while (0)
 
 enum { SITE_MAX = 600 };
@@ -151,7 +151,7 @@ static void keep(const char *site)
     int fd = file ? real_open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
     if (fd < 0) return;
     int length = snprintf(line, sizeof line, "%d %s\n", (int)getpid(), site);
-    ((ssize_t(*)(int, const void *, size_t))real("write"))(fd, line, (size_t)length);
+    ((ssize_t (*)(int, const void *, size_t))real("write"))(fd, line, (size_t)length);
     close(fd);
 }
 
@@ -199,22 +199,22 @@ static bool matters(const char *target)
     return *target && strncmp(target, "anon_inode:", 11) && strncmp(target, "/dev/", 5);
 }
 
-#define ON_DESCRIPTOR(failed, fd, call)                                                            \
-    do {                                                                                           \
-        char target[SITE_MAX];                                                                     \
-        if (!getenv("FAULT_ROOT") || !matters(of_descriptor(fd, target))) return call;             \
-        FAIL_OR(failed, target, call);                                                             \
+#define ON_DESCRIPTOR(failed, fd, call)                                                \
+    do {                                                                               \
+        char target[SITE_MAX];                                                         \
+        if (!getenv("FAULT_ROOT") || !matters(of_descriptor(fd, target))) return call; \
+        FAIL_OR(failed, target, call);                                                 \
     } while (0)
 
 /* ---- files ---- */
 
-#define MODE(flags)                                                                                \
-    mode_t mode = 0;                                                                               \
-    if ((flags) & (O_CREAT | __O_TMPFILE)) {                                                       \
-        va_list list;                                                                              \
-        va_start(list, flags);                                                                     \
-        mode = va_arg(list, mode_t);                                                               \
-        va_end(list);                                                                              \
+#define MODE(flags)                          \
+    mode_t mode = 0;                         \
+    if ((flags) & (O_CREAT | __O_TMPFILE)) { \
+        va_list list;                        \
+        va_start(list, flags);               \
+        mode = va_arg(list, mode_t);         \
+        va_end(list);                        \
     }
 
 EXPORT int open(const char *path, int flags, ...)
@@ -367,7 +367,9 @@ EXPORT int socket(int domain, int type, int protocol)
 {
     char about[32];
     snprintf(about, sizeof about, "family_%s",
-             domain == AF_UNIX ? "unix" : domain == AF_NETLINK ? "netlink" : "other");
+             domain == AF_UNIX      ? "unix"
+             : domain == AF_NETLINK ? "netlink"
+                                    : "other");
     FAIL_OR(-1, about, REAL(socket)(domain, type, protocol));
 }
 

@@ -113,9 +113,9 @@ class Range:
         variables: Mapping[str, str | bytes] | None = None,
         within: Sequence[str] = (),
     ) -> Run:
-        """Runs the job, by the command `within`, with more environment `variables`, and calls `act(process, mark)` meanwhile.
-        Says what is left afterwards, and what is wrong with the report. `peaceful`: it may fill
-        caches."""
+        """Runs the job, by the command `within`, with more environment `variables`, and calls
+        `act(process, mark)` meanwhile. Says what is left afterwards, and what is wrong with the report.
+        `peaceful`: it may fill caches."""
         mark, before = uuid.uuid4().hex, self._state()
         report = self.folder / "reports" / "report.json"
         begin = time.monotonic()

@@ -59,7 +59,8 @@ def on(in_range, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["files of 128 KiB", "64 KiB for the run", "TMPDIR with other letters", "a home to read"]
+    "name",
+    ["files of 128 KiB", "64 KiB for the run", "TMPDIR with other letters", "a home to read"],
 )
 def test_a_run_on_a_hostile_machine(in_range, name):
     wrong = on(in_range, name)

@@ -32,8 +32,8 @@ static void open_table(void)
     const char *policy = ph_env("PHANTORA_VALUES"), *rank = ph_env("RANK");
     if (!policy || strcmp(policy, "replay") != 0) return;
     const struct ph_value_table_header *map = ph_map_file(PH_VALUE_TABLE_FILE, false, path, &bytes);
-    if (bytes < sizeof *map ||
-        map->magic != PH_VALUE_TABLE_MAGIC || map->version != PH_VALUE_TABLE_VERSION ||
+    if (bytes < sizeof *map || map->magic != PH_VALUE_TABLE_MAGIC ||
+        map->version != PH_VALUE_TABLE_VERSION ||
         map->entries > (bytes - sizeof *map) / sizeof(struct ph_value_table_entry))
         ph_die("%s is not a file of recorded values: record them again", path);
     own_rank = rank ? (uint32_t)strtoul(rank, NULL, 10) : 0;

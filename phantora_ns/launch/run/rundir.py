@@ -100,7 +100,9 @@ class RunDir:
             while not self._claim(folders[0]):
                 pass
         except OSError as error:
-            cure = cure_of(error, f"free some space in {folders[0]}, or set TMPDIR to another folder")
+            cure = cure_of(
+                error, f"free some space in {folders[0]}, or set TMPDIR to another folder"
+            )
             raise LaunchError(
                 f"cannot make the run directory: {error.strerror}; in {folders[0]}; {cure}"
             ) from error

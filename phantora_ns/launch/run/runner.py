@@ -88,7 +88,10 @@ class Runner:
                 self._outcome.fail(Verdict(EXIT_OURS, "launcher", str(error)))
             except OSError as error:
                 what = error.strerror or error
-                where = error.filename or f"in {self._run_dir.path if self._run_dir else 'the launcher'}"
+                where = (
+                    error.filename
+                    or f"in {self._run_dir.path if self._run_dir else 'the launcher'}"
+                )
                 message = f"{what}; {where}; {cure_of(error, 'see phantora-ns doctor')}"
                 self._outcome.fail(Verdict(EXIT_OURS, "launcher", message))
             finally:
