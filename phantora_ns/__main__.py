@@ -12,7 +12,7 @@ def main() -> int:
     while modules are imported; it is one line too."""
     try:
         return _main()
-    except (ImportError, MemoryError, OSError) as error:
+    except (ImportError, MemoryError, OSError, SystemError) as error:
         sys.stderr.write(f"phantora-ns: {_in_words(error)}; see phantora-ns doctor\n")
         return 70
 

@@ -22,6 +22,7 @@ READS = ("read", "pread", "pread64")
 FORKS = ("fork", "vfork", "clone")
 OTHERS_SAY = (
     "memoryerror",  # Python while it starts
+    "error return without exception set",  # its C code, which has lost one
     "disk i/o error",
     "unable to open database file",
     "disk image is malformed",
