@@ -34,13 +34,14 @@ static char *identity_map(const char *own_map)
 {
     FILE *file = fopen(own_map, "re");
     unsigned long inside, outside, count;
+    if (!file) die_with_errno("reading %s", own_map);
     char *map = must_printf("%s", "");
-    while (file && fscanf(file, "%lu %lu %lu", &inside, &outside, &count) == 3) {
+    while (fscanf(file, "%lu %lu %lu", &inside, &outside, &count) == 3) {
         char *longer = must_printf("%s%lu %lu %lu\n", map, inside, inside, count);
         free(map);
         map = longer;
     }
-    if (file) fclose(file);
+    fclose(file);
     return map;
 }
 
@@ -53,7 +54,9 @@ static bool map_everything_from_outside(pid_t target, int start_fd)
     if (read(start_fd, &start, 1) != 1) return false;
     char *uid_map = must_printf("/proc/%d/uid_map", (int)target),
          *gid_map = must_printf("/proc/%d/gid_map", (int)target);
-    return !write_file(gid_map, gids) && !write_file(uid_map, uids);
+    if (!write_file(gid_map, gids) && !write_file(uid_map, uids)) return true;
+    if (errno != EPERM && errno != EINVAL) die_with_errno("writing %s or %s", gid_map, uid_map);
+    return false;
 }
 
 static void map_only_me(uid_t uid, gid_t gid)
@@ -95,6 +98,8 @@ void userns_enter(void)
         (void)!write(start[1], "!", 1);
         close(start[1]);
         while (waitpid(helper, &status, 0) < 0 && errno == EINTR);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SETUP)
+            _exit(EXIT_SETUP); /* it has said why */
         mapped = status == 0;
     }
     if (!mapped) map_only_me(uid, gid);

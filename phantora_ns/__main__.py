@@ -8,7 +8,25 @@ import sys
 
 
 def main() -> int:
-    """The command line; returns the exit status."""
+    """The command line; returns the exit status. A limit or a disk that fails may come anywhere, also
+    while modules are imported; it is one line too."""
+    try:
+        return _main()
+    except (ImportError, MemoryError, OSError, SystemError) as error:
+        sys.stderr.write(f"phantora-ns: {_in_words(error)}; see phantora-ns doctor\n")
+        return 70
+
+
+def _in_words(error: BaseException) -> str:
+    """What failed, and where: an error that nobody expected."""
+    if isinstance(error, MemoryError):
+        return "Cannot allocate memory; on this machine"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}; {error.filename or 'in a call of our own'}"
+    return f"{error or type(error).__name__}; {sys.executable}"
+
+
+def _main() -> int:
     # until commands handle it: else a Ctrl-C meanwhile prints a traceback
     ends_us = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ends_us:

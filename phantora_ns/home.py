@@ -15,7 +15,10 @@ NONE = Path("/proc/no-home-folder")
 
 
 def home_folder() -> Path:
-    """The home folder, `NONE` when there is none."""
+    """The home folder, `NONE` when there is none. A HOME that is empty or relative names none: files
+    would go to the current folder, or to /."""
+    if not os.path.isabs(os.environ.get("HOME", "/")):
+        return NONE
     try:
         return Path.home()
     except RuntimeError:

@@ -230,9 +230,15 @@ const char *ph_hub_connect(void)
     struct ph_reply welcome;
     if (!ph_wait(0, &welcome, 60000)) ph_die("the hub at %s does not answer", address);
     int64_t client = ph_read_int(&welcome);
+    if (client < 0) { /* {"error": TEXT} */
+        size_t n;
+        welcome.at++;
+        ph_read_bytes(&welcome, &n);
+        const unsigned char *why = ph_read_bytes(&welcome, &n);
+        ph_die("the hub refuses this process: %.*s; if their versions differ, run make build",
+               (int)n, why ? (const char *)why : "");
+    }
     ph_reply_free(&welcome);
-    if (client < 0)
-        ph_die("the hub refuses this interceptor's protocol version; rebuild with make build");
     ph_log_to(ph_send_diagnostic);
     ph_forget_in_child(forget);
     return name;

@@ -26,19 +26,15 @@
 #include "base/fork.h"
 #include "base/hash_map.h"
 #include "base/log.h"
+#include "base/map_file.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
 #include "time/host_samples.h"
 #include "time/operators.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     DEPTH = 4,
@@ -124,19 +120,13 @@ static struct ph_hash_map occurrences; /* of call sites in this process, by key 
 void ph_host_model_map(void)
 {
     char path[512];
-    struct stat status;
+    size_t bytes;
     if (header) return;
-    snprintf(path, sizeof path, "%s/" PH_HOST_TABLE_FILE, ph_env("PHANTORA_RUN_DIR"));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &status) != 0)
-        ph_die("cannot open %s: %s; --host-time auto and model need it", path, strerror(errno));
-    const struct ph_host_table_header *map =
-        mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    close(fd);
-    if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map ||
-        map->magic != PH_HOST_TABLE_MAGIC || map->version != PH_HOST_TABLE_VERSION ||
-        map->capacity == 0 || (map->capacity & (map->capacity - 1)) ||
-        (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
+    const struct ph_host_table_header *map = ph_map_file(PH_HOST_TABLE_FILE, false, path, &bytes);
+    if (bytes < sizeof *map || map->magic != PH_HOST_TABLE_MAGIC ||
+        map->version != PH_HOST_TABLE_VERSION || map->capacity == 0 ||
+        (map->capacity & (map->capacity - 1)) ||
+        bytes < sizeof *map + map->capacity * sizeof *slots)
         ph_die("%s is not a table of host times of this version", path);
     slots = (const struct ph_host_table_slot *)(map + 1);
     header = map;

@@ -19,16 +19,12 @@
 #include "base/environment.h"
 #include "base/hash_map.h"
 #include "base/log.h"
+#include "base/map_file.h"
 #include "base/protocol.gen.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     SAMPLES = sizeof((struct ph_host_samples_slot *)0)->sample / sizeof(uint32_t),
@@ -48,19 +44,13 @@ static struct ph_hash_map seldom_at; /* by key: 1 + the occurrence here that was
 void ph_host_samples_map(void)
 {
     char path[512];
-    struct stat status;
+    size_t bytes;
     if (header) return;
-    snprintf(path, sizeof path, "%s/" PH_HOST_SAMPLES_FILE, ph_env("PHANTORA_RUN_DIR"));
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &status) != 0)
-        ph_die("cannot open %s: %s; --host-time auto needs it", path, strerror(errno));
-    struct ph_host_samples_header *map =
-        mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map ||
-        map->magic != PH_HOST_SAMPLES_MAGIC || map->version != PH_HOST_SAMPLES_VERSION ||
-        map->capacity == 0 || (map->capacity & (map->capacity - 1)) ||
-        (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
+    struct ph_host_samples_header *map = ph_map_file(PH_HOST_SAMPLES_FILE, true, path, &bytes);
+    if (bytes < sizeof *map || map->magic != PH_HOST_SAMPLES_MAGIC ||
+        map->version != PH_HOST_SAMPLES_VERSION || map->capacity == 0 ||
+        (map->capacity & (map->capacity - 1)) ||
+        bytes < sizeof *map + map->capacity * sizeof *slots)
         ph_die("%s is not a file of host samples of this version", path);
     slots = (struct ph_host_samples_slot *)(map + 1);
     header = map;

@@ -7,17 +7,13 @@
 #include "work/duration.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/map_file.h"
 #include "link/connection.h"
 #include "time/operators.h"
 #include "work/signature.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { LOCAL = 1 << 14 };
 
@@ -34,16 +30,12 @@ static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 static void map_table(void)
 {
     char path[512];
-    snprintf(path, sizeof path, "%s/" PH_KERNEL_TABLE_FILE, ph_env("PHANTORA_RUN_DIR"));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat status;
-    if (fd < 0 || fstat(fd, &status) != 0) ph_die("cannot open %s: %s", path, strerror(errno));
+    size_t bytes;
     const struct ph_kernel_table_header *map =
-        mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    close(fd);
-    if (map == MAP_FAILED || map->magic != PH_KERNEL_TABLE_MAGIC ||
+        ph_map_file(PH_KERNEL_TABLE_FILE, false, path, &bytes);
+    if (bytes < sizeof *map || map->magic != PH_KERNEL_TABLE_MAGIC ||
         map->version != PH_KERNEL_TABLE_VERSION ||
-        (size_t)status.st_size < sizeof *map + map->capacity * sizeof *slots)
+        bytes < sizeof *map + map->capacity * sizeof *slots)
         ph_die("%s is not a kernel table of this version", path);
     slots = (const struct ph_kernel_table_slot *)(map + 1);
     header = map;

@@ -509,3 +509,10 @@ def main(arguments: list[str] | None = None) -> int:
         return code
     except click.Abort:
         return 130
+    except Exception as error:
+        from phantora_ns.config import ConfigError  # imported by whoever raised it
+
+        if not isinstance(error, ConfigError):
+            raise
+        say(str(error))
+        return EXIT_USAGE

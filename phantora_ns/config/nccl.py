@@ -6,6 +6,7 @@ the fields that the simulator reads. Times are the GPU model's; choices are thos
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
@@ -93,15 +94,21 @@ def calibrated(table: Table, times: NcclTimes) -> NcclTimes:
     return replace(times, protocols=protocols, pairs=pairs, nvls=nvls)
 
 
+@functools.cache
+def _content(path: Path) -> dict[str, Any]:
+    """A file of ours, read once: the hub reads all of them before a rank depends on it."""
+    return read_toml(path)
+
+
 def nccl_versions() -> list[NcclVersion]:
     """The releases whose choices are known, in order."""
-    releases = (Table(path, read_toml(path)).table("source") for path in _FOLDER.glob("*.toml"))
+    releases = (Table(path, _content(path)).table("source") for path in _FOLDER.glob("*.toml"))
     return sorted(NcclVersion.parse(source.text("nccl")) for source in releases)
 
 
 def measured_version() -> NcclVersion:
     """The release that the GPU models' times were measured with."""
-    minor = Table(_FILE, read_toml(_FILE)).text("measured")
+    minor = Table(_FILE, _content(_FILE)).text("measured")
     return next(version for version in nccl_versions() if version.minor_text == minor)
 
 
@@ -145,9 +152,9 @@ def _read(table: Table, keys: Mapping[str, str], known: object) -> dict[str, Any
 def nccl_constants(version: NcclVersion, compute_major: int) -> NcclConstants:
     """What decides the choices of one of `nccl_versions()` on a GPU of compute capability
     `compute_major`. Raises ConfigError."""
-    general = Table(_FILE, read_toml(_FILE))
+    general = Table(_FILE, _content(_FILE))
     path = _FOLDER / f"{version.minor_text}.toml"
-    top = Table(path, read_toml(path))
+    top = Table(path, _content(path))
     top.raw("source")
     if compute_major not in _GENERATIONS:
         raise top.error(

@@ -20,7 +20,7 @@ import zmq
 
 from phantora_ns.config import ConfigError
 from phantora_ns.config.description import read_cluster
-from phantora_ns.config.nccl import nccl_constants
+from phantora_ns.config.nccl import measured_version, nccl_constants
 from phantora_ns.hub.lookups import KernelModels
 from phantora_ns.hub.loop import serve
 from phantora_ns.hub.recorder import FILE, Recorder
@@ -76,6 +76,7 @@ def build_hub(run_dir: Path) -> Hub:
         KernelContention(gpu).permille,
         lambda kind, fields: queue_slots_of(kind, fields, gpu.multiprocessors).packed(),
     )
+    measured_version()  # reads NCCL's numbers now: a rank must not find that a file is gone
     options = HubOptions(
         nodes=cluster.nodes,
         gpus_per_node=cluster.gpus_per_node,

@@ -66,7 +66,8 @@ class SharedStats:
             self._map = mmap.mmap(self._descriptor, RANK_STATS.size, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             os.close(self._descriptor)
-            raise StatsError(f"{path}: {error}") from None
+            what = error.strerror if isinstance(error, OSError) else error
+            raise StatsError(f"{path}: {what}") from None
         self._words = memoryview(self._map).cast("Q")
         if (self._words[0], self._words[1]) != (RANK_STATS_MAGIC, RANK_STATS_VERSION):
             self.close()

@@ -45,8 +45,9 @@ def build_report(
     """The report as JSON data. `failed_by`: None, "job", "launcher" or "hub".
     `ended_by`: the signal by which the user ended the run.
 
-    Raises OSError, ValueError, KeyError when run.json is missing or damaged. Without hub.json, or
-    the statistics of a rank, what they would say is null.
+    Raises OSError, ValueError, KeyError when run.json is missing or damaged, and OSError when another
+    file is there but cannot be read. Without hub.json, or the statistics of a rank, what they would
+    say is null.
     """
     run_dir = Path(run_dir)
     run = json.loads((run_dir / "run.json").read_text())
@@ -215,7 +216,7 @@ def _profile_command(run: dict[str, Any], ranks: list[int]) -> str | None:
 def _read_hub(path: Path) -> dict[str, Any] | None:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):  # the hub was killed
         return None
 
 
@@ -224,7 +225,7 @@ def _read_stats(folder: Path) -> dict[str, RankStats]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         try:
             statistics[path.name] = read_rank_stats(path)
-        except (OSError, ValueError):  # a process killed while it made its stats
+        except ValueError:  # a process killed while it made its stats
             continue
     return statistics
 

@@ -69,10 +69,11 @@ def _first(clients: list[dict[str, Any]]) -> Steps | None:
 
 
 def gpu_of(run_dir: Path) -> GpuModel | None:
-    """The run's GPU; None when the cluster's description is gone."""
+    """The run's GPU; None when the cluster's description is gone. Raises OSError when it cannot be
+    read."""
     try:
         return read_cluster(run_dir).gpu_model
-    except (OSError, ValueError, KeyError, ConfigError):
+    except (FileNotFoundError, ValueError, KeyError, ConfigError):
         return None
 
 

@@ -27,6 +27,7 @@ SAMPLES = {
     "expression": [0, 1, 2],
     "expression[]": [[0, 1, 2]],
     "any[]": [1, None],
+    "int[]": [0, 7],
     "operation[]": [[0, 4, 7, 0, -1, None, 1]],
     "measurement[]": [[0, [1], None, [7]]],
 }

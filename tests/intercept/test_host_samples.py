@@ -51,7 +51,7 @@ PH_EXPORT double go(uint64_t ns) { return ph_host_pace(&pace, ns); }
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("samples")
     (folder / "harness.c").write_text(HARNESS)
-    parts = ("time/host_samples", "time/host_pace", "base/hash_map")
+    parts = ("time/host_samples", "time/host_pace", "base/hash_map", "base/map_file")
     sources = [ROOT / "libintercept" / f"{name}.c" for name in parts]
     library = folder / "harness.so"
     subprocess.run(["cc", *FLAGS, "-o", library, folder / "harness.c", *sources], check=True)

@@ -220,3 +220,12 @@ def test_a_hub_that_cannot_write_its_part_is_a_failure(launch):
     code, _, err = run.finish(timeout=20)
     assert code == 70 and "'failed_by': 'hub'" in err
     assert len(messages(err)) == 1 and "its part of the report" in err
+
+
+def test_a_signal_ends_the_wait_for_the_hubs_end(launch):
+    """A hub on a busy machine has much to write after a job; the user need not wait for it."""
+    run = launch("--isolation", "none", "--", "true", env={"PHANTORA_TEST_HUB": "slow"})
+    assert run.process.stderr.readline() == "the hub writes\n"
+    run.process.send_signal(signal.SIGINT)
+    code, _, err = run.finish(timeout=50)
+    assert code == 130 and messages(err) == ["phantora-ns: SIGINT: ending the job"]

@@ -282,3 +282,14 @@ def test_the_helper_works_by_hand(sandbox_binary):
         "solo\n",
     ) and "phantora-sandbox: exit 0 0" in done.stderr
     assert subprocess.run([sandbox_binary], capture_output=True, check=False).returncode == 2
+
+
+@pytest.mark.parametrize("command", [(), ("profile",)], ids=["run", "profile"])
+def test_a_run_inside_of_a_job_is_refused(phantora, command):
+    """Its GPUs are simulated. This used to end in a RecursionError of Python's start."""
+    own = [sys.executable, "-m", "phantora_ns", *command, "--", "true"]
+    done = phantora("--quiet", "--nnodes", 1, "--gpus-per-node", 1, "--", *own)
+    assert done.returncode == 2, done.stderr
+    ours = [line for line in done.stderr.splitlines() if line.startswith("phantora-ns:")]
+    assert len(ours) == 2 and "inside of its own job" in ours[0] and "exit code 2" in ours[1]
+    assert "Error" not in done.stderr

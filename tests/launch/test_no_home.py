@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from phantora_ns.home import NONE, cache_folder, home_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -43,3 +45,11 @@ def test_there_is_no_cache_and_the_doctor_says_so(nobody):
         "doctor.run_doctor(print)",
     )
     assert "no cache" in done.stdout and "no home folder" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("home", ["", "folder"])
+def test_a_home_that_is_no_path_is_none(monkeypatch, home):
+    """Caches used to go to the current folder, or to /.cache."""
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert home_folder() == NONE and NONE in cache_folder().parents

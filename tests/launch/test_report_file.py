@@ -45,3 +45,12 @@ def test_a_report_has_the_permissions_that_any_new_file_has(tmp_path):
     os.chmod(tmp_path / "report.json", 0o600)
     write_report(tmp_path / "report.json", {})
     assert os.stat(tmp_path / "report.json").st_mode & 0o777 == 0o600
+
+
+def test_the_report_has_the_exit_code_of_a_run_whose_page_failed(launch, tmp_path):
+    """It used to be written before the page, and said 0."""
+    report, page = tmp_path / "report.json", tmp_path / "page.html"
+    words = ("--report", report, "--html", page)
+    code, _, err = launch(*words, "--isolation", "none", "--", "true").finish()
+    assert "cannot write the page" in err  # the stand-in of a report lacks what a page needs
+    assert code == json.loads(report.read_text())["exit_code"] == 70

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,13 +94,35 @@ class Range:
 
     def fire(self, strike: Strike | None) -> Run:
         """Runs the job, strikes it and says what is wrong afterwards."""
+
+        def act(process: subprocess.Popen, mark: str) -> str | None:
+            if strike is None:
+                self.lives = self._watch(process, mark)
+                return None
+            return self._strike(strike, process, mark)
+
+        run = self.once(act, strike is None or strike.harmless)
+        if strike is not None:
+            run.wrong += self._judge(run, strike)
+        return run
+
+    def once(
+        self,
+        act: Callable[[subprocess.Popen, str], str | None],
+        peaceful: bool,
+        variables: Mapping[str, str | bytes] | None = None,
+        within: Sequence[str] = (),
+    ) -> Run:
+        """Runs the job, by the command `within`, with more environment `variables`, and calls
+        `act(process, mark)` meanwhile. Says what is left afterwards, and what is wrong with the report.
+        `peaceful`: it may fill caches."""
         mark, before = uuid.uuid4().hex, self._state()
         report = self.folder / "reports" / "report.json"
         begin = time.monotonic()
         process = subprocess.Popen(
-            self.job.started_by(report),
+            [*within, *self.job.started_by(report)],
             cwd=ROOT,
-            env=self._environment(mark),
+            env={**self._environment(mark), **(variables or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -109,20 +132,15 @@ class Range:
         )
         run = Run()
         try:
-            if strike is None:
-                self.lives = self._watch(process, mark)
-            else:
-                run.struck = self._strike(strike, process, mark)
+            run.struck = act(process, mark)
             run.out, run.err = process.communicate(timeout=TIME_OUT_S)
         except subprocess.TimeoutExpired:
             run.wrong.append(f"did not end within {TIME_OUT_S} s; left: {marked_processes(mark)}")
             process.kill()
             run.out, run.err = process.communicate()
         run.code, run.wall_s = process.returncode, time.monotonic() - begin
-        run.wrong += self._left(mark, before, strike)
+        run.wrong += self._left(mark, before, peaceful)
         run.wrong += self._report(run, report)
-        if strike is not None:
-            run.wrong += self._judge(run, strike)
         return run
 
     def _environment(self, mark: str) -> dict[str, str]:
@@ -214,9 +232,8 @@ class Range:
             ],
         }
 
-    def _left(self, mark: str, before: dict[str, list[str]], strike: Strike | None) -> list[str]:
+    def _left(self, mark: str, before: dict[str, list[str]], peaceful: bool) -> list[str]:
         deadline = time.monotonic() + SETTLE_S
-        peaceful = strike is None or strike.harmless
         while time.monotonic() < deadline:
             processes, now = marked_processes(mark), self._state()
             if not processes and (now == before or peaceful):
@@ -264,7 +281,7 @@ class Range:
         if "phantora_ns/" in run.err and "Traceback" in run.err:
             wrong.append("a traceback of ours")
         if run.code == 0 or strike.harmless:
-            return wrong + self._differences(run, strike.harmless)
+            return wrong + self.differences(run, strike.harmless)
         if run.struck is None:
             return [*wrong, f"exit code {run.code} although nothing was struck"]
         pythons_own = strike.last is signal.SIGINT and PYTHON_STARTS in run.err and run.code == 1
@@ -284,7 +301,7 @@ class Range:
                 wrong.append("the report knows what the hub did not say")
         return wrong
 
-    def _differences(self, run: Run, quiet: bool) -> list[str]:
+    def differences(self, run: Run, quiet: bool) -> list[str]:
         """A run that ended well is as if nothing had happened to it."""
         wrong = []
         if run.code:

@@ -396,6 +396,8 @@ def test_after_ctrl_c_the_finished_steps_are_written(tmp_path):
         text=True,
         start_new_session=True,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        # tests that a shell has started in the background ignore it, and so would the launcher
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             waiting = [line for line in (process.stdout.readline() for _ in range(2))]

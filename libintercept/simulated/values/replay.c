@@ -8,21 +8,17 @@
 #include "simulated/values/replay.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/map_file.h"
 #include "link/connection.h"
 #include "work/occurrence.h"
 #include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
 #include "simulated/values/payload.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const struct ph_value_table_header *file; /* NULL: another policy */
 static size_t file_bytes;
@@ -32,21 +28,16 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void open_table(void)
 {
     char path[512];
-    struct stat status;
+    size_t bytes;
     const char *policy = ph_env("PHANTORA_VALUES"), *rank = ph_env("RANK");
     if (!policy || strcmp(policy, "replay") != 0) return;
-    snprintf(path, sizeof path, "%s/" PH_VALUE_TABLE_FILE, ph_env("PHANTORA_RUN_DIR"));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &status) != 0) ph_die("cannot open %s: %s", path, strerror(errno));
-    const struct ph_value_table_header *map =
-        mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    close(fd);
-    if (map == MAP_FAILED || (size_t)status.st_size < sizeof *map ||
-        map->magic != PH_VALUE_TABLE_MAGIC || map->version != PH_VALUE_TABLE_VERSION ||
-        map->entries > ((size_t)status.st_size - sizeof *map) / sizeof(struct ph_value_table_entry))
+    const struct ph_value_table_header *map = ph_map_file(PH_VALUE_TABLE_FILE, false, path, &bytes);
+    if (bytes < sizeof *map || map->magic != PH_VALUE_TABLE_MAGIC ||
+        map->version != PH_VALUE_TABLE_VERSION ||
+        map->entries > (bytes - sizeof *map) / sizeof(struct ph_value_table_entry))
         ph_die("%s is not a file of recorded values: record them again", path);
     own_rank = rank ? (uint32_t)strtoul(rank, NULL, 10) : 0;
-    file_bytes = (size_t)status.st_size;
+    file_bytes = bytes;
     file = map;
 }
 

@@ -125,6 +125,7 @@ _CELLS = {
 """What each cell of a sound file holds, as a condition of SQL. SQLite takes any value in any column,
 and sums a text as 0. So every cell is checked when a file is opened, and readers rely on it."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_UNREADABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 _NO_FOLDER = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 _PRIMARY = 0xFF  # SQLite's extended codes hold the primary one in their low byte
 
@@ -163,6 +164,10 @@ def reported(path: Path, doing: str) -> Iterator[None]:
         if code == sqlite3.SQLITE_FULL:
             raise DatabaseError(
                 f"{path}: cannot be {doing}: the disk is full; make room, then try again"
+            ) from error
+        if doing == "read" and code in _UNREADABLE:
+            raise DatabaseError(
+                f"{path}: cannot be read: {error}; look at the disk and at ulimit -n, then try again"
             ) from error
         if doing == "read":
             raise DatabaseError(

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from phantora_ns.launch.command.job_command import JobCommand
 from phantora_ns.launch.command.multi_node import foreign_names
+from phantora_ns.launch.errors import UsageError
 from phantora_ns.launch.machine.installation import INTERCEPTOR, find_libzmq
 from phantora_ns.launch.nodes import C10D_PORT, STATIC_PORT, node_address, node_name
 from phantora_ns.model.cluster import Fault
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_NODE = "PHANTORA_NODE"
 _THIS_MACHINES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
@@ -33,6 +35,16 @@ class Shape:
 
 def _prefixed(first: str, rest: str | None) -> str:
     return f"{first}:{rest}" if rest else first
+
+
+def refuse_nesting(outer: Mapping[str, str]) -> None:
+    """Raises UsageError inside of a job of ours: its GPUs and clocks are simulated, so a run in there
+    would simulate, or measure, a simulation."""
+    if outer.get(_NODE):
+        raise UsageError(
+            "phantora-ns was started inside of its own job, whose GPUs and clocks are simulated; in "
+            f"{socket.gethostname()}; start it outside of the job"
+        )
 
 
 def job_environment(
@@ -86,7 +98,7 @@ def node_environments(
     c10d_port = str(C10D_PORT if shape.isolated else free_port())
     result = []
     for node in range(shape.nodes):
-        env = {"PHANTORA_NODE": str(node)}
+        env = {_NODE: str(node)}
         if not shape.isolated:
             env["PET_LOCAL_ADDR"] = node_address(node, False)
         if command.torchrun is None:

@@ -60,6 +60,10 @@ def _run(arguments: list[str]) -> None:
             f"phantora-ns: {error}; for {sys.executable}, which is started without PYTHONPATH; "
             "install phantora-ns and what it needs with pip"
         )
+    # a limit, or a disk that fails; SystemError: Python's C code has lost a MemoryError
+    except (ImportError, MemoryError, OSError, SystemError) as error:
+        what = str(error) or "Cannot allocate memory"
+        sys.exit(f"phantora-ns: {module} ends: {what}; on this machine; see phantora-ns doctor")
 
 
 if __name__ == "__main__":

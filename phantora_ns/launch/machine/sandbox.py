@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.errors import LaunchError, cure_of
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.nodes import node_address, node_name
 
@@ -127,7 +127,8 @@ class Sandbox:
         except OSError as error:
             self.channel.close()
             raise LaunchError(
-                f"cannot start phantora-sandbox: {error.strerror}; {SANDBOX}; run make build"
+                f"cannot start phantora-sandbox: {error.strerror}; {SANDBOX}; "
+                f"{cure_of(error, 'run make build')}"
             ) from error
         finally:
             os.close(memory)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from phantora_ns.protocol import HOST_SAMPLES_FILE, HOST_SAMPLES_HEADER_AT
 
-REFERENCE_NS = 1_800_000
+REFERENCE_NS = 1_620_000
 """What the probe takes on the reference machine, an H200 server
 (docs/host-time.md#the-speed-of-a-machine)."""
 EVERY_S = 0.1

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.errors import LaunchError, cure_of
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
+
+LOOK_S = 0.05  # between two checks whether it has ended
 
 
 def hub_command(run_dir: Path) -> list[str]:
@@ -39,7 +44,9 @@ class HubProcess:
             )
         except OSError as error:
             raise LaunchError(
-                f"cannot start the hub: {error.strerror}; {SANDBOX}; run make build", "hub"
+                f"cannot start the hub: {error.strerror}; {SANDBOX}; "
+                f"{cure_of(error, 'run make build')}",
+                "hub",
             ) from error
         assert self.process.stdout is not None
         self.stdout = self.process.stdout
@@ -54,15 +61,19 @@ class HubProcess:
         """Whether it still runs."""
         return self.process.poll() is None
 
-    def stop(self, timeout_s: float) -> bool:
-        """Asks it to write hub.json and end; False when it had to be killed after `timeout_s`."""
+    def stop(self, timeout_s: float, enough: Callable[[], bool] = lambda: False) -> bool:
+        """Asks it to write hub.json and end; False when it had to be killed after `timeout_s`, or
+        because `enough`, which is called meanwhile, was true."""
         self.process.terminate()
+        deadline = time.monotonic() + timeout_s
         try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            return False
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(LOOK_S)
+                    return True
+                if enough() or time.monotonic() >= deadline:
+                    self.process.kill()
+                    self.process.wait()
+                    return False
         finally:
             self.stdout.close()
-        return True

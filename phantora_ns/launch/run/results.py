@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
+from phantora_ns.launch.errors import EXIT_OURS, LaunchError, cure_of, say
 from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.launch.run.outcome import Verdict, signal_name
 from phantora_ns.launch.run.run_request import RunRequest
@@ -44,8 +44,25 @@ class Results:
         if self.verdict.exit_code == 0:
             self.verdict = Verdict(128 + number, None, ended_by=signal_name(number))
 
+    def keep(self, wall_s: float) -> None:
+        """Makes and keeps all of them. The report comes last: it says how the run ended."""
+        for make in (
+            lambda: self.make_report(wall_s),
+            self.make_page,
+            self.keep_host_times,
+            self.keep_learned_host_times,
+            self.keep_recording,
+        ):
+            try:
+                make()
+            except OSError as error:  # a limit, say, while modules are imported
+                where = error.filename or self._run_dir
+                cure = cure_of(error, "run it again")
+                self._failed(f"cannot keep the results: {error.strerror}; {where}; {cure}")
+        self.write_report()
+
     def make_report(self, wall_s: float) -> None:
-        """Builds the report, prints its summary, and writes it where the user wants it."""
+        """Builds the report and prints its summary."""
         from phantora_ns.report.run_report import build_report
         from phantora_ns.report.summary import summary_lines
 
@@ -62,21 +79,25 @@ class Results:
             quiet = self._request.quiet or self._request.output is not None
             for line in [] if quiet else summary_lines(self.report):
                 say(line)
-        except (OSError, ValueError, KeyError) as error:
+        except (ValueError, KeyError) as error:
             self._failed(
                 f"cannot build the report: {error}; in {self._run_dir}; "
                 "the hub ended without writing its part",
                 "hub",
             )
+
+    def write_report(self) -> None:
+        """Writes the report where the user wants it."""
+        path, ended = self._request.report, self.verdict
+        if self.report is None or path is None:
             return
-        if self._request.report is None:
-            return
+        self.report |= {"exit_code": ended.exit_code, "failed_by": ended.failed_by}
         try:
-            write_report(self._request.report, self.report)
+            write_report(path, self.report)
         except OSError as error:
             self._failed(
-                f"cannot write the report: {error.strerror}; {self._request.report}; "
-                f"the job itself ended with exit code {ended.exit_code}"
+                f"cannot write the report: {error.strerror}; {path}; "
+                f"the run ended with exit code {ended.exit_code}"
             )
 
     def _note_refusal(self) -> None:
@@ -91,11 +112,11 @@ class Results:
 
     def make_page(self) -> None:
         """Writes the page of --html."""
-        from phantora_ns.page.run_page import write_page
-
         file = self._request.html
         if file is None or self.report is None:
             return
+        from phantora_ns.page.run_page import write_page
+
         try:
             write_page(self._run_dir, self.report, file)
         except (OSError, ValueError, KeyError) as error:
@@ -130,12 +151,12 @@ class Results:
 
     def keep_recording(self) -> None:
         """Adds what a leader measured to the user's database, or its values to their file."""
-        from phantora_ns.kernels.database import databases
-        from phantora_ns.kernels.database.schema import DatabaseError
-
         request, into = self._request, self._request.record_into
         if into is None:
             return
+        from phantora_ns.kernels.database import databases
+        from phantora_ns.kernels.database.schema import DatabaseError
+
         recording = self._run_dir / host_time.RECORDING
         try:
             if request.leading is not None and request.leading.record == leaders.VALUES:

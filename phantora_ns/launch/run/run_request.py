@@ -99,6 +99,7 @@ def build_request(
     incomplete.
     """
     outer = environment.outer_environment() if outer is None else outer
+    environment.refuse_nesting(outer)
     command = parse_command(argv, outer, nnodes=options.nnodes)
     cluster = _load_cluster(options, command)
     _check_size(command, cluster)
@@ -271,6 +272,7 @@ def _check_values(
 def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
     """The kernel-time databases to ask, in order. Each is opened once, so that a bad one is named
     before anything starts."""
+    from phantora_ns.config import ConfigError
     from phantora_ns.kernels.database import databases
     from phantora_ns.kernels.database.schema import DatabaseError
 
@@ -278,6 +280,8 @@ def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
         opened = databases.find(gpu, [os.path.abspath(path) for path in extra])
     except DatabaseError as error:
         raise UsageError(f"{error}; a kernel-time database") from error
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
     for database in opened:
         database.close()
     return tuple(os.path.abspath(database.path) for database in opened)

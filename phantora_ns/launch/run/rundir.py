@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.errors import LaunchError, cure_of
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.protocol import RANK_STATS_FILE
 
@@ -32,6 +32,15 @@ _SOCKET_PATH_MAX = 107  # sizeof sockaddr_un.sun_path less the final zero (unix(
 _SPLITS = re.compile(r"[\s:;$]")  # what the loader takes apart, or replaces, in its lists of paths
 _UNLOCKED_GRACE_S = 60
 """A younger directory without a lock file may be one that another run is making."""
+
+
+def _is_text(folder: Path) -> bool:
+    """Whether run.json and the hub's address can name the folder: not every name is UTF-8."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _usable(folder: Path) -> bool:
@@ -48,6 +57,7 @@ def _usable(folder: Path) -> bool:
         and longest <= _SOCKET_PATH_MAX
         and not _SPLITS.search(str(folder))
         and not in_shm
+        and _is_text(folder)
     )
 
 
@@ -70,7 +80,7 @@ def base_folders() -> list[Path]:
     if not candidates:
         raise LaunchError(
             f"no folder for the run's files; {runtime or tempfile.gettempdir()} and /tmp; set TMPDIR to a writable "
-            "folder with a short path without spaces and colons, outside /dev/shm"
+            "folder with a short path in UTF-8 without spaces and colons, outside /dev/shm"
         )
     return list(dict.fromkeys(candidates))
 
@@ -82,37 +92,44 @@ class RunDir:
         """Sweeps forgotten directories, then makes a new one. Raises LaunchError when that is
         impossible."""
         self._sweeper: subprocess.Popen[bytes] | None = None
+        self._lock = -1
         folders = base_folders()
         for folder in folders:
             sweep(folder)
         try:
             while not self._claim(folders[0]):
                 pass
-            (self.path / RANK_STATS_FILE).mkdir()
         except OSError as error:
+            cure = cure_of(
+                error, f"free some space in {folders[0]}, or set TMPDIR to another folder"
+            )
             raise LaunchError(
-                f"cannot make the run directory: {error.strerror}; in {folders[0]}; free some space there, or set "
-                "TMPDIR to another folder"
+                f"cannot make the run directory: {error.strerror}; in {folders[0]}; {cure}"
             ) from error
 
     def _claim(self, folder: Path) -> bool:
         """One attempt; False when another run's sweep took the new directory for a forgotten one
-        before it was locked."""
+        before it was locked. Raises OSError; then nothing of it is left."""
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
         try:
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return self._take()
+        except OSError:  # a full disk, say; without the marker no sweep would take it
+            self.remove()
+            raise
+
+    def _take(self) -> bool:
+        lock = self.path / _LOCK
+        try:
+            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             return False
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        try:
-            os.write(self._lock, _MARKER)
-        except OSError:  # the disk is full; without the marker no sweep would take it
-            self.remove()
-            raise
-        if (self.path / _LOCK).exists():
-            return True
-        os.close(self._lock)
-        return False
+        os.write(self._lock, _MARKER)
+        if not lock.exists():
+            self._let_go()
+            return False
+        (self.path / RANK_STATS_FILE).mkdir()
+        return True
 
     def delete_when_we_die(self) -> None:
         """From now on the directory is deleted when this process ends, even by kill -9. Raises
@@ -126,7 +143,8 @@ class RunDir:
             )
         except OSError as error:
             raise LaunchError(
-                f"cannot start {SANDBOX}: {error.strerror}; run make build"
+                f"cannot start {SANDBOX}: {error.strerror}; on this machine; "
+                f"{cure_of(error, 'run make build')}"
             ) from error
 
     def remove(self) -> None:
@@ -138,7 +156,9 @@ class RunDir:
         if self._sweeper is not None:
             with self._sweeper:  # closes its standard input, and waits
                 pass
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def keep(self) -> None:
         """Leaves the directory to the user, under a name that no sweep deletes. `path` becomes that

@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.config import ConfigError
 from phantora_ns.hub.deaths import ENDS, memory_kills
-from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
+from phantora_ns.launch.errors import EXIT_OURS, LaunchError, cure_of, say
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
 from phantora_ns.launch.machine.values_recipe import read_torch
@@ -38,7 +39,7 @@ from phantora_ns.launch.run.values_compiler import ValuesCompiler
 HUB_START_S = 60.0  # imports on a busy machine; only a hub that hangs takes longer
 OTHERS_GRACE_S = 1.0  # after one node failed, for the others to fail by themselves and say why
 TERM_GRACE_S = 2.0  # from SIGTERM to SIGKILL
-HUB_STOP_S = 10.0  # to write hub.json after a good run
+HUB_STOP_S = 60.0  # to write hub.json and the traces' times, on a busy machine
 HUB_STOP_HASTY_S = 1.5  # after a failure: the whole end has to fit 5 s
 SANDBOX_STOP_S = 1.0
 GPU_POLL_S = 0.5  # between attempts to get the GPU that another run leads on
@@ -85,10 +86,15 @@ class Runner:
                 self._outcome.fail(Verdict(EXIT_OURS, error.failed_by, str(error)))
             except Interrupted as error:
                 self._outcome.interrupted(error.number)
+            except ConfigError as error:  # a file that could be read when the request was checked
+                self._outcome.fail(Verdict(EXIT_OURS, "launcher", str(error)))
             except OSError as error:
                 what = error.strerror or error
-                where = error.filename or "in the launcher"
-                message = f"{what}; {where}; see phantora-ns doctor"
+                where = (
+                    error.filename
+                    or f"in {self._run_dir.path if self._run_dir else 'the launcher'}"
+                )
+                message = f"{what}; {where}; {cure_of(error, 'see phantora-ns doctor')}"
                 self._outcome.fail(Verdict(EXIT_OURS, "launcher", message))
             finally:
                 verdict = self._end()
@@ -360,7 +366,7 @@ class Runner:
                 # It ended after the last rank had, and without its part of the report.
                 self._outcome.hub_ended(self._hub.describe_end())
             self._hub.stdout.close()
-        elif not self._hub.stop(HUB_STOP_S if good else HUB_STOP_HASTY_S) and good:
+        elif not self._hub.stop(HUB_STOP_S if good else HUB_STOP_HASTY_S, self._enough) and good:
             message = (
                 f"the hub did not end within {HUB_STOP_S:.0f} s; after the job; "
                 "the report lacks its part, please report this as a defect"
@@ -373,15 +379,21 @@ class Runner:
             )
             self._outcome.fail(Verdict(EXIT_OURS, "hub", message))
 
+    def _enough(self, within_s: float = 0.0) -> bool:
+        """Whether a signal comes while the end is waited for: then nothing more is."""
+        numbers = self._loop.wait_for_signals(within_s)
+        for number in numbers[:1]:
+            self._outcome.interrupted(number)
+        return bool(numbers)
+
     def _write_traces(self, path: Path) -> None:
         """Also after a failure or a Ctrl-C, so that what ran until then can be looked at. Another
         signal ends it."""
         try:
             writers = TraceWriters(path, page=self._request.html is not None)
             while writers.busy:
-                for number in self._loop.wait_for_signals(LOOK_S)[:1]:
+                if self._enough(LOOK_S):
                     writers.stop()
-                    self._outcome.interrupted(number)
             trace = self._request.trace
             quiet = self._request.quiet or trace is None or trace.folder is None
             complete = writers.finish(quiet)
@@ -398,11 +410,7 @@ class Runner:
         results = Results(self._request, path, verdict)
         try:
             with self._loop.interruptible():
-                results.make_report(time.monotonic() - self._start)
-                results.make_page()
-                results.keep_host_times()
-                results.keep_learned_host_times()
-                results.keep_recording()
+                results.keep(time.monotonic() - self._start)
         except Interrupted as error:
             results.interrupted(error.number)
         self.report, self.values_kept = results.report, results.values_kept

@@ -12,7 +12,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from phantora_ns.launch.errors import LaunchError, say
+from phantora_ns.launch.errors import LaunchError, cure_of, say
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
 
@@ -55,7 +55,8 @@ class TraceWriters:
         except OSError as error:
             self.stop()
             raise LaunchError(
-                f"cannot start the writer of traces: {error.strerror}; {SANDBOX}; run make build"
+                f"cannot start the writer of traces: {error.strerror}; {SANDBOX}; "
+                f"{cure_of(error, 'run make build')}"
             ) from error
 
     @property

@@ -1,0 +1,89 @@
+"""Why it exists: machines on which something is small, missing or of an odd name. Each is a command that
+a run is started by, and variables; a run there ends well, or with one line that names the cause."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`within`: the command that makes it; `code`: how the run ends there; `says`: what it must say."""
+
+    within: Sequence[str] = ()
+    variables: Mapping[str, str | bytes] = field(default_factory=dict)
+    code: int = 0
+    says: str = ""
+
+
+def limited(words: str, code: int = 0, says: str = "") -> Machine:
+    """With limits of the shell."""
+    return Machine(("sh", "-c", f'ulimit {words}; exec "$@"', "sh"), {}, code, says)
+
+
+def mounted(script: str, code: int = 0, says: str = "") -> Machine:
+    """With other mounts."""
+    script = f'set -e; mount --make-rprivate /; {script}; exec "$@"'
+    return Machine(("unshare", "--mount", "sh", "-c", script, "sh"), {}, code, says)
+
+
+def machines(folder: Path) -> dict[str, Machine]:
+    """By name. `folder` holds tmp, runtime, home and reports of the run."""
+    small = "mount -t tmpfs -o size={} none {}"
+    read_only = "mount --bind {0} {0}; mount -o remount,ro,bind {0}"
+    no_namespaces = 'echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"'
+    found = {
+        "6 files": limited("-n 6", 2, "ulimit -Hn"),
+        "64 files": limited("-n 64", 2, "ulimit -Hn"),
+        "files of 512 bytes": limited("-f 1", 70, "File too large"),
+        "files of 128 KiB": limited("-f 256", 70, "raise ulimit -f"),
+        "1 GB of addresses": limited("-v 1000000", 1, "ulimit -v"),
+        "8 GB of addresses": limited("-v 8000000", 1, "ulimit -v"),
+        "20 MB of data": limited("-d 20000", 70, "Cannot allocate memory"),
+        "200 MB of data": limited("-d 200000", 1, "Cannot allocate memory"),
+        "256 KiB of stack": limited("-s 256"),
+        "no locked memory, no core": limited("-l 0 -c 0"),
+        "no pending signals": Machine(("prlimit", "--sigpending=0")),
+        "no locks, no queues": Machine(("prlimit", "--locks=0", "--msgqueue=0")),
+        "4 KiB of /dev/shm": mounted(small.format("4k", "/dev/shm")),
+        "64 KiB for the run": mounted(
+            small.format("64k", folder / "runtime"), 70, "No space left on device"
+        ),
+        "4 MiB for the run": mounted(small.format("4m", folder / "runtime")),
+        "no room for the report": mounted(
+            small.format("4k", folder / "reports") + f"; printf x >{folder}/reports/x",
+            70,
+            "cannot write the report: No space left on device",
+        ),
+        "a report's folder to read": mounted(
+            read_only.format(folder / "reports"), 2, "cannot be written"
+        ),
+        "a home to read": mounted(read_only.format(folder / "home")),
+        "no namespaces": Machine(
+            ("unshare", "--user", "--map-root-user", "sh", "-c", no_namespaces, "sh"),
+            {},
+            70,
+            "user namespaces are switched off",
+        ),
+        "a home that is missing": Machine((), {"HOME": "/nonexistent/home"}),
+        "a home that is a file": Machine((), {"HOME": "/etc/passwd"}),
+        "a home without a path": Machine((), {"HOME": ""}),
+        "a home of other letters": Machine((), {"HOME": os.fsencode(folder) + b"/home/\xff"}),
+        "no folder for files": Machine((), {"TMPDIR": "/nonexistent", "XDG_RUNTIME_DIR": ""}),
+        "no standard error": Machine(("sh", "-c", 'exec 2>&-; exec "$@"', "sh")),
+        "a full standard error": Machine(("sh", "-c", 'exec 2>/dev/full; exec "$@"', "sh")),
+        "a locale without UTF-8": Machine((), {"LC_ALL": "C", "PYTHONUTF8": "0"}),
+    }
+    names = {
+        "spaces": b"a b",
+        "100 letters": b"l" * 100,
+        "other letters": b"n\xff",
+        "a colon": b"a:",
+    }
+    for what, name in names.items():
+        path = os.path.join(os.fsencode(folder / "tmp"), name)
+        os.makedirs(path, exist_ok=True)
+        found[f"TMPDIR with {what}"] = Machine((), {"TMPDIR": path, "XDG_RUNTIME_DIR": ""})
+        found[f"XDG_RUNTIME_DIR with {what}"] = Machine((), {"XDG_RUNTIME_DIR": path})
+    return found
