@@ -130,6 +130,7 @@ PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)
         harness,
         ROOT / "libintercept/time/host_model.c",
         ROOT / "libintercept/base/hash_map.c",
+        ROOT / "libintercept/base/map_file.c",
         ROOT / "libintercept/base/msgpack.c",
     ]
     subprocess.run(["cc", *FLAGS, "-o", target, *sources, "-lpthread"], check=True)
