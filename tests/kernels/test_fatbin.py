@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora_ns.kernels.binary import fatbin
+from phantora_ns.kernels.binary import cubin, fatbin
 from phantora_ns.kernels.binary.cubin import CubinError, KernelInfo, read_kernels
 from phantora_ns.kernels.signature import fnv1a64
 from phantora_ns.protocol import KERNEL_INFO_HEADER
@@ -313,3 +313,11 @@ def test_summary_from_the_command_line(capsys):
     assert fatbin.main(["/nonexistent"]) == 1
     assert fatbin.main(["--arch", "80", str(torch_lib() / "libtorch_cuda_linalg.so")]) == 0
     assert "sm_80: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [0, 0x0500])
+def test_the_flags_beside_a_parameter_s_size_are_no_part_of_it(flags):
+    """Of 23,852 kernels of torch 2.15 for sm_100, 300 have a parameter of 8 bytes with 0x0500 above it."""
+    size = 8 | flags << 16
+    entry = struct.pack("<BBHIHHI", 4, cubin.KPARAM_INFO_V2, 12, 0, 3, 24208, size)
+    assert cubin._own_attributes(entry, 0, len(entry))[0] == [(24208, 8)]

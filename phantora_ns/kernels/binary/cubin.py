@@ -23,11 +23,12 @@ MIN_STACK_SIZE = 0x12  # EIATTR_MIN_STACK_SIZE: u32 symbol, u32 bytes per thread
 # EIATTR_KPARAM_INFO: u32 index, u16 ordinal, u16 offset, u32 with the size from bit 18.
 KPARAM_INFO = 0x17
 # EIATTR_KPARAM_INFO_V2, of kernels with more than 4 KiB of parameters: u32 index, u16 ordinal,
-# u16 offset, u32 size.
+# u16 offset, u32 with the size in its low half. The other half has flags (0x0500 in code for sm_100).
 KPARAM_INFO_V2 = 0x45
 PARAM_BYTES = 0x19  # EIATTR_CBANK_PARAM_SIZE: value is the size of all parameters
 REGISTERS = 0x2F  # EIATTR_REGCOUNT: u32 symbol, u32 registers per thread
 KPARAM_SIZE_SHIFT = 18
+KPARAM_V2_SIZE = 0xFFFF
 THREADS_LIMIT = 1024  # threads per block without __launch_bounds__, every architecture since sm_20
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -147,7 +148,7 @@ def _own_attributes(data: bytes, at: int, end: int) -> tuple[list[tuple[int, int
             params.append((ordinal, offset, bits >> KPARAM_SIZE_SHIFT))
         elif number == KPARAM_INFO_V2:
             _, ordinal, offset, size = struct.unpack_from("<IHHI", data, where)
-            params.append((ordinal, offset, size))
+            params.append((ordinal, offset, size & KPARAM_V2_SIZE))
         elif number == PARAM_BYTES:
             param_bytes = value or 0
         elif number in (MAX_THREADS, REQUIRED_THREADS):
