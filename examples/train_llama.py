@@ -36,7 +36,7 @@ SIZES = {  # vocabulary, width, layers, heads, key/value heads, feed-forward wid
     "13b": (32000, 5120, 40, 40, 40, 13824),
 }
 # dense bf16, from the vendor's data sheets
-PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
+PEAK_FLOPS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
 
 
 class Attention(nn.Module):
