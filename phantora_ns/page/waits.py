@@ -2,6 +2,7 @@
 
 Why it exists: a collective starts when its last member has reached it. A rank that is slower than the
 others shows up in nobody's kernels, only in the waiting of everybody else.
+Ranks that come last together share the waiting of the others.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ def waits(launches: Launches, begin_ns: int, end_ns: int) -> dict[str, Any]:
         if len(at) < 2:
             continue
         latest_ns = max(at.values())
-        late = min(rank for rank, at_ns in at.items() if at_ns == latest_ns)
+        late = sorted(rank for rank, at_ns in at.items() if at_ns == latest_ns)
         collectives += 1
-        last[late] += latest_ns > min(at.values())
+        if len(late) < len(at):
+            last.update(late)
         for rank, at_ns in at.items():
-            waited[rank, late] += latest_ns - at_ns
+            share_ns, rest_ns = divmod(latest_ns - at_ns, len(late))
+            for number, other in enumerate(late):
+                waited[rank, other] += share_ns + (number < rest_ns)
     ranks = sorted(launches)
     caused = {late: sum(waited[rank, late] for rank in ranks) for late in ranks}
     return {

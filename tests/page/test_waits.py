@@ -45,3 +45,13 @@ def test_what_is_seen_in_part_is_counted_as_such():
     assert waits(launches({0: [10]}, [30], members=8), 0, 100)["collectives"] == 0
     assert waits(launches({0: [10], 1: [20]}, [30]), 30, 100)["collectives"] == 1
     assert waits(launches({0: [10], 1: [20]}, [30]), 0, 30)["collectives"] == 0
+
+
+def test_ranks_that_come_last_together_share_the_others_waiting():
+    """Nobody of them is a straggler, whatever its number is."""
+    found = waits(launches({0: [10, 100], 1: [41, 160], 2: [41, 160]}, [50, 200]), 0, 200)
+    assert found["last"] == [0, 2, 2]
+    assert found["waited_ns"][0] == [0, 16 + 30, 15 + 30], "to the nanosecond"
+    assert found["straggler"] is None
+    together = waits(launches({0: [10], 1: [10]}, [50]), 0, 200)
+    assert together["last"] == [0, 0], "they came at once"
