@@ -49,7 +49,7 @@ def test_what_is_seen_in_part_is_counted_as_such():
 
 def test_ranks_that_come_last_together_share_the_others_waiting():
     """Nobody of them is a straggler, whatever its number is."""
-    found = waits(launches({0: [10, 100], 1: [41, 160], 2: [41, 160]}, [50, 200]), 0, 200)
+    found = waits(launches({0: [10, 100], 1: [41, 160], 2: [41, 160]}, [50, 200]), 0, 201)
     assert found["last"] == [0, 2, 2]
     assert found["waited_ns"][0] == [0, 16 + 30, 15 + 30], "to the nanosecond"
     assert found["straggler"] is None
