@@ -395,7 +395,7 @@ def clusters() -> int:
 def compare(
     files: tuple[Path, ...], html: Path | None, conditions: tuple[str, ...], as_json: bool
 ) -> int:
-    """Says what moved between runs, and where their steps changed. A, B, ... are what --report or
+    """Says what moved between runs, and what made it. A, B, ... are what --report or
     --html wrote; pages tell most. All are compared with A.
 
     \b
@@ -430,7 +430,7 @@ def completion(shell: str) -> None:
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def kernels(arguments: tuple[str, ...]) -> int:
-    """Looks into kernel-time databases, compares, merges and validates them."""
+    """Looks into kernel-time databases, and merges them."""
     from phantora_ns.cli.kernels import main as kernels_main
 
     return kernels_main(list(arguments))
