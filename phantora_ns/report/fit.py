@@ -198,7 +198,7 @@ def lines_of(fit: Fit) -> list[str]:
     if fit.fits is None:
         return []
     head = _fits(fit) if fit.fits else _does_not_fit(fit)
-    return [*head, *_held(fit.held), fit.ended, *(f"to change: {line}" for line in fit.advice)]
+    return [*head, *held_lines(fit.held), fit.ended, *(f"to change: {line}" for line in fit.advice)]
 
 
 def _fits(fit: Fit) -> list[str]:
@@ -253,7 +253,9 @@ def _of_pytorch(need: Need, full: bool) -> list[str]:
     ]
 
 
-def _held(held: Mapping[str, Any] | None) -> list[str]:
+def held_lines(held: Mapping[str, Any] | None) -> list[str]:
+    """What held the peak (`memory_held` of a report): its kinds in the first line, then the modules with the
+    most."""
     if held is None:
         return []
     if not held["held"]:
