@@ -175,7 +175,7 @@ def _where_it_is(held: Mapping[str, Any] | None) -> str:
     sums = dict(by_kind(held["held"]))
     sharded = sum(sums.get(Holder.LABELS[kind], 0) for kind in _SHARDED)
     rest = held["peak_bytes"] - sharded
-    of_batch = "activations and what else grows with the batch"
+    of_batch = "activations and all else"
     of_model = "parameters, gradients and states of the optimizer"
     first, second = (of_batch, rest), (of_model, sharded)
     if second[1] > first[1]:
