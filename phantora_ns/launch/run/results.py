@@ -37,6 +37,7 @@ class Results:
         self.problem = message
         if self.verdict.exit_code == 0:
             self.verdict = Verdict(EXIT_OURS, failed_by)
+        self._say_how_it_ended()
 
     def interrupted(self, number: int) -> None:
         """A signal ended the making of the results."""
@@ -99,7 +100,6 @@ class Results:
 
     def write_report(self) -> None:
         """Writes the report where the user wants it."""
-        self._say_how_it_ended()
         path = self._request.report
         if self.report is None or path is None:
             return
