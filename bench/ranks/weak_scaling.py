@@ -102,7 +102,7 @@ def run(series, size):
         said, now = json.loads(Path(report.name).read_text()), os.times()
     step = said["step"]
     return {
-        "step_s": step["median_ns"] / 1e9,
+        "step_s": step["mean_ns"] / 1e9,
         "exposed_s": step["exposed_ns"] / 1e9,
         "wall_s": time.monotonic() - start,
         "cpu_s": now.children_user + now.children_system - cpu.children_user - cpu.children_system,

@@ -110,7 +110,7 @@ def run(
     :param options: those of `phantora-ns`, with `_` for `-`: `cluster="h200-rail"`,
         `set={"gpu": "b200"}`, `html="run.html"`, `quiet=True`. None means that an option is not given
     :raises UsageError: something that was asked for cannot be; nothing was started
-    :raises JobError: the job failed; it has the report
+    :raises JobError: the job failed, or a signal ended the run; it has the report
     :raises LaunchError: phantora-ns itself failed
 
     The text of an error is the line that the command prints. A KeyboardInterrupt ends the run first,

@@ -14,7 +14,9 @@ from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import Precision, RankStats
 from phantora_ns.report.steps import Done, done_of
 
-COUNTED = [at for at in range(len(Precision.LABELS)) if at not in (0, Precision.UNCOUNTED)]
+COUNTED = [
+    at for at in range(len(Precision.LABELS)) if at not in (Precision.NONE, Precision.UNCOUNTED)
+]
 
 
 def arithmetic_part(
@@ -25,8 +27,7 @@ def arithmetic_part(
 ) -> dict[str, Any] | None:
     """`arithmetic` of the report (docs/report.md); None when no rank told where its steps end. `clients`:
     those of hub.json."""
-    ranks = [client for client in clients if client["rank"] is not None and client["rank"] >= 0]
-    done = [found for one in ranks if (found := done_of(one.get("steps", []))) is not None]
+    done = _of_ranks(clients)
     if not done:
         return None
     busy_ns = sum(sum(stats.busy_ns) for stats in statistics)
@@ -43,6 +44,17 @@ def arithmetic_part(
             "kernels": (hub or {}).get("uncounted", []),
         },
     }
+
+
+def _of_ranks(clients: list[dict[str, Any]]) -> list[Done]:
+    """Of each rank that told its steps. Where torchrun has started a job again, a rank is several processes;
+    the first one with steps counts, as in step_part.py."""
+    found: dict[int, Done] = {}
+    for client in clients:
+        rank, done = client["rank"], done_of(client.get("steps", []))
+        if done is not None and rank is not None and rank >= 0:
+            found.setdefault(rank, done)
+    return list(found.values())
 
 
 def _of_a_step(done: list[Done], at: int) -> int:

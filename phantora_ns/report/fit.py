@@ -175,7 +175,7 @@ def _where_it_is(held: Mapping[str, Any] | None) -> str:
     sums = dict(by_kind(held["held"]))
     sharded = sum(sums.get(Holder.LABELS[kind], 0) for kind in _SHARDED)
     rest = held["peak_bytes"] - sharded
-    of_batch = "activations and what else grows with the batch"
+    of_batch = "activations and all else"
     of_model = "parameters, gradients and states of the optimizer"
     first, second = (of_batch, rest), (of_model, sharded)
     if second[1] > first[1]:
@@ -198,7 +198,7 @@ def lines_of(fit: Fit) -> list[str]:
     if fit.fits is None:
         return []
     head = _fits(fit) if fit.fits else _does_not_fit(fit)
-    return [*head, *_held(fit.held), fit.ended, *(f"to change: {line}" for line in fit.advice)]
+    return [*head, *held_lines(fit.held), fit.ended, *(f"to change: {line}" for line in fit.advice)]
 
 
 def _fits(fit: Fit) -> list[str]:
@@ -253,7 +253,9 @@ def _of_pytorch(need: Need, full: bool) -> list[str]:
     ]
 
 
-def _held(held: Mapping[str, Any] | None) -> list[str]:
+def held_lines(held: Mapping[str, Any] | None) -> list[str]:
+    """What held the peak (`memory_held` of a report): its kinds in the first line, then the modules with the
+    most."""
     if held is None:
         return []
     if not held["held"]:

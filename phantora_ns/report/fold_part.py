@@ -48,9 +48,8 @@ def fold_lines(part: dict[str, Any] | None) -> list[str]:
     if part["not_folded"]:
         return [f"not folded: {part['not_folded']}"]
     if part["refusal"]:
-        return [
-            part["refusal"]
-        ]  # again: what the job's processes say on their way out hides the first
+        # again: what the job's processes say on their way out hides the first
+        return [part["refusal"]]
     if part["compared"] is None:
         return []
     return [

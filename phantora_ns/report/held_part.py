@@ -29,13 +29,14 @@ class Row(NamedTuple):
 
 def held_part(run_dir: Path, clients: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     """The report's part; None when nothing was watched, or no watched rank used memory. `clients`: the
-    processes, with the names of their statistics, NODE-PID-TIME."""
+    processes, with the names of their statistics, NODE-PID-TIME. Raises OSError when a file is there but
+    cannot be read."""
     found = []
     for client in clients:
         rank, process = client["rank"], client["shm"].rpartition("-")[0]
         try:
             held = json.loads((run_dir / FOLDER / f"{process}.json").read_text())
-        except (OSError, ValueError):
+        except FileNotFoundError:  # the process was not watched
             continue
         if rank is not None and rank >= 0 and client.get("representative") is None:
             found.append((held["peak_bytes"], -rank, held["held"]))

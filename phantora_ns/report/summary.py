@@ -10,7 +10,7 @@ from typing import Any
 
 from phantora_ns.report.arithmetic_part import arithmetic_text
 from phantora_ns.report.ended_part import ended_text
-from phantora_ns.report.fit import refusal_text, refusals_of
+from phantora_ns.report.fit import held_lines, refusal_text, refusals_of
 from phantora_ns.report.fold_part import fold_lines, fold_warnings
 from phantora_ns.report.host_part import host_lines
 
@@ -59,6 +59,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
             if in_use > APART * max(peaks):
                 line += f" by PyTorch's counter at the end, {in_use / 2**30:.2f} GiB in use at most"
         lines.append(line)
+    lines += held_lines(report["memory_held"])[:1]
     shares = report["kernel_time_share"]
     if shares:
         named = ", ".join(

@@ -32,9 +32,7 @@ class Modules:
 
     def __init__(self, library, folder):
         self._library = library
-        self._path = os.path.join(
-            folder, f"{os.environ.get('PHANTORA_NODE', '0')}-{os.getpid()}.json"
-        )
+        self._folder = folder
         self._code = self._backward = self._optimizer = None
         self._known = {}  # id of a module -> (weak reference, number of its name)
         self._roots = []  # weak references
@@ -206,10 +204,12 @@ class Modules:
                 key = block.kind, block.name
                 sums[key] = sums.get(key, 0) + block.bytes
             rows = [[kind, self._text(name), size] for (kind, name), size in sums.items()]
-        scratch = self._path + ".new"
-        with open(scratch, "w") as file:
+        # of this process: ranks may be forks of one that was watched
+        name = f"{os.environ.get('PHANTORA_NODE', '0')}-{os.getpid()}.json"
+        path = os.path.join(self._folder, name)
+        with open(path + ".new", "w") as file:
             json.dump({"device": device, "peak_bytes": peak, "held": rows}, file)
-        os.replace(scratch, self._path)
+        os.replace(path + ".new", path)
 
 
 def _plain(value):

@@ -184,7 +184,7 @@ def test_what_held_the_peak_is_said_with_what_to_change():
     need = Need(1, 0, 120 * GIB, 110 * GIB, 100 * GIB)
     said = advice(90 * GIB, [need], False, {}, held)
     assert said[-1].endswith(
-        "; activations and what else grows with the batch were 70.00 GiB of the peak, "
+        "; activations and all else were 70.00 GiB of the peak, "
         "parameters, gradients and states of the optimizer 30.00 GiB"
     )
     lines = lines_of(Fit(False, "GPU", 90 * GIB, "ended", (), whole=(need,), held=held))

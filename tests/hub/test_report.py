@@ -160,6 +160,17 @@ def test_everything_that_was_asked_for(run_dir):
     assert (other["rank"], other["peak_allocated_bytes"]) == (None, None)
 
 
+def test_what_held_the_peak_is_in_the_summary(run_dir):
+    """Else --memory-modules without --report or --html would say nothing."""
+    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    assert report["memory_held"] is None
+    assert not any("at the peak" in line for line in summary_lines(report))
+    held = [["activations", "a", 3 << 30], ["gradients", "b", 1 << 30]]
+    report["memory_held"] = {"rank": 1, "peak_bytes": 4 << 30, "held": held}
+    said = "at the peak of 4.00 GiB on rank 1: activations 3.00 GiB, gradients 1.00 GiB"
+    assert summary_lines(report).count(said) == 1
+
+
 def test_a_run_that_its_user_ended_did_not_fail(run_dir):
     """Though a rank was refused memory just before, and the exit code is not zero."""
     path = run_dir / "ranks" / "c"

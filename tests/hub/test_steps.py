@@ -3,6 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phantora_ns.protocol import Precision
+from phantora_ns.report.arithmetic_part import arithmetic_part
 from phantora_ns.report.steps import WARM_UP, Done, done_of, steps_of
 
 
@@ -39,6 +41,13 @@ def test_what_was_multiplied_is_of_the_settled_steps_and_their_time():
     ]
     assert done_of(told) == Done(3, 340, (0, 30, 6**2 - 3**2))
     assert done_of(marks(at(900, 500, 300, 100))) is None and done_of(told[:2]) is None
+
+
+def test_ranks_of_a_job_that_was_started_again_are_not_counted_twice():
+    sums = [[10 * at if one == Precision.BF16 else 0 for one in range(10)] for at in range(5)]
+    told = [[*mark, flop] for mark, flop in zip(marks(at(9, 5, 5, 5)), sums, strict=True)]
+    clients = [{"rank": rank, "steps": told} for rank in (0, 1, 0, 1, -1, None)]
+    assert arithmetic_part(None, None, clients, [])["flop"] == {"bf16": 20}
 
 
 def test_too_few_updates_make_no_step():

@@ -59,6 +59,14 @@ def test_what_ends_after_the_run_was_stopped_is_no_failure():
     assert outcome.nodes_left == [] and outcome.verdict().exit_code == 0
 
 
+def test_a_signal_ends_a_run_that_was_stopped():
+    """The wait for the hub is given up for it, so there is no result to judge by."""
+    outcome = Outcome(1)
+    outcome.stop()
+    assert outcome.interrupted(2) and not outcome.interrupted(15)
+    assert (outcome.verdict().exit_code, outcome.verdict().ended_by) == (130, "SIGINT")
+
+
 def test_a_failure_before_the_stop_decides():
     outcome = Outcome(1)
     outcome.command_exited(0, 3)

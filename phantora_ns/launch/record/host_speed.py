@@ -7,9 +7,9 @@ RUN_DIR/host.smp. Rule: a sample costs the launcher's loop a few ms, at most 5 %
 
 from __future__ import annotations
 
+import bisect
 import mmap
 import statistics
-import struct
 from pathlib import Path
 
 from phantora_ns.protocol import HOST_SAMPLES_FILE, HOST_SAMPLES_HEADER_AT
@@ -20,6 +20,7 @@ REFERENCE_NS = 1_620_000
 EVERY_S = 0.1
 _FAR = 4
 """What takes so many times the median is an interruption."""
+_PROBE_NS, _MEASURING = (HOST_SAMPLES_HEADER_AT[field] // 8 for field in ("probe_ns", "measuring"))
 
 
 class HostSpeed:
@@ -29,26 +30,24 @@ class HostSpeed:
         """Raises OSError."""
         with open(run_dir / HOST_SAMPLES_FILE, "r+b") as file:
             self._file = mmap.mmap(file.fileno(), 0)
+        self._words = memoryview(self._file).cast("Q")
         self._samples: list[int] = []
+        """Sorted: after an hour there are 36,000."""
         self._beside_ranks = False
 
     def look(self) -> None:
         """One more sample. Those from before the first rank measured give way to later ones."""
         from phantora_ns.launch.record.host_probe import probe  # only a first run needs it
 
-        if not self._beside_ranks and self._read("measuring"):
+        if not self._beside_ranks and self._words[_MEASURING]:
             self._beside_ranks = True
             self._samples.clear()
-        self._samples.append(probe())
+        bisect.insort(self._samples, probe())
         far = _FAR * statistics.median(self._samples)
-        usual = [sample for sample in self._samples if sample <= far]
-        struct.pack_into(
-            "=Q", self._file, HOST_SAMPLES_HEADER_AT["probe_ns"], sum(usual) // len(usual)
-        )
-
-    def _read(self, field: str) -> int:
-        return int(struct.unpack_from("=Q", self._file, HOST_SAMPLES_HEADER_AT[field])[0])
+        usual = self._samples[: bisect.bisect_right(self._samples, far)]
+        self._words[_PROBE_NS] = sum(usual) // len(usual)  # one store, because ranks are reading it
 
     def close(self) -> None:
         """The file keeps the last mean."""
+        self._words.release()
         self._file.close()

@@ -141,9 +141,13 @@ class Outcome:
         )
 
     def interrupted(self, number: int) -> bool:
-        """The user asked for the end."""
+        """The user asked for the end, and gets it also when the run has seen enough: its results are
+        not made yet."""
+        if self.failure is not None:
+            return False
         name = signal_name(number)
-        return self.fail(Verdict(128 + number, None, f"{name}: ending the job", name))
+        self.failure = Verdict(128 + number, None, f"{name}: ending the job", name)
+        return True
 
     def _on(self, node: int, what: str) -> str:
         return f"{what}; on {node_name(node)}; its own messages are above"

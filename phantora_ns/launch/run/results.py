@@ -37,12 +37,24 @@ class Results:
         self.problem = message
         if self.verdict.exit_code == 0:
             self.verdict = Verdict(EXIT_OURS, failed_by)
+        self._say_how_it_ended()
 
     def interrupted(self, number: int) -> None:
         """A signal ended the making of the results."""
         say(f"{signal_name(number)}: ending before the report and what was recorded are kept")
         if self.verdict.exit_code == 0:
             self.verdict = Verdict(128 + number, None, ended_by=signal_name(number))
+        self._say_how_it_ended()
+
+    def _say_how_it_ended(self) -> None:
+        """Puts the verdict into the report, which may have been made before the last failure."""
+        if self.report is not None:
+            ended = self.verdict
+            self.report |= {
+                "exit_code": ended.exit_code,
+                "failed_by": ended.failed_by,
+                "ended_by": ended.ended_by,
+            }
 
     def keep(self, wall_s: float) -> None:
         """Makes and keeps all of them. The report comes last: it says how the run ended."""
@@ -88,16 +100,15 @@ class Results:
 
     def write_report(self) -> None:
         """Writes the report where the user wants it."""
-        path, ended = self._request.report, self.verdict
+        path = self._request.report
         if self.report is None or path is None:
             return
-        self.report |= {"exit_code": ended.exit_code, "failed_by": ended.failed_by}
         try:
             write_report(path, self.report)
         except OSError as error:
             self._failed(
                 f"cannot write the report: {error.strerror}; {path}; "
-                f"the run ended with exit code {ended.exit_code}"
+                f"the run ended with exit code {self.verdict.exit_code}"
             )
 
     def _note_refusal(self) -> None:
@@ -108,7 +119,7 @@ class Results:
         if folding is None or not folding.get("refusal") or self.verdict.exit_code != 0:
             return
         self.verdict = Verdict(EXIT_OURS, "hub")
-        self.report |= {"exit_code": EXIT_OURS, "failed_by": "hub"}
+        self._say_how_it_ended()
 
     def make_page(self) -> None:
         """Writes the page of --html."""

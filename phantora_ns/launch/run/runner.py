@@ -69,6 +69,7 @@ class Runner:
         self.message: str | None = None
         """What was said of a failure; None when nothing was."""
         self.failed_by: str | None = None
+        """As in the report."""
         self.ended_by: str | None = None
         """As in the report."""
 
