@@ -5,7 +5,6 @@
 #define PH_MAP_FILE_H
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 /* Maps all of the file `name` of RUN_DIR, shared; `path` gets where it is. Ends the process with
  * one line when it cannot be opened or mapped. An empty file gives NULL with 0 bytes. */

@@ -40,6 +40,7 @@ void on_range_end(const at::RecordFunction &function, at::ObserverContext *)
     if (!is_optimizer(function) || optimizers == 0 || --optimizers > 0) return;
     if (torch::autograd::get_current_graph_task_id() >= 0) return;
     host.pause();
+    if (host.memory_watched && host.memory_watched()) host.memory_settle();
     AllocatorBytes bytes;
     if (host.report_peaks && allocator_bytes(&bytes))
         host.report_peaks(bytes.peak_allocated, bytes.peak_reserved);

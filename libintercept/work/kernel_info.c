@@ -54,6 +54,10 @@ static void map_file(void)
     void *map = status.st_size ? mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, fd, 0)
                                : MAP_FAILED;
     close(fd);
+    if (map == MAP_FAILED && status.st_size) {
+        ph_warn("cannot map the kernel info file %s: %s; raise ulimit -v", path, strerror(errno));
+        return;
+    }
     if (map == MAP_FAILED || !header_is_sound(map, (uint64_t)status.st_size)) {
         ph_warn(
             "the kernel info file %s is damaged or of another version: delete it, it is rebuilt",

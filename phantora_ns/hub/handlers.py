@@ -25,7 +25,7 @@ from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
 from phantora_ns.hub.requests import Query, Synchronization, Times
 from phantora_ns.kernels.database.schema import DatabaseError
-from phantora_ns.protocol import Message
+from phantora_ns.protocol import Message, Precision
 from phantora_ns.sim.graph import EventGraph
 
 Handler = Callable[[Client, Any], None]
@@ -121,6 +121,8 @@ class TimeHandlers:
 
     def step(self, client: Client, message: messages.Step) -> None:
         """An optimizer has stepped."""
+        if message.flop and len(message.flop) != len(Precision.LABELS):
+            raise BadMessage(f"FLOP of {len(message.flop)} precisions")
         client.clock_ns = message.clock
         self.extra(client, message.extra)
         for number in client.numbers():

@@ -23,7 +23,6 @@ from phantora_ns.kernels.signature import Gemm, SignatureError
 from phantora_ns.protocol import KernelClass, Precision, SignatureKind
 
 LARGEST = 1 << 62
-COMPLEX = {4, 5, 6, 15}  # cudaDataType
 TRANSFORMS = ("cufftXtExec",)
 MULTIPLYING = (KernelClass.GEMM, KernelClass.ATTENTION, KernelClass.CONVOLUTION)
 NAMED_SO = ("flash_fwd", "flash_bwd_dq", "fmha", "depthwise", "winograd", "gemv", "device_kernel")
@@ -94,7 +93,7 @@ def _of(flop: int, peak: str) -> Work:
 def _product(product: Gemm) -> Work:
     if product.atype not in gemm.DATA_TYPES or min(product.m, product.n, product.k) < 0:
         return UNCOUNTED
-    real = 4 if product.atype in COMPLEX else 1
+    real = 4 if product.atype in gemm.COMPLEX else 1
     return _of(real * gemm.flop(product), gemm.arithmetic(product))
 
 

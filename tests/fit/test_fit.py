@@ -120,6 +120,8 @@ def test_a_run_that_its_user_ends_did_not_run_out_of_memory(tmp_path, root):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # tests that a shell has started in the background ignore it, and so would the launcher
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while process.stdout.readline() != "step 3\n":
         assert process.poll() is None, process.stderr.read()

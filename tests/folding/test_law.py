@@ -159,7 +159,7 @@ class Rank:
         return self.say(Message.BYE, self.told + self.offset)
 
     def mark(self):
-        return self.say(Message.STEP, self.told + self.offset, {}, self.here(), 1, 2)
+        return self.say(Message.STEP, self.told + self.offset, {}, self.here(), 1, 2, [])
 
 
 def _longer(work, ns, contention):

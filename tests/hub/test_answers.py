@@ -303,13 +303,16 @@ def test_a_step_ends_where_the_host_is_with_all_that_came_before(hub):
         before = client.host_head()
         node = client.all_reduce(comm, 1 << 20)
         extra = {"stalls": [[0, before, [node, 0, 0]]]}
-        client.send(STEP, client.clock, extra, [node, 500, 0], 30, 50, [0, 7])
+        client.send(STEP, client.clock, extra, [node, 500, 0], 30, 50, [0, 7, *[0] * 8])
     syncs = [client.start_sync() for client in (a, b)]
     ends = [client.finish_sync(*sync) for client, sync in zip((a, b), syncs)]
     for entry, first, end in zip(hub.stop()["clients"], early, ends):
         exposed_ns = entry["exposed_comm_ns"]
         assert exposed_ns == end - first > 0
-        assert entry["steps"] == [[first, 10, 20, 0, []], [end + 500, 30, 50, exposed_ns, [0, 7]]]
+        assert entry["steps"] == [
+            [first, 10, 20, 0, []],
+            [end + 500, 30, 50, exposed_ns, [0, 7, *[0] * 8]],
+        ]
 
 
 def test_lookups_and_notes(hub):

@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 import re
 
-from phantora_ns.kernels.estimators.gemm import data_type
+from phantora_ns.kernels.estimators.gemm import COMPLEX, data_type
 from phantora_ns.kernels.rates import Rates
 
 # a transform of up to this many points is one pass through shared memory (cuFFT's documentation)
 POINTS_PER_PASS = 4096
-COMPLEX = {4, 5, 6}  # cudaDataType
 
 # routine -> (operations in units of rows * columns * min(rows, columns), share of the peak, ns that
 # each column waits for the previous one). The counts are LAPACK's (Working Note 41); those of

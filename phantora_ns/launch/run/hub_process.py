@@ -61,9 +61,9 @@ class HubProcess:
         """Whether it still runs."""
         return self.process.poll() is None
 
-    def stop(self, timeout_s: float, enough: Callable[[], bool] = lambda: False) -> bool:
+    def stop(self, timeout_s: float, given_up: Callable[[], bool] = lambda: False) -> bool:
         """Asks it to write hub.json and end; False when it had to be killed after `timeout_s`, or
-        because `enough`, which is called meanwhile, was true."""
+        because `given_up`, which is called meanwhile, was true."""
         self.process.terminate()
         deadline = time.monotonic() + timeout_s
         try:
@@ -71,7 +71,7 @@ class HubProcess:
                 with suppress(subprocess.TimeoutExpired):
                     self.process.wait(LOOK_S)
                     return True
-                if enough() or time.monotonic() >= deadline:
+                if given_up() or time.monotonic() >= deadline:
                     self.process.kill()
                     self.process.wait()
                     return False

@@ -57,13 +57,14 @@ class Results:
             }
 
     def keep(self, wall_s: float) -> None:
-        """Makes and keeps all of them. The report comes last: it says how the run ended."""
+        """Makes and keeps all of them. Page and report come last: they say how the run
+        ended."""
         for make in (
             lambda: self.make_report(wall_s),
-            self.make_page,
             self.keep_host_times,
             self.keep_learned_host_times,
             self.keep_recording,
+            self.make_page,
         ):
             try:
                 make()

@@ -19,10 +19,8 @@ from phantora_ns.hub.deaths import ENDS, memory_kills
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, cure_of, say
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
-from phantora_ns.launch.machine.values_recipe import read_torch
 from phantora_ns.launch.record.host_speed import EVERY_S, HostSpeed
 from phantora_ns.launch.record.leaders import Leading
-from phantora_ns.launch.run import values_compiler
 from phantora_ns.launch.run.events import EventLoop, Interrupted
 from phantora_ns.launch.run.hub_process import HubProcess
 from phantora_ns.launch.run.outcome import Outcome, Verdict
@@ -34,7 +32,7 @@ from phantora_ns.launch.run import step_hold
 from phantora_ns.launch.run.setup import Prepared, lay_out, prepare, sandbox_spec
 from phantora_ns.launch.run.step_hold import Seen, StepHold
 from phantora_ns.launch.run.tracing import LOOK_S, TraceWriters
-from phantora_ns.launch.run.values_compiler import ValuesCompiler
+from phantora_ns.launch.run.values_compiler import compile_if_needed
 
 HUB_START_S = 60.0  # imports on a busy machine; only a hub that hangs takes longer
 OTHERS_GRACE_S = 1.0  # after one node failed, for the others to fail by themselves and say why
@@ -111,7 +109,7 @@ class Runner:
             self._run_dir.delete_when_we_die()
         path = self._run_dir.path
         lay_out(path)
-        self._compile_values(path)
+        compile_if_needed(request.torch, path, request.quiet, self._loop, self._outcome)
         if self._outcome.failure is not None:
             return
         with self._loop.interruptible():
@@ -127,28 +125,6 @@ class Runner:
             self._loop.step()
         if self._outcome.failure is None:
             self._start_nodes(prepared)
-
-    def _compile_values(self, path: Path) -> None:
-        """Compiles the values library for the job's torch if there is none."""
-        folder = self._request.torch
-        torch = folder and read_torch(folder)
-        if not torch or not values_compiler.is_needed(torch, path):
-            return
-        compiler = ValuesCompiler(torch, path, self._request.quiet)
-        running = True
-
-        def ended() -> None:
-            nonlocal running
-            running = False
-
-        self._loop.watch(compiler.stdout, ended)
-        while running and self._outcome.failure is None:
-            self._loop.step()
-        self._loop.unwatch(compiler.stdout)
-        if running:
-            compiler.stop()
-        else:
-            compiler.finish()
 
     def _take_gpu(self, leading: Leading) -> bool:
         """Waits until no other run leads on one of our GPUs; False when the user ends that."""
@@ -367,7 +343,7 @@ class Runner:
                 # It ended after the last rank had, and without its part of the report.
                 self._outcome.hub_ended(self._hub.describe_end())
             self._hub.stdout.close()
-        elif not self._hub.stop(HUB_STOP_S if good else HUB_STOP_HASTY_S, self._enough) and good:
+        elif not self._hub.stop(HUB_STOP_S if good else HUB_STOP_HASTY_S, self._given_up) and good:
             message = (
                 f"the hub did not end within {HUB_STOP_S:.0f} s; after the job; "
                 "the report lacks its part, please report this as a defect"
@@ -380,8 +356,8 @@ class Runner:
             )
             self._outcome.fail(Verdict(EXIT_OURS, "hub", message))
 
-    def _enough(self, within_s: float = 0.0) -> bool:
-        """Whether a signal comes while the end is waited for: then nothing more is."""
+    def _given_up(self, within_s: float = 0.0) -> bool:
+        """Whether the user gives up the wait: a signal has come."""
         numbers = self._loop.wait_for_signals(within_s)
         for number in numbers[:1]:
             self._outcome.interrupted(number)
@@ -393,7 +369,7 @@ class Runner:
         try:
             writers = TraceWriters(path, page=self._request.html is not None)
             while writers.busy:
-                if self._enough(LOOK_S):
+                if self._given_up(LOOK_S):
                     writers.stop()
             trace = self._request.trace
             quiet = self._request.quiet or trace is None or trace.folder is None

@@ -19,7 +19,9 @@ from pathlib import Path
 from phantora_ns.launch.machine import values_libraries
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
-from phantora_ns.launch.machine.values_recipe import Torch
+from phantora_ns.launch.machine.values_recipe import Torch, read_torch
+from phantora_ns.launch.run.events import EventLoop
+from phantora_ns.launch.run.outcome import Outcome
 
 
 def is_needed(torch: Torch, run_dir: Path) -> bool:
@@ -78,3 +80,28 @@ class ValuesCompiler:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.stdout.close()
+
+
+def compile_if_needed(
+    folder: Path | None, run_dir: Path, quiet: bool, loop: EventLoop, outcome: Outcome
+) -> None:
+    """Compiles the values library for the torch in `folder` if there is none. A failure of the run, such
+    as a signal, ends it."""
+    torch = folder and read_torch(folder)
+    if not torch or not is_needed(torch, run_dir):
+        return
+    compiler = ValuesCompiler(torch, run_dir, quiet)
+    running = True
+
+    def ended() -> None:
+        nonlocal running
+        running = False
+
+    loop.watch(compiler.stdout, ended)
+    while running and outcome.failure is None:
+        loop.step()
+    loop.unwatch(compiler.stdout)
+    if running:
+        compiler.stop()
+    else:
+        compiler.finish()
