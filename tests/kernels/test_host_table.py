@@ -33,7 +33,7 @@ def find(table, key):
     """The reader's side, as libintercept/time/host_model.c has it."""
     magic, version, capacity, count, interruption, unknown = struct.unpack_from("<6Q", table)
     assert (
-        (magic, version) == (0x50484E53484F5354, 3)
+        (magic, version) == (0x50484E53484F5354, 4)
         and capacity & (capacity - 1) == 0
         and len(table) == 64 + 40 * capacity
     )

@@ -38,12 +38,14 @@ def _prefixed(first: str, rest: str | None) -> str:
 
 
 def refuse_nesting(outer: Mapping[str, str]) -> None:
-    """Raises UsageError inside of a job of ours: its GPUs and clocks are simulated, so a run in there
-    would simulate, or measure, a simulation."""
-    if outer.get(_NODE):
+    """Raises UsageError on a node of a job of ours: its GPUs and clocks are simulated, so a run in there
+    would simulate, or measure, a simulation. With --isolation none the node is this machine, with a GPU
+    that is emulated: that is how leaders are tried without one (tests/leader)."""
+    node, here = outer.get(_NODE, ""), socket.gethostname()
+    if node.isdecimal() and here == node_name(int(node)):
         raise UsageError(
-            "phantora-ns was started inside of its own job, whose GPUs and clocks are simulated; in "
-            f"{socket.gethostname()}; start it outside of the job"
+            "phantora-ns was started inside of its own job, whose GPUs and clocks are simulated; on "
+            f"{here}; start it outside of the job"
         )
 
 
