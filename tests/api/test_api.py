@@ -209,7 +209,12 @@ def whole():
     values = {"unknown_reads": 0, "chosen": 0, "replayed": 0, "repeated": 0, "hollow_bytes": 0}
     made["step"]["band"] |= shares
     counts = ("revised", "answers_past_sleepers", "expired_values", "bad_messages", "messages")
-    made |= dict.fromkeys(counts, 0) | {"starts": None, "memory_held": None, "databases": [], "out_of_memory": False}
+    made |= dict.fromkeys(counts, 0) | {
+        "starts": None,
+        "memory_held": None,
+        "databases": [],
+        "out_of_memory": False,
+    }
     return made | {"values": {"policy": "zeros"} | values}
 
 
