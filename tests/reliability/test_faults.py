@@ -80,8 +80,10 @@ def test_every_call_fails_once(in_range):
     seed = os.environ.get("CAMPAIGN_SEED") or str(random.randrange(10**6))
     print(f"seed {seed}: python -m tests.reliability.fault_campaign --seed {seed} repeats these")
     wrong, begin = [], os.times().elapsed
-    for fault in draw(in_range.sites(), seed):
+    faults = list(draw(in_range.sites(), seed))
+    for number, fault in enumerate(faults):
         if os.times().elapsed - begin > NIGHT_S:
+            print(f"{number} of {len(faults)} faults in {NIGHT_S:.0f} s")
             break
         run = in_range.hit(fault)
         if run.wrong:
