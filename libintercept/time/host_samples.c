@@ -10,8 +10,8 @@
  * Samples of a thread that has lately not run are longer, and do not count once there are others.
  * A sample FAR times above the others is no usual one. A short one is an interruption and is
  * charged to nobody. A long one is work that comes seldom (a checkpoint, garbage collection, a
- * batch of text), and is charged as it is. A later run charges it on the ranks that did it. It comes
- * again only if one process did it again: loading, for instance, comes once in each.
+ * batch of text), and is charged as it is. A later run charges it on the ranks that did it. It
+ * comes again only if one process did it again: loading, for instance, comes once in each.
  *
  * Rule: the file is shared by all ranks without a lock, so each field is read and written by
  * itself. A lost sample or an old mean does no harm. */
