@@ -216,7 +216,8 @@ class KernelClass:
 
 
 class Precision:
-    """In which precision a kernel multiplies: which of the GPU's peaks its work is held against."""
+    """The precision in which a kernel multiplies. Its work is compared with the GPU's peak in this
+    precision."""
 
     NONE = 0
     """it does no products"""

@@ -75,6 +75,12 @@ def watch(process, mark, ranks, peaks):
         time.sleep(max(POLL_S, SELDOM * took))  # a thousand processes take seconds to look at
 
 
+def children_cpu_s(since):
+    """CPU time of all child processes that have ended since `since`, an os.times()."""
+    now = os.times()
+    return now.children_user + now.children_system - since.children_user - since.children_system
+
+
 def measure(ranks, per_node, job, warm, fold):
     """One run as a row of the table. Raises SystemExit when the job fails."""
     nodes = max(1, ranks // per_node)
@@ -86,7 +92,7 @@ def measure(ranks, per_node, job, warm, fold):
         mark = f"{os.getpid()}-{time.monotonic_ns()}"
         before = psutil.virtual_memory().available
         peaks = {"own": 0, "pss": 0, "available": before}
-        cpu, start = os.times(), time.monotonic()
+        started, start = os.times(), time.monotonic()
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -103,11 +109,11 @@ def measure(ranks, per_node, job, warm, fold):
             if up is None and line.startswith("step"):
                 up = time.monotonic() - start
         watcher.join()
-        wall, now = time.monotonic() - start, os.times()
+        wall = time.monotonic() - start
         if process.returncode:
             raise SystemExit("".join(said[-40:]))
         hub_s = json.loads(Path(report.name).read_text())["hub_cpu_ns"] / 1e9
-        cpu_s = now.children_user + now.children_system - cpu.children_user - cpu.children_system
+        cpu_s = children_cpu_s(started)
         return (
             f"{ranks:6} {warm:5} {fold or '-':5} {up or 0:7.1f} {wall:7.1f} {cpu_s:7.1f} {peaks['own'] / 2**20:8.0f} "
             f"{peaks['pss'] / 2**30:8.2f} {(before - peaks['available']) / 2**30:11.2f} "

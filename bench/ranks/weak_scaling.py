@@ -20,15 +20,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from bench.ranks.run import ROOT, children_cpu_s
+
 ASSETS = ROOT / "build" / "weak_scaling"
 TITAN = "examples/frameworks/torchtitan"
 
 
 @dataclass(frozen=True)
 class Series:
-    """One published job. `published`: what a GPU does at each number of GPUs, in `unit`. `job`: what
-    torchrun runs. `within`: the bar, in points of the ratio to the smallest size."""
+    """One published job. `published`: by the number of GPUs, what one GPU does in a second, or how long a step
+    takes when `unit` is "s". `job`: the arguments of torchrun. `within`: the bar, how many points the ratio to
+    the smallest size may be off."""
 
     title: str
     cluster: str
@@ -88,7 +90,7 @@ def run(series, size):
         command += ["--report", report.name, str(Path(sys.executable).with_name("torchrun"))]
         command += ["--nnodes", str(size // series.per_node)]
         command += ["--nproc-per-node", str(series.per_node), *series.job]
-        start, cpu = time.monotonic(), os.times()
+        start, before = time.monotonic(), os.times()
         done = subprocess.run(
             command,
             cwd=ROOT,
@@ -99,13 +101,13 @@ def run(series, size):
         )
         if done.returncode:
             raise SystemExit(done.stdout[-6000:])
-        said, now = json.loads(Path(report.name).read_text()), os.times()
+        said = json.loads(Path(report.name).read_text())
     step = said["step"]
     return {
         "step_s": step["mean_ns"] / 1e9,
         "exposed_s": step["exposed_ns"] / 1e9,
         "wall_s": time.monotonic() - start,
-        "cpu_s": now.children_user + now.children_system - cpu.children_user - cpu.children_system,
+        "cpu_s": children_cpu_s(before),
         "hub_s": said["hub_cpu_ns"] / 1e9,
     }
 
@@ -113,9 +115,10 @@ def run(series, size):
 def rows(series, found):
     """The lines of the table for one series, for the sizes that were run."""
     measured = series.kept({size: series.published[size] for size in found})
-    simulated = series.kept({size: 1 / row["step_s"] for size, row in found.items()})
-    if series.unit == "s":
-        simulated = series.kept({size: row["step_s"] for size, row in found.items()})
+    figures = {size: row["step_s"] for size, row in found.items()}
+    if series.unit != "s":
+        figures = {size: 1 / step_s for size, step_s in figures.items()}
+    simulated = series.kept(figures)
     for size, row in found.items():
         apart = simulated[size] - measured[size]
         figure = series.published[size]

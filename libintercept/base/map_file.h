@@ -6,8 +6,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Maps all of the file `name` of RUN_DIR, shared; `path` gets where it is. Ends the process with
- * one line when it cannot be opened or mapped. An empty file gives NULL with 0 bytes. */
+/* Maps the whole file RUN_DIR/`name`, shared with other processes, and writes its path into `path`.
+ * Ends the process with one line when it cannot be opened or mapped. An empty file gives NULL with
+ * 0 bytes. */
 void *ph_map_file(const char *name, bool writable, char path[512], size_t *bytes);
 
 #endif

@@ -156,7 +156,8 @@ enum ph_kernel_class {
 };
 #define PH_KERNEL_CLASSES 10
 
-/* In which precision a kernel multiplies: which of the GPU's peaks its work is held against. */
+/* The precision in which a kernel multiplies. Its work is compared with the GPU's peak in this
+ * precision. */
 enum ph_precision {
     /* it does no products */
     PH_PRECISION_NONE,

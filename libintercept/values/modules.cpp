@@ -1,8 +1,8 @@
 /* modules.cpp - says from which module of the model memory is allocated (`--memory-modules`).
  *
  * Why it exists: the allocator knows blocks and no modules. An operator runs within the forward of
- * a module, and Python's stack says of which. The operators of the backward pass have no such
- * stack; PyTorch gives each the number of the operator of the forward pass that it belongs to.
+ * a module, and Python's stack shows of which one. The operators of the backward pass have no such
+ * stack. PyTorch gives each of them the number of the forward operator whose backward it is.
  *
  * Python is asked when an operator begins that no other operator encloses, so that it is the
  * innermost module's Python that called it. An autograd function in Python is no operator in this
@@ -19,6 +19,7 @@
 
 #include "base/protocol.gen.h"
 #include "values/host_api.h"
+#include "values/observe.h"
 #include "values/steps.h"
 
 namespace phantora
@@ -123,7 +124,7 @@ Place place_of(const at::RecordFunction &function, const Level *outer)
     switch (function.scope()) {
     case at::RecordScope::BACKWARD_FUNCTION: return of_backward(function);
     case at::RecordScope::USER_SCOPE:
-        if (begins(function.name(), kStepEnds)) return {PH_HOLDER_UPDATE, 0};
+        if (is_optimizer(function)) return {PH_HOLDER_UPDATE, 0};
         if (begins(function.name(), "FSDP::")) return of_fsdp(function.name(), around);
         return around;
     default: return of_operator(function, outer);
@@ -156,14 +157,12 @@ void on_place_end(const at::RecordFunction &function, at::ObserverContext *)
 
 } // namespace
 
+bool memory_watched() { return host.memory_watched && host.memory_watched(); }
+
 bool start_modules()
 {
-    if (!host.memory_watched || !host.memory_watched()) return true;
-    auto handle = at::addGlobalCallback(
-        at::RecordFunctionCallback(on_place_start, on_place_end)
-            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                     at::RecordScope::USER_SCOPE}));
-    return handle != at::INVALID_CALLBACK_HANDLE;
+    if (!memory_watched()) return true;
+    return observe_everything(on_place_start, on_place_end);
 }
 
 } // namespace phantora

@@ -5,6 +5,9 @@
 namespace phantora
 {
 
+/* Whether the job runs with --memory-modules. */
+bool memory_watched();
+
 /* Does nothing unless the job is watched. False when torch does not take the callback. */
 bool start_modules();
 

@@ -12,10 +12,9 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
-#include <cstring>
-
 #include "values/allocator.h"
 #include "values/host_api.h"
+#include "values/modules.h"
 
 namespace phantora
 {
@@ -23,11 +22,6 @@ namespace
 {
 
 thread_local int optimizers = 0; /* how many enclose this point */
-
-bool is_optimizer(const at::RecordFunction &function)
-{
-    return std::strncmp(function.name(), kStepEnds, std::strlen(kStepEnds)) == 0;
-}
 
 std::unique_ptr<at::ObserverContext> on_range_start(const at::RecordFunction &function)
 {
@@ -40,7 +34,7 @@ void on_range_end(const at::RecordFunction &function, at::ObserverContext *)
     if (!is_optimizer(function) || optimizers == 0 || --optimizers > 0) return;
     if (torch::autograd::get_current_graph_task_id() >= 0) return;
     host.pause();
-    if (host.memory_watched && host.memory_watched()) host.memory_settle();
+    if (memory_watched()) host.memory_settle();
     AllocatorBytes bytes;
     if (host.report_peaks && allocator_bytes(&bytes))
         host.report_peaks(bytes.peak_allocated, bytes.peak_reserved);

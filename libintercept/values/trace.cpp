@@ -15,6 +15,7 @@
 
 #include "base/protocol.gen.h"
 #include "values/allocator.h"
+#include "values/observe.h"
 #include "values/steps.h"
 #include "values/trace.h"
 
@@ -96,9 +97,7 @@ std::unique_ptr<at::ObserverContext> on_traced_start(const at::RecordFunction &f
 
 void on_traced_end(const at::RecordFunction &function, at::ObserverContext *)
 {
-    bool step = function.scope() == at::RecordScope::USER_SCOPE &&
-                std::strncmp(function.name(), kStepEnds, std::strlen(kStepEnds)) == 0;
-    end(step);
+    end(function.scope() == at::RecordScope::USER_SCOPE && is_optimizer(function));
 }
 
 /* Changes below this are not logged, those of the peak always. */
@@ -138,11 +137,7 @@ bool start_trace()
     if (!wanted()) return true;
     void (*watch_memory)(bool (*)(uint32_t *, uint64_t *));
     if (find(watch_memory, "phantora_trace_memory")) watch_memory(memory_changed);
-    auto handle = at::addGlobalCallback(
-        at::RecordFunctionCallback(on_traced_start, on_traced_end)
-            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                     at::RecordScope::USER_SCOPE}));
-    return handle != at::INVALID_CALLBACK_HANDLE;
+    return observe_everything(on_traced_start, on_traced_end);
 }
 
 } // namespace phantora

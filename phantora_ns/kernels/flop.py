@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from phantora_ns.kernels import families, signature
 from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import cudnn_graphs, gemm, grouped, launch
-from phantora_ns.kernels.signature import Gemm, SignatureError
+from phantora_ns.kernels.signature import Gemm
 from phantora_ns.protocol import KernelClass, Precision, SignatureKind
 
 LARGEST = 1 << 62
@@ -36,11 +36,12 @@ FLASH = {
     "flash_fwd_splitkv_kernel": False,
     "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": True,
 }
-"""Main kernels of flash attention -> whether it is the backward pass."""
+"""Main kernels of flash attention, and whether each belongs to the backward pass."""
 ELEMENTS = {"bf16": "bf16", "f16": "fp16", "f32": "tf32"}
 """In the names of memory-efficient attention -> precision."""
 EFFICIENT = {"fmha_cutlassF": False, "fmha_cutlassB": True}
-"""Main kernels of memory-efficient attention: part of the name -> whether it is the backward pass."""
+"""Parts of the names of memory-efficient attention's main kernels, and whether each belongs to the backward
+pass."""
 
 
 class Work(NamedTuple):
@@ -59,7 +60,7 @@ def work_of(kind: int, fields: Any, context: Any = None) -> Work:
     what cannot be read is UNCOUNTED."""
     try:
         found = _work(kind, fields, context)
-    except (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
+    except launch.UNREADABLE:
         return UNCOUNTED  # sizes and nested lists come from another process
     return found if 0 <= found.flop < LARGEST else UNCOUNTED
 

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.config import ConfigError
+from phantora_ns.config.description import read_cluster
+from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import RANK_STATS_FILE, KernelClass, RankStats, Source
 from phantora_ns.report.arithmetic_part import arithmetic_part
 from phantora_ns.report.fold_part import fold_part
@@ -20,7 +23,7 @@ from phantora_ns.report.held_part import held_part
 from phantora_ns.report.host_part import host_part
 from phantora_ns.report.rank_stats import read_rank_stats
 from phantora_ns.report.start_part import start_part
-from phantora_ns.report.step_part import gpu_of, step_part
+from phantora_ns.report.step_part import step_part
 
 SCHEMA = 2
 """Of the report (docs/report.md). Readers refuse another (`check_schema`)."""
@@ -54,6 +57,7 @@ def build_report(
     hub = _read_hub(run_dir / "hub.json")
     statistics = _read_stats(run_dir / RANK_STATS_FILE)
     every = list(statistics.values())
+    gpu = _gpu_of(run_dir)
     if hub:
         clients = hub["clients"]
     else:
@@ -70,7 +74,7 @@ def build_report(
         "nodes": run["nodes"],
         "gpus_per_node": run["gpus_per_node"],
         "cluster": run["cluster"],
-        "gpu": _gpu(run_dir),
+        "gpu": _gpu(gpu),
         "software": run.get("software"),
         "ranks": _ranks(clients, statistics),
         "memory_held": held_part(run_dir, clients),
@@ -104,8 +108,8 @@ def build_report(
         "ended_by": ended_by,
     }
     report["out_of_memory"] = _out_of_memory(report)
-    report["arithmetic"] = arithmetic_part(gpu_of(run_dir), hub, clients, every)
-    return report | {"step": step_part(run_dir, report, clients, run.get("work"))}
+    report["arithmetic"] = arithmetic_part(gpu, hub, clients, every)
+    return report | {"step": step_part(gpu, report, clients, run.get("work"))}
 
 
 def check_schema(report: Mapping[str, Any]) -> None:
@@ -117,8 +121,16 @@ def check_schema(report: Mapping[str, Any]) -> None:
         )
 
 
-def _gpu(run_dir: Path) -> dict[str, Any] | None:
-    model = gpu_of(run_dir)
+def _gpu_of(run_dir: Path) -> GpuModel | None:
+    """The run's GPU; None when the cluster's description is gone. Raises OSError when it cannot be
+    read."""
+    try:
+        return read_cluster(run_dir).gpu_model
+    except (FileNotFoundError, ValueError, KeyError, ConfigError):
+        return None
+
+
+def _gpu(model: GpuModel | None) -> dict[str, Any] | None:
     if model is None:
         return None
     return {"model": model.model, "name": model.name, "memory_bytes": model.memory_bytes}

@@ -7,11 +7,8 @@ Why it exists: the report has the run's sums, the hub has the marks of steps, an
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from phantora_ns.config import ConfigError
-from phantora_ns.config.description import read_cluster
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.report.band import Evidence, band_of
 from phantora_ns.report.host_part import unknown_share
@@ -23,18 +20,18 @@ SHARES = ("fitted", "waiting", "beside", "held", "spread", "unknown", "nodes")
 
 
 def step_part(
-    run_dir: Path,
+    gpu: GpuModel | None,
     report: dict[str, Any],
     clients: list[dict[str, Any]],
     work: dict[str, Any] | None,
 ) -> dict[str, Any] | None:
-    """`step` of the report (docs/report.md); None when no rank told where its steps end. `report`:
-    the rest of it. `clients`: those of hub.json. `work`: what the user says that a step does, `amount` and
-    `unit`."""
+    """`step` of the report (docs/report.md); None when no rank told where its steps end. `gpu`: None when the
+    cluster's description is gone. `report`: the rest of it. `clients`: those of hub.json. `work`: what the
+    user says that a step does, `amount` and `unit`."""
     steps = _first(clients)
     if steps is None:
         return None
-    return _timed(steps, run_dir, report) | {"work": _work(work, steps, report["world_size"])}
+    return _timed(steps, gpu, report) | {"work": _work(work, steps, report["world_size"])}
 
 
 def _work(work: dict[str, Any] | None, steps: Steps, gpus: int) -> dict[str, Any] | None:
@@ -44,8 +41,7 @@ def _work(work: dict[str, Any] | None, steps: Steps, gpus: int) -> dict[str, Any
     return work | {"per_s": round(per_s, 3), "per_gpu_s": round(per_s / gpus, 3)}
 
 
-def _timed(steps: Steps, run_dir: Path, report: dict[str, Any]) -> dict[str, Any]:
-    gpu = gpu_of(run_dir)
+def _timed(steps: Steps, gpu: GpuModel | None, report: dict[str, Any]) -> dict[str, Any]:
     reason = _why_none(gpu, report)
     if gpu is None or reason:
         return asdict(steps) | {"band": None, "evidence": None, "no_band": reason}
@@ -66,15 +62,6 @@ def _first(clients: list[dict[str, Any]]) -> Steps | None:
         if found is not None:
             return found
     return None
-
-
-def gpu_of(run_dir: Path) -> GpuModel | None:
-    """The run's GPU; None when the cluster's description is gone. Raises OSError when it cannot be
-    read."""
-    try:
-        return read_cluster(run_dir).gpu_model
-    except (FileNotFoundError, ValueError, KeyError, ConfigError):
-        return None
 
 
 def _why_none(gpu: GpuModel | None, report: dict[str, Any]) -> str | None:

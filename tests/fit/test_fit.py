@@ -12,6 +12,7 @@ import pytest
 
 from phantora_ns.config import load_gpu
 from phantora_ns.report.fit import Fit, Need, advice, lines_of
+from tests.interruptible import interruptible
 
 GIB = 2**30
 JOB = [sys.executable, Path(__file__).parent / "jobs" / "train.py"]
@@ -120,8 +121,7 @@ def test_a_run_that_its_user_ends_did_not_run_out_of_memory(tmp_path, root):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # tests that a shell has started in the background ignore it, and so would the launcher
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=interruptible,
     )
     while process.stdout.readline() != "step 3\n":
         assert process.poll() is None, process.stderr.read()

@@ -1,5 +1,5 @@
-"""Why it exists: a full disk, a limit or a failing file system may hit any call of a run. Here each
-call of a small run is found, made to fail once, and the run is judged as after a kill."""
+"""Why it exists: a full disk, a limit or a failing file system may make any call of a run fail. This finds the
+calls of a small run, lets each fail once, and judges the run as after a kill."""
 
 import collections
 import errno

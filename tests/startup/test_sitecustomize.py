@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.interruptible import interruptible
+
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = ROOT / "phantora_ns" / "startup"
 
@@ -200,6 +202,6 @@ def test_an_interrupt_while_it_runs_ends_python_by_the_signal(tmp_path):
         capture_output=True,
         text=True,
         timeout=60,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=interruptible,
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

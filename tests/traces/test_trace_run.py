@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interruptible import interruptible
 from tests.torch_release import torch_release
 
 pytestmark = pytest.mark.slow
@@ -396,8 +397,7 @@ def test_after_ctrl_c_the_finished_steps_are_written(tmp_path):
         text=True,
         start_new_session=True,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        # tests that a shell has started in the background ignore it, and so would the launcher
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=interruptible,
     ) as process:
         try:
             waiting = [line for line in (process.stdout.readline() for _ in range(2))]

@@ -53,11 +53,12 @@ function fillMemoryOverTime(place) {
       data: memory.points.map((point) => [point[0], point[at]]),
       markPoint: at === 1 ? { symbol: "pin", symbolSize: 26, data: [{ coord: [peak.at_ns, peak.bytes] }], label: { show: false } } : undefined })),
   }));
-  const phases = peak.phases && table([["what held the peak", null, (row) => row[0]], ["bytes", "count", (row) => row[1]], ["", "text", (row) => `${row[1] < 0 ? "−" : ""}${FORMATS.bytes(Math.abs(row[1]))}`], ["of the peak", "share", (row) => row[1] / peak.bytes]], peak.phases,
+  const size = [["bytes", "count", (row) => row[1]], ["", "text", (row) => `${row[1] < 0 ? "−" : ""}${FORMATS.bytes(Math.abs(row[1]))}`], ["of the peak", "share", (row) => row[1] / peak.bytes]];
+  const phases = peak.phases && table([["what held the peak", null, (row) => row[0]], ...size], peak.phases,
     "Net of what was given back. Activations that are freed count against the phase that frees them.");
   if (phases) place.append(DATA.held ? folded("Table: what held the peak, by phase", phases) : phases);
   const rows = [[peak.step === null ? "before" : `there when step ${peak.step} began`, peak.held_bytes], ...peak.added];
-  place.append(folded("Table: what held the peak, by operator", table([["", null, (row) => row[0]], ["bytes", "count", (row) => row[1]], ["", "text", (row) => `${row[1] < 0 ? "−" : ""}${FORMATS.bytes(Math.abs(row[1]))}`], ["of the peak", "share", (row) => row[1] / peak.bytes]], rows,
+  place.append(folded("Table: what held the peak, by operator", table([["", null, (row) => row[0]], ...size], rows,
     "Operators added this much net since the step began; what was given back counts for the operator at whose begin or end it was missing.")));
 }
 function fillHeld(place) {

@@ -53,8 +53,8 @@ DATA_TYPES = {
     28: (1, "fp8"),
     29: (1, "fp8"),
 }
-# cublasComputeType values that put fp32 operands on tensor cores
 COMPLEX = {4, 5, 6, 15}  # of cudaDataType
+# cublasComputeType values that put fp32 operands on tensor cores
 TENSOR_COMPUTE = {74: "fp16", 75: "bf16", 77: "tf32"}
 FP64_TENSOR_COMPUTE = 70  # CUBLAS_COMPUTE_64F
 WITHOUT_TENSOR_CORES = {"fp32", "fp64"}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.errors import LaunchError, cure_of
 from phantora_ns.launch.machine.own_python import own_path
 from phantora_ns.launch.machine.scripts import interpreter
 
@@ -130,6 +130,12 @@ def find_kernel_info(torch: Path | None, arch: int, run_dir: Path) -> Path | Non
         raise LaunchError(
             f"torch's kernels cannot be read: {error}; in {folder}; estimates replace their times"
         ) from None
+
+
+def cannot_start(what: str, error: OSError) -> str:
+    """The line about a process of ours that SANDBOX was to start."""
+    cure = cure_of(error, "run make build")
+    return f"cannot start {what}: {error.strerror}; {SANDBOX}; {cure}"
 
 
 def require_built() -> None:

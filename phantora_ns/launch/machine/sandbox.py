@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phantora_ns.launch.errors import LaunchError, cure_of
-from phantora_ns.launch.machine.installation import SANDBOX
+from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.machine.installation import SANDBOX, cannot_start
 from phantora_ns.launch.nodes import node_address, node_name
 
 _MESSAGE_MAX = 4096
@@ -126,10 +126,7 @@ class Sandbox:
             )
         except OSError as error:
             self.channel.close()
-            raise LaunchError(
-                f"cannot start phantora-sandbox: {error.strerror}; {SANDBOX}; "
-                f"{cure_of(error, 'run make build')}"
-            ) from error
+            raise LaunchError(cannot_start("phantora-sandbox", error)) from error
         finally:
             os.close(memory)
             theirs.close()

@@ -1,8 +1,8 @@
 """A fixed piece of Python, about 2 ms of it, that a machine runs as fast or slowly as a framework's code.
 
 Why it exists: what a first run measures of host time (docs/host-time.md) depends on how fast the machine
-is at that moment. Like a training step, this is many short stretches of different code: the interpreter,
-C behind it, small objects, megabytes in all. So slow and busy machines lengthen both alike. Measured on
+is at that moment. Like a training step, this runs much different code, most of it once: the interpreter,
+C functions, small objects, megabytes in all. So a slow or busy machine lengthens both alike. Measured on
 two busy cores: a step of a tiny model on the CPU took 4.5 to 6.8 ms, and 2.5 to 2.8 times as long as this;
 a loop in C of 150 kB, beside them, took 86 to 93 us whatever the step did.
 Rule: a change here changes REFERENCE_NS (host_speed.py).

@@ -15,7 +15,7 @@ from pathlib import Path
 from phantora_ns.protocol import HOST_SAMPLES_FILE, HOST_SAMPLES_HEADER_AT
 
 REFERENCE_NS = 1_620_000
-"""What the probe takes on the reference machine, an H200 server
+"""What the probe is taken to need on the reference machine, a middle H200 server. Chosen, not measured there
 (docs/host-time.md#the-speed-of-a-machine)."""
 EVERY_S = 0.1
 _FAR = 4
@@ -36,7 +36,8 @@ class HostSpeed:
         self._beside_ranks = False
 
     def look(self) -> None:
-        """One more sample. Those from before the first rank measured give way to later ones."""
+        """Takes one more sample. When the first rank begins to measure, earlier samples are dropped: there was
+        another load."""
         from phantora_ns.launch.record.host_probe import probe  # only a first run needs it
 
         if not self._beside_ranks and self._words[_MEASURING]:

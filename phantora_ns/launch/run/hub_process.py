@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from phantora_ns.launch.errors import LaunchError, cure_of
-from phantora_ns.launch.machine.installation import SANDBOX
+from phantora_ns.launch.errors import LaunchError
+from phantora_ns.launch.machine.installation import SANDBOX, cannot_start
 from phantora_ns.launch.machine.own_python import own_command
 
 LOOK_S = 0.05  # between two checks whether it has ended
@@ -43,11 +43,7 @@ class HubProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise LaunchError(
-                f"cannot start the hub: {error.strerror}; {SANDBOX}; "
-                f"{cure_of(error, 'run make build')}",
-                "hub",
-            ) from error
+            raise LaunchError(cannot_start("the hub", error), "hub") from error
         assert self.process.stdout is not None
         self.stdout = self.process.stdout
 

@@ -30,6 +30,7 @@ from phantora_ns.launch.record import host_time, leaders, learned_host_times
 from phantora_ns.launch.run import step_hold
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.protocol import VALUE_TABLE_FILE
+from phantora_ns.report import held_part
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def prepare(request: RunRequest, path: Path, gpu: RealGpu | None) -> Prepared:
     if request.trace is not None:
         (path / "trace").mkdir()
     if request.memory_modules:
-        (path / "memory").mkdir()
+        (path / held_part.FOLDER).mkdir()
     if request.folding.fold is not None:
         (path / "fold").mkdir()
     run = _run_description(request, path, gpu) | host.run

@@ -12,8 +12,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from phantora_ns.launch.errors import LaunchError, cure_of, say
-from phantora_ns.launch.machine.installation import SANDBOX
+from phantora_ns.launch.errors import LaunchError, say
+from phantora_ns.launch.machine.installation import SANDBOX, cannot_start
 from phantora_ns.launch.machine.own_python import own_command
 
 LOOK_S = 0.05  # between two checks of the processes
@@ -54,10 +54,7 @@ class TraceWriters:
                 )
         except OSError as error:
             self.stop()
-            raise LaunchError(
-                f"cannot start the writer of traces: {error.strerror}; {SANDBOX}; "
-                f"{cure_of(error, 'run make build')}"
-            ) from error
+            raise LaunchError(cannot_start("the writer of traces", error)) from error
 
     @property
     def busy(self) -> bool:
