@@ -1,5 +1,5 @@
 """The real results that simulations are held against: this bench's own (data/), those of
-../shared/truth, and those of bench/frameworks.
+../shared/truth, those of bench/frameworks and those of bench/zoo.
 
 Why it exists: all come from real H200s, but from different scripts, machines and forms of file; the
 comparison sees one form. Rule: every real run is in exactly one set, and a job that was measured more
@@ -27,8 +27,10 @@ from bench.accuracy.programs import (
 )
 from bench.frameworks.compare import REAL
 from bench.frameworks.jobs import JOBS, TIMED
+from bench.zoo.visit import jobs as zoo_jobs
 
 TRUTH = ROOT.parent / "shared" / "truth"
+ZOO = ROOT / "bench" / "zoo" / "data" / "h200.jsonl"
 HOSTS = ROOT / "bench" / "own_host" / "data" / "hosts.jsonl"
 """Jobs on further machines."""
 FILES = ("train.jsonl", "frameworks.jsonl", "two_gpus.jsonl", "one_two.jsonl")
@@ -85,7 +87,8 @@ class Measured:
 
 def everything(truth: Path = TRUTH) -> dict[str, Measured]:
     """All jobs by name. Raises OSError, ValueError, KeyError."""
-    return on_other_hosts(own_results() | truth_results(truth) | framework_results())
+    found = own_results() | truth_results(truth) | framework_results() | zoo_results()
+    return on_other_hosts(found)
 
 
 def on_other_hosts(jobs: dict[str, Measured], results: Path = HOSTS) -> dict[str, Measured]:
@@ -268,6 +271,43 @@ def framework_results(path: Path = REAL) -> dict[str, Measured]:
             statistics.pstdev(last) / statistics.median(last),
             None,
             peaks,
+            None,
+        )
+    return found
+
+
+def zoo_results(path: Path = ZOO) -> dict[str, Measured]:
+    """The jobs of bench/zoo that were measured, by name. Those that ran on two machines have the mean of
+    the medians, and both as right answers."""
+    runs: dict[str, list[dict]] = {}
+    for line in path.read_text().splitlines():
+        entry = json.loads(line)
+        if entry["how"] == "real":
+            runs.setdefault(entry["name"], []).append(entry)
+    listed = {job["name"]: job for job in zoo_jobs()}
+    found = {}
+    for name, entries in runs.items():
+        results = [entry["result"] for entry in entries]
+        every = [time for one in results for time in one["times"][one["warmup"] :]]
+        steps = results[0]["steps"]
+        ending = (f"--steps={steps}", f"--warmup={results[0]['warmup']}")
+        found[name] = Measured(
+            name,
+            listed[name]["set"],
+            "gpu",
+            1,
+            Script(
+                ("-m", "bench.zoo.train"),
+                (*listed[name]["flags"].split(), *ending),
+                steps,
+                packages=("torchvision", "transformers"),
+            ),
+            statistics.fmean(one["median_s"] for one in results),
+            min(every),
+            max(every),
+            max(one["spread"] for one in results),
+            None,
+            tuple(one["peaks"] for one in results),
             None,
         )
     return found

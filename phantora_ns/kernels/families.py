@@ -11,7 +11,7 @@ from typing import Any
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
-from phantora_ns.kernels.estimators import cudnn_graphs, launch, memory
+from phantora_ns.kernels.estimators import batch_norm, cudnn_graphs, launch, memory
 from phantora_ns.kernels.signature import SignatureError
 from phantora_ns.protocol import KernelClass, SignatureKind
 
@@ -34,6 +34,13 @@ NAMES = {
     "cutlass": "gemm",
     "batch_norm": "norm",
     "mbedding": "gather",
+    "compute_grad_weight": "gather",
+    "sum_and_scatter": "gather",
+    "roll_cuda": "gather",
+    "depthwise": "convolution",
+    "_pool": "elementwise",
+    "upsample": "elementwise",
+    "dropout": "elementwise",
 }
 """What kernels of no family are, by a part of their name; the first that fits."""
 
@@ -65,7 +72,7 @@ def family(kind: int, fields: Any, context: Any = None) -> str:
                 return "memset"
             return "device copy" if (call.src, call.dst) == (2, 2) else "host copy"
         if kind == SignatureKind.CALL:
-            return "call"
+            return "norm" if batch_norm.parse(*fields) else "call"
         if kind == SignatureKind.KERNEL:
             return _kernel(signature.parse_kernel(fields), launch.context_of(context))
     except (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
@@ -75,7 +82,7 @@ def family(kind: int, fields: Any, context: Any = None) -> str:
 
 def _kernel(kernel: signature.Kernel, context: launch.Context | None) -> str:
     name = names.parse(kernel.name)
-    if launch.flash_call(kernel, name, context) is not None:
+    if launch.attention_call(kernel, name, context) is not None:
         return "attention"
     found = memory.traffic(kernel, name)
     return memory.family(name) if found is None else found.family

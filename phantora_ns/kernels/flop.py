@@ -39,9 +39,6 @@ FLASH = {
 """Main kernels of flash attention, and whether each belongs to the backward pass."""
 ELEMENTS = {"bf16": "bf16", "f16": "fp16", "f32": "tf32"}
 """In the names of memory-efficient attention -> precision."""
-EFFICIENT = {"fmha_cutlassF": False, "fmha_cutlassB": True}
-"""Parts of the names of memory-efficient attention's main kernels, and whether each belongs to the backward
-pass."""
 
 
 class Work(NamedTuple):
@@ -145,7 +142,7 @@ def _kernel(fields: Any, context: launch.Context | None, sent: Any) -> Work:
         return _from_shapes(
             context, FLASH[name.base], "bf16" if "bfloat16" in name.text else "fp16"
         )
-    for part, backward in EFFICIENT.items():
+    for part, backward in launch.EFFICIENT.items():
         if part in name.text:
             if context is not None and any(len(shape) == 1 for shape in context.shapes):
                 return UNCOUNTED  # packed sequences
@@ -182,18 +179,9 @@ def _from_shapes(context: launch.Context | None, backward: bool, peak: str) -> W
     if len(shapes) < 3 or any(len(shape) != 4 for shape in shapes[:3]) or not peak:
         return UNCOUNTED
     query, key, value = shapes[:3]
-    axis = _heads_axis(context)
+    axis = None if context is None else launch.heads_axis(context)
     if axis is None:
         return UNCOUNTED
     at = 3 - axis
     sizes = (query[0], query[axis], query[at], key[at], query[3], value[3])
     return _of(attention_flop(*sizes, backward), peak)
-
-
-def _heads_axis(context: launch.Context | None) -> int | None:
-    """Where an attention operator has its heads: PyTorch's own below scaled_dot_product_attention."""
-    if context is None:
-        return None
-    if "::_scaled_dot_product_" in context.operator:
-        return 1
-    return 2 if "attention" in context.operator or "flash_attn" in context.operator else None

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 from phantora_ns.config import load_gpu
 from phantora_ns.kernels import rates, signature
 from phantora_ns.kernels.database.database import Database, DatabaseError, Scale, unscaled
-from phantora_ns.kernels.estimators import attention, calls, copies, cudnn_graphs, gemm, launch
+from phantora_ns.kernels.estimators import (
+    attention,
+    batch_norm,
+    calls,
+    copies,
+    cudnn_graphs,
+    gemm,
+    launch,
+)
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.fitted.kept import Keep, KeptFits, make_always
 from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
@@ -236,6 +244,11 @@ class KernelTimes:
             )
         if kind == SignatureKind.CALL:
             name, numbers = fields
+            norm = batch_norm.parse(name, numbers)
+            if norm is not None:
+                return Estimate(
+                    batch_norm.duration_ns(norm, self.rates), Source.ROOFLINE, BoundBy.MEMORY
+                )
             answer = calls.duration_ns(name, numbers, self.rates)
             if answer is not None:
                 return Estimate(answer, Source.GUESS, BoundBy.MEMORY)

@@ -137,6 +137,8 @@ REQUIRED_NUMBERS = (
     "gemm.overlap_power",
     "gemm.exposed_write",
     "gemm.sustained",
+    "gemm.unaligned",
+    "gemm.odd",
     "attention.score_cost",
     "attention.causal_tail",
     "attention.bandwidth",
@@ -155,7 +157,7 @@ REQUIRED_NUMBERS = (
     "cache.sectors",
     *(
         f"attention.{backend}_{direction}{part}"
-        for backend in ("cudnn", "flash")
+        for backend in ("cudnn", "flash", "efficient")
         for direction in ("forward", "backward")
         for part in ("", "_base")
     ),

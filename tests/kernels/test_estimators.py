@@ -58,12 +58,34 @@ def test_a_product_is_never_faster_than_the_peaks(m, n, k, batch, types):
 
 @given(sizes, sizes, sizes, st.integers(1, 8), st.sampled_from("mnkb"), st.integers(1, 3000))
 def test_a_larger_product_takes_no_less(m, n, k, batch, which, more):
+    """Of rows at multiples of 16 bytes; others take longer."""
+    m, n, k, more = 8 * m, 8 * n, 8 * k, more if which == "b" else 8 * more
     larger = {"m": m, "n": n, "k": k, "b": batch}
     larger[which] += more
     time = gemm.duration_ns(product(m, n, k, batch), H200)
     assert gemm.duration_ns(
         product(larger["m"], larger["n"], larger["k"], larger["b"]), H200
     ) >= time * (1 - 1e-12)
+
+
+@given(sizes, sizes, sizes, st.sampled_from([(BF16, 68), (2, 68), (FP32, 77), (FP32, 68)]))
+def test_rows_that_are_not_aligned_gain_nothing(m, n, k, types):
+    def up(size):
+        return -(-size // 8) * 8
+
+    odd = gemm.duration_ns(product(m, up(n), k, 1, *types), H200)
+    assert odd >= gemm.duration_ns(
+        product(m, up(n), k, 1, *types)._replace(lda=0, ldb=0, ldc=0), H200
+    )
+
+
+def test_only_tensor_cores_need_aligned_rows():
+    call = product(50257, 4096, 1024)
+    assert gemm.alignment(call) == 2 and gemm.aligned_share(call, H200) < 0.25
+    assert gemm.alignment(product(30522, 4096, 1024, 1, FP32, 77)) == 8
+    assert gemm.aligned_share(product(30522, 4096, 1024, 1, FP32, 77), H200) > 0.25
+    assert gemm.aligned_share(product(30521, 4096, 1024, 1, FP32, 68), H200) == 1.0
+    assert gemm.aligned_share(product(50304, 4096, 1024), H200) == 1.0
 
 
 def test_types_choose_the_peak_that_bounds_them():
@@ -532,6 +554,9 @@ def test_known_names_with_odd_parameters_get_an_answer(tail, numbers, scalars):
         (product(4096, 4096, 14336), 610),
         (product(128256, 4096, 4096), 5179),
         (product(4096, 1024, 4096), 50),
+        # bench/kernels/varied.py: vocabularies of GPT-2, and of BERT in TF32
+        (product(2048, 16384, 50257)._replace(ldb=50257), 23602),
+        (product(30522, 16384, 768, 1, FP32, 77), 5975),
     ],
 )
 def test_products_are_near_real_ones(call, measured_us):
@@ -542,6 +567,23 @@ def test_products_are_near_real_ones(call, measured_us):
 def test_attention_is_near_the_real_one(backward, measured_us):
     call = attention.Attention(1, 32, 8, 4096, 4096, 128, True, backward)
     assert attention.duration_ns(call, H200) / 1000 == pytest.approx(measured_us, rel=0.12)
+
+
+@pytest.mark.parametrize(("backward", "measured_us"), [(False, 678.8), (True, 1455.9)])
+def test_memory_efficient_attention_is_near_the_real_one(backward, measured_us):
+    """In float, with a mask, as bench/kernels/varied.py has it."""
+    letter, operator = ("B", "backward") if backward else ("F", "forward")
+    name = f"void fmha_cutlass{letter}_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::Params)"
+    shapes = [[4, 1536, 8, 64]] * (4 if backward else 3) + [[4, 8, 1536, 1536]]
+    context = [f"aten::_efficient_attention_{operator}", 339738624, 0, shapes]
+    found = TIMES.estimate(SignatureKind.KERNEL, launch(name, (24, 8, 4)), context)
+    assert found.bound_by == BoundBy.ATTENTION
+    assert found.duration_ns / 1000 == pytest.approx(measured_us, rel=0.12)
+    packed = [context[0], context[1], 0, [[1, *shapes[0][1:]]] * 3 + [[9], [9]]]
+    assert (
+        TIMES.estimate(SignatureKind.KERNEL, launch(name, (24, 8, 4)), packed).source
+        != found.source
+    )
 
 
 def test_a_device_copy_is_near_the_real_one():

@@ -48,7 +48,7 @@ def test_classes_are_disjoint_and_any_input_has_one():
 
 
 def test_of_the_shipped_times_nearly_all_have_a_class():
-    """By GPU time, in what 36 configurations of training launch."""
+    """By GPU time, in what 46 configurations of training and the sweeps launch."""
     times = Counter()
     with Database.open(shipped_path("h200")) as database:
         for seen in database.observations():

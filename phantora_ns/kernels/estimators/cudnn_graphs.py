@@ -35,6 +35,7 @@ CONVOLUTION_TENSORS = {
     CONVOLUTION_DATA: (710, 709, 711),
     CONVOLUTION_FILTER: (716, 715, 717),
 }
+CONVOLUTION_DILATIONS = 102  # attribute
 # cudnnDataType: bytes, and the cudaDataType with the same arithmetic
 DATA_TYPES = {
     0: (4, 0),
@@ -205,6 +206,14 @@ def as_gemm(operation: Operation) -> Gemm | None:
         max(1, flop // (input_pixels * weight.dims[1])),
         groups,
         image.kind,
+    )
+
+
+def dilated(operation: Operation) -> bool:
+    """Whether a convolution's filter has gaps."""
+    return any(
+        attribute == CONVOLUTION_DILATIONS and isinstance(value, (list, tuple)) and max(value) > 1
+        for attribute, value in operation.values
     )
 
 

@@ -4,7 +4,8 @@ sustained rate.
 Why it exists: cuBLAS' kernels are persistent. One name and one grid serve shapes whose times differ
 fivefold, so the time must come from the call. The model: the library picks the tile and the split of
 k that finish first. Tiles run in waves over the multiprocessors. The power limit bounds the rate of a
-large product; memory bounds a thin one. Part of writing the result does not overlap with arithmetic.
+large product; memory bounds a thin one. Part of writing the result does not overlap with arithmetic. Rows
+that do not begin at multiples of 16 bytes (a vocabulary of 50,257) cost three to five times as much.
 The shares are fitted (bench/kernels) and stand in the GPU's data file.
 """
 
@@ -34,6 +35,7 @@ TILES = (
     (64, 16),
 )
 SPLITS = (1, 2, 4, 8, 16)
+ALIGNED = 16  # bytes that a thread loads at once
 K_STEP = 64  # kernels advance along k in steps of this many elements
 PARTIAL_BYTES = 4  # partial sums of a split k are fp32
 
@@ -86,6 +88,21 @@ def moved_bytes(gemm: Gemm) -> tuple[int, int]:
     return read * gemm.batch, gemm.m * gemm.n * data_type(gemm.dtype)[0] * gemm.batch
 
 
+def alignment(gemm: Gemm) -> int:
+    """The largest power of two, at most 16, that divides the bytes of every operand's rows."""
+    rows = (gemm.lda, gemm.atype), (gemm.ldb, gemm.btype), (gemm.ldc, gemm.dtype)
+    return min(math.gcd(ALIGNED, length * data_type(code)[0]) for length, code in rows)
+
+
+def aligned_share(gemm: Gemm, rates: Rates) -> float:
+    """The share of the usual rate that is left where rows do not begin at multiples of 16 bytes: tensor
+    cores then get their operands by narrower loads, from the library's older kernels."""
+    found = alignment(gemm)
+    if found >= ALIGNED or arithmetic(gemm) in WITHOUT_TENSOR_CORES:
+        return 1.0
+    return rates.number("gemm.odd" if found <= 2 else "gemm.unaligned")
+
+
 def duration_ns(gemm: Gemm, rates: Rates) -> float:
     """Nanoseconds of the product on the GPU, never less than its peaks allow. O(tiles x splits)."""
     m, n, k, batch = (max(1, v) for v in (gemm.m, gemm.n, gemm.k, gemm.batch))
@@ -117,6 +134,7 @@ def duration_ns(gemm: Gemm, rates: Rates) -> float:
     sustained = flop(gemm) / (peak * rates.number("gemm.sustained"))
     moving = (read + written) / bandwidth
     power = rates.number("gemm.overlap_power")
-    overlapped = (max(best, sustained) ** power + moving**power) ** (1 / power)
+    slowest = max(best, sustained) / aligned_share(gemm, rates)
+    overlapped = (slowest**power + moving**power) ** (1 / power)
     epilogue = rates.number("gemm.exposed_write") * written / bandwidth
     return rates.number("gemm.base") + overlapped + epilogue

@@ -113,7 +113,7 @@ def estimate(
             triton.duration_ns(inductor, kernel, rates), Source.ROOFLINE, BoundBy.MEMORY
         )
     name = names.parse(kernel.name)
-    call = flash_call(kernel, name, context)
+    call = attention_call(kernel, name, context)
     if call is not None:
         return Estimate(attention.duration_ns(call, rates), Source.ATTENTION, BoundBy.ATTENTION)
     product = (
@@ -238,6 +238,44 @@ def parts(fields: Any) -> Parts | None:
     if names.parse(kernel.name).base != "multi_tensor_apply_kernel":
         return None
     return Parts([fields[0], most, *fields[2:]], kernel.blocks / most)
+
+
+EFFICIENT = {"fmha_cutlassF": False, "fmha_cutlassB": True}
+"""Parts of the names of memory-efficient attention's main kernels, and whether each belongs to the backward
+pass."""
+
+
+def attention_call(
+    kernel: Kernel, name: names.KernelName, context: Context | None
+) -> attention.Attention | None:
+    """The attention call behind a launch; None for another kernel, or one whose sizes are not known."""
+    return flash_call(kernel, name, context) or efficient_call(name, context)
+
+
+def heads_axis(context: Context) -> int | None:
+    """Where an attention operator has its heads: PyTorch's own below scaled_dot_product_attention."""
+    if "::_scaled_dot_product_" in context.operator:
+        return 1
+    return 2 if "attention" in context.operator or "flash_attn" in context.operator else None
+
+
+def efficient_call(name: names.KernelName, context: Context | None) -> attention.Attention | None:
+    """The call behind a kernel of memory-efficient attention, from its operator's shapes. Whether it is
+    causal stands in its parameters, which no recording holds: it is taken not to be."""
+    backward = next((found for part, found in EFFICIENT.items() if part in name.text), None)
+    axis = None if context is None else heads_axis(context)
+    if context is None or backward is None or axis is None:
+        return None
+    if any(len(shape) == 1 for shape in context.shapes):
+        return None  # sequences packed into one, with bounds on the device
+    shapes = context.shapes[1:] if backward else context.shapes  # the gradient comes first
+    if len(shapes) < 2 or any(len(shape) != 4 for shape in shapes[:2]):
+        return None
+    query, key = shapes[:2]
+    at = 3 - axis
+    sizes = (query[0], query[axis], key[axis], query[at], key[at], query[3])
+    bytes_each = 4 if "_f32_" in name.text else 2
+    return attention.Attention(*sizes, False, backward, bytes_each, "efficient")
 
 
 def flash_call(

@@ -58,7 +58,7 @@ def family_of(call: Launch) -> str:
         return "device copy" if call.fields[2:] == [2, 2] else "host copy"
     kernel = signature.parse_kernel(call.fields)
     name = names.parse(kernel.name)
-    if launch.flash_call(kernel, name, None) is not None:
+    if launch.attention_call(kernel, name, None) is not None:
         return "attention"
     found = memory.traffic(kernel, name)
     if found is not None:

@@ -22,6 +22,7 @@ from phantora_ns.kernels import signature
 from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.estimators import (
     attention,
+    batch_norm,
     cudnn_graphs,
     gemm,
     launch,
@@ -47,6 +48,9 @@ BLOCK_NS = 80.0
 # Bytes that a read of one element moves, at most and at least (CUDA C++ best practices guide,
 # 10.2.1).
 SECTOR, TWO_BYTES = 32.0, 2.0
+# Multiply-adds per multiprocessor and cycle where a convolution has few channels a group: its ordinary
+# lanes (CUDA C++ programming guide, table of arithmetic throughput, fp32 on compute capability 9.0).
+CHANNEL_LANES = 128
 INTEGER = 0xFFFFFFFF  # in a launch's identity: a parameter that is not a small integer
 _NUMBERED = re.compile(r"_\d+(d\w*)?$")
 
@@ -132,6 +136,8 @@ def _product_terms(product: Gemm, rates: Rates) -> tuple[tuple[float, ...], tupl
 def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
     terms, position = _product_terms(product, rates)
     types = f"{product.atype},{product.btype},{product.ctype},{product.dtype} {gemm.arithmetic(product)}"
+    if gemm.aligned_share(product, rates) < 1.0:
+        types += " odd" if gemm.alignment(product) <= 2 else " unaligned"
     layout = f"{product.transa}{product.transb} {product.api} {product.epilogue}"
     return Point(
         "gemm",
@@ -175,18 +181,42 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
         _log(window, 1.0),
         _log(dims[0][1]) if len(dims[0]) > 1 else 0.0,
     )
-    name = f"{len(products)} {'last' if inner else 'first'} {window > 1}"
-    terms = (estimate.duration_ns, *sums, moved / rates.memory_bytes_per_ns)
-    source = Source.GEMM
+    grouped = _groups(operation, product, filters)
+    layout = "last" if inner else "first"
+    name = f"{len(products)} {layout} {window > 1} {product.atype}"
+    elements = sum(math.prod(t.dims) for t in tensors)
+    terms = (
+        estimate.duration_ns,
+        *sums,
+        moved / rates.memory_bytes_per_ns,
+        elements * window / (rates.multiprocessors * rates.cycles_per_ns * CHANNEL_LANES)
+        if grouped
+        else 0.0,
+    )
+    arithmetic = gemm.arithmetic(product)
+    kind = "half" if arithmetic in ("bf16", "fp16") else arithmetic
     return Point(
         "convolution",
-        f"{kinds} {gemm.arithmetic(product)}",
+        f"{kinds} {kind} {layout}{grouped}",
         name,
         terms,
         position,
-        source,
+        Source.GEMM,
         estimate.bound_by,
     )
+
+
+def _groups(
+    operation: cudnn_graphs.Operation, product: Gemm, filters: cudnn_graphs.Tensor | None
+) -> str:
+    """How a convolution's filters lie: cuDNN has kernels for every channel by itself, for groups of a
+    power of two, for other groups, and for filters with gaps."""
+    if filters is None:
+        return ""
+    if product.batch > 1:
+        width = filters.dims[1]
+        return " single" if width == 1 else " groups" if width & (width - 1) == 0 else " odd groups"
+    return " dilated" if cudnn_graphs.dilated(operation) else ""
 
 
 def attention_point(call: attention.Attention, estimate: launch.Estimate, rates: Rates) -> Point:
@@ -233,11 +263,22 @@ def _call(fields: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     volume."""
     if not isinstance(fields, (list, tuple)) or len(fields) != 2 or not isinstance(fields[0], str):
         return None
+    norm = batch_norm.parse(fields[0], fields[1])
+    if norm is not None:
+        return _batch_norm(norm, estimate, rates)
     sizes = [v for v in fields[1] if type(v) is int and v > 0]
     volume = math.prod(sizes[:8]) if sizes else 0
     terms = (estimate.duration_ns, 1.0, min(volume, 1 << 50) / rates.memory_bytes_per_ns)
     position = (_log(volume), _log(max(sizes, default=1)))
     return Point("call", fields[0], fields[0], terms, position, Source.LAW, estimate.bound_by)
+
+
+def _batch_norm(call: batch_norm.BatchNorm, estimate: launch.Estimate, rates: Rates) -> Point:
+    terms = (estimate.duration_ns, 1.0, *batch_norm.terms_ns(call, rates))
+    position = (_log(call.channels), _log(call.per_channel), _log(call.pixels))
+    layout = "last" if call.last else "first"
+    group = f"{call.pass_} {call.element_bytes} {layout} {'kept' if call.kept else 'read again'}"
+    return Point("batch norm", group, group, terms, position, Source.LAW, estimate.bound_by)
 
 
 # ---- kernels ----
@@ -323,7 +364,7 @@ def _kernel(
     rates: Rates,
 ) -> Point:
     name = names.parse(kernel.name)
-    call = launch.flash_call(kernel, name, context)
+    call = launch.attention_call(kernel, name, context)
     if call is not None:
         return attention_point(call, estimate, rates)
     family, group, label = _labels(kernel.name)

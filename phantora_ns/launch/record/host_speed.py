@@ -15,7 +15,7 @@ from pathlib import Path
 from phantora_ns.protocol import HOST_SAMPLES_FILE, HOST_SAMPLES_HEADER_AT
 
 REFERENCE_NS = 1_620_000
-"""What the probe is taken to need on the reference machine, a middle H200 server. Chosen, not measured there
+"""What the probe is taken to need on the reference machine, a middle H200 server: chosen, and checked on one
 (docs/host-time.md#the-speed-of-a-machine)."""
 EVERY_S = 0.1
 _FAR = 4

@@ -1,0 +1,94 @@
+"""Measures the jobs of zoo.toml on the one GPU of this machine, and records their kernels.
+
+    python -m bench.zoo.visit OUT_DIR [--budget 560] [--only NAME,NAME] [--skip real,calibration,evaluation]
+
+Why it exists: real steps and recorded kernels of one chip belong together. First every job runs for real,
+alone. Then a leader records the calibration jobs into OUT_DIR/calibration.sqlite, and the evaluation jobs
+into OUT_DIR/evaluation.sqlite, which never ships: it says what a user with one GPU gets. OUT_DIR/zoo.jsonl
+gets a line per run as it ends. No run is started that would not end within the budget (seconds).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+from bench.frameworks.real import machine, run
+
+HERE = Path(__file__).resolve().parent
+RESULT = re.compile(r"RESULT (\{.*\})")
+REAL_S, LED_S = 60, 150
+"""Seconds after which a run counts as hung."""
+NEEDED_S = {"real": 20, "calibration": 40, "evaluation": 40}
+"""What a run takes, at most."""
+LOG_CHARACTERS = 6000
+
+
+def jobs() -> list[dict[str, str]]:
+    """name, set and flags of each."""
+    return tomllib.loads((HERE / "zoo.toml").read_text())["job"]
+
+
+def command(job: dict[str, str], how: str, out: Path) -> list[str]:
+    """The job for real, or led by the GPU, which records it."""
+    script = ["--nproc-per-node", "1", "-m", "bench.zoo.train", *job["flags"].split()]
+    if how == "real":
+        return [sys.executable, "-m", "torch.distributed.run", *script]
+    database = out / f"{how}.sqlite"
+    ours = ["profile", "--record", "kernels", "--name", job["name"], "-o", str(database)]
+    return [sys.executable, "-m", "phantora_ns", *ours, "torchrun", *script]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--budget", type=float, default=1e9)
+    parser.add_argument("--only", help="these jobs, comma-separated")
+    parser.add_argument("--skip", default="", help="of real, calibration, evaluation")
+    options = parser.parse_args()
+    out, begin = options.out.resolve(), time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    chosen = [job for job in jobs() if not options.only or job["name"] in options.only.split(",")]
+    plan = [(job, "real") for job in chosen]
+    plan += [
+        (job, how) for how in ("calibration", "evaluation") for job in chosen if job["set"] == how
+    ]
+
+    def keep(line: dict) -> None:
+        with (out / "zoo.jsonl").open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    keep({"how": "machine"} | machine())
+    for job, how in plan:
+        if how in options.skip.split(","):
+            continue
+        if time.monotonic() - begin + NEEDED_S[how] > options.budget:
+            print(f"left out, no time: {job['name']} {how}", flush=True)
+            continue
+        status, log, seconds = run(command(job, how, out), {}, REAL_S if how == "real" else LED_S)
+        found = RESULT.findall(log)
+        line = {
+            "name": job["name"],
+            "set": job["set"],
+            "how": how,
+            "status": status,
+            "wall_s": round(seconds, 1),
+        }
+        keep(line | {"result": json.loads(found[-1]) if found else None})
+        with (out / "logs.txt").open("a") as stream:
+            stream.write(f"==== {job['name']} {how}\n{log[-LOG_CHARACTERS:]}\n")
+        shown = f"{json.loads(found[-1])['median_s'] * 1e3:.2f} ms" if found else "no result"
+        print(
+            f"{time.monotonic() - begin:6.1f} {job['name']:24s} {how:11s} {status} {seconds:5.1f} s {shown}",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
