@@ -19,8 +19,9 @@ from click.core import ParameterSource
 from phantora_ns.cli.calibrate import calibrate
 from phantora_ns.cli.help_text import (
     SHELLS,
-    ShortHelp,
+    RareCommand,
     ShortHelpCommand,
+    ShortHelpGroup,
     completion_script,
     help_all,
 )
@@ -32,7 +33,7 @@ _JOB_FOLLOWS: dict[str, Any] = {"allow_interspersed_args": False}
 _HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-class _JobGroup(ShortHelp, click.Group):
+class _JobGroup(ShortHelpGroup):
     """A group whose unknown commands are jobs."""
 
     def resolve_command(
@@ -41,14 +42,6 @@ class _JobGroup(ShortHelp, click.Group):
         if args[0] in self.commands and args[0] != "run":
             return super().resolve_command(ctx, args)
         return "run", self.commands["run"], ["--", *args]
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = " | ".join(
-            name for name, command in sorted(self.commands.items()) if not command.hidden
-        )
-        formatter.write_usage(
-            "phantora-ns", f"[OPTIONS] torchrun ARGS... | [OPTIONS] COMMAND... | {own}"
-        )
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -72,8 +65,8 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
 @help_all
 @click.pass_context
 def cli(context: click.Context, **options: Any) -> None:
-    """Runs an unmodified distributed PyTorch job as if on a cluster of GPU servers, on this
-    machine.
+    """Runs COMMAND, an unmodified distributed PyTorch job, as if on a cluster of GPU servers, on
+    this machine.
 
     \b
     phantora-ns torchrun --nnodes 2 --nproc-per-node 8 train.py
@@ -346,7 +339,7 @@ def doctor(ranks: int | None) -> int:
     return run_doctor(click.echo, ranks)
 
 
-@cli.command("compile-values", short_help="Compiles the values library for a torch.")
+@cli.command("compile-values", cls=RareCommand, short_help="Compiles the values library for a torch.")
 @click.argument("torch", metavar="[PYTHON]", default="", type=click.Path())
 def compile_values(torch: str) -> int:
     """Compiles the values library for the torch of PYTHON, or for torch's own folder.
@@ -420,14 +413,16 @@ def compare(
     return 1 if broken else 0
 
 
-@cli.command(short_help="Prints what makes a shell complete phantora-ns.")
+@cli.command(cls=RareCommand, short_help="Prints what makes a shell complete phantora-ns.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Prints what makes SHELL complete phantora-ns: eval "$(phantora-ns completion bash)"."""
     click.echo(completion_script(cli, shell))
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@cli.command(
+    cls=RareCommand, context_settings={"ignore_unknown_options": True, "help_option_names": []}
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def kernels(arguments: tuple[str, ...]) -> int:
     """Looks into kernel-time databases, and merges them."""

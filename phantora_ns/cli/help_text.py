@@ -1,7 +1,8 @@
 """`--help` with the common options, `--help-all` with all of them, and completion in shells.
 
-Why it exists: a run has twenty options, and a first reader needs eight. Rule: an option is common when
-it has a short text; the long text of every option stands in run_options.py and nowhere else.
+Why it exists: a run has thirty options, and a first reader needs ten. Rules: an option is common when
+it has a short text; the long text of every option stands in run_options.py and nowhere else. A command is
+rare when its class says so (`RareCommand`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ class RunOption(click.Option):
         self.short = short
 
 
+class RareCommand(click.Command):
+    """A command that only `--help-all` lists; it is completed like any other."""
+
+
 class ShortHelp(click.Command):
     """A command whose `--help` leaves out the run's rarer options."""
 
@@ -34,6 +39,8 @@ class ShortHelp(click.Command):
             return
         records = []
         for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Argument):
+                continue  # the usage has it
             record = parameter.get_help_record(ctx)
             if isinstance(parameter, RunOption):
                 if parameter.short is None:
@@ -45,6 +52,23 @@ class ShortHelp(click.Command):
             formatter.write_dl(records)
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
+
+
+class ShortHelpGroup(ShortHelp, click.Group):
+    """For a group whose `COMMAND` is first of all a job's; its own commands have a section."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands, those that are rare only where all is shown."""
+        shown = {
+            name: command
+            for name, command in sorted(self.commands.items())
+            if not command.hidden and (ctx.meta.get(_ALL) or not isinstance(command, RareCommand))
+        }
+        limit = formatter.width - 6 - max(map(len, shown))
+        with formatter.section("Commands of its own"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(limit)) for name, command in shown.items()]
+            )
 
 
 class ShortHelpCommand(ShortHelp):
@@ -66,7 +90,7 @@ def help_all(command: Callable[..., Any]) -> Callable[..., Any]:
         is_eager=True,
         expose_value=False,
         callback=_print_all,
-        help="Show all options and exit.",
+        help="Show everything and exit.",
     )(command)
 
 

@@ -89,7 +89,7 @@ _OPTIONS = (
     ),
     _option(
         "--html",
-        short="Write a page: memory, step time, where it goes.",
+        short="Write a page: memory, step time, why.",
         type=_FILE,
         metavar="FILE",
         help="Write a page about the run: whether it fits, how fast it is, where the step goes and "
@@ -206,6 +206,7 @@ _OPTIONS = (
         type=click.Choice(["auto", "off"]),
         default=RunOptions.warm_start,
         show_default=True,
+        short="auto: import torch once for all ranks.",
         help="How the job's Pythons start. auto: torch is imported once, and every rank takes over that "
         "memory; a rank then starts in a fraction of a second and costs the memory that it writes. off: "
         "every rank imports torch itself.",
@@ -220,7 +221,6 @@ _OPTIONS = (
         default=RunOptions.fold,
         show_default=True,
         metavar="off|auto|N[/BLOCK]",
-        short="Run few ranks that stand for all.",
         help="Run few ranks, and let them stand for those that do the same work. N: the job repeats itself "
         "every N ranks (of each BLOCK ranks). auto: every node, where that is possible. What differs after "
         "all ends the run. Needs --host-time model or none.",
@@ -228,6 +228,7 @@ _OPTIONS = (
     _option(
         "--work",
         metavar="'AMOUNT UNIT'",
+        short="What a step does, for tokens per second.",
         help="What a step of all ranks does, such as '16*8192 tokens': summary, report and page then say how "
         "much that is a second.",
     ),
@@ -239,7 +240,6 @@ _OPTIONS = (
     _option(
         "--quiet",
         is_flag=True,
-        short="Print no summary and no progress.",
         help="Print no summary and no progress, only failures.",
     ),
 )
