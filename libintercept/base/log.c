@@ -102,5 +102,7 @@ void ph_die(const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     line("", text);
-    _exit(70);
+    ph_end();
 }
+
+void ph_end(void) { _exit(70); }

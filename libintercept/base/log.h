@@ -15,6 +15,8 @@ void ph_warn(const char *format, ...) PH_PRINTF(1, 2);
 void ph_warn_for_run(const char *format, ...) PH_PRINTF(1, 2);
 /* A failure of the interceptor, not of the job: one line, exit status 70. */
 _Noreturn void ph_die(const char *format, ...) PH_PRINTF(1, 2);
+/* The same without a line: somebody else has said why. */
+_Noreturn void ph_end(void);
 
 /* Sets the second reader of diagnostics; NULL: none. `kind` is "warning" or "unsupported". */
 typedef void ph_diagnostic_reader(const char *kind, const char *text);

@@ -172,10 +172,11 @@ static void drain_locked(void)
         int64_t type = ph_read_int(&frame);
         uint64_t req = type == PH_MESSAGE_HELLO ? 0 : (uint64_t)ph_read_int(&frame);
         /* ERROR: a mistake of the job (ranks disagree on a collective) or a defect of ours. In both
-         * cases the process cannot go on. */
+         * cases the process cannot go on. What the hub has said is not said by every rank again. */
         if (type == PH_MESSAGE_ERROR) {
             size_t n;
             const unsigned char *text = ph_read_bytes(&frame, &n);
+            if (ph_read_int(&frame)) ph_end();
             ph_die("%.*s", (int)n, text ? (const char *)text : "the hub refused a request");
         }
         struct arrival *arrival = malloc(sizeof *arrival + frame.length);

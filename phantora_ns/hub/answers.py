@@ -48,7 +48,7 @@ class Answers:
         client = self._clients.get(identity)
         if client is not None:
             client.pending.pop(number, None)
-        self.send(identity, [Message.ERROR, number, text])
+        self.send(identity, [Message.ERROR, number, text, int(self._diagnostics.said(text))])
 
     def announce(self, text: str) -> None:
         """Warns a person now, and in the report."""

@@ -56,8 +56,12 @@ class Diagnostics:
         """The texts of a kind, sorted, with their counts."""
         return dict(sorted(self.texts[kind].items()))
 
+    def said(self, text: str) -> bool:
+        """Whether an error with this text has been printed."""
+        return text in self.errors
+
     def error(self, text: str) -> None:
         """Records an error of the job, and prints it the first time."""
-        if text not in self.errors:
+        if not self.said(text):
             self.errors.append(text)
             print(f"phantora-ns: {text}", file=sys.stderr, flush=True)

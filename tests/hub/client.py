@@ -60,7 +60,11 @@ opened = []
 
 
 class HubError(Exception):
-    """The hub answered with an error; the text is its."""
+    """The hub answered with an error; the text is its. `said`: whether the hub has printed it."""
+
+    def __init__(self, text: str, said: int) -> None:
+        super().__init__(text)
+        self.said = said
 
 
 class Client:
@@ -141,7 +145,7 @@ class Client:
         reply = self.replies.pop(request)
         self.set_word(5, 0)
         if reply[0] == ERROR:
-            raise HubError(reply[2])
+            raise HubError(*reply[2:])
         return reply
 
     # ---- the rank's clock and one stream

@@ -74,7 +74,7 @@ def look(bench, seconds):
     for step in (seconds, fetches.LOOK_S):
         bench.clock.now += step
         bench.hub.settle()
-    return [(who, reply[0], reply[-1]) for who, reply in bench.outbox]
+    return [(who, reply[0], reply[2]) for who, reply in bench.outbox]
 
 
 def test_a_member_that_comes_an_hour_late_is_waited_for(bench):
