@@ -23,6 +23,7 @@ UNEVEN = 0.1
 """Ranks differ when the largest need is above the median one by this share of a GPU's memory."""
 SEGMENTS = "expandable_segments"
 MOST_MODULES = 5
+UNSEEN = "which modules hold it is not known: nothing was seen of the ranks that were watched"
 _SHARDED = (Holder.PARAMETERS, Holder.GRADIENTS, Holder.STATES)
 
 
@@ -258,6 +259,8 @@ def held_lines(held: Mapping[str, Any] | None) -> list[str]:
     most."""
     if held is None:
         return []
+    if held["rank"] is None:
+        return [UNSEEN]
     if not held["held"]:
         return ["which modules hold it is not known: the allocator had blocks that were not seen"]
     peak = held["peak_bytes"]

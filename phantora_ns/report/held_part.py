@@ -28,9 +28,11 @@ class Row(NamedTuple):
 
 
 def held_part(run_dir: Path, clients: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The report's part; None when nothing was watched, or no watched rank used memory. `clients`: the
-    processes, with the names of their statistics, NODE-PID-TIME. Raises OSError when a file is there but
-    cannot be read."""
+    """The report's part; None when the run was not to be watched. `rank` is None when it was, and no rank
+    that was seen used memory. `clients`: the processes, with the names of their statistics, NODE-PID-TIME.
+    Raises OSError when a file is there but cannot be read."""
+    if not (run_dir / FOLDER).is_dir():  # launch/run/setup.py makes it
+        return None
     found = []
     for client in clients:
         rank, process = client["rank"], client["shm"].rpartition("-")[0]
@@ -41,7 +43,7 @@ def held_part(run_dir: Path, clients: Iterable[Mapping[str, Any]]) -> dict[str, 
         if rank is not None and rank >= 0 and client.get("representative") is None:
             found.append((held["peak_bytes"], -rank, held["held"]))
     if not found:
-        return None
+        return {"rank": None, "peak_bytes": None, "held": None}
     peak, negative, rows = max(found, key=lambda one: one[:2])
     return {"rank": -negative, "peak_bytes": peak, "held": rows and _labelled(rows)}
 

@@ -36,7 +36,7 @@ class Modules:
         self._code = self._backward = self._optimizer = None
         self._known = {}  # id of a module -> (weak reference, number of its name)
         self._roots = []  # weak references
-        self._peaks = {}
+        self._peaks = []
         self.callbacks = ()
         library.phantora_memory_name.restype = ctypes.c_uint32
         library.phantora_memory_name.argtypes = (ctypes.c_char_p,)
@@ -137,16 +137,16 @@ class Modules:
                     states = found.state
                     break
             frame = frame.f_back
-        if self._moved():
+        counted = self._count_all()
+        peaks = [peak for _, peak in counted]
+        if peaks != self._peaks:
+            self._peaks = peaks
             self._own([one() for one in self._roots], states)
-            self.write()
+            self._write(counted)
 
-    def _moved(self):
-        """Whether there is a new peak since the last time."""
-        peaks = {device: self._count(device)[1] for device in range(DEVICES)}
-        moved = peaks != self._peaks
-        self._peaks = peaks
-        return moved
+    def _count_all(self):
+        """Blocks of each device's peak, and its bytes. Walks over all blocks."""
+        return [self._count(device) for device in range(DEVICES)]
 
     def _count(self, device):
         peak = ctypes.c_uint64()
@@ -190,15 +190,25 @@ class Modules:
 
     def write(self):
         """Writes what held the peak of the device that had the highest one."""
-        device = max(range(DEVICES), key=lambda one: (self._count(one)[1], -one))
-        count, peak = self._count(device)
-        if not peak:
+        self._write(self._count_all())
+
+    def _held(self, device, count):
+        """The blocks and the bytes of a device's peak, which had `count` of them; None: not known."""
+        peak = ctypes.c_uint64()
+        while True:
+            held = (_Held * max(0, count))()
+            now = self._library.phantora_memory_held(device, ctypes.byref(peak), held, len(held))
+            if now <= len(held):
+                return held[: max(0, now)] if now >= 0 else None, peak.value
+            count = now  # another thread had a new peak meanwhile
+
+    def _write(self, counted):
+        device = max(range(DEVICES), key=lambda one: (counted[one][1], -one))
+        if not counted[device][1]:
             return
+        held, peak = self._held(device, counted[device][0])
         rows = None
-        if count >= 0:
-            held = (_Held * count)()
-            total = ctypes.c_uint64()
-            self._library.phantora_memory_held(device, ctypes.byref(total), held, count)
+        if held is not None:
             sums = {}
             for block in held:
                 key = block.kind, block.name

@@ -167,6 +167,10 @@ def test_what_held_the_peak_is_in_the_summary(run_dir):
     assert not any("at the peak" in line for line in summary_lines(report))
     held = [["activations", "a", 3 << 30], ["gradients", "b", 1 << 30]]
     report["memory_held"] = {"rank": 1, "peak_bytes": 4 << 30, "held": held}
+    (run_dir / "memory").mkdir()  # --memory-modules was given, and nothing was seen
+    unseen = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    assert unseen["memory_held"]["rank"] is None
+    assert any("nothing was seen" in line for line in summary_lines(unseen))
     said = "at the peak of 4.00 GiB on rank 1: activations 3.00 GiB, gradients 1.00 GiB"
     assert summary_lines(report).count(said) == 1
 

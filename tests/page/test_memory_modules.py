@@ -13,6 +13,7 @@ import pytest
 from phantora_ns.page.memory import MOST_MODULES, held_shown
 from phantora_ns.protocol import Holder
 from phantora_ns.report.held_part import by_kind, by_layer, held_part
+from phantora_ns.startup._phantora_modules import Modules
 
 JOB = Path(__file__).parent / "jobs" / "model.py"
 MIB = 2**20
@@ -180,6 +181,43 @@ def test_the_rank_with_the_highest_peak_is_told(tmp_path):
         "held": [["activations", "a", 9]],
     }
     assert held_part(tmp_path / "memory", clients) is None
+    (tmp_path / "unseen" / "memory").mkdir(parents=True)
+    assert held_part(tmp_path / "unseen", clients) == {"rank": None, "peak_bytes": None, "held": None}
+
+
+class Played:
+    """The interceptor for one device, whose peak gets another block whenever it is looked at."""
+
+    def __init__(self, grows):
+        self.blocks, self.grows, self.looks = [(7, Holder.FORWARD, 0)], grows, 0
+        for name in ("name", "name_of", "own"):
+            setattr(self, f"phantora_memory_{name}", lambda *_: b"a")
+        self.phantora_memory_held = lambda *given: self.held(*given)
+
+    def held(self, device, peak, rows, room):
+        if device:
+            return 0
+        self.looks += 1
+        peak._obj.value = sum(block[0] for block in self.blocks)
+        for at, block in enumerate(self.blocks[:room]):
+            rows[at].bytes, rows[at].kind, rows[at].name = block
+        found = len(self.blocks)
+        if self.grows:
+            self.grows -= 1
+            self.blocks.append((5, Holder.FORWARD, 0))
+        return found
+
+
+@pytest.mark.parametrize("grows, looks, peak", [(0, 2, 7), (1, 3, 12), (2, 4, 17)])
+def test_what_is_written_adds_up_while_other_threads_allocate(tmp_path, grows, looks, peak):
+    """And blocks are counted once, then read."""
+    played = Played(grows)
+    modules = Modules(played, str(tmp_path))
+    modules.write()
+    (file,) = tmp_path.iterdir()
+    written = json.loads(file.read_text())
+    assert written["peak_bytes"] == sum(row[2] for row in written["held"]) == peak
+    assert played.looks == looks
 
 
 @pytest.mark.parametrize("seed", range(3))

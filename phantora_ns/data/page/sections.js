@@ -63,6 +63,7 @@ function fillMemoryOverTime(place) {
 }
 function fillHeld(place) {
   const held = DATA.held, whole = DATA.report.memory_held;
+  if (whole && whole.rank === null) return say("fit", "What modules held is not known: nothing was seen of the ranks that were watched. A leader is not watched.");
   if (!held) return say("fit", whole ? "What modules held is not known: the allocator had blocks that were not seen." : "With --memory-modules the page also says which modules of the model held the peak.");
   const size = [["bytes", "count", (row) => row[row.length - 1]], ["", "bytes", (row) => row[row.length - 1]], ["of the peak", "share", (row) => row[row.length - 1] / whole.peak_bytes]];
   place.append(element("h3", {}, `What held the highest peak, rank ${whole.rank}`), element("p", {}, number("report.memory_held.peak_bytes", "bytes"), " were allocated by PyTorch in the whole run at most."),
