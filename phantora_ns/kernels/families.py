@@ -29,6 +29,8 @@ CLASSES = {
 """Class -> what the names of its families begin with."""
 NAMES = {
     "fmha": "attention",
+    "flash": "attention",
+    "sdpa": "attention",
     "gemm": "gemm",
     "nvjet": "gemm",
     "cutlass": "gemm",
@@ -43,6 +45,8 @@ NAMES = {
     "dropout": "elementwise",
 }
 """What kernels of no family are, by a part of their name; the first that fits."""
+WRAPPER = "cutlass::device_kernel"
+"""The kernel whose first argument is what it runs."""
 
 
 def kernel_class(kind: int, fields: Any, context: Any = None) -> int:
@@ -50,7 +54,9 @@ def kernel_class(kind: int, fields: Any, context: Any = None) -> int:
     named = family(kind, fields, context)
     if kind == SignatureKind.KERNEL and named == "other" and isinstance(fields[0], str):
         name = names.parse(fields[0])
-        head = name.text.partition("<")[0]
+        head, _, arguments = name.text.partition("<")
+        if head.endswith(WRAPPER):
+            head += arguments.partition("<")[0]
         named = next((found for part, found in NAMES.items() if part in head), name.base)
     return next(
         (found for found, begins in CLASSES.items() if named.startswith(begins)), KernelClass.OTHER

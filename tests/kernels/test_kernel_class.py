@@ -25,6 +25,16 @@ def kernel(name):
             "gemm",
         ),
         ("fmha_cutlassF_f32_aligned_64x64_rf_sm80", "attention"),
+        # with its keys split, what adds the parts up, and the helpers of its backward pass
+        ("void pytorch_flash::flash_fwd_splitkv_kernel<Traits<128, 64>, true>(int)", "attention"),
+        ("void pytorch_flash::flash_fwd_splitkv_combine_kernel<int, 4>(int)", "attention"),
+        ("void pytorch_flash::flash_bwd_dot_do_o_kernel<true, int>(int)", "attention"),
+        ("void pytorch_flash::flash_bwd_convert_dq_kernel<int, true>(int)", "attention"),
+        (
+            "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<int> > >(int)",
+            "attention",
+        ),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16", "attention"),
         ("triton_red_fused_add_sum_3", "triton"),
         (
             "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<int, int>(int)",
