@@ -9,6 +9,7 @@ imports torch is noticed: torch has read its variables already.
 Rule: what cannot be made equal starts again as usual (`_start_again`), and the report counts it.
 """
 
+import atexit
 import gc
 import os
 import sys
@@ -210,6 +211,8 @@ def make(library):
         _, status = os.waitpid(child, 0)
         os._exit(0 if status == 0 else 70)
     _require_quiet(library)
+    if any(type(one).__module__ == "nanobind" for one in gc.get_objects()):
+        atexit.register(_thaw, hidden)
     gc.freeze()
     before_fork, after_fork = (
         ctypes.pythonapi.PyOS_BeforeFork,
@@ -222,6 +225,18 @@ def make(library):
         os._exit(0 if result == 0 else 70)
     after_fork()
     _become(library, hidden)
+
+
+def _thaw(hidden):
+    """Lets the interpreter free what the image holds, as one that started on its own does. What nanobind
+    made (Triton's library, from 3.9 on) is otherwise listed on stderr as leaked, by every rank. That costs a
+    walk over all objects, so it is done for such images alone, and once, when modules are gone."""
+    gc.collect()  # the job's own, while its modules are there
+    gc.disable()  # Python's own collection after this one would walk over the image twice
+    gc.unfreeze()
+    for group in hidden.groups:  # what no import has shown: only modules in sys.modules are cleared
+        for name, module in group.modules.items():
+            sys.modules.setdefault(name, module)
 
 
 def _require_quiet(library):
