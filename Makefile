@@ -64,7 +64,9 @@ demo:
 	@echo '  your own script: docs/tutorial.md; all options: $(VENV)/bin/phantora-ns --help-all'
 
 # TorchTitan, Megatron-Core, DeepSpeed, Hugging Face: released versions, pinned by the torch that .venv has
-frameworks: $(VENV)/.stamp-frameworks
+# FRAMEWORK: one of them alone, such as FRAMEWORK=torchtitan
+FRAMEWORK ?=
+frameworks: $(VENV)/.stamp-frameworks$(FRAMEWORK:%=-%)
 	@$(MAKE) --no-print-directory native
 
 # Transformer Engine: Megatron-Core needs it for most of its features. NVIDIA publishes its PyTorch part as source only,
@@ -221,8 +223,14 @@ $(VENV)/.stamp-lint: pyproject.toml | $(VENV)/.stamp-project
 	$(Q)PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[lint]'
 	@touch $@
 
-$(VENV)/.stamp-frameworks: $(addprefix examples/frameworks/,pins.py requirements.txt torch-2.11.txt torch-2.15.txt) \
-		| $(VENV)/.stamp-project
+PINS = $(addprefix examples/frameworks/,pins.py requirements.txt torch-2.11.txt torch-2.15.txt)
+$(VENV)/.stamp-frameworks-$(FRAMEWORK): $(PINS) | $(VENV)/.stamp-project
+	$(call say,PIP,$(FRAMEWORK))
+	$(Q)pins=$$($(VENV)/bin/python $< $(FRAMEWORK)) && \
+		DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation $$pins
+	@touch $@
+
+$(VENV)/.stamp-frameworks: $(PINS) | $(VENV)/.stamp-project
 	$(call say,PIP,the frameworks that examples/frameworks/$(<F) chooses)
 	$(Q)pins=$$($(VENV)/bin/python $<) && \
 		DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation $$pins

@@ -5,6 +5,8 @@ it; `make frameworks` passes them on.
 requirements.txt has what every torch takes, and torch-X.Y.txt what that version of torch takes. A
 torch that has no such file gets that of the version before it, and pip chooses the torchvision
 that fits.
+
+With the name of a framework it prints what that one needs: `make frameworks FRAMEWORK=torchtitan`.
 """
 
 import importlib.metadata
@@ -21,12 +23,20 @@ def release(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def pip_arguments(torch: str, files: list[Path]) -> tuple[list[str], str | None]:
-    """pip's arguments beside this version of torch, and what is to be said about them."""
+def pins_of(file: Path) -> list[str]:
+    """The lines of a file of pins that are pins."""
+    return [line for line in file.read_text().splitlines() if line and line[0] != "#"]
+
+
+def pip_arguments(
+    torch: str, files: list[Path], only: str = ""
+) -> tuple[list[str], str | None]:
+    """pip's arguments beside this version of torch, and what is to be said about them. `only`: the one
+    framework that is wanted. Raises LookupError when it is not pinned."""
     tested = {release(file.stem.removeprefix("torch-")): file for file in files}
     mine = release(torch)
     chosen = max((version for version in tested if version <= mine), default=min(tested))
-    pins = [line for line in tested[chosen].read_text().splitlines() if line and line[0] != "#"]
+    pins = pins_of(tested[chosen])
     note = None
     if chosen != mine:
         pins = [pin for pin in pins if not pin.startswith("torchvision==")] + ["torchvision"]
@@ -35,13 +45,24 @@ def pip_arguments(torch: str, files: list[Path]) -> tuple[list[str], str | None]
     common = os.path.relpath(
         HERE / "requirements.txt"
     )  # without the spaces that a user's path may have
-    return [f"torch=={torch}", "-r", common, *pins], note
+    if not only:
+        return [f"torch=={torch}", "-r", common, *pins], note
+    # what differs between versions of torch is TorchTitan's, but torchvision; the rest its metadata says
+    shared = pins_of(HERE / "requirements.txt")
+    alone = [pin for pin in pins + shared if pin.partition("==")[0] == only]
+    if not alone:
+        raise LookupError(f"{only} is none of the frameworks; see {tested[chosen].name} and {common}")
+    wanted = [pin for pin in pins if not pin.startswith("torchvision")]
+    return [f"torch=={torch}", "-c", common, *(wanted if only == "torchtitan" else alone)], note
 
 
 if __name__ == "__main__":
-    arguments, note = pip_arguments(
-        importlib.metadata.version("torch"), sorted(HERE.glob("torch-*.txt"))
-    )
+    try:
+        arguments, note = pip_arguments(
+            importlib.metadata.version("torch"), sorted(HERE.glob("torch-*.txt")), *sys.argv[1:]
+        )
+    except LookupError as error:
+        sys.exit(f"phantora-ns: {error}")
     if note:
         print(f"phantora-ns: {note}", file=sys.stderr)
     print(*arguments)

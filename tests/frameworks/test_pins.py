@@ -41,6 +41,17 @@ def test_the_installed_torch_chooses(pins, torch, titan, vision):
     assert (note is None) == tested and (tested or torch in note)
 
 
+def test_one_framework_alone_brings_no_other(pins):
+    files = sorted(pins.HERE.glob("torch-*.txt"))
+    arguments, _ = pins.pip_arguments("2.11.0", files, "torchtitan")
+    assert arguments[1] == "-c" and {"torch==2.11.0", "torchtitan==0.2.2"} < set(arguments)
+    assert "torchao==0.18.0" in arguments and not any("torchvision" in one for one in arguments)
+    arguments, _ = pins.pip_arguments("2.15.0", files, "deepspeed")
+    assert [one for one in arguments if "==" in one] == ["torch==2.15.0", "deepspeed==0.19.8"]
+    with pytest.raises(LookupError, match="nothing is none of the frameworks"):
+        pins.pip_arguments("2.15.0", files, "nothing")
+
+
 def test_what_is_installed_is_what_is_pinned(pins):
     torch = importlib.metadata.version("torch")
     arguments, note = chosen(pins, torch)
