@@ -28,9 +28,7 @@ def pins_of(file: Path) -> list[str]:
     return [line for line in file.read_text().splitlines() if line and line[0] != "#"]
 
 
-def pip_arguments(
-    torch: str, files: list[Path], only: str = ""
-) -> tuple[list[str], str | None]:
+def pip_arguments(torch: str, files: list[Path], only: str = "") -> tuple[list[str], str | None]:
     """pip's arguments beside this version of torch, and what is to be said about them. `only`: the one
     framework that is wanted. Raises LookupError when it is not pinned."""
     tested = {release(file.stem.removeprefix("torch-")): file for file in files}
@@ -51,7 +49,9 @@ def pip_arguments(
     shared = pins_of(HERE / "requirements.txt")
     alone = [pin for pin in pins + shared if pin.partition("==")[0] == only]
     if not alone:
-        raise LookupError(f"{only} is none of the frameworks; see {tested[chosen].name} and {common}")
+        raise LookupError(
+            f"{only} is none of the frameworks; see {tested[chosen].name} and {common}"
+        )
     wanted = [pin for pin in pins if not pin.startswith("torchvision")]
     return [f"torch=={torch}", "-c", common, *(wanted if only == "torchtitan" else alone)], note
 

@@ -339,7 +339,9 @@ def doctor(ranks: int | None) -> int:
     return run_doctor(click.echo, ranks)
 
 
-@cli.command("compile-values", cls=RareCommand, short_help="Compiles the values library for a torch.")
+@cli.command(
+    "compile-values", cls=RareCommand, short_help="Compiles the values library for a torch."
+)
 @click.argument("torch", metavar="[PYTHON]", default="", type=click.Path())
 def compile_values(torch: str) -> int:
     """Compiles the values library for the torch of PYTHON, or for torch's own folder.

@@ -182,7 +182,11 @@ def test_the_rank_with_the_highest_peak_is_told(tmp_path):
     }
     assert held_part(tmp_path / "memory", clients) is None
     (tmp_path / "unseen" / "memory").mkdir(parents=True)
-    assert held_part(tmp_path / "unseen", clients) == {"rank": None, "peak_bytes": None, "held": None}
+    assert held_part(tmp_path / "unseen", clients) == {
+        "rank": None,
+        "peak_bytes": None,
+        "held": None,
+    }
 
 
 class Played:

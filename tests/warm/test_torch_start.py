@@ -52,7 +52,8 @@ def answers(phantora, tmp_path, warm, words=(), nodes=1):
         "--nproc-per-node", 2, job, *words, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "leaked" not in done.stderr  # said by nanobind (Triton 3.9) of what an interpreter does not free
+    # what nanobind (Triton 3.9) says of what an interpreter does not free
+    assert "leaked" not in done.stderr
     lines = [json.loads(line[7:]) for line in done.stdout.splitlines() if line[:7] == "ANSWER "]
     return sorted(lines, key=lambda one: one["rank"]), json.loads(report.read_text())["starts"]
 
