@@ -22,6 +22,8 @@ import psutil
 from phantora_ns.hub.deaths import memory_kills
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.machine.own_python import own_command
+from phantora_ns.launch.run.events import SIGNALS
+from phantora_ns.launch.run.outcome import signal_name
 from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import refusal_text, refusals_of
 from phantora_ns.sweep.admission import Measured
@@ -159,10 +161,17 @@ def result_of(report: Mapping[str, Any] | None, code: int) -> dict[str, Any]:
         "high_ns": band.get("high_ns"),
         "peak_bytes": max(peaks, default=None),
         "exit_code": code,
-        "ended_by": report["ended_by"] if report is not None else None,
+        "ended_by": report["ended_by"] if report is not None else _signal_of(code),
         "why": why,
         "doubts": _doubts(report, step) if report is not None else [],
     }
+
+
+def _signal_of(code: int) -> str | None:
+    """The signal that ended a command before it had written its report; None when none did."""
+    if code < 0:
+        return signal_name(-code)
+    return signal_name(code - 128) if code - 128 in SIGNALS else None
 
 
 def _doubts(report: Mapping[str, Any], step: Mapping[str, Any]) -> list[str]:
