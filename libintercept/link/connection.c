@@ -290,12 +290,8 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
     pthread_mutex_lock(&socket_lock);
     drain_locked();
     while (!(mine = claim_locked(req)) && (timeout_ms < 0 || milliseconds() < deadline)) {
-        if (polling) { /* another thread watches the socket */
-            struct timespec until;
-            clock_gettime(CLOCK_REALTIME, &until);
-            until.tv_nsec += 50000000;
-            if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-            pthread_cond_timedwait(&socket_news, &socket_lock, &until);
+        if (polling) { /* another thread watches the socket, and tells of it every 50 ms at least */
+            pthread_cond_wait(&socket_news, &socket_lock);
             continue;
         }
         polling = true;

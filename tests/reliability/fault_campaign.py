@@ -1,6 +1,6 @@
 """Makes each call of a run fail, and says what was wrong after each.
 
-    python -m tests.reliability.fault_campaign [--seed S] [--site TEXT] [--log FILE] [--seconds N]
+    python -m tests.reliability.fault_campaign [--seed S] [--site TEXT] [--log FILE] [--seconds N] [--shows] [--torch]
 
 Why it exists: as for the campaign of kills (campaign.py). A log is gone on with: what it has is not
 tried again.
@@ -16,7 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.reliability.faults import Fault, FaultRange, draw
+from tests.reliability.faults import STEPS, Fault, FaultRange, draw
+from tests.reliability.runs import cheap, with_torch
 
 
 def read_options() -> argparse.Namespace:
@@ -25,6 +26,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--site", default="", help="only sites with this in them")
     parser.add_argument("--nth", type=int, help="only the N-th call")
     parser.add_argument("--error", help="only this error, such as ENOSPC")
+    parser.add_argument("--shows", action="store_true", help="also traces and a page")
+    parser.add_argument("--torch", action="store_true", help="at torchrun")
     parser.add_argument("--list", action="store_true", help="the sites, and no more")
     parser.add_argument("--log", type=Path, help="a line of JSON for each fault")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="none begins later")
@@ -53,7 +56,8 @@ def main() -> int:
     done: collections.Counter[str] = collections.Counter()
     bad = 0
     with tempfile.TemporaryDirectory(prefix="pr-", dir="/tmp") as folder:
-        there = FaultRange(Path(folder))
+        job = with_torch(options.shows) if options.torch else cheap(1, STEPS, options.shows)
+        there = FaultRange(Path(folder), job)
         sites = there.sites()
         if options.list:
             print("\n".join(f"{count:6} {site}" for site, count in sites.items()))

@@ -13,6 +13,8 @@
  *     FAULT_FIRED  a file that is made then; only one process can make it
  *     FAULT_STAYS  if set, all later calls of the site fail too, as on a disk that stays full
  *
+ * A call that reads the time of day sets it back by an hour, for all processes, when it is hit.
+ *
  * Calls that the C library makes itself are not seen. In processes of the job only the
  * interceptor's own calls and those on the run's files are sites. */
 #define _GNU_SOURCE
@@ -31,7 +33,9 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/time.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -45,7 +49,7 @@
         return call;                                 \
     } while (0)
 
-enum { SITE_MAX = 600 };
+enum { SITE_MAX = 600, BACK_S = 3600 };
 static char role[16]; /* empty: not read yet */
 static bool of_the_job;
 static _Atomic int seen;
@@ -155,6 +159,8 @@ static void keep(const char *site)
     close(fd);
 }
 
+static bool is_clock(const char *call) { return !strcmp(call, "clock"); }
+
 /* The error of this call, 0 for none. */
 static int struck(const char *call, const char *about, void *caller)
 {
@@ -177,7 +183,7 @@ static int struck(const char *call, const char *about, void *caller)
     if (fired >= 0) close(fired);
     if (fired < 0 && !getenv("FAULT_STAYS")) goto out;
     error = atoi(getenv("FAULT_ERRNO"));
-    if (!error) poll(NULL, 0, atoi(getenv("FAULT_MS")));
+    if (!error && !is_clock(call)) poll(NULL, 0, atoi(getenv("FAULT_MS")));
 out:
     inside = false;
     errno = before;
@@ -402,4 +408,41 @@ EXPORT int eventfd(unsigned start, int flags)
 {
     extern int eventfd(unsigned, int);
     FAIL_OR(-1, "-", REAL(eventfd)(start, flags));
+}
+
+/* ---- the time of day ---- */
+
+/* How far it is set back by now, seconds. */
+static long back(void *caller)
+{
+    static _Atomic bool set;
+    const char *at = getenv("FAULT_AT"), *fired = getenv("FAULT_FIRED");
+    if (!getenv("FAULT_ROOT")) return 0;
+    struck("clock", "-", caller);
+    if (!at || !fired || !strstr(at, " clock ")) return 0;
+    if (!set && access(fired, F_OK)) return 0;
+    set = true;
+    return BACK_S;
+}
+
+EXPORT int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    int error = REAL(clock_gettime)(clock, now);
+    if (!error && clock == CLOCK_REALTIME) now->tv_sec -= back(CALLER);
+    return error;
+}
+
+EXPORT int gettimeofday(struct timeval *restrict now, void *restrict zone)
+{
+    int error = REAL(gettimeofday)(now, zone);
+    if (!error) now->tv_sec -= back(CALLER);
+    return error;
+}
+
+EXPORT time_t time(time_t *now)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (now) *now = t.tv_sec;
+    return t.tv_sec;
 }

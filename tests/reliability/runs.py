@@ -2,9 +2,11 @@
 exit code, one message, nothing left on the machine, a report that is whole or not there."""
 
 import contextlib
+import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +40,8 @@ class Run:
     err: str = ""
     wall_s: float = 0.0
     report: dict | None = None
+    made: list[str] = field(default_factory=list)
+    """Traces and pages."""
     struck: str | None = None
     """The command line of the process that was struck; None: the run had ended."""
     wrong: list[str] = field(default_factory=list)
@@ -60,23 +64,29 @@ class Job:
     leaves: tuple[str, ...] = ()
     """What it leaves behind without us too, as prefixes of paths."""
     forks_workers: bool = False
+    shows: bool = False
+    """It also writes traces and a page."""
 
-    def started_by(self, report: Path) -> list[str]:
+    def started_by(self, folder: Path) -> list[str]:
         launcher = [sys.executable, "-m", "phantora_ns", "--quiet", "--host-time", "model"]
-        return [*launcher, *self.options, "--report", str(report), *self.command]
+        made = folder / "made"
+        shown = ("--trace", str(made / "traces"), "--html", str(made / "page.html"))
+        report = ("--report", str(folder / "reports" / "report.json"))
+        return [*launcher, *self.options, *(shown if self.shows else ()), *report, *self.command]
 
 
-def cheap(nodes: int, steps: int) -> Job:
+def cheap(nodes: int, steps: int, shows: bool = False) -> Job:
     """Two ranks on each node, without PyTorch."""
     options = ("--nnodes", str(nodes), "--gpus-per-node", "2")
-    return Job("job.py", ("--", sys.executable, str(HERE / "job.py"), str(steps)), options)
+    command = ("--", sys.executable, str(HERE / "job.py"), str(steps))
+    return Job("job.py", command, options, shows=shows)
 
 
-def with_torch() -> Job:
+def with_torch(shows: bool = False) -> Job:
     """Two ranks of torchrun."""
     command = ("torchrun", "--nproc-per-node", "2", str(HERE / "torch_job.py"))
     # logs, and sockets of DataLoaders that are killed
-    return Job("torch_job.py", command, (), ("tmp/torchelastic_", "tmp/pymp-"), True)
+    return Job("torch_job.py", command, (), ("tmp/torchelastic_", "tmp/pymp-"), True, shows)
 
 
 class Range:
@@ -85,7 +95,7 @@ class Range:
 
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder, self.job = folder, job
-        for name in ("tmp", "runtime", "home", "reports"):
+        for name in ("tmp", "runtime", "home", "reports", "made"):
             (folder / name).mkdir(mode=0o700)
         self.lives: dict[str, float] = {}
         self.fire(None)  # fills caches
@@ -120,7 +130,7 @@ class Range:
         report = self.folder / "reports" / "report.json"
         begin = time.monotonic()
         process = subprocess.Popen(
-            [*within, *self.job.started_by(report)],
+            [*within, *self.job.started_by(self.folder)],
             cwd=ROOT,
             env={**self._environment(mark), **(variables or {})},
             stdout=subprocess.PIPE,
@@ -141,6 +151,8 @@ class Range:
         run.code, run.wall_s = process.returncode, time.monotonic() - begin
         run.wrong += self._left(mark, before, peaceful)
         run.wrong += self._report(run, report)
+        run.made, broken = made_in(self.folder / "made")
+        run.wrong += broken
         return run
 
     def _environment(self, mark: str) -> dict[str, str]:
@@ -308,6 +320,8 @@ class Range:
             return [f"exit code {run.code}"]
         if sorted(run.out.splitlines()) != sorted(self.peaceful.out.splitlines()):
             wrong.append(f"output {run.out!r}, not {self.peaceful.out!r}")
+        if run.made != self.peaceful.made:
+            wrong.append(f"made {run.made}, not {self.peaceful.made}")
         before, after = repeating(self.peaceful.report), repeating(run.report)
         wrong += [
             f"report: {key} {after.get(key)}, not {value}"
@@ -327,6 +341,23 @@ def repeating(report: dict) -> dict:
         for rank in report["ranks"]
     ]
     return kept
+
+
+def made_in(folder: Path) -> tuple[list[str], list[str]]:
+    """(names of traces and pages, what is wrong with them); deletes them."""
+    names, wrong = [], []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        names.append(str(path.relative_to(folder)))
+        try:
+            if path.suffix == ".gz":
+                json.loads(gzip.decompress(path.read_bytes()))
+            elif not path.read_text().endswith("</html>\n"):
+                wrong.append(f"{names[-1]} is not whole")
+        except (OSError, EOFError, ValueError) as error:
+            wrong.append(f"{names[-1]} cannot be read: {error}")
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return names, wrong
 
 
 def parent(pid: int) -> int:

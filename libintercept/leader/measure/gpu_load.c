@@ -103,12 +103,20 @@ static void rest(void)
     pthread_mutex_unlock(&state_lock);
 }
 
+/* Waits for it have a time-out, which may not depend on a clock that an administrator sets. */
+static void make_state_news(void)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&state_news, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
 static bool wait_for_rest(uint64_t patience)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t end = (uint64_t)until.tv_sec * 1000000000ull + (uint64_t)until.tv_nsec + patience;
-    until = (struct timespec){(time_t)(end / 1000000000ull), (long)(end % 1000000000ull)};
+    uint64_t end = ph_real_ns() + patience;
+    struct timespec until = {(time_t)(end / 1000000000ull), (long)(end % 1000000000ull)};
     int late = 0;
     pthread_mutex_lock(&state_lock);
     /* preparing never waits for the job */
@@ -357,6 +365,7 @@ void ph_gpu_load_allow(void)
     const char *choice = ph_env("PHANTORA_LEAD_GPU_LOAD");
     pthread_t thread;
     if (atomic_exchange(&asked, true) || (choice && strcmp(choice, "0") == 0)) return;
+    make_state_news();
     atomic_store(&running, true);
     if (pthread_create(&thread, NULL, filler_thread, NULL)) {
         atomic_store(&running, false);
@@ -395,7 +404,7 @@ void ph_gpu_load_reset(void)
 {
     pthread_mutex_init(&streams_lock, NULL);
     pthread_mutex_init(&state_lock, NULL);
-    pthread_cond_init(&state_news, NULL);
+    make_state_news();
     held = receiving = forbidden = 0;
     running = false; /* the thread belongs to the parent */
     state = AT_REST;
