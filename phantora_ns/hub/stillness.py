@@ -14,11 +14,13 @@ long it slept in real time, and runs would not repeat. The job stands still when
 Two looks must agree, LOOK_MS apart, with no thread awake and no message in between. They take
 processes one after another, so a single look could miss an action that is passed on.
 
-A thread that sleeps again and again keeps the job from standing still for ever. After PATIENCE_S
-without any action it is left out from then on. While a rank works, patience does not run. A rank that
-only wakes up to look works less than WORKS of the time. What works all the time without being a rank
-is left out after WORK_PATIENCE_S. Each answer that is released past such a thread is counted: it may
-come out differently in another run.
+A thread that sleeps again and again keeps the job from standing still for ever. Once it has slept for
+PATIENCE_S at one place of its code, without any action of the job, it is left out from then on. Only
+its sleep counts: a rank that has been stopped, that waits for a disk or for a processor, and then
+sleeps for once is waited for, however busy the machine is. While a rank works, patience does not run. A
+rank that only wakes up to look works less than WORKS of the time. What works all the time without
+being a rank is left out after WORK_PATIENCE_S. Each answer that is released past such a thread is
+counted: it may come out differently in another run.
 """
 
 from __future__ import annotations
@@ -47,9 +49,12 @@ UNSEEN_S = 0.5
 """A client whose PID we cannot see, and a leader, which waits for a real GPU, must not have moved for
 this long."""
 PATIENCE_S = 10.0
-"""After this long without an action, a sleeping thread is one that sleeps again and again."""
+"""A thread that has slept this long at one place, without an action, sleeps again and again."""
+SURVEY_S = 0.25
+"""How often all sleepers are looked at, and not the first alone. A longer time from one look to the next
+counts as no more than twice this: the thread may have done something else in between."""
 WORK_PATIENCE_S = 60.0
-"""The same for work outside of ranks that could act."""
+"""How long work outside of ranks that could act is waited for, without an action."""
 
 WORKS = 0.5
 """A thread works when it runs, or waits for a processor, for this share of WORKS_S or more."""
@@ -71,6 +76,16 @@ class Look(NamedTuple):
     still: bool
 
 
+class Sleeper(NamedTuple):
+    """A thread that sleeps for a time. `place`: its stack pointer; `at`: of the last look that found it
+    there, and what `active_ns` said then; `slept_s`: how long it has slept at one place or another."""
+
+    place: int
+    at: float
+    active: int
+    slept_s: float
+
+
 class Stillness:
     """Looks at the job's processes. `warn(text)` tells the user once what the kernel hides."""
 
@@ -85,6 +100,9 @@ class Stillness:
         self._busy: Place | None = None
         self._awake: dict[Place, tuple[float, int]] = {}
         """Threads of ranks that were seen awake: since when, and what `active_ns` said then."""
+        self._sleepers: dict[Place, Sleeper] = {}
+        """Threads that hinder by their sleep, since the last action."""
+        self._surveyed = 0.0
         self._looks: dict[frozenset[int], Look] = {}
         """The last look for each set of acting clients that was asked about. Two parts of the hub
         ask, of different sets."""
@@ -99,6 +117,7 @@ class Stillness:
             self._position, self._since = position, now
             self._looks.clear()
             self._awake.clear()
+            self._sleepers.clear()
         asked = frozenset(client.number for client in acting)
         last = self._looks.get(asked)
         if last is not None and now - last.at < LOOK_MS / 1000:
@@ -150,12 +169,15 @@ class Stillness:
         if self._still_busy():
             if self._busy is not None and self._busy in self._awake:
                 self._note_work(self._busy, now)
-            return None
+                return None
+            if now - self._since < WORK_PATIENCE_S:
+                return None
         own = threading.get_native_id()
         still_s = now - self._since
         switches: dict[Place, int] = {}
-        self.past_sleepers = False
+        self.past_sleepers = hindered = False
         hinders: list[Place] = []
+        survey = now - self._surveyed >= SURVEY_S
         for process, acts in self._tree(acting, clients):
             try:
                 for tid, thread in process.look():
@@ -169,10 +191,16 @@ class Stillness:
                     if _hinders(thread, acts):
                         if place in self._left_out:
                             self.past_sleepers = True
-                        elif still_s >= _patience_s(thread):
+                        elif thread.wait is Wait.NONE:
+                            if still_s < WORK_PATIENCE_S:
+                                self._busy = place
+                                return None
                             hinders.append(place)
+                        elif self._slept_s(place, thread, now, survey) >= PATIENCE_S:
+                            hinders.append(place)
+                        elif survey:
+                            hindered = True
                         else:
-                            self._busy = place if thread.wait is Wait.NONE else None
                             return None
                     elif thread.wait is Wait.EVENT and not thread.name.startswith(UNCOUNTED):
                         switches[place] = thread.switches
@@ -185,21 +213,43 @@ class Stillness:
                     "the kernel does not show what the ranks' threads wait for (see ptrace_scope "
                     "and hidepid): ranks that sleep in real time may change other ranks' times"
                 )
+        if survey:
+            self._surveyed = now
+        if hindered:
+            return None
         self._left_out.update(hinders)
         self.past_sleepers |= bool(hinders)
         return switches
+
+    def _slept_s(self, place: Place, thread: Thread, now: float, survey: bool) -> float:
+        """For how long a sleeping thread has slept where it sleeps now, as far as surveys have seen."""
+        before = self._sleepers.get(place)
+        if not survey:
+            return before.slept_s if before else 0.0
+        active = active_ns(*place) or 0
+        slept_s = before.slept_s if before else 0.0
+        if before and before.place == thread.slept[0]:
+            passed_s = now - before.at - (active - before.active) / 1e9
+            slept_s += min(max(passed_s, 0.0), 2 * SURVEY_S)
+        self._sleepers[place] = Sleeper(thread.slept[0], now, active, slept_s)
+        return slept_s
 
     def _note_work(self, place: Place, now: float) -> None:
         """A rank's thread is awake. Patience begins anew if it has worked for the last WORKS_S."""
         active = active_ns(*place)
         if active is None:  # this kernel does not say
-            self._since = now
+            self._act(now)
             return
         since, before = self._awake.setdefault(place, (now, active))
         if now - since >= WORKS_S:
             self._awake[place] = now, active
             if active - before >= WORKS * (now - since) * 1e9:
-                self._since = now
+                self._act(now)
+
+    def _act(self, now: float) -> None:
+        """Patience begins anew."""
+        self._since = now
+        self._sleepers.clear()
 
     def _still_busy(self) -> bool:
         """Whether the thread that kept the last look from its end is awake now. Saves most looks."""
@@ -259,7 +309,3 @@ def _hinders(thread: Thread, acts: bool) -> bool:
     if thread.wait is Wait.NONE:
         return True
     return acts and thread.wait is Wait.TIME and thread.name not in NAMED_WATCHERS
-
-
-def _patience_s(thread: Thread) -> float:
-    return WORK_PATIENCE_S if thread.wait is Wait.NONE else PATIENCE_S

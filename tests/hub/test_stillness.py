@@ -336,6 +336,30 @@ def test_patience_does_not_run_while_a_rank_works(waiting, monkeypatch):
     assert not stands_still(module.Stillness(), Idle(pid), 2.5)
 
 
+def test_a_rank_that_was_stopped_and_then_sleeps_for_once_is_waited_for(waiting, monkeypatch):
+    """On a busy machine it may stand for as long without having been stopped."""
+    monkeypatch.setattr(module, "PATIENCE_S", 1.0)
+    pid = waiting("os.kill(os.getpid(), signal.SIGSTOP); usleep(500000); loop(lambda: None)")
+    stillness, client = module.Stillness(), Idle(pid)
+    assert not stands_still(stillness, client, 2.0)
+    os.kill(pid, signal.SIGCONT)
+    assert not stands_still(stillness, client, 1.0)
+
+
+def test_sleepers_lose_our_patience_at_the_same_time(waiting, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(module, "WORK_PATIENCE_S", 1000.0)
+    code = "[os.fork() for _ in range(3)]; loop(lambda: usleep(100000))"
+    stillness, client, begin = module.Stillness(), Idle(waiting(code)), time.thread_time()
+    looks = 0
+    while not stillness.reached([client], [client]):
+        looks += 1
+        time.sleep(0.01)
+        assert time.thread_time() - begin < 60
+    assert stillness.past_sleepers and len(stillness._left_out) == 8
+    assert max(one.slept_s for one in stillness._sleepers.values()) < 2 * module.PATIENCE_S
+
+
 def test_a_rank_that_works_is_waited_for_without_patience(waiting, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.0)
     monkeypatch.setattr(module, "WORK_PATIENCE_S", 0.0)
