@@ -62,9 +62,11 @@ class Parser:
         numbers = (str(seed), str(executions), str(seconds))
         done = subprocess.run(
             [self._program, *numbers, self._folder / "first", self._folder / "fresh", crash],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
+            capture_output=True,
+            env={
+                "ASAN_OPTIONS": "detect_leaks=0",
+                "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",
+            },
         )
         if done.returncode:
             data = crash.read_bytes() if crash.exists() else b""

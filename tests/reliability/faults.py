@@ -61,8 +61,8 @@ def errors_of(call: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Fault:
-    """The `nth` call of a site in one process fails with `error`; 0: it is slow, or sets the clock back. `stays`: the later
-    ones fail too."""
+    """The `nth` call of a site in one process fails with `error`; 0: it is slow, or sets the clock
+    back. `stays`: the later ones fail too."""
 
     site: str
     nth: int

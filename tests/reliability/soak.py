@@ -55,7 +55,9 @@ def environment(folder: Path, mark: str) -> dict[str, str]:
     return {**os.environ, MARK: mark, **folders}
 
 
-def long(folder: Path, steps: int, marks: int, size: int, options: Sequence[str] = ()) -> list[Mark]:
+def long(
+    folder: Path, steps: int, marks: int, size: int, options: Sequence[str] = ()
+) -> list[Mark]:
     """The marks of a job of 16 ranks on two nodes. Raises RuntimeError when it fails."""
     mark = f"soak-{os.getpid()}-{time.monotonic_ns()}"
     job = ["--", sys.executable, str(HERE / "soak_job.py"), str(steps), str(marks), str(size)]

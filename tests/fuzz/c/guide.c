@@ -1,12 +1,14 @@
-/* guide.c - calls a parser with changed inputs, and keeps those that reach code which none before has.
+/* guide.c - calls a parser with changed inputs, and keeps those that reach code which none before
+ * has.
  *
- * Why it exists: a change that is drawn blindly seldom passes the first check of a parser. The parser
- * is compiled with -fsanitize-coverage=trace-pc, so that each branch calls here; this file is not.
+ * Why it exists: a change that is drawn blindly seldom passes the first check of a parser. The
+ * parser is compiled with -fsanitize-coverage=trace-pc, so that each branch calls here; this file
+ * is not.
  *
  *     guide SEED EXECUTIONS SECONDS FOLDER FRESH CRASH
  *
- * FOLDER has the first inputs; new ones are written to FRESH, and one that ends the process to CRASH.
- * Ends with a line "executions N places P inputs I". */
+ * FOLDER has the first inputs; new ones are written to FRESH, and one that ends the process to
+ * CRASH. Ends with a line "executions N places P inputs I". */
 #include "fuzz.h"
 
 #include <dirent.h>
@@ -29,7 +31,8 @@ struct input {
 };
 static struct input inputs[MOST_INPUTS];
 static unsigned input_count, place_count;
-static unsigned char counts[PLACES], seen[PLACES]; /* how often a step was taken; in which orders of magnitude */
+static unsigned char counts[PLACES],
+    seen[PLACES]; /* how often a step was taken; in which orders of magnitude */
 static uint16_t touched[PLACES];
 static unsigned touched_count;
 static uintptr_t before;
@@ -136,9 +139,9 @@ static void take(const char *folder)
 /* One change of `current`. */
 static void change(void)
 {
-    static const uint64_t words[] = {0,       1,          7,          127,          128,
-                                     255,     1u << 15,   65535,      1u << 31,     UINT32_MAX,
-                                     1ull << 32, INT64_MAX, 1ull << 63, UINT64_MAX, UINT64_MAX - 63};
+    static const uint64_t words[] = {
+        0,        1,          7,          127,       128,        255,        1u << 15,       65535,
+        1u << 31, UINT32_MAX, 1ull << 32, INT64_MAX, 1ull << 63, UINT64_MAX, UINT64_MAX - 63};
     size_t at = below(current_size), length = 1 + below(16);
     if (length > current_size - at) length = current_size - at;
     switch (below(8)) {
