@@ -2,17 +2,13 @@
 take as long as the recorded run."""
 
 import json
-import os
-import random
 import re
-import signal
 import statistics
-import threading
-from pathlib import Path
 
 import pytest
 
 from phantora_ns.report.host_part import repeatable, unknown_share
+from tests.reliability import unsteady
 from tests.torch.outcome import JOBS, Outcome
 
 STEP = re.compile(r"step +\d+ +([\d.]+) ms")
@@ -111,71 +107,11 @@ def test_what_watchdogs_see_in_two_runs_is_equal_to_the_byte(phantora):
     assert first == results()
 
 
-class Stopper(threading.Thread):
-    """Stops random processes of a job, each for a moment of real time, until `end`."""
-
-    def __init__(self, mark):
-        super().__init__()
-        self._mark = f"UNSTEADY={mark}".encode()
-        self._over = threading.Event()
-        self.stops = 0
-
-    def run(self):
-        chance = random.Random()
-        while not self._over.wait(chance.random() * 0.4):
-            ranks = [
-                pid
-                for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-                if self._is_rank(pid)
-            ]
-            if not ranks:
-                continue
-            pid = chance.choice(ranks)
-            try:
-                os.kill(pid, signal.SIGSTOP)
-                self._over.wait(chance.random() ** 2 * 0.3)
-                os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                continue
-            self.stops += 1
-
-    def _is_rank(self, pid):
-        try:
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return self._mark in variables and any(one.startswith(b"RANK=") for one in variables)
-
-    def end(self):
-        self._over.set()
-        self.join()
-
-
 @pytest.mark.nightly  # it takes six minutes
 @pytest.mark.timeout(900)
-def test_lost_real_time_changes_no_byte(phantora, tmp_path):
+def test_lost_real_time_changes_no_byte(tmp_path):
     """Ranks and DataLoader workers sleep, compute and are stopped at random moments."""
-    outcomes = []
-    for number in range(3):
-        report, mark = tmp_path / f"{number}.json", f"{os.getpid()}-{number}"
-        stopper = Stopper(mark)
-        if number:
-            stopper.start()
-        try:
-            done = phantora(
-                *("--host-time", "model", "--report", report, "torchrun", "--nproc-per-node", 3),
-                *(JOBS / "unsteady.py", tmp_path / f"checkpoints-{number}"),
-                env={"DISTURB": str(int(number > 0)), "UNSTEADY": mark},
-                timeout=280,
-            )
-        finally:
-            if number:
-                stopper.end()
-        assert done.returncode == 0, done.stderr
-        told = json.loads(report.read_text())
-        assert told["answers_past_sleepers"] == 0
-        lines = sorted(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-        outcomes.append((lines, json.dumps(repeatable(told))))
-    assert stopper.stops > 3
-    assert len(outcomes[0][0]) == 27
-    assert outcomes[1] == outcomes[0] and outcomes[2] == outcomes[0]
+    *peaceful, _ = unsteady.once(tmp_path, disturbed=False)
+    for _ in range(2):
+        *disturbed, stops = unsteady.once(tmp_path, disturbed=True)
+        assert stops > 3 and disturbed == peaceful
