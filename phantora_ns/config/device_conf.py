@@ -12,8 +12,8 @@ from pathlib import Path
 from phantora_ns.model.gpu import GpuModel
 
 
-def device_lines(gpu: GpuModel) -> list[str]:
-    """The lines of device.conf. First comes `key value`, one per field. Then follow `cost.CLASS
+def device_lines(gpu: GpuModel, nodes: int = 1) -> list[str]:
+    """The lines of device.conf of a job on `nodes`. First comes `key value`, one per field. Then follow `cost.CLASS
     value` in ns for each class of calls, `power.NAME value` (model/power.py), and `attribute.N value`
     for each CUdevice_attribute."""
     host = gpu.host
@@ -36,11 +36,12 @@ def device_lines(gpu: GpuModel) -> list[str]:
     return (
         [f"{key} {value}" for key, value in fields.items()]
         + [f"cost.{name} {value}" for name, value in host.call_ns.items()]
-        + [f"power.{name} {value}" for name, value in gpu.power.fields()]
+        + [f"power.{name} {value}" for name, value in gpu.power.fields(nodes)]
         + [f"attribute.{number} {value}" for number, value in sorted(gpu.attributes.items())]
     )
 
 
-def write_device_conf(gpu: GpuModel, path: str | Path) -> None:
-    """Writes `device_lines(gpu)` to `path`. Raises OSError."""
-    Path(path).write_text("".join(line + "\n" for line in device_lines(gpu)), encoding="utf-8")
+def write_device_conf(gpu: GpuModel, path: str | Path, nodes: int = 1) -> None:
+    """Writes `device_lines(gpu, nodes)` to `path`. Raises OSError."""
+    lines = device_lines(gpu, nodes)
+    Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")

@@ -75,17 +75,22 @@ class Power:
         is available, beyond idle, at the highest clock."""
         return float(self.highest * min(1.0, demand ** (-1 / self.exponent)))
 
-    def variation(self) -> list[int]:
-        """How much lower than the median's each GPU's clock is at its limit, in thousandths.
+    def variation(self, nodes: int = 1) -> list[int]:
+        """How much lower than the median's the clock of each GPU of a node is at its limit, in
+        thousandths. All `nodes` of a job are equal: each of their GPUs stands for the slowest of those
+        in its place, because that is the one that others wait for.
 
-        The values are quantiles of a normal distribution in van der Corput's order, so that the
-        first few GPUs of a node already have nearly the spread of all.
+        In one node the values are quantiles of a normal distribution in van der Corput's order, so
+        that the first few GPUs already have nearly the spread of all. The largest of n is below the
+        quantile q with the probability q^n, so among n nodes a place has the quantile q^(1/n).
         """
         quantiles = [
             int(f"{index:b}"[::-1], 2) / (1 << index.bit_length())
             for index in range(1, VARIATIONS + 1)
         ]
-        return [round(1000 * self.spread * NormalDist().inv_cdf(q)) for q in quantiles]
+        return [
+            round(1000 * self.spread * NormalDist().inv_cdf(q ** (1 / nodes))) for q in quantiles
+        ]
 
     def recorded_share(self, bound_by: int, uid: str) -> float:
         """What to multiply a time that the run `uid` recorded with, so that it is that at the clock
@@ -93,8 +98,9 @@ class Power:
         runs = self.recorded_in.get(bound_by, {})
         return runs[uid] / self.recorded[bound_by] if uid in runs else 1.0
 
-    def fields(self) -> Iterator[tuple[str, int]]:
-        """(key, value) of device.conf, without "power."; nothing for `unlimited`."""
+    def fields(self, nodes: int = 1) -> Iterator[tuple[str, int]]:
+        """(key, value) of device.conf of a job on `nodes`, without "power."; nothing for
+        `unlimited`."""
         if not self.known:
             return
         yield from (
@@ -110,5 +116,5 @@ class Power:
             yield f"follows_permille.{index}", round(1000 * self.follows[index])
         for index in range(CLOCKS):
             yield f"clock_khz.{index}", round(1000 * self.clock(1 + index / STEPS))
-        for index, permille in enumerate(self.variation()):
+        for index, permille in enumerate(self.variation(nodes)):
             yield f"variation_permille.{index}", permille

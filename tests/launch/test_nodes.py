@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from phantora_ns.config import load_gpu
+
 HERE = Path(__file__).resolve().parent
 INTERPRETER = [sys.executable, "-I"]
 
@@ -50,6 +52,17 @@ print(json.dumps({
     "nodes": {name: os.readlink(f"/proc/self/ns/{name}")
               for name in ("net", "pid", "uts", "ipc", "mnt", "user")}}), flush=True)
 """
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_ranks_are_told_of_the_slowest_gpus_of_all_nodes(launch, nodes):
+    code, out, err = launch(
+        *("--nnodes", nodes, "--gpus-per-node", 1, "--"),
+        *("sh", "-c", "grep variation $PHANTORA_RUN_DIR/device.conf"),
+    ).finish()
+    assert code == 0, err
+    told = {line.split()[0]: int(line.split()[1]) for line in out.splitlines()}
+    assert list(told.values()) == load_gpu("h200").power.variation(nodes)
 
 
 @pytest.mark.parametrize("as_nobody", [False, True], ids=["as me", "as nobody"])

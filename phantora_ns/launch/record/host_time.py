@@ -133,7 +133,8 @@ def prepare(
     databases. Raises LaunchError, OSError."""
     gpu = cluster.gpu_model
     record = _record(files, gpu.model, options.mode in REPEATS)
-    write_device_conf(replace(gpu, host=record.costs(gpu.host)), path / "device.conf")
+    described = replace(gpu, host=record.costs(gpu.host))
+    write_device_conf(described, path / "device.conf", cluster.nodes)
     env = {"PHANTORA_HOST_TIME": options.mode}
     scale = _scale(options, cluster, record, path)
     env["PHANTORA_HOST_SCALE"] = repr(scale)
